@@ -34,7 +34,13 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-Result<void> train(const Options& options, const std::string& command, Job& job, ProcessDeadline& deadline,
+// What a rank stops by, from the start of the process.
+struct Stop {
+  const StopSignals signals;
+  StopDeadline deadline{signals};
+};
+
+Result<void> train(const Options& options, const std::string& command, Job& job, ProcessDeadline& deadline, Stop& stop,
                    StartupClock startup) {
   if (options.quiet) log_quiet();
   startup.phase_done("mpi");
@@ -42,10 +48,12 @@ Result<void> train(const Options& options, const std::string& command, Job& job,
   if (!loaded) return loaded.error();
   startup.phase_done("config");
   deadline.set(loaded.value().config.fault);
-  const RunStart start{
-      .config_path = options.config, .command_line = command, .version = version_line(), .on_watched = [&deadline] {
-        deadline.hand_over();
-      }};
+  const RunStart start{.config_path = options.config,
+                       .command_line = command,
+                       .version = version_line(),
+                       .signals = stop.signals,
+                       .stop_deadline = stop.deadline,
+                       .on_watched = [&deadline] { deadline.hand_over(); }};
   return run_training(loaded.value(), start, job, std::move(startup));
 }
 
@@ -62,8 +70,14 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->callback([=, &status] {
     const StartupClock startup;
     const std::string line = command_line(*argc, *argv);  // before MPI takes its own arguments out
+    Stop stop;
     status = run_watched_job(argc, argv, [&](Job& job, ProcessDeadline& deadline) {
-      return job_status(job, train(*options, line, job, deadline, startup));
+      const StopSignals again;  // MPI may have replaced handlers
+      stop.deadline.set_job(&job);
+      const int ended = job_status(job, train(*options, line, job, deadline, stop, startup));
+      stop.deadline.lift();
+      stop.deadline.set_job(nullptr);
+      return ended;
     });
   });
 }

@@ -1,50 +1,104 @@
 // trireme: trains large language models with tensor, pipeline and data parallelism. `trireme --help`.
+#include <csignal>
+#include <cstring>
 #include <exception>
+#include <new>
 
 #include "app/command_tree.h"
 #include "app/commands.h"
 #include "app/version.h"
 #include "io/base/error.h"
+#include "io/base/host.h"
 #include "io/base/log.h"
+#include "lib/fault/stop_signals.h"
 
-int main(int argc, char** argv) {
+namespace tri {
+namespace {
+
+bool has_word(int argc, char** argv, const char* word) {
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], word) == 0) return true;
+  return false;
+}
+
+// Whether the process is a rank of a training run, or the driver of one: a stop signal is noted from its first moment.
+bool notes_stop_signals(int argc, char** argv) {
+  if (argc < 2) return false;
+  if (std::strcmp(argv[1], "train") == 0) return true;
+  return std::strcmp(argv[1], "supervise") == 0 && !has_word(argc, argv, "--agent") &&
+         !has_word(argc, argv, "--nodes") && !has_word(argc, argv, "--lift");
+}
+
+// Whether the product of the command is files, and its output a report that may be lost when the reader leaves.
+bool outlives_its_reader(int argc, char** argv) {
+  if (argc < 2) return false;
+  if (std::strcmp(argv[1], "train") == 0 || std::strcmp(argv[1], "supervise") == 0) return true;
+  return argc > 2 && std::strcmp(argv[1], "data") == 0 &&
+         (std::strcmp(argv[2], "prepare") == 0 || std::strcmp(argv[2], "train-tokenizer") == 0);
+}
+
+// Called before shared libraries initialise, which takes a good part of a start and may start threads.
+void set_signals(int argc, char** argv, char**) {
+  if (notes_stop_signals(argc, argv)) StopSignals();
+  if (outlives_its_reader(argc, argv)) ignore_signal(SIGPIPE);  // a write error, EPIPE
+  ignore_signal(SIGXFSZ);  // a file that grows beyond the limit of its size (ulimit -f): a write error, EFBIG
+}
+
+int run(int argc, char** argv) {
   CLI::App app{"trireme trains GPT- and LLaMA-family models with 3D parallelism over MPI"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of all subcommands");
   bool json = false;
   auto* as_json = app.add_flag("--json", json, "With --version: for machines, one object");
   as_json->needs(app.set_version_flag(
-      "--version", [&json] { return json ? tri::version_json() : tri::version_text(); },
+      "--version", [&json] { return json ? version_json() : version_text(); },
       "Version, commit, compilers and the libraries that run"));
   int status = 0;
-  tri::add_train_command(app, status, &argc, &argv);
-  tri::add_check_command(app, status);
-  tri::add_config_command(app, status);
-  tri::add_bench_command(app, status, &argc, &argv);
-  tri::add_eval_command(app, status, &argc, &argv);
-  tri::add_generate_command(app, status, &argc, &argv);
-  tri::add_data_command(app, status);
-  tri::add_checkpoint_command(app, status);
-  tri::add_status_command(app, status);
-  tri::add_report_command(app, status);
-  tri::add_timeline_command(app, status);
-  tri::add_doctor_command(app, status, &argc, &argv);
-  tri::add_simulate_command(app, status);
-  tri::add_plan_command(app, status);
-  tri::add_supervise_command(app, status);
-  tri::add_help_command(app, status);
+  add_train_command(app, status, &argc, &argv);
+  add_check_command(app, status);
+  add_config_command(app, status);
+  add_bench_command(app, status, &argc, &argv);
+  add_eval_command(app, status, &argc, &argv);
+  add_generate_command(app, status, &argc, &argv);
+  add_data_command(app, status);
+  add_checkpoint_command(app, status);
+  add_status_command(app, status);
+  add_report_command(app, status);
+  add_timeline_command(app, status);
+  add_doctor_command(app, status, &argc, &argv);
+  add_simulate_command(app, status);
+  add_plan_command(app, status);
+  add_supervise_command(app, status);
+  add_help_command(app, status);
   try {
     app.parse(argc, argv);
     return status;
   } catch (const CLI::ParseError& problem) {
     if (problem.get_exit_code() == 0) return app.exit(problem);  // help and version
-    fmt::print(stderr, "{}", tri::usage_problem(app, problem));
-    return static_cast<int>(tri::ExitCode::kUsage);
-  } catch (const tri::Fatal& fatal) {
-    tri::log_error("{}", fatal.what());
+    print_error_text(usage_problem(app, problem));
+    return static_cast<int>(ExitCode::kUsage);
+  } catch (const Fatal& fatal) {
+    log_error("{}", fatal.what());
     return static_cast<int>(fatal.code());
+  } catch (const std::bad_alloc&) {
+    log_error("out of memory on the host; the process may be limited (ulimit -v)");
+    return 1;
   } catch (const std::exception& problem) {
-    tri::log_error("{}", problem.what());
+    log_error("{}", problem.what());
     return 1;
   }
+}
+
+}  // namespace
+}  // namespace tri
+
+__attribute__((section(".preinit_array"), used)) static void (*g_set_signals)(int, char**, char**) =
+    tri::set_signals;
+
+int main(int argc, char** argv) {
+  const int status = tri::run(argc, argv);
+  const auto printed = tri::finish_output();
+  if (printed) return status;
+  tri::log_error("{}", printed.error().message);
+  return status != 0 ? status : static_cast<int>(tri::ExitCode::kFile);
 }

@@ -1,5 +1,6 @@
 #include "lib/fault/stop_deadline.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "io/base/log.h"
@@ -8,20 +9,18 @@ namespace tri {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{100};
-// Rank 0 logs and ends the job first; the others do when it does not: to abort takes mpirun a second.
-constexpr std::chrono::seconds kRank0First{3};
-// To abort a job can hang as well: then the process ends by itself.
+// Rank 0 logs and ends the job first; the others do when it does not. mpirun needs a second to abort.
+constexpr double kRank0First = 3;  // seconds
+// MPI_Abort can hang as well: then the process ends by itself.
 constexpr std::chrono::seconds kAbortLimit{10};
 
 }  // namespace
 
-StopDeadline::StopDeadline(double seconds, Job& job, const StopSignals& signals)
-    : seconds_(seconds), job_(job), signals_(signals) {
-  if (seconds_ > 0) thread_ = std::thread([this] { watch(); });
+StopDeadline::StopDeadline(const StopSignals& signals) : signals_(signals) {
+  thread_ = std::thread([this] { watch(); });
 }
 
 StopDeadline::~StopDeadline() {
-  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     end_ = true;
@@ -30,29 +29,66 @@ StopDeadline::~StopDeadline() {
   thread_.join();
 }
 
+void StopDeadline::set_job(Job* job) {
+  const std::lock_guard lock(mutex_);
+  job_ = job;
+}
+
+void StopDeadline::set_grace(double seconds) {
+  const std::lock_guard lock(mutex_);
+  grace_ = seconds;
+}
+
+void StopDeadline::begin_steps() {
+  const std::lock_guard lock(mutex_);
+  stepping_ = true;
+}
+
+void StopDeadline::count_from(Clock::time_point first) {
+  const std::lock_guard lock(mutex_);
+  first_ = first;
+}
+
+void StopDeadline::set_progress(int64_t completed, int64_t saved) {
+  const std::lock_guard lock(mutex_);
+  completed_ = completed;
+  saved_ = saved;
+}
+
+void StopDeadline::lift() {
+  const std::lock_guard lock(mutex_);
+  lifted_ = true;
+}
+
+bool StopDeadline::is_due() const {
+  const std::optional<Clock::time_point> first = first_ ? first_ : signals_.first();
+  if (lifted_ || !first || (stepping_ && grace_ <= 0)) return false;
+  double limit = grace_;
+  if (!stepping_) limit = grace_ > 0 ? std::min(grace_, kStartPatience) : kStartPatience;
+  if (job_ != nullptr && job_->world_rank() != 0) limit += kRank0First;
+  return std::chrono::duration<double>(Clock::now() - *first).count() > limit;
+}
+
 void StopDeadline::watch() {
-  const auto limit =
-      std::chrono::duration<double>(seconds_) + (job_.world_rank() == 0 ? std::chrono::seconds(0) : kRank0First);
   std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kPollInterval, [this] { return end_; })) {
-    if (lifted_) continue;
-    Clock::time_point first{Clock::duration(first_)};
-    if (first_ == 0) {
-      const auto here = signals_.first();
-      if (!here) continue;
-      first = *here;
-    }
-    if (Clock::now() - first > limit) end_job();
-  }
+  while (!ended_.wait_for(lock, kPollInterval, [this] { return end_; }))
+    if (is_due()) end_job();  // under the lock: the job is not destroyed meanwhile
 }
 
 void StopDeadline::end_job() {
-  log_error(
-      "fault.grace_seconds: {:g} s after the stop signal the run has not ended: it is ended as it is, and the steps "
-      "after {}, the newest checkpoint, up to {} ARE LOST",
-      seconds_, saved_.load(), completed_.load());
-  std::thread([this] { job_.end_all(ExitCode::kDrained); }).detach();
-  std::this_thread::sleep_for(kAbortLimit);
+  if (stepping_)
+    log_error(
+        "fault.grace_seconds: {:g} s after the stop signal the run has not ended: it is ended as it is, and the steps "
+        "after {}, the newest checkpoint, up to {} ARE LOST",
+        grace_, saved_, completed_);
+  else
+    log_error("stopped by signal {} before the first step; the start did not end by itself, so the process ends now. "
+              "Nothing is lost: start the run again",
+              signals_.received());
+  if (job_ != nullptr) {
+    std::thread([job = job_] { job->end_all(ExitCode::kDrained); }).detach();
+    std::this_thread::sleep_for(kAbortLimit);
+  }
   std::_Exit(static_cast<int>(ExitCode::kDrained));
 }
 

@@ -24,9 +24,6 @@ void note(int signal) {
 }  // namespace
 
 StopSignals::StopSignals() {
-  first_signal = 0;
-  first_time = 0;
-  num_interrupts = 0;
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;  // nothing that waits in the kernel fails for it

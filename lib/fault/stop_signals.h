@@ -1,9 +1,9 @@
 // Signals that ask a run to stop: SIGTERM, SIGUSR1 and SIGUSR2 from schedulers, SIGINT from the keyboard. The handler
-// only notes the first of them. More of them change nothing, but for a second SIGINT: whoever sends it does not want to
-// wait, and the process ends by it at once.
-// Installed after MPI and NCCL have started, since they install handlers of their own, and for the rest of the process:
-// a scheduler may ask twice, and a run that has saved its checkpoint keeps its status while it takes itself down; the
-// watchdogs see to it that it ends. One object at a time; a new one counts anew.
+// notes the first of them. Further signals change nothing, except a second SIGINT, which ends the process at once.
+//
+// `trireme train` and `trireme supervise` install the handlers before main() starts, since a signal may arrive while
+// MPI starts or a checkpoint loads. The handlers stay for the rest of the process: a scheduler may signal twice, and a
+// run that has saved its checkpoint keeps its exit status while it shuts down; deadlines ensure that it ends.
 #pragma once
 
 #include <chrono>
@@ -11,16 +11,18 @@
 
 namespace tri {
 
+// What the handlers of this process have noted, since the first object installed them. Safe for concurrent use.
 class StopSignals {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Installs the handlers, again where a library has replaced them. What was noted before stays noted.
   StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
   int received() const;                            // the first signal's number; 0: none yet
-  std::optional<Clock::time_point> first() const;  // when it came; none yet: nothing
+  std::optional<Clock::time_point> first() const;  // when it arrived; none yet: nothing
 };
 
 }  // namespace tri

@@ -358,7 +358,7 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
 
 int run_agent(const AgentOptions& options) {
   // The driver says when it is over: signals to the whole job are for the ranks.
-  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ignore_signal(signal);
   return Agent(options).run();
 }
 

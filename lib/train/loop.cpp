@@ -1,12 +1,13 @@
 #include "lib/train/loop.h"
-#include "lib/comm/host_traffic.h"
+
+#include <algorithm>
 
 #include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/random.h"
-#include "io/base/readable_text.h"
 #include "io/black_box/black_box.h"
+#include "lib/comm/host_traffic.h"
 #include "lib/model/flops.h"
 #include "lib/observe/fp8_report.h"
 #include "lib/observe/report.h"
@@ -33,7 +34,6 @@ std::string told_at_the_start() {
 
 TrainingLoop::TrainingLoop(const LoopContext& context)
     : context_(context),
-      deadline_(context.config.fault.grace_seconds, context.job, signals_),
       loader_({.config = context.config,
                .mesh = context.mesh,
                .job = &context.job,
@@ -80,9 +80,10 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
 Result<void> TrainingLoop::run() {
   const RunConfig& run = context_.config.run;
   const auto start = Clock::now();
+  context_.stop_deadline.begin_steps();
   while (progress_.steps < run.steps && stop_ == Stop::kNo) {
     if (auto trained = train_step(); !trained) return trained;
-    deadline_.set_progress(progress_.steps, context_.checkpoints.saved_step());
+    context_.stop_deadline.set_progress(progress_.steps, context_.checkpoints.saved_step());
     if (progress_.steps == context_.begun.steps + 1) {
       context_.startup.phase_done("first step");
       log_info("{}", context_.startup.report());
@@ -152,10 +153,7 @@ StepStatistics TrainingLoop::to_tell(int timeline_asks) const {
   const PartOutcome part = context_.checkpoints.part_outcome();
   StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
                       .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
-  if (const auto signalled = signals_.first()) {
-    told.stop = 1;
-    told.stop_age = static_cast<float>(seconds_between(*signalled, Clock::now()));
-  }
+  if (context_.signals.first()) told.stop = 1;
   if (context_.mesh.world_rank == 0) {
     told.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
     // One that is still being written is not waited for: storage that is too slow makes the next one late.
@@ -244,11 +242,21 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
 }
 
-// What all ranks make of a stop signal, from numbers that are the same on all of them.
+// Seconds from the first stop signal of any rank to `told_at`; the same on all ranks. Collective.
+double TrainingLoop::oldest_stop_age(Clock::time_point told_at) const {
+  const auto first = context_.signals.first();
+  const double mine = first ? seconds_between(*first, told_at) : 0.0;
+  const std::vector<double> ages = context_.job.all_gather(mine);
+  return std::max(0.0, *std::ranges::max_element(ages));
+}
+
+// What all ranks do about a stop signal, from numbers that are the same on all of them. Collective.
 TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point told_at) {
   if (result.sums.stop == 0) return Stop::kNo;
-  const double stop_age = result.sums.mean_stop_age(), time_needed = result.sums.time_needed;
-  deadline_.count_from(told_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
+  // The deadline counts from the first signal: ranks may receive theirs at different times.
+  const double stop_age = oldest_stop_age(told_at), time_needed = result.sums.time_needed;
+  context_.stop_deadline.count_from(
+      told_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
   const double grace = context_.config.fault.grace_seconds;
   const bool enough = StopDeadline::enough(grace, stop_age, time_needed);
   const std::optional<int64_t> under_way = context_.checkpoints.under_way();
@@ -324,7 +332,7 @@ void TrainingLoop::sample() {
                           .vocab = tokenizer.vocab_size(),
                           .on_token = [](std::span<const int32_t>) { tick_black_box(); }});
   log_info("step {}: sample\n---\n{}\n---", progress_.steps,
-           readable_text(tokenizer.decode(std::span(text).subspan(begin))));
+           tokenizer.decode(std::span(text).subspan(begin)));
   book(WallTime::kEvaluation, start);
 }
 
@@ -354,7 +362,7 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   const bool waits = context_.checkpoints.under_way().has_value();
   if (auto finished = context_.checkpoints.finish(); !finished) return finished;
   if (waits) book(WallTime::kCheckpoint, stepped);
-  deadline_.lift();
+  context_.stop_deadline.lift();
   report_checkpoints();
   ranks_.finish();
   if (metrics_) {

@@ -36,6 +36,8 @@ struct LoopContext {
   int64_t memory_bytes = 0;  // of the rank's arena, for the console
   StartupClock& startup;     // reports after the first step
   const EventBook& events;   // takes the spans of time that are no steps
+  const StopSignals& signals;
+  StopDeadline& stop_deadline;
 };
 
 class TrainingLoop {
@@ -60,6 +62,7 @@ class TrainingLoop {
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
+  double oldest_stop_age(Clock::time_point told_at) const;
   Stop answer_to_signal(const StepResult& result, Clock::time_point told_at);
 
   bool is_last() const { return progress_.steps == context_.config.run.steps; }
@@ -73,8 +76,6 @@ class TrainingLoop {
   Result<void> finish(Clock::time_point start);
 
   const LoopContext context_;
-  const StopSignals signals_;
-  StopDeadline deadline_;  // after the signals, which it watches
   NodeLoader loader_;
   const int64_t evaluation_batches_;               // of each evaluation; 0: there is none
   std::unique_ptr<NodeLoader> validation_loader_;  // of them, one evaluation after the other: has read the next one's

@@ -1,13 +1,14 @@
 #include "lib/train/run.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 
+#include "io/base/file.h"
 #include "io/base/file_writer.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
@@ -54,13 +55,21 @@ std::string log_head(const RunStart& start, const std::vector<std::string>& host
   return head;
 }
 
+// Before the first step there is nothing to save. The agreements of the start carry this error to all ranks.
+Result<void> unless_stopped(const StopSignals& signals) {
+  if (signals.received() == 0) return {};
+  return Error{fmt::format("stopped by signal {} ({}) before the first step; nothing is lost: start the run again",
+                           signals.received(), ::strsignal(signals.received())),
+               ExitCode::kDrained};
+}
+
 // World rank 0 opens the folder and holds its lock; the others get none. Only a run that can start makes a folder; the
 // agreement is also the barrier behind which all ranks may write into it.
 Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart& start, Job& job,
                                            const std::string& attempt) {
   std::optional<RunLock> lock;
-  Result<void> mine;
-  if (job.world_rank() == 0) {
+  Result<void> mine = unless_stopped(start.signals);
+  if (mine && job.world_rank() == 0) {
     auto opened = retried({}, [&] { return open_run_folder(config, attempt); });
     if (opened)
       lock.emplace(std::move(opened).value());
@@ -68,9 +77,10 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
       mine = opened.error();
   }
   if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
-  // A node without the mount would else be noticed at the first checkpoint, if it is not world rank 0's: that one would
-  // begin anew.
-  if (job.world_rank() != 0 && job.world_rank() == job.node_ranks().front())
+  // Without this check a node that lacks the mount would be noticed at the first checkpoint; and where that node is
+  // world rank 0's, never: the run would start from step 0 again.
+  mine = unless_stopped(start.signals);
+  if (mine && job.world_rank() != 0 && job.world_rank() == job.node_ranks().front())
     if (auto seen = retried({.missing = Missing::kPasses}, [&] { return see_lock(config.checkpoint.dir, attempt); });
         !seen)
       mine = Error{fmt::format("checkpoint.dir: {} does not see the folder that world rank 0 has locked: {}; the same "
@@ -122,10 +132,19 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
 // Of its config, against that of the start before, for the book: "1 -> 2" by field. Nothing: it is the first start.
 std::map<std::string, EventField> changes_since_last_start(const Config& decided) {
   std::map<std::string, EventField> changes;
-  std::ifstream file(decided.run.dir + "/resolved.yaml");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto before = flat_config(text), after = flat_config(to_yaml(decided));
-  if (!file.is_open() || !before || !after) return changes;
+  const std::string path = decided.run.dir + "/resolved.yaml";
+  const auto text = retried({}, [&]() -> Result<std::string> {
+    const auto file = InputFile::open(path);
+    if (!file) return file.error();
+    std::string all(static_cast<size_t>(file.value().bytes()), '\0');
+    if (auto read = file.value().read(all.data(), file.value().bytes(), 0); !read) return read.error();
+    return all;
+  });
+  if (!text && text.error().os_error != ENOENT)
+    log_warn("{}; events.jsonl does not say what this start has changed", text.error().message);
+  if (!text) return changes;
+  const auto before = flat_config(text.value()), after = flat_config(to_yaml(decided));
+  if (!before || !after) return changes;
   for (const FlatChange& change : flat_changes(before.value(), after.value()))
     changes["changed." + change.name] = fmt::format("{} -> {}", change.before, change.after);
   return changes;
@@ -288,10 +307,13 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   const auto begun = begin_state(search, checkpoints, trainer, startup);
   if (!begun) return begun.error();
   auto changes = mesh.world_rank == 0 ? changes_since_last_start(config) : std::map<std::string, EventField>();
-  const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
+  const bool is_complete = begun.value().steps >= config.run.steps;
+  Result<void> files = is_complete ? Result<void>{} : unless_stopped(start.signals);
+  if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun.value());
+  if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.value().steps);
   if (auto agreed = agree(job, files); !agreed) return agreed;
   if (mesh.world_rank == 0) book_start(events, planned, start, begun.value().steps, startup, std::move(changes));
-  if (begun.value().steps >= config.run.steps) {
+  if (is_complete) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};
   }
@@ -305,7 +327,9 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                        .begun = begun.value(),
                        .memory_bytes = arena.used(),
                        .startup = startup,
-                       .events = events})
+                       .events = events,
+                       .signals = start.signals,
+                       .stop_deadline = start.stop_deadline})
       .run();
 }
 
@@ -314,10 +338,12 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
 Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
+  start.stop_deadline.set_grace(config.fault.grace_seconds);
   const std::string attempt = job.broadcast(own_attempt());
   RunRecorder recorder(config, mesh, attempt, job, config.run.dir);
   std::optional<EventBook> book;
   const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);
+  start.stop_deadline.lift();
   job.set_failure_hook({});
   if (book && job.world_rank() == 0) {
     std::map<std::string, EventField> fields{{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}};

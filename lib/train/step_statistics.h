@@ -16,7 +16,7 @@ struct StepStatistics {
   float stop = 0;         // a signal asks this rank to stop
   float saved = 0;        // this rank's part of the checkpoint under way is done
   float failed = 0;       // ... or could not be
-  float stop_age = 0;     // seconds since that signal, on the ranks that it asked
+  float unused = 0;       // zero: the bits of NCCL's sums may depend on how many numbers there are, and in which order
   float time_needed = 0;  // seconds until the state after this step would be saved, by what was measured; rank 0 alone
   float asks = 0;         // what rank 0 asks of all, rank 0 alone: asks_of()
 
@@ -29,7 +29,6 @@ struct StepStatistics {
   }
   bool save_due() const { return static_cast<int>(asks) % 2 == 1; }
   int steps_to_record() const { return static_cast<int>(asks) / 2; }
-  double mean_stop_age() const { return stop > 0 ? stop_age / stop : 0.0; }
 };
 inline constexpr int kNumStepStatistics = sizeof(StepStatistics) / sizeof(float);
 

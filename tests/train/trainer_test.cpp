@@ -34,7 +34,6 @@ TEST(Trainer, a_step_sums_what_the_ranks_told) {
                             .stop = 1,
                             .saved = 2,
                             .failed = 3,
-                            .stop_age = 4.5f,
                             .time_needed = 6,
                             .asks = StepStatistics::asks_of(true, 3)};
   const auto step = [&](const StepStatistics& numbers) {
@@ -47,12 +46,11 @@ TEST(Trainer, a_step_sums_what_the_ranks_told) {
   EXPECT_EQ(result.sums.stop, 1);
   EXPECT_EQ(result.sums.num_saved(), 2);
   EXPECT_EQ(result.sums.num_failed(), 3);
-  EXPECT_EQ(result.sums.mean_stop_age(), 4.5);
   EXPECT_EQ(result.sums.time_needed, 6);
   EXPECT_TRUE(result.sums.save_due());
   EXPECT_EQ(result.sums.steps_to_record(), 3);
   const StepStatistics next = step({}).sums;
-  EXPECT_EQ(next.stop + next.saved + next.failed + next.stop_age + next.time_needed + next.asks, 0)
+  EXPECT_EQ(next.stop + next.saved + next.failed + next.time_needed + next.asks, 0)
       << "left from the step before";
 }
 

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Stop signals before the first step: while MPI starts, while a checkpoint loads, and with storage that hangs there.
+# Also signals of output without a reader, and of files at the limit of their size.
+#   stops_before_the_first_step.sh SOURCE_FOLDER PATH_OF_trireme
+source "$(dirname "$0")/checks.sh"
+
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 1000000, eval_batches: 0, sample_tokens: 0}
+model: {layers: 2, hidden: 32, heads: 4, vocab: 257, seq_len: 32}
+data: {sources: [text], global_batch: 8}
+parallel: {tp: 1, pp: 1, dp: 2}
+lr: {peak: 1e-2}
+checkpoint: {every: 5, every_minutes: 0}
+YAML
+make_text
+
+# in_program RANK: its process has the executable, whose first code has installed the handlers; leaves it in $rank.
+in_program() {
+  rank=$(pid_of "$1")
+  [[ -n $rank && $(readlink "/proc/$rank/exe") == "$(readlink -f "$trireme")" ]] &&
+    [[ $((0x$(sed -n 's/^SigCgt:\t*//p' "/proc/$rank/status" 2>/dev/null) >> 14 & 1)) -eq 1 ]]
+}
+
+echo "signals at any moment of a start: status 75 on all ranks"
+moment=0
+for signal in TERM USR1 USR2 INT TERM USR1; do
+  start "at_$moment" 2
+  until_true in_program 1
+  sleep "0.$moment"
+  kill -"$signal" "$rank"
+  end_of "at_$moment" 75
+  moment=$((moment + 1))
+done
+
+echo "mpirun passes USR1 on to all ranks"
+start passed 2
+until_true in_program 0
+until_true in_program 1
+kill -USR1 "$job"
+end_of passed 75
+
+echo "a signal while a checkpoint is sought: status 75, whether storage answers or not"
+starts() { [[ $(grep -c '"kind":"begin"' run/events.jsonl) -ge $1 ]]; }
+train 0 run 2 run.steps=10
+manifest=run/checkpoints/step_00000010/manifest.json
+mv "$manifest" kept.json
+mkfifo "$manifest" # whoever opens it to read waits
+num_starts=1
+for answers in yes no; do
+  num_starts=$((num_starts + 1))
+  start run 2
+  until_true starts "$num_starts" && until_true in_program 1 && kill -TERM "$rank"
+  [[ $answers == no ]] || timeout "$patience" cp kept.json "$manifest"
+  end_of run 75
+done
+rm "$manifest"
+mv kept.json "$manifest"
+train 0 run 2 run.steps=12
+has "resumed from run/checkpoints/step_00000010"
+
+echo "a file beyond the limit of its size: a checkpoint that fails, not a death"
+(
+  ulimit -f 4096
+  run 3 "$trireme" train tiny.yaml --set run.dir=limited --set parallel.dp=1 --set model.hidden=256 --set run.steps=30
+  has "File too large"
+  exit "$failures"
+) || failures=$((failures + 1))
+
+echo "a reader of the output that leaves ends neither the ranks nor the driver"
+# read_once NAME COMMAND...: its output goes to a reader that leaves after a line.
+read_once() {
+  ("${@:2}" --set "run.dir=$1" --set run.steps=20 2>&1; echo $? >"$1.status") | head -n 1
+  [[ $(<"$1.status") == 0 ]] || fail "$1, whose reader has left: status $(<"$1.status")"
+}
+read_once trained "$trireme" train tiny.yaml --set parallel.dp=1
+read_once supervised "$trireme" supervise tiny.yaml --launcher "$mpirun -n 2"
+
+finish
