@@ -316,9 +316,8 @@ Result<void> check_files(const std::string& folder, const Manifest& manifest, co
   return {};
 }
 
-Result<void> write_manifest(const std::string& folder, const Manifest& manifest) {
-  const std::string path = folder + "/" + kManifestName;
-  if (auto checked = check(manifest); !checked) return file_error("{}: {}", path, checked.error().message);
+Result<std::string> manifest_text(const Manifest& manifest) {
+  if (auto checked = check(manifest); !checked) return checked.error();
   std::string text;
   try {
     text =
@@ -328,11 +327,18 @@ Result<void> write_manifest(const std::string& folder, const Manifest& manifest)
     text += fmt::format("\"files\": {},\n\"tensors\": {}\n}}\n", files_text(manifest.files),
                         tensors_text(manifest.tensors));
   } catch (const Json::exception& problem) {
-    return file_error("{}: {}", path, problem.what());
+    return file_error("{}", problem.what());
   }
   const size_t at = text.find(kChecksumKey) + kChecksumKey.size();
   text.replace(at, kNoChecksum.size(), hex64(xxh3_64(text)));
-  return write_file(path, text, manifest.attempt);
+  return text;
+}
+
+Result<void> write_manifest(const std::string& folder, const Manifest& manifest) {
+  const std::string path = folder + "/" + kManifestName;
+  const auto text = manifest_text(manifest);
+  if (!text) return file_error("{}: {}", path, text.error().message);
+  return write_file(path, text.value(), manifest.attempt);
 }
 
 Result<Manifest> read_manifest(const std::string& folder, const Retry& retry) {

@@ -95,7 +95,10 @@ Result<void> check(const Manifest& manifest);
 // tried again.
 Result<void> check_files(const std::string& folder, const Manifest& manifest, const Retry& retry = {});
 
-// Checks, then writes FOLDER/manifest.json atomically and durably.
+// Checks, then returns what manifest.json holds. Error: it contradicts itself, or holds text that is not UTF-8.
+Result<std::string> manifest_text(const Manifest& manifest);
+
+// Writes it to FOLDER/manifest.json, atomically and durably.
 Result<void> write_manifest(const std::string& folder, const Manifest& manifest);
 
 // The checked manifest of a folder. Contents of the other files are not looked at. Trouble of storage that passes is

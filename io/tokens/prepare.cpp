@@ -14,6 +14,7 @@
 #include "io/base/hash.h"
 #include "io/tokens/prepare_blocks.h"
 #include "io/tokens/token_file.h"
+#include "io/tokens/utf8.h"
 
 namespace tri {
 namespace {
@@ -62,6 +63,14 @@ std::string formats_of(const std::vector<TextInput>& inputs) {
   std::set<std::string_view> names;
   for (const TextInput& input : inputs) names.insert(enum_name(input.format));
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// A path as the state holds it: JSON is UTF-8, and names of files are any bytes.
+std::string in_json(const std::string& path) {
+  if (utf8_prefix(path) == path.size()) return path;
+  std::string hex = "bytes ";
+  for (const char c : path) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
 }
 
 // A run of prepare: the files that it writes, and how far it is.
@@ -179,7 +188,8 @@ class Run {
   Json inputs_until(size_t end) const {
     Json inputs = Json::array();
     for (size_t i = 0; i < std::min(end, inputs_.size()); ++i)
-      inputs.push_back({inputs_[i].path, enum_name(inputs_[i].format), inputs_[i].file_bytes, inputs_[i].modified});
+      inputs.push_back(
+          {in_json(inputs_[i].path), enum_name(inputs_[i].format), inputs_[i].file_bytes, inputs_[i].modified});
     return inputs;
   }
   bool goes_on_from(const Json& state) const {
@@ -281,6 +291,11 @@ Result<TokenOrigin> prepared_with(const std::string& prefix) {
 
 Result<PrepareSummary> prepare(const PrepareOptions& options) {
   if (options.inputs.empty()) return usage_error("prepare needs at least one input file");
+  // A config could not name such files, and JSON files hold the others. Inputs may have any name.
+  std::vector<std::string> names{options.output, options.tokenizer, options.text_field};
+  for (const DocumentSplit& split : options.splits) names.push_back(split.name);
+  for (const std::string& name : names)
+    if (utf8_prefix(name) < name.size()) return usage_error("{}: not UTF-8 text; give it another name", name);
   auto opened = open_tokenizer(options.tokenizer);
   if (!opened) return opened.error();
   const Tokenizer& tokenizer = *opened.value();
@@ -297,6 +312,7 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   Run run(options, tokenizer, inputs.value().files);
   if (auto begun = run.begin(); !begun) return begun.error();
 
+  constexpr int64_t kMostRoundBytes = int64_t{256} << 20;  // of blocks that are large documents
   // Rounds of a few blocks a thread: tokenized in parallel, written in order, so memory is bounded and the order fixed.
   ProgressBar progress("tokenizing", "B", input_bytes);
   const size_t threads = static_cast<size_t>(std::max(options.threads, 1));
@@ -305,7 +321,8 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   for (bool more = true;;) {
     std::vector<Block> blocks;
     int64_t bytes = 0;
-    while (more && (blocks.size() < threads || bytes < static_cast<int64_t>(threads) * 4 * Blocks::kBlockBytes)) {
+    const int64_t usual = static_cast<int64_t>(threads) * 4 * Blocks::kBlockBytes;
+    while (more && (bytes < usual || (blocks.size() < threads && bytes < kMostRoundBytes))) {
       Block block;
       auto got = stream.next(block);
       if (!got) return got.error();

@@ -148,8 +148,10 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   // The answer is also what the others wait for before they write into the folder.
   Result<std::string> folder = std::string();
   if (job_.world_rank() == 0) folder = retried({}, [&] { return begin_attempt(dir_, completed.steps, attempt_); });
+  folder_.clear();  // of the attempt before, which is no longer this one's to remove
+  const Result<void> mine = folder ? Result<void>{} : Result<void>(folder.error());  // other ranks had nothing to do
   folder = job_.broadcast(folder);
-  if (!folder) return failure(folder.error());
+  if (!folder) return failure(mine);
   folder_ = folder.value();
 
   compute_.record(*state_ready_);
@@ -303,10 +305,8 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   return {};
 }
 
-Result<void> Checkpointer::publish(const std::vector<std::string>& records, const std::string& folder,
-                                   RunProgress progress) {
-  if (may_publish_)
-    if (auto may = retried({}, may_publish_); !may) return may;
+// All but tensors and files.
+Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = texts_;
   manifest.info.texts["config"] = config_text_;
@@ -315,6 +315,20 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
                   config_.parallel.chunks, config_.parallel.zero);
   manifest.info.numbers = {{"samples", progress.samples}};
   if (!progress.fp8_history.empty()) manifest.info.texts[kFp8HistoryText] = progress.fp8_history;
+  return manifest;
+}
+
+Result<void> Checkpointer::check_manifest(const RunProgress& progress) const {
+  const auto text = manifest_text(manifest_head(progress));
+  if (!text) return file_error("no checkpoint of this run could be written: {}", text.error().message);
+  return {};
+}
+
+Result<void> Checkpointer::publish(const std::vector<std::string>& records, const std::string& folder,
+                                   RunProgress progress) {
+  if (may_publish_)
+    if (auto may = retried({}, may_publish_); !may) return may;
+  Manifest manifest = manifest_head(progress);
   for (const std::string& record : records)
     if (auto added = manifest.add(from_bytes<ShardRecord>(record)); !added) return added;
   auto index = retried({}, [&] { return write_index(folder, manifest); });

@@ -11,7 +11,7 @@
 // training goes on until checkpoint.max_failures in a row.
 // Errors that end the run: kDrained, so that it is started again, where nothing but such trouble was met and an older
 // checkpoint stands; else kFile.
-// All calls but part_outcome() are collective over the job, from the thread that enqueues.
+// All calls are collective over the job, from the thread that enqueues, except part_outcome() and check_manifest().
 #pragma once
 
 #include <chrono>
@@ -94,6 +94,10 @@ class Checkpointer {
   // Rank 0: seconds that one more would take from now on, with what is under way before it, as long as the last one.
   double seconds_needed() const;
 
+  // A dry run: the manifest of a checkpoint of the state after `progress` is made as text, so that a run whose
+  // checkpoints could not be saved is refused at its start. Rank 0 alone.
+  Result<void> check_manifest(const RunProgress& progress) const;
+
   // Asked on rank 0, from another thread, before a checkpoint gets its name; an error makes it fail.
   void set_may_publish(std::function<Result<void>()> may) { may_publish_ = std::move(may); }
   // What was published since the last call, on rank 0.
@@ -111,6 +115,7 @@ class Checkpointer {
   void collect();
   Result<void> next_phase(bool all_well);
   Result<void> failure(const Result<void>& mine);
+  Manifest manifest_head(const RunProgress& progress) const;
   Result<void> publish(const std::vector<std::string>& records, const std::string& folder, RunProgress progress);
 
   const Config& config_;
@@ -134,9 +139,7 @@ class Checkpointer {
   Clock::time_point begun_;
   bool behind_ = false;
   double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0, publish_seconds_ = 0;  // the last on rank 0
-  std::future<Result<ShardRecord>> writing_;
-  std::future<Result<void>> publishing_;  // rank 0
-  std::set<std::string> valid_;           // checkpoints that it has published or found whole; for publish() alone
+  std::set<std::string> valid_;  // checkpoints that it has published or found whole; for publish() alone
   std::function<Result<void>()> may_publish_;
   std::optional<Result<void>> outcome_;  // of this rank's part, when it is done
   std::string record_;                   // its file: a ShardRecord, as bytes
@@ -146,6 +149,9 @@ class Checkpointer {
   double work_seconds_ = 0;  // rank 0: of the last one, copies, files and publishing, without waits for training
   CheckpointStats stats_;    // rank 0
   std::vector<CheckpointStats> published_;
+  // Last: their destructors wait for threads that use the members above.
+  std::future<Result<ShardRecord>> writing_;
+  std::future<Result<void>> publishing_;  // rank 0
 };
 
 }  // namespace tri

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/tokens/utf8.h"
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
@@ -173,6 +174,16 @@ std::string value_of_section(const Section& section, const YAML::Node& value) {
                      preset);
 }
 
+// The first line of a file that is not UTF-8; 0: all are. UTF-16 and UTF-32, which begin with their mark, are read too.
+int line_not_utf8(std::string_view text) {
+  for (const std::string_view mark : {std::string_view("\xFF\xFE"), std::string_view("\xFE\xFF"),
+                                      std::string_view("\0\0\xFE\xFF", 4)})
+    if (text.starts_with(mark)) return 0;
+  const size_t good = utf8_prefix(text);
+  if (good == text.size()) return 0;
+  return 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(good), '\n'));
+}
+
 // Reads files and overrides into one Config, and collects what is wrong with them.
 class Parser : YamlReader {
  public:
@@ -182,12 +193,15 @@ class Parser : YamlReader {
     if (file_name().ends_with(".toml"))
       return add(file_name(),
                  "TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: value");
+    if (const int line = line_not_utf8(text); line > 0)
+      return add(at_line(line), "not UTF-8 text; save the file as UTF-8, such as with iconv -f latin1 -t utf-8");
     const YAML::Node root = document(text);
     if (!root.IsNull()) read_document(root);  // else defaults alone
   }
 
   void read_override(const std::string& text) {
     const std::string where = "--set " + text;
+    if (utf8_prefix(text) < text.size()) return add(where, "not UTF-8 text; set the terminal's locale to UTF-8");
     const size_t equals = text.find('=');
     const std::string name = text.substr(0, equals), value = equals == text.npos ? "" : text.substr(equals + 1);
     const size_t dot = name.find('.');
@@ -226,7 +240,7 @@ class Parser : YamlReader {
       if (name.starts_with("x-")) return;  // anchors to merge from
       const Section* section = find_section(name);
       if (!section)
-        add(at_line(line), unknown_section(name, node));
+        add(at_line(line), shows_more_errors() ? unknown_section(name, node) : name);  // the advice takes time
       else if (node.IsMap())
         read_section(*section, node);
       else if (!node.IsNull())  // a section without lines keeps its defaults
@@ -240,7 +254,7 @@ class Parser : YamlReader {
       if (const Field* field = find_field(section.name + "." + key))
         read_field(*field, node, [&](int own_line) { return at_line(own_line > 0 ? own_line : pair.line); });
       else
-        add(at_line(line), unknown_key(section, key, node));
+        add(at_line(line), shows_more_errors() ? unknown_key(section, key, node) : key);
     });
   }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "io/net/text_server.h"
+#include "io/tokens/utf8.h"
 #include "lib/config/environment.h"
 #include "lib/config/nearest.h"
 #include "lib/config/step_range.h"
@@ -174,6 +175,10 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
     if (!expanded) return problems.push_back({.text = shown(node) + ": " + expanded.error().message});
     text = std::move(expanded).value();
   }
+  // A checkpoint holds the config as JSON.
+  if (utf8_prefix(text) < text.size())
+    return problems.push_back({.text = shown(node) + ": its value is not UTF-8 text, which checkpoints need; rename "
+                                                     "the folder, or change the environment's variable"});
   if (rule.allowed.text == TextRule::kFileName && !is_file_name(text))
     return report(problems, rule, print_value(text) + " is not a file name", name_advice(text));
   if (rule.allowed.text == TextRule::kNotEmpty && text.empty()) return report(problems, rule, "\"\" is empty");

@@ -100,6 +100,14 @@ TEST(Manifest, sealed_nonsense_is_refused_without_a_crash) {
   EXPECT_NE(other.error().message.find("format 2, this program reads 1"), std::string::npos) << other.error().message;
 }
 
+TEST(Manifest, text_that_is_not_utf8_is_an_error_before_any_tensor_is_written) {
+  Manifest manifest{.attempt = "a", .step = 0};
+  manifest.info.texts["config"] = "caf\u00e9";
+  EXPECT_TRUE(manifest_text(manifest));
+  manifest.info.texts["config"] = "caf\xe9";
+  EXPECT_FALSE(manifest_text(manifest));
+}
+
 TEST(Manifest, writers_that_disagree_are_refused) {
   const auto shard = [](int writer, int64_t size) {
     ShardRecord record;

@@ -96,6 +96,20 @@ TEST(PrepareInputs, links_that_lead_nowhere_or_back_are_named) {
   EXPECT_EQ(value_or_throw(found()).files.size(), 2u) << "a link to another folder is followed";
 }
 
+TEST(PrepareInputs, inputs_may_have_any_name_and_outputs_are_utf8) {
+  const TemporaryFolder folder;
+  const std::string latin1 = folder / "caf\xe9.txt";
+  write_all(latin1, "text");
+  PrepareOptions options{.inputs = {latin1}, .output = folder / "out", .save_seconds = 0};
+  value_or_throw(prepare(options));
+  EXPECT_EQ(documents_of(folder / "out"), Texts{"text"});
+  options.output = folder / "caf\xe9";
+  const auto refused = prepare(options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+  EXPECT_NE(refused.error().message.find("not UTF-8 text"), std::string::npos);
+}
+
 TEST(PrepareInputs, a_field_may_lie_in_objects_within_objects) {
   const TemporaryFolder folder;
   write_all(folder / "a.jsonl",
