@@ -2,7 +2,8 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <algorithm>
+#include <map>
+#include <string_view>
 
 namespace tri {
 namespace {
@@ -15,9 +16,11 @@ std::string text_of(const YAML::Node& node) {
   return line.c_str();
 }
 
-std::string value_of(const std::vector<FlatField>& fields, const std::string& name) {
-  const auto known = std::find_if(fields.begin(), fields.end(), [&](const FlatField& f) { return f.name == name; });
-  return known == fields.end() ? "" : known->value;
+// Values by name; of a name that is there twice the first.
+std::map<std::string_view, std::string_view> by_name(const std::vector<FlatField>& fields) {
+  std::map<std::string_view, std::string_view> values;
+  for (const FlatField& field : fields) values.emplace(field.name, field.value);
+  return values;
 }
 
 }  // namespace
@@ -44,13 +47,14 @@ Result<std::vector<FlatField>> flat_config(std::string_view yaml_text) {
 
 std::vector<FlatChange> flat_changes(const std::vector<FlatField>& before, const std::vector<FlatField>& after) {
   std::vector<FlatChange> changes;
-  for (const FlatField& field : after)
-    if (std::string old = value_of(before, field.name); old != field.value)
-      changes.push_back({field.name, std::move(old), field.value});
-  for (const FlatField& field : before) {
-    const auto same = [&](const FlatField& other) { return other.name == field.name; };
-    if (std::none_of(after.begin(), after.end(), same)) changes.push_back({field.name, field.value, ""});
+  const auto old = by_name(before), present = by_name(after);
+  for (const FlatField& field : after) {
+    const auto known = old.find(field.name);
+    const std::string_view value = known == old.end() ? std::string_view() : known->second;
+    if (value != field.value) changes.push_back({field.name, std::string(value), field.value});
   }
+  for (const FlatField& field : before)
+    if (!present.contains(field.name)) changes.push_back({field.name, field.value, ""});
   return changes;
 }
 

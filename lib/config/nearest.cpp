@@ -24,6 +24,8 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view misspelt, const std::vector<std::string>& known) {
+  constexpr size_t kLongest = 64;  // no name is as long; the distance takes time by the product of lengths
+  if (misspelt.size() > kLongest) return "";
   std::string word(misspelt), best;
   for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   int best_distance = std::max<int>(1, (static_cast<int>(word.size()) + 1) / 3) + 1;

@@ -50,7 +50,11 @@ class Pairs {
     for (const YAML::Node& merged : merges) {
       if (contains(under_way_, merged))
         problems_.push_back({merged.Mark().line + 1, prefix_ + "<<", "merges itself"});
-      else if (!contains(added_, merged))
+      else if (added_.size() >= kMostMaps) {
+        problems_.push_back(
+            {merged.Mark().line + 1, prefix_ + "<<", fmt::format("merges more than {} maps", kMostMaps)});
+        break;
+      } else if (!contains(added_, merged))
         add(merged);
     }
     under_way_.pop_back();
@@ -59,6 +63,8 @@ class Pairs {
   std::vector<YamlPair> finish() && { return std::move(pairs_); }
 
  private:
+  static constexpr size_t kMostMaps = 1000;  // each is compared with all others
+
   static bool contains(const std::vector<YAML::Node>& maps, const YAML::Node& map) {
     return std::any_of(maps.begin(), maps.end(), [&](const YAML::Node& one) { return one.is(map); });
   }

@@ -23,6 +23,7 @@ class YamlReader {
   // Names and values are the file's, which may hold what a terminal obeys.
   void add(const std::string& where, const std::string& text) { errors_.push_back(readable_text(where + ": " + text)); }
   bool has_errors() const { return !errors_.empty(); }
+  bool shows_more_errors() const { return errors_.size() < kMostShownErrors; }
   Error all_errors() const { return join_errors(errors_); }
 
   // The file's document; null where there is none, or where it can't be read, which is an error.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "lib/config/config.h"
@@ -439,6 +440,49 @@ TEST(BadConfig, toml_is_no_yaml) {
   EXPECT_EQ(config.error().message,
             with_count("llama.toml: TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: "
                        "value"));
+}
+
+TEST(BadConfig, text_that_is_not_utf8_is_refused_with_its_line) {
+  const auto message_of = [](const std::string& yaml, const std::vector<std::string>& overrides) {
+    const Result<Config> config = parse_config(yaml, "a.yaml", overrides);
+    EXPECT_FALSE(config.ok()) << yaml;
+    if (config.ok()) return std::string();
+    EXPECT_EQ(config.error().code, ExitCode::kUsage);
+    return config.error().message;
+  };
+  const std::string in_file =
+      with_count("a.yaml:3: not UTF-8 text; save the file as UTF-8, such as with iconv -f latin1 -t utf-8");
+  EXPECT_EQ(message_of("run:\n  steps: 4\n  sample_prompt: caf\xe9\n  dir: x\n", {}), in_file);
+  EXPECT_EQ(message_of("run:\n  steps: 4\n  # caf\xe9\n", {}), in_file);
+  EXPECT_EQ(message_of("run:\n  steps: 4\n  caf\xc3: 4", {}), in_file);
+  EXPECT_EQ(message_of("", {"run.dir=caf\xe9"}),
+            with_count("--set run.dir=caf\xEF\xBF\xBD: not UTF-8 text; set the terminal's locale to UTF-8"));
+  ASSERT_EQ(::setenv("TRIREME_TEST_LATIN1", "caf\xe9", 1), 0);
+  for (const char* field : {"run.dir", "checkpoint.dir", "run.name", "data.tokenizer"})
+    EXPECT_NE(message_of("", {std::string(field) + "=x${TRIREME_TEST_LATIN1}"}).find("is not UTF-8 text"),
+              std::string::npos)
+        << field;
+  EXPECT_NE(message_of("data: {sources: [x, '${TRIREME_TEST_LATIN1}']}", {}).find("data.sources[1]"),
+            std::string::npos);
+  ::unsetenv("TRIREME_TEST_LATIN1");
+  EXPECT_TRUE(parse_config("run: {sample_prompt: caf\u00e9}", "a.yaml", {"run.dir=\u65e5"}).ok());
+}
+
+// Answers take time in proportion to the file: with the product of lengths this test would take hours.
+TEST(BadConfig, large_files_are_answered) {
+  std::string wide = "model: {", sources = "data: {sources: [";
+  for (int i = 0; i < 20000; ++i) wide += fmt::format("k{}: 1, ", i);
+  for (int i = 0; i < 100000; ++i) sources += "k, ";
+  const Result<Config> many = parse_config(wide + "}", "a.yaml", {});
+  ASSERT_FALSE(many.ok());
+  EXPECT_LT(many.error().message.size(), size_t{100000});
+  EXPECT_NE(many.error().message.find("20000 errors, of which the first 100 are shown"), std::string::npos);
+  const std::string key(2000000, 'a');
+  EXPECT_FALSE(parse_config("model: {" + key + ": 1}", "a.yaml", {}).ok());
+  EXPECT_FALSE(parse_config(key + ": 1", "a.yaml", {}).ok());
+  const Result<Config> listed = parse_config(sources + "]}", "a.yaml", {});
+  ASSERT_TRUE(listed.ok());
+  EXPECT_EQ(listed.value().data.sources.size(), size_t{100000});
 }
 
 TEST(BadConfig, names_are_known_by_section_and_without) {
