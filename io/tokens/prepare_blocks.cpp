@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "io/base/format.h"
 #include "io/base/readable_text.h"
 
 namespace tri {
@@ -143,6 +145,13 @@ std::vector<EncodedBlock> encode_blocks(const std::vector<Block>& blocks, const 
         const TextInput& input = inputs[blocks[i].input];
         try {
           encoded[i] = encode_block(blocks[i], input, options, tokenizer);
+        } catch (const std::bad_alloc&) {
+          encoded[i] = {.documents = {},
+                        .faults = {},
+                        .error = file_error("{}:{}: not enough memory for the tokens of {} of text; split its "
+                                            "documents, or use fewer --threads",
+                                            input.path, blocks[i].first_line,
+                                            format_bytes(static_cast<int64_t>(blocks[i].text.size())))};
         } catch (const std::exception& problem) {
           encoded[i].error = file_error("{}: {}", input.path, problem.what());
         }

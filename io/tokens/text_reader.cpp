@@ -2,13 +2,16 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "io/base/file.h"
+#include "io/base/format.h"
 #include "io/tokens/utf8.h"
 
 namespace tri {
@@ -183,6 +186,8 @@ class ZstdSource final : public TextReader::Source {
     }
     ZSTD_outBuffer produced{output_.data(), output_.size(), 0};
     const size_t hint = ::ZSTD_decompressStream(stream_, &produced, &in_);
+    if (::ZSTD_isError(hint) && ::ZSTD_getErrorCode(hint) == ZSTD_error_memory_allocation)
+      return file_error("{}: not enough memory for its zstd window; pack it again without --long", path_);
     if (::ZSTD_isError(hint))
       return file_error("{}: zstd before byte {}: {}; damaged", path_,
                         consumed_ - static_cast<int64_t>(in_.size - in_.pos), ::ZSTD_getErrorName(hint));
@@ -206,21 +211,35 @@ bool is_zstd(std::string_view magic) {
 
 }  // namespace
 
-TextReader::TextReader(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+TextReader::TextReader(std::unique_ptr<Source> source, int64_t most)
+    : source_(std::move(source)), most_(static_cast<size_t>(most)) {}
 TextReader::TextReader(TextReader&&) noexcept = default;
 TextReader::~TextReader() = default;
 
-Result<TextReader> TextReader::open(const std::string& path) {
+Result<TextReader> TextReader::open(const std::string& path, int64_t most) {
   auto file = InputFile::open(path);
   if (!file) return file.error();
   std::string magic(static_cast<size_t>(std::min<int64_t>(4, file.value().bytes())), '\0');
   if (auto got = file.value().read(magic.data(), static_cast<int64_t>(magic.size()), 0); !got) return got.error();
   InputFile input = std::move(file).value();
-  if (magic.starts_with(kGzipMagic)) return TextReader(std::make_unique<GzipSource>(path, std::move(input)));
-  if (is_zstd(magic)) return TextReader(std::make_unique<ZstdSource>(path, std::move(input)));
+  if (magic.starts_with(kGzipMagic)) return TextReader(std::make_unique<GzipSource>(path, std::move(input)), most);
+  if (is_zstd(magic)) return TextReader(std::make_unique<ZstdSource>(path, std::move(input)), most);
   for (const char* packed : {".gz", ".zst"})
     if (lower(path).ends_with(packed)) return file_error("{}: not what its name says: no {} stream", path, packed + 1);
-  return TextReader(std::make_unique<Source>(path, std::move(input)));
+  return TextReader(std::make_unique<Source>(path, std::move(input)), most);
+}
+
+// Appends some of the text to `block`, of which `what` is held whole; false at its end.
+Result<bool> TextReader::more(std::string& block, const char* what) {
+  try {
+    auto got = source_->more(block);
+    if (!got || block.size() <= most_) return got;
+  } catch (const std::bad_alloc&) {
+    return file_error("{}: not enough memory for {}, of which {} are unpacked; split it", source_->path_, what,
+                      format_bytes(static_cast<int64_t>(block.size())));
+  }
+  return file_error("{}: {} is longer than {} (unpacked); split it, or say with --format what the file holds",
+                    source_->path_, what, format_bytes(static_cast<int64_t>(most_)));
 }
 
 Result<void> TextReader::next_lines(int64_t bytes, std::string& block) {
@@ -236,7 +255,7 @@ Result<void> TextReader::next_lines(int64_t bytes, std::string& block) {
       return {};
     }
     searched = block.size();
-    auto got = source_->more(block);
+    auto got = more(block, "a line");
     if (!got) return got.error();
     if (!got.value()) return {};
   }
@@ -246,7 +265,7 @@ Result<void> TextReader::rest(std::string& block) {
   block = std::move(ahead_);
   ahead_.clear();
   while (true) {
-    auto got = source_->more(block);
+    auto got = more(block, "the document");
     if (!got) return got.error();
     if (!got.value()) return {};
   }

@@ -65,15 +65,21 @@ class TextCheck {
 // its name; several members or frames one behind the other are one text. Memory: a block, and the codec's window.
 class TextReader {
  public:
-  // Error when the file can't be read, or is named .gz or .zst and is not.
-  static Result<TextReader> open(const std::string& path);
+  // A line, and a file that is one document, are held in memory whole: longer ones are refused. A small packed file may
+  // unpack to any size.
+  static constexpr int64_t kMostBytes = int64_t{1} << 30;
+
+  // Error when the file can't be read, or is named .gz or .zst and is not. `most`: bytes that a line, or the rest of
+  // the text, may have.
+  static Result<TextReader> open(const std::string& path, int64_t most = kMostBytes);
   TextReader(TextReader&&) noexcept;
   ~TextReader();
 
   // Replaces `block` by the next whole lines, at least `bytes` of them unless the text ends; the last line may lack its
-  // newline. Empty at the end. Error when the file can't be read, is damaged, or ends within a compressed stream.
+  // newline. Empty at the end. Error when the file can't be read, is damaged, or ends within a compressed stream; or
+  // when a line is too long.
   Result<void> next_lines(int64_t bytes, std::string& block);
-  // Replaces `block` by all that is left.
+  // Replaces `block` by all that is left. Error as above, and when that is too long.
   Result<void> rest(std::string& block);
 
   bool packed() const;         // by gzip or Zstandard
@@ -83,9 +89,11 @@ class TextReader {
   class Source;  // the file, unpacked
 
  private:
-  explicit TextReader(std::unique_ptr<Source> source);
+  TextReader(std::unique_ptr<Source> source, int64_t most);
+  Result<bool> more(std::string& block, const char* what);
 
   std::unique_ptr<Source> source_;
+  size_t most_ = 0;
   std::string ahead_;  // read, but not handed out: less than a line behind the last block
 };
 

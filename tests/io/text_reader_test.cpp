@@ -130,6 +130,36 @@ TEST(TextReader, damaged_and_truncated_streams_are_errors) {
   EXPECT_FALSE(TextReader::open(folder / "missing.txt"));
 }
 
+TEST(TextReader, a_line_and_a_document_beyond_the_limit_are_refused_by_name) {
+  const TemporaryFolder folder;
+  const std::string line(1 << 20, 'a');
+  for (const auto& [name, bytes] :
+       {std::pair{"a.txt.zst", zstd(line)}, {"a.jsonl.gz", gzip("x\n" + line)}, {"a.txt", line}}) {
+    write_all(folder / name, bytes);
+    TextReader lines = value_or_throw(TextReader::open(folder / name, 1 << 19));
+    std::string out;
+    Result<void> got;
+    while ((got = lines.next_lines(1, out)) && !out.empty()) {
+    }
+    ASSERT_FALSE(got) << name;
+    EXPECT_EQ(got.error().code, ExitCode::kFile);
+    EXPECT_EQ(got.error().message.rfind(folder / name, 0), 0u) << got.error().message;
+    EXPECT_NE(got.error().message.find("a line is longer than"), std::string::npos) << got.error().message;
+    TextReader document = value_or_throw(TextReader::open(folder / name, 1 << 19));
+    got = document.rest(out);
+    ASSERT_FALSE(got) << name;
+    EXPECT_NE(got.error().message.find("the document is longer than"), std::string::npos) << got.error().message;
+    TextReader whole = value_or_throw(TextReader::open(folder / name, 1 << 21));
+    EXPECT_TRUE(whole.rest(out)) << name;
+  }
+  // Many lines may be longer together.
+  write_all(folder / "many.txt", many_lines(3000));
+  TextReader reader = value_or_throw(TextReader::open(folder / "many.txt", 1000));
+  size_t bytes = 0;
+  for (std::string block; value_or_throw(reader.next_lines(1, block)), !block.empty();) bytes += block.size();
+  EXPECT_EQ(bytes, many_lines(3000).size());
+}
+
 // By decoding to code points, where faults_of compares bytes with ranges.
 int64_t faults_by_decoding(const std::string& text) {
   int64_t faults = 0;
