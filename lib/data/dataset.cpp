@@ -48,7 +48,7 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
 int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
   TRI_REQUIRE(static_cast<int>(out.size()) == seq_len() + 1, "{} tokens for a sample of {}", out.size(), seq_len() + 1);
   const SampleOrder::Place place = order_.at(split, index);
-  const TokenFile& file = files_[static_cast<size_t>(place.source)];
+  const TokenFile& file = (*files_)[static_cast<size_t>(place.source)];
   file.read(place.sample * seq_len(), out);
   for (const int32_t token : out)
     if (token < 0 || token >= vocab_)

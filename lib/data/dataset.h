@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ struct SourceSpec {
 // The open token files of an order of samples (order.h says which sample is which). Neighbours share one token, so that
 // every token is a target once. Any number of sources, weights of any size: the shares are exact in the long run, and
 // the order follows from (seed, contents of the sources, weights) alone (sampler.h says what holds). Reading is
-// thread-safe.
+// thread-safe. Copies share the files, which close with the last of them.
 class Dataset {
  public:
   // Opens and checks every source; all problems come back together. Ids of tokens are checked against `vocab` over the
@@ -37,11 +38,14 @@ class Dataset {
 
  private:
   Dataset(const OrderFields& fields, std::vector<TokenFile> files, int vocab)
-      : fields_(fields), order_(fields), files_(std::move(files)), vocab_(vocab) {}
+      : fields_(fields),
+        order_(fields),
+        files_(std::make_shared<const std::vector<TokenFile>>(std::move(files))),
+        vocab_(vocab) {}
 
   OrderFields fields_;
   SampleOrder order_;
-  std::vector<TokenFile> files_;  // of the sources
+  std::shared_ptr<const std::vector<TokenFile>> files_;  // of the sources
   int vocab_;
 };
 

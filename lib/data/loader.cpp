@@ -36,10 +36,121 @@ BatchRing::Shape LoaderPlan::ring() const {
           .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * (seq_len + 1)};
 }
 
+namespace {
+
+// Waits without a lock, since nobody could signal from another process: with pauses that grow with the time waited, so
+// that a ring that nobody takes from for minutes costs nothing. False: closing.
+template <class Done>
+bool poll(const std::atomic<bool>& closing, Done done) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!closing) {
+    if (done()) return true;
+    const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
+    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 64, 1us, 20ms));
+  }
+  return false;
+}
+
+box::Feed* feed_of(const LoaderPlan& plan) {
+  return plan.box == nullptr ? nullptr : &plan.box->image().feeds[plan.split == Split::kTrain ? 0 : 1];
+}
+
+}  // namespace
+
+// What member 0's reading thread works with. The thread owns it too: a read that storage does not answer may outlive
+// the loader, the ring and the flight recorder. Only reads of files run without mutex_.
+class Loader::Reader {
+ public:
+  Reader(const Dataset& dataset, const LoaderPlan& plan, const BatchRing& ring)
+      : dataset_(dataset), plan_(plan), ring_(ring), sample_(static_cast<size_t>(plan.seq_len) + 1) {}
+
+  // The reading thread.
+  void read_all() {
+    try {
+      for (int64_t turn = 0; turn < plan_.end_step - plan_.first_step; ++turn) {
+        {
+          std::lock_guard lock(mutex_);
+          if (is_abandoned_) return;
+          if (!ring_.may_write(turn)) reader_is(ReaderState::kAwaitsTakers);
+        }
+        const auto may_write = [&] {
+          std::lock_guard lock(mutex_);
+          return !is_abandoned_ && ring_.may_write(turn);
+        };
+        if (!poll(closing_, may_write) || !read(turn)) break;
+      }
+      end([&] {
+        if (!closing_) reader_is(ReaderState::kDone);
+      });
+    } catch (const Fatal& problem) {
+      end([&] { ring_.fail(problem.code(), problem.what()); });
+    } catch (const std::exception& problem) {
+      end([&] { ring_.fail(static_cast<ExitCode>(1), problem.what()); });  // a bug of ours
+    }
+  }
+
+  // The loader's thread.
+  void close() { closing_ = true; }
+  // After close(): whether the reading thread has ended within `limit`. From then on it touches neither the ring nor
+  // the flight recorder.
+  bool ended_within(std::chrono::seconds limit) {
+    std::unique_lock lock(mutex_);
+    const bool ended = changed_.wait_for(lock, limit, [&] { return has_ended_; });
+    is_abandoned_ = !ended;
+    return ended;
+  }
+
+ private:
+  void reader_is(ReaderState state) const {
+    if (box::Feed* const shown = feed_of(plan_)) plan_.box->enter(*shown, state);
+  }
+
+  template <class Last>
+  void end(Last last) {
+    std::lock_guard lock(mutex_);
+    if (!is_abandoned_) last();
+    has_ended_ = true;
+    changed_.notify_all();
+  }
+
+  // False: closing.
+  bool read(int64_t turn) {
+    const int64_t since = plan_.first_step + turn, step = plan_.period > 0 ? since % plan_.period : since;
+    int64_t bytes = 0;
+    size_t at = 0;
+    {
+      std::lock_guard lock(mutex_);
+      if (is_abandoned_) return false;
+      reader_is(ReaderState::kReads);
+    }
+    for (const int dp_rank : plan_.dp_ranks)
+      for (int n = 0; n < plan_.shape.samples(); ++n, at += sample_.size()) {
+        if (closing_) return false;
+        bytes += dataset_.sample(plan_.split, sample_index(plan_.shape, dp_rank, step, n), sample_);
+        std::lock_guard lock(mutex_);
+        if (is_abandoned_) return false;
+        std::ranges::copy(sample_, ring_.slot(turn).subspan(at).begin());
+      }
+    std::lock_guard lock(mutex_);
+    if (is_abandoned_) return false;
+    ring_.publish(turn, bytes);
+    if (box::Feed* const shown = feed_of(plan_)) shown->published = static_cast<uint32_t>(turn + 1);
+    return true;
+  }
+
+  const Dataset dataset_;
+  const LoaderPlan plan_;
+  BatchRing ring_;  // a view
+  std::vector<int32_t> sample_;
+  std::atomic<bool> closing_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_abandoned_ = false, has_ended_ = false;  // under mutex_
+};
+
 Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
                std::function<void()> check)
-    : dataset_(dataset),
-      plan_(std::move(plan)),
+    : plan_(std::move(plan)),
       ring_(memory, plan_.ring()),
       buffers_(buffers),
       check_(std::move(check)),
@@ -53,7 +164,10 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
   for (const StepTokens& buffer : buffers_)
     for (const std::span<int32_t> place : {buffer.inputs, buffer.targets})
       TRI_REQUIRE(place.empty() || place.size() == tokens, "room for {} of {} tokens", place.size(), tokens);
-  if (plan_.member == 0) reader_ = std::thread([this] { read_all(); });
+  if (plan_.member == 0) {
+    reader_ = std::make_shared<Reader>(*dataset, plan_, ring_);
+    reading_ = std::thread([reader = reader_] { reader->read_all(); });
+  }
   taker_ = std::thread([this] { take_all(); });
 }
 
@@ -63,61 +177,11 @@ Loader::~Loader() {
     std::lock_guard lock(mutex_);  // the taker looks at closing_ under it
   }
   changed_.notify_all();
+  if (reader_) reader_->close();
   taker_.join();
   if (plan_.member != 0) return;
-  reader_.join();
+  reader_->ended_within(kReaderPatience) ? reading_.join() : reading_.detach();
   if (std::uncaught_exceptions() == exceptions_) ring_.end();
-}
-
-// Waits without a lock, since nobody could signal from another process: with pauses that grow with the time waited, so
-// that a ring that nobody takes from for minutes costs nothing. False: closing.
-template <class Done>
-bool Loader::poll(Done done) const {
-  const auto begin = std::chrono::steady_clock::now();
-  while (!closing_) {
-    if (done()) return true;
-    const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
-    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 64, 1us, 20ms));
-  }
-  return false;
-}
-
-box::Feed* Loader::feed() const {
-  return plan_.box == nullptr ? nullptr : &plan_.box->image().feeds[plan_.split == Split::kTrain ? 0 : 1];
-}
-
-void Loader::reader_is(ReaderState state) const {
-  if (box::Feed* const shown = feed()) plan_.box->enter(*shown, state);
-}
-
-void Loader::read_all() {
-  try {
-    for (int64_t turn = 0; turn < turns(); ++turn) {
-      if (!ring_.may_write(turn)) reader_is(ReaderState::kAwaitsTakers);
-      if (!poll([&] { return ring_.may_write(turn); })) return;
-      reader_is(ReaderState::kReads);
-      read(turn);
-      if (box::Feed* const shown = feed()) shown->published = static_cast<uint32_t>(turn + 1);
-    }
-    reader_is(ReaderState::kDone);
-  } catch (const Fatal& problem) {
-    ring_.fail(problem.code(), problem.what());
-  } catch (const std::exception& problem) {
-    ring_.fail(static_cast<ExitCode>(1), problem.what());  // a bug of ours
-  }
-}
-
-void Loader::read(int64_t turn) {
-  const auto length = static_cast<size_t>(plan_.seq_len) + 1;
-  std::span<int32_t> rest = ring_.slot(turn);
-  const int64_t since = plan_.first_step + turn, step = plan_.period > 0 ? since % plan_.period : since;
-  int64_t bytes = 0;
-  for (const int dp_rank : plan_.dp_ranks)
-    for (int n = 0; n < plan_.shape.samples(); ++n, rest = rest.subspan(length)) {
-      if (closing_) return;
-      bytes += dataset_->sample(plan_.split, sample_index(plan_.shape, dp_rank, step, n), rest.first(length));
-    }
-  ring_.publish(turn, bytes);
 }
 
 void Loader::take_all() {
@@ -127,7 +191,7 @@ void Loader::take_all() {
         std::unique_lock lock(mutex_);  // turns 0 and 1 find both buffers free
         changed_.wait(lock, [&] { return closing_ || turn <= released_ + 1; });
       }
-      if (!poll([&] { return ring_.ready(turn); })) return;
+      if (!poll(closing_, [&] { return ring_.ready(turn); })) return;
       take(turn);
     }
   } catch (...) {
@@ -158,7 +222,7 @@ void Loader::take(int64_t turn) {
 const StepTokens& Loader::next() {
   const auto start = std::chrono::steady_clock::now();
   TRI_REQUIRE(turn_ < turns(), "step {} of [{}, {})", plan_.first_step + turn_, plan_.first_step, plan_.end_step);
-  if (box::Feed* const shown = feed()) shown->wanted = static_cast<uint32_t>(turn_ + 1);
+  if (box::Feed* const shown = feed_of(plan_)) shown->wanted = static_cast<uint32_t>(turn_ + 1);
   const HostScope waits(HostState::kAwaitsData);
   std::unique_lock lock(mutex_);
   released_ = turn_;

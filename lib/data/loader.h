@@ -3,9 +3,11 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -59,13 +61,14 @@ struct LoaderPlan {
 // finds its tokens where the device can copy them from, while the next ones are on their way.
 class Loader {
  public:
-  // `memory`: BatchRing::bytes(plan.ring()), zero before any member begins. It, the dataset and the buffers outlive the
-  // loader. `dataset`: member 0's; the others need none. `check` is called now and then while next() waits; what it
-  // throws ends the wait.
+  // `memory`: BatchRing::bytes(plan.ring()), zero before any member begins. It and the buffers outlive the loader.
+  // `dataset`: member 0's, of which the loader keeps a copy; the others need none. `check` is called now and then while
+  // next() waits; what it throws ends the wait.
   Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
          std::function<void()> check = nullptr);
   // In any order among the members. Those that still wait for a step that was not read then fail, unless an exception
-  // is unwinding: its own words come first.
+  // is unwinding: its own words come first. A read that storage does not answer within kReaderPatience is left behind
+  // with its thread, which touches nothing of the loader when it returns.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -76,17 +79,13 @@ class Loader {
   int64_t bytes_read() const { return bytes_read_; }     // by this rank from files, for the steps handed out so far
 
  private:
+  class Reader;
+  static constexpr std::chrono::seconds kReaderPatience{2};
+
   int64_t turns() const { return plan_.end_step - plan_.first_step; }
-  box::Feed* feed() const;
-  void reader_is(ReaderState state) const;
-  void read_all();
-  void read(int64_t turn);
   void take_all();
   void take(int64_t turn);
-  template <class Done>
-  bool poll(Done done) const;
 
-  const Dataset* const dataset_;
   const LoaderPlan plan_;
   BatchRing ring_;
   const std::array<StepTokens, 2> buffers_;
@@ -104,7 +103,8 @@ class Loader {
   int64_t turn_ = 0;  // of the next call of next()
   int64_t bytes_read_ = 0;
   double wait_seconds_ = 0;
-  std::thread reader_, taker_;
+  std::shared_ptr<Reader> reader_;  // of member 0, shared with its thread
+  std::thread reading_, taker_;
 };
 
 }  // namespace tri

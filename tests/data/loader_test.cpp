@@ -1,14 +1,38 @@
 // The ring of batches between ranks that are threads of one process. Also run under ThreadSanitizer.
+#undef _FORTIFY_SOURCE  // its inline version of pread would stand in the way
 #include "lib/data/loader.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <latch>
+#include <thread>
 
 #include "io/base/random.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
+
+namespace {
+
+// Storage that hangs: reads of this program wait while the flag is set.
+std::atomic<bool> g_reads_hang = false;
+std::atomic<int> g_hanging_reads = 0;
+
+}  // namespace
+
+// NOLINTNEXTLINE: in place of the C library's
+extern "C" ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
+  if (g_reads_hang) {
+    ++g_hanging_reads;
+    while (g_reads_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --g_hanging_reads;
+  }
+  return ::syscall(SYS_pread64, fd, data, bytes, offset);
+}
 
 namespace tri {
 namespace {
@@ -284,6 +308,22 @@ TEST(Loader, a_reading_member_that_is_unwinding_leaves_the_last_word_to_what_unw
       gone = true;
     }
   });
+}
+
+TEST(Loader, its_end_does_not_wait_for_storage_that_hangs) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  {
+    const Dataset data = open_one(folder / "a");
+    g_reads_hang = true;
+    const LoaderPlan plan = plans_of_node(1, 1, 0, 10, 2).front();
+    RingMemory memory(plan.ring());
+    Member member(data, plan, memory.data(), Takes::kBoth);
+    while (g_hanging_reads == 0) std::this_thread::yield();
+  }  // the ring and the dataset are gone
+  EXPECT_EQ(g_hanging_reads, 1);
+  g_reads_hang = false;
+  while (g_hanging_reads > 0) std::this_thread::yield();
 }
 
 TEST(Loader, a_wait_ends_when_the_check_throws) {
