@@ -37,8 +37,14 @@ class NcclGroup final : public CommGroup {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
-    settle("ncclCommInitRankConfig");
-    connect();
+    try {
+      settle("ncclCommInitRankConfig");
+      connect();
+    } catch (...) {
+      ncclCommAbort(comm_);  // no destructor runs for an object that was not made
+      throw;
+    }
+    connected_ = true;
     device_.watch(this, [this] {
       ncclResult_t state = ncclSuccess;
       nccl_check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", name());
@@ -111,7 +117,8 @@ class NcclGroup final : public CommGroup {
 
   static size_t count(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
-  // Waits until the communicator has taken the last call; errors of earlier, asynchronous work show here too.
+  // Waits until the communicator has taken the last call; errors of earlier, asynchronous work show here too. Once the
+  // group is connected, how long a slow peer may take is the watchdog's decision (fault.step_seconds).
   void settle(const char* call) {
     const auto start = std::chrono::steady_clock::now();
     const std::chrono::duration<double> limit(connect_seconds_);
@@ -121,7 +128,7 @@ class NcclGroup final : public CommGroup {
       if (state == ncclSuccess) return;
       nccl_check(state, call, name());
       device_.rethrow_fault();
-      if (connect_seconds_ > 0 && std::chrono::steady_clock::now() - start > limit)
+      if (!connected_ && connect_seconds_ > 0 && std::chrono::steady_clock::now() - start > limit)
         throw Fatal(ExitCode::kComm, fmt::format("group {}: {} still in progress after fault.connect_seconds, {:g} s",
                                                  name(), call, connect_seconds_));
       std::this_thread::sleep_for(std::chrono::microseconds(5));
@@ -130,7 +137,8 @@ class NcclGroup final : public CommGroup {
 
   ncclComm_t comm_ = nullptr;
   Device& device_;
-  const double connect_seconds_;  // a call of NCCL's takes at most; 0: any time
+  const double connect_seconds_;  // a call of NCCL's takes at most until the group is connected; 0: any time
+  bool connected_ = false;
 };
 
 }  // namespace
