@@ -26,6 +26,9 @@ namespace {
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int kExchangeTag = 32000;                     // groups in the making have small ones
 
+// What this process's failure hook has decided; under ending_. A process is one rank of one job.
+std::optional<ExitCode> g_ends_with;
+
 }  // namespace
 
 Job::Job(int* argc, char*** argv) {
@@ -191,19 +194,21 @@ void Job::set_failure_hook(FailureHook hook) {
   failure_hook_ = std::move(hook);
 }
 
-// Returns the code that the job ends with.
+// Returns the code that the job ends with. The hook runs once: it reads and writes files of the run, and the first
+// cause is the one that counts.
 ExitCode Job::tell(const Failure& failure) {
   if (BlackBox* const box = black_box(); box != nullptr && failure.world_rank == world_rank_)
     box->failure(static_cast<uint32_t>(failure.code), failure.cause == Cause::kPeer, failure.text);
+  if (g_ends_with) return *g_ends_with;
   FailureHook hook;
   {
     const std::lock_guard lock(hook_mutex_);
     hook = failure_hook_;
   }
   const auto cause = hook ? hook(failure) : std::nullopt;
-  if (!cause) return failure.code;
-  log_last_words(fmt::format("first cause: {}", cause->text));
-  return cause->code;
+  if (cause) log_last_words(fmt::format("first cause: {}", cause->text));
+  g_ends_with = cause ? cause->code : failure.code;
+  return *g_ends_with;
 }
 
 void Job::fail(const std::string& what, ExitCode code, Cause cause) {
@@ -219,10 +224,15 @@ void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch
   if (node_->ending || node_->failure != 0) return;
   const std::string what =
       fmt::format("rank {} on {} is gone: process {} has ended without a word", rank, host_, process.pid);
+  std::unique_lock lock(ending_, std::try_to_lock);
+  if (!lock) return;  // this process ends the job already
   report(what, what);
   const ExitCode code =
       tell({.world_rank = rank, .text = fmt::format("process {} has ended without a word", process.pid)});
-  if (!wait_for(kLauncherFirst)) end_all(code);
+  lock.unlock();
+  if (wait_for(kLauncherFirst)) return;
+  ending_.lock();
+  end_all(code);
 }
 
 std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,

@@ -1,5 +1,7 @@
 // Job: MPI's life in this process, and the few host-side exchanges that set-up and reports need.
 // Everything here is collective over all ranks unless it says otherwise, and called from the thread of the job's body.
+// Exception: exchange() may run on another thread at the same time as collectives of the body's thread
+// (MPI_THREAD_MULTIPLE; its messages have a tag of their own). One exchange() at a time.
 #pragma once
 
 #include <atomic>
@@ -106,7 +108,7 @@ class Job {
 
   // The group of `world_ranks` (in that order), which contains this rank. Called by its members only: no barrier over
   // the others. `tag` tells apart groups that are made at the same time. `connect_seconds`: how long a call of NCCL's
-  // may take that waits for other members (fault.connect_seconds).
+  // may wait for other members until the group is connected (fault.connect_seconds); after that the watchdog decides.
   std::unique_ptr<CommGroup> make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
                                         Device& device, double connect_seconds = kConnectSeconds);
 
@@ -136,7 +138,7 @@ class Job {
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
   bool report(const std::string& line, const std::string& what);
-  ExitCode tell(const Failure& failure);
+  ExitCode tell(const Failure& failure);  // under ending_
   void neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for);
 
   template <class T>
@@ -153,7 +155,7 @@ class Job {
   NodeState* node_ = nullptr;
   BlackBox* box_ = nullptr;  // whose channel this is
   box::Channel* calls_ = nullptr;
-  std::mutex ending_;  // taken for good by the thread that fails first
+  std::mutex ending_;  // taken for good by the thread that ends the job
   std::mutex hook_mutex_;
   FailureHook failure_hook_;  // under hook_mutex_
   std::unique_ptr<ProcessWatch> watch_;
