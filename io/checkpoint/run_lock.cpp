@@ -233,7 +233,9 @@ Result<RunLock> RunLock::take(const RunFolders& folders, const std::string& atte
   RunLock lock;
   std::string run;
   if (!folders.run.empty()) {
-    run = std::filesystem::absolute(folders.run).lexically_normal();
+    std::error_code problem;
+    run = std::filesystem::absolute(folders.run, problem).lexically_normal();
+    if (problem) return system_error(problem.value(), "run.dir {}: the current folder", folders.run);
     auto of_run = File::take(folders.run + "/run.lock", "run.dir", run, attempt, start, how);
     if (!of_run) return of_run.error();
     lock.files_.push_back(std::move(of_run).value());

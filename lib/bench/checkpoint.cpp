@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "io/base/folder_entries.h"
 #include "io/base/format.h"
 #include "io/base/median.h"
 #include "io/base/random.h"
@@ -159,7 +160,9 @@ class Bench {
   std::string local_shard() const { return checkpoint_folder() + "/" + shard_name(job_.world_rank()); }
   std::vector<std::string> checkpoint_files() const {
     std::vector<std::string> files;
-    for (const auto& entry : fs::directory_iterator(checkpoint_folder())) files.push_back(entry.path());
+    std::error_code problem;
+    for (const auto& entry : entries_of(checkpoint_folder(), problem)) files.push_back(entry.path());
+    if (problem) throw Fatal(ExitCode::kFile, fmt::format("{}: {}", checkpoint_folder(), problem.message()));
     return files;
   }
 
@@ -167,7 +170,9 @@ class Bench {
   Result<void> measure_copies() {
     const auto stats = agree(job_, save());
     if (!stats) return stats.error();
-    local_bytes_ = static_cast<int64_t>(fs::file_size(local_shard()));
+    std::error_code problem;
+    local_bytes_ = static_cast<int64_t>(fs::file_size(local_shard(), problem));
+    if (problem) throw Fatal(ExitCode::kFile, fmt::format("{}: {}", local_shard(), problem.message()));
     result_.bytes = stats.value().bytes;
     const int64_t local = checkpoints_.host_bytes();
     HostBuffer<char> host(device_, static_cast<size_t>(local));

@@ -1,10 +1,12 @@
 #include "lib/engine/kept_gemm.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cerrno>
 #include <set>
 
+#include "io/base/file.h"
 #include "io/base/format.h"
+#include "io/base/retry.h"
 #include "lib/config/flat.h"
 
 namespace tri {
@@ -31,8 +33,17 @@ std::string gpu_kinds_line(const std::string& kinds) {
 
 std::optional<KeptGemm> kept_gemm(const Config& config) {
   const auto read = [&](const char* name) {
-    std::ifstream file(config.run.dir + "/" + name);
-    return std::string{std::istreambuf_iterator<char>(file), {}};
+    auto text = retried({}, [&]() -> Result<std::string> {
+      const auto file = InputFile::open(config.run.dir + "/" + name);
+      if (!file) return file.error();
+      std::string all(static_cast<size_t>(file.value().bytes()), '\0');
+      if (auto done = file.value().read(all.data(), file.value().bytes(), 0); !done) return done.error();
+      return all;
+    });
+    if (text) return std::move(text).value();
+    const Error& error = text.error();
+    if (error.os_error != ENOENT) throw Fatal(passes(error.os_error) ? ExitCode::kDrained : error.code, error.message);
+    return std::string();
   };
   const auto fields_of = [](const std::string& text) {
     const auto fields = flat_config(text);

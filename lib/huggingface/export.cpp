@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
+#include "io/base/folder_entries.h"
 #include "io/base/progress.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/safetensors.h"
@@ -93,7 +94,7 @@ Result<void> begin_folder(const std::string& folder) {
   std::error_code problem;
   fs::create_directories(folder, problem);
   if (problem) return file_error("{}: {}", folder, problem.message());
-  for (const auto& entry : fs::directory_iterator(folder, problem)) {
+  for (const auto& entry : entries_of(folder, problem)) {
     const std::string name = entry.path().filename().string();
     if (name == "config.json" || name.ends_with(".safetensors"))
       return file_error("{}: holds a model already ({}); name another folder, or remove it first", folder, name);

@@ -152,8 +152,9 @@ std::string tokenizer_copy(const std::string& path, const std::string& folder) {
 Result<void> copy_tokenizer(const std::string& path, const std::string& folder) {
   if (auto done = copy_file(path, tokenizer_copy(path, folder)); !done) return done;
   if (!is_tokenizer_json(path)) return {};
+  std::error_code ignored;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
-    if (const fs::path beside = fs::path(path).parent_path() / name; fs::exists(beside))
+    if (const fs::path beside = fs::path(path).parent_path() / name; fs::exists(beside, ignored))
       if (auto done = copy_file(beside.string(), folder + "/" + name); !done) return done;
   return {};
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "io/base/folder_entries.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/wait_graph.h"
 #include "lib/observe/run_status.h"
@@ -25,7 +26,7 @@ void keep_most(RankWaits& all) {
 int64_t bytes_of_files(const std::string& folder) {
   int64_t bytes = 0;
   std::error_code problem;
-  for (const auto& entry : fs::directory_iterator(folder, problem)) {
+  for (const auto& entry : entries_of(folder, problem)) {
     const auto size = entry.file_size(problem);
     if (!problem) bytes += static_cast<int64_t>(size);
   }

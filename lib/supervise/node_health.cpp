@@ -1,4 +1,5 @@
 #include "lib/supervise/node_health.h"
+#include "io/base/folder_entries.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ constexpr int64_t kWord = 4;  // InfiniBand's counters of data are in words of f
 std::vector<PortSight> read_ports(const std::string& sys) {
   std::vector<PortSight> ports;
   std::error_code problem;
-  for (const auto& entry : fs::directory_iterator(sys + "/class/net", problem)) {
+  for (const auto& entry : entries_of(sys + "/class/net", problem)) {
     if (!fs::exists(entry.path() / "device", problem)) continue;  // virtual
     const fs::path statistics = entry.path() / "statistics";
     PortSight sight{.name = entry.path().filename(),
@@ -56,8 +57,8 @@ std::vector<PortSight> read_ports(const std::string& sys) {
       }
     ports.push_back(std::move(sight));
   }
-  for (const auto& device : fs::directory_iterator(sys + "/class/infiniband", problem))
-    for (const auto& port : fs::directory_iterator(device.path() / "ports", problem)) {
+  for (const auto& device : entries_of(sys + "/class/infiniband", problem))
+    for (const auto& port : entries_of(device.path() / "ports", problem)) {
       const fs::path counters = port.path() / "counters";
       ports.push_back({.name = device.path().filename().string() + ":" + port.path().filename().string(),
                        .up = word_in(port.path() / "state") == "4:",  // "4: ACTIVE"

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/folder_entries.h"
 #include "io/base/host.h"
 #include "io/base/within.h"
 
@@ -77,7 +78,7 @@ int world_rank_in(std::string_view environment) {
 std::vector<std::pair<pid_t, std::string>> processes() {
   std::vector<std::pair<pid_t, std::string>> found;
   std::error_code problem;
-  for (const auto& entry : fs::directory_iterator("/proc", problem)) {
+  for (const auto& entry : entries_of("/proc", problem)) {
     const std::string name = entry.path().filename();
     pid_t pid = 0;
     const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);

@@ -1,4 +1,5 @@
 #include "lib/supervise/slurm_daemon.h"
+#include "io/base/folder_entries.h"
 
 #include <algorithm>
 #include <charconv>
@@ -49,7 +50,7 @@ SlurmDaemon::SlurmDaemon(std::string node, std::string proc) : node_(std::move(n
 pid_t SlurmDaemon::find() const {
   std::vector<std::pair<pid_t, pid_t>> named, unnamed;  // and their parents
   std::error_code problem;
-  for (const auto& entry : std::filesystem::directory_iterator(proc_, problem)) {
+  for (const auto& entry : entries_of(proc_, problem)) {
     const std::string name = entry.path().filename();
     pid_t process = 0;
     const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), process);

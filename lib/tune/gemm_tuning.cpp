@@ -126,7 +126,8 @@ void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& 
   search->import_choices(merged);
 
   const std::filesystem::path path(file);
-  if (!writes || file.empty() || !std::filesystem::is_directory(path.parent_path())) return;
+  std::error_code ignored;  // writing says what is wrong
+  if (!writes || file.empty() || !std::filesystem::is_directory(path.parent_path(), ignored)) return;
   const std::string all = merge({merged, kept});
   if (all == kept) return;
   // Whole or not at all: choices that were lost would be made anew, and perhaps otherwise.

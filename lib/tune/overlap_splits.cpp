@@ -51,7 +51,8 @@ std::string shape_key(const Config& config, const Mesh& mesh, const std::string&
 }
 
 void keep(const std::string& file, const std::string& text) {
-  if (file.empty() || !std::filesystem::is_directory(std::filesystem::path(file).parent_path())) return;
+  std::error_code ignored;  // writing says what is wrong
+  if (file.empty() || !std::filesystem::is_directory(std::filesystem::path(file).parent_path(), ignored)) return;
   if (const auto written = write_file(file, text); !written)
     log_warn("{}: the next start searches again", written.error().message);
 }

@@ -40,6 +40,13 @@ class KeptGemmTest : public ::testing::Test {
   Config config_;
 };
 
+TEST_F(KeptGemmTest, files_that_cannot_be_read_do_not_count_as_missing) {
+  start(GemmFormat::kAuto, GemmFormat::kFp8);
+  std::filesystem::remove(folder_ / "resolved.yaml");
+  std::filesystem::create_directories(folder_ / "resolved.yaml");  // reading it fails, whoever reads
+  EXPECT_THROW(kept_gemm(config_), Fatal);
+}
+
 TEST_F(KeptGemmTest, the_last_start_counts_where_the_layers_are_the_same) {
   EXPECT_FALSE(kept_gemm(config_)) << "no start";
   for (const GemmFormat decided : {GemmFormat::kFp8, GemmFormat::kCompute}) {
