@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/commands.h"
 #include "app/job_config.h"
 #include "io/base/format.h"
 #include "io/base/progress.h"
@@ -52,9 +53,9 @@ Json to_json(const Config& config, const SweepResult& result, int ranks) {
 }
 
 void print(const Config& config, const SweepResult& result, int ranks) {
-  fmt::print("{} on {} ranks, {} samples a step, at most {} a rank\n", config.run.name, ranks, config.data.global_batch,
+  print_out("{} on {} ranks, {} samples a step, at most {} a rank\n", config.run.name, ranks, config.data.global_batch,
              format_bytes(result.most_bytes));
-  fmt::print("{:>3}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "pp", "dp", "schedule",
+  print_out("{:>3}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "pp", "dp", "schedule",
              "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
   for (const SweepRow& row : result.rows) {
     const ParallelLayout& l = row.layout;
@@ -62,18 +63,18 @@ void print(const Config& config, const SweepResult& result, int ranks) {
                                     ? fmt::format("{:>11.2f}{:>12}{:>8}", row.ms, format_count(row.tokens_per_s),
                                                   row.mfu ? fmt::format("{:.1f} %", 100 * *row.mfu) : "")
                                     : fmt::format("{:>31}", "failed");
-    fmt::print("{:3}{:4}{:5}  {:<12}{:7}{:5}{:7}  {:<10}{}{:>12}{}\n", l.tp, l.pp, l.dp, enum_name(l.schedule),
+    print_out("{:3}{:4}{:5}  {:<12}{:7}{:5}{:7}  {:<10}{}{:>12}{}\n", l.tp, l.pp, l.dp, enum_name(l.schedule),
                l.chunks, l.zero, l.micro_batch, enum_name(l.recompute), numbers, format_bytes(row.memory_bytes),
                row.own ? "  the config's own" : "");
-    if (!row.problem.empty()) fmt::print("      {}\n", first_line(row.problem));
+    if (!row.problem.empty()) print_out("      {}\n", first_line(row.problem));
   }
   const LayoutChoice& choice = result.choice;
-  fmt::print("not tried: {} that break a rule of the config, {} that do not fit, {} beyond --limit\n", choice.refused,
+  print_out("not tried: {} that break a rule of the config, {} that do not fit, {} beyond --limit\n", choice.refused,
              choice.too_large, choice.beyond_limit);
   if (!choice.own_problem.empty())
-    fmt::print("the config's own layout was not tried: {}\n", first_line(choice.own_problem));
+    print_out("the config's own layout was not tried: {}\n", first_line(choice.own_problem));
   const SweepRow& best = result.rows.front();
-  if (best.problem.empty()) fmt::print("best: {}\n", as_settings(best.layout));
+  if (best.problem.empty()) print_out("best: {}\n", as_settings(best.layout));
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ Result<void> bench_layouts(const std::string& path, const std::vector<std::strin
   if (!speaks) return end;
   progress.show(fmt::format("{} layouts tried", result.value().rows.size()), true);
   if (json)
-    fmt::print("{}\n", to_json(config, result.value(), job.world_size()).dump());
+    print_object(to_json(config, result.value(), job.world_size()));
   else
     print(config, result.value(), job.world_size());
   return end;

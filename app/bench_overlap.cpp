@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "app/commands.h"
 #include "app/job_config.h"
 #include "io/base/format.h"
 
@@ -28,24 +29,24 @@ Json to_json(const OverlapRow& row) {
 
 void print(const std::vector<OverlapRow>& rows) {
   if (rows.empty()) {
-    fmt::print("no axis has more than one rank\n");
+    print_out("no axis has more than one rank\n");
     return;
   }
-  fmt::print("{:<5}{:<30}{:<28}{:>6}{:>13}{:>12}{:>12}{:>12}{:>9}\n", "axis", "transfer", "beside", "ranks", "bytes",
+  print_out("{:<5}{:<30}{:<28}{:>6}{:>13}{:>12}{:>12}{:>12}{:>9}\n", "axis", "transfer", "beside", "ranks", "bytes",
              "transfer us", "compute us", "together us", "hidden");
   bool clamped = false, uncertain = false;
   for (const OverlapRow& row : rows) {
-    fmt::print("{:<5}{:<30}{:<28}{:6}{:>13}{:12.1f}{:12.1f}{:12.1f}{:7.0f} %{}{}\n", row.axis, row.transfer,
+    print_out("{:<5}{:<30}{:<28}{:6}{:>13}{:12.1f}{:12.1f}{:12.1f}{:7.0f} %{}{}\n", row.axis, row.transfer,
                row.compute, row.ranks, format_bytes(row.bytes), row.transfer_us, row.compute_us, row.together_us,
                100 * row.hidden.fraction, row.hidden.clamped ? " !" : "", row.uncertain ? " ~" : "");
     clamped |= row.hidden.clamped;
     uncertain |= row.uncertain;
   }
   if (clamped)
-    fmt::print(
+    print_out(
         "!  outside 0 to 100 % by the numbers as they are: slower together than one after the other, or "
         "faster than compute alone\n");
-  if (uncertain) fmt::print("~  scatters by more than half of the transfer: no figure to rely on\n");
+  if (uncertain) print_out("~  scatters by more than half of the transfer: no figure to rely on\n");
 }
 
 }  // namespace
@@ -74,7 +75,7 @@ Result<void> bench_overlaps(const std::string& path, const std::vector<std::stri
   }
   Json objects = Json::array();
   for (const OverlapRow& row : rows) objects.push_back(to_json(row));
-  fmt::print("{}\n", objects.dump());
+  print_object(objects);
   return {};
 }
 

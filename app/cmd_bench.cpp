@@ -57,10 +57,10 @@ nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
 
 void print_gemms(const StepBenchResult& r) {
   if (r.gemms.empty()) return;
-  fmt::print("\n{:<56}{:>10}{:>10}{:>10}{:>10}{:>9}  {}\n", "GEMM", "us", "first us", "TFLOP/s", "floor us", "of floor",
+  print_out("\n{:<56}{:>10}{:>10}{:>10}{:>10}{:>9}  {}\n", "GEMM", "us", "first us", "TFLOP/s", "floor us", "of floor",
              "form");
   for (const auto& row : r.gemms)
-    fmt::print("{:<56}{:10.1f}{:10.1f}{:10.1f}{:10.1f}{:8.0f}%  {}\n", row.shape, row.microseconds,
+    print_out("{:<56}{:10.1f}{:10.1f}{:10.1f}{:10.1f}{:8.0f}%  {}\n", row.shape, row.microseconds,
                row.first_microseconds, row.flops / row.microseconds * 1e-6, row.floor_microseconds,
                100 * row.floor_microseconds / row.microseconds, row.form);
 }
@@ -68,9 +68,9 @@ void print_gemms(const StepBenchResult& r) {
 void print_tables(const StepBenchResult& r) {
   double total = 0;
   for (const auto& row : r.ops) total += row.seconds;
-  if (!r.ops.empty()) fmt::print("\n{:<24}{:>8}{:>12}{:>8}\n", "operation", "calls", "ms a step", "share");
+  if (!r.ops.empty()) print_out("\n{:<24}{:>8}{:>12}{:>8}\n", "operation", "calls", "ms a step", "share");
   for (const auto& row : r.ops)
-    fmt::print("{:<24}{:8}{:12.3f}{:7.1f}%\n", row.op, row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
+    print_out("{:<24}{:8}{:12.3f}{:7.1f}%\n", row.op, row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
   print_gemms(r);
 }
 
@@ -111,16 +111,16 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
         {"spent_ms", times_json(r)},
         {"ops", ops_json(r)},
         {"gemms", gemms_json(r)}};
-    fmt::print("{}\n", object.dump());
+    print_object(object);
     return;
   }
-  fmt::print(
+  print_out(
       "{}: {:.2f} ms a step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s a rank{}{}, {} a rank\n", config.run.name,
       r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
       r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
       r.mfu_fp8 ? fmt::format(", {:.1f} % of FP8's peak", 100 * *r.mfu_fp8) : "", format_bytes(r.memory_bytes));
   if (r.gpu_load)
-    fmt::print("the GPU meanwhile: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
+    print_out("the GPU meanwhile: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
                r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);
   for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
@@ -128,12 +128,12 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
     for (size_t i = 0; i < values.size(); ++i)
       if (const double ms = 1e3 * values[i]; ms >= 5e-3)
         spent += fmt::format("{}{} {:.2f}", spent.empty() ? "" : ", ", StepTimes::names()[i], ms);
-    fmt::print("of it{}: {} ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage) : "", spent);
+    print_out("of it{}: {} ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage) : "", spent);
   }
   if (timed && config.parallel.pp > 1) {
     const auto busiest = *std::max_element(r.times.begin(), r.times.end(),
                                            [](const auto& a, const auto& b) { return a.compute < b.compute; });
-    fmt::print("bubble of the busiest stage: {:.1f} % of its work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
+    print_out("bubble of the busiest stage: {:.1f} % of its work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
                100 * busiest.bubble / busiest.compute,
                100 * ideal_bubble(config.parallel.pp, microbatches(config), config.parallel.chunks));
   }
@@ -159,11 +159,11 @@ Result<void> bench_gemms(const Options& options, Job& job) {
                                             {.steps = 0, .warmup = 0, .profiled = 0});
   if (job.world_rank() != 0) return {};
   if (options.json) {
-    fmt::print("{}\n", gemms_json(result).dump());
+    print_object(gemms_json(result));
     return {};
   }
   if (result.gemms.empty())
-    fmt::print("nothing to search: the {} backend has one algorithm\n", enum_name(loaded.value().config().run.device));
+    print_out("nothing to search: the {} backend has one algorithm\n", enum_name(loaded.value().config().run.device));
   print_gemms(result);
   return {};
 }
@@ -183,19 +183,19 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
                       {"bytes", row.bytes},
                       {"flops", row.flops},
                       {"floor_us", row.floor_microseconds}});
-    fmt::print("{}\n",
+    print_out("{}\n",
                nlohmann::ordered_json({{"copy_bytes_per_s", result.copy_bytes_per_s}, {"kernels", rows}}).dump());
     return {};
   }
-  fmt::print(
+  print_out(
       "device copy: {:.0f} GB/s read and written. Floors: fewest bytes at that rate, or FLOPs at the data sheet's "
       "peak\n\n",
       result.copy_bytes_per_s * 1e-9);
-  fmt::print("{:<38}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
+  print_out("{:<38}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
              "of floor");
   for (const KernelRow& row : result.rows) {
     const double gigabytes = row.bytes / row.microseconds * 1e-3, teraflops = row.flops / row.microseconds * 1e-6;
-    fmt::print("{:<38}{:<40}{:10.1f}{:>10}{:>10}{:10.1f}{:8.0f}%\n", row.name, row.shape, row.microseconds,
+    print_out("{:<38}{:<40}{:10.1f}{:>10}{:>10}{:10.1f}{:8.0f}%\n", row.name, row.shape, row.microseconds,
                row.bytes > 0 ? fmt::format("{:.0f}", gigabytes) : "",
                row.flops > 0 ? fmt::format("{:.1f}", teraflops) : "", row.floor_microseconds,
                100 * row.floor_microseconds / row.microseconds);
@@ -218,14 +218,14 @@ Result<void> bench_the_comm(const Options& options, Job& job) {
                          {"bytes", row.bytes},
                          {"us", row.microseconds},
                          {"bus_bytes_per_s", row.bus_bytes_per_s}});
-    fmt::print("{}\n", objects.dump());
+    print_object(objects);
     return {};
   }
-  fmt::print("{:<6}{:<16}{:>7}{:>14}{:>12}{:>14}\n", "axis", "operation", "ranks", "bytes", "us", "bus GB/s");
+  print_out("{:<6}{:<16}{:>7}{:>14}{:>12}{:>14}\n", "axis", "operation", "ranks", "bytes", "us", "bus GB/s");
   for (const CommRow& row : rows)
-    fmt::print("{:<6}{:<16}{:7}{:>14}{:12.1f}{:14.1f}\n", row.axis, row.operation, row.ranks, format_bytes(row.bytes),
+    print_out("{:<6}{:<16}{:7}{:>14}{:12.1f}{:14.1f}\n", row.axis, row.operation, row.ranks, format_bytes(row.bytes),
                row.microseconds, row.bus_bytes_per_s * 1e-9);
-  if (rows.empty()) fmt::print("no axis has more than one rank\n");
+  if (rows.empty()) print_out("no axis has more than one rank\n");
   return {};
 }
 
@@ -261,21 +261,21 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   if (job.world_rank() != 0) return {};
   const CheckpointBenchResult& r = result.value();
   if (options.json) {
-    fmt::print("{}\n", checkpoint_json(r).dump());
+    print_object(checkpoint_json(r));
     return {};
   }
-  fmt::print("{} of state, {} rank(s)\n", format_bytes(r.bytes), r.ranks);
+  print_out("{} of state, {} rank(s)\n", format_bytes(r.bytes), r.ranks);
   if (!options.checkpoint.stall_only)
-    fmt::print("reads {}\n",
+    print_out("reads {}\n",
                r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
-  fmt::print("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
+  print_out("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
   for (const CheckpointRow& row : r.rows)
-    fmt::print("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
+    print_out("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
                1e-9 * static_cast<double>(row.bytes) / row.seconds, row.floor, row.floor_seconds, 100 * row.speed);
-  fmt::print(
+  print_out(
       "a step: {:.0f} ms; with a checkpoint begun before it {:.0f} ms longer; one copy of the state: {:.0f} ms\n",
       1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
-  fmt::print("all steps until it was published: {:.0f} ms longer\n", 1e3 * r.beside_seconds);
+  print_out("all steps until it was published: {:.0f} ms longer\n", 1e3 * r.beside_seconds);
   return {};
 }
 
@@ -295,12 +295,12 @@ Result<void> bench_calibration(const Options& options, Job& job) {
                       {"measured_s", row.measured_s},
                       {"predicted_s", row.predicted_s},
                       {"scatter", row.scatter}});
-    fmt::print("{}\n", nlohmann::ordered_json{{"uncertainty", calibration.cluster.uncertainty}, {"rows", rows}}.dump());
+    print_object(nlohmann::ordered_json{{"uncertainty", calibration.cluster.uncertainty}, {"rows", rows}});
   } else {
-    fmt::print("{}", to_text(calibration));
+    print_out("{}", to_text(calibration));
   }
   const std::string warning = warning_of(calibration.cluster);
-  if (!warning.empty()) fmt::print(stderr, "{}\n", warning);
+  if (!warning.empty()) print_err("{}\n", warning);
   if (options.output.empty()) return {};
   const std::string head =
       fmt::format("# By `trireme bench calibrate {}` on {} ranks.\n", options.config, job.world_size()) +

@@ -25,24 +25,24 @@ struct Options {
 };
 
 Result<void> report(const Options& options, const Config& config, const JobPlan& plan, int ranks) {
-  if (!options.json) fmt::print("{}", check_report(config, plan, ranks));
+  if (!options.json) print_out("{}", check_report(config, plan, ranks));
   Inputs inputs;
   if (!options.no_data)
     if (auto opened = open_inputs(config, inputs); !opened) return opened;
   if (options.json)
-    fmt::print("{}", check_json(config, plan, inputs.tokenizer.get(), inputs.dataset ? &*inputs.dataset : nullptr));
+    print_json(check_json(config, plan, inputs.tokenizer.get(), inputs.dataset ? &*inputs.dataset : nullptr));
   else if (!options.no_data)
-    fmt::print("{}", data_report(config, *inputs.tokenizer, *inputs.dataset));
+    print_out("{}", data_report(config, *inputs.tokenizer, *inputs.dataset));
   return {};
 }
 
 Result<void> check(const Options& options) {
   if (options.fields) {
-    fmt::print("{}", config_help());
+    print_out("{}", config_help());
     return {};
   }
   if (options.schema) {
-    fmt::print("{}", config_schema());
+    print_json(config_schema());
     return {};
   }
   if (options.config.empty()) return usage_error("check needs CONFIG; or --fields or --schema alone");
@@ -65,7 +65,7 @@ Result<void> check(const Options& options) {
     if (!value) return value.error();
     values += value.value() + "\n";
   }
-  fmt::print("{}", values);
+  print_out("{}", values);
   return {};
 }
 
@@ -92,7 +92,7 @@ void add_check_command(CLI::App& app, int& status) {
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {
       std::fflush(stdout);  // in a file too what is wrong stands below the report
-      fmt::print(stderr, "{}\n", result.error().message);
+      print_err("{}\n", result.error().message);
       status = static_cast<int>(result.error().code);
     }
   });

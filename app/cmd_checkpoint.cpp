@@ -62,17 +62,17 @@ Result<void> list(const std::string& path, bool json) {
   Json all = Json::array();
   for (const CheckpointEntry& entry : entries.value()) all.push_back(list_entry(entry));
   if (json) {
-    fmt::print("{}\n", Json({{"folder", dir.value()}, {"checkpoints", all}}).dump());
+    print_object(Json({{"folder", dir.value()}, {"checkpoints", all}}));
     return {};
   }
-  if (all.empty()) fmt::print("{}: no checkpoint\n", dir.value());
+  if (all.empty()) print_out("{}: no checkpoint\n", dir.value());
   for (const Json& one : all) {
     const auto where = one["path"].get<std::string>();
     if (one["valid"].get<bool>())
-      fmt::print("{:<48} {:>10} in {} files, {}\n", where, format_bytes(one["bytes"].get<int64_t>()),
+      print_out("{:<48} {:>10} in {} files, {}\n", where, format_bytes(one["bytes"].get<int64_t>()),
                  one["files"].get<int64_t>(), one["layout"].get<std::string>());
     else
-      fmt::print("{:<48} invalid: {}\n", where, one["why"].get<std::string>());
+      print_out("{:<48} invalid: {}\n", where, one["why"].get<std::string>());
   }
   return {};
 }
@@ -97,15 +97,15 @@ Result<void> inspect(const std::string& path, bool json) {
                          {"attempt", manifest.attempt},      {"layout", layout_of(manifest)},
                          {"bytes", total_bytes(manifest)},   {"files", manifest.files.size()},
                          {"numbers", manifest.info.numbers}, {"tensors", tensors}};
-    fmt::print("{}\n", object.dump());
+    print_object(object);
     return {};
   }
-  fmt::print("step {}, attempt {}\n", manifest.step, manifest.attempt);
-  for (const auto& [name, value] : manifest.info.numbers) fmt::print("{}: {}\n", name, value);
+  print_out("step {}, attempt {}\n", manifest.step, manifest.attempt);
+  for (const auto& [name, value] : manifest.info.numbers) print_out("{}: {}\n", name, value);
   for (const TensorRecord& tensor : manifest.tensors)
-    fmt::print("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
+    print_out("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
                format_bytes(tensor_bytes(tensor)), tensor.pieces.size());
-  fmt::print("{} tensors, {}\n", manifest.tensors.size(), format_bytes(total_bytes(manifest)));
+  print_out("{} tensors, {}\n", manifest.tensors.size(), format_bytes(total_bytes(manifest)));
   return {};
 }
 
@@ -125,19 +125,19 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   if (!report) return report.error();
   const VerifyReport& r = report.value();
   if (json)
-    fmt::print("{}\n", Json({{"checkpoint", folder},
+    print_object(Json({{"checkpoint", folder},
                              {"ok", r.problems.empty()},
                              {"files", r.files},
                              {"pieces", r.pieces},
                              {"bytes", r.bytes},
                              {"problems", r.problems}})
-                           .dump());
+                           );
   else
-    for (const std::string& problem : r.problems) fmt::print(stderr, "{}\n", problem);
+    for (const std::string& problem : r.problems) print_err("{}\n", problem);
   if (!r.problems.empty())
     return file_error("{}: {}", folder, counted(static_cast<int64_t>(r.problems.size()), "problem"));
   if (!json)
-    fmt::print("{}: {} in {}, {}: all checksums are right\n", folder, counted(r.pieces, "piece"),
+    print_out("{}: {} in {}, {}: all checksums are right\n", folder, counted(r.pieces, "piece"),
                counted(r.files, "file"), format_bytes(r.bytes));
   return {};
 }
@@ -194,14 +194,14 @@ Result<void> prune_folder(const PruneOptions& options) {
                          {"keep_last", kept.value().keep_last},
                          {"keep_every", kept.value().keep_every},
                          {"dry_run", options.dry_run}};
-    fmt::print("{}\n", object.dump());
+    print_object(object);
     return {};
   }
   const char* removed_word = options.dry_run ? "would be removed" : "removed";
-  for (const std::string& name : removed.value()) fmt::print("{} {}\n", name, removed_word);
+  for (const std::string& name : removed.value()) print_out("{} {}\n", name, removed_word);
   const std::string milestones =
       kept.value().keep_every > 0 ? fmt::format(" and multiples of step {}", kept.value().keep_every) : "";
-  fmt::print("{}: {} {}, {} left; the {} newest{} stay ({})\n", dir.value(), removed.value().size(), removed_word, left,
+  print_out("{}: {} {}, {} left; the {} newest{} stay ({})\n", dir.value(), removed.value().size(), removed_word, left,
              kept.value().keep_last, milestones, kept.value().source);
   return {};
 }
@@ -222,10 +222,10 @@ Result<void> export_model(huggingface::ExportOptions options, const std::string&
                          {"bytes", s.bytes},
                          {"files", s.files},
                          {"tokenizer", s.tokenizer}};
-    fmt::print("{}\n", object.dump());
+    print_object(object);
     return {};
   }
-  fmt::print("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
+  print_out("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
              s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
   return {};
 }
@@ -237,10 +237,10 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
   if (json) {
     const Json object = {{"checkpoint", s.checkpoint}, {"config", s.config}, {"architecture", s.architecture},
                          {"tensors", s.tensors},       {"bytes", s.bytes},   {"tokenizer", s.tokenizer}};
-    fmt::print("{}\n", object.dump());
+    print_object(object);
     return {};
   }
-  fmt::print("{}: {}, {} tensors, {} of weights\ntokenizer: {}\nto train: trireme train {} --set data.sources=...\n",
+  print_out("{}: {}, {} tensors, {} of weights\ntokenizer: {}\nto train: trireme train {} --set data.sources=...\n",
              s.checkpoint, s.architecture, s.tensors, format_bytes(s.bytes), s.tokenizer, s.config);
   return {};
 }
@@ -317,18 +317,18 @@ void print_json(const std::string& a, const std::string& b, const CheckpointDiff
                          {"max_abs", t.max_abs},
                          {"max_relative", t.max_relative}});
   for (const ConfigDiff& field : d.config) fields.push_back({{"field", field.field}, {"a", field.a}, {"b", field.b}});
-  fmt::print("{}\n", Json({{"a", {{"checkpoint", a}, {"step", d.a_step}}},
+  print_object(Json({{"a", {{"checkpoint", a}, {"step", d.a_step}}},
                            {"b", {{"checkpoint", b}, {"step", d.b_step}}},
                            {"equal", d.equal()},
                            {"tensors", d.tensors.size()},
                            {"different", tensors},
                            {"config", fields}})
-                         .dump());
+                         );
 }
 
 void print_text(const std::string& a, const std::string& b, const CheckpointDiff& d) {
-  fmt::print("A: {}, step {}\nB: {}, step {}\n", a, d.a_step, b, d.b_step);
-  for (const ConfigDiff& field : d.config) fmt::print("config {}: {} in A, {} in B\n", field.field, field.a, field.b);
+  print_out("A: {}, step {}\nB: {}, step {}\n", a, d.a_step, b, d.b_step);
+  for (const ConfigDiff& field : d.config) print_out("config {}: {} in A, {} in B\n", field.field, field.a, field.b);
   int64_t alone = 0, form = 0, values = 0, equal = 0, different = 0;
   double largest = 0, relative = 0;
   for (const TensorDiff& t : d.tensors) {
@@ -336,7 +336,7 @@ void print_text(const std::string& a, const std::string& b, const CheckpointDiff
       ++equal;
       continue;
     }
-    fmt::print("{:<64} {}\n", t.name, line_of(t));
+    print_out("{:<64} {}\n", t.name, line_of(t));
     const bool both = t.a && t.b;
     alone += !both;
     form += both && *t.a != *t.b;
@@ -345,7 +345,7 @@ void print_text(const std::string& a, const std::string& b, const CheckpointDiff
     largest = std::max(largest, t.max_abs);
     relative = std::max(relative, t.max_relative);
   }
-  fmt::print(
+  print_out(
       "{}: {} tensors, {} equal; {} on one side alone, {} of other type or shape, {} of other values "
       "({} elements, by {:.3g} at most, relative {:.3g}); {} config fields differ\n",
       d.equal() ? "EQUAL" : "DIFFERENT", d.tensors.size(), equal, alone, form, values, different, largest, relative,

@@ -36,7 +36,7 @@ Result<void> write_new(const NewOptions& options, const std::string& text) {
   if (auto written = write_file(options.output, first_line + text); !written) return written;
   const std::string schema = (std::filesystem::path(options.output).parent_path() / kSchemaName).string();
   if (auto written = write_file(schema, config_schema()); !written) return written;
-  fmt::print("wrote {}, and {} for editors\nnext: trireme check {}\n", options.output, schema, options.output);
+  print_out("wrote {}, and {} for editors\nnext: trireme check {}\n", options.output, schema, options.output);
   return {};
 }
 
@@ -78,7 +78,7 @@ Result<void> make_new(NewOptions& options) {
   const auto text = new_config(options.config, cluster.value());
   if (!text) return text.error();
   if (!options.output.empty()) return write_new(options, text.value());
-  fmt::print("{}", text.value());
+  print_out("{}", text.value());
   return {};
 }
 
@@ -103,11 +103,11 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, bool jso
     for (const FieldChange& c : changes) fields.push_back({{"field", c.name}, {"a", c.before}, {"b", c.after}});
     const nlohmann::ordered_json object = {
         {"a", a_path}, {"b", b_path}, {"equal", changes.empty()}, {"fields", fields}};
-    fmt::print("{}\n", object.dump());
+    print_object(object);
     return changes.empty();
   }
-  for (const FieldChange& c : changes) fmt::print("{}: {} in A, {} in B\n", c.name, c.before, c.after);
-  fmt::print("{}: {} {}\n", changes.empty() ? "EQUAL" : "DIFFERENT",
+  for (const FieldChange& c : changes) print_out("{}: {} in A, {} in B\n", c.name, c.before, c.after);
+  print_out("{}: {} {}\n", changes.empty() ? "EQUAL" : "DIFFERENT",
              counted(static_cast<int64_t>(changes.size()), "field"), changes.size() == 1 ? "differs" : "differ");
   return changes.empty();
 }

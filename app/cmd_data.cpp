@@ -33,13 +33,13 @@ void print_summary(const PrepareSummary& s, bool json) {
                          {"tokens", output.tokens},
                          {"text_bytes", output.text_bytes}});
     else
-      fmt::print("{}: {}, {} of a vocabulary of {}, from {} of text\n", output.prefix,
+      print_out("{}: {}, {} of a vocabulary of {}, from {} of text\n", output.prefix,
                  counted(output.documents, "document"), counted(output.tokens, "token"), s.vocab,
                  counted(output.text_bytes, "byte"));
   if (!json) return;
   const nlohmann::ordered_json object = {
       {"outputs", outputs}, {"vocab", s.vocab}, {"resumed", s.resumed}, {"passed_over", s.passed_over}};
-  fmt::print("{}\n", object.dump());
+  print_object(object);
 }
 
 int available_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
@@ -114,7 +114,7 @@ void add_train_tokenizer(CLI::App& data, int& status) {
     auto tokenizer = open_tokenizer(options->model_path);
     if (!tokenizer) return tokenizer.error();
     const int pieces = tokenizer.value()->vocab_size();
-    fmt::print("{}: {} pieces{}\n", options->model_path, pieces,
+    print_out("{}: {} pieces{}\n", options->model_path, pieces,
                pieces < options->vocab_size
                    ? fmt::format(", fewer than the {} of --vocab: the text yields no more", options->vocab_size)
                    : "");
@@ -169,7 +169,7 @@ Result<void> inspect(const InspectOptions& options) {
   }
   nlohmann::ordered_json samples = nlohmann::ordered_json::array();
   if (!options.json)
-    fmt::print("{}: {}, {}, {} of {}; largest token {}\n", options.prefix, counted(file.num_documents(), "document"),
+    print_out("{}: {}, {}, {} of {}; largest token {}\n", options.prefix, counted(file.num_documents(), "document"),
                counted(file.num_sequences(), "sequence"), counted(file.num_tokens(), "token"),
                counted(token_bytes(file.type()), "byte"), largest);
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
@@ -186,7 +186,7 @@ Result<void> inspect(const InspectOptions& options) {
     }
     const std::string text =
         tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
-    fmt::print("document {}, {}: {}{}\n", document, counted(end - first, "token"), text,
+    print_out("document {}, {}: {}{}\n", document, counted(end - first, "token"), text,
                end - first > options.length ? " …" : "");
   }
   if (!options.json) return {};
@@ -195,7 +195,7 @@ Result<void> inspect(const InspectOptions& options) {
       {"tokens", file.num_tokens()}, {"token_bytes", token_bytes(file.type())}, {"largest_token", largest},
       {"samples", samples}};
   // Tokens may end inside a character: U+FFFD.
-  fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  print_object(object);
   return {};
 }
 
@@ -240,9 +240,9 @@ void add_verify(CLI::App& data, int& status) {
     }
     const nlohmann::ordered_json object = {{"prefix", *prefix}, {"tokens", total}, {"vocab", *vocab}};
     if (*json)
-      fmt::print("{}\n", object.dump());
+      print_object(object);
     else
-      fmt::print("{}: {}, all inside a vocabulary of {}\n", *prefix, counted(total, "token"), *vocab);
+      print_out("{}: {}, all inside a vocabulary of {}\n", *prefix, counted(total, "token"), *vocab);
     return {};
   });
 }

@@ -59,7 +59,7 @@ Result<Verdict> examine(const Options& options, Job& job) {
   const auto device = open_planned_device(plan.value(), job);
   if (!device) return device.error();
   const DoctorReport report = run_doctor(doctor, job, *device.value(), deadline);
-  if (job.world_rank() == 0) fmt::print("{}", options.json ? doctor_json(report) : doctor_text(report));
+  if (job.world_rank() == 0) options.json ? print_json(doctor_json(report)) : print_text(doctor_text(report));
   return report.verdict;
 }
 

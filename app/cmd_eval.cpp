@@ -48,10 +48,10 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
                                      {"samples", e.samples},
                                      {"tokens", e.tokens}};
     if (bytes) object["perplexity_per_byte"] = e.perplexity_per_byte();
-    fmt::print("{}\n", object.dump());
+    print_object(object);
     return;
   }
-  fmt::print("{}: loss {:.6f} nats/token, perplexity {:.3f} per token{}, over {} samples of {} ({} tokens)\n",
+  print_out("{}: loss {:.6f} nats/token, perplexity {:.3f} per token{}, over {} samples of {} ({} tokens)\n",
              loaded.checkpoint.folder, e.loss, e.perplexity(),
              bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
 }

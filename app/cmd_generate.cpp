@@ -75,14 +75,13 @@ class Printer {
     if (!complete && prompt_.tokenizer) all.resize(settled(all));
     if (terminal_) all = readable_text(all);  // a file or a pipe gets the bytes as they are
     if (!all.starts_with(printed_)) return;
-    std::fwrite(all.data() + printed_.size(), 1, all.size() - printed_.size(), stdout);
-    std::fflush(stdout);
+    print_bytes(std::string_view(all).substr(printed_.size()));
     printed_ = std::move(all);
   }
   // What has changed since it was printed stands on lines of its own.
   void finish(std::span<const int32_t> text) {
     show(text, true);
-    std::fputc('\n', stdout);
+    print_bytes("\n");
   }
 
  private:
@@ -112,7 +111,7 @@ void print_json(const CheckpointJob& loaded, const Prompt& prompt, std::span<con
                                    {"text", nullptr}};
   if (prompt.tokenizer) object["text"] = prompt.tokenizer->decode(text.subspan(prompt.shown));
   // Tokens may end inside a character: U+FFFD.
-  fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  print_object(object);
 }
 
 Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadline) {

@@ -13,14 +13,14 @@ namespace {
 
 Result<void> help(const CLI::App& root, const std::vector<std::string>& words, bool man) {
   if (man) {
-    fmt::print("{}", manual_page(root, version_number()));
+    print_out("{}", manual_page(root, version_number()));
     return {};
   }
   std::string path = "trireme";
   for (const std::string& word : words) path += " " + word;
   for (const Command& command : all_commands(root)) {
     if (command.path != path) continue;
-    fmt::print("{}", command.app->help(command.app == &root ? "" : path.substr(0, path.rfind(' '))));
+    print_out("{}", command.app->help(command.app == &root ? "" : path.substr(0, path.rfind(' '))));
     return {};
   }
   return usage_error("{}: no such command; `trireme --help` lists them", path);
@@ -42,7 +42,7 @@ void add_help_command(CLI::App& app, int& status) {
   completion->add_option("shell", *shell, "Which shell")->required()->check(CLI::IsMember({"bash"}));
   // The option writes into *shell when the command line is read, which is after this function.
   on_run(completion, status, [&app, shell]() -> Result<void> {
-    fmt::print("{}", bash_completion(app));
+    print_out("{}", bash_completion(app));
     return {};
   });
 }

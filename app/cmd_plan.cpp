@@ -47,14 +47,14 @@ Result<void> plan(const Options& options) {
   if (!cluster) return cluster.error();
   auto search = search_layouts(config.value(), cluster.value(), asked);
   if (!search) return search.error();
-  fmt::print("{}", options.json ? to_json(search.value()) : to_text(search.value(), cluster.value()));
+  options.json ? print_json(to_json(search.value())) : print_text(to_text(search.value(), cluster.value()));
   if (options.output.empty()) return {};
   const PlannedLayout& best = search.value().best.front();
   const Config winner =
       on_cluster(with_layout(config.value(), best.workload), cluster.value(), best.step, options.overrides);
   if (auto written = write_file(options.output, to_yaml(winner)); !written) return written.error();
   if (!options.json)
-    fmt::print("wrote {}: `trireme check {} --ranks {} --no-data` shows what it costs\n", options.output,
+    print_out("wrote {}: `trireme check {} --ranks {} --no-data` shows what it costs\n", options.output,
                options.output, options.plan.ranks);
   return {};
 }

@@ -51,9 +51,9 @@ Result<void> show_time(const Options& options) {
   if (!options.get.empty()) {
     const auto figure = figure_of(*time, options.get);
     if (!figure) return figure.error();
-    fmt::print("{:.6g}\n", figure.value());
+    print_out("{:.6g}\n", figure.value());
   } else {
-    fmt::print("{}", options.json ? effective_time_json(*time) : effective_time_text(*time));
+    options.json ? print_json(effective_time_json(*time)) : print_text(effective_time_text(*time));
   }
   return {};
 }
@@ -75,7 +75,7 @@ Result<void> show_runs(const Options& options) {
   }
   const std::string text = report_text(runs);
   if (options.text) {
-    fmt::print("{}", text);
+    print_out("{}", text);
     return {};
   }
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
@@ -86,7 +86,7 @@ Result<void> show_runs(const Options& options) {
     error.message += "; --output names another file";
     return error;
   }
-  fmt::print("{}: {}; any browser opens it\n", path, format_bytes(static_cast<int64_t>(page.size())));
+  print_out("{}: {}; any browser opens it\n", path, format_bytes(static_cast<int64_t>(page.size())));
   return {};
 }
 
@@ -94,7 +94,7 @@ Result<void> show_runs(const Options& options) {
 Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   const auto recorded = list_timelines(run.dir);
   if (recorded.empty()) {
-    fmt::print("{}: not drawn, no step of the run is on record (metrics.timeline)\n", path);
+    print_out("{}: not drawn, no step of the run is on record (metrics.timeline)\n", path);
     return {};
   }
   const auto pieces = read_timeline(run.dir, recorded.back(), {});

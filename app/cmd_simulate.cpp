@@ -41,7 +41,7 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
   const Scaling scaling = *enum_from_name<Scaling>(options.scaling);
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, scaling, options.most_ranks);
   if (rows.empty()) return begins_beyond("--scaling " + options.scaling, simulation, options);
-  fmt::print("{}", options.json ? to_json(rows) : to_text(rows));
+  options.json ? print_json(to_json(rows)) : print_text(to_text(rows));
   if (options.svg.empty()) return {};
   return write_file(options.svg, to_svg(rows, fmt::format("{}, {} scaling on {}", simulation.name, options.scaling,
                                                           simulation.cluster.device.name)));
@@ -50,7 +50,7 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
 Result<void> show_start_up(const Simulation& simulation, const Options& options) {
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, Scaling::kWeak, options.most_ranks);
   if (rows.empty()) return begins_beyond("--startup", simulation, options);
-  fmt::print("{}", options.json ? to_json(rows) : start_up_text(rows));
+  options.json ? print_json(to_json(rows)) : print_text(start_up_text(rows));
   return {};
 }
 
@@ -58,7 +58,7 @@ Result<void> write_trace(const Simulation& s, const std::string& path) {
   const auto pieces = simulated_pieces(s.workload, s.cluster, RingTimes(s.cluster));
   const auto summary = write_timeline(pieces, {1, 1}, path);
   if (!summary) return summary.error();
-  fmt::print(stderr,
+  print_err(
              "{}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n",
              path, s.workload.pp, format_bytes(summary.value().bytes),
              format_count(static_cast<double>(summary.value().num_slices)),
@@ -86,7 +86,7 @@ Result<void> write_page(const Simulation& s, const Config& config, const Options
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   const std::string page = simulation_page(report, {.made = now.count(), .version = version_line()});
   if (auto written = write_file(options.page, page); !written) return written;
-  fmt::print(stderr, "{}: {}; any browser opens it\n", options.page, format_bytes(static_cast<int64_t>(page.size())));
+  print_err("{}: {}; any browser opens it\n", options.page, format_bytes(static_cast<int64_t>(page.size())));
   return {};
 }
 
@@ -95,22 +95,22 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   NetworkOptions asked = options.network, other = options.network;
   asked.placement = *enum_from_name<Placement>(options.placement);
   other.placement = asked.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
-  if (const std::string note = patience_note(s.workload.ranks()); !note.empty()) fmt::print(stderr, "{}\n", note);
+  if (const std::string note = patience_note(s.workload.ranks()); !note.empty()) print_err("{}\n", note);
   auto network = analyse_network(s.workload, s.cluster, asked);
   if (!network) return network.error();
   if (options.json) {
-    fmt::print("{}\n", to_json(network.value(), s.cluster));
+    print_json(to_json(network.value(), s.cluster));
     return {};
   }
   const auto compared = analyse_network(s.workload, s.cluster, other);
   if (!compared) return compared.error();
-  fmt::print("{}", to_text(network.value(), &compared.value(), s.workload, s.cluster));
+  print_out("{}", to_text(network.value(), &compared.value(), s.workload, s.cluster));
   return {};
 }
 
 Result<void> run_simulation(const Options& options) {
   if (options.help_cluster) {
-    fmt::print("{}", cluster_help());
+    print_out("{}", cluster_help());
     return {};
   }
   if (options.config.empty() || options.cluster.empty())
@@ -141,7 +141,7 @@ Result<void> run_simulation(const Options& options) {
   if (options.startup) return show_start_up(simulation.value(), options);
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
   if (options.network_asked) return show_network(simulation.value(), options);
-  fmt::print("{}", options.json ? to_json(simulation.value()) : to_text(simulation.value()));
+  options.json ? print_json(to_json(simulation.value())) : print_text(to_text(simulation.value()));
   return {};
 }
 

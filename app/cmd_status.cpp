@@ -25,7 +25,7 @@ struct Options {
 Result<void> show_status(const Options& options) {
   const auto status = read_run_status(options.run_dir);
   if (!status) return status.error();
-  fmt::print("{}", options.json ? status_json(status.value()) : status_text(status.value()));
+  options.json ? print_json(status_json(status.value())) : print_text(status_text(status.value()));
   return {};
 }
 
@@ -33,9 +33,9 @@ Result<void> show_hang(const Options& options) {
   const auto dump = read_hang_dump(options.run_dir, options.dump);
   if (!dump) return dump.error();
   if (options.json)
-    fmt::print("{}", dump.value().json);
+    print_json(dump.value().json);
   else
-    fmt::print("{}:\n{}", dump.value().folder, dump.value().text);
+    print_out("{}:\n{}", dump.value().folder, dump.value().text);
   return {};
 }
 
@@ -60,8 +60,13 @@ Result<void> show_heat(const Options& options) {
   const auto& [mesh, window] = newest.value();
   const auto heat = heat_of(mesh, window, options.heat);
   if (!heat) return heat.error();
-  fmt::print("{}", options.json ? heat_map_json(mesh, window, heat.value())
-                                : heat_map_text(mesh, window, heat.value(), screen()));
+  if (options.json) {
+    print_json(heat_map_json(mesh, window, heat.value()));
+    return {};
+  }
+  const HeatScreen shown = screen();
+  const std::string text = heat_map_text(mesh, window, heat.value(), shown);
+  shown.colours ? print_coloured(text) : print_text(text);
   return {};
 }
 

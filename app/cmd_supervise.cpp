@@ -36,7 +36,11 @@ struct Options {
   std::string lift;
 };
 
-std::string absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+// "" where the current folder is gone; what uses it says so.
+std::string absolute(const std::string& path) {
+  std::error_code problem;
+  return std::filesystem::absolute(path, problem).lexically_normal().string();
+}
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -86,7 +90,7 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
       if (exclusion.node != lift) continue;
       const EventBook book({.path = path, .attempt = "", .job = "", .world_rank = -1, .host = host_name()});
       if (!book.append(lift_event(lift))) return file_error("{}: could not be written", path);
-      fmt::print("node {} is taken again\n", lift);
+      print_out("node {} is taken again\n", lift);
       return {};
     }
     return usage_error("--lift {}: the run in {} leaves out no such node", lift, run_dir);
@@ -97,7 +101,7 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
     ::localtime_r(&until, &local);
     char text[32];
     ::strftime(text, sizeof text, "%F %T", &local);
-    fmt::print("{}  until {}  {}\n", exclusion.node, text, exclusion.why);
+    print_out("{}  until {}  {}\n", exclusion.node, text, exclusion.why);
   }
   return {};
 }
@@ -176,7 +180,9 @@ std::string start_deadline(const FaultConfig& fault) {
 }
 
 Result<int> supervise(const Options& options) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::error_code unknown;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  if (unknown) return system_error(unknown.value(), "/proc/self/exe");
   if (options.nodes || !options.lift.empty()) {
     if (auto done = list_or_lift(options.config, options.lift); !done) return done.error();
     return 0;
@@ -234,7 +240,7 @@ void add_supervise_command(CLI::App& app, int& status) {
       "lib/supervise/README.md.");
   command->callback([=, &status] {
     const auto ended = supervise(*options);
-    if (!ended) fmt::print(stderr, "{}\n", ended.error().message);
+    if (!ended) print_err("{}\n", ended.error().message);
     status = ended ? ended.value() : static_cast<int>(ended.error().code);
   });
 }

@@ -31,7 +31,7 @@ Result<void> ask_for(const Options& options) {
     return usage_error("{}: not the folder of a run", options.run_dir);
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), problem);
   if (auto written = write_file(path, fmt::format("{}\n", options.record)); !written) return written;
-  fmt::print("the run, if it goes on, records its next {} steps: then `trireme timeline {}`\n", options.record,
+  print_out("the run, if it goes on, records its next {} steps: then `trireme timeline {}`\n", options.record,
              options.run_dir);
   return {};
 }
@@ -45,7 +45,7 @@ Result<void> show_hang(const Options& options) {
   if (records.empty()) return file_error("{}: no records of ranks", folder);
   const std::string path = options.output.empty() ? folder + "/hang.pftrace" : options.output;
   if (auto written = write_hang_trace(records, path); !written) return written;
-  fmt::print("the last moments of {} ranks: {}\nopen it in https://ui.perfetto.dev\n", records.size(), path);
+  print_out("the last moments of {} ranks: {}\nopen it in https://ui.perfetto.dev\n", records.size(), path);
   return {};
 }
 
@@ -121,7 +121,7 @@ Result<void> show_steps(const Options& options) {
                                                                  options.run_dir, steps.first, steps.last);
   const auto summary = write_timeline(pieces.value(), steps, path);
   if (!summary) return summary.error();
-  fmt::print("{}", options.json ? json_of(summary.value()) : timeline_text(summary.value(), pieces.value()));
+  options.json ? print_json(json_of(summary.value())) : print_text(timeline_text(summary.value(), pieces.value()));
   return {};
 }
 

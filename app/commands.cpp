@@ -38,7 +38,7 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
   command->callback([&status, action = std::move(action)] {
     const auto result = action();
     if (result) return;
-    fmt::print(stderr, "{}\n", result.error().message);
+    print_err("{}\n", result.error().message);
     status = static_cast<int>(result.error().code);
   });
 }
@@ -46,7 +46,7 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
 void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer) {
   command->callback([&status, answer = std::move(answer)] {
     const auto yes = answer();
-    if (!yes) fmt::print(stderr, "{}\n", yes.error().message);
+    if (!yes) print_err("{}\n", yes.error().message);
     status = yes ? (yes.value() ? 0 : 1) : static_cast<int>(yes.error().code);
   });
 }

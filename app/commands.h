@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
+#include "io/base/console.h"
 #include "io/base/error.h"
 #include "lib/comm/job.h"
 #include "lib/fault/process_deadline.h"
@@ -32,6 +33,13 @@ extern const CLI::Validator kCount;        // a whole number from 1
 extern const CLI::Validator kCountOrZero;  // from 0
 extern const CLI::Validator kPositive;     // a number above 0
 extern const CLI::Validator kNonNegative;  // from 0
+
+// Prints a JSON value (nlohmann::json) on one line. Bytes of its texts that are not UTF-8 become U+FFFD: names of files
+// may hold them.
+template <class Json>
+void print_object(const Json& object) {
+  print_json(object.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);

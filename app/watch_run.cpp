@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "io/base/console.h"
 #include "lib/observe/heat_map.h"
 #include "lib/observe/run_status.h"
 #include "lib/report/terminal.h"
@@ -80,7 +81,7 @@ Result<void> watch_run(const std::string& run_dir, double seconds) {
     const ScreenSize size{.columns = columns == nullptr ? kTextColumns : std::atoi(columns), .lines = kTextLines};
     const auto lines = run.screen(size, Colours::kNone);
     if (!lines) return lines.error();
-    for (const std::string& line : lines.value()) fmt::print("{}\n", line);
+    for (const std::string& line : lines.value()) print_out("{}\n", line);
     return {};
   }
   const Colours colours = colours_wanted() ? Colours::kSome : Colours::kNone;

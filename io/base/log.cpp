@@ -12,9 +12,11 @@
 #include <filesystem>
 #include <mutex>
 
+#include "io/base/console.h"
 #include "io/base/error.h"
 #include "io/base/host.h"
 #include "io/base/line_file.h"
+#include "io/base/readable_text.h"
 #include "io/base/within.h"
 
 namespace tri {
@@ -121,7 +123,7 @@ void tell_own_file(const std::string& line) {
 
 // Trouble with the log itself can only go to stderr.
 Result<std::unique_ptr<LineFile>> open_lines(const std::string& path) {
-  const auto report = [](const std::string& message) { std::fputs((message + "\n").c_str(), stderr); };
+  const auto report = [](const std::string& message) { print_err("{}\n", message); };
   return LineFile::open(path, report, kExitTimeout);
 }
 
@@ -205,7 +207,7 @@ void log_open(const std::string& path, const std::string& head) {
     if (!opened) throw Fatal(ExitCode::kFile, "log file " + opened.error().message);
     file = std::move(opened).value();
     lines = file_logger(std::make_shared<LineSink>(file));
-    lines->info(head);
+    lines->info(readable_text(head));
   }
   const std::lock_guard lock(state().mutex);
   state().path = path;
@@ -225,14 +227,17 @@ void log_open_rank(const std::string& path) {
 
 void log_keep_lines(void (*keep)(const std::string& line)) { g_keep = keep; }
 
-void log_line_debug(const std::string& text) {
+// Lines hold names and texts from files and other machines: all of them become readable here.
+void log_line_debug(const std::string& raw) {
   if (!is_wanted(LogLevel::kDebug)) return;
+  const std::string text = readable_text(raw);
   keep_line(text);
   tell_own_file(text);
   tell(text);
 }
 
-void log_line_info(const std::string& text) {
+void log_line_info(const std::string& raw) {
+  const std::string text = readable_text(raw);
   keep_line(text);
   if (!is_wanted(LogLevel::kInfo)) return;
   tell_own_file(text);
@@ -240,7 +245,7 @@ void log_line_info(const std::string& text) {
 }
 
 void log_line_warn(const std::string& text) {
-  const std::string line = warning_of(text);
+  const std::string line = warning_of(readable_text(text));
   keep_line(line);
   if (!is_wanted(LogLevel::kWarn)) return;
   tell_own_file(line);
@@ -250,20 +255,21 @@ void log_line_warn(const std::string& text) {
 
 void log_line_alike(const std::string& text) {
   if (speaks()) return log_line_warn(text);
-  const std::string line = warning_of(text);
+  const std::string line = warning_of(readable_text(text));
   keep_line(line);
   if (is_wanted(LogLevel::kWarn)) tell_own_file(line);
 }
 
 void log_line_error(const std::string& text) {
-  const std::string line = error_of(text);
+  const std::string line = error_of(readable_text(text));
   keep_line(line);
   tell_own_file(line);
   trouble_console().error(line);
   append_to_file(line);
 }
 
-void log_last_words(const std::string& text) {
+void log_last_words(const std::string& raw) {
+  const std::string text = readable_text(raw);
   trouble_console().error(text);
   append_to_file(text);
 }

@@ -1,6 +1,6 @@
 // Log lines for people. World rank 0 speaks for the job; warnings from any rank carry its place, "[pp1 dp0 tp3]",
 // errors its rank and host too, "[rank 3 on node02, pp1 dp0 tp3]". Thread-safe. Before log_open the lines go to stderr
-// alone, in colours where that is a terminal and NO_COLOR is not set.
+// alone, in colours where that is a terminal and NO_COLOR is not set. Texts pass through readable_text.
 #pragma once
 
 #include <fmt/format.h>

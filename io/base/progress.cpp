@@ -6,11 +6,18 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "io/base/console.h"
 #include "io/base/log.h"
 
 namespace tri {
 
 using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr const char* kLineStart = "\r\033[K";  // back to the start of the terminal's line, which is cleared
+
+}  // namespace
 
 ProgressBar::ProgressBar(std::string what, std::string unit, int64_t total)
     : what_(std::move(what)),
@@ -43,12 +50,12 @@ void ProgressBar::print(bool final) {
   if (terminal_) {
     constexpr int kWidth = 30;
     const auto filled = static_cast<size_t>(kWidth * share);
-    line = fmt::format("\r\033[K[{}{}] {}", std::string(filled, '#'), std::string(kWidth - filled, '.'), line);
+    line = fmt::format("[{}{}] {}", std::string(filled, '#'), std::string(kWidth - filled, '.'), line);
   }
   if (!final && share > 0) line += fmt::format("  {:.0f} s left", seconds / share - seconds);
   if (final) line += fmt::format("  {:.1f} s", seconds);
-  fmt::print(stderr, "{}{}", line, terminal_ && !final ? "" : "\n");
-  std::fflush(stderr);
+  if (terminal_) std::fputs(kLineStart, stderr);
+  print_err("{}{}", line, terminal_ && !final ? "" : "\n");
 }
 
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1 && !log_is_quiet()) {}
@@ -58,12 +65,11 @@ ProgressLine::~ProgressLine() {
 }
 
 void ProgressLine::show(const std::string& text, bool keep) {
-  if (terminal_) std::fputs("\r\033[K", stderr);
+  if (terminal_) std::fputs(kLineStart, stderr);
   open_ = false;
   if (keep) return log_info("{}", text);
   if (!terminal_) return;
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
+  print_error_text(text);
   open_ = true;
 }
 

@@ -1,5 +1,9 @@
 #include "io/base/readable_text.h"
 
+#include <cstdint>
+
+#include <fmt/format.h>
+
 namespace tri {
 namespace {
 
@@ -17,23 +21,61 @@ size_t character_bytes(std::string_view text) {
   return length;
 }
 
-// Of C0 and C1, which a terminal obeys; `character` is whole.
-bool is_control(std::string_view character) {
-  const auto lead = static_cast<unsigned char>(character[0]);
-  if (lead == 0xC2) return static_cast<unsigned char>(character[1]) < 0xA0;
-  return (lead < 0x20 && lead != '\n' && lead != '\t') || lead == 0x7F;
+// The code point of a whole character of up to three bytes; of longer ones, which are all harmless, 0xFFFF.
+uint32_t code_point(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(character[i])); };
+  if (character.size() == 1) return byte(0);
+  if (character.size() == 2) return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
+  if (character.size() == 3) return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
+  return 0xFFFF;
+}
+
+bool is_harmful(uint32_t point) {
+  const bool is_c0 = point < 0x20 && point != '\n' && point != '\t';
+  const bool is_del_or_c1 = point >= 0x7F && point < 0xA0;
+  const bool is_bidi = (point >= 0x202A && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069);
+  return is_c0 || is_del_or_c1 || is_bidi;
+}
+
+// Bytes of the sequence "ESC [ digits and semicolons m" that `text` begins with; 0: none.
+size_t colour_bytes(std::string_view text) {
+  if (!text.starts_with("\x1b[")) return 0;
+  const size_t end = text.find_first_not_of("0123456789;", 2);
+  return end != text.npos && text[end] == 'm' ? end + 1 : 0;
+}
+
+std::string readable(std::string_view text, bool keeps_colours) {
+  std::string shown;
+  while (!text.empty()) {
+    if (const size_t colour = keeps_colours ? colour_bytes(text) : 0; colour > 0) {
+      shown += text.substr(0, colour);
+      text.remove_prefix(colour);
+      continue;
+    }
+    const size_t length = character_bytes(text);
+    const bool is_kept = length > 0 && !is_harmful(code_point(text.substr(0, length)));
+    const bool ends_line = text == "\r" || text.starts_with("\r\n");
+    if (!ends_line) shown += is_kept ? text.substr(0, length) : "\xEF\xBF\xBD";
+    text.remove_prefix(length > 0 ? length : 1);
+  }
+  return shown;
 }
 
 }  // namespace
 
-std::string readable_text(std::string_view text) {
+std::string readable_text(std::string_view text) { return readable(text, false); }
+std::string readable_coloured_text(std::string_view text) { return readable(text, true); }
+
+std::string readable_json(std::string_view json) {
   std::string shown;
-  while (!text.empty()) {
-    const size_t length = character_bytes(text);
-    const bool kept = length > 0 && !is_control(text.substr(0, length));
-    const bool ends_line = text == "\r" || text.starts_with("\r\n");
-    if (!ends_line) shown += kept ? text.substr(0, length) : "\xEF\xBF\xBD";
-    text.remove_prefix(length > 0 ? length : 1);
+  while (!json.empty()) {
+    const size_t length = character_bytes(json);
+    const uint32_t point = length > 0 ? code_point(json.substr(0, length)) : 0xFFFD;
+    if (length == 0 || is_harmful(point))
+      shown += fmt::format("\\u{:04x}", point);
+    else
+      shown += json.substr(0, length);
+    json.remove_prefix(length > 0 ? length : 1);
   }
   return shown;
 }

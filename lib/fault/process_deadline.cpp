@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "io/base/console.h"
 #include "io/base/host.h"
 
 namespace tri {
@@ -83,7 +84,7 @@ void ProcessDeadline::count(std::chrono::milliseconds tick) {
 
 ProcessDeadline::End leave_alone(ExitCode code) {
   return [code](const std::string& text) {
-    std::fputs(fmt::format("process {} on {}: error: {}\n", ::getpid(), host_name(), text).c_str(), stderr);
+    print_err("process {} on {}: error: {}\n", ::getpid(), host_name(), text);
     std::_Exit(static_cast<int>(code));
   };
 }
@@ -91,7 +92,7 @@ ProcessDeadline::End leave_alone(ExitCode code) {
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body) {
   // MPI has not started: each rank says so itself.
   if (const auto seconds = start_seconds(); !seconds) {
-    std::fputs(fmt::format("error: {}\n", seconds.error().message).c_str(), stderr);
+    print_err("error: {}\n", seconds.error().message);
     return static_cast<int>(ExitCode::kUsage);
   }
   ProcessDeadline deadline("the start of MPI", leave_alone(ExitCode::kWatchdog));

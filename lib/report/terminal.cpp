@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "io/base/readable_text.h"
+
 namespace tri {
 namespace {
 
@@ -81,7 +83,7 @@ void Screen::show(const std::vector<std::string>& lines) {
   std::string frame(kFrameBegin);
   for (size_t i = 0; i < lines.size() && i < most; ++i) {
     if (i > 0) frame += "\r\n";
-    frame += lines[i];
+    frame += readable_coloured_text(lines[i]);
     frame += kLineEnd;
   }
   frame += kFrameEnd;

@@ -17,6 +17,24 @@ TEST(ReadableText, holds_nothing_that_a_terminal_obeys) {
   EXPECT_EQ(readable_text(""), "");
 }
 
+TEST(ReadableText, holds_nothing_that_overrides_the_direction_of_text) {
+  for (const std::string evil : {"\u202a", "\u202e", "\u2066", "\u2069"})
+    EXPECT_EQ(readable_text("a" + evil + "b"), "a\xEF\xBF\xBD" "b");
+  EXPECT_EQ(readable_text("\u2029\u202f\u2065\u206a \u05d0"), "\u2029\u202f\u2065\u206a \u05d0");
+}
+
+TEST(ReadableText, keeps_only_colours_where_it_is_coloured) {
+  const std::string bad = "\xEF\xBF\xBD";
+  EXPECT_EQ(readable_coloured_text("\x1b[38;5;1;48;5;2mx\x1b[0m"), "\x1b[38;5;1;48;5;2mx\x1b[0m");
+  EXPECT_EQ(readable_coloured_text("\x1b[2J\x1b]0;m\x1b[?1m\x1b[1"),
+            bad + "[2J" + bad + "]0;m" + bad + "[?1m" + bad + "[1");
+}
+
+TEST(ReadableText, json_keeps_its_meaning) {
+  EXPECT_EQ(readable_json("{\"a\": \"\u00e9\u009b\x7f\u202e\xff\"}"),
+            "{\"a\": \"\u00e9\\u009b\\u007f\\u202e\\ufffd\"}");
+}
+
 TEST(ReadableText, of_a_beginning_is_a_beginning_also_where_lines_end_as_on_windows) {
   const std::string text = "a\r\nb\r\r\nc\rd\r\n";
   EXPECT_EQ(readable_text(text),

@@ -148,5 +148,76 @@ else
   echo "skipped: no python3 for a terminal"
 fi
 
+echo "output that could not be written is no success"
+config=$source_dir/configs/quickstart.yaml
+while read -r arguments; do
+  status=0
+  # shellcheck disable=SC2086
+  (cd "$folder" && "$trireme" $arguments >/dev/full 2>error) || status=$?
+  [[ $status -eq 3 && $(<"$folder/error") == *"standard output"* ]] ||
+    fail "trireme $arguments >/dev/full: status $status, $(<"$folder/error")"
+done <<LINES
+--help
+--help-all
+--version
+--version --json
+help train
+help --man
+train --help
+completion bash
+config new --model gpt2_124m --gpus 1
+config diff $config $config
+config diff $config $config --json
+check $config --ranks 1 --no-data
+check $config --ranks 1 --no-data --json
+check $config --ranks 1 --no-data --get run.name
+LINES
+
+echo "no command passes on what a terminal obeys: C0, DEL, C1, overrides of direction, also as single bytes"
+evil=$(printf 'a\033]0;x\007\033[2Jb\177c\302\233d\342\200\256e\233f')
+mkdir -p "$folder/$evil" "$folder/run/checkpoints/$evil"
+{
+  printf '{"time":1,"attempt":"a","job":"","kind":"begin","rank":0,"host":"h","text":"","fields":{}}\n'
+  text='a\u001b]0;x\u0007\u001b[2Jb\u007fc\u009bd\u202ee'
+  for kind in failure hang exclusion exclude straggler drift end; do
+    printf '{"time":%s,"attempt":"a","job":"%s","kind":"%s","rank":0,"host":"%s","text":"%s","fields":{"code":3,' \
+      "$(date +%s)" "$text" "$kind" "$text" "$text"
+    printf '"kind":"%s","quantity":"%s","what":"%s","node":"%s","why":"%s","until":9e9}}\n' \
+      "$text" "$text" "$text" "$text" "$text"
+  done
+} >"$folder/run/events.jsonl"
+echo "last $evil" >"$folder/run/log.txt"
+obeyed='[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|(?<![\xc2-\xf4\x80-\xbf])[\x80-\xbf]'
+while IFS='|' read -r -a arguments; do
+  (cd "$folder" && NO_COLOR=1 timeout 300 "$trireme" "${arguments[@]}" >printed 2>&1 </dev/null)
+  if LC_ALL=C grep -qaP "$obeyed" "$folder/printed"; then
+    fail "trireme ${arguments[*]} passes on: $(od -c "$folder/printed" | head -n 40)"
+  fi
+done <<LINES
+$evil
+check|$evil
+check|x.yaml|--$evil
+check|$config|--ranks|1|--set|$evil=1
+check|$config|--ranks|1|--set|run.sample_prompt=$evil
+status|run
+status|run|--json
+status|$evil
+report|run|--text
+report|run|--text|--time
+report|$evil|--text
+report|run|--time|--json
+supervise|--nodes|run
+checkpoint|list|run
+checkpoint|list|run|--json
+checkpoint|list|$evil
+checkpoint|inspect|$evil
+checkpoint|inspect|run/checkpoints/$evil
+data|inspect|$evil
+data|prepare|--output|o|$evil
+train|$evil
+timeline|$evil
+LINES
+[[ $(cd "$folder" && "$trireme" supervise --nodes run) == *"until"* ]] || fail "the excluded node is not listed"
+
 [[ $failures -eq 0 ]] || exit 1
 echo "all well"

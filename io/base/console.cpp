@@ -1,0 +1,64 @@
+#include "io/base/console.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+
+#include "io/base/readable_text.h"
+
+namespace tri {
+namespace {
+
+std::atomic<int> g_output_error{0};  // errno of the first write to standard output that failed
+
+void note_output_error() {
+  int none = 0;
+  g_output_error.compare_exchange_strong(none, errno == 0 ? EIO : errno);
+}
+
+void write_out(std::string_view bytes) {
+  errno = 0;
+  if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size()) note_output_error();
+}
+
+}  // namespace
+
+void print_text(std::string_view text) { write_out(readable_text(text)); }
+void print_coloured(std::string_view text) { write_out(readable_coloured_text(text)); }
+void print_json(std::string_view json) {
+  while (json.ends_with('\n')) json.remove_suffix(1);
+  write_out(readable_json(json) + "\n");
+}
+
+void print_bytes(std::string_view bytes) {
+  write_out(bytes);
+  errno = 0;
+  if (std::fflush(stdout) != 0) note_output_error();
+}
+
+// One write, so that lines of several ranks do not mix.
+void print_error_text(std::string_view text) {
+  const std::string shown = readable_text(text);
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
+}
+
+Result<void> finish_output() {
+  const auto result = [](int error) -> Result<void> {
+    if (error == EPIPE) return {};
+    return system_error(error, "standard output: what was to be printed is incomplete");
+  };
+  if (g_output_error != 0) return result(g_output_error);
+  errno = 0;
+  if (std::fflush(stdout) != 0) return result(errno);
+  // Text that others (the option parser's help) have printed.
+  if (std::ferror(stdout) != 0) return result(EIO);
+  // Network file systems may report a full disk only when a descriptor is closed.
+  const int copy = ::dup(STDOUT_FILENO);
+  if (copy < 0) return {};  // it was closed from the start, and nothing was printed
+  if (::close(copy) != 0 && errno != EINTR) return result(errno);
+  return {};
+}
+
+}  // namespace tri
