@@ -1,4 +1,5 @@
 // trireme eval: the loss of a checkpoint's model on token files.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -59,7 +60,7 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
 Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
   if (options.quiet) log_quiet();
   // Files that are named are read whole; those of the run only where training did not look.
-  const Split split = options.data.empty() ? Split::kValidation : Split::kTrain;
+  const Split split = options.data.empty() ? Split::kValidation : Split::kWhole;
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
     if (options.data.empty()) return;
     config.data.sources.clear();
@@ -87,10 +88,10 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
   auto model = LoadedModel::load(loaded.value().checkpoint, config, mesh, job, *device.value());
   if (!model) return model.error();
   const int64_t most = options.batches > 0 ? options.batches : std::numeric_limits<int64_t>::max();
-  const int64_t batches = evaluation_batches(config, available, most);
+  const EvaluationSize size = evaluation_size(config, available, most);
   const int64_t batch_tokens = int64_t{config.data.global_batch} * config.model.seq_len;
   std::optional<ProgressBar> progress;
-  if (mesh.world_rank == 0) progress.emplace("eval", "token", batches * batch_tokens);
+  if (mesh.world_rank == 0) progress.emplace("eval", "token", size.samples * config.model.seq_len);
   NodeLoader loader({.config = config,
                      .mesh = mesh,
                      .job = &job,
@@ -98,13 +99,16 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
                      .device = *device.value(),
                      .dataset = inputs.dataset ? &*inputs.dataset : nullptr,
                      .split = split,
-                     .steps = batches});
+                     .steps = size.batches,
+                     .num_samples = size.samples});
+  int64_t tokens_left = size.samples * config.model.seq_len;  // the last batch may be smaller than the others
   const PhaseScope phase(RunPhase::kEvaluation);
   const Evaluation result = model.value()->evaluator().evaluate(
-      batches, [&] { return loader.next(); }, bytes.value() ? inputs.tokenizer.get() : nullptr,
+      size, [&] { return loader.next(); }, bytes.value() ? inputs.tokenizer.get() : nullptr,
       [&] {
         tick_black_box();
-        if (progress) progress->add(batch_tokens);
+        if (progress) progress->add(std::min(batch_tokens, tokens_left));
+        tokens_left -= batch_tokens;
       });
   progress.reset();
   if (!std::isfinite(result.loss))
@@ -122,8 +126,9 @@ void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto options = std::make_shared<Options>();
   command->add_option("checkpoint", options->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
-  command->add_option("--data", options->data,
-                      "PREFIX of a token file to read whole; repeatable. Without: the run's validation samples");
+  command->add_option(
+      "--data", options->data,
+      "PREFIX of a token file, all samples of which are read once; repeatable. Without: the run's validation samples");
   command->add_option("--batches", options->batches, "At most so many batches of data.global_batch samples; 0: all")
       ->check(kCountOrZero)
       ->capture_default_str();

@@ -14,7 +14,7 @@ namespace tri {
 struct CrossEntropyStats {
   Tensor stats;         // (R, 3) f32: max, sum of exp(logit - max), logit of the target (-inf when it lies elsewhere)
   Tensor logits;        // (R, Vl) T
-  Tensor targets;       // (R) i32, 0 <= target < vocab
+  Tensor targets;       // (R) i32, 0 <= target < vocab, or kNoTarget (no_target.h)
   int first_token = 0;  // global column of logits[:, 0]
   int vocab = 0;        // columns that exist, over all tp ranks
 };
@@ -26,7 +26,7 @@ struct CrossEntropyLoss {
   Tensor loss;     // (1) f32, += sum over rows
   Tensor logits;   // (R, Vl) T; becomes the gradient when `gradient` is kInPlace
   Tensor stats;    // (tp, R, 3) f32; absent: first_token is 0 and the logits are of the full vocabulary
-  Tensor targets;  // (R) i32
+  Tensor targets;  // (R) i32, as above
   int first_token = 0;
   int vocab = 0;
   LogitGradient gradient = LogitGradient::kInPlace;

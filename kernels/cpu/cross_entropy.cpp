@@ -10,6 +10,7 @@
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/no_target.h"
 
 namespace tri::cpu {
 namespace {
@@ -26,8 +27,9 @@ struct Columns {
       : width(logits[1]), real(std::clamp<int64_t>(int64_t{vocab} - first_token, 0, logits[1])) {}
 };
 
-// The target's column here, or -1 when another rank has it.
+// The target's column here, or -1 when another rank has it or the row has no target.
 int64_t local_column(int32_t target, int first_token, int vocab, const Columns& columns) {
+  if (target == kNoTarget) return -1;
   TRI_REQUIRE(target >= 0 && target < vocab, "target {} of a vocabulary of {}", target, vocab);
   const int64_t column = int64_t{target} - first_token;
   return column >= 0 && column < columns.real ? column : -1;
@@ -126,6 +128,10 @@ void loss(const CrossEntropyLoss& a) {
   double total = 0;
   for (int64_t r = 0; r < a.logits[0]; ++r) {
     T* logits = a.logits.as<T>() + r * columns.width;
+    if (a.targets.as<int32_t>()[r] == kNoTarget) {
+      if (a.gradient == LogitGradient::kInPlace) std::fill_n(logits, columns.width, from_float<T>(0.0f));
+      continue;
+    }
     const int64_t target = local_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
     const RowStats row =
         a.stats.empty() ? full_row(logits, columns, static_cast<int32_t>(target)) : combine(a.stats, r);

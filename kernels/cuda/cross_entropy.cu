@@ -17,6 +17,7 @@
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/no_target.h"
 
 namespace tri::cuda {
 namespace {
@@ -146,6 +147,10 @@ struct Loss {
   int tp;
   bool gradient;
   float grad_scale;
+
+  // A row without a target adds nothing to the loss, and its gradient is zero.
+  __device__ bool counts(int64_t row) const { return targets[row] != kNoTarget; }
+  __device__ float row_scale(int64_t row) const { return counts(row) ? grad_scale : 0.0f; }
 };
 
 // From the statistics of all tp ranks.
@@ -163,11 +168,11 @@ __global__ void split_loss_kernel(Loss<T> a, Columns c) {
       target = fmaxf(target, part[2]);
     }
     s_lse = most + logf(sum);
-    a.row_losses[r] = s_lse - target;
+    a.row_losses[r] = a.counts(r) ? s_lse - target : 0.0f;
   }
   __syncthreads();
   T* row = a.logits + r * c.stride;
-  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.grad_scale);
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.row_scale(r));
 }
 
 template <class T, int kVec>
@@ -178,8 +183,8 @@ __global__ void __launch_bounds__(kThreads) full_loss_kernel(Loss<T> a, Columns 
   const float target_logit = target >= 0 ? to_float(row[target]) : -INFINITY;
   const Stats found = read_row<T, kVec>(row, c, reduce);  // its barriers: the target's logit was read
   const float lse = found.most + logf(found.sum);
-  if (threadIdx.x == 0) a.row_losses[blockIdx.x] = lse - target_logit;
-  if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.grad_scale);
+  if (threadIdx.x == 0) a.row_losses[blockIdx.x] = a.counts(blockIdx.x) ? lse - target_logit : 0.0f;
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.row_scale(blockIdx.x));
 }
 
 // Blocks of a cluster, sm_90 on; elsewhere a cluster is one block.
@@ -258,8 +263,8 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   stats.combine(reduce);
   if (blocks > 1) stats = combine_cluster(stats, blocks, own);
   const float lse = stats.most + logf(stats.sum);
-  if (threadIdx.x == 0 && tells) a.row_losses[r] = lse - target_logit;
-  write_gradient<T, kVec>(row, copy, c, target, lse, a.grad_scale);
+  if (threadIdx.x == 0 && tells) a.row_losses[r] = a.counts(r) ? lse - target_logit : 0.0f;
+  write_gradient<T, kVec>(row, copy, c, target, lse, a.row_scale(r));
   if (blocks > 1) cluster_wait();  // the others have read this block's statistics
 }
 

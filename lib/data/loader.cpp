@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kernels/no_target.h"
+
 namespace tri {
 namespace {
 
@@ -126,7 +128,11 @@ class Loader::Reader {
     for (const int dp_rank : plan_.dp_ranks)
       for (int n = 0; n < plan_.shape.samples(); ++n, at += sample_.size()) {
         if (closing_) return false;
-        bytes += dataset_.sample(plan_.split, sample_index(plan_.shape, dp_rank, step, n), sample_);
+        const int64_t index = sample_index(plan_.shape, dp_rank, step, n);
+        if (plan_.num_samples > 0 && index >= plan_.num_samples)
+          std::ranges::fill(sample_, kNoTarget);
+        else
+          bytes += dataset_.sample(plan_.split, index, sample_);
         std::lock_guard lock(mutex_);
         if (is_abandoned_) return false;
         std::ranges::copy(sample_, ring_.slot(turn).subspan(at).begin());
@@ -208,7 +214,13 @@ void Loader::take(int64_t turn) {
   const int32_t* tokens =
       std::as_const(ring_).slot(turn).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);
   for (int64_t n = 0; n < samples; ++n, tokens += length + 1) {
-    if (!out.inputs.empty()) std::copy_n(tokens, length, out.inputs.data() + n * length);
+    if (!out.inputs.empty()) {
+      int32_t* inputs = out.inputs.data() + n * length;
+      if (tokens[0] == kNoTarget)
+        std::fill_n(inputs, length, 0);  // a token that any model has
+      else
+        std::copy_n(tokens, length, inputs);
+    }
     if (!out.targets.empty()) std::copy_n(tokens + 1, length, out.targets.data() + n * length);
   }
   const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(turn) : 0;

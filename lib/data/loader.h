@@ -38,7 +38,7 @@ Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchS
 
 // Host memory for a step's tokens, (M, B, T) each; empty where they are not wanted.
 struct StepTokens {
-  std::span<int32_t> inputs, targets;
+  std::span<int32_t> inputs, targets;  // of samples that only fill up a batch: token 0, kNoTarget
 };
 
 // What ranks that share a ring agree on, and this rank's part in it.
@@ -50,6 +50,7 @@ struct LoaderPlan {
   Split split = Split::kTrain;           // what is read
   int64_t first_step = 0, end_step = 0;  // [first, end)
   int64_t period = 0;                    // after so many steps the samples are those of step 0 again; 0: never
+  int64_t num_samples = 0;               // global samples from this number on have no target; 0: all have theirs
   int prefetch = 1;                      // steps in the ring
   BlackBox* box = nullptr;               // of this rank; null: none
 

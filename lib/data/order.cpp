@@ -116,18 +116,20 @@ SampleOrder::Place SampleOrder::at(Split split, int64_t index) const {
     return {place.source,
             static_cast<int64_t>(shuffled(source.key, static_cast<uint64_t>(source.train_samples), place.index))};
   }
-  // A fixed shuffle, so that a short evaluation sees every source in proportion.
-  const auto count = static_cast<uint64_t>(num_samples(Split::kValidation));
+  // A fixed shuffle, so that a short evaluation sees every source in proportion. One source read whole keeps the order
+  // of its first epoch of training.
+  const auto count = static_cast<uint64_t>(num_samples(split));
   TRI_REQUIRE(count > 0, "no validation samples");
-  auto sample = static_cast<int64_t>(shuffled(kValidationKey, count, static_cast<uint64_t>(index) % count));
-  size_t source = 0;
-  while (sample >= sources_[source].validation_samples) sample -= sources_[source++].validation_samples;
-  return {static_cast<int>(source), sample + sources_[source].train_samples};
+  const uint64_t key = split == Split::kWhole && sources_.size() == 1 ? sources_.front().key : kValidationKey;
+  auto sample = static_cast<int64_t>(shuffled(key, count, static_cast<uint64_t>(index) % count));
+  int source = 0;
+  while (sample >= num_samples(split, source)) sample -= num_samples(split, source++);
+  return {source, sample + (split == Split::kWhole ? 0 : sources_[static_cast<size_t>(source)].train_samples)};
 }
 
 int64_t SampleOrder::num_samples(Split split, int source) const {
   const Source& of = sources_[static_cast<size_t>(source)];
-  return split == Split::kTrain ? of.train_samples : of.validation_samples;
+  return (split != Split::kValidation ? of.train_samples : 0) + (split != Split::kTrain ? of.validation_samples : 0);
 }
 
 int64_t SampleOrder::num_samples(Split split) const {

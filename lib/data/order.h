@@ -13,7 +13,11 @@
 
 namespace tri {
 
-enum class Split { kTrain, kValidation };
+enum class Split {
+  kTrain,
+  kValidation,
+  kWhole,  // training and validation samples together
+};
 
 // A source as far as the order knows it.
 struct OrderedSource {
@@ -52,7 +56,8 @@ class SampleOrder {
     bool operator==(const Place&) const = default;
   };
   // Sample `index` >= 0 of a split's endless stream. Training: shuffled anew each epoch, sources mixed by weight.
-  // Validation, which must have samples: those of all sources in one fixed shuffle, repeating.
+  // Validation, which must have samples: those of all sources in one fixed shuffle, repeating. Whole: every sample of
+  // all sources once, in one fixed shuffle, repeating; weights do not count.
   Place at(Split split, int64_t index) const;
 
   int seq_len() const { return seq_len_; }

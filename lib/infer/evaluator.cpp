@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "io/base/random.h"
+#include "kernels/no_target.h"
 #include "kernels/ops.h"
 #include "lib/comm/job.h"
 
@@ -104,30 +105,33 @@ double Evaluator::loss_of_batch() {
   return read(loss_).front();
 }
 
-int64_t evaluation_batches(const Config& config, int64_t samples, int64_t most) {
-  if (samples == 0) return 0;
-  return std::min(most, std::max<int64_t>(samples / config.data.global_batch, 1));
+EvaluationSize evaluation_size(const Config& config, int64_t available, int64_t most) {
+  const int64_t batch = config.data.global_batch;
+  const int64_t batches = std::min(most, available / batch + (available % batch != 0));
+  return {.batches = batches, .samples = std::min(available, batches * batch)};
 }
 
-Evaluation Evaluator::evaluate(int64_t batches, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
-                               const std::function<void()>& on_batch) {
-  TRI_REQUIRE(batches >= 1, "an evaluation of {} batches", batches);
+Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<StepTokens()>& next,
+                               const Tokenizer* tokenizer, const std::function<void()>& on_batch) {
+  TRI_REQUIRE(size.batches >= 1, "an evaluation of {} batches", size.batches);
   const DrainOnThrow drain(runtime_);
-  Evaluation result{.samples = batches * config_.data.global_batch};
+  Evaluation result{.samples = size.samples};
   result.tokens = result.samples * config_.model.seq_len;
   // The dp ranks' targets are the batch: each is counted by one of the ranks that take it.
   const bool counts_bytes = tokenizer != nullptr && mesh_.pp.last() && mesh_.tp.first();
   int64_t bytes = 0;
   double sum = 0;
-  for (int64_t i = 0; i < batches; ++i) {
+  for (int64_t i = 0; i < size.batches; ++i) {
     const StepTokens tokens = next();
     load_tokens(tokens.inputs, tokens.targets);
     sum += loss_of_batch();  // has waited for the copies: the tokens may go
     if (counts_bytes)
-      for (const int32_t token : tokens.targets) bytes += tokenizer->token_bytes(token);
+      for (const int32_t token : tokens.targets)
+        if (token != kNoTarget) bytes += tokenizer->token_bytes(token);
     if (on_batch) on_batch();
   }
-  result.loss = sum / static_cast<double>(batches);
+  // Every batch's sum was divided by the tokens of a full one.
+  result.loss = sum / (static_cast<double>(size.samples) / config_.data.global_batch);
   for (const int64_t of_rank : job_ == nullptr ? std::vector{bytes} : job_->gather(bytes))
     result.bytes += static_cast<double>(of_rank);
   return result;

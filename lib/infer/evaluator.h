@@ -32,10 +32,13 @@ struct Generation {
   std::function<void(std::span<const int32_t> text)> on_token;  // optional, on every rank: all there is so far
 };
 
-// Global batches of an evaluation over the first `most` of them, of a split that has `samples`: all that it has where
-// they are fewer, and one where they don't fill one, in which samples repeat so that every one is seen. 0: nothing to
-// evaluate.
-int64_t evaluation_batches(const Config& config, int64_t samples, int64_t most);
+// What an evaluation covers: the first `samples` of a split, each once, in `batches` global batches. The last batch may
+// hold fewer samples than the others; what fills it up has no targets. 0 batches: nothing to evaluate.
+struct EvaluationSize {
+  int64_t batches = 0, samples = 0;
+};
+// At most `most` batches of a split that has `available` samples.
+EvaluationSize evaluation_size(const Config& config, int64_t available, int64_t most);
 
 class Evaluator {
  public:
@@ -46,12 +49,12 @@ class Evaluator {
   // Fills the tables that no checkpoint holds: rope's, and the weights of losses. Waits until they are there.
   void initialize();
 
-  // Mean loss over one batch, tokens (M, B, T) of this dp rank.
+  // Mean loss over one full batch, tokens (M, B, T) of this dp rank.
   double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
-  // Mean loss over so many global batches, at least one. `next` brings the tokens of one after the other, valid until
-  // the following call: (M, B, T) of this dp rank, what its stage takes of them, best in host memory of the device's
-  // kind. `tokenizer`: null where its tokens stand for no known number of bytes.
-  Evaluation evaluate(int64_t batches, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
+  // Mean loss over the tokens of size.samples samples; at least one batch. Each call of `next` returns the next batch's
+  // tokens, valid until the following call: (M, B, T) of this dp rank, what its stage takes of them, best in host
+  // memory of the device's kind. `tokenizer`: null where its tokens stand for no known number of bytes.
+  Evaluation evaluate(const EvaluationSize& size, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
                       const std::function<void()>& on_batch = nullptr);
 
   // Logits of the token after `tokens` (1 <= size <= T), on the ranks of the last stage; empty elsewhere.

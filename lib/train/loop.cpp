@@ -42,8 +42,8 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .dataset = dataset_of(context.inputs),
                .first_step = context.begun.samples / context.config.data.global_batch,
                .steps = context.config.run.steps - context.begun.steps}),
-      evaluation_batches_(evaluation_batches(context.config, context.inputs.num_samples(Split::kValidation),
-                                             context.config.run.eval_batches)),
+      evaluation_(evaluation_size(context.config, context.inputs.num_samples(Split::kValidation),
+                                  context.config.run.eval_batches)),
       progress_(context.begun),
       metrics_(context.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(context.config.run.dir + "/metrics.jsonl")
                                             : nullptr),
@@ -59,7 +59,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                  .device = context.device,
                  .runtime = context.trainer.runtime(),
                  .attempt = context.events.writer().attempt}) {
-  if (evaluation_batches_ > 0)
+  if (evaluation_.batches > 0)
     validation_loader_ = std::make_unique<NodeLoader>(
         NodeLoaderContext{.config = context.config,
                           .mesh = context.mesh,
@@ -68,8 +68,9 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                           .device = context.device,
                           .dataset = dataset_of(context.inputs),
                           .split = Split::kValidation,
-                          .steps = evaluation_batches_ * (context.config.run.steps - context.begun.steps),
-                          .period = evaluation_batches_});
+                          .steps = evaluation_.batches * (context.config.run.steps - context.begun.steps),
+                          .period = evaluation_.batches,
+                          .num_samples = evaluation_.samples});
   if (context.mesh.world_rank != 0) return;
   exporters_ = std::make_unique<Exporters>(Exporters::Context{.config = context.config,
                                                               .attempt = context.events.writer().attempt,
@@ -304,8 +305,7 @@ void TrainingLoop::evaluate() {
   step_end_.reset();
   const auto start = Clock::now();
   const Evaluation result = context_.trainer.evaluator().evaluate(
-      evaluation_batches_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
-      tick_black_box);
+      evaluation_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(), tick_black_box);
   if (context_.mesh.world_rank != 0) return;
   metrics_->evaluation(progress_.steps, result.loss);
   exporters_->evaluation(progress_.steps, result.loss);

@@ -77,8 +77,8 @@ class TrainingLoop {
 
   const LoopContext context_;
   NodeLoader loader_;
-  const int64_t evaluation_batches_;               // of each evaluation; 0: there is none
-  std::unique_ptr<NodeLoader> validation_loader_;  // of them, one evaluation after the other: has read the next one's
+  const EvaluationSize evaluation_;                // of each evaluation; 0 batches: there is none
+  std::unique_ptr<NodeLoader> validation_loader_;  // one evaluation after the other: has read the next one's batches
   RunProgress progress_;                           // of the run, with the step under way
   Stop stop_ = Stop::kNo;
   Clock::time_point saved_at_ = Clock::now();   // the last checkpoint was begun, or the loop

@@ -56,6 +56,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .first_step = context.first_step,
                         .end_step = context.first_step + context.steps,
                         .period = context.period,
+                        .num_samples = context.num_samples,
                         .prefetch = config.data.prefetch,
                         .box = black_box()};
   if (plan.box != nullptr) plan.box->image().feeds[context.split == Split::kTrain ? 0 : 1].reader = members.front();

@@ -48,6 +48,25 @@ TEST(Dataset, every_sample_comes_exactly_once_an_epoch_and_validation_is_apart) 
   EXPECT_EQ(*validation.begin(), 112 * kSeqLen);
 }
 
+// Weights of sources mix training samples only: a file of any length is read whole.
+TEST(Dataset, whole_has_every_sample_of_every_source_exactly_once) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);        // 125 samples
+  write_counting(folder / "b", 41, 100000);  // 5
+  write_counting(folder / "c", 9, 200000);   // 1
+  const Dataset data = value_or_throw(
+      Dataset::open({{folder / "a", 1.0}, {folder / "b", 7.0}, {folder / "c", 1.0}}, kSeqLen, 0.1, 1, 1 << 30));
+  ASSERT_EQ(data.num_samples(Split::kWhole), 131);
+  std::set<int32_t> seen;
+  for (int64_t i = 0; i < 131; ++i) seen.insert(first_token(data, Split::kWhole, i));
+  EXPECT_EQ(seen.size(), 131u);
+  EXPECT_TRUE(seen.contains(124 * kSeqLen) && seen.contains(100000 + 4 * kSeqLen) && seen.contains(200000));
+
+  const Dataset one = open_one(folder / "a", 0);
+  for (int64_t i = 0; i < 125; ++i)
+    EXPECT_EQ(first_token(one, Split::kWhole, i), first_token(one, Split::kTrain, i)) << "sample " << i;
+}
+
 TEST(Dataset, the_order_depends_on_the_seed_and_nothing_else) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "io/base/random.h"
+#include "kernels/no_target.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 
@@ -194,6 +195,38 @@ TEST(Loader, the_validation_batches_come_round_again) {
         }
       }
     });
+  }
+}
+
+TEST(Loader, samples_beyond_the_last_have_no_targets_and_are_not_read) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  constexpr int64_t kSamples = 13, kPeriod = 1;  // a step has 16
+  for (const auto& [dp, copies] : {std::array{1, 3}, {2, 2}, {4, 2}}) {
+    std::vector<LoaderPlan> plans = plans_of_node(dp, copies, 0, 6, 2);
+    for (LoaderPlan& plan : plans) plan.split = Split::kValidation, plan.period = kPeriod, plan.num_samples = kSamples;
+    std::atomic<int64_t> bytes = 0, targets = 0;
+    on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+      Member member(data, plan, memory, takes_of(plan));
+      for (int64_t step = 0; step < 6; ++step) {
+        const StepTokens tokens = member.loader->next();
+        const Batch full = make_batch(data, Split::kValidation, 0, plan.shape);
+        for (size_t i = 0; i < full.targets.size(); ++i) {
+          const int n = static_cast<int>(i) / kSeqLen, B = plan.shape.micro_batch;
+          const bool counts = (n / B * plan.shape.dp_size + plan.shape.dp_rank) * B + n % B < kSamples;
+          if (!tokens.inputs.empty()) {
+            EXPECT_EQ(tokens.inputs[i], counts ? full.inputs[i] : 0) << i;
+          }
+          if (tokens.targets.empty()) continue;
+          EXPECT_EQ(tokens.targets[i], counts ? full.targets[i] : kNoTarget) << i;
+          if (takes_of(plan) == Takes::kTargets) targets += counts;
+        }
+      }
+      bytes += member.loader->bytes_read();
+    });
+    EXPECT_EQ(targets, 6 * kSamples * kSeqLen) << "dp " << dp;
+    EXPECT_EQ(bytes, 6 * kSamples * (kSeqLen + 1) * 4) << "dp " << dp;
   }
 }
 

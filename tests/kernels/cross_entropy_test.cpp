@@ -3,6 +3,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/no_target.h"
 #include "tests/kernels/op_test.h"
 
 namespace tri::test {
@@ -140,6 +141,30 @@ TEST(CrossEntropy, split_over_ranks_equals_one_rank) {
         if (HasFatalFailure()) return;
       }
     }
+  }
+}
+
+TEST(CrossEntropy, a_row_without_a_target_counts_nowhere_in_any_split) {
+  const Shape shape{6, 127};
+  const Values logits = logits_of(shape), targets = targets_of(shape);
+  Values kept_logits, kept_targets, some = targets;
+  for (size_t r = 0; r < 6; ++r) {
+    if (r % 3 == 2) {
+      some[r] = kNoTarget;
+      continue;
+    }
+    kept_targets.push_back(targets[r]);
+    kept_logits.insert(kept_logits.end(), logits.begin() + static_cast<int64_t>(r) * 127,
+                       logits.begin() + static_cast<int64_t>(r + 1) * 127);
+  }
+  const double expected = reference_loss(kept_logits, kept_targets);
+  const Values gradient = reference_gradient(logits, targets);
+  for (const int tp : {1, 2, 3}) {
+    SCOPED_TRACE(fmt::format("{} ranks", tp));
+    const Outcome outcome = run_split(logits, some, tp, ceil_div<int64_t>(127, tp));
+    EXPECT_NEAR(outcome.loss, expected, 1e-6 * (kLossBefore + expected));
+    for (size_t i = 0; i < gradient.size(); ++i)
+      EXPECT_NEAR(outcome.gradient[i], i / 127 % 3 == 2 ? 0 : gradient[i], 1e-6) << "element " << i;
   }
 }
 

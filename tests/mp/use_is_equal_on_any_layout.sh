@@ -38,6 +38,26 @@ for layout in "1" "4" "2" "4 parallel.pp=4" "2 parallel.tp=1 parallel.pp=2"; do
   near "$(field loss)" "$trained" || fail "eval on $layout: loss $(field loss), training saw $trained"
   [[ $(field perplexity_per_byte) != null ]] || fail "no perplexity a byte" "$output"
 done
+echo "every sample counts once, whatever data.global_batch and the layout"
+run 0 "$trireme" eval runs/tiny --data text --json --set data.micro_batch=1 --set data.global_batch=1
+whole=$(field loss) samples=$(field samples)
+[[ $samples -gt 5 ]] || fail "a file of $samples samples" "$output"
+for layout in "1 data.global_batch=3 data.micro_batch=3" "1 data.global_batch=$((samples + 5)) data.micro_batch=1" \
+  "2 data.global_batch=14 data.micro_batch=7 parallel.tp=1" "2 data.global_batch=4 parallel.tp=2" \
+  "4 data.global_batch=14 data.micro_batch=7" \
+  "4 parallel.pp=2 parallel.tp=1 data.global_batch=12 data.micro_batch=3"; do
+  read -ra words <<<"$layout"
+  settings=()
+  for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done
+  run 0 "$mpirun" -n "${words[0]}" "$trireme" eval runs/tiny --data text --json "${settings[@]}"
+  near "$(field loss)" "$whole" || fail "eval on $layout: loss $(field loss), expected $whole"
+  [[ $(field samples) == "$samples" ]] || fail "eval on $layout: $(field samples) samples, expected $samples"
+  run 0 "$mpirun" -n "${words[0]}" "$trireme" eval runs/tiny --json "${settings[@]}"
+  near "$(field loss)" "$trained" || fail "eval on $layout: loss $(field loss), training saw $trained"
+done
+run 0 "$trireme" data prepare --tokenizer bpe.model --output more --format text tiny.yaml
+run 0 "$trireme" eval runs/tiny --data text --data more --json
+[[ $(field samples) -gt $samples ]] || fail "two files have $(field samples) samples, one has $samples"
 run 0 "$trireme" eval runs/tiny/checkpoints/step_00000040 --batches 2
 has "over 16 samples of"
 run 0 "$trireme" eval runs/tiny --data text --set precision.compute=bf16

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/no_target.h"
 #include "lib/infer/sampling.h"
 #include "lib/tune/overlap_splits.h"
 #include "tests/train/one_rank.h"
@@ -136,6 +137,57 @@ TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
   const double evaluated = rank.trainer->evaluate(rank.tokens(0, 0), rank.tokens(0, 1));
   EXPECT_EQ(rank.weights(), before);
   EXPECT_EQ(evaluated, rank.step(0).loss);
+}
+
+TEST(Trainer, an_evaluation_counts_every_sample_once_whatever_the_batch) {
+  constexpr int64_t kSamples = 5;
+  double expected = 0;
+  for (const int batch : {1, 2, 3, 4, 5, 8, 16})
+    for (const int micro : {1, 2}) {
+      if (batch % micro != 0) continue;
+      SCOPED_TRACE(fmt::format("global batch {}, microbatch {}", batch, micro));
+      Config c = tiny_config();
+      c.data.global_batch = batch;
+      c.data.micro_batch = micro;
+      OneRank rank(c);
+      const EvaluationSize size = evaluation_size(rank.config, kSamples, 1000);
+      EXPECT_EQ(size.batches, (kSamples + batch - 1) / batch);
+      int64_t next = 0;
+      std::vector<int32_t> inputs, targets;
+      const Evaluation result = rank.trainer->evaluator().evaluate(
+          size,
+          [&] {
+            inputs.clear(), targets.clear();
+            for (int n = 0; n < batch; ++n, ++next)
+              for (int t = 0; t <= c.model.seq_len; ++t) {
+                const auto token = static_cast<int32_t>(random_u64(5, static_cast<uint64_t>(next * 100 + t)) % 11);
+                if (t < c.model.seq_len) inputs.push_back(next < kSamples ? token : 0);
+                if (t > 0) targets.push_back(next < kSamples ? token : kNoTarget);
+              }
+            return StepTokens{inputs, targets};
+          },
+          nullptr);
+      EXPECT_EQ(result.samples, kSamples);
+      EXPECT_EQ(result.tokens, kSamples * c.model.seq_len);
+      if (batch == 1) expected = result.loss;
+      EXPECT_NEAR(result.loss, expected, 1e-6 * expected);
+    }
+  EXPECT_GT(expected, 1);
+}
+
+TEST(Trainer, evaluations_cover_what_a_split_has_up_to_the_batches_asked_for) {
+  Config c = tiny_config();
+  c.data.global_batch = 4;
+  const auto size = [&](int64_t available, int64_t most) {
+    const EvaluationSize found = evaluation_size(c, available, most);
+    return std::pair(found.batches, found.samples);
+  };
+  EXPECT_EQ(size(0, 8), std::pair(int64_t{0}, int64_t{0}));
+  EXPECT_EQ(size(3, 0), std::pair(int64_t{0}, int64_t{0}));
+  EXPECT_EQ(size(3, 8), std::pair(int64_t{1}, int64_t{3}));
+  EXPECT_EQ(size(8, 8), std::pair(int64_t{2}, int64_t{8}));
+  EXPECT_EQ(size(9, 8), std::pair(int64_t{3}, int64_t{9}));
+  EXPECT_EQ(size(9, 2), std::pair(int64_t{2}, int64_t{8}));
 }
 
 TEST(Trainer, logits_of_a_prefix_do_not_depend_on_what_follows) {
