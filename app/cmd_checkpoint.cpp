@@ -1,4 +1,6 @@
 // trireme checkpoint: what is in a folder of checkpoints, and its way to and from other programs.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -227,6 +229,7 @@ Result<void> export_model(huggingface::ExportOptions options, const std::string&
   }
   print_out("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
              s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
+  if (!s.kept.empty()) print_out("of the imported model: {}\n", fmt::join(s.kept, ", "));
   return {};
 }
 
@@ -234,14 +237,17 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
   const auto summary = huggingface::import_model(options);
   if (!summary) return summary.error();
   const huggingface::ImportSummary& s = summary.value();
+  if (!s.head.empty()) fmt::print(stderr, "warning: {}: {}\n", options.folder, s.head);
   if (json) {
     const Json object = {{"checkpoint", s.checkpoint}, {"config", s.config}, {"architecture", s.architecture},
                          {"tensors", s.tensors},       {"bytes", s.bytes},   {"tokenizer", s.tokenizer}};
     print_object(object);
     return {};
   }
-  print_out("{}: {}, {} tensors, {} of weights\ntokenizer: {}\nto train: trireme train {} --set data.sources=...\n",
-             s.checkpoint, s.architecture, s.tensors, format_bytes(s.bytes), s.tokenizer, s.config);
+  print_out("{}: {}, {} tensors, {} of weights\ntokenizer: {}\n", s.checkpoint, s.architecture, s.tensors,
+            format_bytes(s.bytes), s.tokenizer);
+  if (!s.kept.empty()) print_out("kept for an export: {}\n", fmt::join(s.kept, ", "));
+  print_out("to train: trireme train {} --set data.sources=...\n", s.config);
   return {};
 }
 

@@ -21,6 +21,11 @@ constexpr std::pair<StoredType, std::string_view> kTypes[] = {{StoredType::kF32,
                                                               {StoredType::kF16, "F16"}, {StoredType::kI64, "I64"},
                                                               {StoredType::kI32, "I32"}, {StoredType::kU8, "U8"}};
 
+// Bytes of an element of the types that have no StoredType; those of less than a byte are not among them.
+constexpr std::pair<std::string_view, int64_t> kOtherTypes[] = {
+    {"BOOL", 1}, {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"I16", 2},
+    {"U16", 2},  {"U32", 4}, {"F64", 8},     {"U64", 8},     {"C64", 8}};
+
 std::string_view type_name(StoredType type) {
   for (const auto& [candidate, name] : kTypes)
     if (candidate == type) return name;
@@ -33,9 +38,17 @@ std::optional<StoredType> type_of(std::string_view text) {
   return std::nullopt;
 }
 
+// Bytes of an element; nothing when the type is not known or its elements are smaller than a byte.
+std::optional<int64_t> bytes_of(std::string_view dtype) {
+  if (const auto type = type_of(dtype)) return element_bytes(*type);
+  for (const auto& [name, bytes] : kOtherTypes)
+    if (name == dtype) return bytes;
+  return std::nullopt;
+}
+
 // Bytes of a tensor; nothing when a dim is negative or the product too large.
-std::optional<int64_t> checked_bytes(StoredType type, const std::vector<int64_t>& shape) {
-  int64_t bytes = element_bytes(type);
+std::optional<int64_t> checked_bytes(int64_t element, const std::vector<int64_t>& shape) {
+  int64_t bytes = element;
   for (const int64_t size : shape)
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
   return bytes;
@@ -81,26 +94,34 @@ Result<Placed> placed_of(const std::string& path, const std::string& name, const
   if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") || !json.contains("data_offsets"))
     return file_error("{}: tensor {}: expected dtype, shape and data_offsets", path, name);
   const Json& dtype = json["dtype"];
-  const auto type = dtype.is_string() ? type_of(dtype.get<std::string>()) : std::nullopt;
-  if (!type)
-    return file_error("{}: tensor {}: dtype {}; readable are F32, BF16, F16, I64, I32 and U8", path, name,
-                      dtype.dump());
+  if (!dtype.is_string()) return file_error("{}: tensor {}: dtype {} is not text", path, name, dtype.dump());
+  const auto element = bytes_of(dtype.get<std::string>());
   const auto shape = integers(json["shape"], -1);
-  const auto bytes = shape ? checked_bytes(*type, *shape) : std::nullopt;
+  const auto bytes = shape ? checked_bytes(element.value_or(1), *shape) : std::nullopt;
   if (!bytes) return file_error("{}: tensor {}: shape {}", path, name, json["shape"].dump());
   const auto offsets = integers(json["data_offsets"], 2);
   if (!offsets || (*offsets)[0] > (*offsets)[1])
     return file_error("{}: tensor {}: data_offsets {}", path, name, json["data_offsets"].dump());
-  if ((*offsets)[1] - (*offsets)[0] != *bytes)
+  if (element && (*offsets)[1] - (*offsets)[0] != *bytes)
     return file_error("{}: tensor {}: {} bytes of data, but {} {} take {}", path, name, (*offsets)[1] - (*offsets)[0],
                       dtype.get<std::string>(), json["shape"].dump(), *bytes);
-  return Placed{{name, *type, *shape}, (*offsets)[0], (*offsets)[1]};
+  SafetensorsEntry entry{.name = name, .shape = *shape};
+  if (const auto type = type_of(dtype.get<std::string>()); type) {
+    entry.type = *type;
+  } else {
+    entry.other_dtype = dtype.get<std::string>();
+    entry.other_bytes = (*offsets)[1] - (*offsets)[0];
+  }
+  return Placed{std::move(entry), (*offsets)[0], (*offsets)[1]};
 }
 
 }  // namespace
 
+std::string SafetensorsEntry::dtype() const { return is_readable() ? std::string(type_name(type)) : other_dtype; }
+
 int64_t SafetensorsEntry::bytes() const {
-  const auto bytes = checked_bytes(type, shape);
+  if (!is_readable()) return other_bytes;
+  const auto bytes = checked_bytes(element_bytes(type), shape);
   TRI_REQUIRE(bytes.has_value(), "tensor {}: shape [{}]", name, fmt::join(shape, ", "));
   return *bytes;
 }
@@ -174,6 +195,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path, std
   if (!metadata.empty()) header[kMetadata] = metadata;
   int64_t at = 0;
   for (const SafetensorsEntry& entry : entries) {
+    TRI_REQUIRE(entry.is_readable(), "tensor {} is {}", entry.name, entry.other_dtype);
     if (entry.name == kMetadata || header.contains(entry.name))
       return file_error("{}: tensor {} {}", path, entry.name,
                         entry.name == kMetadata ? "has a reserved name" : "is given twice");

@@ -21,13 +21,20 @@ struct SafetensorsEntry {
   std::string name;
   StoredType type = StoredType::kF32;
   std::vector<int64_t> shape;  // empty: one element
+  // Of a dtype that has no StoredType: its name, such as BOOL, and the bytes of data. `type` then means nothing.
+  std::string other_dtype = {};
+  int64_t other_bytes = 0;
+
+  bool is_readable() const { return other_dtype.empty(); }
+  std::string dtype() const;  // as the format spells it: "BF16"
   int64_t bytes() const;
 };
 
 // A checked, memory-mapped file. Thread-safe.
 class SafetensorsFile {
  public:
-  // Everything about the structure is checked here. Types other than F32, BF16, F16, I64, I32 and U8 are an error.
+  // Checks everything about the structure. Tensors of any dtype are listed: whether one that is not readable matters is
+  // for the caller to say.
   static Result<SafetensorsFile> open(const std::string& path);
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the data
@@ -49,7 +56,7 @@ class SafetensorsFile {
 // Writes the given entries, one after the other. Nothing appears at `path` before finish().
 class SafetensorsWriter {
  public:
-  // Error when names repeat, are not UTF-8, or the file can't be made.
+  // Error when names repeat, are not UTF-8, or the file can't be made. Entries must be readable.
   static Result<SafetensorsWriter> create(const std::string& path, std::vector<SafetensorsEntry> entries,
                                           const SafetensorsMetadata& metadata = {});
 

@@ -10,6 +10,7 @@
 #include "io/checkpoint/shard_reader.h"
 #include "io/safetensors.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/huggingface/companions.h"
 #include "lib/huggingface/elements.h"
 #include "lib/huggingface/tokenizer_files.h"
 
@@ -186,14 +187,26 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
     if (auto done = write_index(options.folder, files, entries, summary.bytes); !done) return done.error();
   for (const char* file : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "config.json"})
     leftovers.add(file);
-  const auto tokenizer = write_tokenizer(config.value(), options.folder);
+  const std::string kept = companions_of(options.checkpoint, config.value());
+  for (const std::string& file : companions_in(kept)) {
+    leftovers.add(file);
+    if (const fs::path inside = fs::path(file).parent_path(); !inside.empty()) leftovers.add(inside.string());
+  }
+  const auto tokenizer = write_tokenizer(config.value(), options.folder, kept);
   if (!tokenizer) return tokenizer.error();
   summary.tensors = static_cast<int64_t>(entries.size());
   summary.files = static_cast<int64_t>(files.size());
   summary.tokenizer = tokenizer.value().summary;
+  const auto id = [](int token) { return token < 0 ? "" : std::to_string(token); };
+  Ends ends{.bos = id(tokenizer.value().bos), .eos = id(tokenizer.value().eos), .pad = ""};
+  if (!kept.empty()) {
+    ends = imported_ends(kept, std::move(ends));
+    auto written = write_companions(kept, options.folder);
+    if (!written) return written.error();
+    summary.kept = std::move(written).value();
+  }
   const std::string json =
-      config_json(*format.value(), model, options.dtype, {.bos = tokenizer.value().bos, .eos = tokenizer.value().eos},
-                  tokenizer.value().name, manifest.step);
+      config_json(*format.value(), model, options.dtype, ends, tokenizer.value().name, manifest.step);
   if (auto done = write_file(options.folder + "/config.json", json); !done) return done.error();
   leftovers.keep();
   return summary;

@@ -16,6 +16,7 @@
 #include "io/safetensors.h"
 #include "io/tokens/tokenizer.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/huggingface/companions.h"
 #include "lib/huggingface/elements.h"
 #include "lib/huggingface/tokenizer_files.h"
 
@@ -49,20 +50,27 @@ class Theirs {
     const std::string* path = nullptr;
     std::span<const std::byte> data;
   };
-  // By its name, or the name without `prefix`. Remembers that it was asked for.
+  // By its name, or the name without `prefix`. Marks the tensor as used.
   Found find(const std::string& name, std::string_view prefix) {
+    const Found found = look_up(name, prefix);
+    if (found.entry != nullptr) used_.insert(found.entry->name);
+    return found;
+  }
+  // The same, without the mark.
+  Found look_up(const std::string& name, std::string_view prefix) const {
     auto at = places_.find(name);
     if (at == places_.end() && name.starts_with(prefix)) at = places_.find(name.substr(prefix.size()));
     if (at == places_.end()) return {};
-    used_.insert(at->first);
     const auto& [file, entry] = at->second;
     return {entry, &paths_[file], files_[file]->data(*entry)};
   }
 
-  // The first tensor that nobody asked for and that is not one of `ignored` (ends of names); "" = none.
+  // The first tensor that was not used and that is not one of `ignored` (names, or their ends after a dot); "" = none.
   std::string left_over(const std::vector<std::string_view>& ignored) const {
     for (const auto& [name, place] : places_) {
-      const auto ends = [&name = name](std::string_view end) { return name.ends_with(end); };
+      const auto ends = [&name = name](std::string_view end) {
+        return name == end || (name.ends_with(end) && name[name.size() - end.size() - 1] == '.');
+      };
       if (!used_.contains(name) && std::none_of(ignored.begin(), ignored.end(), ends)) return name;
     }
     return "";
@@ -77,13 +85,13 @@ class Theirs {
   static Result<std::vector<std::string>> file_names(const std::string& folder) {
     std::error_code ignored;
     const std::string index = folder + "/model.safetensors.index.json";
-    if (!fs::exists(index, ignored)) {
-      if (fs::exists(folder + "/model.safetensors", ignored)) return std::vector<std::string>{"model.safetensors"};
+    // Where there are both, transformers reads the whole file too.
+    if (fs::exists(folder + "/model.safetensors", ignored)) return std::vector<std::string>{"model.safetensors"};
+    if (!fs::exists(index, ignored))
       return file_error(
-          "{}: neither model.safetensors nor model.safetensors.index.json; models in other formats can be saved anew "
-          "with transformers: model.save_pretrained(folder)",
+          "{}: neither model.safetensors nor model.safetensors.index.json; save a model that is in another format "
+          "again with transformers: model.save_pretrained(folder)",
           folder);
-    }
     auto text = MappedFile::open(index);
     if (!text) return text.error();
     try {
@@ -106,6 +114,60 @@ class Theirs {
   std::set<std::string> used_;
 };
 
+// Calls use(value_at), where value_at(i) is element i of `found` as a float. Error: its type is not one of weights.
+template <class Use>
+Result<void> with_values(const Theirs::Found& found, const Use& use) {
+  const auto read_as = [&]<class T>(T, auto to_float) {
+    use([&](int64_t i) {
+      T value;
+      std::memcpy(&value, found.data.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+      return to_float(value);
+    });
+    return Result<void>();
+  };
+  const SafetensorsEntry& entry = *found.entry;
+  if (entry.is_readable() && entry.type == StoredType::kF32) return read_as(0.0f, [](float value) { return value; });
+  if (entry.is_readable() && entry.type == StoredType::kBf16)
+    return read_as(bf16(), [](bf16 value) { return static_cast<float>(value); });
+  if (entry.is_readable() && entry.type == StoredType::kF16)
+    return read_as(uint16_t{}, [](uint16_t value) { return float_of_half(value); });
+  return file_error("{}: tensor {} is {}; weights are F32, BF16 or F16", *found.path, entry.name, entry.dtype());
+}
+
+std::string name_of(const WeightFormat& format, std::string_view module) {
+  const auto rule = std::find_if(format.tensors.begin(), format.tensors.end(),
+                                 [&](const TensorRule& r) { return r.module == module; });
+  TRI_REQUIRE(rule != format.tensors.end(), "{} has no rule for {}", format.architecture, module);
+  return std::string(rule->theirs);
+}
+
+// What a folder with tied embeddings has where the head and the embedding are stored.
+enum class TiedHead {
+  kAbsent,
+  kSame,       // the embedding once more
+  kOther,      // other values: transformers does not tie them then
+  kEmbedding,  // the head alone, which is the embedding
+};
+
+Result<TiedHead> tied_head(const Theirs& theirs, const WeightFormat& format) {
+  const Theirs::Found head = theirs.look_up(name_of(format, modules::kHead), format.prefix);
+  if (head.entry == nullptr) return TiedHead::kAbsent;
+  const Theirs::Found embedding = theirs.look_up(name_of(format, modules::kTokens), format.prefix);
+  if (embedding.entry == nullptr) return TiedHead::kEmbedding;
+  if (head.entry->shape != embedding.entry->shape) return TiedHead::kOther;
+  bool same = true;
+  Result<void> inner;
+  const auto outer = with_values(head, [&](auto head_at) {
+    inner = with_values(embedding, [&](auto embedding_at) {
+      const int64_t count = num_elements(head.entry->shape);
+      for (int64_t i = 0; i < count && same; ++i) same = head_at(i) == embedding_at(i);
+    });
+  });
+  for (const Result<void>& read : {inner, outer})
+    if (!read) return read.error();
+  return same ? TiedHead::kSame : TiedHead::kOther;
+}
+
 // Puts one of theirs into its places in `ours`.
 Result<void> place(const Theirs::Found& found, const Mapped& mapped, const ModelConfig& model,
                    std::vector<float>& ours) {
@@ -115,25 +177,10 @@ Result<void> place(const Theirs::Found& found, const Mapped& mapped, const Model
                       to_string(mapped.shape));
   const int64_t width = row_width(*mapped.spec);
   const std::vector<int64_t> rows = row_map(mapped.rows, model, mapped.spec->numel() / width);
-  const auto move = [&]<class T>(T, auto to_float) {
-    for_each_element(rows, width, mapped.form, [&](int64_t their, int64_t our) {
-      T value;
-      std::memcpy(&value, found.data.data() + their * static_cast<int64_t>(sizeof(T)), sizeof(T));
-      ours[static_cast<size_t>(our)] = to_float(value);
-    });
-    return Result<void>();
-  };
-  switch (entry.type) {
-    case StoredType::kF32:
-      return move(0.0f, [](float value) { return value; });
-    case StoredType::kBf16:
-      return move(bf16(), [](bf16 value) { return static_cast<float>(value); });
-    case StoredType::kF16:
-      return move(uint16_t{}, [](uint16_t value) { return float_of_half(value); });
-    default:
-      return file_error("{}: tensor {} is {}; weights are f32, bf16 or f16", *found.path, entry.name,
-                        enum_name(entry.type));
-  }
+  return with_values(found, [&](auto value_at) {
+    for_each_element(rows, width, mapped.form,
+                     [&](int64_t their, int64_t our) { ours[static_cast<size_t>(our)] = value_at(their); });
+  });
 }
 
 // A run's config around the model; its tokenizer, if it is one of ours.
@@ -155,7 +202,7 @@ Result<Config> run_config(const ImportOptions& options, const Described& describ
   return parse_config(to_yaml(config), options.folder, options.overrides);
 }
 
-Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, const Config& config,
+Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, const Config& config, TiedHead head,
                                   const std::string& path, const std::string& attempt, ImportSummary& summary) {
   const std::vector<ParamSpec> parameters = model_parameters(config);
   const std::vector<Mapped> tensors = map_tensors(format, config.model, parameters);
@@ -168,7 +215,8 @@ Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, co
     values.assign(static_cast<size_t>(spec.numel()), 0.0f);  // the vocabulary's padding stays zero
     for (const Mapped& mapped : tensors) {
       if (mapped.spec != &spec) continue;
-      const Theirs::Found found = theirs.find(mapped.theirs, format.prefix);
+      const bool is_head = head == TiedHead::kEmbedding && mapped.theirs == name_of(format, modules::kTokens);
+      const Theirs::Found found = theirs.find(is_head ? name_of(format, modules::kHead) : mapped.theirs, format.prefix);
       if (found.entry == nullptr) return file_error("tensor {} is missing", mapped.theirs);
       if (auto placed = place(found, mapped, config.model, values); !placed) return placed.error();
     }
@@ -180,7 +228,8 @@ Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, co
   }
   summary.tensors = static_cast<int64_t>(parameters.size());
   std::vector<std::string_view> ignored(format.ignored.begin(), format.ignored.end());
-  if (config.model.tie_embeddings) ignored.push_back("lm_head.weight");
+  const std::string head_name = name_of(format, modules::kHead);
+  if (head == TiedHead::kSame) ignored.push_back(head_name);
   if (const std::string name = theirs.left_over(ignored); !name.empty())
     return file_error("tensor {} has no place in {}", name, format.architecture);
   return writer.value().finish();
@@ -206,16 +255,31 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   const std::string json_path = options.folder + "/config.json";
   auto json = MappedFile::open(json_path);
   if (!json) return json.error();
-  const auto described = parse_config_json(json_path, json.value().text());
+  auto described = parse_config_json(json_path, json.value().text());
   if (!described) return described.error();
   const WeightFormat& format = *described.value().format;
   ImportSummary summary{.architecture = std::string(format.architecture)};
+  auto theirs = Theirs::open(options.folder);
+  if (!theirs) return theirs.error();
+  TiedHead head = TiedHead::kAbsent;
+  if (described.value().model.tie_embeddings) {
+    const auto found = tied_head(theirs.value(), format);
+    if (!found) return found.error();
+    head = found.value();
+  }
+  if (head == TiedHead::kOther) {
+    described.value().model.tie_embeddings = false;
+    summary.head = fmt::format(
+        "{} differs from the embedding, so the two are not tied, although config.json says "
+        "tie_word_embeddings: true; transformers does the same",
+        name_of(format, modules::kHead));
+  }
   auto config = run_config(options, described.value(), summary);
   if (!config) return config.error();
   auto resolved = resolve_config(config.value(), 1);
   if (!resolved) return Error{json_path + ": " + resolved.error().message, resolved.error().code};
-  auto theirs = Theirs::open(options.folder);
-  if (!theirs) return theirs.error();
+  if (resolved.value().model.tie_embeddings && !described.value().model.tie_embeddings)
+    return usage_error("model.tie_embeddings: true would drop {}; set it to false", name_of(format, modules::kHead));
 
   std::error_code problem;
   fs::create_directories(options.run_dir, problem);
@@ -231,8 +295,8 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
 
   auto folder = begin_attempt(dir, 0, attempt);
   if (!folder) return folder.error();
-  const auto record =
-      write_weights(theirs.value(), format, resolved.value(), folder.value() + "/" + shard_name(0), attempt, summary);
+  const auto record = write_weights(theirs.value(), format, resolved.value(), head,
+                                    folder.value() + "/" + shard_name(0), attempt, summary);
   const Result<void> published = record
                                      ? publish_weights(dir, attempt, resolved.value(), options.folder, record.value())
                                      : Result<void>(record.error());
@@ -244,6 +308,9 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   if (const std::string path = tokenizer_file(options.folder);
       path != options.folder && config.value().data.tokenizer == tokenizer_copy(path, options.run_dir))
     if (auto copied = copy_tokenizer(path, options.run_dir); !copied) return copied.error();
+  auto kept = keep_companions(options.folder, options.run_dir);
+  if (!kept) return kept.error();
+  summary.kept = std::move(kept).value();
   config.value().model = resolved.value().model;  // the rest stays open for the ranks that will train
   if (auto done = write_file(summary.config, to_yaml(config.value())); !done) return done.error();
   return summary;

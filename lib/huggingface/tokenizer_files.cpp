@@ -67,14 +67,18 @@ Json settings_of(const Config& config, const nlohmann::json& tokenizer, const To
   return settings;
 }
 
-// What else tokenizer_config.json beside `path` says that changes no ids: how conversations are written.
-void add_theirs(const std::string& path, Json& settings) {
-  const auto file = MappedFile::open((fs::path(path).parent_path() / "tokenizer_config.json").string());
-  if (!file) return;
-  const Json theirs = Json::parse(file.value().text(), nullptr, false);
-  if (!theirs.is_object()) return;
-  for (const char* key : {"chat_template", "pad_token", "unk_token"})
-    if (theirs.contains(key) && !settings.contains(key)) settings[key] = theirs[key];
+// What else the settings in `folder` say that changes no ids: how conversations are written, the names of special
+// tokens. tokenizer_config.json comes before special_tokens_map.json, as in transformers.
+void add_theirs(const std::string& folder, Json& settings) {
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const auto file = MappedFile::open((fs::path(folder) / name).string());
+    if (!file) continue;
+    const Json theirs = Json::parse(file.value().text(), nullptr, false);
+    if (!theirs.is_object()) continue;
+    for (const char* key : {"chat_template", "bos_token", "pad_token", "unk_token", "sep_token", "cls_token",
+                            "mask_token", "additional_special_tokens", "extra_special_tokens", "padding_side"})
+      if (theirs.contains(key) && !settings.contains(key)) settings[key] = theirs[key];
+  }
 }
 
 bool is_tokenizer_json(const std::string& path) { return path.ends_with(".json"); }
@@ -96,7 +100,7 @@ Result<void> copy_file(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder) {
+Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder, const std::string& kept) {
   const std::string& spec = config.data.tokenizer;
   const auto opened = open_tokenizer(spec);
   if (!opened)
@@ -127,7 +131,10 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
   }
   if (auto done = write_file(folder + "/tokenizer.json", json.value()); !done) return done.error();
   Json settings = settings_of(config, nlohmann::json::parse(json.value()), info);
-  if (is_tokenizer_json(path)) add_theirs(path, settings);
+  if (!kept.empty())
+    add_theirs(kept, settings);
+  else if (is_tokenizer_json(path))
+    add_theirs(fs::path(path).parent_path().string(), settings);
   if (auto done = write_file(folder + "/tokenizer_config.json", settings.dump(2) + "\n"); !done) return done.error();
   info.summary = spec == "bytes" ? "bytes, as tokenizer.json"
                  : sentencepiece ? fmt::format("{}, copied to tokenizer.model, and as tokenizer.json", info.name)
@@ -150,13 +157,7 @@ std::string tokenizer_copy(const std::string& path, const std::string& folder) {
 }
 
 Result<void> copy_tokenizer(const std::string& path, const std::string& folder) {
-  if (auto done = copy_file(path, tokenizer_copy(path, folder)); !done) return done;
-  if (!is_tokenizer_json(path)) return {};
-  std::error_code ignored;
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
-    if (const fs::path beside = fs::path(path).parent_path() / name; fs::exists(beside, ignored))
-      if (auto done = copy_file(beside.string(), folder + "/" + name); !done) return done;
-  return {};
+  return copy_file(path, tokenizer_copy(path, folder));
 }
 
 }  // namespace tri::huggingface

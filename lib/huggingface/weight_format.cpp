@@ -58,7 +58,9 @@ constexpr TensorRule kLlamaTensors[] = {
 struct SizeField {
   std::string_view theirs;
   int ModelConfig::*ours;
-  bool optional = false;  // absent or null: 0, which resolve_config fills in
+  bool optional = false;       // null: 0, which resolve_config fills in
+  int absent = 0;              // of an optional one: what transformers takes where the key is absent
+  std::string_view also = {};  // another name that transformers reads as well
 };
 // A key whose value is the same in all our models. On the way back it must be that, or `also`, which means the same; or
 // it does not matter (`any`).
@@ -81,8 +83,12 @@ struct FormatTable {
 };
 
 constexpr SizeField kGpt2Sizes[] = {
-    {"vocab_size", &ModelConfig::vocab}, {"n_embd", &ModelConfig::hidden}, {"n_inner", &ModelConfig::ffn_hidden, true},
-    {"n_layer", &ModelConfig::layers},   {"n_head", &ModelConfig::heads},  {"n_positions", &ModelConfig::seq_len}};
+    {"vocab_size", &ModelConfig::vocab},
+    {.theirs = "n_embd", .ours = &ModelConfig::hidden, .also = "hidden_size"},
+    {"n_inner", &ModelConfig::ffn_hidden, true},
+    {.theirs = "n_layer", .ours = &ModelConfig::layers, .also = "num_hidden_layers"},
+    {.theirs = "n_head", .ours = &ModelConfig::heads, .also = "num_attention_heads"},
+    {.theirs = "n_positions", .ours = &ModelConfig::seq_len, .also = "max_position_embeddings"}};
 constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"gelu_pytorch_tanh\""},
                                      {"scale_attn_weights", "true"},
                                      {"scale_attn_by_inverse_layer_idx", "false"},
@@ -91,19 +97,26 @@ constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"
                                      {.theirs = "embd_pdrop", .json = "0.0", .any = true},
                                      {.theirs = "resid_pdrop", .json = "0.0", .any = true}};
 // Masks that old versions kept beside the weights.
-constexpr std::string_view kGpt2Ignored[] = {".attn.bias", ".attn.masked_bias"};
+constexpr std::string_view kGpt2Ignored[] = {"attn.bias", "attn.masked_bias"};
 
+constexpr SizeField kLlamaSizes[] = {{"vocab_size", &ModelConfig::vocab},
+                                     {"hidden_size", &ModelConfig::hidden},
+                                     {"intermediate_size", &ModelConfig::ffn_hidden},
+                                     {"num_hidden_layers", &ModelConfig::layers},
+                                     {"num_attention_heads", &ModelConfig::heads},
+                                     {"num_key_value_heads", &ModelConfig::kv_heads, true},
+                                     {"max_position_embeddings", &ModelConfig::seq_len}};
 constexpr SizeField kMistralSizes[] = {{"vocab_size", &ModelConfig::vocab},
                                        {"hidden_size", &ModelConfig::hidden},
                                        {"intermediate_size", &ModelConfig::ffn_hidden},
                                        {"num_hidden_layers", &ModelConfig::layers},
                                        {"num_attention_heads", &ModelConfig::heads},
-                                       {"num_key_value_heads", &ModelConfig::kv_heads, true},
+                                       {"num_key_value_heads", &ModelConfig::kv_heads, true, 8},
                                        {"max_position_embeddings", &ModelConfig::seq_len},
-                                       {"sliding_window", &ModelConfig::window, true}};
-constexpr std::span<const SizeField> kLlamaSizes{kMistralSizes, std::size(kMistralSizes) - 1};
+                                       {"sliding_window", &ModelConfig::window, true, 4096}};
 constexpr FixedField kLlamaFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}};
-constexpr std::string_view kLlamaIgnored[] = {".rotary_emb.inv_freq"};
+// Tables that are computed from the config.
+constexpr std::string_view kLlamaIgnored[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"};
 
 constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
                                                 .architecture = "GPT2LMHeadModel",
@@ -185,21 +198,61 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   return lines;
 }
 
-// A rope that stretches or scales positions has a type beside "default".
+// The number or flag of a key that may be absent. Error, which names the key: it has another type.
+Result<double> number_of(const std::string& path, const Json& json, std::string_view key, double absent) {
+  const auto value = json.find(std::string(key));
+  if (value == json.end()) return absent;
+  if (!value->is_number()) return file_error("{}: {}: {} is not a number", path, key, value->dump());
+  return value->get<double>();
+}
+Result<bool> flag_of(const std::string& path, const Json& json, std::string_view key, bool absent) {
+  const auto value = json.find(std::string(key));
+  if (value == json.end()) return absent;
+  if (!value->is_boolean()) return file_error("{}: {}: {} is neither true nor false", path, key, value->dump());
+  return value->get<bool>();
+}
+
+// A rope that stretches or scales positions has a type other than "default". As transformers 5 does: rope_scaling,
+// unless it is empty, replaces rope_parameters, and a rope_theta inside of them comes before one of the config.
 Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& model) {
-  model.rope_theta = 10000.0;
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto rope = json.find(key);
-    if (rope == json.end() || rope->is_null()) continue;
-    for (const char* kind : {"rope_type", "type"})
-      if (const auto type = rope->find(kind); type != rope->end() && *type != "default")
-        return file_error("{}: {}.{}: {} can't be expressed; positions are rotated by rope_theta alone", path, key,
-                          kind, type->dump());
-    if (const auto theta = rope->find("rope_theta"); theta != rope->end()) model.rope_theta = theta->get<double>();
+  const auto theta = json.find("rope_theta"), factor = json.find("partial_rotary_factor");
+  double rope_theta = 10000.0;
+  if (theta != json.end() && !theta->is_null()) {
+    const auto value = number_of(path, json, "rope_theta", rope_theta);
+    if (!value) return value.error();
+    rope_theta = value.value();
   }
-  if (const auto theta = json.find("rope_theta"); theta != json.end() && theta->is_number())
-    model.rope_theta = theta->get<double>();
+  if (factor != json.end() && !factor->is_null() && *factor != 1)
+    return file_error("{}: partial_rotary_factor: {} can't be expressed; only 1 can", path, factor->dump());
+  std::string key;
+  for (const char* candidate : {"rope_parameters", "rope_scaling"})
+    if (const auto rope = json.find(candidate); rope != json.end() && !rope->is_null() && !rope->empty())
+      key = candidate;
+  if (!key.empty()) {
+    const Json& rope = json[key];
+    if (!rope.is_object()) return file_error("{}: {}: {} is not an object", path, key, rope.dump());
+    for (const auto& [name, value] : rope.items()) {
+      const bool is_type = name == "rope_type" || name == "type";
+      if ((is_type && value != "default") || (name == "partial_rotary_factor" && value != 1) || value.is_object())
+        return file_error("{}: {}.{}: {} can't be expressed; positions are rotated by rope_theta alone", path, key,
+                          name, value.dump());
+    }
+    const auto inside = number_of(path, rope, "rope_theta", rope_theta);
+    if (!inside) return file_error("{}: {}", key, inside.error().message);
+    rope_theta = inside.value();
+  }
+  model.rope_theta = rope_theta;
   return {};
+}
+
+// The value of a size: under its name, or the other name that transformers reads. Null: there is none.
+Result<const Json*> size_value(const std::string& path, const Json& json, const SizeField& field) {
+  const auto value = json.find(std::string(field.theirs)), other = json.find(std::string(field.also));
+  if (field.also.empty() || other == json.end()) return value == json.end() ? nullptr : &*value;
+  if (value != json.end() && *value != *other)
+    return file_error("{}: {}: {}, but {}: {}; both name the same size", path, field.theirs, value->dump(), field.also,
+                      other->dump());
+  return &*other;
 }
 
 Result<Described> read_model(const std::string& path, const Json& json) {
@@ -220,10 +273,13 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   m.block = Block::kSequential;
   m.kv_heads = m.ffn_hidden = m.window = 0;
   for (const SizeField& field : table->sizes) {
-    const auto value = json.find(std::string(field.theirs));
-    if (value == json.end() || value->is_null()) {
-      if (field.optional) continue;
-      return file_error("{}: {} is missing", path, field.theirs);
+    const auto found = size_value(path, json, field);
+    if (!found) return found.error();
+    const Json* const value = found.value();
+    if (value == nullptr || value->is_null()) {
+      if (!field.optional) return file_error("{}: {} is missing", path, field.theirs);
+      if (value == nullptr) m.*field.ours = field.absent;
+      continue;
     }
     if (!value->is_number_integer() || *value < 1 || *value > (1 << 27))
       return file_error("{}: {}: {} is no size", path, field.theirs, value->dump());
@@ -237,17 +293,29 @@ Result<Described> read_model(const std::string& path, const Json& json) {
     if (!field.any && found != field.json && found != field.also)
       return file_error("{}: {}: {} can't be expressed; only {} can", path, field.theirs, found, field.json);
   }
+  if (const auto quantized = json.find("quantization_config"); quantized != json.end() && !quantized->is_null())
+    return file_error("{}: quantization_config: quantized weights can't be imported; save the model in bf16 or fp32",
+                      path);
   if (const auto ours = json.find("trireme"); ours != json.end()) described.tokenizer = ours->value("tokenizer", "");
-  m.norm_eps = json.value(std::string(table->eps), table->eps_when_absent);
-  m.tie_embeddings = json.value("tie_word_embeddings", table->tied_when_absent);
-  m.init_std = json.value("initializer_range", m.init_std);
+  const auto eps = number_of(path, json, table->eps, table->eps_when_absent);
+  if (!eps) return eps.error();
+  const auto tied = flag_of(path, json, "tie_word_embeddings", table->tied_when_absent);
+  if (!tied) return tied.error();
+  const auto init_std = number_of(path, json, "initializer_range", m.init_std);
+  if (!init_std) return init_std.error();
+  m.norm_eps = eps.value();
+  m.tie_embeddings = tied.value();
+  m.init_std = init_std.value();
   if (m.position == Position::kLearned) return described;
 
-  const bool attention_bias = json.value("attention_bias", false), mlp_bias = json.value("mlp_bias", false);
-  if (attention_bias != mlp_bias)
-    return file_error("{}: attention_bias {} and mlp_bias {} can't be expressed; both or none", path, attention_bias,
-                      mlp_bias);
-  m.bias = attention_bias;
+  const auto attention_bias = flag_of(path, json, "attention_bias", false),
+             mlp_bias = flag_of(path, json, "mlp_bias", false);
+  for (const auto& flag : {attention_bias, mlp_bias})
+    if (!flag) return flag.error();
+  if (attention_bias.value() != mlp_bias.value())
+    return file_error("{}: attention_bias {} and mlp_bias {} can't be expressed; both or none", path,
+                      attention_bias.value(), mlp_bias.value());
+  m.bias = attention_bias.value();
   const auto head = json.find("head_dim");
   if (head != json.end() && head->is_number_integer() && head->get<int64_t>() * m.heads != m.hidden)
     return file_error("{}: head_dim: {} can't be expressed; only hidden_size {} / num_attention_heads {}", path,
@@ -282,8 +350,9 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   json[std::string(table.eps)] = model.norm_eps;
   json["initializer_range"] = model.init_std;
   json["tie_word_embeddings"] = model.tie_embeddings;
-  json["bos_token_id"] = ends.bos < 0 ? Json() : Json(ends.bos);
-  json["eos_token_id"] = ends.eos < 0 ? Json() : Json(ends.eos);
+  json["bos_token_id"] = ends.bos.empty() ? Json() : Json::parse(ends.bos);
+  json["eos_token_id"] = ends.eos.empty() ? Json() : Json::parse(ends.eos);
+  if (!ends.pad.empty()) json["pad_token_id"] = Json::parse(ends.pad);
   if (model.position == Position::kRope) {
     json["attention_bias"] = json["mlp_bias"] = model.bias;
     json["head_dim"] = head_size(model);

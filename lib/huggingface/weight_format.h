@@ -50,16 +50,17 @@ struct WeightFormat {
   std::string_view architecture;
   std::string_view prefix;  // of most names; some files leave it out
   std::span<const TensorRule> tensors;
-  std::span<const std::string_view> ignored;  // ends of names that hold no weights
+  std::span<const std::string_view> ignored;  // names that hold no weights, or their ends after a dot
   bool zero_biases = false;                   // theirs always has biases: ours without exports zeros
 };
 
 // The format that expresses the model; or an Error naming the config fields that none expresses.
 Result<const WeightFormat*> weight_format_of(const ModelConfig& model);
 
-// The tokens that begin and end a document; -1: none, or unknown.
+// Values of config.json's bos_token_id, eos_token_id and pad_token_id, as JSON: "2", "[256, 10]". "": null, or for
+// pad_token_id no key.
 struct Ends {
-  int bos = -1, eos = -1;
+  std::string bos, eos, pad;
 };
 
 // config.json. `tokenizer`, `step`: where the model comes from.

@@ -130,7 +130,9 @@ TEST(Safetensors, damage_is_refused_with_what_is_wrong) {
       {file_of("[1]", ""), "a JSON array, expected an object"},
       {file_of(R"({"__metadata__":{"a":1}})", ""), "__metadata__: a is not text"},
       {file_of(R"({"w":3})", ""), "tensor w: expected dtype, shape and data_offsets"},
-      {one(R"("dtype":"F64","shape":[2],"data_offsets":[0,4])"), "dtype \"F64\"; readable are"},
+      {one(R"("dtype":7,"shape":[2],"data_offsets":[0,4])"), "dtype 7 is not text"},
+      {one(R"("dtype":"F64","shape":[2],"data_offsets":[0,4])"), "4 bytes of data, but F64 [2] take 16"},
+      {one(R"("dtype":"BOOL","shape":[3],"data_offsets":[0,4])"), "4 bytes of data, but BOOL [3] take 3"},
       {one(R"("dtype":"U8","shape":[-4],"data_offsets":[0,4])"), "shape [-4]"},
       {one(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,4])"), "shape [4294967296,"},
       {one(R"("dtype":"U8","shape":"4","data_offsets":[0,4])"), "shape \"4\""},
@@ -156,6 +158,24 @@ TEST(Safetensors, damage_is_refused_with_what_is_wrong) {
     EXPECT_NE(file.error().message.find(dir / "m"), std::string::npos) << file.error().message;
   }
   EXPECT_FALSE(SafetensorsFile::open("/nonexistent"));
+}
+
+TEST(Safetensors, tensors_of_types_that_nothing_reads_are_listed) {
+  const TemporaryFolder dir;
+  write_all(dir / "m", file_of(R"({"mask":{"dtype":"BOOL","shape":[1,4],"data_offsets":[0,4]},)"
+                               R"("odd":{"dtype":"F4","shape":[4],"data_offsets":[4,6]},)"
+                               R"("w":{"dtype":"F32","shape":[1],"data_offsets":[6,10]}})",
+                               "\1\1\1\1xxABCD"));
+  const auto file = value_or_throw(SafetensorsFile::open(dir / "m"));
+  ASSERT_EQ(file.entries().size(), 3u);
+  const SafetensorsEntry &mask = *file.find("mask"), &odd = *file.find("odd"), &w = *file.find("w");
+  EXPECT_FALSE(mask.is_readable());
+  EXPECT_EQ(mask.dtype(), "BOOL");
+  EXPECT_EQ(mask.bytes(), 4);
+  EXPECT_EQ(odd.bytes(), 2);
+  EXPECT_TRUE(w.is_readable());
+  EXPECT_EQ(w.dtype(), "F32");
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(file.data(w).data()), 4), "ABCD");
 }
 
 TEST(Safetensors, mutated_files_are_an_error_or_readable_never_a_crash) {
