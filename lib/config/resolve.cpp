@@ -215,9 +215,10 @@ class Resolver {
 
   void check_lr() {
     const LrConfig& lr = c_.lr;
-    if (lr.warmup_steps > lr.decay_steps)
-      add("lr.warmup_steps: {} exceeds lr.decay_steps {} (0 = run.steps); set lr.warmup_steps to {} or less",
-          lr.warmup_steps, lr.decay_steps, lr.decay_steps);
+    if (lr.rule != LrRule::kConstant && lr.warmup_steps > lr.decay_steps)  // a constant rate does not decay
+      add("lr.warmup_steps: {} exceeds lr.decay_steps {} (0 = run.steps); set lr.warmup_steps to {} or less; or, for a "
+          "short trial of a longer schedule, lr.decay_steps to that schedule's steps, {} or more",
+          lr.warmup_steps, lr.decay_steps, lr.decay_steps, lr.warmup_steps);
     if (lr.min > lr.peak) add("lr.min: {} exceeds lr.peak {}; set lr.min to {} or less", lr.min, lr.peak, lr.peak);
   }
 

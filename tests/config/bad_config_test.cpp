@@ -374,7 +374,8 @@ const Combination kBadCombinations[] = {
      "data.global_batch: 9 is no multiple of data.micro_batch 1 x dp 2 = 2; set data.global_batch to 8 or "
      "10"},
     {"lr: {warmup_steps: 20}\nrun: {steps: 5}", 1,
-     "lr.warmup_steps: 20 exceeds lr.decay_steps 5 (0 = run.steps); set lr.warmup_steps to 5 or less"},
+     "lr.warmup_steps: 20 exceeds lr.decay_steps 5 (0 = run.steps); set lr.warmup_steps to 5 or less; or, for a short "
+     "trial of a longer schedule, lr.decay_steps to that schedule's steps, 20 or more"},
     {"lr: {min: 1e-3}", 1, "lr.min: 0.001 exceeds lr.peak 0.0003; set lr.min to 0.0003 or less"},
     {"parallel: {tp: 2}", 3, "parallel: tp 2 x pp 1 = 2 does not divide 3 ranks; start 2 or 4 ranks"},
     {"model: {layers: 12}\nparallel: {pp: 5, dp: 2}", 10,
@@ -384,7 +385,8 @@ const Combination kBadCombinations[] = {
      "parallel.tp: 16 exceeds cluster.ranks_per_node 4, and a tp group stays inside a node; set parallel.tp "
      "to 1, 2 or 4"},
     {"lr: {warmup_steps: 20, decay_steps: 10}", 1,
-     "lr.warmup_steps: 20 exceeds lr.decay_steps 10 (0 = run.steps); set lr.warmup_steps to 10 or less"},
+     "lr.warmup_steps: 20 exceeds lr.decay_steps 10 (0 = run.steps); set lr.warmup_steps to 10 or less; or, for a "
+     "short trial of a longer schedule, lr.decay_steps to that schedule's steps, 20 or more"},
     {"model: {hidden: 770, window: 4096, kv_heads: 5}\nparallel: {tp: 5, pp: 3}\nlr: {min: 1}", 8,
      "model.heads: 12 does not divide model.hidden 770; set model.hidden to 768 or 780, or set model.heads "
      "to 5, 7, 10, 11 or 14\n"
