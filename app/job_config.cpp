@@ -64,15 +64,15 @@ Result<CheckpointText> open_checkpoint(const std::string& path, const std::vecto
   return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), asked ? 1 : ranks))};
 }
 
-// The config of the checkpoint in `folder` with the overrides, which leave its model as it was trained.
-Result<Config> override_model(const std::string& folder, const std::string& yaml,
+// The config of `checkpoint` with the overrides, which leave its model as it was trained.
+Result<Config> override_model(const OpenedCheckpoint& checkpoint, const std::string& yaml,
                               const std::vector<std::string>& overrides) {
-  const std::string source = folder + "'s config";
+  const std::string source = checkpoint.folder + "'s config";
   auto config = parse_config(yaml, source, overrides);
   if (!config) return config;
   const auto trained = parse_config(yaml, source, {});
   if (!trained) return trained;
-  if (auto same = check_model(folder, trained.value(), config.value()); !same) return same.error();
+  if (auto same = check_model(checkpoint, trained.value(), config.value()); !same) return same.error();
   return config;
 }
 
@@ -115,8 +115,8 @@ Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std:
   if (!text) return text.error();
   const auto& [folder, step, yaml] = text.value();
   OpenedCheckpoint checkpoint{folder, std::move(manifest)};
-  auto parsed = share_config(
-      job.world_rank() == 0 ? override_model(folder, yaml, overrides) : Result<Config>(Config{}), job);
+  auto parsed =
+      share_config(job.world_rank() == 0 ? override_model(checkpoint, yaml, overrides) : Result<Config>(Config{}), job);
   if (!parsed) return parsed.error();
   adjust(parsed.value());
   auto planned = plan_resolved(std::move(parsed).value(), job, EngineKind::kInference);

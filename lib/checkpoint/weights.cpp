@@ -100,7 +100,21 @@ std::string weight_name(const std::string& parameter) { return kWeightPrefix + p
 
 bool holds_weights_alone(const Manifest& manifest) { return manifest.info.texts.contains(kWeightsAlone); }
 
-Result<void> check_model(const std::string& folder, const Config& trained, const Config& config) {
+namespace {
+
+// check_weights() for a config that may not be resolved, on one rank.
+Result<void> holds_model(const OpenedCheckpoint& checkpoint, Config config) {
+  config.parallel = {};
+  config.data.global_batch = config.data.micro_batch = 1;
+  const auto resolved = resolve_config(std::move(config), 1);
+  if (!resolved) return resolved.error();
+  return check_weights(checkpoint, resolved.value());
+}
+
+}  // namespace
+
+Result<void> check_model(const OpenedCheckpoint& checkpoint, const Config& trained, const Config& config) {
+  const std::string& folder = checkpoint.folder;
   std::string told, refused, names;
   for (const FieldChange& change : changed_fields(trained, config)) {
     if (change.on_resume != OnResume::kFixed || !change.name.starts_with("model.")) continue;
@@ -108,6 +122,9 @@ Result<void> check_model(const std::string& folder, const Config& trained, const
     (accepted ? told : refused) += fmt::format("\n  {}: {}, now {}", change.name, change.before, change.after);
     if (!accepted) names += (names.empty() ? "" : ",") + change.name;
   }
+  if (!refused.empty() && checkpoint.manifest)
+    if (const auto holds = holds_model(checkpoint, config); !holds)
+      return usage_error("{} was trained as another model:{}\n{}", folder, refused, holds.error().message);
   if (!refused.empty())
     return usage_error(
         "{} was trained as another model:{}\nleave that as it was; or, where the change is meant, set "

@@ -40,8 +40,9 @@ struct OpenedCheckpoint {
 
 // Whether `config` runs the model that was trained: fields such as model.window leave names and shapes of the weights
 // as they are and yet make another model. Error (kUsage), naming each that differs with both values, unless
-// checkpoint.accept_changes names it: then a warning. Both configs resolved, or both not. For one rank.
-Result<void> check_model(const std::string& folder, const Config& trained, const Config& config);
+// checkpoint.accept_changes names it: then a warning. The error offers accept_changes only where the checkpoint holds
+// the weights of the config's model. Both configs resolved, or both not. For world rank 0.
+Result<void> check_model(const OpenedCheckpoint& checkpoint, const Config& trained, const Config& config);
 
 // Whether the checkpoint holds the weights of the config's model, and no other model's, by names and shapes. A table of
 // positions may be shorter than the checkpoint's. Error (kUsage), naming the first that is too few or too many. For one

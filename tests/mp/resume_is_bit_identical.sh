@@ -146,6 +146,11 @@ has "run.steps: 13, now 14"
 lacks "lr.peak"
 train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 checkpoint.accept_changes=true run.steps=20 # beyond what can be
 has "model/"
+train 2 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 run.steps=20
+has "model.hidden: 32, now 64"
+lacks "accept_changes"
+train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 lr.decay_steps=30 run.steps=15
+has "warning: the learning rate jumps"
 
 echo "data of another order: refused, with what has changed and from which sample on; accepted where it is asked for"
 rm -rf whole
@@ -153,6 +158,8 @@ train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
 bottles | sed s/green/brown/ >other.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
 cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared anew from other text
+train 2 whole 4 parallel.tp=2 parallel.pp=2 data.global_batch=12
+has "does not divide the 32 samples that the run has consumed; set it to 8 or 16"
 train 2 whole 4 parallel.tp=2 parallel.pp=2
 has "whole/checkpoints/step_00000004: of 32 samples consumed, the order is another from sample 32 on"
 has "data.sources[0]: text with"

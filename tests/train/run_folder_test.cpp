@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "lib/checkpoint/weights.h"
 #include "lib/train/accept_checkpoint.h"
 #include "tests/io/temporary_folder.h"
 
@@ -73,6 +76,59 @@ TEST(AcceptCheckpoint, refuses_another_model_by_field_and_both_values) {
       "the/checkpoint was saved with another model:\n  model.rope_theta: 500000, now 10000\nset it back; or, where "
       "the change is meant, checkpoint.accept_changes to model.rope_theta");
   EXPECT_EQ(refusal(parse("model: {heads: 4}\ncheckpoint: {accept_changes: true}"), saved), "");
+}
+
+// A manifest with the tensors of the model.
+Manifest with_tensors(const Config& config) {
+  Manifest manifest;
+  manifest.info.texts = {{"config", to_yaml(config)}};
+  for (const ParamSpec& spec : model_parameters(config))
+    manifest.tensors.push_back({.name = weight_name(spec.name), .type = StoredType::kF32, .shape = spec.shape});
+  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
+            [](const TensorRecord& a, const TensorRecord& b) { return a.name < b.name; });
+  return manifest;
+}
+
+TEST(AcceptCheckpoint, offers_to_accept_changes_only_where_the_tensors_keep_their_shapes) {
+  const std::string model = "model: {layers: 2, hidden: 16, heads: 2, seq_len: 16, vocab: 257";
+  const Config saved = value_or_throw(resolve_config(parse(model + "}"), 1));
+  const Manifest manifest = with_tensors(saved);
+  const auto said = [&](const std::string& yaml) {
+    const auto accepted = accept_checkpoint(value_or_throw(resolve_config(parse(yaml), 1)), "the/checkpoint", manifest);
+    return accepted ? "" : accepted.error().message;
+  };
+  EXPECT_EQ(said(model + "}"), "");
+  EXPECT_NE(said(model + ", window: 4}").find("accept_changes to model.window"), std::string::npos);
+  for (const char* change : {", ffn_hidden: 32}", ", window: 4, ffn_hidden: 32}", ", activation: swiglu}"}) {
+    const std::string text = said(model + change);
+    EXPECT_EQ(text.find("accept_changes"), std::string::npos) << text;
+    EXPECT_NE(text.find("tensor model/"), std::string::npos) << text;
+    EXPECT_NE(text.find("set it back"), std::string::npos) << text;
+  }
+  EXPECT_NE(said("model: {layers: 2, hidden: 32, heads: 2, seq_len: 16, vocab: 257}").find("expected f32"),
+            std::string::npos);
+  EXPECT_NE(said("model: {layers: 3, hidden: 16, heads: 2, seq_len: 16, vocab: 257}").find("holds no tensor"),
+            std::string::npos);
+}
+
+TEST(RateWarning, names_both_rates_where_a_changed_schedule_makes_them_jump) {
+  const auto config = [](const std::string& yaml) { return value_or_throw(resolve_config(parse(yaml), 1)); };
+  const std::string finished = "run: {steps: 60}\nlr: {peak: 3e-3, warmup_steps: 10";
+  const Config before = config(finished + "}");
+  const Config longer = config("run: {steps: 120}\nlr: {peak: 3e-3, warmup_steps: 10}");
+  const std::string text = rate_warning(before, longer, 60);
+  EXPECT_NE(text.find("2.96e-06 in step 60, 0.00171 in step 61"), std::string::npos) << text;
+  EXPECT_NE(text.find("set lr.decay_steps=60;"), std::string::npos) << text;
+  EXPECT_NE(text.find("lr.rule=constant, lr.peak=2.96"), std::string::npos) << text;
+  // What it names works.
+  const Config held = config("run: {steps: 120}\nlr: {rule: constant, peak: 2.96e-06, warmup_steps: 0}");
+  EXPECT_EQ(rate_warning(before, held, 60), "");
+  EXPECT_EQ(rate_warning(before, config("run: {steps: 120}\nlr: {peak: 3e-3, warmup_steps: 10, decay_steps: 60}"), 60),
+            "");
+  EXPECT_EQ(rate_warning(before, before, 30), "");
+  EXPECT_EQ(rate_warning(before, longer, 2), "") << "the warm-up is the same";
+  EXPECT_NE(rate_warning(before, config("run: {steps: 60}\nlr: {peak: 1e-3, warmup_steps: 10}"), 30), "");
+  EXPECT_EQ(rate_warning(before, longer, 120), "") << "no step is left";
 }
 
 TEST(AcceptCheckpoint, refuses_what_it_cannot_compare) {
