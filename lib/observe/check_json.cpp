@@ -53,11 +53,12 @@ double bubble(const Config& config, const Mesh& mesh) {
 
 // All that the text says as WARNING.
 std::vector<std::string> warnings(const Config& config, const JobPlan& plan, const CheckpointEstimate& saves,
-                                  const Tokenizer* tokenizer) {
+                                  const Tokenizer* tokenizer, const Dataset* dataset) {
   std::vector<std::string> all = plan.warnings;
   if (plan.device.kind == DeviceKind::kCuda) all.push_back(dp_warning(config, dp_traffic(config)));
   all.push_back(checkpoint_warning(config, saves));
   if (tokenizer != nullptr) all.push_back(vocab_warning(config, tokenizer->vocab_size()));
+  if (dataset != nullptr) all.push_back(epochs_warning(config, dataset->order_fields()));
   std::erase(all, "");
   return all;
 }
@@ -97,7 +98,7 @@ std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer
       {"memory", memory(config, mesh)},
       {"checkpoint",
        {{"bytes", saves.bytes}, {"write_seconds", saves.write_seconds}, {"interval_seconds", saves.interval_seconds}}},
-      {"warnings", warnings(config, plan, saves, tokenizer)},
+      {"warnings", warnings(config, plan, saves, tokenizer, dataset)},
       {"data", nullptr}};
   if (tokenizer != nullptr && dataset != nullptr) object["data"] = data(config, *tokenizer, *dataset);
   return object.dump() + "\n";

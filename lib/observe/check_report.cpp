@@ -216,9 +216,10 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
                         sources[i].tokens, samples, order.num_samples(Split::kValidation, static_cast<int>(i)),
                         100 * share, run_samples * share / static_cast<double>(samples));
   }
-  return text + fmt::format("  {} {} {} samples, {} tokens\n", counted(config.run.steps, "step"),
-                            config.run.steps == 1 ? "takes" : "take", format_count(run_samples),
-                            format_count(run_samples * config.model.seq_len));
+  text += fmt::format("  {} {} {} samples, {} tokens\n", counted(config.run.steps, "step"),
+                      config.run.steps == 1 ? "takes" : "take", format_count(run_samples),
+                      format_count(run_samples * config.model.seq_len));
+  return text + warning_line(epochs_warning(config, dataset.order_fields()));
 }
 
 }  // namespace tri

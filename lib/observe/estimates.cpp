@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/base/format.h"
+#include "lib/data/order.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/optim/flat_layout.h"
@@ -83,6 +84,28 @@ std::string vocab_warning(const Config& config, int tokens) {
   return fmt::format(
       "model.vocab: {}, of which {} stand for nothing: data.tokenizer {} has {} tokens; set model.vocab to {}",
       config.model.vocab, config.model.vocab - tokens, config.data.tokenizer, tokens, tokens);
+}
+
+std::string epochs_warning(const Config& config, const OrderFields& order) {
+  constexpr double kManyEpochs = 10;
+  const SampleOrder samples(order);
+  double weights = 0, most = 0;
+  for (const OrderedSource& source : order.sources) weights += source.weight;
+  const double run_samples = static_cast<double>(config.run.steps) * config.data.global_batch;
+  size_t worst = 0;
+  for (size_t i = 0; i < order.sources.size(); ++i) {
+    const auto there =
+        static_cast<double>(std::max<int64_t>(1, samples.num_samples(Split::kTrain, static_cast<int>(i))));
+    const double epochs = run_samples * order.sources[i].weight / weights / there;
+    if (epochs > most) most = epochs, worst = i;
+  }
+  if (most <= kManyEpochs) return "";
+  const OrderedSource& source = order.sources[worst];
+  return fmt::format(
+      "run.steps: {} steps read each token of {} {} times over: the run takes {} tokens, {} has {}; lower run.steps or "
+      "add data",
+      config.run.steps, source.path, format_count(most), format_count(run_samples * config.model.seq_len), source.path,
+      format_count(static_cast<double>(source.tokens)));
 }
 
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {

@@ -8,6 +8,8 @@
 
 namespace tri {
 
+struct OrderFields;
+
 // Gradients and parameters of one step over dp, of a rank of the stage that has most of them. `config` resolved.
 struct DpTraffic {
   int64_t microbatch_bytes = 0;  // that a rank sends after each microbatch: zero 2 reduces each one's gradients
@@ -41,6 +43,8 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks);
 std::string dp_warning(const Config& config, const DpTraffic& traffic);
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate);
 std::string vocab_warning(const Config& config, int tokens);  // that the tokenizer has
+// A line when the run would read a source's samples many times over.
+std::string epochs_warning(const Config& config, const OrderFields& order);
 
 // For the log and `check`: nothing but the end of the run saves. "" where something does.
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint);

@@ -15,6 +15,7 @@
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/config/divisors.h"
 #include "lib/config/flat.h"
 #include "lib/engine/kept_gemm.h"
 #include "lib/fault/events.h"
@@ -94,6 +95,20 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   return lock;
 }
 
+// The sizes nearest to data.global_batch that divide what the run has consumed and fit its layout: "8 or 12".
+std::string batch_remedy(int64_t consumed, const Config& config) {
+  const int64_t asked = config.data.global_batch, least = int64_t{config.data.micro_batch} * config.parallel.dp;
+  int64_t below = 0, above = 0;
+  for (const int64_t size : divisors(consumed)) {
+    if (size % least != 0) continue;
+    if (size < asked) below = size;
+    if (size > asked && above == 0) above = size;
+  }
+  if (below == 0 && above == 0) return fmt::format("a divisor of it, with a smaller data.micro_batch or parallel.dp");
+  if (below == 0 || above == 0) return std::to_string(below + above);
+  return fmt::format("{} or {}", below, above);
+}
+
 // Whether the run may go on from a checkpoint: the model is the same, and so is the order of the samples.
 Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std::string& folder,
                       const Manifest& manifest) {
@@ -104,8 +119,8 @@ Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std
   const auto samples = numbers.find("samples");
   const int64_t consumed = samples == numbers.end() ? 0 : samples->second;
   if (consumed % config.data.global_batch != 0)
-    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
-                       config.data.global_batch, consumed);
+    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed; set it to {}",
+                       config.data.global_batch, consumed, batch_remedy(consumed, config));
   const auto order = texts.find(kDataOrder);
   return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
                      consumed);
@@ -288,8 +303,8 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                    .tuning_dir = config.run.dir});
   const ShownStreams shown(watchdog, trainer.runtime());
   log_run(config, mesh, inputs.order, arena);
-  if (const std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty() && mesh.world_rank == 0)
-    log_warn("{}", warning);
+  for (const std::string& warning : {no_checkpoints_warning(config.checkpoint), epochs_warning(config, inputs.order)})
+    if (!warning.empty()) log_warn_alike("{}", warning);
 
   Checkpointer checkpoints({.config = config,
                             .asked = planned.asked,

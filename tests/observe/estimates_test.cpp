@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lib/data/order.h"
 #include "lib/engine/job_plan.h"
 #include "lib/observe/check_report.h"
 #include "lib/simulate/goodput.h"
@@ -140,6 +141,24 @@ TEST(Estimates, check_says_when_nothing_or_too_little_or_too_much_is_saved) {
   EXPECT_FALSE(contains(says({"checkpoint.every_minutes=0", "checkpoint.every=100"}), "a crash loses all of it"));
   EXPECT_TRUE(contains(says({"checkpoint.every_minutes=5"}), "less than the writing of one takes"));
   EXPECT_TRUE(contains(says({"checkpoint.every_minutes=1000"}), "hint: checkpoint.every_minutes: 1000 loses"));
+}
+
+TEST(Estimates, many_epochs_are_warned_of_by_the_source_that_has_most) {
+  Config config;
+  config.run.steps = 1000;
+  config.data.global_batch = 8;
+  config.model.seq_len = 16;
+  const auto warning = [&](int64_t a, int64_t b, double weight) {
+    OrderFields order{.seq_len = 16, .sources = {{.path = "a", .tokens = a}}};
+    if (b > 0) order.sources.push_back({.path = "b", .weight = weight, .tokens = b});
+    return epochs_warning(config, order);
+  };
+  EXPECT_EQ(warning(16 * 8000 + 1, 0, 1), "");
+  EXPECT_EQ(warning(16 * 801 + 1, 0, 1), "");
+  EXPECT_TRUE(contains(warning(16 * 80 + 1, 0, 1), "1000 steps read each token of a 100 times over"))
+      << warning(1281, 0, 1);
+  EXPECT_EQ(warning(16 * 8000 + 1, 16 * 80 + 1, 0.1), "");
+  EXPECT_TRUE(contains(warning(16 * 8000 + 1, 16 * 8 + 1, 1), "each token of b 500 times"));
 }
 
 TEST(Estimates, on_the_cpu_no_time_is_given_for_traffic) {
