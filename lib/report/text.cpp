@@ -14,9 +14,10 @@
 namespace tri {
 namespace {
 
-constexpr int kLabel = 16;        // columns before a fact
-constexpr size_t kIncidents = 6;  // that are listed of one run
-constexpr size_t kDifferences = 8;
+constexpr int kLabel = 16;          // columns before a fact
+constexpr size_t kIncidents = 6;    // that are listed of one run
+constexpr size_t kDifferences = 8;  // of fields between several runs
+constexpr size_t kChanges = 6;      // of fields between the starts of one run
 
 using Lines = std::vector<std::string>;
 
@@ -102,14 +103,41 @@ void add_stragglers(Lines& lines, const RunData& run, int columns) {
   if (newest.size() > 3) add_fact(lines, "", fmt::format("and {} more", newest.size() - 3), columns);
 }
 
+// The rank of a field among those that differ; the lowest comes first. What decides what is trained comes before where
+// it runs, and what follows from other fields or names places comes last.
+int importance(std::string_view field) {
+  constexpr std::string_view kDerived[] = {"parallel.dp",
+                                           "parallel.tp_transfers",
+                                           "parallel.pp_transfers",
+                                           "parallel.dp_transfers",
+                                           "lr.decay_steps",
+                                           "model.attention",
+                                           "run.name",
+                                           "run.dir",
+                                           "checkpoint.dir"};
+  constexpr std::string_view kSections[] = {"lr.",       "optimizer.",  "data.",  "model.", "precision.", "run.steps",
+                                            "parallel.", "checkpoint.", "fault.", "run.",   "metrics.",   "cluster."};
+  const auto* const section = std::find_if(std::begin(kSections), std::end(kSections),
+                                           [&](std::string_view prefix) { return field.starts_with(prefix); });
+  const bool is_derived = std::find(std::begin(kDerived), std::end(kDerived), field) != std::end(kDerived);
+  return static_cast<int>(section - std::begin(kSections)) + (is_derived ? 100 : 0);
+}
+
+// The most important first; of equally important ones, those of the newest start.
 void add_changes(Lines& lines, const RunData& run, int columns) {
-  const size_t first = run.changes.size() > 4 ? run.changes.size() - 4 : 0;
-  for (size_t i = first; i < run.changes.size(); ++i) {
-    const ConfigChange& change = run.changes[i];
-    add_fact(lines, i == first ? "Config changes" : "",
+  std::vector<const ConfigChange*> sorted;
+  for (const ConfigChange& change : run.changes) sorted.push_back(&change);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const ConfigChange* a, const ConfigChange* b) {
+    return std::pair(importance(a->name), -a->start) < std::pair(importance(b->name), -b->start);
+  });
+  const size_t shown = std::min(sorted.size(), kChanges);
+  for (size_t i = 0; i < shown; ++i) {
+    const ConfigChange& change = *sorted[i];
+    add_fact(lines, i == 0 ? "Config changes" : "",
              fmt::format("start {}: {}: {} -> {}", change.start + 1, change.name, change.before, change.after),
              columns);
   }
+  if (shown < sorted.size()) add_fact(lines, "", fmt::format("and {} more", sorted.size() - shown), columns);
 }
 
 Lines one_run(const RunData& run, int columns) {
@@ -157,15 +185,21 @@ Lines several_runs(const std::vector<RunData>& runs, int columns) {
     for (std::string& line : curve_chart(losses_of(run.metrics), std::min(columns, 60), 3, ChartScale::kLogarithmic))
       lines.push_back(std::move(line));
   }
-  size_t listed = 0;
+  std::vector<std::string> names;
   for (const FlatField& field : runs.front().config) {
     const auto same = [&](const RunData& run) { return run.field(field.name) == field.value; };
-    if (std::all_of(runs.begin(), runs.end(), same) || field.name.starts_with("run.")) continue;
-    if (++listed > kDifferences) break;
-    std::string values;
-    for (const RunData& run : runs) values += (values.empty() ? "" : " | ") + run.field(field.name);
-    add_fact(lines, listed == 1 ? "Config differs" : "", field.name + ": " + values, columns);
+    if (!std::all_of(runs.begin(), runs.end(), same) && (field.name == "run.steps" || !field.name.starts_with("run.")))
+      names.push_back(field.name);
   }
+  std::stable_sort(names.begin(), names.end(),
+                   [](const std::string& a, const std::string& b) { return importance(a) < importance(b); });
+  const size_t shown = std::min(names.size(), kDifferences);
+  for (size_t i = 0; i < shown; ++i) {
+    std::string values;
+    for (const RunData& run : runs) values += (values.empty() ? "" : " | ") + run.field(names[i]);
+    add_fact(lines, i == 0 ? "Config differs" : "", names[i] + ": " + values, columns);
+  }
+  if (shown < names.size()) add_fact(lines, "", fmt::format("and {} more", names.size() - shown), columns);
   return lines;
 }
 

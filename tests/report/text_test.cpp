@@ -37,6 +37,40 @@ TEST(ReportText, says_in_forty_lines_what_the_page_says) {
   EXPECT_LE(lines_of(text).size(), 40u);
 }
 
+TEST(ReportText, of_many_changes_the_important_come_first_and_the_others_are_counted) {
+  RunData run{.dir = "/run", .name = "run"};
+  for (const char* name : {"checkpoint.every", "lr.decay_steps", "lr.peak", "parallel.dp", "parallel.pp",
+                           "parallel.pp_transfers", "parallel.tp", "parallel.tp_transfers", "run.dir", "run.steps"})
+    run.changes.push_back({.start = 1, .name = name, .before = "1", .after = "2"});
+  run.changes.push_back({.start = 2, .name = "lr.peak", .before = "2", .after = "3"});
+  const std::string text = report_text({run});
+  const auto newer = text.find("start 3: lr.peak: 2 -> 3"), older = text.find("start 2: lr.peak: 1 -> 2"),
+             steps = text.find("run.steps"), tp = text.find("parallel.tp:");
+  ASSERT_NE(newer, text.npos) << text;
+  ASSERT_NE(tp, text.npos) << text;
+  EXPECT_LT(newer, older);
+  EXPECT_LT(older, steps);
+  EXPECT_LT(steps, tp);
+  EXPECT_EQ(text.find("lr.decay_steps"), text.npos) << text;
+  EXPECT_NE(text.find("and 5 more"), text.npos) << text;
+
+  run.changes.resize(2);
+  EXPECT_EQ(report_text({run}).find("more"), std::string::npos);
+}
+
+TEST(ReportText, of_many_differences_between_runs_the_important_come_first) {
+  RunData a{.dir = "/a", .name = "a"}, b{.dir = "/b", .name = "b"};
+  for (int i = 0; i < 12; ++i) {
+    a.config.push_back({fmt::format("cluster.field{}", i), "1"});
+    b.config.push_back({fmt::format("cluster.field{}", i), "2"});
+  }
+  a.config.push_back({"lr.peak", "1e-3"});
+  b.config.push_back({"lr.peak", "2e-3"});
+  const std::string text = report_text({a, b});
+  EXPECT_NE(text.find("Config differs  lr.peak: 1e-3 | 2e-3"), text.npos) << text;
+  EXPECT_NE(text.find("and 5 more"), text.npos) << text;
+}
+
 TEST(ReportText, is_within_its_lines_and_columns_whatever_runs_say) {
   TemporaryFolder folder;
   for (const size_t count : {1u, 2u, 3u, 8u}) {
