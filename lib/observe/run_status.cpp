@@ -69,6 +69,7 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
     tokens += number(object, "tokens_per_s") * step_seconds;
   }
   if (seconds.empty()) return std::nullopt;
+  rate.num_steps = static_cast<int64_t>(seconds.size());
   rate.seconds_per_step = median(seconds);
   rate.tokens_per_s = tokens / static_cast<double>(seconds.size()) / rate.seconds_per_step;
   rate.age = std::max(0.0, now - time);
@@ -222,6 +223,21 @@ bool is_run(const std::string& run_dir) {
   return false;
 }
 
+// The log of the newest Slurm job in a run's folder, "slurm-17.log"; "": there is none.
+std::string newest_job_log(const std::string& run_dir) {
+  std::error_code absent;
+  std::string newest;
+  fs::file_time_type written = fs::file_time_type::min();
+  for (const auto& entry : fs::directory_iterator(run_dir, absent)) {
+    const std::string name = entry.path().filename().string();
+    const fs::file_time_type time = entry.last_write_time(absent);
+    if (!name.starts_with("slurm-") || !name.ends_with(".log") || absent || time < written) continue;
+    newest = name;
+    written = time;
+  }
+  return newest;
+}
+
 Result<std::string> canonical_run(const std::string& run_dir) {
   std::error_code problem;
   const fs::path path = fs::canonical(run_dir, problem);
@@ -244,8 +260,14 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   if (!path) return path.error();
   RunStatus status{.run_dir = path.value(), .host = host_name()};
   std::vector<RankRecord> boxes = boxes_of(status.run_dir);
-  if (boxes.empty() && !is_run(status.run_dir))
+  if (boxes.empty() && !is_run(status.run_dir)) {
+    if (const std::string log = newest_job_log(status.run_dir); !log.empty())
+      return usage_error(
+          "{}: no start of this run has come as far as to read its config: it has neither config.yaml nor log.txt; "
+          "what its job says is in {}/{}",
+          run_dir, run_dir, log);
     return usage_error("{}: not the folder of a run: it has neither config.yaml nor log.txt", run_dir);
+  }
 
   auto events = read_events(status.run_dir + "/events.jsonl");
   const std::vector<RunEvent> known = events ? std::move(events).value() : std::vector<RunEvent>();

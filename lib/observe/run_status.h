@@ -40,7 +40,8 @@ struct EnumNames<RunState> {
 // Of the newest steps in metrics.jsonl.
 struct RunRate {
   int64_t step = 0;             // the last that is complete
-  double seconds_per_step = 0;  // the median of the last steps
+  double seconds_per_step = 0;  // the median of the last `num_steps` steps
+  int64_t num_steps = 0;
   double tokens_per_s = 0;
   std::optional<double> loss;  // of the last step; none: not finite
   double age = 0;              // seconds since it was complete

@@ -41,6 +41,12 @@ std::string process_of(const RankRecord& rank) {
   return fmt::format("{} {}", rank.process, enum_name(rank.process_state));
 }
 
+// A rank without a GPU has no device other than itself.
+std::string doing_of(const RankRecord& rank) {
+  if (rank.host_state == HostState::kAwaitsDevice && rank.gpu.empty()) return "awaits its streams";
+  return std::string(enum_name(rank.host_state));
+}
+
 // Columns as wide as they must be; one that is empty below its head is left out.
 std::string table(const std::vector<Row>& rows) {
   std::vector<size_t> widths(rows[0].size(), 0);
@@ -65,8 +71,7 @@ std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::stri
   for (const RankRecord& r : ranks)
     rows.push_back({std::to_string(r.world_rank), fmt::format("pp{} dp{} tp{}", r.pp_rank, r.dp_rank, r.tp_rank),
                     r.host == host ? "" : r.host, r.gpu, std::string(enum_name(r.phase)), std::to_string(r.step),
-                    std::string(enum_name(r.host_state)), age(r.host_seconds), action_of(r), age(r.last_event_seconds),
-                    process_of(r)});
+                    doing_of(r), age(r.host_seconds), action_of(r), age(r.last_event_seconds), process_of(r)});
   return table(rows);
 }
 
@@ -78,9 +83,8 @@ std::string table_of_groups(const std::vector<RankRecord>& ranks) {
   };
   std::map<Row, Group> groups;
   for (const RankRecord& r : ranks) {
-    Group& group =
-        groups[{std::string(enum_name(r.phase)), std::to_string(r.step), std::string(enum_name(r.host_state)),
-                action_of(r), std::string(enum_name(r.process_state))}];
+    Group& group = groups[{std::string(enum_name(r.phase)), std::to_string(r.step), doing_of(r), action_of(r),
+                           std::string(enum_name(r.process_state))}];
     group.ranks.push_back(r.world_rank);
     group.oldest_event = std::max(group.oldest_event, r.last_event_seconds);
   }
@@ -113,7 +117,8 @@ std::string progress_of(const RunStatus& s) {
   std::string text = fmt::format("step {}{}", s.step, s.steps > 0 ? fmt::format(" of {}", s.steps) : "");
   if (!s.rate) return text + "\n";
   const RunRate& rate = *s.rate;
-  text += fmt::format(": {:.3g} steps/s, {} tok/s", 1 / rate.seconds_per_step, format_count(rate.tokens_per_s));
+  text += fmt::format(": {} a step, {:.3g} steps/s, {} tok/s (median of the last {})", age(rate.seconds_per_step),
+                      1 / rate.seconds_per_step, format_count(rate.tokens_per_s), counted(rate.num_steps, "step"));
   text += rate.loss ? fmt::format(", loss {:.4f}", *rate.loss) : ", loss not finite";
   const bool alive = s.state == RunState::kRuns;
   if (alive && s.steps > s.step)
@@ -163,7 +168,7 @@ std::string end_of(const RunStatus& s) {
     if (s.cause)
       text +=
           fmt::format("first cause, at {}: {}\n", moment(s.cause->number("began", s.cause->time)), describe(*s.cause));
-    else
+    else if (!s.end)
       text += "its ranks are gone without a word: killed from outside, or with their machine's memory full\n";
   }
   if (s.end)
@@ -171,7 +176,9 @@ std::string end_of(const RunStatus& s) {
                         s.end->text.empty() ? "" : ": " + s.end->text);
   if (s.state == RunState::kUnknown)
     text += fmt::format("no rank of it has a black box on this machine, {}: it is over, or runs elsewhere\n", s.host);
-  if (s.state != RunState::kRuns && !s.last_log_line.empty())
+  // The end's own text is often the last line of the log as well.
+  const bool said = s.end && !s.end->text.empty() && s.last_log_line.find(s.end->text) != std::string::npos;
+  if (s.state != RunState::kRuns && !s.last_log_line.empty() && !said)
     text += fmt::format("last line of log.txt: {}\n", s.last_log_line);
   if (!s.newest_dump.empty())
     text += fmt::format("newest dump: {} (trireme status {} --hang)\n", s.newest_dump, s.run_dir);
@@ -181,7 +188,7 @@ std::string end_of(const RunStatus& s) {
 // How to see the ranks that this machine has no boxes of.
 std::string elsewhere(const RunStatus& s) {
   const int missing = s.world_size - static_cast<int>(s.ranks.size());
-  if (missing <= 0 || s.state == RunState::kEnded) return "";
+  if (missing <= 0 || s.end || s.state == RunState::kEnded) return "";
   const std::string ask =
       s.job.empty() ? fmt::format("ask there: trireme status {}", s.run_dir)
                     : fmt::format("ask them all: srun --overlap --jobid={} --ntasks-per-node=1 trireme status {}",

@@ -150,7 +150,9 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
 
   const std::string text = status_text(now);
   expect_has(text, "runs/mine: runs\n");
-  expect_has(text, "step 12 of 20: 5 steps/s, 1.50k tok/s, loss 2.2500, ETA 1.6 s");
+  expect_has(
+      text,
+      "step 12 of 20: 200 ms a step, 5 steps/s, 1.50k tok/s (median of the last 3 steps), loss 2.2500, ETA 1.6 s");
   expect_has(text, "slowest rank: 2, 150 ms for its last step, 1.50 x the median");
   expect_has(text, "forward of microbatch 3, chunk 1");
   expect_has(text, "awaits its device");
@@ -289,6 +291,32 @@ TEST_F(RunStatusTest, events_tell_the_end) {
   EXPECT_EQ(status().state, RunState::kFailed);
 }
 
+// A full disk: the ranks were left no time to remove their boxes, but the run has said why it ended.
+TEST_F(RunStatusTest, a_run_that_ended_with_a_reason_is_not_gone_without_a_word) {
+  book(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{2}}, {"step", int64_t{0}}, {"steps", int64_t{9}}});
+  book(0).append(RunEventKind::kEnd, "no space left", {{"code", int64_t{3}}});
+  write_all(run_dir_ + "/log.txt", "first\nerror: no space left\n");
+  for (const bool boxes : {false, true}) {
+    if (boxes) start_rank(0, 2, [](BlackBox&) {});
+    const RunStatus now = status();
+    EXPECT_EQ(now.state, RunState::kFailed);
+    const std::string text = status_text(now);
+    expect_has(text, "with status 3: no space left");
+    for (const char* wrong : {"without a word", "other machines", "last line of log.txt"})
+      EXPECT_EQ(text.find(wrong), text.npos) << text;
+  }
+}
+
+TEST_F(RunStatusTest, a_job_that_never_read_its_config_is_looked_up_in_its_log) {
+  const std::string fresh = folder_ / "fresh";
+  fs::create_directory(fresh);
+  write_all(fresh + "/slurm-17.log", "site.sh: exit 1\n");
+  const auto refused = read_run_status(fresh);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+  expect_has(refused.error().message, fresh + "/slurm-17.log");
+}
+
 TEST_F(RunStatusTest, files_alone_tell_what_they_know) {
   write_all(run_dir_ + "/metrics.jsonl",
             "{\"step\":7,\"step_ms\":100,\"tokens_per_s\":1000,\"loss\":null,\"time\":2}\n");
@@ -297,7 +325,7 @@ TEST_F(RunStatusTest, files_alone_tell_what_they_know) {
   EXPECT_EQ(now.state, RunState::kUnknown);
   EXPECT_EQ(now.step, 7);
   const std::string text = status_text(now);
-  expect_has(text, "step 7: 10 steps/s, 1.00k tok/s, loss not finite");
+  expect_has(text, "step 7: 100 ms a step, 10 steps/s, 1.00k tok/s (median of the last 1 step), loss not finite");
   expect_has(text, "last line of log.txt: last words");
   expect_has(text, "no rank of it has a black box on this machine");
 }
