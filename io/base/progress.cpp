@@ -46,7 +46,9 @@ void ProgressBar::print(bool final) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   const double share = std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const double rate = static_cast<double>(done_) / std::max(seconds, 1e-9);
-  std::string line = fmt::format("{} {:3.0f} %  {:.1f} M{}/s", what_, 100 * share, rate / 1e6, unit_);
+  const double scale = rate < 1e3 ? 1 : rate < 1e6 ? 1e3 : 1e6;
+  const char* prefix = rate < 1e3 ? "" : rate < 1e6 ? "k" : "M";
+  std::string line = fmt::format("{} {:3.0f} %  {:.1f} {}{}/s", what_, 100 * share, rate / scale, prefix, unit_);
   if (terminal_) {
     constexpr int kWidth = 30;
     const auto filled = static_cast<size_t>(kWidth * share);

@@ -115,7 +115,7 @@ Error no_index(const std::string& prefix, Error error) {
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx"))
     error.message += fmt::format("; name the pair without its ends: {}", prefix.substr(0, prefix.size() - 4));
   else
-    error.message += "; `trireme data prepare` makes token files";
+    error.message += fmt::format("; `trireme data prepare --output {} TEXT...` makes it", prefix);
   return error;
 }
 

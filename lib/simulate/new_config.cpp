@@ -126,6 +126,20 @@ std::string write_out(const Config& config) {
 
 }  // namespace
 
+std::string ffn_hidden_remark(const NewConfig& options) {
+  const auto config = preset_config(options);
+  if (!config || names_field(options.overrides, "model.ffn_hidden")) return "";
+  NewConfig plain = options;
+  plain.overrides.clear();
+  const auto preset = preset_config(plain);
+  const ModelConfig &changed = config.value().model, &original = preset.value().model;
+  if (changed.hidden == original.hidden || changed.ffn_hidden == 0) return "";
+  return fmt::format(
+      "model.ffn_hidden: {} is still that of the preset, whose model.hidden is {}; --set model.ffn_hidden=0 derives it "
+      "from model.hidden {}",
+      changed.ffn_hidden, original.hidden, changed.hidden);
+}
+
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster) {
   if (options.ranks < 1) return usage_error("--gpus {}: at least one is needed", options.ranks);
   if (options.ranks > kMostRanks) return usage_error("--gpus {}: more than {}", options.ranks, kMostRanks);
@@ -134,12 +148,13 @@ Result<std::string> new_config(const NewConfig& options, const Cluster& cluster)
   auto layout = choose_layout(preset.value(), options, cluster);
   if (!layout) return layout.error();
   if (const auto resolved = resolve_config(layout.value().config, options.ranks); !resolved) return resolved.error();
+  const std::string remark = ffn_hidden_remark(options);
   std::string text =
       comment("", fmt::format(
                       "From the preset {}, for {}{}.", options.model, layout.value().said,
                       preset.value().model.vocab == options.data_vocab ? "; model.vocab is that of the data" : "")) +
       comment("", "Fields that are not here have their defaults: trireme check --fields.") +
-      write_out(layout.value().config);
+      (remark.empty() ? "" : comment("", remark)) + write_out(layout.value().config);
   // Names and paths are as they were given: the new config has to be one that `check` reads.
   if (const auto read = parse_config(text, "the new config", {}); !read) return read.error();
   return text;

@@ -28,4 +28,8 @@ struct NewConfig {
 // tokenizer's. Error (kUsage): no such preset, a mistake in the overrides, no layout fits.
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster);
 
+// A line when the overrides change model.hidden and leave the preset's own feed-forward width; it is a comment of the
+// new config as well. "" when there is nothing to say, or no such preset.
+std::string ffn_hidden_remark(const NewConfig& options);
+
 }  // namespace tri

@@ -94,6 +94,23 @@ TEST(NewConfig, carries_over_what_the_cluster_file_says_of_machines) {
   EXPECT_EQ(made({}, little).ranks_per_node, 4);
 }
 
+TEST(NewConfig, says_that_another_width_keeps_the_preset_s_feed_forward_width) {
+  const auto remark = [](const std::vector<std::string>& overrides) {
+    return ffn_hidden_remark({.model = "llama_1b", .ranks = 1, .overrides = overrides});
+  };
+  const std::string text = remark({"model.hidden=64", "model.heads=4", "model.kv_heads=4"});
+  EXPECT_NE(text.find("model.ffn_hidden: 8192 is still that of the preset"), std::string::npos) << text;
+  EXPECT_EQ(remark({}), "");
+  EXPECT_EQ(remark({"lr.peak=1e-3"}), "");
+  EXPECT_EQ(remark({"model.hidden=64", "model.ffn_hidden=0"}), "");
+  EXPECT_EQ(ffn_hidden_remark({.model = "gpt2_124m", .overrides = {"model.hidden=96"}}), "")
+      << "it follows hidden there";
+  const NewConfig options{
+      .model = "llama_1b", .ranks = 8, .overrides = {"model.hidden=1024", "model.heads=8", "model.kv_heads=8"}};
+  std::string made = value_or_throw(new_config(options, h100()));
+  EXPECT_NE(made.find("# model.ffn_hidden: 8192 is still"), std::string::npos) << made;
+}
+
 TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
   const auto error = [](NewConfig options) {
     const auto text = new_config(options, h100());
