@@ -237,7 +237,7 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
   const auto summary = huggingface::import_model(options);
   if (!summary) return summary.error();
   const huggingface::ImportSummary& s = summary.value();
-  if (!s.head.empty()) fmt::print(stderr, "warning: {}: {}\n", options.folder, s.head);
+  if (!s.head.empty()) print_err("warning: {}: {}\n", options.folder, s.head);
   if (json) {
     const Json object = {{"checkpoint", s.checkpoint}, {"config", s.config}, {"architecture", s.architecture},
                          {"tensors", s.tensors},       {"bytes", s.bytes},   {"tokenizer", s.tokenizer}};

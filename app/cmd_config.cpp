@@ -78,7 +78,7 @@ Result<void> make_new(NewOptions& options) {
   const auto text = new_config(options.config, cluster.value());
   if (!text) return text.error();
   if (const std::string remark = ffn_hidden_remark(options.config); !remark.empty())
-    fmt::print(stderr, "note: {}\n", remark);
+    print_err("note: {}\n", remark);
   if (!options.output.empty()) return write_new(options, text.value());
   print_out("{}", text.value());
   return {};
