@@ -10,6 +10,7 @@
 
 #include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
+#include "kernels/core/gpu_peak.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/driver.h"
@@ -140,8 +141,9 @@ class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
     TRI_CUDA(cudaSetDevice(ordinal));
-    major_ = attribute(cudaDevAttrComputeCapabilityMajor, ordinal);
-    minor_ = attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
+    cudaDeviceProp properties;
+    TRI_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+    name_ = properties.name;
     context_ = std::make_unique<cuda::Context>(cuda::gpu_properties(ordinal));
   }
   ~CudaDevice() override {
@@ -152,10 +154,7 @@ class CudaDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   void use_on_this_thread() override { TRI_CUDA(cudaSetDevice(ordinal_)); }
   std::optional<double> peak_tflops(Dtype dtype) const override {
-    // H100 and H200 SXM, A100: dense, without sparsity; fp32 outside the tensor cores.
-    if (major_ == 9) return is_fp8(dtype) ? 1979.0 : dtype == Dtype::kBF16 ? 989.0 : 67.0;
-    if (major_ == 8 && minor_ == 0) return dtype == Dtype::kBF16 ? 312.0 : 19.5;
-    return std::nullopt;
+    return gpu_peak_tflops(name_, context_->properties().num_multiprocessors, dtype);
   }
   std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override {
     return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_);
@@ -251,7 +250,7 @@ class CudaDevice final : public Device {
   }
 
   const int ordinal_;
-  int major_ = 0, minor_ = 0;  // compute capability
+  std::string name_;  // of the product
   std::unique_ptr<cuda::Context> context_;
   std::unique_ptr<cuda::LoadReader> load_;  // from the first gpu_load() on
 };
