@@ -86,13 +86,14 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   const bool slow = flash && (all_blocks || sequence_leaves_cudnn_idle(s, gpu) || hopper_leads(pass, s, gpu));
   if (kernel == AttentionKernel::kAuto && cudnn && !slow) return AttentionPath::kCudnn;
   if (flash) return AttentionPath::kFlash;
-  // The scores of a query lie in shared memory; backward the scores' gradients beside them.
-  const int64_t token_bytes = pass == Pass::kForward ? 4 : 8;
-  if (s.seq_len * token_bytes + kScalarStaticBytes > gpu.max_shared_bytes)
+  // Shared memory holds the scores of a query, and in a backward pass their gradients too: a float a token each.
+  const int64_t most_forward = (gpu.max_shared_bytes - kScalarStaticBytes) / 4, most_backward = most_forward / 2;
+  if (s.seq_len > (pass == Pass::kForward ? most_forward : most_backward))
     return usage_error(
-        "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which take at most {} "
-        "tokens on this GPU; use precision.compute: bf16 and a head size (model.hidden / model.heads) of 64, 96 or 128",
-        s.seq_len, enum_name(s.dtype), s.head_size, (gpu.max_shared_bytes - kScalarStaticBytes) / 8);
+        "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which on this GPU take at "
+        "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a head size "
+        "(model.hidden / model.heads) of 64, 96 or 128",
+        s.seq_len, enum_name(s.dtype), s.head_size, most_backward, most_forward);
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
         "model.heads: a head size of {} is beyond the {} that attention on a GPU takes; raise model.heads", s.head_size,

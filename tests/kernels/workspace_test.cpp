@@ -110,8 +110,11 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
   // Backward, two floats a token lie in shared memory: T 28,928 on an H200, 20,736 on an A100.
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kF32, 28928, 1, 64)), AttentionPath::kScalar);
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kF32, 20736, 1, 64), kA100), AttentionPath::kScalar);
-  refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 28929, 1, 64), kH200, "at most 28928 tokens");
-  refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 20737, 1, 64), kA100, "at most 20736 tokens");
+  const std::string h200 = "at most 28928 tokens in a backward pass and 57856 in a forward pass";
+  refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 28929, 1, 64), kH200, h200);
+  refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 20737, 1, 64), kA100, "at most 20736 tokens in a backward pass");
+  EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 57856, 1, 64)), AttentionPath::kScalar);
+  refused(kAuto, Pass::kForward, shape(Dtype::kF32, 57857, 1, 64), kH200, h200);
   refused(kAuto, Pass::kBackward, shape(Dtype::kBF16, 32768, 4, 136), kH200, "model.seq_len: 32768");
   EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 40000, 1, 64)), AttentionPath::kScalar);  // evaluation alone
   refused(kAuto, Pass::kForward, shape(Dtype::kF32, 128, 1, 1025), kH200, "head size of 1025");
