@@ -22,12 +22,12 @@ enum class BlockStep {
   // GEMMs: outputs, gradients of inputs, gradients of weights.
   kQkvForward,
   kProjForward,
-  kFc1Forward,  // GeLU is its epilogue
+  kFc1Forward,  // GeLU is its epilogue, except with FP8
   kFc2Forward,
   kQkvInput,
   kProjInput,
   kFc1Input,
-  kFc2Input,           // the gradient of GeLU is its epilogue
+  kFc2Input,           // the gradient of GeLU is its epilogue, except with FP8
   kDeferredQkvWeight,  // of the layer above
   kProjWeight,
   kFc1Weight,
@@ -35,9 +35,9 @@ enum class BlockStep {
   // Everything else.
   kDeferQkvWeight,  // to the layer below; the lowest layer of a stage enqueues it at once
   kAttentionForward,
-  kActivationForward,  // SwiGLU alone
+  kActivationForward,  // SwiGLU; GeLU only where fc1 multiplies FP8, whose GEMM has no such epilogue
   kAttentionBackward,
-  kActivationBackward,  // SwiGLU alone
+  kActivationBackward,  // as kActivationForward
   kRecompute,           // what backward reads and forward did not keep
   kRecomputeNorm1,      // in memory that it shares with norm2
 };
