@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kPieceElements = 64 * 1024;           // of a reduction: bounds the scratch memory
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
+constexpr int64_t kMaxMessageElements = kMaxMessageBytes / static_cast<int64_t>(sizeof(float));
 constexpr int kTag = 1;
 
 template <class T>
@@ -59,18 +60,19 @@ class MpiGroup final : public CommGroup {
       float* data = inout.as<float>();
       const int64_t count = inout.numel();
       const int64_t block = count / size();
-      // Large sums: reduce local blocks, then gather them. The rest, and small tensors, in one call of MPI's.
+      // Large sums: reduce local blocks, then gather them. The rest, and small tensors, by MPI itself.
       const bool split = op == ReduceOp::kSum && block >= 1024;
       if (split) {
         reduce_blocks<float>(data + rank() * block, data, block);
         exchange_blocks(reinterpret_cast<char*>(data), block * static_cast<int64_t>(sizeof(float)));
       }
-      const int64_t first = split ? block * size() : 0;
-      if (first == count) return;
-      MPI_Request request;
-      TRI_MPI(MPI_Iallreduce(MPI_IN_PLACE, data + first, static_cast<int>(count - first), MPI_FLOAT,
-                             op == ReduceOp::kSum ? MPI_SUM : MPI_MAX, comm_, &request));
-      wait_all({request});
+      for (int64_t first = split ? block * size() : 0; first < count; first += kMaxMessageElements) {
+        MPI_Request request;
+        TRI_MPI(MPI_Iallreduce(MPI_IN_PLACE, data + first,
+                               static_cast<int>(std::min(kMaxMessageElements, count - first)), MPI_FLOAT,
+                               op == ReduceOp::kSum ? MPI_SUM : MPI_MAX, comm_, &request));
+        wait_all({request});
+      }
     });
   }
   void do_broadcast(Tensor inout, int root, Stream& stream) override {
