@@ -6,7 +6,6 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -46,6 +45,14 @@ bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
     algorithm.data[i] = std::strtoull(text.substr(16 * i, 16).c_str(), nullptr, 16);
   return true;
 }
+
+struct TimedEvent {
+  TimedEvent() { TRI_CUDA(cudaEventCreate(&event)); }
+  ~TimedEvent() { cudaEventDestroy(event); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+  cudaEvent_t event = nullptr;
+};
 
 PlannedGemm planned(const AnyGemm& any) {
   return std::visit([](const auto& gemm) { return PlannedGemm(gemm); }, any);
@@ -117,23 +124,23 @@ struct GemmEngine::State {
     if (!g.dbias.empty() && !fused_dbias && !dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.out}, stream);
   }
 
-  // Microseconds of a call, over `calls` back to back; infinite when the algorithm refuses to run.
+  // Microseconds of a call, over `calls` back to back; infinite if cuBLASLt refuses to run the algorithm that it
+  // proposed. Throws Fatal if the device has failed.
   double time(Entry& entry, const PlannedGemm& g, const Choice& choice, int calls, CudaStream& stream) {
-    std::array<cudaEvent_t, 2> events{};
-    for (cudaEvent_t& event : events) TRI_CUDA(cudaEventCreate(&event));
-    double microseconds = INFINITY;
+    const TimedEvent begin, end;
+    TRI_CUDA(cudaEventRecord(begin.event, stream));
     try {
-      TRI_CUDA(cudaEventRecord(events[0], stream));
       for (int call = 0; call < calls; ++call) run(entry, g, choice, stream);
-      TRI_CUDA(cudaEventRecord(events[1], stream));
-      TRI_CUDA(cudaEventSynchronize(events[1]));
-      float milliseconds = 0;
-      TRI_CUDA(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
-      microseconds = 1e3 * milliseconds / calls;
-    } catch (const Fatal&) {  // cuBLASLt proposes, but will not run
+    } catch (const AlgorithmRefused&) {
+      cudaGetLastError();                       // what the refused launch may have left
+      TRI_CUDA(cudaStreamSynchronize(stream));  // a failed device makes cuBLASLt refuse everything
+      return INFINITY;
     }
-    for (cudaEvent_t event : events) cudaEventDestroy(event);
-    return microseconds;
+    TRI_CUDA(cudaEventRecord(end.event, stream));
+    TRI_CUDA(cudaEventSynchronize(end.event));
+    float milliseconds = 0;
+    TRI_CUDA(cudaEventElapsedTime(&milliseconds, begin.event, end.event));
+    return 1e3 * milliseconds / calls;
   }
 
   // The first heuristic, then what cuBLASLt proposes in every form, with the microseconds of a call by itself.
@@ -238,8 +245,9 @@ void GemmEngine::import_choices(const std::string& text) {
     if (!ours || !(words >> key >> form >> algorithm >> choice.microseconds >> choice.first_microseconds) ||
         !from_text(algorithm, choice.algorithm))
       continue;
-    for (const GemmForm known : kGemmForms)
-      if (form == name_of(known)) choice.form = known;
+    const std::optional<GemmForm> known = form_of_name(form);
+    if (!known) continue;  // of another version
+    choice.form = *known;
     state_->imported.insert_or_assign(key, choice);
   }
   // Every rank goes by the same text: what was chosen here gives way to it.

@@ -63,6 +63,15 @@ const char* name_of(GemmForm form) {
   return kNames[static_cast<int>(form)];
 }
 
+std::optional<GemmForm> form_of_name(std::string_view name) {
+  for (const GemmForm form : kGemmForms)
+    if (name == name_of(form)) return form;
+  return std::nullopt;
+}
+
+AlgorithmRefused::AlgorithmRefused(cublasStatus_t status)
+    : Fatal(ExitCode::kDevice, fmt::format("cublasLtMatmul: {}", cublasLtGetStatusString(status))) {}
+
 void check_blas(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
     throw Fatal(ExitCode::kDevice, fmt::format("{}: {}", what, cublasLtGetStatusString(status)));
@@ -148,9 +157,14 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlan::algorithms(cublasLtHandle_t handle, 
     prefer(attribute, static_cast<uint32_t>(alignment));
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
-  // "Not supported" is an answer here.
-  cublasLtMatmulAlgoGetHeuristic(handle, operation_, a_, b_, out_, out_, preference, most, results.data(), &found);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, operation_, a_, b_, out_, out_, preference, most, results.data(), &found);
   cublasLtMatmulPreferenceDestroy(preference);
+  // Answers, unlike a library that is out of memory or a device that has failed.
+  const bool unsupported = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+                           status == CUBLAS_STATUS_ARCH_MISMATCH;
+  if (unsupported) return {};
+  check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < found; ++i) {
     const auto& result = results[static_cast<size_t>(i)];
@@ -176,9 +190,10 @@ void GemmPlan::run(cublasLtHandle_t handle, const PlannedGemm& g, const cublasLt
   if (form_ == GemmForm::kFused && !g.dbias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
   const float alpha = 1.0f, beta = g.beta;
   void* out = g.epilogue == Epilogue::kGelu && form_ == GemmForm::kPlain ? g.pre.data : g.out.data;
-  TRI_CUBLAS(cublasLtMatmul(handle, operation_, &alpha, g.b.data, a_, g.a.data, b_, &beta, out, out_, out, out_,
-                            &algorithm, workspace(stream, Scratch::kGemm, kGemmWorkspaceBytes), kGemmWorkspaceBytes,
-                            stream));
+  const cublasStatus_t status =
+      cublasLtMatmul(handle, operation_, &alpha, g.b.data, a_, g.a.data, b_, &beta, out, out_, out, out_, &algorithm,
+                     workspace(stream, Scratch::kGemm, kGemmWorkspaceBytes), kGemmWorkspaceBytes, stream);
+  if (status != CUBLAS_STATUS_SUCCESS) throw AlgorithmRefused(status);
 }
 
 }  // namespace tri::cuda

@@ -8,7 +8,9 @@
 
 #include <compare>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/stream.h"
@@ -18,6 +20,12 @@ namespace tri::cuda {
 
 void check_blas(cublasStatus_t status, const char* what);
 #define TRI_CUBLAS(call) ::tri::cuda::check_blas((call), #call)
+
+// cuBLASLt did not run an algorithm that it had proposed; nothing was enqueued.
+class AlgorithmRefused : public Fatal {
+ public:
+  explicit AlgorithmRefused(cublasStatus_t status);
+};
 
 // A GEMM of either kind. FP8 operands come with what undoes their scales, read from device memory: (1) f32 each.
 struct PlannedGemm : Gemm {
@@ -55,6 +63,7 @@ inline constexpr GemmForm kGemmForms[] = {GemmForm::kPlain, GemmForm::kEpilogue,
 // Those that differ and that `g` allows, the one first that runs where nothing was searched.
 std::vector<GemmForm> forms_of(const PlannedGemm& g);
 const char* name_of(GemmForm form);
+std::optional<GemmForm> form_of_name(std::string_view name);
 
 class GemmPlan {
  public:
@@ -63,11 +72,12 @@ class GemmPlan {
   GemmPlan(const GemmPlan&) = delete;
   GemmPlan& operator=(const GemmPlan&) = delete;
 
-  // cuBLASLt's proposals, best guess first, of those that add in fp32; none when it cannot do this form.
+  // Returns cuBLASLt's proposals that add in fp32, best guess first; none if it does not support this form. Throws
+  // Fatal if cuBLASLt itself fails.
   std::vector<cublasLtMatmulAlgo_t> algorithms(cublasLtHandle_t handle, int most, int alignment) const;
   // Whether `algorithm`, chosen by an earlier run, does this GEMM, and adds in fp32.
   bool takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
-  // dbias, which cuBLASLt overwrites, goes to `dbias` (M) f32.
+  // dbias, which cuBLASLt overwrites, goes to `dbias` (M) f32. Throws AlgorithmRefused if cuBLASLt does not run it.
   void run(cublasLtHandle_t handle, const PlannedGemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
            CudaStream& stream);
 

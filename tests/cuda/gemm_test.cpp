@@ -151,6 +151,48 @@ TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
   EXPECT_EQ(difference(d_out.values(out), expected.values(), elements(kBf16Tolerance)), "");
 }
 
+// Choices of a version that knows other forms are searched again, not run in another form.
+TEST(CudaGemm, a_kept_choice_of_an_unknown_form_is_not_taken) {
+  TRI_NEEDS_GPU();
+  const Buffer a(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")), out(Dtype::kBF16, {64, 64});
+  const DeviceBuffer d_a(a), d_out(out);
+  const AnyGemm g = Gemm{.out = d_out, .a = d_a, .b = d_a};
+  const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
+  const auto stream = device->make_stream("test");
+  device->gemm_search()->search({&g, 1}, *stream);
+  const std::string known = device->gemm_search()->export_choices();
+  const size_t form = known.find(" plain ");
+  ASSERT_NE(form, std::string::npos) << known;
+  std::string unknown = known;
+  unknown.replace(form, 7, " folded ");
+  for (const auto& [choices, without] : {std::pair{known, 0u}, {unknown, 1u}}) {
+    const auto other = value_or_throw(open_device(DeviceKind::kCuda, 0));
+    other->gemm_search()->import_choices(choices);
+    EXPECT_EQ(other->gemm_search()->without_choice({&g, 1}).size(), without) << choices;
+  }
+}
+
+// A device that has failed ends the search at the GEMM that was timed; it is no algorithm that cuBLASLt refuses.
+TEST(CudaGemmDeathTest, a_failed_device_ends_the_search) {
+  TRI_NEEDS_GPU();
+  testing::FLAGS_gtest_death_test_style = "threadsafe";  // in a process of its own, whose device is lost
+  const auto search = [] {
+    const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
+    const auto stream = device->make_stream("test");
+    const DeviceBuffer a(Buffer(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")));
+    const Tensor nowhere(reinterpret_cast<void*>(uintptr_t{1} << 40), Dtype::kBF16, {64, 64});
+    const AnyGemm g = Gemm{.out = nowhere, .a = a, .b = a};
+    try {
+      device->gemm_search()->search({&g, 1}, *stream);
+    } catch (const Fatal& problem) {
+      std::fprintf(stderr, "thrown: %s\n", problem.what());
+      std::_Exit(7);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(search(), testing::ExitedWithCode(7), "thrown: (cudaEvent|cudaStreamSynchronize\\(stream\\))");
+}
+
 TEST(CudaGemm, devices_share_neither_choices_nor_scratch) {
   TRI_NEEDS_GPU();
   const Buffer a(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")), out(Dtype::kBF16, {64, 64});
