@@ -21,7 +21,7 @@ void check_targets(const char* op, const Fp8Cast& c, int64_t rows, int64_t colum
   require_optional(op, "out_t", c.out_t, c.format(), {columns, rows});
   require_tensor(op, "scale", c.scale, Dtype::kF32, {1});
   require_optional(op, "amax", c.amax, Dtype::kF32, {1});
-  require_optional(op, "counts", c.counts, Dtype::kI32, {kNumFp8Counts});
+  require_optional(op, "counts", c.counts, Dtype::kI64, {kNumFp8Counts});
   require_optional(op, "dbias", c.dbias, Dtype::kF32, {columns});
 }
 
@@ -43,7 +43,7 @@ void check(const char* op, const Fp8SliceCodes& c, int64_t n) {
   require_tensor(op, "slot", c.slot, Dtype::kI32, {c.slot.numel()});
   require_tensor(op, "scale", c.scale, Dtype::kF32, {slots});
   require_tensor(op, "amax", c.amax, Dtype::kF32, {slots});
-  require_tensor(op, "counts", c.counts, Dtype::kI32, {slots, kNumFp8Counts});
+  require_tensor(op, "counts", c.counts, Dtype::kI64, {slots, kNumFp8Counts});
 }
 
 void check(const Fp8CastSlice& c) {
@@ -97,7 +97,7 @@ void check(const Fp8Scales& s) {
 }
 
 void check(const Fp8CountsToFloat& c) {
-  require_tensor("fp8_counts_to_float", "counts", c.counts, Dtype::kI32, {c.counts.numel()});
+  require_tensor("fp8_counts_to_float", "counts", c.counts, Dtype::kI64, {c.counts.numel()});
   require_tensor("fp8_counts_to_float", "out", c.out, Dtype::kF32, {c.counts.numel()});
 }
 

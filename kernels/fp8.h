@@ -17,7 +17,7 @@ struct Fp8Amax {
 };
 void check(const Fp8Amax&);
 
-// What a cast counts, modulo 2^32.
+// What a cast counts. 64 bits: a rank's casts of one step can be more than 2^32 elements.
 enum class Fp8Count { kElements, kSaturated, kUnderflowed };
 inline constexpr int kNumFp8Counts = 3;
 
@@ -29,7 +29,7 @@ struct Fp8Cast {
   Tensor inp;    // (R, C) f32|bf16
   Tensor scale;  // (1) f32
   Tensor amax;   // (1) f32, optional: as in Fp8Amax
-  // (kNumFp8Counts) i32, optional, added to: elements; finite ones beyond the range; those that are not zero and whose
+  // (kNumFp8Counts) i64, optional, added to: elements; finite ones beyond the range; those that are not zero and whose
   // values are.
   Tensor counts;
   Tensor dbias;  // (C) f32, optional, added to in a fixed order: sums of inp over its rows
@@ -44,7 +44,7 @@ struct Fp8SliceCodes {
   Tensor slot;    // (S) i32: of each tensor, its place in what follows; tensors of other slices may have none, -1
   Tensor scale;   // (slots) f32
   Tensor amax;    // (slots) f32: as in Fp8Amax
-  Tensor counts;  // (slots, kNumFp8Counts) i32: as in Fp8Cast
+  Tensor counts;  // (slots, kNumFp8Counts) i64: as in Fp8Cast
 };
 void check(const char* op, const Fp8SliceCodes& codes, int64_t n);
 
@@ -115,7 +115,7 @@ void check(const Fp8Scales&);
 // out = counts, as numbers that can be summed over ranks.
 struct Fp8CountsToFloat {
   Tensor out;     // (n) f32
-  Tensor counts;  // (n) i32, modulo 2^32
+  Tensor counts;  // (n) i64
 };
 void check(const Fp8CountsToFloat&);
 

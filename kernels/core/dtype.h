@@ -10,19 +10,21 @@
 
 namespace tri {
 
-enum class Dtype { kF32, kBF16, kI32, kE4M3, kE5M2 };
+enum class Dtype { kF32, kBF16, kI32, kI64, kE4M3, kE5M2 };
 
 template <>
 struct EnumNames<Dtype> {
-  static constexpr std::array table{std::pair{Dtype::kF32, std::string_view("fp32")},
-                                    std::pair{Dtype::kBF16, std::string_view("bf16")},
-                                    std::pair{Dtype::kI32, std::string_view("int32")},
-                                    std::pair{Dtype::kE4M3, std::string_view("e4m3")},
-                                    std::pair{Dtype::kE5M2, std::string_view("e5m2")}};
+  static constexpr std::array table{
+      std::pair{Dtype::kF32, std::string_view("fp32")},  std::pair{Dtype::kBF16, std::string_view("bf16")},
+      std::pair{Dtype::kI32, std::string_view("int32")}, std::pair{Dtype::kI64, std::string_view("int64")},
+      std::pair{Dtype::kE4M3, std::string_view("e4m3")}, std::pair{Dtype::kE5M2, std::string_view("e5m2")}};
 };
 
 constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::kE4M3 || dtype == Dtype::kE5M2; }
-constexpr size_t dtype_bytes(Dtype dtype) { return is_fp8(dtype) ? 1 : dtype == Dtype::kBF16 ? 2 : 4; }
+constexpr size_t dtype_bytes(Dtype dtype) {
+  if (is_fp8(dtype)) return 1;
+  return dtype == Dtype::kBF16 ? 2 : dtype == Dtype::kI64 ? 8 : 4;
+}
 
 // bfloat16 storage: the upper half of a float, rounded to nearest even. NaN stays NaN. Arithmetic is done in float.
 struct bf16 {
@@ -51,6 +53,10 @@ constexpr Dtype dtype_of<bf16>() {
 template <>
 constexpr Dtype dtype_of<int32_t>() {
   return Dtype::kI32;
+}
+template <>
+constexpr Dtype dtype_of<int64_t>() {
+  return Dtype::kI64;
 }
 
 }  // namespace tri

@@ -34,8 +34,9 @@ void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t column
 // The codes of `count` numbers. amax and counts may be null.
 template <class T>
 void encode(const T* inp, uint8_t* out, int64_t count, float scale, const Fp8Format& format, float* amax,
-            int32_t* counts) {
-  uint32_t most = 0, saturated = 0, underflowed = 0;
+            int64_t* counts) {
+  uint32_t most = 0;
+  int64_t saturated = 0, underflowed = 0;
   for (int64_t i = 0; i < count; ++i) {
     const float value = to_float(inp[i]);
     most = std::max(most, size_of(value));
@@ -46,8 +47,9 @@ void encode(const T* inp, uint8_t* out, int64_t count, float scale, const Fp8For
   }
   if (amax != nullptr) raise(*amax, most);
   if (counts == nullptr) return;
-  const uint32_t found[kNumFp8Counts] = {static_cast<uint32_t>(count), saturated, underflowed};
-  for (int i = 0; i < kNumFp8Counts; ++i) counts[i] = static_cast<int32_t>(static_cast<uint32_t>(counts[i]) + found[i]);
+  counts[static_cast<int>(Fp8Count::kElements)] += count;
+  counts[static_cast<int>(Fp8Count::kSaturated)] += saturated;
+  counts[static_cast<int>(Fp8Count::kUnderflowed)] += underflowed;
 }
 
 float scale_of(float amax, Dtype format) {
@@ -90,7 +92,7 @@ void fp8_cast(const Fp8Cast& c) {
   uint8_t* out = c.out.empty() ? scratch.data() : fp8_codes(c.out);
   dispatch(c.inp.dtype, [&](auto type) {
     encode(c.inp.as<decltype(type)>(), out, c.inp.numel(), *c.scale.as<float>(), fp8_format(c.format()),
-           c.amax.as<float>(), c.counts.as<int32_t>());
+           c.amax.as<float>(), c.counts.as<int64_t>());
   });
   if (!c.out_t.empty()) transpose(out, fp8_codes(c.out_t), c.inp[0], c.inp[1]);
   if (!c.dbias.empty()) bias_backward({.dbias = c.dbias, .dout = c.inp});
@@ -101,7 +103,7 @@ void cast_block(const Fp8SliceCodes& c, const float* values, int64_t first, int 
   const int32_t slot = c.slot.as<int32_t>()[tensor];
   TRI_REQUIRE(slot >= 0 && slot < c.scale.numel(), "tensor {} has slot {} of {}", tensor, slot, c.scale.numel());
   encode(values, fp8_codes(c.out) + first, kBlock, c.scale.as<float>()[slot], kE4M3Format, c.amax.as<float>() + slot,
-         c.counts.as<int32_t>() + slot * kNumFp8Counts);
+         c.counts.as<int64_t>() + slot * kNumFp8Counts);
 }
 
 void fp8_cast_slice(const Fp8CastSlice& c) {
@@ -151,9 +153,9 @@ void fp8_scales(const Fp8Scales& s) {
 }
 
 void fp8_counts_to_float(const Fp8CountsToFloat& c) {
-  const int32_t* counts = c.counts.as<int32_t>();
+  const int64_t* counts = c.counts.as<int64_t>();
   float* out = c.out.as<float>();
-  for (int64_t i = 0; i < c.counts.numel(); ++i) out[i] = static_cast<float>(static_cast<uint32_t>(counts[i]));
+  for (int64_t i = 0; i < c.counts.numel(); ++i) out[i] = static_cast<float>(counts[i]);
 }
 
 void fp8_gemm(const Fp8Gemm& g) {

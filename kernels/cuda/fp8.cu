@@ -80,7 +80,7 @@ __global__ void scales_kernel(ScalesFrom from, float most, float* scale, float* 
   inverse[i * kFp8InverseStride] = 1.0f / scale[i];
 }
 
-__global__ void counts_to_float_kernel(float* out, const uint32_t* counts, int64_t count) {
+__global__ void counts_to_float_kernel(float* out, const int64_t* counts, int64_t count) {
   const int64_t i = thread_index();
   if (i < count) out[i] = static_cast<float>(counts[i]);
 }
@@ -143,7 +143,7 @@ void fp8_scales(const Fp8Scales& s, CudaStream& stream) {
 void fp8_counts_to_float(const Fp8CountsToFloat& c, CudaStream& stream) {
   const int64_t count = c.counts.numel();
   if (count == 0) return;
-  counts_to_float_kernel<<<blocks_for(count), kThreads, 0, stream>>>(pointer<float>(c.out), pointer<uint32_t>(c.counts),
+  counts_to_float_kernel<<<blocks_for(count), kThreads, 0, stream>>>(pointer<float>(c.out), pointer<int64_t>(c.counts),
                                                                      count);
   TRI_CUDA_LAUNCH("fp8_counts_to_float");
 }

@@ -31,7 +31,7 @@ struct Fp8Found {
 struct Fp8Target {
   const float* scale;
   float* amax;
-  int32_t* counts;
+  int64_t* counts;
   int64_t elements;  // of the whole tensor
 };
 
@@ -123,12 +123,13 @@ __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, b
   const int k = thread;
   uint32_t total = 0;
   for (int w = 0; w < warps; ++w) total = k == 0 ? max(total, of_warp[k][w]) : total + of_warp[k][w];
-  auto* counts = reinterpret_cast<unsigned*>(target.counts);
+  auto* counts = reinterpret_cast<unsigned long long*>(target.counts);
   if (k == 0 && target.amax != nullptr) atomicMax(reinterpret_cast<unsigned*>(target.amax), total);
   if (k > 0 && counts != nullptr && total != 0)
-    atomicAdd(counts + static_cast<int>(k == 1 ? Fp8Count::kSaturated : Fp8Count::kUnderflowed), total);
+    atomicAdd(counts + static_cast<int>(k == 1 ? Fp8Count::kSaturated : Fp8Count::kUnderflowed),
+              static_cast<unsigned long long>(total));
   if (k == 0 && counts != nullptr && counts_elements)
-    atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned>(target.elements));
+    atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned long long>(target.elements));
 }
 // Of a block of kThreads.
 __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements) {

@@ -40,7 +40,7 @@ template <class T>
 CastRows<T> cast_rows(const Fp8NormForward& n) {
   return {
       fp8_codes(n.cast.out),
-      {pointer<float>(n.cast.scale), pointer<float>(n.cast.amax), pointer<int32_t>(n.cast.counts), n.norm.inp.numel()}};
+      {pointer<float>(n.cast.scale), pointer<float>(n.cast.amax), pointer<int64_t>(n.cast.counts), n.norm.inp.numel()}};
 }
 
 }  // namespace tri::cuda::norm

@@ -12,12 +12,12 @@ struct SliceCodes {
   const int32_t* slot;
   const float* scale;
   float* amax;
-  int32_t* counts;
+  int64_t* counts;
 };
 
 inline SliceCodes slice_codes(const Fp8SliceCodes& c) {
   return {fp8_codes(c.out), pointer<int32_t>(c.slot), pointer<float>(c.scale), pointer<float>(c.amax),
-          pointer<int32_t>(c.counts)};
+          pointer<int64_t>(c.counts)};
 }
 
 // The codes of a thread's numbers, which `tensor` owns, -1: nobody. All threads of a block of kThreads call it, each
@@ -42,11 +42,14 @@ __device__ void encode_weights(const SliceCodes& codes, int64_t first, int tenso
     return;
   }
   if (slot < 0) return;
-  auto* counts = reinterpret_cast<unsigned*>(codes.counts + slot * kNumFp8Counts);
+  auto* counts = reinterpret_cast<unsigned long long*>(codes.counts + slot * kNumFp8Counts);
+  const auto add = [&](Fp8Count which, unsigned long long found) {
+    if (found != 0) atomicAdd(counts + static_cast<int>(which), found);
+  };
   atomicMax(reinterpret_cast<unsigned*>(codes.amax + slot), found.amax);
-  atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned>(N));
-  if (found.saturated != 0) atomicAdd(counts + static_cast<int>(Fp8Count::kSaturated), found.saturated);
-  if (found.underflowed() != 0) atomicAdd(counts + static_cast<int>(Fp8Count::kUnderflowed), found.underflowed());
+  add(Fp8Count::kElements, N);
+  add(Fp8Count::kSaturated, found.saturated);
+  add(Fp8Count::kUnderflowed, found.underflowed());
 }
 
 }  // namespace tri::cuda

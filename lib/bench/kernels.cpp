@@ -80,7 +80,7 @@ class Cases {
                    s);
     });
     const Tensor codes = take(Dtype::kE4M3, {R_, C}), one = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
-    const Fp8Cast to_codes{.out = codes, .scale = one, .amax = amax, .counts = take(Dtype::kI32, {kNumFp8Counts})};
+    const Fp8Cast to_codes{.out = codes, .scale = one, .amax = amax, .counts = take(Dtype::kI64, {kNumFp8Counts})};
     const NormForward rows_of{.kind = kind, .mean = mean, .rstd = rstd, .inp = inp, .weight = weight, .bias = shift};
     memory_case(
         "fp8 norm_forward", shape, rows, [=](Stream& s) { fp8_norm_forward({.norm = rows_of, .cast = to_codes}, s); },
@@ -136,7 +136,7 @@ class Cases {
     const int64_t F = c_.model.ffn_hidden;
     const Tensor inp = take({R_, F}), scale = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
     const Tensor out = take(Dtype::kE4M3, {R_, F}), out_t = take(Dtype::kE4M3, {F, R_});
-    const Tensor counts = take(Dtype::kI32, {kNumFp8Counts});
+    const Tensor counts = take(Dtype::kI64, {kNumFp8Counts});
     const double count = static_cast<double>(R_) * static_cast<double>(F);
     const std::string shape = fmt::format("R {} F {}", R_, F);
     const Fp8Cast rows{.out = out, .inp = inp, .scale = scale, .amax = amax, .counts = counts};
@@ -306,7 +306,7 @@ class Cases {
                               .slot = take(Dtype::kI32, {1}),
                               .scale = take(Dtype::kF32, {1}),
                               .amax = take(Dtype::kF32, {1}),
-                              .counts = take(Dtype::kI32, {1, kNumFp8Counts})};
+                              .counts = take(Dtype::kI64, {1, kNumFp8Counts})};
     for (const auto& [name, kept, bytes] :
          {std::tuple("", moments, 28 * size), std::tuple(", bf16 moments", rounded, 20 * size)}) {
       cases_.push_back({"adamw_update" + std::string(name), shape, bytes + param_bytes, 0, [=, kept = kept](Stream& s) {
@@ -344,8 +344,9 @@ class Cases {
   std::vector<Tensor> tensors_;
 };
 
-// Random numbers, or tokens; owner tables and counters (i32 of other sizes) become zero.
+// Random numbers, or tokens; owner tables (i32 of other sizes) and counters (i64) become zero.
 void fill(const Tensor& tensor, int64_t rows, int vocab, Stream& stream) {
+  if (tensor.dtype == Dtype::kI64) return stream.zero(tensor);
   if (tensor.dtype != Dtype::kI32) return fill_random(tensor, stream);
   std::vector<int32_t> host(static_cast<size_t>(tensor.numel()), 0);
   for (size_t i = 0; i < host.size() && tensor.numel() == rows; ++i)

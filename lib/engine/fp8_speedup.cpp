@@ -40,7 +40,7 @@ class LayerGemms {
     weight8_t_ = take(Dtype::kE4M3, largest);
     one_ = take(Dtype::kF32, 1);
     amax_ = take(Dtype::kF32, 1);
-    counts_ = take(Dtype::kI32, kNumFp8Counts);
+    counts_ = take(Dtype::kI64, kNumFp8Counts);
   }
 
   void fill(Stream& stream) const {

@@ -22,18 +22,6 @@ Tensor transpose_in(Tensor scratch, Dtype format, int64_t rows, int64_t columns)
 
 }  // namespace
 
-std::vector<Fp8Numbers> fp8_numbers(std::span<const float> numbers, size_t slots) {
-  TRI_REQUIRE(numbers.size() == slots * (2 + kNumFp8Counts), "{} numbers of {} slots", numbers.size(), slots);
-  std::vector<Fp8Numbers> of_slots(slots);
-  for (size_t i = 0; i < slots; ++i) {
-    const float* counts = numbers.data() + 2 * slots + i * kNumFp8Counts;
-    of_slots[i] = {numbers[i], numbers[slots + i], counts[static_cast<size_t>(Fp8Count::kElements)],
-                   counts[static_cast<size_t>(Fp8Count::kSaturated)],
-                   counts[static_cast<size_t>(Fp8Count::kUnderflowed)]};
-  }
-  return of_slots;
-}
-
 Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
                      ParameterHooks& hooks)
     : config_(config),

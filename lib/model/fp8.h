@@ -30,9 +30,6 @@ struct Fp8Numbers {
   float elements = 0, saturated = 0, underflowed = 0;  // that casts have met; recomputed ones again
 };
 
-// Of a step, read by the host: scales, amax, counts.
-std::vector<Fp8Numbers> fp8_numbers(std::span<const float> numbers, size_t slots);
-
 class Fp8Layers {
  public:
   // Whatever is referred to outlives it.

@@ -39,7 +39,7 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims&
   const char* const name = "fp8 scales";
   Fp8Tensors t;
   t.inverse = arena.take(name, Dtype::kF32, {slots, kFp8InverseStride});
-  t.counts = arena.take(name, Dtype::kI32, {slots, kNumFp8Counts});
+  t.counts = arena.take(name, Dtype::kI64, {slots, kNumFp8Counts});
   t.numbers = arena.take(name, Dtype::kF32, {3 * slots});
   const int64_t attention = int64_t{d.NHl} * d.HS;
   const std::array<std::pair<int64_t, int64_t>, kNumLinears> shapes{

@@ -45,7 +45,7 @@ struct Fp8Weight {
 int64_t fp8_slot(const Config& config, Fp8Operand operand, int layer, Linear linear);
 struct Fp8Tensors {
   Tensor inverse;       // (slots, kFp8InverseStride) f32
-  Tensor counts;        // (slots, kNumFp8Counts) i32
+  Tensor counts;        // (slots, kNumFp8Counts) i64
   Tensor numbers;       // (3 · slots) f32: scales, amax of a step, history
   Tensor float_counts;  // (slots · kNumFp8Counts) f32, of a step: among the numbers that all ranks sum (RankTensors)
   std::vector<std::vector<std::array<Fp8Weight, kNumLinears>>> weights;  // [chunk][layer of the chunk][Linear]

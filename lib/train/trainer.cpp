@@ -1,6 +1,5 @@
 #include "lib/train/trainer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -45,9 +44,7 @@ Trainer::Trainer(const TrainerContext& context)
       timing_(context.timing),
       h_told_(context.device, 1),
       h_sums_(context.device, 1),
-      h_norm_(context.device, 1),
-      h_fp8_(context.device,
-             std::max<size_t>(1, static_cast<size_t>(tensors_.stage.fp8.slots() * (3 + kNumFp8Counts)))) {
+      h_norm_(context.device, 1) {
   const auto phase_done = [&](const char* name) {
     if (context.startup != nullptr) context.startup->phase_done(name);
   };
@@ -55,7 +52,7 @@ Trainer::Trainer(const TrainerContext& context)
     return context.tuning_dir.empty() ? "" : fmt::format("{}/{}", context.tuning_dir, name);
   };
   runtime_.compute().zero(tensors_.step_statistics);  // those between the statistics and FP8's counts are summed too
-  if (context.config.precision.fp8_guard == Switch::kOn && stage_.fp8() != nullptr) fp8_guard_.emplace(context.config);
+  if (stage_.fp8() != nullptr) fp8_.emplace(engine_.config(), context.device, *stage_.fp8());
   phase_done("communicators");
   engine_.set_overlap_splits(
       find_overlap_splits(engine_, {.gemms = file("gemm_algorithms.txt"), .splits = file("overlap_splits.txt")}));
@@ -75,43 +72,15 @@ void Trainer::make_start_values() {
 Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   store_.state_loaded();
   has_state_ = true;
-  Fp8Layers* const fp8 = stage_.fp8();
-  if (fp8 == nullptr) return {};
-  if (fp8_history.empty()) {
-    engine_.make_codes();
-    return {};
-  }
-  const size_t mark = fp8_history.find(kGuardMark);
-  if (fp8_guard_ && mark != std::string::npos) {
-    if (auto loaded = fp8_guard_->load(fp8_history.substr(mark + std::string_view(kGuardMark).size())); !loaded)
-      return loaded;
-    fp8->set_fallen(fp8_guard_->fallen());
-  }
-  const auto history = history_of_text(fp8_history.substr(0, mark), fp8->tensors().slots());
-  if (!history) return history.error();
-  fp8->load_history(history.value());
-  std::copy(history.value().begin(), history.value().end(), h_fp8_history().begin());
+  if (!fp8_) return {};
+  if (!fp8_history.empty())
+    if (auto loaded = fp8_->load(fp8_history); !loaded) return loaded;
   engine_.make_codes();
   return {};
 }
 
-std::string Trainer::fp8_history() const {
-  const Fp8Layers* const fp8 = stage_.fp8();
-  if (fp8 == nullptr) return "";
-  const auto slots = static_cast<size_t>(fp8->tensors().slots());
-  const std::string guard = fp8_guard_ ? kGuardMark + fp8_guard_->text() : "";
-  return history_text(fp8->kept_history({h_fp8_.data() + (2 + kNumFp8Counts) * slots, slots})) + guard;
-}
-
 std::string Trainer::forgotten_layers(const std::string& fp8_history) const {
-  const size_t mark = fp8_history.find(kGuardMark);
-  if (fp8_guard_ || mark == std::string::npos) return "";
-  return Fp8Guard::fallen_of(fp8_history.substr(mark + std::string_view(kGuardMark).size()));
-}
-
-std::span<float> Trainer::h_fp8_history() {
-  const auto slots = static_cast<size_t>(tensors_.stage.fp8.slots());
-  return {h_fp8_.data() + (2 + kNumFp8Counts) * slots, slots};
+  return fp8_ && fp8_->has_guard() ? "" : Fp8State::fallen_of(fp8_history);
 }
 
 void Trainer::run_plan() {
@@ -141,18 +110,14 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   optimizer_.reduce();
   if (fp8 != nullptr) {
     fp8->reduce(runtime_.world());  // before parameters are gathered, for which it would wait
-    const Fp8Tensors& numbers = fp8->tensors();
-    const int64_t slots = numbers.slots();
-    compute.copy(h_fp8_.data(), numbers.numbers.data, numbers.numbers.flat(0, 2 * slots).bytes());
-    compute.copy(h_fp8_.data() + 2 * slots, numbers.float_counts.data, numbers.float_counts.bytes());
+    fp8_->read_numbers(compute);
   }
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
   optimizer_.clip();
   if (fp8 != nullptr) {
     fp8->update(tensors_.optimizer.grad_scale);  // the update casts weights with the new scales
-    const Tensor history = fp8->tensors().history();
-    compute.copy(h_fp8_history().data(), history.data, history.bytes());
+    fp8_->read_history(compute);
   }
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
@@ -165,13 +130,9 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   result.sums = *h_sums_.data();
   result.loss = result.sums.loss;
   result.grad_norm = *h_norm_.data();
-  if (fp8 != nullptr) {
-    const auto slots = static_cast<size_t>(fp8->tensors().slots());
-    result.fp8 = fp8_numbers({h_fp8_.data(), (2 + kNumFp8Counts) * slots}, slots);
-    if (!result.finite()) return result;
-    fp8->step_was_finite();
-    if (fp8_guard_) result.fp8_fell = fp8_guard_->step(result.loss, result.fp8);
-    if (!result.fp8_fell.empty()) fp8->set_fallen(fp8_guard_->fallen());
+  if (fp8_) {
+    result.fp8 = fp8_->numbers();
+    if (result.finite()) result.fp8_fell = fp8_->finished(result.loss, result.fp8);
   }
   return result;
 }

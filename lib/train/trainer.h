@@ -12,7 +12,7 @@
 #include "lib/engine/engine.h"
 #include "lib/infer/evaluator.h"
 #include "lib/observe/startup.h"
-#include "lib/train/fp8_guard.h"
+#include "lib/train/fp8_state.h"
 #include "lib/train/step_statistics.h"
 
 namespace tri {
@@ -64,10 +64,8 @@ class Trainer {
   // This rank's part of the state was overwritten: completes what derives from it. `fp8_history`: the checkpoint's
   // (RunProgress); without one the next step makes it. Error: it is none of this model's.
   Result<void> state_loaded(const std::string& fp8_history = "");
-  // What a checkpoint of the state keeps: FP8's history, and behind kGuardMark what the guard remembers; "" without
-  // FP8.
-  std::string fp8_history() const;
-  static constexpr const char* kGuardMark = " guard ";
+  // What a checkpoint keeps of FP8 GEMMs (Fp8State::text); "" without them.
+  std::string fp8_history() const { return fp8_ ? fp8_->text() : ""; }
   // Layers that had fallen back by a checkpoint's `fp8_history` where this trainer has no guard: "0, 2"; "" mostly.
   std::string forgotten_layers(const std::string& fp8_history) const;
 
@@ -88,7 +86,6 @@ class Trainer {
 
  private:
   void run_plan();  // forwards and backwards of a step
-  std::span<float> h_fp8_history();
 
   Engine engine_;
   const Mesh& mesh_;  // the engine's, as what follows
@@ -105,8 +102,7 @@ class Trainer {
   bool has_state_ = false;
   HostBuffer<StepStatistics> h_told_, h_sums_;
   HostBuffer<float> h_norm_;
-  HostBuffer<float> h_fp8_;            // of the last step: scales, amax, counts; then the history
-  std::optional<Fp8Guard> fp8_guard_;  // precision.fp8_guard
+  std::optional<Fp8State> fp8_;  // with FP8 GEMMs
 };
 
 }  // namespace tri

@@ -14,6 +14,9 @@ constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},      {16, 16},   {64,
                                                    {72, 40},    {65, 63},   {129, 257}, {1000, 72},
                                                    {1008, 200}, {144, 264}, {272, 24},  {512, 1536}};
 
+// Counts of a step so far, beyond which 32 bits would wrap.
+constexpr double kManyCounted = 0x1p32 - 1;
+
 Buffer one(double value) { return {Dtype::kF32, {1}, {value}}; }
 
 // Numbers with outliers, zeros of both signs, what is too small, and what is not finite.
@@ -44,7 +47,7 @@ TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
                 {"out_t", form == 1 ? Buffer() : Buffer(to, {columns, rows})},
                 {"scale", one(scale)},
                 {"amax", one(0.25)},
-                {"counts", {Dtype::kI32, {kNumFp8Counts}, {5, 6, 7}}},
+                {"counts", {Dtype::kI64, {kNumFp8Counts}, Values(kNumFp8Counts, kManyCounted)}},
                 {"dbias", finite ? Buffer(Dtype::kF32, {columns}, random_values(columns, "dbias")) : Buffer()},
             };
             const auto make = [](const Place& on) {
@@ -84,7 +87,7 @@ TEST(Fp8Slice, cuda_matches_cpu_bit_for_bit) {
               {"slot", {Dtype::kI32, {kTensors}, {4, 0, 5, 2}}},
               {"scale", {Dtype::kF32, {kSlots}, {4, NAN, 0x1p-8, NAN, 256, 0}}},
               {"amax", {Dtype::kF32, {kSlots}, Values(kSlots, 0.25)}},
-              {"counts", {Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 7)}},
+              {"counts", {Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, kManyCounted)}},
           };
           const auto make = [](const Place& on) {
             return Fp8CastSlice{.codes = {.out = on("out"),
@@ -117,7 +120,7 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
             for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
               const int64_t columns = pass == Pass::kForward ? width : inputs * width;
               const Buffer made(from, {rows, columns}), out(to, {rows, columns}), out_t(to, {columns, rows});
-              const Buffer amax = one(0.0), counts(Dtype::kI32, {kNumFp8Counts}, {0, 0, 0});
+              const Buffer amax = one(0.0), counts(Dtype::kI64, {kNumFp8Counts}, Values(kNumFp8Counts, kManyCounted));
               const Buffer dbias(Dtype::kF32, {columns}, Values(static_cast<size_t>(columns), 1.0));
               const DeviceBuffer d_made(made);
               const bool forward = pass == Pass::kForward;
@@ -172,7 +175,7 @@ TEST(Fp8Norm, casts_as_fp8_cast_does) {
             SCOPED_TRACE(fmt::format("{} x {} {} {}, {} parts", rows, width, enum_name(kind), enum_name(type), parts));
             const bool layernorm = kind == Norm::kLayerNorm;
             const Buffer row(Dtype::kF32, {rows}), plain(type, {rows, width}), codes(Dtype::kE4M3, {rows, width});
-            const Buffer number = one(0.0), counts(Dtype::kI32, {kNumFp8Counts}, {0, 0, 0});
+            const Buffer number = one(0.0), counts(Dtype::kI64, {kNumFp8Counts}, Values(kNumFp8Counts, kManyCounted));
             const auto vector = [&](const char* name) { return Buffer(type, {width}, random_values(width, name)); };
             const DeviceBuffer inp(Buffer(type, {rows, width}, hard_values(rows * width, true)));
             const DeviceBuffer add(
@@ -306,7 +309,7 @@ TEST(Fp8Scales, cuda_matches_cpu_bit_for_bit) {
 
 TEST(Fp8CountsToFloat, cuda_matches_cpu_bit_for_bit) {
   TRI_NEEDS_GPU();
-  const Operands operands = {{"counts", {Dtype::kI32, {5}, {0, 7, -1, 16777217, -16777217}}},
+  const Operands operands = {{"counts", {Dtype::kI64, {5}, {0, 7, 16777217, 0x1p32, 0x1p40 + 1}}},
                              {"out", {Dtype::kF32, {5}}}};
   const auto make = [](const Place& on) { return Fp8CountsToFloat{.out = on("out"), .counts = on("counts")}; };
   TRI_COMPARE(fp8_counts_to_float, "counts", operands, make, Comparisons(same_bits));

@@ -118,7 +118,7 @@ TEST(CudaOptimizers, codes_are_those_of_the_master) {
           const Buffer slot(Dtype::kI32, {kTensors}, {4, 0, 5, 2});
           const Buffer scale(Dtype::kF32, {kSlots}, {64, NAN, 0x1p-8, NAN, 512, 0});
           const Buffer out(Dtype::kE4M3, {slice.n}), amax(Dtype::kF32, {kSlots}, Values(kSlots, 0));
-          const Buffer counts(Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0));
+          const Buffer counts(Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0));
           const DeviceBuffer d_slot(slot), d_scale(scale);
           struct Codes {
             DeviceBuffer out, amax, counts;

@@ -13,6 +13,9 @@
 namespace tri::test {
 namespace {
 
+// Counts of a step so far, beyond which 32 bits would wrap.
+constexpr double kManyCounted = 0x1p32 - 1;
+
 constexpr Dtype kFormats[] = {Dtype::kE4M3, Dtype::kE5M2};
 constexpr Dtype kInputs[] = {Dtype::kF32, Dtype::kBF16};
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {1, 16}, {3, 5}, {31, 33}, {64, 64}, {129, 257}, {512, 48}};
@@ -136,8 +139,8 @@ TEST(Fp8Cast, slices_by_tensor) {
   for (const int64_t blocks : {n / kBlock, int64_t{1}}) {  // at a time
     const Buffer out(Dtype::kE4M3, {n}, Values(static_cast<size_t>(n), 1.5));
     const Buffer amax(Dtype::kF32, {num_slots}, Values(static_cast<size_t>(num_slots), 0.25));
-    const Buffer counts(Dtype::kI32, {num_slots, kNumFp8Counts},
-                        Values(static_cast<size_t>(num_slots * kNumFp8Counts), 7.0));
+    const Buffer counts(Dtype::kI64, {num_slots, kNumFp8Counts},
+                        Values(static_cast<size_t>(num_slots * kNumFp8Counts), kManyCounted));
     for (int64_t first = 0; first < n; first += blocks * kBlock) {
       const int64_t count = blocks * kBlock;
       const Fp8CastSlice cast{.codes = {.out = Tensor(out).flat(first, count),
@@ -150,7 +153,7 @@ TEST(Fp8Cast, slices_by_tensor) {
       check(cast);
       cpu::fp8_cast_slice(cast);
     }
-    Values most(scales.size(), 0.25), found(scales.size() * kNumFp8Counts, 7.0);
+    Values most(scales.size(), 0.25), found(scales.size() * kNumFp8Counts, kManyCounted);
     const Values inputs = inp.values();  // as floats
     for (int64_t i = 0; i < n; ++i) {
       const double value = inputs[static_cast<size_t>(i)];
@@ -180,7 +183,8 @@ TEST(Fp8Cast, both_orientations_amax_and_counts) {
           const Values values = with_outliers(rows * columns, "inp");
           const Buffer inp(from, {rows, columns}, values), factor(Dtype::kF32, {1}, {scale});
           const Buffer out(to, {rows, columns}), out_t(to, {columns, rows}), alone(to, {columns, rows});
-          const Buffer amax(Dtype::kF32, {1}, {0.25}), counts(Dtype::kI32, {kNumFp8Counts}, {5, 6, 7});
+          const Buffer amax(Dtype::kF32, {1}, {0.25}),
+              counts(Dtype::kI64, {kNumFp8Counts}, Values(kNumFp8Counts, kManyCounted));
           const Fp8Cast cast{.out = out, .out_t = out_t, .inp = inp, .scale = factor, .amax = amax, .counts = counts};
           check(cast);
           cpu::fp8_cast(cast);
@@ -198,7 +202,8 @@ TEST(Fp8Cast, both_orientations_amax_and_counts) {
             }
           EXPECT_TRUE(alone.same_bits(out_t));
           EXPECT_EQ(amax.values()[0], most);
-          EXPECT_EQ(counts.values(), (Values{5 + static_cast<double>(rows * columns), 6 + saturated, 7 + underflowed}));
+          EXPECT_EQ(counts.values(), (Values{kManyCounted + static_cast<double>(rows * columns),
+                                             kManyCounted + saturated, kManyCounted + underflowed}));
           const Buffer of_amax(Dtype::kF32, {1}, {0.0});
           cpu::fp8_amax({.amax = of_amax, .inp = inp});
           EXPECT_EQ(of_amax.values()[0], most == 0.25 ? of_amax.values()[0] : most);
@@ -270,7 +275,7 @@ TEST(Fp8Norm, casts_what_the_norm_makes) {
 TEST(Fp8Cast, infinity_becomes_nan_and_amax_tells_it) {
   for (const Dtype to : kFormats) {
     const Buffer inp(Dtype::kF32, {1, 4}, {1.0, INFINITY, -INFINITY, 3e38}), scale(Dtype::kF32, {1}, {1024.0});
-    const Buffer out(to, {1, 4}), amax(Dtype::kF32, {1}, {0.0}), counts(Dtype::kI32, {kNumFp8Counts}, {0, 0, 0});
+    const Buffer out(to, {1, 4}), amax(Dtype::kF32, {1}, {0.0}), counts(Dtype::kI64, {kNumFp8Counts}, {0, 0, 0});
     cpu::fp8_cast({.out = out, .inp = inp, .scale = scale, .amax = amax, .counts = counts});
     const Values values = out.values();
     EXPECT_TRUE(std::isnan(values[1]) && std::isnan(values[2]));
@@ -343,10 +348,10 @@ TEST(Fp8Scales, follow_a_maximum_that_decays) {
   EXPECT_TRUE(of_inverse.same_bits(inverse));
 }
 
-TEST(Fp8CountsToFloat, counts_are_unsigned) {
-  const Buffer counts(Dtype::kI32, {3}, {0, 7, -1}), out(Dtype::kF32, {3});
+TEST(Fp8CountsToFloat, counts_have_64_bits) {
+  const Buffer counts(Dtype::kI64, {3}, {0, 7, 0x1p33}), out(Dtype::kF32, {3});
   cpu::fp8_counts_to_float({.out = out, .counts = counts});
-  EXPECT_EQ(out.values(), (Values{0, 7, 4294967296.0}));
+  EXPECT_EQ(out.values(), (Values{0, 7, 0x1p33}));
 }
 
 struct GemmForm {

@@ -92,7 +92,7 @@ struct State {
   Buffer slot{Dtype::kI32, {kTensors}, {2, 5, 0, 3}};
   Buffer scale{Dtype::kF32, {kSlots}, {64, NAN, 256, 4096, NAN, 128}};  // of one weights saturate
   Buffer amax{Dtype::kF32, {kSlots}, Values(kSlots, 0.0)};
-  Buffer counts{Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots* kNumFp8Counts, 0.0)};
+  Buffer counts{Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots* kNumFp8Counts, 0.0)};
   Buffer weight_sumsq, direction_sumsq;
 
   Tensor param_of(int64_t first, int64_t count) const {
@@ -164,7 +164,7 @@ struct State {
     param = Buffer(Dtype::kBF16, {kNumel});
     codes = Buffer(Dtype::kE4M3, {kNumel});
     amax = Buffer(Dtype::kF32, {kSlots}, Values(kSlots, 0.0));
-    counts = Buffer(Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0.0));
+    counts = Buffer(Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0.0));
     const auto for_each_slice = [&](auto f) {
       for (size_t i = 0; i + 1 < cuts.size(); ++i) f(cuts[i], cuts[i + 1] - cuts[i]);
     };

@@ -143,7 +143,7 @@ TEST(Fp8Codes, are_the_codes_of_the_master_weights) {
           most = std::max(most, std::fabs(master[i]));
         }
         EXPECT_EQ(fp8.amax().as<float>()[parameter.spec.fp8_slot], most) << "met for the step that begins";
-        EXPECT_EQ(fp8.counts.as<int32_t>()[parameter.spec.fp8_slot * kNumFp8Counts], n);
+        EXPECT_EQ(fp8.counts.as<int64_t>()[parameter.spec.fp8_slot * kNumFp8Counts], n);
         if (step == 0) {
           EXPECT_LE(most * scale, 448 / kFp8Headroom);
           EXPECT_GT(most * scale, 448 / kFp8Headroom / 2);

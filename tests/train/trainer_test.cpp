@@ -118,8 +118,8 @@ TEST(Trainer, layers_that_fell_come_back_with_scales_of_their_own) {
   OneRank first(c), fallen(c);
   first.step(0);
   const std::string history = first.trainer->fp8_history();
-  const std::string unfallen = history.substr(0, history.find(Trainer::kGuardMark));
-  ASSERT_TRUE(fallen.trainer->state_loaded(unfallen + Trainer::kGuardMark + "0 0 0 -1"));
+  const std::string unfallen = history.substr(0, history.find(Fp8State::kGuardMark));
+  ASSERT_TRUE(fallen.trainer->state_loaded(unfallen + Fp8State::kGuardMark + "0 0 0 -1"));
   for (int64_t step = 1; step < 40; ++step) fallen.step(step);
   const std::string kept = fallen.trainer->fp8_history();
   EXPECT_EQ(fallen.trainer->forgotten_layers(kept), "");
