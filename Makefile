@@ -14,7 +14,7 @@ CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
 SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-storage soak-heal soak-fleet soak-doctor \
-  soak-slow soak-predict soak-fresh
+  soak-slow soak-predict soak-cores soak-fresh
 # The interpreters that make clients has left, if it has.
 ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)

@@ -16,6 +16,8 @@
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
 #                      On a machine with nothing else to do
 #   soak.sh predict    calibrated on smaller variants, the simulator foretells the quick start's step within 10 %; on such a machine
+#   soak.sh cores      parity, FP8 and golden tests with OpenBLAS' kernels for each processor that this one can stand in
+#                      for: Sandybridge, Haswell, Zen, SkylakeX, SapphireRapids
 #   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap from DEBIAN_MIRROR and UBUNTU_MIRROR: make run,
 #                      make install, make uninstall
 #
@@ -26,7 +28,7 @@
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang|storage|heal|fleet|doctor|slow|predict|fresh}
+kind=${1:?soak.sh clang|address|thread|crash|hang|storage|heal|fleet|doctor|slow|predict|cores|fresh}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -112,11 +114,33 @@ case $kind in
     build
     bash tests/mp/calibration_predicts_the_quick_start.sh "$PWD" "$PWD/build-$kind/bin/trireme" "${TIMES:-3}"
     ;;
+  cores)
+    build
+    flags=" $(grep -m 1 '^flags' /proc/cpuinfo) "
+    for row in Sandybridge:avx Haswell:avx2,fma Zen:avx2,fma SkylakeX:avx512f,avx512bw,avx512dq,avx512vl \
+      SapphireRapids:avx512f,avx512bw,avx512dq,avx512vl,avx512_bf16; do
+      core=${row%%:*} missing=''
+      for flag in $(tr , ' ' <<<"${row#*:}"); do [[ $flags == *" $flag "* ]] || missing+=" $flag"; done
+      if [[ -n $missing ]]; then
+        echo "soak cores: $core skipped: the processor lacks$missing"
+        continue
+      fi
+      # An OpenBLAS that was built without a core takes another one.
+      taken=$(OPENBLAS_VERBOSE=2 OPENBLAS_CORETYPE=$core "build-$kind/bin/trireme" --version 2>&1 | sed -n 's/^Core: //p')
+      if [[ ${taken,,} != "${core,,}" ]]; then
+        echo "soak cores: $core skipped: this OpenBLAS takes ${taken:-an unknown core} in its place"
+        continue
+      fi
+      echo "soak cores: $core"
+      OPENBLAS_CORETYPE=$core ctest --test-dir "build-$kind" --output-on-failure --timeout 7200 \
+        -R '^(kernels|model|train|mp_parity|mp_fp8|mp_fp8_runs|golden_.*)$'
+    done
+    ;;
   fresh)
     for suite in bookworm noble; do bash tests/tree/fresh_distribution.sh "$suite" || (($? == 77)); done
     ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, storage, heal, fleet, doctor, slow, predict, fresh"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, storage, heal, fleet, doctor, slow, predict, cores, fresh"
     exit 2
     ;;
 esac

@@ -59,6 +59,12 @@ TEST(Fp8, every_layout_trains_like_one_rank) {
     if (layout.ranks() <= test_job()->world_size()) expect_like_one_rank(layout);
 }
 
+TEST(Fp8, bounds_find_faulty_gradients_of_a_layer) {
+  if (test_device_kind() != DeviceKind::kCpu) GTEST_SKIP() << "faults are those of the CPU's GEMMs";
+  expect_faults_are_found(fp8({}));
+  expect_faults_are_found(fp8({.precision = Dtype::kBF16, .llama = true}));
+}
+
 // Near those of the same model without FP8, and not the same: the casts were made, also those of the gradients.
 TEST(Fp8, losses_are_near_those_without_it) {
   if (test_job()->world_rank() != 0) return;

@@ -9,16 +9,28 @@
 #include "lib/engine/job_plan.h"
 
 namespace tri {
+
+// What ranks send each other of a training.
+template <class Archive>
+void fields(Archive& archive, StepResult& step) {
+  archive(step.loss, step.grad_norm);
+}
+template <class Archive>
+void fields(Archive& archive, History& history) {
+  archive(history.steps, history.parameters);
+}
+
 namespace {
 
 // Microbatch m of dp rank d holds samples (m · dp + d) · b + j of the step.
-std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int shift) {
+std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int shift, int first_sample = 0) {
   const int b = c.data.micro_batch, num_microbatches = microbatches(c);
   std::vector<int32_t> tokens;
   for (int m = 0; m < num_microbatches; ++m)
     for (int j = 0; j < b; ++j)
       for (int t = 0; t < c.model.seq_len; ++t) {
-        const int64_t sample = step * c.data.global_batch + (int64_t{m} * c.parallel.dp + dp_rank) * b + j;
+        const int64_t of_step = (int64_t{m} * c.parallel.dp + dp_rank) * b + j + first_sample;
+        const int64_t sample = step * c.data.global_batch + of_step % c.data.global_batch;
         const auto at = static_cast<uint64_t>(sample * 1000 + t + shift);
         tokens.push_back(static_cast<int32_t>(random_uniform(99, at) * random_uniform(98, at) * c.model.vocab));
       }
@@ -142,11 +154,30 @@ void bad_step(Trainer& trainer, int64_t step, const std::vector<int32_t>& inputs
   EXPECT_TRUE(trainer.not_finite_names().empty()) << "the repetition finds whole numbers";
 }
 
+// Of the GEMMs of `layout`'s training, which must not be in use.
+class SplitSums {
+ public:
+  SplitSums(const Layout& layout, Trainer& trainer) {
+    GemmSums sums{.parts = layout.sum_parts, .fault = layout.fault, .faulty_calls = {}};
+    const ParameterMemory& memory = trainer.store().memory();
+    for (const Parameter& parameter : memory.parameters().front()) {
+      if (layout.fault == GemmFault::kNone || !parameter.spec.name.starts_with("layers/1/")) continue;
+      const Tensor gradients = memory.buckets()[static_cast<size_t>(memory.bucket_of(parameter))].gradients;
+      sums.faulty_calls[memory.gradient_in(gradients, parameter).data] = 0;
+    }
+    trainer.runtime().synchronize();
+    set_gemm_sums(sums);
+  }
+  ~SplitSums() { set_gemm_sums({}); }
+  SplitSums(const SplitSums&) = delete;
+  SplitSums& operator=(const SplitSums&) = delete;
+};
+
 }  // namespace
 
 Config config_of(const Layout& layout) {
   Config c;
-  c.run.device = device_choice(test_device_kind());
+  c.run.device = device_choice(layout.device);
   c.run.seed = 7;
   c.run.steps = layout.steps;
   c.run.gemm_search = false;  // the job's ranks agree on its choices; here some of them stand aside
@@ -222,7 +253,8 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
   uint64_t codes = 0;
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
-    auto device = open_test_device();
+    auto device =
+        layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
     Trainer trainer({.config = config,
                      .mesh = mesh,
@@ -243,6 +275,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       trainer.engine().set_overlap_splits(splits);
     }
     trainer.make_start_values();
+    const SplitSums sums(layout, trainer);
     if (layout.fallen) trainer.engine().stage().fp8()->set_fallen(std::vector<bool>(4, true));
     for (int64_t step = 0; step < layout.steps; ++step) {
       if (layout.bad_steps != BadSteps::kNone && (step == 0 || step == 3)) {
@@ -256,8 +289,8 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       };
       const CommCounts before = trainer.runtime().tp().counts();
       const int64_t by_group_before = by_group(), dp_before = trainer.runtime().dp().counts().bytes;
-      history.steps.push_back(
-          trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
+      history.steps.push_back(trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0, layout.first_sample),
+                                           tokens_of(config, step, mesh.dp.rank, 1, layout.first_sample)));
       history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
@@ -295,11 +328,32 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
 
 double relative(double a, double b) { return std::fabs(a - b) / std::fabs(b); }
 
+Deviation deviation(const History& history, const History& from) {
+  Deviation found;
+  for (size_t s = 0; s < from.steps.size(); ++s) {
+    found.loss.push_back(relative(history.steps[s].loss, from.steps[s].loss));
+    found.grad_norm.push_back(relative(history.steps[s].grad_norm, from.steps[s].grad_norm));
+  }
+  EXPECT_EQ(history.parameters.size(), from.parameters.size());
+  for (const auto& [name, values] : from.parameters) {
+    const auto mine = history.parameters.find(name);
+    if (mine == history.parameters.end() || mine->second.size() != values.size()) {
+      ADD_FAILURE() << name << " is missing or has another size";
+      continue;
+    }
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{mine->second[i]} - values[i], 2);
+      size += std::pow(double{values[i]}, 2);
+    }
+    found.parameters[name] = std::sqrt(difference / std::max(size, 1e-12));
+  }
+  return found;
+}
+
 namespace {
 
-// The same model on one rank, computed once for each model and optimizer.
-const History& reference(const Layout& layout) {
-  static std::map<std::string, History> known;
+Layout one_rank(const Layout& layout) {
   Layout one = layout;
   one.dp = one.tp = one.pp = one.chunks = 1;
   one.zero = 0;
@@ -308,63 +362,171 @@ const History& reference(const Layout& layout) {
   one.overlap = true;
   one.split = {};
   one.micro_batch = 1;
-  auto [entry, is_new] = known.try_emplace(one.name());
-  if (is_new) entry->second = train(one, true);
-  return entry->second;
+  one.sum_parts = 1;
+  one.fault = GemmFault::kNone;
+  one.first_sample = 0;
+  return one;
 }
 
-struct Tolerance {
-  double loss, grad_norm, parameters;
+bool rounds_to_less_than_fp32(const Layout& layout) {
+  return layout.precision != Dtype::kF32 || layout.moments != Dtype::kF32 || layout.gemms == GemmFormat::kFp8;
+}
+
+// Root mean squares over the runs of `others` of their deviations from `from`. Of steps the largest up to a step, since
+// runs that have parted do not join again; kRare: the largest of the run, where few numbers round otherwise, at any step.
+enum class Rounding { kMany, kRare };
+Deviation spread(const std::vector<History>& others, const History& from, Rounding rounding) {
+  Deviation squares;
+  const auto add = [&](double& sum, double value) { sum += value * value / static_cast<double>(others.size()); };
+  for (const History& other : others) {
+    const Deviation found = deviation(other, from);
+    squares.loss.resize(found.loss.size());
+    squares.grad_norm.resize(found.grad_norm.size());
+    for (size_t s = 0; s < found.loss.size(); ++s) {
+      add(squares.loss[s], found.loss[s]);
+      add(squares.grad_norm[s], found.grad_norm[s]);
+    }
+    for (const auto& [name, value] : found.parameters) add(squares.parameters[name], value);
+  }
+  for (std::vector<double>* steps : {&squares.loss, &squares.grad_norm}) {
+    double most = 0;
+    for (double& square : *steps) square = most = std::max(most, std::sqrt(square));
+    if (rounding == Rounding::kRare) std::fill(steps->begin(), steps->end(), most);
+  }
+  for (auto& [name, square] : squares.parameters) square = std::sqrt(square);
+  return squares;
+}
+
+// Computed once for each model and optimizer. The job's ranks train the runs that a spread is made of side by side.
+struct OneRankRuns {
+  History reference;  // on rank 0
+  Deviation spread;   // on rank 0; empty for fp32
 };
-// fp32: rounding of sums in another order; parameters a tensor at a time.
-// bf16: activations round at other places, 8 bits of mantissa; parameters all together, because gradients that are zero
-// but for rounding (a key's bias moves no softmax) are noise there, and Adam scales noise up to full steps.
-// bf16 moments: all layouts draw the same, so that losses agree as in fp32; a moment beside a border falls to either
-// side of it, which shows where gradients are zero but for rounding, and in the gradients' norm.
-// fp8: a number beside a border of rounding falls to either side of it, which is up to 1/16 of it.
-Tolerance tolerance_of(const Layout& layout) {
-  if (layout.gemms == GemmFormat::kFp8) return Tolerance{5e-3, 1e-1, 5e-2};
-  if (layout.precision != Dtype::kF32) return Tolerance{5e-3, 5e-2, 2e-2};
-  return layout.moments == Dtype::kF32 ? Tolerance{1e-5, 1e-5, 1e-4} : Tolerance{1e-5, 1e-4, 2e-3};
+
+const OneRankRuns& one_rank_runs(const Layout& layout) {
+  struct Variant {
+    int sum_parts, micro_batch, first_sample;
+  };
+  static constexpr Variant kVariants[] = {{2, 1, 0}, {3, 1, 1}, {4, 2, 0}, {5, 1, 2}, {6, 4, 3}, {8, 1, 5}};
+  static std::map<std::string, OneRankRuns> known;
+  const Layout one = one_rank(layout);
+  const auto [entry, is_new] = known.try_emplace(one.name());
+  OneRankRuns& runs = entry->second;
+  if (!is_new) return runs;
+  Job& job = *test_job();
+  const auto mine = [&](size_t index) { return static_cast<int>(index) % job.world_size() == job.world_rank(); };
+  if (job.world_rank() == 0) runs.reference = train(one, true);
+  if (!rounds_to_less_than_fp32(one)) return runs;
+
+  Layout on_cpu = one;  // whatever device is tested: the formats decide
+  on_cpu.device = DeviceKind::kCpu;
+  std::vector<History> trained;
+  for (size_t i = 0; i < std::size(kVariants); ++i) {
+    if (!mine(i + 1)) continue;
+    Layout variant = on_cpu;
+    variant.sum_parts = kVariants[i].sum_parts;
+    variant.micro_batch = kVariants[i].micro_batch;
+    variant.first_sample = kVariants[i].first_sample;
+    trained.push_back(train(variant, true));
+  }
+  std::vector<History> others;
+  for (std::vector<History>& histories : job.gather(trained))
+    for (History& history : histories) others.push_back(std::move(history));
+  if (job.world_rank() != 0) return runs;
+  EXPECT_EQ(others.size(), std::size(kVariants));
+  const bool many = one.precision != Dtype::kF32 || one.gemms == GemmFormat::kFp8;
+  runs.spread = spread(others, one.device == DeviceKind::kCpu ? runs.reference : train(on_cpu, true),
+                       many ? Rounding::kMany : Rounding::kRare);
+  return runs;
 }
 
 }  // namespace
 
+const History& reference(const Layout& layout) { return one_rank_runs(layout).reference; }
+
+namespace {
+
+// Of fp32, and of what only sums in another order change; parameters a tensor at a time.
+constexpr double kFp32Steps = 1e-5, kFp32Parameters = 1e-4;
+// Parameters or moments in bf16: each number may be one rounding off, which few of the runs need to show.
+constexpr double kBf16Parameters = 0x1p-8;
+// Spreads from the reference that a layout may be away from it.
+constexpr double kSpreads = 10;
+
+struct Worst {
+  double value = 0, share = 0;  // the largest deviation; the largest share of a bound
+  std::string where;
+};
+
+Worst worst_of(const std::vector<double>& found, const std::vector<double>& spread) {
+  Worst worst;
+  for (size_t s = 0; s < found.size(); ++s) {
+    const double bound = std::max(kFp32Steps, spread.empty() ? 0.0 : kSpreads * spread[s]);
+    const double share = std::isfinite(found[s]) ? found[s] / bound : INFINITY;
+    worst.value = std::max(worst.value, found[s]);
+    if (share > worst.share) {
+      worst.share = share;
+      worst.where = fmt::format("of step {} is {:.2e} off, the bound is {:.2e}", s, found[s], bound);
+    }
+  }
+  return worst;
+}
+
+Worst worst_of(const std::map<std::string, double>& found, const std::map<std::string, double>& spread) {
+  Worst worst;
+  for (const auto& [name, value] : found) {
+    const double bound = spread.empty() ? kFp32Parameters : std::max(kBf16Parameters, kSpreads * spread.at(name));
+    const double share = std::isfinite(value) ? value / bound : INFINITY;
+    worst.value = std::max(worst.value, value);
+    if (share > worst.share) {
+      worst.share = share;
+      worst.where = fmt::format("{} is {:.2e} off, the bound is {:.2e}", name, value, bound);
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+std::string beyond_bounds(const Layout& layout, const Deviation& found) {
+  const Deviation& spread = one_rank_runs(layout).spread;
+  if (test_job()->world_rank() != 0) return "";
+  const Worst loss = worst_of(found.loss, spread.loss), norm = worst_of(found.grad_norm, spread.grad_norm),
+              parameters = worst_of(found.parameters, spread.parameters);
+  fmt::print("{:<100} loss {:.1e} ({:.2f})  norm {:.1e} ({:.2f})  parameters {:.1e} ({:.2f})\n", layout.name(),
+             loss.value, loss.share, norm.value, norm.share, parameters.value, parameters.share);
+  std::fflush(stdout);
+  std::string beyond;
+  if (loss.share > 1) beyond += "the loss " + loss.where + "; ";
+  if (norm.share > 1) beyond += "the gradient norm " + norm.where + "; ";
+  if (parameters.share > 1) beyond += "parameters: " + parameters.where + "; ";
+  return beyond;
+}
+
 void expect_like_one_rank(const Layout& layout) {
-  const Tolerance allowed = tolerance_of(layout);
   const History history = train(layout, false);
+  const History& expected = reference(layout);
+  Deviation found;
   if (test_job()->world_rank() == 0) {
-    const History& expected = reference(layout);
-    double worst_loss = 0, worst_norm = 0, worst_parameter = 0, all_difference = 0, all_size = 0;
-    for (int step = 0; step < kSteps; ++step) {
-      const auto s = static_cast<size_t>(step);
-      worst_loss = std::max(worst_loss, relative(history.steps[s].loss, expected.steps[s].loss));
-      worst_norm = std::max(worst_norm, relative(history.steps[s].grad_norm, expected.steps[s].grad_norm));
-    }
-    ASSERT_EQ(history.parameters.size(), expected.parameters.size());
-    for (const auto& [name, values] : expected.parameters) {
-      ASSERT_TRUE(history.parameters.count(name)) << name;
-      const std::vector<float>& mine = history.parameters.at(name);
-      double difference = 0, size = 0;
-      for (size_t i = 0; i < values.size(); ++i) {
-        difference += (mine[i] - values[i]) * (mine[i] - values[i]);
-        size += values[i] * values[i];
-      }
-      worst_parameter = std::max(worst_parameter, std::sqrt(difference / std::max(size, 1e-12)));
-      all_difference += difference;
-      all_size += size;
-    }
-    if (layout.precision != Dtype::kF32 || layout.gemms == GemmFormat::kFp8)
-      worst_parameter = std::sqrt(all_difference / all_size);
-    fmt::print("{:<100} loss {:.1e}  norm {:.1e}  parameters {:.1e}\n", layout.name(), worst_loss, worst_norm,
-               worst_parameter);
-    std::fflush(stdout);
-    EXPECT_LE(worst_loss, allowed.loss) << layout.name();
-    EXPECT_LE(worst_norm, allowed.grad_norm) << layout.name();
-    EXPECT_LE(worst_parameter, allowed.parameters) << layout.name();
+    found = deviation(history, expected);
     EXPECT_LT(history.steps.back().loss, history.steps.front().loss) << "does not learn";
   }
+  EXPECT_EQ(beyond_bounds(layout, found), "") << layout.name();
   test_job()->barrier();
+}
+
+void expect_faults_are_found(const Layout& layout) {
+  const History& expected = reference(layout);
+  for (const GemmFault fault : {GemmFault::kMissesEverySecond, GemmFault::kTwice}) {
+    Layout faulty = one_rank(layout);
+    faulty.fault = fault;
+    Deviation found;
+    if (test_job()->world_rank() == 0) found = deviation(train(faulty, true), expected);
+    const std::string beyond = beyond_bounds(layout, found);
+    if (test_job()->world_rank() == 0) {
+      EXPECT_NE(beyond, "") << layout.name() << ", fault " << static_cast<int>(fault);
+    }
+  }
 }
 
 void expect_bit_identical(const History& a, const History& b, const std::string& what) {

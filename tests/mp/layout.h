@@ -8,6 +8,7 @@
 #include "lib/train/trainer.h"
 #include "lib/tune/overlap_splits.h"
 #include "tests/mp/mp_test.h"
+#include "tests/mp/split_sums.h"
 
 namespace tri {
 
@@ -48,6 +49,10 @@ struct Layout {
   GemmFormat fp8_wgrad = GemmFormat::kFp8;
   Switch fp8_guard = Switch::kOff;
   bool fallen = false;  // all layers, before the first step; needs the guard
+  DeviceKind device = test_device_kind();
+  int sum_parts = 1;                   // GemmSums, of a rank alone on the CPU
+  GemmFault fault = GemmFault::kNone;  // ... in the gradients of layer 1's matrices
+  int first_sample = 0;                // of a step's samples, the one of the first microbatch: the others follow
 
   int ranks() const { return dp * tp * pp; }
   std::string name() const {
@@ -83,8 +88,28 @@ struct History {
 History train(const Layout& layout, bool alone, TransferObserver* observer = nullptr);
 
 double relative(double a, double b);
-// 20 steps against the same model on one rank: losses and gradient norms a step, then all parameters.
+
+// How far a training is from another one of the same model, relative to it.
+struct Deviation {
+  std::vector<double> loss, grad_norm;       // by step
+  std::map<std::string, double> parameters;  // of a tensor's norm, by name
+};
+Deviation deviation(const History& history, const History& from);
+
+// 20 steps against the same model on one rank: losses and gradient norms of each step, then all parameters. Collective.
+//
+// Of fp32 the bounds are those of sums in another order. Where numbers are rounded to less than fp32 on the way, a
+// number near a border of rounding falls to either side of it, and training amplifies that by a factor which depends on
+// the model, the step and the processor's kernels. So these bounds are measured on the machine that runs the test, by
+// the spread of one-rank runs that differ from the reference in rounding alone: sums of GEMMs in several parts, which
+// are rounded as tensor parallelism rounds them (split_sums.h), samples in another order, other microbatches.
 void expect_like_one_rank(const Layout& layout);
+// A training in which the gradients of one layer have a fault is beyond the bounds of `layout`. On the CPU. Collective.
+void expect_faults_are_found(const Layout& layout);
+// What of `found` is beyond the bounds of `layout`, for people; "" if nothing is. On rank 0. Collective.
+std::string beyond_bounds(const Layout& layout, const Deviation& found);
+// The same model on one rank; on rank 0. Collective.
+const History& reference(const Layout& layout);
 void expect_bit_identical(const History& a, const History& b, const std::string& what);
 
 // Those of `layouts` that the job has ranks for; with fewer than eight, smaller ones stand in.

@@ -93,6 +93,16 @@ TEST(Parity, every_layout_trains_like_one_rank) {
   }
 }
 
+// Half of the microbatches' gradients of one layer are missing, as without a reduction, or they are added twice.
+TEST(Parity, bounds_find_faulty_gradients_of_a_layer) {
+  if (test_device_kind() != DeviceKind::kCpu) GTEST_SKIP() << "faults are those of the CPU's GEMMs";
+  expect_faults_are_found({});
+  expect_faults_are_found({.precision = Dtype::kBF16});
+  expect_faults_are_found({.precision = Dtype::kBF16, .optimizer = OptimizerKind::kLamb});
+  expect_faults_are_found({.block = Block::kParallel, .precision = Dtype::kBF16, .llama = true});
+  expect_faults_are_found({.moments = Dtype::kBF16});
+}
+
 TEST(Parity, the_same_layout_twice_is_bit_identical) {
   const Layout plain{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true};
   Layout rich{.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
