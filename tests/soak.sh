@@ -126,7 +126,8 @@ case $kind in
         continue
       fi
       # An OpenBLAS that was built without a core takes another one.
-      taken=$(OPENBLAS_VERBOSE=2 OPENBLAS_CORETYPE=$core "build-$kind/bin/trireme" --version 2>&1 | sed -n 's/^Core: //p')
+      taken=$(OPENBLAS_VERBOSE=2 OPENBLAS_CORETYPE=$core "build-$kind/bin/trireme" --version 2>&1 |
+        sed -n 's/^Core: //p')
       if [[ ${taken,,} != "${core,,}" ]]; then
         echo "soak cores: $core skipped: this OpenBLAS takes ${taken:-an unknown core} in its place"
         continue

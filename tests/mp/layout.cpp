@@ -373,7 +373,8 @@ bool rounds_to_less_than_fp32(const Layout& layout) {
 }
 
 // Root mean squares over the runs of `others` of their deviations from `from`. Of steps the largest up to a step, since
-// runs that have parted do not join again; kRare: the largest of the run, where few numbers round otherwise, at any step.
+// runs that have parted do not join again; kRare: the largest of the run, since few numbers round to the other side, at
+// any step.
 enum class Rounding { kMany, kRare };
 Deviation spread(const std::vector<History>& others, const History& from, Rounding rounding) {
   Deviation squares;
@@ -434,7 +435,7 @@ const OneRankRuns& one_rank_runs(const Layout& layout) {
     for (History& history : histories) others.push_back(std::move(history));
   if (job.world_rank() != 0) return runs;
   EXPECT_EQ(others.size(), std::size(kVariants));
-  const bool many = one.precision != Dtype::kF32 || one.gemms == GemmFormat::kFp8;
+  const bool many = one.precision != Dtype::kF32;
   runs.spread = spread(others, one.device == DeviceKind::kCpu ? runs.reference : train(on_cpu, true),
                        many ? Rounding::kMany : Rounding::kRare);
   return runs;
