@@ -51,6 +51,17 @@ Result<TextFormat> format_of(const std::string& path) {
                      enum_choices<TextFormat>());
 }
 
+std::string_view foreign_encoding(std::string_view text) {
+  using namespace std::string_view_literals;
+  constexpr std::pair<std::string_view, std::string_view> kMarks[] = {{"\xff\xfe\0\0"sv, "UTF-32 (little-endian)"},
+                                                                      {"\0\0\xfe\xff"sv, "UTF-32 (big-endian)"},
+                                                                      {"\xff\xfe"sv, "UTF-16 (little-endian)"},
+                                                                      {"\xfe\xff"sv, "UTF-16 (big-endian)"}};
+  for (const auto& [mark, name] : kMarks)
+    if (text.starts_with(mark)) return name;
+  return {};
+}
+
 TextFaults faults_of(std::string_view text) {
   TextFaults found{.bytes = static_cast<int64_t>(text.size())};
   for (size_t at = 0; at < text.size();) {
@@ -242,7 +253,20 @@ Result<bool> TextReader::more(std::string& block, const char* what) {
                     source_->path_, what, format_bytes(static_cast<int64_t>(most_)));
 }
 
+Result<void> TextReader::begin() {
+  begun_ = true;
+  while (ahead_.size() < kByteOrderMark.size()) {
+    auto got = source_->more(ahead_);
+    if (!got) return got.error();
+    if (!got.value()) break;
+  }
+  if (ahead_.starts_with(kByteOrderMark)) ahead_.erase(0, kByteOrderMark.size());
+  return {};
+}
+
 Result<void> TextReader::next_lines(int64_t bytes, std::string& block) {
+  if (!begun_)
+    if (auto done = begin(); !done) return done;
   block = std::move(ahead_);
   ahead_.clear();
   const auto enough = static_cast<size_t>(bytes);
@@ -262,6 +286,8 @@ Result<void> TextReader::next_lines(int64_t bytes, std::string& block) {
 }
 
 Result<void> TextReader::rest(std::string& block) {
+  if (!begun_)
+    if (auto done = begin(); !done) return done;
   block = std::move(ahead_);
   ahead_.clear();
   while (true) {

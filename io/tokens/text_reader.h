@@ -28,6 +28,10 @@ struct EnumNames<TextFormat> {
 // (an object a line, as C4 has it) are kJsonl. Error naming --format for others.
 Result<TextFormat> format_of(const std::string& path);
 
+// "UTF-16 (little-endian)" and the like when `text` begins with the byte order mark of an encoding other than UTF-8;
+// empty: it does not.
+std::string_view foreign_encoding(std::string_view text);
+
 // What in a text is no text. Bytes that are NUL or belong to no well-formed UTF-8 sequence (Unicode 15, table 3-7: no
 // overlong forms, no surrogates) are faults.
 struct TextFaults {
@@ -62,7 +66,8 @@ class TextCheck {
 };
 
 // The text of one file, unpacked when its first bytes are those of gzip (RFC 1952) or Zstandard (RFC 8878), whatever
-// its name; several members or frames one behind the other are one text. Memory: a block, and the codec's window.
+// its name; several members or frames one behind the other are one text. A UTF-8 byte order mark at its
+// beginning is dropped. Memory: a block, and the codec's window.
 class TextReader {
  public:
   // A line, and a file that is one document, are held in memory whole: longer ones are refused. A small packed file may
@@ -90,10 +95,12 @@ class TextReader {
 
  private:
   TextReader(std::unique_ptr<Source> source, int64_t most);
+  Result<void> begin();  // before the first bytes are handed out
   Result<bool> more(std::string& block, const char* what);
 
   std::unique_ptr<Source> source_;
   size_t most_ = 0;
+  bool begun_ = false;
   std::string ahead_;  // read, but not handed out: less than a line behind the last block
 };
 

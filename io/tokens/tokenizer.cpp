@@ -3,17 +3,16 @@
 #include <fmt/ranges.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 
 #include "io/base/file.h"
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/text_reader.h"
+#include "io/tokens/training_lines.h"
 
 namespace tri {
 namespace {
@@ -113,16 +112,18 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::vector<int> bytes_;  // [token]
 };
 
-// SentencePiece reads the file itself, as it is.
-Result<void> plain_text(const std::string& path) {
+// What a file's name and its beginning say against training on it.
+Result<void> check_training_text(const std::string& path) {
   constexpr int64_t kLooked = 1 << 20;
   auto reader = TextReader::open(path);
   if (!reader) return reader.error();
-  if (reader.value().packed()) return usage_error("{}: packed; training a tokenizer needs plain text: unpack it", path);
   if (const auto format = format_of(path); format && format.value() == TextFormat::kJsonl)
     return usage_error("{}: JSON; training a tokenizer needs plain text: take the text out of it", path);
   std::string block;
   if (auto got = reader.value().next_lines(kLooked, block); !got) return got;
+  if (const auto encoding = foreign_encoding(block); !encoding.empty())
+    return file_error("{}: not UTF-8 text: its byte order mark is that of {}; convert it (iconv -t UTF-8)", path,
+                      encoding);
   TextCheck check(path);
   if (auto text = check.add(faults_of(block)); !text) return text;
   return check.finish();
@@ -168,44 +169,30 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
 Result<void> train_tokenizer(const TokenizerTraining& t) {
   if (!t.model_path.ends_with(".model"))
     return usage_error("--output {}: a tokenizer's name ends in .model", t.model_path);
-  for (const std::string& input : t.inputs) {
-    if (auto text = plain_text(input); !text) return text;
-    if (input.find(',') != std::string::npos)
-      return usage_error("{}: SentencePiece takes a comma for the end of a path; give the file another name", input);
-  }
-  // The trainer writes PREFIX.model and PREFIX.vocab: under a temporary name first, so that a failure leaves nothing.
-  const std::string temporary = fmt::format("{}.{}.tmp", t.model_path, ::getpid());
-  std::string inputs;
-  for (const std::string& input : t.inputs) inputs += (inputs.empty() ? "" : ",") + input;
+  for (const std::string& input : t.inputs)
+    if (auto text = check_training_text(input); !text) return text;
+  TrainingLines lines(t.inputs);
+  std::string model;
   // Lossless: text is kept as it is (no normalisation, no space put in front or taken away), and newlines are tokens.
-  const auto status = sentencepiece::SentencePieceTrainer::Train({{"input", inputs},
-                                                                  {"model_prefix", temporary},
-                                                                  {"vocab_size", std::to_string(t.vocab_size)},
-                                                                  {"model_type", "bpe"},
-                                                                  {"byte_fallback", "true"},
-                                                                  {"character_coverage", "0.9995"},
-                                                                  {"normalization_rule_name", "identity"},
-                                                                  {"remove_extra_whitespaces", "false"},
-                                                                  {"add_dummy_prefix", "false"},
-                                                                  {"split_digits", "true"},
-                                                                  {"allow_whitespace_only_pieces", "true"},
-                                                                  {"max_sentence_length", "65536"},
-                                                                  {"hard_vocab_limit", "false"},
-                                                                  {"num_threads", std::to_string(t.threads)},
-                                                                  {"minloglevel", "1"}});
-  std::error_code ignored;
-  std::filesystem::remove(temporary + ".vocab", ignored);
-  if (!status.ok()) {
-    std::filesystem::remove(temporary + ".model", ignored);
-    std::string why = status.ToString();  // may name the temporary file
-    if (const size_t at = why.find(temporary + ".model"); at != why.npos)
-      why.replace(at, temporary.size() + 6, t.model_path);
-    return Error{fmt::format("tokenizer training: {}", why), ExitCode::kUsage};
-  }
-  std::error_code problem;
-  std::filesystem::rename(temporary + ".model", t.model_path, problem);
-  if (problem) return file_error("{}: {}", t.model_path, problem.message());
-  return {};
+  const auto status =
+      sentencepiece::SentencePieceTrainer::Train({{"vocab_size", std::to_string(t.vocab_size)},
+                                                  {"model_type", "bpe"},
+                                                  {"byte_fallback", "true"},
+                                                  {"character_coverage", "0.9995"},
+                                                  {"normalization_rule_name", "identity"},
+                                                  {"remove_extra_whitespaces", "false"},
+                                                  {"add_dummy_prefix", "false"},
+                                                  {"split_digits", "true"},
+                                                  {"allow_whitespace_only_pieces", "true"},
+                                                  {"max_sentence_length", std::to_string(TrainingLines::kLongest)},
+                                                  {"hard_vocab_limit", "false"},
+                                                  {"num_threads", std::to_string(t.threads)},
+                                                  {"minloglevel", "1"}},
+                                                 &lines, &model);
+  if (lines.error()) return *lines.error();
+  if (!lines.any()) return file_error("{}: no text in the inputs", fmt::join(t.inputs, ", "));
+  if (!status.ok()) return usage_error("tokenizer training: {}", status.ToString());
+  return write_file(t.model_path, model);
 }
 
 }  // namespace tri

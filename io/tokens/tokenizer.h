@@ -37,12 +37,13 @@ std::string tokenizer_file(const std::string& spec);
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec);
 
 struct TokenizerTraining {
-  std::vector<std::string> inputs;  // plain text, in UTF-8
+  std::vector<std::string> inputs;  // plain text, in UTF-8, as it is or packed (gzip, Zstandard)
   std::string model_path;           // ends in ".model"
   int vocab_size = 8000;
   int threads = 1;
 };
-// Trains a SentencePiece BPE model with byte fallback (no text is unknown). Returns after model_path is written.
+// Trains a SentencePiece BPE model with byte fallback (no text is unknown). Returns after model_path is written, which
+// depends on the text and the options alone. Fails with kFile if an input is not text or can't be read.
 Result<void> train_tokenizer(const TokenizerTraining& training);
 
 }  // namespace tri

@@ -8,6 +8,8 @@
 
 namespace tri {
 
+inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 // Length of the well-formed UTF-8 sequence at the beginning of `text`, which is not empty; 0 when there is none: no
 // overlong forms, no surrogates. NUL is a character.
 inline size_t utf8_sequence(std::string_view text) {
