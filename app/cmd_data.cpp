@@ -36,9 +36,13 @@ void print_summary(const PrepareSummary& s, bool json) {
       print_out("{}: {}, {} of a vocabulary of {}, from {} of text\n", output.prefix,
                  counted(output.documents, "document"), counted(output.tokens, "token"), s.vocab,
                  counted(output.text_bytes, "byte"));
+  if (s.skipped > 0) log_warn("skipped {}", counted(s.skipped, "bad document"));
   if (!json) return;
-  const nlohmann::ordered_json object = {
-      {"outputs", outputs}, {"vocab", s.vocab}, {"resumed", s.resumed}, {"passed_over", s.passed_over}};
+  const nlohmann::ordered_json object = {{"outputs", outputs},
+                                         {"vocab", s.vocab},
+                                         {"resumed", s.resumed},
+                                         {"passed_over", s.passed_over},
+                                         {"skipped", s.skipped}};
   print_object(object);
 }
 
@@ -51,6 +55,7 @@ void add_prepare(CLI::App& data, int& status) {
   auto format = std::make_shared<std::string>("auto");
   auto force = std::make_shared<bool>(false);
   auto splits = std::make_shared<std::string>();
+  auto skip_bad = std::make_shared<std::string>("0");
   command
       ->add_option("inputs", options->inputs,
                    "Text files in UTF-8, as they are or packed (gzip, zstd); folders of them; patterns ('*.jsonl.gz')")
@@ -76,18 +81,26 @@ void add_prepare(CLI::App& data, int& status) {
       "--split", *splits,
       "NAME:SHARE,...: files of their own, PREFIX_NAME, for shares of the documents (train:0.99,val:0.01); "
       "which, each document's text alone decides");
+  command
+      ->add_option("--skip-bad", *skip_bad,
+                   "Skip bad lines (of text: files), at most so many (100) or this share of all (0.001); the sidecar "
+                   "has their count")
+      ->capture_default_str();
   command->add_option("--threads", options->threads, "Tokenizing threads; the result is the same for any")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--force", *force, "Overwrite output that is there already");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "For machines: one object");
-  on_run(command, status, [options, format, force, splits, json]() -> Result<void> {
+  on_run(command, status, [options, format, force, splits, skip_bad, json]() -> Result<void> {
     if (!splits->empty()) {
       auto parsed = parse_splits(*splits);
       if (!parsed) return parsed.error();
       options->splits = std::move(parsed).value();
     }
+    const auto skipped = parse_skip_bad(*skip_bad);
+    if (!skipped) return skipped.error();
+    options->skip_bad = skipped.value();
     options->format = enum_from_name<TextFormat>(*format);  // none: auto
     options->existing = *force ? Existing::kOverwrite : Existing::kRefuse;
     auto summary = prepare(*options);

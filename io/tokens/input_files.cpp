@@ -84,6 +84,11 @@ std::vector<std::string> matches_of(const std::string& pattern) {
 Result<TextInputs> find_inputs(const std::vector<std::string>& inputs, std::optional<TextFormat> format) {
   TextInputs found;
   for (const std::string& input : inputs) {
+    if (input == "-" || input == "/dev/stdin")
+      return usage_error(
+          "{}: standard input is not read, since an interrupted run could not read it again; write it to a file "
+          "(... | zstd >text.jsonl.zst)",
+          input);
     std::error_code ignored;  // what can't be looked at is refused where it is opened
     std::vector<std::string> paths = {input};
     if (fs::status(input, ignored).type() == fs::file_type::not_found) {

@@ -9,9 +9,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "io/base/file.h"
+#include "io/base/format.h"
 #include "io/base/hash.h"
+#include "io/base/log.h"
 #include "io/tokens/prepare_blocks.h"
 #include "io/tokens/token_file.h"
 #include "io/tokens/utf8.h"
@@ -73,11 +76,50 @@ std::string in_json(const std::string& path) {
   return hex;
 }
 
+// A point of an input's text.
+struct TextPoint {
+  int64_t bytes = 0;
+  uint64_t hash = 0;  // XXH3 of these bytes
+  bool end = false;   // the text ends there
+};
+
+// How many of `points`, in order, lie in the part of the input's text that has not changed. A point within the text
+// has to follow a line's end.
+size_t unchanged_points(const std::string& path, const std::vector<TextPoint>& points) {
+  auto reader = TextReader::open(path);
+  if (!reader) return 0;
+  Xxh3 hash;
+  int64_t at = 0;
+  size_t good = 0;
+  char last = '\n';
+  for (std::string block; good < points.size();) {
+    if (!reader.value().next_lines(Blocks::kBlockBytes, block)) return good;
+    if (block.empty()) {
+      while (good < points.size() && points[good].bytes == at && points[good].hash == hash.digest()) ++good;
+      return good;
+    }
+    size_t from = 0;
+    while (good < points.size() && points[good].bytes - at < static_cast<int64_t>(block.size())) {
+      const TextPoint& point = points[good];
+      const auto cut = static_cast<size_t>(point.bytes - at);
+      hash.update(block.data() + from, cut - from);
+      from = cut;
+      if (point.end || (cut > 0 ? block[cut - 1] : last) != '\n' || hash.digest() != point.hash) return good;
+      ++good;
+    }
+    hash.update(block.data() + from, block.size() - from);
+    at += static_cast<int64_t>(block.size());
+    last = block.back();
+  }
+  return good;
+}
+
 // A run of prepare: the files that it writes, and how far it is.
 class Run {
  public:
   Run(const PrepareOptions& options, const Tokenizer& tokenizer, const std::vector<TextInput>& inputs)
-      : options_(options), tokenizer_(tokenizer), inputs_(inputs) {
+      : options_(options), tokenizer_(tokenizer), inputs_(inputs), ends_(inputs.size(), {.hash = Xxh3().digest()}) {
+    now_.at.hash = Xxh3().digest();
     summary_.vocab = tokenizer.vocab_size();
     for (const std::string& prefix : prefixes_of(options)) summary_.outputs.push_back({.prefix = prefix});
   }
@@ -86,17 +128,9 @@ class Run {
   Result<void> begin() {
     const auto file = MappedFile::open(state_path(options_));
     if (!file && file.error().os_error != ENOENT) return file.error();
-    if (file) {
-      const Json state = Json::parse(file.value().text(), nullptr, false);
-      if (state.is_object() && goes_on_from(state)) return resume(state);
-      if (options_.existing == Existing::kRefuse)
-        return usage_error(
-            "{}: of a run that was interrupted, with other options, or inputs that have changed; give it the same to "
-            "go on, or begin anew with --force",
-            state_path(options_));
-      std::error_code ignored;
-      fs::remove(state_path(options_), ignored);
-    }
+    if (file && options_.existing == Existing::kRefuse) return resume(file.value().text());
+    std::error_code ignored;
+    if (file) fs::remove(state_path(options_), ignored);
     for (const auto& output : summary_.outputs) {
       auto writer = TokenFileWriter::create(output.prefix, type());
       if (!writer) return writer.error();
@@ -105,55 +139,83 @@ class Run {
     return {};
   }
 
-  TextPosition position() const { return position_; }
+  TextPosition position() const { return now_.at; }
 
-  Result<void> add(const Block& block, const EncodedBlock& encoded) {
-    if (!check_ || checked_ != block.input) {
+  Result<void> add(Block& block, const EncodedBlock& encoded) {
+    if (!check_ || checked_ != block.begin.input) {
       if (auto done = finish_input(); !done) return done;
-      checked_ = block.input;
+      if (check_) ends_[checked_] = now_.at;
+      checked_ = block.begin.input;
       check_.emplace(inputs_[checked_].path);
-      faults_ = {};
+      now_.at = {.input = checked_, .hash = Xxh3().digest()};
+      now_.faults = {};
+      if (num_documents() > 0) mark();  // an input that turns out to be no text is gone back from
     }
-    if (auto text = check_->add(encoded.faults); !text) return text;
-    if (faults_.first < 0 && encoded.faults.first >= 0) faults_.first = faults_.bytes + encoded.faults.first;
-    faults_.bytes += encoded.faults.bytes;
-    faults_.faults += encoded.faults.faults;
+    if (block.hash) hash_ = std::move(*block.hash);
     if (encoded.error) return *encoded.error;
-    for (const EncodedDocument& document : encoded.documents) {
-      summary_.outputs[document.output].text_bytes += document.text_bytes;
-      writers_[document.output].add_document(document.tokens);
+    if (auto text = check_->add(encoded.faults); !text) return text;
+    size_t added = 0;
+    const auto add_until = [&](size_t end) {
+      for (; added < end; ++added) {
+        const EncodedDocument& document = encoded.documents[added];
+        summary_.outputs[document.output].text_bytes += document.text_bytes;
+        writers_[document.output].add_document(document.tokens);
+      }
+    };
+    const TextFaults before = now_.faults;
+    for (const BadDocument& bad : encoded.bad) {
+      add_until(bad.documents);
+      if (may_skip()) {
+        skip(bad);
+        continue;
+      }
+      hash_.update(block.text.data(), static_cast<size_t>(bad.bytes));
+      now_.at = {.input = checked_,
+                 .bytes = block.begin.bytes + bad.bytes,
+                 .line = std::max(bad.line, block.begin.line),
+                 .hash = hash_.digest()};
+      now_.faults = sum_of(before, bad.faults);
+      return refusal(bad);
     }
-    position_ = block.end;
+    add_until(encoded.documents.size());
+    hash_.update(block.text.data(), block.text.size());
+    now_.at = block.end;
+    now_.at.hash = hash_.digest();
+    now_.faults = sum_of(before, encoded.faults);
     return {};
   }
 
-  // Saves a state to go on from, when the last one is old enough.
+  // Saves a state to continue from, when the last one is old enough.
   Result<void> save_in_time() {
     const auto now = std::chrono::steady_clock::now();
     if (std::chrono::duration<double>(now - saved_).count() < options_.save_seconds) return {};
     saved_ = now;
-    Json outputs = Json::array();
-    for (size_t i = 0; i < writers_.size(); ++i) {
-      const auto saved = writers_[i].save();
-      if (!saved) return saved.error();
-      outputs.push_back({saved.value().documents, saved.value().tokens, summary_.outputs[i].text_bytes});
-    }
-    const Json state = {{"options", options_of()},
-                        {"inputs", inputs_until(position_.input + 1)},
-                        {"outputs", outputs},
-                        {"position", {position_.input, position_.bytes, position_.line}},
-                        {"faults", {faults_.bytes, faults_.faults, faults_.first, summary_.text_faults}}};
-    return write_file(state_path(options_), state.dump(1) + "\n");
+    return save();
+  }
+
+  // The error of a run that ends by `error`: what was done before it is saved. A run without a document leaves nothing.
+  Error stopped(Error error) {
+    const int64_t documents = num_documents();
+    if (documents > 0 && save())
+      error.message += fmt::format("; the {} before are kept, and the same command continues after them",
+                                   counted(documents, "document"));
+    return error;
   }
 
   Result<PrepareSummary> finish() {
-    if (auto done = finish_input(); !done) return done.error();
+    if (auto done = finish_input(); !done) return stopped(done.error());
+    const int64_t all = num_documents() + now_.skipped;
+    if (options_.skip_bad.share > 0 &&
+        static_cast<double>(now_.skipped) > options_.skip_bad.share * static_cast<double>(all))
+      return stopped(file_error("{} of {} documents are bad, more than --skip-bad {:g} allows; the last one: {}",
+                                now_.skipped, all, options_.skip_bad.share, last_bad_));
     for (size_t i = 0; i < writers_.size(); ++i) {
       PrepareSummary::Output& output = summary_.outputs[i];
       summary_.documents += output.documents = writers_[i].num_documents();
       summary_.tokens += output.tokens = writers_[i].num_tokens();
       summary_.text_bytes += output.text_bytes;
     }
+    summary_.skipped = now_.skipped;
     if (summary_.documents == 0) return file_error("{}: no text in the inputs", options_.output);
     for (const auto& output : summary_.outputs)
       if (output.documents == 0)
@@ -164,7 +226,7 @@ class Run {
       Json sidecar = {{"tokenizer", options_.tokenizer}, {"fingerprint", tokenizer_.fingerprint()},
                       {"vocab", summary_.vocab},         {"documents", output.documents},
                       {"tokens", output.tokens},         {"text_bytes", output.text_bytes},
-                      {"format", formats_of(inputs_)}};
+                      {"format", formats_of(inputs_)},   {"skipped", summary_.skipped}};
       if (!options_.splits.empty())
         sidecar["split"] = {{"name", options_.splits[i].name}, {"share", options_.splits[i].share}};
       if (auto done = put_in_place(writers_[i], output.prefix + ".json", sidecar.dump(2) + "\n"); !done)
@@ -176,65 +238,219 @@ class Run {
   }
 
  private:
+  // A point to continue from.
+  struct Mark {
+    struct Output {
+      int64_t documents = 0, tokens = 0, text_bytes = 0;
+    };
+    TextPosition at;
+    bool hashed = true;  // states of earlier versions have no hash
+    std::vector<Output> outputs;
+    TextFaults faults;        // of the input, so far
+    int64_t text_faults = 0;  // of the inputs before it
+    int64_t skipped = 0;
+  };
+  static constexpr size_t kMostMarks = 128;  // every second one is dropped beyond
+
   TokenType type() const { return token_type_for(tokenizer_.vocab_size()); }
 
-  // What must be equal for a run to go on from another's state: options, and the inputs of which something was read.
+  int64_t num_documents() const {
+    int64_t documents = 0;
+    for (const TokenFileWriter& writer : writers_) documents += writer.num_documents();
+    return documents;
+  }
+
+  static TextFaults sum_of(TextFaults sum, const TextFaults& next) {
+    if (sum.first < 0 && next.first >= 0) sum.first = sum.bytes + next.first;
+    sum.bytes += next.bytes;
+    sum.faults += next.faults;
+    return sum;
+  }
+
+  bool may_skip() const {
+    // A share is of all documents, which are not known yet: the first ones are not counted against it.
+    constexpr int64_t kFirst = 10000;
+    const int64_t skipped = now_.skipped + 1;
+    if (options_.skip_bad.most > 0) return skipped <= options_.skip_bad.most;
+    return options_.skip_bad.share > 0 &&
+           static_cast<double>(skipped) <=
+               options_.skip_bad.share * static_cast<double>(std::max(num_documents() + skipped, kFirst));
+  }
+
+  std::string place_of(const BadDocument& bad) const {
+    return inputs_[checked_].path + (bad.line > 0 ? fmt::format(":{}", bad.line) : "");
+  }
+  void skip(const BadDocument& bad) {
+    constexpr int64_t kNamed = 10;
+    ++now_.skipped;
+    last_bad_ = fmt::format("{}: {}", place_of(bad), bad.why);
+    if (now_.skipped <= kNamed) log_warn("skipped {}", last_bad_);
+    if (now_.skipped == kNamed) log_warn("further documents that are skipped are counted, and not named");
+  }
+  Error refusal(const BadDocument& bad) const {
+    const SkipBad& allowed = options_.skip_bad;
+    const std::string what = bad.line > 0 ? "line" : "file";
+    if (allowed.any())
+      return file_error("{}: {}; {} skipped before, and --skip-bad allows {:g}", place_of(bad), bad.why,
+                        counted(now_.skipped, what),
+                        allowed.most > 0 ? static_cast<double>(allowed.most) : allowed.share);
+    return file_error("{}: {}; correct the {}, or skip it with --skip-bad 1", place_of(bad), bad.why, what);
+  }
+
+  // Makes a point to continue from of what was done so far; the next save() writes it.
+  void mark() {
+    now_.outputs.clear();
+    for (size_t i = 0; i < writers_.size(); ++i)
+      now_.outputs.push_back({writers_[i].num_documents(), writers_[i].num_tokens(), summary_.outputs[i].text_bytes});
+    now_.text_faults = summary_.text_faults;
+    marks_.push_back(now_);
+    if (marks_.size() > kMostMarks)
+      for (size_t i = 0; i + 1 < marks_.size(); ++i) marks_.erase(marks_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  Result<void> save() {
+    for (TokenFileWriter& writer : writers_)
+      if (auto saved = writer.save(); !saved) return saved.error();
+    mark();
+    Json marks = Json::array();
+    for (const Mark& mark : marks_) marks.push_back(json_of(mark));
+    const Json state = {{"options", options_of()}, {"inputs", inputs_until(now_.at.input + 1)}, {"marks", marks}};
+    return write_file(state_path(options_), state.dump() + "\n");
+  }
+
+  // What must be equal for a run to continue from another's state.
   Json options_of() const {
     Json splits = Json::array();
     for (const DocumentSplit& split : options_.splits) splits.push_back({split.name, split.share});
     return {
         {"version", 1}, {"tokenizer", tokenizer_.fingerprint()}, {"field", options_.text_field}, {"splits", splits}};
   }
+  // The inputs of which something was read: name, format, size, time, and where their text ends.
   Json inputs_until(size_t end) const {
     Json inputs = Json::array();
     for (size_t i = 0; i < std::min(end, inputs_.size()); ++i)
-      inputs.push_back(
-          {in_json(inputs_[i].path), enum_name(inputs_[i].format), inputs_[i].file_bytes, inputs_[i].modified});
+      inputs.push_back({in_json(inputs_[i].path), enum_name(inputs_[i].format), inputs_[i].file_bytes,
+                        inputs_[i].modified, ends_[i].bytes, hex64(ends_[i].hash)});
     return inputs;
   }
-  bool goes_on_from(const Json& state) const {
-    const Json inputs = state.value("inputs", Json::array());
-    return state.value("options", Json()) == options_of() && !inputs.empty() && inputs == inputs_until(inputs.size());
+
+  static Json json_of(const Mark& mark) {
+    Json outputs = Json::array();
+    for (const Mark::Output& output : mark.outputs)
+      outputs.push_back({output.documents, output.tokens, output.text_bytes});
+    return {{"position", {mark.at.input, mark.at.bytes, mark.at.line}},
+            {"hash", hex64(mark.at.hash)},
+            {"outputs", outputs},
+            {"faults", {mark.faults.bytes, mark.faults.faults, mark.faults.first, mark.text_faults}},
+            {"skipped", mark.skipped}};
+  }
+  // Throws Json::exception.
+  Mark mark_of(const Json& json) const {
+    const Json &at = json.at("position"), &faults = json.at("faults");
+    const auto hash = parse_hex64(json.value("hash", ""));
+    Mark mark{.at = {at.at(0), at.at(1), at.at(2), hash.value_or(0)},
+              .hashed = hash.has_value(),
+              .faults = {faults.at(0), faults.at(1), faults.at(2)},
+              .text_faults = faults.at(3),
+              .skipped = json.value("skipped", int64_t{0})};
+    for (size_t i = 0; i < summary_.outputs.size(); ++i) {
+      const Json& output = json.at("outputs").at(i);
+      mark.outputs.push_back({output.at(0), output.at(1), output.at(2)});
+    }
+    return mark;
   }
 
-  Result<void> resume(const Json& state) {
-    try {
-      for (size_t i = 0; i < summary_.outputs.size(); ++i) {
-        const Json& saved = state.at("outputs").at(i);
-        auto writer = TokenFileWriter::resume(summary_.outputs[i].prefix, type(), {saved.at(0), saved.at(1)});
-        if (!writer) return writer.error();
-        writers_.push_back(std::move(writer).value());
-        summary_.outputs[i].text_bytes = saved.at(2);
-        summary_.resumed += writers_.back().num_documents();
+  // How many of marks_ lie in text that has not changed; of the inputs before the last of them, all has not. Throws
+  // Json::exception.
+  size_t unchanged_marks(const Json& inputs) {
+    size_t unchanged = 0;
+    for (size_t i = 0; i < std::min(inputs.size(), inputs_.size()); ++i) {
+      const Json& was = inputs.at(i);
+      const TextInput& now = inputs_[i];
+      if (was.at(0) != in_json(now.path) || was.at(1) != enum_name(now.format)) break;
+      if (was.size() > 5)
+        ends_[i] = {.bytes = was.at(4), .hash = parse_hex64(was.at(5).get<std::string>()).value_or(0)};
+      std::vector<TextPoint> points;
+      bool hashed = was.size() > 5;
+      for (size_t m = unchanged; m < marks_.size() && marks_[m].at.input == i; ++m) {
+        points.push_back(
+            {marks_[m].at.bytes, marks_[m].at.hash, now.format == TextFormat::kText && marks_[m].at.bytes > 0});
+        hashed = hashed && marks_[m].hashed;
       }
-      const Json &at = state.at("position"), &faults = state.at("faults");
-      position_ = {at.at(0), at.at(1), at.at(2)};
-      faults_ = {faults.at(0), faults.at(1), faults.at(2)};
-      summary_.text_faults = faults.at(3);
-    } catch (const Json::exception& problem) {
-      return file_error("{}: damaged ({}); remove it, and begin anew", state_path(options_), problem.what());
+      const size_t marks = points.size();
+      if (was.at(2) == now.file_bytes && was.at(3) == now.modified) {
+        unchanged += marks;
+        continue;
+      }
+      if (!hashed) break;
+      if (i + 1 < inputs.size()) points.push_back({ends_[i].bytes, ends_[i].hash, true});
+      const size_t good = unchanged_points(now.path, points);
+      unchanged += std::min(good, marks);
+      if (good < points.size()) break;
     }
-    TRI_REQUIRE(position_.input < inputs_.size(), "{}: no such input", state_path(options_));
-    checked_ = position_.input;
+    return unchanged;
+  }
+
+  Result<void> resume(std::string_view text) {
+    const std::string path = state_path(options_);
+    try {
+      const Json state = Json::parse(text);
+      if (state.at("options") != options_of())
+        return usage_error(
+            "{}: of a run that was interrupted, with other options (--tokenizer, --field or --split); give the same to "
+            "continue it, or start over with --force",
+            path);
+      if (state.contains("marks"))
+        for (const Json& mark : state.at("marks")) marks_.push_back(mark_of(mark));
+      else
+        marks_.push_back(mark_of(state));
+      const size_t saved = marks_.size();
+      marks_.resize(unchanged_marks(state.at("inputs")));
+      if (marks_.empty())
+        return usage_error(
+            "{}: of a run that was interrupted, and its inputs have changed from the first one on; give the same to "
+            "continue it, or start over with --force",
+            path);
+      if (const TextPosition& at = marks_.back().at; marks_.size() < saved)
+        log_warn("inputs have changed since the run was interrupted: it continues at {}:{}", inputs_[at.input].path,
+                 at.line);
+    } catch (const Json::exception& problem) {
+      return file_error("{}: damaged ({}); remove it, and start over", path, problem.what());
+    }
+    now_ = marks_.back();
+    for (size_t i = 0; i < summary_.outputs.size(); ++i) {
+      const Mark::Output& output = now_.outputs[i];
+      auto writer = TokenFileWriter::resume(summary_.outputs[i].prefix, type(), {output.documents, output.tokens});
+      if (!writer) return writer.error();
+      writers_.push_back(std::move(writer).value());
+      summary_.outputs[i].text_bytes = output.text_bytes;
+      summary_.resumed += output.documents;
+    }
+    summary_.text_faults = now_.text_faults;
+    checked_ = now_.at.input;
     check_.emplace(inputs_[checked_].path);
-    return check_->add(faults_);
+    return check_->add(now_.faults);
   }
 
   Result<void> finish_input() {
     if (!check_) return {};
+    if (auto done = check_->finish(); !done) return done;
     summary_.text_faults += check_->faults();
-    return check_->finish();
+    return {};
   }
 
   const PrepareOptions& options_;
   const Tokenizer& tokenizer_;
   const std::vector<TextInput>& inputs_;
+  std::vector<TextPosition> ends_;        // [input]: of its text, once it is read
   std::vector<TokenFileWriter> writers_;  // one an output
   PrepareSummary summary_;
-  TextPosition position_;
+  Xxh3 hash_;                       // of the text of inputs_[checked_] up to now_.at
+  Mark now_;                        // what a state that is saved now would say
+  std::vector<Mark> marks_;         // saved, in order
   std::optional<TextCheck> check_;  // of inputs_[checked_]
   size_t checked_ = 0;
-  TextFaults faults_;  // what check_ was given
+  std::string last_bad_;  // that was skipped
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 
@@ -263,6 +479,17 @@ Result<std::vector<DocumentSplit>> parse_splits(const std::string& text) {
   }
   if (std::abs(sum - 1) > 1e-6) return usage_error("--split: the shares add up to {:g}, not to 1", sum);
   return splits;
+}
+
+Result<SkipBad> parse_skip_bad(const std::string& text) {
+  char* rest = nullptr;
+  const double value = std::strtod(text.c_str(), &rest);
+  const bool plain = text.find_first_not_of("0123456789.") == std::string::npos;
+  if (text.empty() || *rest != '\0' || !plain || value > 1e15)
+    return usage_error("--skip-bad {}: expected a number of documents (100), or a share of them (0.001)", text);
+  if (text.find('.') == std::string::npos) return SkipBad{.most = static_cast<int64_t>(value)};
+  if (value > 1) return usage_error("--skip-bad {}: a share is at most 1.0", text);
+  return SkipBad{.share = value};
 }
 
 size_t split_of(std::string_view document, const std::vector<DocumentSplit>& splits) {
@@ -322,17 +549,19 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
     std::vector<Block> blocks;
     int64_t bytes = 0;
     const int64_t usual = static_cast<int64_t>(threads) * 4 * Blocks::kBlockBytes;
+    std::optional<Error> unread;  // after these blocks
     while (more && (bytes < usual || (blocks.size() < threads && bytes < kMostRoundBytes))) {
       Block block;
       auto got = stream.next(block);
-      if (!got) return got.error();
-      more = got.value();
+      if (!got) unread = got.error();
+      more = got && got.value();
       bytes += static_cast<int64_t>(block.text.size());
       if (more) blocks.push_back(std::move(block));
     }
     const std::vector<EncodedBlock> encoded = encode_blocks(blocks, inputs.value().files, options, tokenizer);
     for (size_t i = 0; i < blocks.size(); ++i)
-      if (auto added = run.add(blocks[i], encoded[i]); !added) return added.error();
+      if (auto added = run.add(blocks[i], encoded[i]); !added) return run.stopped(added.error());
+    if (unread) return run.stopped(*unread);
     if (!more) break;
     if (auto saved = run.save_in_time(); !saved) return saved.error();
   }

@@ -7,9 +7,12 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "io/base/format.h"
 #include "io/base/readable_text.h"
+#include "io/tokens/json_line.h"
+#include "io/tokens/utf8.h"
 
 namespace tri {
 namespace {
@@ -48,52 +51,125 @@ std::string fields_of(const Json& object) {
         if (text.is_string()) names.push_back(shown_name(name + "." + inner));
   }
   if (names.empty()) return "";
+  std::vector<std::string> once;  // a key "a.b" and a key "b" of an object "a" are one name, and the first is meant
+  for (std::string& name : names)
+    if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(std::move(name));
+  names = std::move(once);
   const bool more = names.size() > kMost;
   names.resize(std::min(names.size(), kMost));
   return fmt::format(": {}{}", fmt::join(names, ", "), more ? " ..." : "");
 }
 
+// "an array", "a number", "null".
+std::string kind_of(const Json& value) {
+  if (value.is_null()) return "null";
+  const std::string name = value.type_name();
+  return (name == "array" || name == "object" ? "an " : "a ") + name;
+}
+
 Result<std::string> document_of_line(std::string_view line, TextFormat format, const PrepareOptions& options) {
   if (format == TextFormat::kLines) return std::string(line);
-  const auto object = Json::parse(line, nullptr, false);
-  if (object.is_discarded()) return file_error("not valid JSON");
+  const auto parsed = parse_json_line(line);
+  if (!parsed) return parsed.error();
+  const Json& object = parsed.value();
   if (!object.is_object()) return file_error("a JSON {}, expected an object", object.type_name());
   const Json* field = find_field(object, options.text_field);
   if (field == nullptr)
     return file_error("no field \"{}\"; name the text's field with --field{}", options.text_field, fields_of(object));
   if (!field->is_string())
-    return file_error("field \"{}\" is a {}, expected a string", options.text_field, field->type_name());
+    return file_error("field \"{}\" is {}, expected a string", options.text_field, kind_of(*field));
   return field->get<std::string>();
 }
 
-EncodedBlock encode_block(const Block& block, const TextInput& input, const PrepareOptions& options,
-                          const Tokenizer& tokenizer) {
-  EncodedBlock result{.faults = faults_of(block.text)};
-  const auto add = [&](std::string_view text) {
-    EncodedDocument document{split_of(text, options.splits), static_cast<int64_t>(text.size()), tokenizer.encode(text)};
-    document.tokens.push_back(tokenizer.eod());
-    result.documents.push_back(std::move(document));
-  };
-  if (input.format == TextFormat::kText) {
-    add(block.text);
-    return result;
-  }
-  int64_t number = block.first_line;
-  for (std::string_view rest = block.text; !rest.empty(); ++number) {
-    const size_t end = rest.find('\n');
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty()) continue;
-    const auto document = document_of_line(line, input.format, options);
-    if (!document) {
-      result.error = file_error("{}:{}: {}", input.path, number, document.error().message);
-      return result;
-    }
-    if (!document.value().empty()) add(document.value());
-  }
-  return result;
+// Why `text`, which is a whole document or file, is no text; empty: it is.
+std::string why_no_text(std::string_view text, const TextFaults& faults) {
+  if (const std::string_view encoding = foreign_encoding(text); !encoding.empty())
+    return fmt::format("not UTF-8 text: its byte order mark is that of {}; convert it (iconv -t UTF-8)", encoding);
+  TextCheck check("");
+  const auto added = check.add(faults), done = added ? check.finish() : added;
+  return done ? "" : done.error().message.substr(2);  // without ": " behind no path
 }
+
+void add_to(TextFaults& sum, const TextFaults& next) {
+  if (sum.first < 0 && next.first >= 0) sum.first = sum.bytes + next.first;
+  sum.bytes += next.bytes;
+  sum.faults += next.faults;
+}
+
+class BlockEncoder {
+ public:
+  BlockEncoder(const Block& block, const TextInput& input, const PrepareOptions& options, const Tokenizer& tokenizer)
+      : block_(block), input_(input), options_(options), tokenizer_(tokenizer) {}
+
+  EncodedBlock run() {
+    if (input_.format == TextFormat::kText)
+      encode_file();
+    else if (const auto encoding = foreign_encoding(block_.text); block_.begin.bytes == 0 && !encoding.empty())
+      result_.error = file_error("{}: {}", input_.path, why_no_text(block_.text, {}));
+    else
+      encode_lines();
+    return std::move(result_);
+  }
+
+ private:
+  bool skips() const { return options_.skip_bad.any(); }
+
+  void add(std::string_view text) {
+    EncodedDocument document{split_of(text, options_.splits), static_cast<int64_t>(text.size()),
+                             tokenizer_.encode(text)};
+    document.tokens.push_back(tokenizer_.eod());
+    result_.documents.push_back(std::move(document));
+  }
+  void add_bad(int64_t at, int64_t line, std::string why) {
+    result_.bad.push_back({result_.documents.size(), at, line, result_.faults, std::move(why)});
+  }
+
+  void encode_file() {
+    const TextFaults faults = faults_of(block_.text);
+    if (std::string why = why_no_text(block_.text, faults); !why.empty()) return add_bad(0, 0, std::move(why));
+    result_.faults = faults;
+    add(block_.text);
+  }
+
+  void encode_lines() {
+    const std::string_view text = block_.text;
+    size_t counted = 0;  // bytes of the text that result_.faults has seen
+    int64_t number = block_.begin.line;
+    for (size_t at = 0; at < text.size(); ++number) {
+      const size_t newline = text.find('\n', at), begin = at;
+      std::string_view line = text.substr(at, newline == std::string_view::npos ? newline : newline - at);
+      at = newline == std::string_view::npos ? text.size() : newline + 1;
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());  // of joined files
+      if (line.empty()) continue;
+      const auto document = document_of_line(line, input_.format, options_);
+      std::string why = document ? "" : document.error().message;
+      if (skips() && document && input_.format == TextFormat::kLines) why = why_no_text(line, faults_of(line));
+      if (why.empty()) {
+        if (!document.value().empty()) add(document.value());
+        continue;
+      }
+      add_to(result_.faults, faults_of(text.substr(counted, begin - counted)));
+      add_bad(static_cast<int64_t>(begin), number, std::move(why));
+      if (!skips()) return check_whole();
+      add_to(result_.faults, {.bytes = static_cast<int64_t>(at - begin)});
+      counted = at;
+    }
+    add_to(result_.faults, faults_of(text.substr(counted)));
+  }
+
+  // That a file is not text at all says more than what is wrong with its first line.
+  void check_whole() {
+    TextCheck check(input_.path);
+    if (auto text = check.add(faults_of(block_.text)); !text) result_.error = text.error();
+  }
+
+  const Block& block_;
+  const TextInput& input_;
+  const PrepareOptions& options_;
+  const Tokenizer& tokenizer_;
+  EncodedBlock result_;
+};
 
 }  // namespace
 
@@ -101,10 +177,12 @@ Result<void> Blocks::open() {
   auto opened = TextReader::open(inputs_[at_.input].path);
   if (!opened) return opened.error();
   reader_.emplace(std::move(opened).value());
+  hash_.emplace();
   std::string block;
   while (skip_ > 0) {  // it ends with a line, as blocks do
     if (auto got = reader_->next_lines(std::min(skip_, kBlockBytes), block); !got) return got;
     if (block.empty()) return file_error("{}: is shorter than it was", inputs_[at_.input].path);
+    hash_->update(block.data(), block.size());
     skip_ -= static_cast<int64_t>(block.size());
   }
   progress_.add(reader_->consumed());
@@ -116,13 +194,13 @@ Result<bool> Blocks::next(Block& block) {
     if (!reader_)
       if (auto opened = open(); !opened) return opened.error();
     const int64_t before = reader_->consumed();
-    block.input = at_.input;
-    block.first_line = at_.line;
     const bool whole = inputs_[at_.input].format == TextFormat::kText;
     if (auto got = whole ? reader_->rest(block.text) : reader_->next_lines(kBlockBytes, block.text); !got)
       return got.error();
     progress_.add(reader_->consumed() - before);
     if (!block.text.empty()) {
+      block.begin = at_;
+      block.hash = std::exchange(hash_, std::nullopt);
       at_.bytes += static_cast<int64_t>(block.text.size());
       at_.line += std::count(block.text.begin(), block.text.end(), '\n');
       block.end = at_;
@@ -142,16 +220,15 @@ std::vector<EncodedBlock> encode_blocks(const std::vector<Block>& blocks, const 
   for (size_t t = 0; t < std::min(static_cast<size_t>(std::max(options.threads, 1)), blocks.size()); ++t)
     workers.emplace_back([&] {
       for (size_t i = next++; i < blocks.size(); i = next++) {
-        const TextInput& input = inputs[blocks[i].input];
+        const TextInput& input = inputs[blocks[i].begin.input];
         try {
-          encoded[i] = encode_block(blocks[i], input, options, tokenizer);
+          encoded[i] = BlockEncoder(blocks[i], input, options, tokenizer).run();
         } catch (const std::bad_alloc&) {
-          encoded[i] = {.documents = {},
-                        .faults = {},
-                        .error = file_error("{}:{}: not enough memory for the tokens of {} of text; split its "
-                                            "documents, or use fewer --threads",
-                                            input.path, blocks[i].first_line,
-                                            format_bytes(static_cast<int64_t>(blocks[i].text.size())))};
+          encoded[i] = {};
+          encoded[i].error = file_error("{}:{}: not enough memory for the tokens of {} of text; split its documents, or "
+                                        "use fewer --threads",
+                                        input.path, blocks[i].begin.line + 1,
+                                        format_bytes(static_cast<int64_t>(blocks[i].text.size())));
         } catch (const std::exception& problem) {
           encoded[i].error = file_error("{}: {}", input.path, problem.what());
         }

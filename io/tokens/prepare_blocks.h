@@ -5,25 +5,26 @@
 #include <string>
 #include <vector>
 
+#include "io/base/hash.h"
 #include "io/base/progress.h"
 #include "io/tokens/input_files.h"
 #include "io/tokens/prepare.h"
 
 namespace tri {
 
-// Between two blocks.
+// Between two documents.
 struct TextPosition {
   size_t input = 0;
   int64_t bytes = 0;  // of its text, unpacked
   int64_t line = 1;   // the next one
+  uint64_t hash = 0;  // XXH3 of these bytes
 };
 
 // What one task tokenizes: whole lines, or a whole file.
 struct Block {
-  size_t input = 0;
   std::string text;
-  int64_t first_line = 1;
-  TextPosition end;
+  TextPosition begin, end;   // without hashes
+  std::optional<Xxh3> hash;  // of the input's text up to `begin`; only with the first block that is read of an input
 };
 
 // The blocks of all inputs, in order.
@@ -45,6 +46,7 @@ class Blocks {
   int64_t skip_;  // bytes of the first input's text that are done
   ProgressBar& progress_;
   std::optional<TextReader> reader_;  // of inputs_[at_.input]
+  std::optional<Xxh3> hash_;          // for its first block
 };
 
 struct EncodedDocument {
@@ -53,10 +55,20 @@ struct EncodedDocument {
   std::vector<int32_t> tokens;
 };
 
+// A document that is not what its format says.
+struct BadDocument {
+  size_t documents = 0;  // of the block, before it
+  int64_t bytes = 0;     // of the block, before it
+  int64_t line = 0;      // 0: the whole file
+  TextFaults faults;     // of the text before it that `EncodedBlock::faults` counts
+  std::string why;
+};
+
 struct EncodedBlock {
   std::vector<EncodedDocument> documents;
-  TextFaults faults;
-  std::optional<Error> error;  // behind the documents
+  TextFaults faults;             // of the text without bad documents
+  std::vector<BadDocument> bad;  // in order; where none may be skipped, the block is encoded up to the first
+  std::optional<Error> error;    // that says nothing of one document
 };
 
 // On options.threads threads; the results are in the order of the blocks.

@@ -128,7 +128,7 @@ TEST(PrepareInputs, a_field_may_lie_in_objects_within_objects) {
   EXPECT_NE(missing.error().message.find("a.jsonl:1: no field \"a.c.d.e\""), std::string::npos);
   const auto object = run("a");
   ASSERT_FALSE(object);
-  EXPECT_NE(object.error().message.find("field \"a\" is a object"), std::string::npos) << object.error().message;
+  EXPECT_NE(object.error().message.find("field \"a\" is an object"), std::string::npos) << object.error().message;
 }
 
 TEST(PrepareInputs, splits_divide_documents_by_their_text_alone) {
@@ -250,6 +250,66 @@ TEST_F(PrepareResumed, inputs_that_were_read_and_have_changed_are_refused_or_beg
   EXPECT_EQ(made.value().resumed, 0);
   ASSERT_TRUE(prepare(options("whole")));
   EXPECT_TRUE(all_of("out") == all_of("whole"));
+}
+
+// One bad line of the only file, at its end; mended in place, skipped, or with a change before it.
+TEST_F(PrepareResumed, the_work_before_a_bad_line_is_kept) {
+  const std::string good = json_lines(0, 30000), rest = json_lines(30000, 100), bad = "{broken\n";
+  for (const bool packed : {false, true}) {
+    const std::string name = folder_ / (packed ? "one.jsonl.gz" : "one.jsonl");
+    const auto put = [&](const std::string& text) { write_all(name, packed ? gzip(text) : text); };
+    const auto run = [&](const char* output, SkipBad skip = {}) {
+      return prepare({.inputs = {name}, .output = folder_ / output, .skip_bad = skip});
+    };
+    put(good + rest);
+    ASSERT_TRUE(run(packed ? "whole_packed" : "whole"));
+    const std::string whole = read_all(folder_ / (packed ? "whole_packed.bin" : "whole.bin"));
+    for (const std::string& output : {"mended", "skipped", "changed", "begun"}) {
+      const std::string path = output + (packed ? "_packed" : "");
+      put(good + bad + rest);
+      const auto stopped = run(path.c_str());
+      ASSERT_FALSE(stopped);
+      EXPECT_NE(stopped.error().message.find("one.jsonl" + std::string(packed ? ".gz" : "") + ":30001: not valid JSON"),
+                std::string::npos)
+          << stopped.error().message;
+      EXPECT_NE(stopped.error().message.find("the 30000 documents before are kept"), std::string::npos);
+      EXPECT_FALSE(fs::exists(folder_ / (path + ".bin")));
+      if (output == "mended" || output == "begun") put(good + rest);
+      if (output == "changed") put(good + json_lines(40000, 10) + rest);
+      if (output == "begun") put("\n" + good + rest);
+      const auto done = run(path.c_str(), {.most = output == "skipped" ? 1 : 0});
+      if (output == "begun") {
+        ASSERT_FALSE(done);
+        EXPECT_NE(done.error().message.find("its inputs have changed from the first one on"), std::string::npos);
+        continue;
+      }
+      ASSERT_TRUE(done) << done.error().message;
+      EXPECT_EQ(done.value().resumed, 30000);
+      EXPECT_EQ(done.value().skipped, output == "skipped" ? 1 : 0);
+      EXPECT_EQ(done.value().documents, output == "changed" ? 30110 : 30100);
+      if (output != "changed") {
+        EXPECT_TRUE(read_all(folder_ / (path + ".bin")) == whole) << path;
+      }
+    }
+  }
+}
+
+// Of several files the last saved point before the change counts, whichever file it is in.
+TEST_F(PrepareResumed, a_change_in_an_earlier_file_costs_what_comes_after_it) {
+  const auto options = [&](const char* output) {
+    return PrepareOptions{.inputs = {folder_ / "1.txt", folder_ / "2.txt", folder_ / "3.txt", folder_ / "4.txt"},
+                          .output = folder_ / output};
+  };
+  for (const int file : {1, 2, 3}) write_all(folder_ / fmt::format("{}.txt", file), fmt::format("text {}", file));
+  write_all(folder_ / "4.txt", "no text \xff");
+  ASSERT_FALSE(prepare(options("out")));
+  write_all(folder_ / "1.txt", "text 1");  // another time, the same text
+  write_all(folder_ / "2.txt", "text 2, longer");
+  write_all(folder_ / "4.txt", "text 4");
+  const auto resumed = prepare(options("out"));
+  ASSERT_TRUE(resumed) << resumed.error().message;
+  EXPECT_EQ(resumed.value().resumed, 1);
+  EXPECT_EQ(documents_of(folder_ / "out"), (Texts{"text 1", "text 2, longer", "text 3", "text 4"}));
 }
 
 TEST_F(PrepareResumed, parts_that_hold_less_than_was_saved_are_refused) {

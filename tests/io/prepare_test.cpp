@@ -91,6 +91,13 @@ TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
       {"{\"id\": 5}\n", "c.jsonl:1: no field \"text\"; name the text's field with --field"},
       {"{\"meta\": {\"url\": \"x\", \"n\": 1}, \"raw\": \"x\"}\n", "with --field: meta.url, raw"},
       {"{\"text\": 5}\n", "c.jsonl:1: field \"text\" is a number"},
+      {"{\"text\": []}\n", "c.jsonl:1: field \"text\" is an array, expected a string"},
+      {"{\"text\": NaN}\n", "c.jsonl:1: field \"text\" is a number, expected a string"},
+      {"{\"meta.text\": \"x\", \"meta\": {\"text\": \"y\"}}\n", "with --field: meta.text;"},
+      {"{\"s\": NaN, \"text\": \"\\ud83d\", nothing}\n", "c.jsonl:1: not valid JSON at byte 31: invalid literal"},
+      {"{\"text\": \"a\xff\"}\n", "c.jsonl:1: not valid JSON at byte 12: invalid string: ill-formed UTF-8 byte"},
+      {"{\n\"text\": \"a\"}\n", "unexpected end of input; expected string literal; JSON lines has a whole object on"},
+      {"{\"text\": 01}\n", "c.jsonl:1: not valid JSON at byte 11"},
       {"\n\n", "no text in the inputs"},
   };
   for (const auto& [text, message] : table) {
@@ -106,6 +113,85 @@ TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
   const TemporaryFolder folder;
   EXPECT_FALSE(prepare({.inputs = {folder / "missing"}, .output = folder / "out"}));
   EXPECT_FALSE(prepare({.inputs = {}, .output = folder / "out"}));
+}
+
+TEST(Prepare, lines_that_python_writes_are_taken) {
+  const TemporaryFolder folder;
+  write_all(folder / "c.jsonl",
+            "{\"text\": \"a\\ud83db\", \"\\udc00\": 1}\n"
+            "{\"text\": \"\\ude00\\ud83d\\ude00\\\\ud83d\"}\n"
+            "{\"text\": \"NaN\", \"a\": NaN, \"b\": [-Infinity, Infinity, 1e999, -" +
+                std::string(400, '9') + "]}\n");
+  ASSERT_TRUE(prepare({.inputs = {folder / "c.jsonl"}, .output = folder / "out"}));
+  EXPECT_EQ(documents_of(folder / "out"), (std::vector<std::string>{"a\xef\xbf\xbd"
+                                                                    "b",
+                                                                    "\xef\xbf\xbd\xf0\x9f\x98\x80\\ud83d", "NaN"}));
+}
+
+TEST(Prepare, byte_order_marks_are_no_text) {
+  const TemporaryFolder folder;
+  const std::string mark = "\xef\xbb\xbf";
+  write_all(folder / "a.txt", mark + "ab");
+  write_all(folder / "b.txt.gz", gzip(mark + "ab"));
+  write_all(folder / "c.jsonl", mark + "{\"text\": \"ab\"}\n" + mark + "{\"text\": \"ab\"}\n");
+  write_all(folder / "d.md", mark);
+  ASSERT_TRUE(prepare({.inputs = {folder / "a.txt", folder / "b.txt.gz", folder / "c.jsonl", folder / "d.md"},
+                       .output = folder / "out"}));
+  EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>(4, "ab"));
+  write_all(folder / "e", mark + "ab\r\n" + mark + "ab\n");
+  ASSERT_TRUE(prepare({.inputs = {folder / "e"}, .output = folder / "lines", .format = TextFormat::kLines}));
+  EXPECT_EQ(documents_of(folder / "lines"), std::vector<std::string>(2, "ab"));
+  using namespace std::string_literals;
+  for (const auto& [text, name] :
+       {std::pair{"\xff\xfe{\0"s, "UTF-16 (little-endian)"}, std::pair{"\xfe\xff\0{"s, "UTF-16 (big-endian)"},
+        std::pair{"\xff\xfe\0\0{\0\0\0"s, "UTF-32 (little-endian)"}})
+    for (const TextFormat format : {TextFormat::kText, TextFormat::kLines, TextFormat::kJsonl}) {
+      write_all(folder / "wide", text);
+      const auto refused = prepare({.inputs = {folder / "wide"}, .output = folder / "no", .format = format});
+      ASSERT_FALSE(refused);
+      EXPECT_NE(refused.error().message.find("wide: not UTF-8 text: its byte order mark is that of "s + name),
+                std::string::npos)
+          << refused.error().message;
+    }
+}
+
+TEST(Prepare, so_many_bad_documents_are_skipped_and_counted) {
+  const TemporaryFolder folder;
+  write_all(folder / "c.jsonl", "{\"text\": \"a\"}\n{broken\n{\"text\": 5}\n{\"text\": \"b\"}\n{\"text\": \"\xff\"}\n");
+  const auto run = [&](const std::string& input, SkipBad skip, std::optional<TextFormat> format = {}) {
+    return prepare({.inputs = {folder / input},
+                    .output = folder / "out",
+                    .format = format,
+                    .skip_bad = skip,
+                    .existing = Existing::kOverwrite});
+  };
+  const auto skipped = run("c.jsonl", {.most = 3});
+  ASSERT_TRUE(skipped) << skipped.error().message;
+  EXPECT_EQ(skipped.value().skipped, 3);
+  EXPECT_EQ(documents_of(folder / "out"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(nlohmann::json::parse(read_all(folder / "out.json"))["skipped"], 3);
+  EXPECT_TRUE(run("c.jsonl", {.share = 0.6}));
+  const auto many = run("c.jsonl", {.most = 2}), share = run("c.jsonl", {.share = 0.5});
+  ASSERT_FALSE(many);
+  ASSERT_FALSE(share);
+  EXPECT_NE(many.error().message.find("c.jsonl:5: "), std::string::npos) << many.error().message;
+  EXPECT_NE(many.error().message.find("2 lines skipped before, and --skip-bad allows 2"), std::string::npos);
+  EXPECT_NE(share.error().message.find("3 of 5 documents are bad, more than --skip-bad 0.5 allows"), std::string::npos)
+      << share.error().message;
+  // Text: lines and files that are no UTF-8.
+  write_all(folder / "l", "good\nbad\xff\ngood too\n");
+  ASSERT_TRUE(run("l", {.most = 1}, TextFormat::kLines));
+  EXPECT_EQ(documents_of(folder / "out"), (std::vector<std::string>{"good", "good too"}));
+  std::filesystem::create_directory(folder / "texts");
+  write_all(folder / "texts/1.txt", "good");
+  write_all(folder / "texts/2.txt", "bad\xff");
+  write_all(folder / "texts/3.txt", std::string("\xff\xfe", 2));
+  ASSERT_TRUE(run("texts", {.most = 2}));
+  EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"good"});
+  EXPECT_EQ(value_or_throw(parse_skip_bad("100")).most, 100);
+  EXPECT_EQ(value_or_throw(parse_skip_bad("0.25")).share, 0.25);
+  EXPECT_FALSE(value_or_throw(parse_skip_bad("0")).any());
+  for (const char* text : {"", "x", "-1", "1.5", "1e3", "3 lines"}) EXPECT_FALSE(parse_skip_bad(text)) << text;
 }
 
 TEST(Prepare, packed_inputs_make_what_plain_ones_make) {

@@ -1,0 +1,16 @@
+// A line of JSON lines.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+// The value in `line`: JSON, and what Python's json.dumps writes beyond it. Half of a surrogate pair (\ud83d alone) is
+// read as U+FFFD, and NaN, Infinity, -Infinity and numbers beyond a double as 0. Error saying at which byte of the line
+// (from 1) what is wrong, without the line's name. Safe for concurrent use.
+Result<nlohmann::json> parse_json_line(std::string_view line);
+
+}  // namespace tri
