@@ -227,7 +227,7 @@ std::vector<EncodedBlock> encode_blocks(const std::vector<Block>& blocks, const 
           encoded[i] = {};
           encoded[i].error = file_error("{}:{}: not enough memory for the tokens of {} of text; split its documents, or "
                                         "use fewer --threads",
-                                        input.path, blocks[i].begin.line + 1,
+                                        input.path, blocks[i].begin.line,
                                         format_bytes(static_cast<int64_t>(blocks[i].text.size())));
         } catch (const std::exception& problem) {
           encoded[i].error = file_error("{}: {}", input.path, problem.what());

@@ -47,13 +47,34 @@ TEST_F(TokenizerFiles, a_file_without_added_tokens_is_written_with_the_text_of_i
 }
 
 TEST_F(TokenizerFiles, what_begins_a_text_is_written_into_the_file) {
-  write_all(folder_ / "in/tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<|endoftext|>"})");
+  write_all(folder_ / "in/tokenizer_config.json", R"({"bos_token": "<|endoftext|>"})");
+  json_["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                 {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}],
+      "pair": [], "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [256], "tokens": []}}})");
   EXPECT_EQ(write().bos, 256);
   EXPECT_EQ(written("tokenizer_config.json")["bos_token"], "<|endoftext|>");
   const Json made = written("tokenizer.json");
   EXPECT_EQ(made["post_processor"]["single"][0]["SpecialToken"]["id"], "<|endoftext|>");
   EXPECT_EQ(made["model"], json_["model"]);
   EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "out"))->encode("a"), (std::vector<int32_t>{256, 'a'}));
+}
+
+TEST_F(TokenizerFiles, tokens_of_the_files_beside_it_are_written_into_the_file) {
+  write_all(folder_ / "in/tokenizer_config.json",
+            R"({"additional_special_tokens": ["<|x|>"], "split_special_tokens": true, "eos_token": "<|endoftext|>"})");
+  config_.model.vocab = 300;
+  write();
+  EXPECT_EQ(written("tokenizer.json")["added_tokens"][1]["content"], "<|x|>");
+  EXPECT_EQ(written("tokenizer.json")["added_tokens"][1]["id"], 257);
+  EXPECT_EQ(written("tokenizer_config.json")["split_special_tokens"], true);
+  EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "out"))->encode("<|x|>"),
+            value_or_throw(open_tokenizer(folder_ / "in"))->encode("<|x|>"));
+  ASSERT_TRUE(fs::create_directory(folder_ / "copied"));
+  write_all(folder_ / "in/added_tokens.json", R"({"<|y|>": 258})");
+  value_or_throw(copy_tokenizer(folder_ / "in/tokenizer.json", folder_ / "copied"));
+  EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "copied"))->fingerprint(),
+            value_or_throw(open_tokenizer(folder_ / "in"))->fingerprint());
 }
 
 }  // namespace

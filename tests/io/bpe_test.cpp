@@ -178,16 +178,97 @@ TEST_F(TokenizerJson, the_template_begins_documents_and_the_settings_beside_say_
   EXPECT_EQ(with_begin->decode(Ids{kBegin, kAb}), "ab");
   const auto settings = [&](const char* text) { write_all(folder_ / "tokenizer_config.json", text); };
   settings(R"({"add_bos_token": false, "eos_token": {"content": "<|begin|>"}})");
-  const auto without = value_or_throw(open(json));
-  EXPECT_EQ(without->encode("ab"), (Ids{kAb}));
-  EXPECT_EQ(without->eod(), kBegin);
-  EXPECT_NE(without->fingerprint(), with_begin->fingerprint());
+  const auto other_end = value_or_throw(open(json));
+  EXPECT_EQ(other_end->encode("ab"), (Ids{kBegin, kAb})) << "the post_processor decides, not add_bos_token";
+  EXPECT_EQ(other_end->eod(), kBegin);
+  EXPECT_NE(other_end->fingerprint(), with_begin->fingerprint());
   json["post_processor"] = nullptr;
   settings(R"({"add_bos_token": true, "bos_token": "<|begin|>", "eos_token": "<|endoftext|>"})");
   write_all(folder_ / "tokenizer.json", json.dump());
-  EXPECT_EQ(value_or_throw(open_tokenizer(folder_.path().string()))->encode("ab"), (Ids{kBegin, kAb})) << "a folder";
-  settings(R"({"eos_token": "<|missing|>"})");
-  EXPECT_NE(refusal(json).find("eos_token <|missing|>"), std::string::npos) << refusal(json);
+  EXPECT_EQ(value_or_throw(open_tokenizer(folder_.path().string()))->encode("ab"), (Ids{kAb})) << "a folder";
+  settings(R"({"eos_token": "<|more|>"})");
+  EXPECT_EQ(value_or_throw(open(json))->eod(), 267) << "a named token that the file lacks is added";
+}
+
+// The ids are those of AutoTokenizer, transformers 5.24.
+TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
+  const std::string plain_flags = R"("lstrip": false, "rstrip": false, "normalized": false, "special": true)";
+  const std::string a = R"({"content": "<|a|>", )" + plain_flags + "}";
+  const std::string end = R"("264": {"content": "<|endoftext|>", )" + plain_flags + "}";
+  const std::string begin = R"("265": {"content": "<|begin|>", )" + plain_flags + "}";
+  const auto of = [&](const Json& files, const char* sample, const char* config_json = "") {
+    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"})
+      std::filesystem::remove(folder_ / name);
+    for (const auto& [name, content] : files.items()) write_all(folder_ / name, content.get<std::string>());
+    if (*config_json != '\0') write_all(folder_ / "config.json", config_json);
+    auto opened = open(small_tokenizer(kMerges));
+    EXPECT_TRUE(opened) << files << opened.error().message;
+    return opened ? opened.value()->encode(sample) : Ids{};
+  };
+  const auto settings = [](const std::string& content) { return Json{{"tokenizer_config.json", content}}; };
+  const Ids a_only = {'x', ' ', 267, ' ', '<', '|', 'b', '|', '>'}, both = {'x', ' ', 267, ' ', 268},
+            reversed = {'x', ' ', 268, ' ', 267};
+  EXPECT_EQ(of(settings(R"({"added_tokens_decoder": {"267": )" + a + "}}"), "x <|a|> <|b|>"), a_only);
+  EXPECT_EQ(of(settings(R"({"additional_special_tokens": ["<|a|>", "<|b|>"]})"), "x <|a|> <|b|>"), both);
+  EXPECT_EQ(
+      of(settings(R"({"extra_special_tokens": ["<|a|>"], "additional_special_tokens": ["<|b|>"]})"), "x <|a|> <|b|>"),
+      a_only);
+  EXPECT_EQ(of(settings(R"({"extra_special_tokens": {"image_token": "<|a|>"}})"), "x <|a|> <|b|>"), a_only);
+  EXPECT_EQ(of(settings(R"({"image_token": "<|a|>", "pad_token": "<|b|>"})"), "x <|a|> <|b|>"), reversed)
+      << "named ones first";
+  EXPECT_EQ(of({{"added_tokens.json", R"({"<|b|>": 267, "<|a|>": 268})"}}, "x <|a|> <|b|>"), reversed);
+  EXPECT_EQ(of({{"special_tokens_map.json", R"({"additional_special_tokens": ["<|a|>"], "pad_token": )" + a + "}"}},
+               "x <|a|> <|b|>"),
+            a_only);
+  EXPECT_EQ(of({{"tokenizer_config.json", R"({"added_tokens_decoder": {)" + end + "}}"},
+                {"special_tokens_map.json", R"({"additional_special_tokens": ["<|a|>"]})"},
+                {"added_tokens.json", R"({"<|b|>": 267})"}},
+               "<|a"),
+            (Ids{'<', '|', 'a'}))
+      << "with a decoder the older files say nothing";
+  // Flags of the decoder go before those of tokenizer.json; a name may be a token of the vocabulary.
+  EXPECT_EQ(of(settings(R"({"added_tokens_decoder": {"264": {"content": "<|endoftext|>", "lstrip": true,
+                            "normalized": false, "special": true}}})"),
+               "x <|endoftext|>"),
+            (Ids{'x', kEnd}));
+  EXPECT_EQ(of(settings(R"({"pad_token": "!"})"), "a!"), (Ids{'a', '!'}));
+  EXPECT_EQ(of(settings(R"({"split_special_tokens": true})"), "<|begin|>"),
+            (Ids{'<', '|', 'b', 'e', 'g', 'i', 'n', '|', '>'}));
+  // GPT2Tokenizer sets add_prefix_space itself, and takes the added tokens from the decoder.
+  EXPECT_EQ(of(settings(R"({"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": true})"), "x"),
+            (Ids{' ', 'x'}));
+  EXPECT_EQ(of(settings(R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true})"), "x"),
+            (Ids{'x'}));
+  EXPECT_EQ(of(settings(R"({"add_prefix_space": true})"), "x", R"({"model_type": "gpt2"})"), (Ids{' ', 'x'}));
+  const std::pair<std::string, const char*> refused[] = {
+      {R"({"added_tokens_decoder": {"300": )" + a + "}}",
+       "give token <|a|> the id 300, and transformers 5 gives it 267"},
+      {R"({"added_tokens_decoder": {"267": {"content": "<|a|>", "single_word": true}}})", "single_word: true"},
+      {R"({"tokenizer_class": "Qwen2Tokenizer"})", "replaces the file's normalizer by its own"},
+      {R"({"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {)" + end + ", " + begin + "}}",
+       "drops the token <|endoftext|><|x|>"}};
+  std::filesystem::remove(folder_ / "config.json");
+  for (const auto& [content, message] : refused) {
+    write_all(folder_ / "tokenizer_config.json", content);
+    EXPECT_NE(refusal(small_tokenizer(kMerges)).find(message), std::string::npos) << refusal(small_tokenizer(kMerges));
+  }
+}
+
+TEST_F(TokenizerJson, anchors_stand_at_every_line) {
+  const auto of = [&](const char* regex, const char* text) {
+    Json json = small_tokenizer({{" ", " "}, {"!", " "}, {"!", "  "}});
+    json["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    return value_or_throw(open(json))->encode(text);
+  };
+  // As the package splits: DeepSeek-LLM and V2 have this pattern.
+  EXPECT_EQ(of("\\s+$", "!  "), (Ids{'!', 256}));
+  EXPECT_EQ(of("\\s+$", "!  !  "), (Ids{258, '!', 256}));
+  EXPECT_EQ(of("\\s+$", "!  \n!"), (Ids{'!', 256, '\n', '!'}));
+  EXPECT_EQ(of("^!", "!  \n! !"), (Ids{'!', 256, '\n', '!', ' ', '!'}));
 }
 
 TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
@@ -219,10 +300,12 @@ TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
       {"/pre_tokenizer", split("a{1,3}+"), "a quantifier of a quantifier"},
       {"/pre_tokenizer", split("(?i)a"), "this kind of group"},
       {"/pre_tokenizer", split("[a&&b]"), "an intersection"},
-      {"/pre_tokenizer", split("a$"), "an anchor"},
+      {"/pre_tokenizer", split("a$+"), "a quantifier of an anchor"},
+      {"/pre_tokenizer", split("$"), "no character at all"},
       {"/pre_tokenizer", split("a*"), "no character at all"},
       {"/pre_tokenizer", split("(a"), "is not understood"},
       {"/decoder/type", "Metaspace", "decoder: Metaspace"},
+      {"/decoder", nullptr, "decoder: null is not supported; set it to {\"type\": \"ByteLevel\"}"},
       {"/post_processor", {{"type", "BertProcessing"}}, "post_processor: BertProcessing"},
       {"/added_tokens/0/single_word", true, "<|endoftext|>: single_word"},
       {"/added_tokens/0/content", "<other>", "which token ends a document?"},

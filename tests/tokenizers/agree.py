@@ -150,6 +150,9 @@ def tokenizers_of(documents):
     made["deepseek"] = variant(gpt2, pre_tokenizer=sequence(*map(split, DEEPSEEK)))
     made["starcoder"] = variant(gpt2, pre_tokenizer=pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]))
+    made["deepseek llm"] = variant(gpt2, pre_tokenizer=sequence(
+        split("[\r\n]"), split(r"\s?[A-Za-z]+"), split(r"\s+$"), split(r"^\p{P}"),
+        pre_tokenizers.Digits(individual_digits=True)))
     made["digits"] = variant(gpt2, pre_tokenizer=sequence(pre_tokenizers.Digits(individual_digits=False)))
     made["bloom"] = variant(gpt2, pre_tokenizer=sequence(split(BLOOM)))
     made["stripping tokens"] = variant(gpt2)

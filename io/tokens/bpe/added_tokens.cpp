@@ -82,6 +82,7 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Piece>& pieces) 
     const AddedToken& token = tokens_[static_cast<size_t>(found)];
     size_t begin = at, end = at + token.content.size();
     at = end;
+    if (token.kept_as_text) continue;
     if (token.lstrip) begin -= space_at_end(text.substr(0, begin));
     if (token.rstrip) end += space_at_begin(text.substr(end));
     take_until(begin, -1);

@@ -11,10 +11,11 @@ namespace tri {
 struct AddedToken {
   int32_t id = -1;
   std::string content;
-  bool special = false;     // no text when it is decoded
-  bool normalized = false;  // looked for behind the normalizer, not before it
-  bool lstrip = false;      // takes the white space before it
-  bool rstrip = false;      // and behind it
+  bool special = false;       // no text when it is decoded
+  bool normalized = false;    // looked for behind the normalizer, not before it
+  bool lstrip = false;        // takes the white space before it
+  bool rstrip = false;        // and behind it
+  bool kept_as_text = false;  // found, but its text stays text
 };
 
 // A piece of a text: an added token, or what stands between two.

@@ -56,7 +56,9 @@ class BpeTokenizer final : public Tokenizer {
     std::vector<AddedToken> before, behind;
     for (const AddedToken& token : d_.added) {
       special_[static_cast<size_t>(token.id)] = token.special;
-      (token.normalized ? behind : before).push_back(token);
+      auto& list = token.normalized ? behind : before;
+      list.push_back(token);
+      list.back().kept_as_text = d_.splits_special && token.special;
     }
     for (AddedToken& token : behind) token.content = normalized(token.content);
     before_ = AddedTokenFinder(before);
@@ -197,6 +199,10 @@ Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeDescription description
     if (text.size() == 1) bytes[static_cast<unsigned char>(text[0])] = static_cast<int32_t>(id);
     if (description.whole == WholeWords::kTaken) words.emplace(text, static_cast<int32_t>(id));
   }
+  // A byte's own token may be an added one, too (a pad_token "!").
+  for (size_t id = 0; id < description.token_bytes.size(); ++id)
+    if (const std::string& text = description.token_bytes[id]; text.size() == 1)
+      if (int32_t& byte = bytes[static_cast<unsigned char>(text[0])]; byte < 0) byte = static_cast<int32_t>(id);
   for (size_t byte = 0; byte < 256; ++byte)
     if (bytes[byte] < 0)
       return file_error(

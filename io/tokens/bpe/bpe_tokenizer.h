@@ -47,6 +47,7 @@ struct BpeDescription {
   std::vector<Merge> merges;
   WholeWords whole = WholeWords::kMerged;
   std::vector<AddedToken> added;
+  bool splits_special = false;           // special ones in a text are text, and only found
   std::vector<NormalForm> normal_forms;  // one after the other
   std::vector<SplitStep> steps;
   std::vector<int32_t> begin;  // of every document
@@ -61,12 +62,12 @@ Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeDescription description
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// tokenizer.json; of the files beside it, tokenizer_config.json and special_tokens_map.json say which token ends a text
-// (eos_token) and whether one begins it (add_bos_token). Error naming what of the file is not understood.
+// tokenizer.json, with what the files beside it change (folder_tokens.h): the tokens that they add, and the one that
+// ends a text (eos_token). Error naming what of the file is not understood.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path);
 
-// The file's text, with a post_processor that puts before a text what encode() does, and nothing behind it: where the
-// files beside it say otherwise, they are not needed any more. The same bytes where it says so already.
+// The file's text, with the added tokens of the files beside it, and a post_processor that puts before a text what
+// encode() does, and nothing behind it. The same bytes where it says so already.
 Result<std::string> portable_tokenizer_json(const std::string& path);
 
 // A file of the package `tiktoken`: .tiktoken, or LLaMA 3's tokenizer.model, which has 128,000 ranks. What it holds is

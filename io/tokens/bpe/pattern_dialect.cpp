@@ -5,7 +5,8 @@
 //   [a[bc]]              a union: PCRE2 takes the inner bracket for text
 //   \p{L}                with what Unicode assigned since PCRE2's version: unicode_additions.h
 //   \p{Han}              the script itself, not its extensions
-//   {n,m}+  {n}?  \w \h \b ^ $ && (?i) [[:x:]] \1     mean other things here and there: refused
+//   ^ $                  at every line: after a newline that does not end the text; before a newline, or at the end
+//   {n,m}+  {n}?  \w \h \b && (?i) [[:x:]] \1     mean other things here and there: refused
 #include <array>
 
 #include "io/tokens/bpe/unicode.h"
@@ -46,7 +47,7 @@ class Translator {
       else if (c == '*' || c == '+' || c == '?' || c == '{')
         done = take_quantifier();
       else if (c == '^' || c == '$')
-        done = refuse(1, "an anchor of lines");
+        done = take_anchor();
       else if (c == '.')
         out_ += "[^\\n]", ++at_;
       else
@@ -74,6 +75,13 @@ class Translator {
     const auto item = read_item();
     if (!item) return item.error();
     out += item.value().outside.empty() ? item.value().text : item.value().outside;
+    return {};
+  }
+
+  // Only \n separates lines in both dialects, but PCRE2's own anchors depend on how it was built.
+  Result<void> take_anchor() {
+    out_ += take() == '^' ? "(?:\\A|(?<=\\x{a})(?!\\z))" : "(?=\\x{a}|\\z)";
+    if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{') return refuse(1, "a quantifier of an anchor");
     return {};
   }
 

@@ -3,11 +3,14 @@
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "io/base/file.h"
+#include "io/base/log.h"
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/bpe/byte_letters.h"
+#include "io/tokens/bpe/folder_tokens.h"
 #include "io/tokens/bpe/json_parts.h"
 #include "io/tokens/utf8.h"
 
@@ -20,6 +23,18 @@ using Json = nlohmann::json;
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= 80 ? text : text.substr(0, 77) + "...";
+}
+
+// A normalizer or pre-tokenizer without what changes no token and without what its class sets by itself.
+Json comparable(Json step) {
+  if (!step.is_object()) return step;
+  for (const char* list : {"pretokenizers", "normalizers"})
+    if (step.contains(list) && step[list].is_array()) {
+      if (step[list].size() == 1) return comparable(step[list][0]);
+      for (Json& inner : step[list]) inner = comparable(inner);
+    }
+  if (step.value("type", Json()) != "ByteLevel") return step;
+  return {{"type", "ByteLevel"}, {"use_regex", step.value("use_regex", true)}};
 }
 
 class Reader {
@@ -39,7 +54,37 @@ class Reader {
     read_pre_tokenizer(member(file_, "pre_tokenizer", "the file"), "pre_tokenizer", true);
     if (!byte_level_) refuse("pre_tokenizer: no ByteLevel at its end; only byte-level BPE is supported");
     if (const Json* processor = set_member(file_, "post_processor")) read_post_processor(*processor, "post_processor");
-    read_decoder(member(file_, "decoder", "the file"), "decoder");
+    const Json& decoder = member(file_, "decoder", "the file");
+    if (decoder.is_null()) refuse("decoder: null is not supported; set it to {\"type\": \"ByteLevel\"}");
+    read_decoder(decoder, "decoder");
+  }
+
+  // What the files beside this one change: the tokens that they add, and the steps of a class that makes its own.
+  void apply(const FolderTokens& folder) {
+    if (!folder.own_class.empty()) take_class(folder);
+    for (AddedToken token : folder.tokens) {
+      const int32_t said = token.id;
+      token.id = id_to_add(token.content);
+      if (said >= 0 && said != token.id)
+        refuse(
+            fmt::format("the files beside it give token {} the id {}, and transformers 5 gives it {}; make the ids "
+                        "agree, or add the token to tokenizer.json",
+                        token.content, said, token.id));
+      std::string& known_as = bytes_of(token.id);
+      if (find(token.content) < 0 && !known_as.empty())
+        refuse(fmt::format("the files beside it add token {}, for which id {} is next, which is another token's",
+                           token.content, token.id));
+      known_as = token.content;
+      const auto old = std::find_if(d_.added.begin(), d_.added.end(),
+                                    [&](const AddedToken& known) { return known.content == token.content; });
+      if (old == d_.added.end()) {
+        d_.added.push_back(std::move(token));
+        continue;
+      }
+      token.special = token.special || old->special;  // the package never forgets it
+      *old = std::move(token);
+    }
+    d_.splits_special = folder.splits_special;
   }
 
   // The token of this text, as the vocabulary and the added tokens have it; -1: none.
@@ -51,6 +96,41 @@ class Reader {
   }
 
  private:
+  // The id that the package gives to a token that is added.
+  int32_t id_to_add(const std::string& content) const {
+    if (const int32_t known = find(content); known >= 0) return known;
+    auto next = static_cast<int32_t>(ids_.size());
+    for (const AddedToken& token : d_.added) next = std::max(next, token.id + 1);
+    return next;
+  }
+
+  void take_class(const FolderTokens& folder) {
+    const auto differs = [&](const char* key, const Json& own) {
+      const Json* given = set_member(file_, key);
+      return comparable(given == nullptr ? Json() : *given) != comparable(own);
+    };
+    const auto refuse_class = [&](const std::string& what) {
+      refuse(
+          fmt::format("transformers 5 takes the class {} for this folder, which {}; to take this file as it is, set "
+                      "tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json",
+                      folder.own_class, what));
+    };
+    for (const auto& [key, own] :
+         {std::pair{"normalizer", &folder.own_normalizer}, std::pair{"pre_tokenizer", &folder.own_pre_tokenizer}})
+      if (differs(key, *own)) refuse_class(fmt::format("replaces the file's {} by its own", key));
+    if (d_.whole == WholeWords::kTaken) refuse_class("drops the file's ignore_merges");
+    d_.steps.clear();
+    read_pre_tokenizer(folder.own_pre_tokenizer, "pre_tokenizer", true);
+    if (!folder.keeps_template) d_.begin.clear(), ends_.clear();
+    const std::vector<AddedToken> before = std::exchange(d_.added, {});
+    for (const AddedToken& token : before)
+      if (std::none_of(folder.tokens.begin(), folder.tokens.end(),
+                       [&](const AddedToken& kept) { return kept.content == token.content; }))
+        refuse_class(fmt::format("drops the token {}, which added_tokens_decoder does not list", token.content));
+    for (const AddedToken& token : before)
+      if (!ids_.contains(token.content)) bytes_of(token.id).clear();  // until they are added again
+  }
+
   static const Json& member(const Json& object, const char* key, const std::string& where) {
     if (!object.is_object() || !object.contains(key)) refuse(fmt::format("{}: {} is missing", where, key));
     return object[key];
@@ -290,6 +370,10 @@ class Reader {
   }
 
  public:
+  bool adds_prefix_space() const {
+    return std::any_of(d_.steps.begin(), d_.steps.end(), [](const SplitStep& step) { return !step.pattern; });
+  }
+
   std::vector<int32_t> ends_;  // that the template puts behind a text
 
  private:
@@ -300,15 +384,21 @@ class Reader {
   bool byte_level_ = false;
 };
 
-void read_ends(const std::string& path, const Reader& reader, BpeDescription& d) {
-  const Json settings = read_beside(path, "tokenizer_config.json"), map = read_beside(path, "special_tokens_map.json");
-  const auto token = [&](const char* key) {
-    const std::string name = named_token(settings, key);
-    return name.empty() ? named_token(map, key) : name;
-  };
-  if (std::string eos = token("eos_token"); !eos.empty()) {
-    d.eod = reader.find(eos);
-    if (d.eod < 0) refuse(fmt::format("eos_token {} of tokenizer_config.json has no token", eos));
+// transformers 5 ignores add_bos_token where there is a tokenizer.json: its post_processor decides.
+void warn_of_bos(const std::string& path, const FolderTokens& folder, const BpeDescription& d) {
+  const Json settings = read_beside(path, "tokenizer_config.json");
+  const auto add = settings.find("add_bos_token");
+  if (add == settings.end() || !add->is_boolean() || add->get<bool>() == !d.begin.empty()) return;
+  log_warn(
+      "{}: its post_processor puts {} before a text, whatever add_bos_token in tokenizer_config.json says: as "
+      "transformers 5 does, and 4 does not with all classes",
+      path, d.begin.empty() ? fmt::format("no bos_token {}", folder.bos) : "a token");
+}
+
+void read_ends(const Reader& reader, const FolderTokens& folder, BpeDescription& d) {
+  if (!folder.eos.empty()) {
+    d.eod = reader.find(folder.eos);
+    if (d.eod < 0) refuse(fmt::format("eos_token {} of tokenizer_config.json has no token", folder.eos));
   }
   for (const char* usual : {"<|endoftext|>", "<|end_of_text|>", "</s>"})
     if (d.eod < 0) d.eod = reader.find(usual);
@@ -320,35 +410,55 @@ void read_ends(const std::string& path, const Reader& reader, BpeDescription& d)
           fmt::format("post_processor: puts token {} behind every text; only the one that ends documents is "
                       "supported there ({}, eos_token)",
                       end, d.eod));
-  if (const auto add = settings.find("add_bos_token"); add != settings.end() && add->is_boolean()) {
-    if (!add->get<bool>()) {
-      d.begin.clear();
-    } else if (d.begin.empty()) {
-      const int32_t bos = reader.find(token("bos_token"));
-      if (bos < 0) refuse("tokenizer_config.json says add_bos_token, and no bos_token that there is");
-      d.begin = {bos};
-    }
-  }
   for (const int32_t id : d.begin)
     if (static_cast<size_t>(id) >= d.token_bytes.size() || d.token_bytes[static_cast<size_t>(id)].empty())
       refuse(fmt::format("post_processor: token {} is not in the vocabulary", id));
 }
 
+void set_prefix_space(nlohmann::ordered_json& step, bool prefix) {
+  if (step.contains("pretokenizers"))
+    for (auto& inner : step["pretokenizers"]) set_prefix_space(inner, prefix);
+  if (step.value("type", "") == "ByteLevel") step["add_prefix_space"] = prefix;
+}
+
+// What differs from the file by itself, for fingerprints; empty: nothing.
+std::string change_of(const BpeDescription& alone, const BpeDescription& d, bool steps_differ) {
+  const auto all = [](const BpeDescription& one) {
+    std::vector<std::string> lines;
+    for (const AddedToken& t : one.added)
+      lines.push_back(
+          fmt::format("{} {} {:d}{:d}{:d}{:d}", t.id, t.content, t.special, t.normalized, t.lstrip, t.rstrip));
+    std::sort(lines.begin(), lines.end());
+    return fmt::format("{}", fmt::join(lines, "\n"));
+  };
+  const std::string before = all(alone), after = all(d);
+  if (before == after && !steps_differ && !d.splits_special) return {};
+  return fmt::format("{}\n{:d}{:d}", after, d.splits_special, steps_differ);
+}
+
 struct ReadFile {
   BpeDescription description;
-  bool as_it_says = true;  // what begins and ends a text is what the file's own post_processor puts there
+  std::string change;      // by the files beside it; empty: none
+  bool as_it_says = true;  // the file alone says all of it
 };
 
 Result<ReadFile> read_file(const std::string& path, std::string_view text) {
   ReadFile read{.description = {.path = path}};
+  BpeDescription& d = read.description;
   try {
     const Json json = parse_shallow(text, "the file");
     if (!json.is_object()) refuse("no JSON object");
-    Reader reader(json, read.description);
+    Reader reader(json, d);
     reader.read();
-    const std::vector<int32_t> begin = read.description.begin;
-    read_ends(path, reader, read.description);
-    read.as_it_says = reader.ends_.empty() && begin == read.description.begin;
+    BpeDescription alone{.added = d.added};
+    const std::vector<int32_t> begin = d.begin;
+    const FolderTokens folder = read_folder_tokens(path, d.added);
+    const bool prefix = reader.adds_prefix_space();
+    reader.apply(folder);
+    warn_of_bos(path, folder, d);
+    read_ends(reader, folder, d);
+    read.change = change_of(alone, d, reader.adds_prefix_space() != prefix);
+    read.as_it_says = reader.ends_.empty() && begin == d.begin && read.change.empty();
   } catch (const Error& error) {
     return Error{fmt::format("{}: {}", path, error.message), error.code};
   } catch (const Json::exception& problem) {
@@ -365,8 +475,8 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path) 
   if (!file) return file.error();
   auto read = read_file(path, file.value().text());
   if (!read) return read.error();
-  BpeDescription description = std::move(read).value().description;
-  const std::string begin = fmt::format("{}", fmt::join(description.begin, ","));
+  BpeDescription description = std::move(read.value().description);
+  const std::string begin = fmt::format("{}{}", fmt::join(description.begin, ","), read.value().change);
   description.fingerprint = fmt::format(
       "bpe:{:016x}", derive_key(derive_key(static_cast<uint64_t>(description.eod), begin), file.value().text()));
   return make_bpe_tokenizer(std::move(description));
@@ -378,8 +488,24 @@ Result<std::string> portable_tokenizer_json(const std::string& path) {
   const auto read = read_file(path, file.value().text());
   if (!read) return read.error();
   if (read.value().as_it_says) return std::string(file.value().text());
-  Json json = Json::parse(file.value().text());
-  json["post_processor"] = begin_template(read.value().description);
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(file.value().text());
+  const BpeDescription& d = read.value().description;
+  json["post_processor"] = begin_template(d);
+  if (!read.value().change.empty()) {
+    auto& added = json["added_tokens"] = nlohmann::ordered_json::array();
+    std::vector<AddedToken> tokens = d.added;
+    std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+    for (const AddedToken& token : tokens)
+      added.push_back({{"id", token.id},
+                       {"content", token.content},
+                       {"single_word", false},
+                       {"lstrip", token.lstrip},
+                       {"rstrip", token.rstrip},
+                       {"normalized", token.normalized},
+                       {"special", token.special}});
+    const bool prefix = std::any_of(d.steps.begin(), d.steps.end(), [](const auto& step) { return !step.pattern; });
+    set_prefix_space(json["pre_tokenizer"], prefix);
+  }
   return json.dump(1) + "\n";
 }
 

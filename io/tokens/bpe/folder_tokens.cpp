@@ -1,0 +1,340 @@
+// After transformers 5.24: PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__ and AutoTokenizer.
+#include "io/tokens/bpe/folder_tokens.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "io/base/file.h"
+#include "io/tokens/bpe/json_parts.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;  // the order of keys decides which token gets which id
+
+constexpr const char* kSettings = "tokenizer_config.json";
+constexpr const char* kMap = "special_tokens_map.json";
+constexpr const char* kAdded = "added_tokens.json";
+
+constexpr std::array<const char*, 7> kNamed = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                               "pad_token", "cls_token", "mask_token"};
+bool is_named(std::string_view key) { return std::find(kNamed.begin(), kNamed.end(), key) != kNamed.end(); }
+
+constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// The object in the file `name` beside `path`, its keys in their order; {} when there is no such file.
+Json read_ordered(const std::string& path, const char* name) {
+  if (read_beside(path, name).empty()) return Json::object();  // and refuses what is no object, or nested deeply
+  const auto file = MappedFile::open((std::filesystem::path(path).parent_path() / name).string());
+  if (!file) throw file.error();
+  return Json::parse(file.value().text());
+}
+
+enum class Words { kGpt2, kQwen2, kDigitsGpt2 };
+
+// Classes that build their own normalizer and pre-tokenizer, whatever tokenizer.json says.
+struct OwnClass {
+  std::string_view name;
+  bool nfc;
+  Words words;
+  bool keeps_template;
+  std::vector<std::pair<const char*, const char*>> defaults;  // named tokens that a config leaves out
+};
+const std::vector<OwnClass>& own_classes() {
+  static const char* const kEnd = "<|endoftext|>";
+  static const std::vector<OwnClass> classes = {
+      {"GPT2Tokenizer", false, Words::kGpt2, true, {{"unk_token", kEnd}, {"bos_token", kEnd}, {"eos_token", kEnd}}},
+      {"CodeGenTokenizer", false, Words::kGpt2, true, {{"unk_token", kEnd}, {"bos_token", kEnd}, {"eos_token", kEnd}}},
+      {"Qwen2Tokenizer", true, Words::kQwen2, true, {{"unk_token", kEnd}, {"eos_token", kEnd}, {"pad_token", kEnd}}},
+      {"GPTNeoXTokenizer",
+       true,
+       Words::kGpt2,
+       false,
+       {{"unk_token", kEnd}, {"bos_token", kEnd}, {"eos_token", kEnd}, {"pad_token", "<|padding|>"}}},
+      {"CohereTokenizer",
+       true,
+       Words::kDigitsGpt2,
+       true,
+       {{"unk_token", "<UNK>"},
+        {"bos_token", "<BOS_TOKEN>"},
+        {"eos_token", "<|END_OF_TURN_TOKEN|>"},
+        {"pad_token", "<PAD>"},
+        {"cls_token", "<CLS>"},
+        {"sep_token", "<SEP>"},
+        {"mask_token", "<MASK_TOKEN>"}}}};
+  return classes;
+}
+
+// Model types (config.json) whose tokenizers have such a class; "": tokenizer.json is taken as it is, whatever class
+// tokenizer_config.json names. Other types leave it to tokenizer_config.json.
+std::optional<std::string_view> class_of_model(std::string_view type) {
+  constexpr std::array<std::string_view, 9> kGpt2 = {"gpt2", "gpt_neo", "gptj",  "opt",       "phi",
+                                                     "dbrx", "codegen", "jais2", "starcoder2"};
+  constexpr std::array<std::string_view, 9> kNeoX = {"gpt_neox", "mamba", "mamba2", "falcon_mamba", "mpt",
+                                                     "olmo",     "olmoe", "rwkv",   "xlstm"};
+  constexpr std::array<std::string_view, 12> kQwen2 = {"qwen2",       "qwen2_moe",    "qwen2_vl",   "qwen2_5_vl",
+                                                       "qwen3",       "qwen3_moe",    "qwen3_next", "qwen3_vl",
+                                                       "qwen2_audio", "qwen3_vl_moe", "internvl",   "ovis2"};
+  constexpr std::array<std::string_view, 40> kAsItIs = {
+      "gpt_bigcode", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "glm",        "glm4",
+      "glm4_moe",    "olmo2",   "olmo3",      "flex_olmo",        "olmo_hybrid",      "stablelm",   "mistral",
+      "mistral3",    "mixtral", "ministral",  "ministral3",       "kimi_linear",      "kimi_k25",   "mimo_v2_flash",
+      "persimmon",   "arctic",  "ernie4_5",   "ernie4_5_moe",     "hyperclovax",      "internlm2",  "internlm3",
+      "iquestcoder", "jamba",   "llava",      "minicpm3",         "minimax_m2",       "modernbert", "molmo",
+      "nemotron",    "phi3",    "phimoe",     "opencua",          "smolvlm"};
+  const auto has = [&](const auto& types) { return std::find(types.begin(), types.end(), type) != types.end(); };
+  if (has(kGpt2)) return "GPT2Tokenizer";
+  if (has(kNeoX)) return "GPTNeoXTokenizer";
+  if (has(kQwen2)) return "Qwen2Tokenizer";
+  if (type == "cohere" || type == "cohere2") return "CohereTokenizer";
+  if (has(kAsItIs)) return "";
+  return std::nullopt;
+}
+
+std::string without_fast(std::string name) {
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  return name;
+}
+
+std::string text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// The class that AutoTokenizer takes, where it is one of own_classes().
+const OwnClass* own_class(const Json& settings, const Json& config) {
+  std::string named = without_fast(text_of(settings, "tokenizer_class"));
+  if (named.empty()) named = without_fast(text_of(config, "tokenizer_class"));
+  const std::string type = text_of(config, "model_type");
+  std::string taken = named;
+  if (const auto of_model = class_of_model(type))
+    if (named.empty() || type == "qwen2" || of_model->empty()) taken = *of_model;
+  for (const OwnClass& known : own_classes())
+    if (known.name == taken) return &known;
+  return nullptr;
+}
+
+nlohmann::json words_of(Words words, bool prefix_space) {
+  nlohmann::json level = {{"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"use_regex", true}};
+  if (words == Words::kGpt2) return level;
+  nlohmann::json first = {{"type", "Digits"}, {"individual_digits", true}};
+  if (words == Words::kQwen2) {
+    level["use_regex"] = false;
+    first = {{"type", "Split"}, {"pattern", {{"Regex", kQwen2Pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  }
+  return {{"type", "Sequence"}, {"pretokenizers", {first, level}}};
+}
+
+bool flag_of(const Json& object, const char* key, bool absent, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return absent;
+  if (!found->is_boolean()) refuse(fmt::format("{}: {} is not true or false", where, key));
+  return found->get<bool>();
+}
+
+// A token as its text or as an object; none: something else, which names no token.
+std::optional<AddedToken> token_of(const Json& value, bool special, const std::string& where) {
+  if (value.is_string()) return AddedToken{.content = value.get<std::string>(), .special = true};
+  if (!value.is_object() || !value.contains("content") || !value["content"].is_string()) return std::nullopt;
+  AddedToken token{.content = value["content"].get<std::string>()};
+  const std::string name = where + ": " + token.content;
+  token.special = special || flag_of(value, "special", false, name);
+  token.normalized = flag_of(value, "normalized", !token.special, name);
+  token.lstrip = flag_of(value, "lstrip", false, name);
+  token.rstrip = flag_of(value, "rstrip", false, name);
+  if (flag_of(value, "single_word", false, name)) refuse(name + ": single_word: true is not supported");
+  return token;
+}
+
+bool same(const AddedToken& a, const AddedToken& b) {
+  return a.content == b.content && a.special == b.special && a.normalized == b.normalized && a.lstrip == b.lstrip &&
+         a.rstrip == b.rstrip;
+}
+
+class FolderReader {
+ public:
+  FolderReader(const std::string& path, const std::vector<AddedToken>& added)
+      : settings_(read_ordered(path, kSettings)),
+        map_(read_ordered(path, kMap)),
+        ids_(read_ordered(path, kAdded)),
+        config_(read_ordered(path, "config.json")),
+        added_(added) {}
+
+  FolderTokens read() {
+    read_class();
+    const auto decoder = settings_.find("added_tokens_decoder");
+    const bool decodes = decoder != settings_.end() && decoder->is_object();
+    read_named(settings_, kSettings);
+    if (decodes) {
+      read_decoder(*decoder);
+    } else {
+      read_map();
+      read_ids();
+    }
+    add_numbered(decodes);
+    add_named();
+    add_extra();
+    if (own_ != nullptr) add_again(own_->name == "Qwen2Tokenizer");
+    d_.eos = content_of("eos_token", !decodes);
+    d_.bos = content_of("bos_token", !decodes);
+    d_.splits_special = flag_of(settings_, "split_special_tokens", false, kSettings);
+    return std::move(d_);
+  }
+
+ private:
+  void read_class() {
+    own_ = own_class(settings_, config_);
+    if (own_ == nullptr) return;
+    d_.own_class = own_->name;
+    d_.keeps_template = own_->keeps_template;
+    if (own_->nfc) d_.own_normalizer = {{"type", "NFC"}};
+    d_.own_pre_tokenizer = words_of(own_->words, flag_of(settings_, "add_prefix_space", false, kSettings));
+    for (const auto& [key, content] : own_->defaults) named_[key] = {.content = content, .special = true};
+  }
+
+  // bos_token and the like, tokens of the model's own (image_token), and extra ones.
+  void read_named(const Json& object, const char* where) {
+    for (const auto& [key, value] : object.items()) {
+      if (!key.ends_with("_token")) continue;
+      if (value.is_null() && is_named(key)) named_.erase(key);
+      const auto token = token_of(value, &object == &map_, fmt::format("{}: {}", where, key));
+      if (!token) continue;
+      if (is_named(key))
+        named_[key] = *token;
+      else
+        set_own(key, *token);
+    }
+    const auto extra = object.find("extra_special_tokens"), additional = object.find("additional_special_tokens");
+    const bool some = extra != object.end() && !extra->empty();
+    if (some && extra->is_object())
+      for (const auto& [key, value] : extra->items()) {
+        if (const auto token = token_of(value, false, where)) set_own(key, *token);
+      }
+    else if (some && extra->is_array())
+      read_extra(*extra, fmt::format("{}: extra_special_tokens", where));
+    else if (additional != object.end() && additional->is_array() && !has_extra_)
+      read_extra(*additional, fmt::format("{}: additional_special_tokens", where));
+    has_extra_ = has_extra_ || extra != object.end() || additional != object.end();
+  }
+  void set_own(const std::string& key, const AddedToken& token) {
+    for (auto& [name, known] : own_named_)
+      if (name == key) return void(known = token);
+    own_named_.emplace_back(key, token);
+  }
+  void read_extra(const Json& list, const std::string& where) {
+    for (const Json& value : list) {
+      const auto token = token_of(value, false, where);
+      if (!token) refuse(fmt::format("{}: {} is no token", where, value.dump().substr(0, 80)));
+      if (std::none_of(extra_.begin(), extra_.end(),
+                       [&](const auto& known) { return known.content == token->content; }))
+        extra_.push_back(*token);
+    }
+  }
+
+  void read_decoder(const Json& decoder) {
+    for (const auto& [key, value] : decoder.items()) {
+      int32_t id = -1;
+      const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
+      const auto token =
+          value.is_object() ? token_of(value, false, fmt::format("{}: added_tokens_decoder", kSettings)) : std::nullopt;
+      if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || id < 0 || !token)
+        refuse(fmt::format("{}: added_tokens_decoder: {}: {} is no token with an id", kSettings, key,
+                           value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80)));
+      numbered_[id] = *token;
+      numbered_[id].id = id;
+    }
+  }
+
+  // Its entries stand before those of tokenizer_config.json.
+  void read_map() { read_named(map_, kMap); }
+
+  void read_ids() {
+    for (const auto& [content, id] : ids_.items()) {
+      if (!id.is_number_integer() || id < 0 || id > (1 << 30))
+        refuse(fmt::format("{}: {}: {} is no token id", kAdded, content, id.dump().substr(0, 80)));
+      bool special = false;
+      for (const auto& [key, token] : named_) special = special || token.content == content;
+      for (const AddedToken& token : extra_) special = special || token.content == content;
+      const auto number = id.get<int32_t>();
+      numbered_[number] = {.id = number, .content = content, .special = special, .normalized = !special};
+    }
+  }
+
+  // Those with ids, in the order of the ids. Where the class makes its own tokenizer, those of tokenizer.json are among
+  // them only if tokenizer_config.json has no list.
+  void add_numbered(bool decodes) {
+    if (!decodes)
+      for (const AddedToken& token : added_) numbered_[token.id] = token;
+    for (const auto& [id, token] : numbered_) {
+      const bool known = std::any_of(added_.begin(), added_.end(), [&](const auto& old) { return same(old, token); });
+      if (own_ != nullptr || !known) d_.tokens.push_back(token);
+    }
+  }
+
+  bool is_added(const std::string& content) const {
+    const auto has = [&](const auto& list) {
+      return std::any_of(list.begin(), list.end(), [&](const auto& token) { return token.content == content; });
+    };
+    return has(d_.tokens) || (own_ == nullptr && has(added_));
+  }
+  void add(AddedToken token) {
+    if (!token.content.empty() && !is_added(token.content)) d_.tokens.push_back(std::move(token));
+  }
+  void add_named() {
+    for (const char* key : kNamed)
+      if (const auto found = named_.find(key); found != named_.end()) add(found->second);
+    for (const auto& [key, token] : own_named_) add(token);
+    for (AddedToken& token : d_.tokens) token.special = token.special || names(token.content);
+  }
+  // Whether a named token has this content.
+  bool names(const std::string& content) const {
+    const auto has = [&](const auto& named) { return named.second.content == content; };
+    return std::any_of(named_.begin(), named_.end(), has) || std::any_of(own_named_.begin(), own_named_.end(), has);
+  }
+  void add_extra() {
+    for (const AddedToken& token : extra_) add(token);
+  }
+  // Qwen2Tokenizer adds all special tokens a second time, without their flags.
+  void add_again(bool all) {
+    if (!all) return;
+    for (AddedToken& token : d_.tokens) {
+      const bool special = names(token.content) || std::any_of(extra_.begin(), extra_.end(), [&](const auto& extra) {
+                             return extra.content == token.content;
+                           });
+      if (special) token = {.id = token.id, .content = token.content, .special = true};
+    }
+  }
+
+  // What ends a document has to be known: where tokenizer_config.json says nothing, the map is asked in any case.
+  std::string content_of(const char* key, bool map_read) const {
+    if (const auto found = named_.find(key); found != named_.end()) return found->second.content;
+    if (map_read || !map_.contains(key)) return {};
+    const auto token = token_of(map_[key], true, kMap);
+    return token ? token->content : std::string();
+  }
+
+  const Json settings_, map_, ids_, config_;
+  const std::vector<AddedToken>& added_;  // of tokenizer.json
+  const OwnClass* own_ = nullptr;
+  std::map<std::string, AddedToken, std::less<>> named_;
+  std::vector<std::pair<std::string, AddedToken>> own_named_;  // the model's own: image_token
+  std::vector<AddedToken> extra_;
+  bool has_extra_ = false;  // a file had a list of them, if an empty one
+  std::map<int32_t, AddedToken> numbered_;
+  FolderTokens d_;
+};
+
+}  // namespace
+
+FolderTokens read_folder_tokens(const std::string& path, const std::vector<AddedToken>& added) {
+  return FolderReader(path, added).read();
+}
+
+}  // namespace tri

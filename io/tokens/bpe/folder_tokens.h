@@ -1,0 +1,30 @@
+// What AutoTokenizer (transformers 5) reads from the files beside a tokenizer.json: tokenizer_config.json,
+// special_tokens_map.json, added_tokens.json and config.json. Each may be missing.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/tokens/bpe/added_tokens.h"
+
+namespace tri {
+
+struct FolderTokens {
+  // In the order in which they are added, after those of tokenizer.json. The id is what the folder says of it; -1:
+  // nothing.
+  std::vector<AddedToken> tokens;
+  std::string eos, bos;         // contents; empty: none is named
+  bool splits_special = false;  // special tokens in a text are text
+
+  // The class that takes only vocabulary, merges and post-processor from tokenizer.json, and makes the rest itself;
+  // empty: none.
+  std::string own_class;
+  nlohmann::json own_normalizer, own_pre_tokenizer;  // that it makes
+  bool keeps_template = true;                        // false: that class drops the post-processor
+};
+
+// `added`: the tokens of tokenizer.json. Throws Error, naming the file, when a value is not what it should be.
+FolderTokens read_folder_tokens(const std::string& path, const std::vector<AddedToken>& added);
+
+}  // namespace tri
