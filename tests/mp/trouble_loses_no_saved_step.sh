@@ -40,7 +40,7 @@ train 0 shared 2 "run.steps=$((10#${step#step_} + 3))"
 has "taken over from process $holder on $host"
 
 # drive DIR LAUNCHER: sets $drive to the command that supervises a run in DIR.
-drive() { drive=("$trireme" supervise tiny.yaml --launcher "$2" --set "run.dir=$1"); }
+drive() { drive=("$trireme" supervise tiny.yaml --ranks 2 --launcher "$2" --set "run.dir=$1"); }
 start_driver() {
   drive "$1" "$2"
   "${drive[@]}" >"$1.txt" 2>&1 &
