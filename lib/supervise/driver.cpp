@@ -79,7 +79,7 @@ class DriverLock {
   // Error: another driver has taken the run over. Storage that does not answer is none.
   Result<void> check() {
     const auto kept = within(
-        kPatience, [file = file_] { return file->check(); }, Result<void>());
+        options_.run_dir + "/supervise.lock", kPatience, [file = file_] { return file->check(); }, Result<void>());
     if (kept || kept.error().os_error != 0) return {};
     auto again = take_file();  // as where somebody has removed the file
     if (!again && again.error().os_error != 0) return {};
