@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
 #include "io/tokens/bpe/unicode.h"
 #include "io/tokens/tokenizer.h"
+#include "lib/huggingface/companions.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri::huggingface {
@@ -70,9 +72,11 @@ TEST_F(TokenizerFiles, tokens_of_the_files_beside_it_are_written_into_the_file) 
   EXPECT_EQ(written("tokenizer_config.json")["split_special_tokens"], true);
   EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "out"))->encode("<|x|>"),
             value_or_throw(open_tokenizer(folder_ / "in"))->encode("<|x|>"));
-  ASSERT_TRUE(fs::create_directory(folder_ / "copied"));
+  ASSERT_TRUE(std::filesystem::create_directory(folder_ / "copied"));
   write_all(folder_ / "in/added_tokens.json", R"({"<|y|>": 258})");
-  value_or_throw(copy_tokenizer(folder_ / "in/tokenizer.json", folder_ / "copied"));
+  write_all(folder_ / "in/config.json", "{}");
+  value_or_throw(copy_tokenizer(folder_ / "in/tokenizer.json", folder_ / "copied"));  // as an import does
+  value_or_throw(keep_companions(folder_ / "in", folder_ / "copied"));
   EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "copied"))->fingerprint(),
             value_or_throw(open_tokenizer(folder_ / "in"))->fingerprint());
 }

@@ -264,7 +264,7 @@ TEST_F(PrepareResumed, the_work_before_a_bad_line_is_kept) {
     put(good + rest);
     ASSERT_TRUE(run(packed ? "whole_packed" : "whole"));
     const std::string whole = read_all(folder_ / (packed ? "whole_packed.bin" : "whole.bin"));
-    for (const std::string& output : {"mended", "skipped", "changed", "begun"}) {
+    for (const std::string output : {"mended", "skipped", "changed", "begun"}) {
       const std::string path = output + (packed ? "_packed" : "");
       put(good + bad + rest);
       const auto stopped = run(path.c_str());
