@@ -21,6 +21,7 @@
 #include <mutex>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
@@ -262,10 +263,14 @@ class CpuDevice final : public Device {
   // An unnamed file in memory, which another process can open through this one's descriptor.
   void* allocate(size_t bytes) override {
     bytes = std::max<size_t>(bytes, 1);
-    const int file = memfd_create("trireme", MFD_CLOEXEC);
+    int file = memfd_create("trireme", MFD_CLOEXEC);
     void* memory = MAP_FAILED;
-    if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0)
+    if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0) {
       memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    } else if (file >= 0 && errno == EFBIG) {  // beyond `ulimit -f`: memory that is not a file cannot be shared
+      close(std::exchange(file, -1));
+      memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
     if (memory == MAP_FAILED) {
       const int problem = errno;
       if (file >= 0) close(file);
@@ -289,6 +294,9 @@ class CpuDevice final : public Device {
   }
   Result<std::string> share(void* memory) override {
     const Block& block = blocks_.at(memory);
+    if (block.file < 0)
+      return Error{fmt::format("{} bytes cannot be shared between processes: `ulimit -f` is lower", block.bytes),
+                   ExitCode::kDevice};
     const SharedName name{getpid(), block.file, block.bytes};
     return std::string(reinterpret_cast<const char*>(&name), sizeof name);
   }
