@@ -225,8 +225,8 @@ std::vector<EncodedBlock> encode_blocks(const std::vector<Block>& blocks, const 
           encoded[i] = BlockEncoder(blocks[i], input, options, tokenizer).run();
         } catch (const std::bad_alloc&) {
           encoded[i] = {};
-          encoded[i].error = file_error("{}:{}: not enough memory for the tokens of {} of text; split its documents, or "
-                                        "use fewer --threads",
+          encoded[i].error = file_error("{}:{}: not enough memory for the tokens of {} of text; split its documents, "
+                                        "or use fewer --threads",
                                         input.path, blocks[i].begin.line,
                                         format_bytes(static_cast<int64_t>(blocks[i].text.size())));
         } catch (const std::exception& problem) {

@@ -22,8 +22,8 @@ struct KeptGemm {
   GemmFormat format{};
   std::string gpu_kinds;  // of that start (kinds_of); "" where an older program has left the files
 };
-// Fatal (kDrained where storage does not answer, also after several tries; else kFile): the files are there and cannot be
-// read. A run must not change its number format for that.
+// Fatal (kDrained where storage does not answer, also after several tries; else kFile): the files are there and cannot
+// be read. A run must not change its number format for that.
 std::optional<KeptGemm> kept_gemm(const Config& config);
 // The first line of resolved.yaml, which kept_gemm reads the kinds from; "" where there are none.
 std::string gpu_kinds_line(const std::string& kinds);

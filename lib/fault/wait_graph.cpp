@@ -1,12 +1,11 @@
 #include "lib/fault/wait_graph.h"
 
-#include <sys/syscall.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <map>
 
+#include "io/base/file_system_call.h"
 #include "io/base/file_writer.h"
 #include "lib/fault/rank_text.h"
 #include "lib/fault/thread_stacks.h"
@@ -39,15 +38,6 @@ bool is_between_stages(const ChannelRecord& channel) {
 // Whether the kernel has it in a call on files: by the number of the call, or else by the place of a sleep that no
 // signal ends.
 bool is_silent_file_call(std::string_view words) {
-  constexpr std::array kNumbers{
-      SYS_read,       SYS_write, SYS_pread64,  SYS_pwrite64,  SYS_readv,     SYS_writev,    SYS_preadv,     SYS_pwritev,
-      SYS_openat,     SYS_close, SYS_fsync,    SYS_fdatasync, SYS_flock,     SYS_ftruncate, SYS_getdents64, SYS_statx,
-      SYS_newfstatat, SYS_fstat, SYS_unlinkat, SYS_mkdirat,   SYS_renameat2, SYS_fallocate, SYS_readlinkat,
-#ifdef SYS_open  // not on all architectures
-      SYS_open,       SYS_stat,  SYS_lstat,    SYS_rename,    SYS_mkdir,     SYS_unlink,    SYS_rmdir,      SYS_access,
-      SYS_readlink,   SYS_link,  SYS_symlink
-#endif
-  };
   constexpr std::array<std::string_view, 14> kPlaces{"nfs",  "rpc_", "fuse",       "request_wait", "io_schedule",
                                                      "ceph", "gpfs", "folio_wait", "wait_on_page", "bit_wait",
                                                      "cl_",  "ll_",  "jbd2",       "submit_bio"};
@@ -57,7 +47,7 @@ bool is_silent_file_call(std::string_view words) {
   if (state != 'D' && state != 'S') return false;
   if (const size_t at = words.find(kCall); at != words.npos) {
     const long number = std::atol(std::string(words.substr(at + kCall.size())).c_str());
-    return std::find(kNumbers.begin(), kNumbers.end(), number) != kNumbers.end();
+    return is_file_system_call(number);
   }
   const size_t at = words.find(kIn);
   if (state != 'D' || at == words.npos) return false;

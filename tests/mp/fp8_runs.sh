@@ -48,7 +48,7 @@ train 0 summed_2 1 data.micro_batch=4
 train 0 summed_3 2 parallel.tp=2
 train 0 summed_4 4 parallel.tp=4
 for i in 1 2 3 4; do
-  rounding=$(awk -v a="$rounding" -v b="$(apart "summed_$i" whole)" 'BEGIN {print a > 4 * b ? a : 4 * b}')
+  rounding=$(awk -v a="$rounding" -v b="$(apart "summed_$i" whole)" 'BEGIN {print (a > 4 * b ? a : 4 * b)}')
 done
 echo "losses are at most $rounding apart"
 awk -v a="$rounding" 'BEGIN {exit !(a > 0 && a < 0.05)}' || fail "rounding alone moves a loss by $rounding"

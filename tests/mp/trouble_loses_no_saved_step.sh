@@ -38,6 +38,9 @@ end_of shared 137
 step=$(newest shared)
 train 0 shared 2 "run.steps=$((10#${step#step_} + 3))"
 has "taken over from process $holder on $host"
+has "resumed from shared/checkpoints/$step:"
+train 0 shared 2 run.steps=3 # given up properly, there is nothing to take over
+[[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
 
 # drive DIR LAUNCHER: sets $drive to the command that supervises a run in DIR.
 drive() { drive=("$trireme" supervise tiny.yaml --ranks 2 --launcher "$2" --set "run.dir=$1"); }
@@ -92,9 +95,6 @@ has "which no driver has started"
 until_true steps_done alone $(($(wc -l <alone/metrics.jsonl) + 10))
 kill -TERM "$job"
 end_of alone 75
-has "resumed from shared/checkpoints/$step:"
-train 0 shared 2 run.steps=3 # given up properly, there is nothing to take over
-[[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
 
 echo "a batch job that was started again replaces its earlier start, which publishes nothing more"
 for restart in 0 1; do # only the ranks believe to be in a batch job, not mpirun

@@ -168,9 +168,9 @@ completion bash
 config new --model gpt2_124m --gpus 1
 config diff $config $config
 config diff $config $config --json
-check $config --ranks 1 --no-data
-check $config --ranks 1 --no-data --json
-check $config --ranks 1 --no-data --get run.name
+check $config --ranks 8 --no-data
+check $config --ranks 8 --no-data --json
+check $config --ranks 8 --no-data --get run.name
 LINES
 
 echo "no command passes on what a terminal obeys: C0, DEL, C1, overrides of direction, also as single bytes"
