@@ -373,8 +373,8 @@ bool rounds_to_less_than_fp32(const Layout& layout) {
 }
 
 // Root mean squares over the runs of `others` of their deviations from `from`. Of steps the largest up to a step, since
-// runs that have parted do not join again; kRare: the largest of the run, since few numbers round to the other side, at
-// any step.
+// runs that have parted do not join again. kRare: few numbers round to the other side, and what these runs meet a few
+// steps later another run may meet now; the steps after that are no measure, since training amplifies deviations.
 enum class Rounding { kMany, kRare };
 Deviation spread(const std::vector<History>& others, const History& from, Rounding rounding) {
   Deviation squares;
@@ -389,10 +389,12 @@ Deviation spread(const std::vector<History>& others, const History& from, Roundi
     }
     for (const auto& [name, value] : found.parameters) add(squares.parameters[name], value);
   }
+  constexpr size_t kStepsAhead = 4;
   for (std::vector<double>* steps : {&squares.loss, &squares.grad_norm}) {
     double most = 0;
     for (double& square : *steps) square = most = std::max(most, std::sqrt(square));
-    if (rounding == Rounding::kRare) std::fill(steps->begin(), steps->end(), most);
+    if (rounding == Rounding::kRare)
+      for (size_t s = 0; s < steps->size(); ++s) (*steps)[s] = (*steps)[std::min(s + kStepsAhead, steps->size() - 1)];
   }
   for (auto& [name, square] : squares.parameters) square = std::sqrt(square);
   return squares;
