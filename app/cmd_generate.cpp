@@ -13,6 +13,7 @@
 #include "io/base/log.h"
 #include "io/base/random.h"
 #include "io/base/readable_text.h"
+#include "lib/config/axis_fields.h"
 #include "lib/config/messages.h"
 #include "lib/infer/loaded_model.h"
 #include "lib/train/watched_use.h"
@@ -127,7 +128,8 @@ Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadlin
     config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, rows));
     if (config.model.window > config.model.seq_len) config.model.window = 0;
     config.data.micro_batch = 1;
-    config.data.global_batch = std::max(1, job.world_size() / (p.tp * p.pp));
+    config.data.global_batch =
+        std::max(1, static_cast<int>(job.world_size() / ranks_along(AxisSet::outside({"dp"}), p)));
   });
   prompt = agree(job, std::move(prompt));
   if (!prompt) return prompt.error();

@@ -1,6 +1,7 @@
 #include "app/job_config.h"
 
 #include "io/base/log.h"
+#include "lib/config/axis_fields.h"
 #include "lib/infer/loaded_model.h"
 
 namespace tri {
@@ -28,9 +29,8 @@ Result<Config> parse_for_job(const std::string& path, const std::vector<std::str
 Result<PlannedJob> plan_resolved(Config parsed, Job& job, EngineKind kind) {
   const auto resolved = resolve_config(std::move(parsed), job.world_size());
   if (!resolved) return resolved.error();
-  const ParallelConfig& parallel = resolved.value().parallel;
   log_set_level(resolved.value().metrics.log);
-  log_identify(job.world_rank(), make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp).place());
+  log_identify(job.world_rank(), mesh_of(resolved.value(), job.world_rank()).place());
   return plan_for_job(resolved.value(), job, kind);
 }
 

@@ -129,9 +129,13 @@ BlackBox::~BlackBox() {
 void BlackBox::set_place(const BlackBoxIdentity& identity) {
   box::Image& image = *image_;
   image.world_rank = identity.world_rank, image.world_size = identity.world_size;
-  image.pp_rank = identity.pp.rank, image.pp_size = identity.pp.size;
-  image.dp_rank = identity.dp.rank, image.dp_size = identity.dp.size;
-  image.tp_rank = identity.tp.rank, image.tp_size = identity.tp.size;
+  image.num_axes = 0;
+  for (const GridAxis& axis : identity.grid.axes) {
+    if (image.num_axes == box::kMaxAxes) break;
+    box::GridSize& row = image.axes[image.num_axes++];
+    put(row.name, axis.name);
+    row.size = axis.size;
+  }
   put(image.gpu, identity.gpu);
 }
 

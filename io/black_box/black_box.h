@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/base/rank_grid.h"
 #include "io/black_box/image.h"
 
 namespace tri {
@@ -18,10 +19,7 @@ namespace tri {
 // Who writes a box.
 struct BlackBoxIdentity {
   int world_rank = 0, world_size = 1;
-  struct Place {
-    int rank = 0, size = 1;
-  };
-  Place pp, dp, tp;
+  RankGrid grid = unnamed_grid(1, 1, 1);  // of the job: at most kMaxAxes axes, with names of at most 11 characters
   std::string attempt;  // of the start of the job, the same on all ranks
   std::string job;      // the scheduler's name of the job; may be empty
   std::string run_dir;  // absolute

@@ -168,11 +168,12 @@ static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
 inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
-inline constexpr uint32_t kVersion = 6;
+inline constexpr uint32_t kVersion = 7, kVersionWithoutAxes = 6;  // both are read
 inline constexpr int kMaxChannels = 64, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
 inline constexpr int kMaxConnections = 256;
+inline constexpr int kMaxAxes = 8;
 
 // An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come
 // so far; from `enqueued` to `completed` they can only be smaller or equal.
@@ -251,6 +252,11 @@ struct Stack {
   uint64_t frames[kFrames];  // addresses in the process, innermost first
 };
 
+struct GridSize {
+  char name[12];
+  int32_t size;
+};
+
 struct StreamState {
   char name[24];
   Count state;  // StreamActivity
@@ -265,7 +271,7 @@ struct Image {
   uint32_t bytes;        // of the file
   uint32_t num_actions;  // entries behind this struct: Action
   int32_t world_rank, world_size;
-  int32_t pp_rank, pp_size, dp_rank, dp_size, tp_rank, tp_size;
+  int32_t place[6];  // version 6: rank and size on pp, on dp and on tp; since then in `axes`
   int32_t process;  // in the namespace `process_namespace`
   int64_t process_namespace,
       process_start;  // field 22 of /proc/PID/stat: tells a process from a later one of its number
@@ -315,10 +321,16 @@ struct Image {
   Count num_log_lines, num_events;  // ever; entries are used in turn
   LogLine log[kLogLines];
   Event events[kEvents];
+
+  // Since version 7: the job's grid, fastest axis first (io/base/rank_grid.h).
+  uint32_t num_axes;
+  GridSize axes[kMaxAxes];
 };
 static_assert(offsetof(Image, magic) == 0);
 
 inline constexpr size_t kActionsOffset = (sizeof(Image) + 63) / 64 * 64;
+// Of version 6, which ends before the axes and is the same up to there.
+inline constexpr size_t kActionsOffset6 = (offsetof(Image, num_axes) + 63) / 64 * 64;
 
 }  // namespace box
 }  // namespace tri

@@ -48,9 +48,14 @@ void newest(uint32_t written, uint32_t size, uint32_t wanted, Take take) {
 
 void read_identity(const box::Image& image, const Clock& clock, RankRecord& record) {
   record.world_rank = image.world_rank, record.world_size = image.world_size;
-  record.pp_rank = image.pp_rank, record.pp_size = image.pp_size;
-  record.dp_rank = image.dp_rank, record.dp_size = image.dp_size;
-  record.tp_rank = image.tp_rank, record.tp_size = image.tp_size;
+  if (image.version == box::kVersionWithoutAxes) {
+    record.grid = unnamed_grid(image.place[1], image.place[3], image.place[5]);
+  } else {
+    record.grid.axes.clear();
+    for (uint32_t i = 0; i < std::min<uint32_t>(image.num_axes, box::kMaxAxes); ++i)
+      record.grid.axes.push_back({text(image.axes[i].name), image.axes[i].size});
+  }
+  for (GridAxis& axis : record.grid.axes) axis.size = std::max(axis.size, 1);
   record.host = text(image.host);
   record.attempt = text(image.attempt);
   record.job = text(image.job);
@@ -195,8 +200,8 @@ ProcessState state_of_process(int process, int64_t name_space, int64_t start) {
 }  // namespace
 
 std::string to_string_place(const RankRecord& record) {
-  return fmt::format("rank {} [pp{} dp{} tp{}] on {}{}", record.world_rank, record.pp_rank, record.dp_rank,
-                     record.tp_rank, record.host, record.gpu.empty() ? "" : fmt::format(" (GPU {})", record.gpu));
+  return fmt::format("rank {} [{}] on {}{}", record.world_rank, record.grid.place(record.world_rank), record.host,
+                     record.gpu.empty() ? "" : fmt::format(" (GPU {})", record.gpu));
 }
 
 Result<RankRecord> read_black_box(const std::string& path, int max_events) {
@@ -207,23 +212,24 @@ Result<RankRecord> read_black_box(const std::string& path, int max_events) {
   const auto no_box = [&](const char* why) { return Error{fmt::format("{}: {}", path, why), ExitCode::kFile}; };
   if (!may_be_box(info)) return no_box("no file of this user's");
   const int64_t size = info.st_size;
-  if (size < static_cast<int64_t>(box::kActionsOffset)) return no_box("too short for a black box");
-  std::vector<char> bytes(static_cast<size_t>(size) + alignof(box::Image));
+  if (size < static_cast<int64_t>(box::kActionsOffset6)) return no_box("too short for a black box");
+  std::vector<char> bytes(std::max(static_cast<size_t>(size), sizeof(box::Image)) + alignof(box::Image));
   void* place = bytes.data();
   size_t space = bytes.size();
   char* const aligned = static_cast<char*>(std::align(alignof(box::Image), sizeof(box::Image), place, space));
   if (const auto read = read_at(file.get(), path, aligned, size, 0); !read) return read.error();
   const auto& image = *reinterpret_cast<const box::Image*>(aligned);
   if (image.magic != box::kMagic) return no_box("no black box");
-  if (image.version != box::kVersion) return no_box("a black box of another version of the program");
-  if (image.num_actions == 0 ||
-      box::kActionsOffset + image.num_actions * sizeof(box::Action) > static_cast<size_t>(size))
+  if (image.version != box::kVersion && image.version != box::kVersionWithoutAxes)
+    return no_box("a black box of another version of the program");
+  const size_t actions = image.version == box::kVersionWithoutAxes ? box::kActionsOffset6 : box::kActionsOffset;
+  if (image.num_actions == 0 || actions + image.num_actions * sizeof(box::Action) > static_cast<size_t>(size))
     return no_box("a black box with a broken head");
   const Clock clock;
   RankRecord record;
   read_identity(image, clock, record);
   read_progress(image, clock, record);
-  read_actions(image, reinterpret_cast<const box::Action*>(aligned + box::kActionsOffset), record);
+  read_actions(image, reinterpret_cast<const box::Action*>(aligned + actions), record);
   read_activities(image, clock, record);
   read_history(image, clock, max_events, record);
   return record;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/base/rank_grid.h"
 #include "io/black_box/image.h"
 
 namespace tri {
@@ -95,7 +96,7 @@ struct StreamRecord {
 // Ages are seconds before the record was made.
 struct RankRecord {
   int world_rank = 0, world_size = 1;
-  int pp_rank = 0, pp_size = 1, dp_rank = 0, dp_size = 1, tp_rank = 0, tp_size = 1;
+  RankGrid grid = unnamed_grid(1, 1, 1);  // of the job, as far as the rank knows it yet
   std::string host, attempt, job, gpu, run_dir;
   int process = 0;
   int64_t process_namespace = 0, process_start = 0;

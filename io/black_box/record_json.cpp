@@ -71,8 +71,7 @@ void members(Archive& a, StreamRecord& s) {
 template <class Archive>
 void members(Archive& a, RankRecord& r) {
   a("world_rank", r.world_rank), a("world_size", r.world_size);
-  a("pp_rank", r.pp_rank), a("pp_size", r.pp_size), a("dp_rank", r.dp_rank), a("dp_size", r.dp_size);
-  a("tp_rank", r.tp_rank), a("tp_size", r.tp_size);
+  a.grid(r.grid, r.world_rank);
   a("host", r.host), a("attempt", r.attempt), a("job", r.job), a("gpu", r.gpu), a("run_dir", r.run_dir);
   a("process", r.process), a("process_namespace", r.process_namespace), a("process_start", r.process_start);
   a("process_state", r.process_state), a("uptime", r.uptime), a("taken", r.taken);
@@ -100,6 +99,8 @@ Json name_or_number(E value) {
   return enum_from_name<E>(name) ? Json(name) : Json(static_cast<int64_t>(value));
 }
 
+constexpr const char* kAxesByDefault = "pp,dp,tp";  // of records that do not name theirs
+
 class Writer {
  public:
   template <class T>
@@ -111,6 +112,18 @@ class Writer {
     Json list = Json::array();
     for (const uint64_t value : values) list.push_back(fmt::format("{:#x}", value));
     json_[name] = std::move(list);
+  }
+
+  // For each axis, slowest first, its size and the rank's place on it; and the names of the axes unless they are
+  // kAxesByDefault.
+  void grid(const RankGrid& grid, int world_rank) {
+    std::string names;
+    for (auto axis = grid.axes.rbegin(); axis != grid.axes.rend(); ++axis) {
+      json_[axis->name + "_rank"] = grid.rank_on(axis->name, world_rank);
+      json_[axis->name + "_size"] = axis->size;
+      names += (names.empty() ? "" : ",") + axis->name;
+    }
+    if (names != kAxesByDefault) json_["axes"] = names;
   }
 
   Json json_ = Json::object();
@@ -165,6 +178,19 @@ class Reader {
     if (at == json_.end()) return;
     values.clear();
     for (const Json& value : *at) values.push_back(number_of(value));
+  }
+  void grid(RankGrid& grid, int) {
+    std::string names = kAxesByDefault;
+    operator()("axes", names);
+    grid.axes.clear();
+    for (size_t at = 0; at <= names.size();) {
+      const size_t end = std::min(names.find(',', at), names.size());
+      GridAxis axis{.name = names.substr(at, end - at)};
+      operator()((axis.name + "_size").c_str(), axis.size);
+      axis.size = std::max(axis.size, 1);
+      grid.axes.insert(grid.axes.begin(), std::move(axis));
+      at = end + 1;
+    }
   }
 
  private:

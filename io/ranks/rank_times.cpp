@@ -7,8 +7,8 @@ namespace tri {
 std::string to_string_place(const RankMesh& mesh, int world_rank) {
   const auto rank = static_cast<size_t>(world_rank);
   const RankMesh::Place place = rank < mesh.places.size() ? mesh.places[rank] : RankMesh::Place{};
-  return fmt::format("rank {} [pp{} dp{} tp{}]{}{}", world_rank, mesh.stage_of(world_rank), mesh.dp_of(world_rank),
-                     mesh.tp_of(world_rank), place.host.empty() ? "" : " on " + place.host,
+  return fmt::format("rank {} [{}]{}{}", world_rank, mesh.grid.place(world_rank),
+                     place.host.empty() ? "" : " on " + place.host,
                      place.gpu.empty() ? "" : fmt::format(" (GPU {})", place.gpu));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/base/enum_names.h"
+#include "io/base/rank_grid.h"
 
 namespace tri {
 
@@ -72,7 +73,7 @@ struct RankWindow {
   int64_t steps() const { return last_step - first_step + 1; }
 };
 
-// The ranks of one attempt of a run. World rank = (pp · mesh.dp + dp) · mesh.tp + tp.
+// The ranks of one attempt of a run.
 struct RankMesh {
   struct Place {
     std::string host;  // at most 63 bytes are kept
@@ -81,16 +82,19 @@ struct RankMesh {
   };
 
   std::string attempt;  // its name (lib/fault/events.h)
-  int pp = 1, dp = 1, tp = 1;
+  RankGrid grid = unnamed_grid(1, 1, 1);
   std::string schedule;                  // enum_name(Schedule)
   int num_microbatches = 1, chunks = 1;  // chunks: of a stage
   std::vector<double> stage_flops;       // (pp) model FLOPs of a step, a rank of each stage
   std::vector<Place> places;             // by world rank
 
-  int world_size() const { return pp * dp * tp; }
-  int stage_of(int world_rank) const { return world_rank / (dp * tp); }
-  int dp_of(int world_rank) const { return world_rank / tp % dp; }
-  int tp_of(int world_rank) const { return world_rank % tp; }
+  int world_size() const { return grid.world_size(); }
+  int stages() const { return grid.size("pp"); }
+  int in_stage() const { return world_size() / stages(); }  // ranks
+  int tp() const { return grid.size("tp"); }
+  int stage_of(int world_rank) const { return grid.rank_on("pp", world_rank); }
+  // Ascending.
+  std::vector<int> ranks_of_stage(int stage) const { return grid.group_without(grid.rank_at({{"pp", stage}}), {"pp"}); }
   bool operator==(const RankMesh&) const = default;
 };
 

@@ -2,7 +2,8 @@
 // also while it grows:
 //
 //   /attempt_0001          a group an attempt of the run, in their order. Attributes: attempt, schedule, quantities
-//                          ("step,forward,..."), mesh (pp, dp, tp), num_microbatches, chunks
+//                          ("step,forward,..."), axes (their names, slowest first: "pp,dp,tp"; absent in files of
+//                          earlier versions, which have these), mesh (their sizes), num_microbatches, chunks
 //     first_step, last_step  (N) i64     of a window; last_step 0: the window is not there, nor any behind it
 //     time                   (N) f64     of its end, seconds since 1970
 //     times                  (N, pp, dp, tp, quantities) f32, seconds a step: rank_times.h

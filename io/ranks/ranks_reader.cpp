@@ -66,14 +66,20 @@ std::vector<std::string> read_texts(hid_t group, const char* name, int64_t width
   return texts;
 }
 
-// Of each RankQuantity the column that has its name; -1: none has.
-std::vector<int> columns_of(const std::string& names, int* count) {
+// The names of a list with commas.
+std::vector<std::string> split(const std::string& names) {
   std::vector<std::string> found;
   for (size_t at = 0; at <= names.size();) {
     const size_t end = std::min(names.find(',', at), names.size());
     found.push_back(names.substr(at, end - at));
     at = end + 1;
   }
+  return found;
+}
+
+// Of each RankQuantity the column that has its name; -1: none has.
+std::vector<int> columns_of(const std::string& names, int* count) {
+  const std::vector<std::string> found = split(names);
   *count = static_cast<int>(found.size());
   std::vector<int> columns;
   for (const auto& [quantity, name] : EnumNames<RankQuantity>::table) {
@@ -91,31 +97,34 @@ RanksReader::Attempt RanksReader::read_attempt(int64_t group, const std::string&
   mesh.attempt = text_attribute(group, "attempt", path);
   mesh.schedule = text_attribute(group, "schedule", path);
   attempt.columns = columns_of(text_attribute(group, "quantities", path), &attempt.num_quantities);
-  const auto axes = number_attribute(group, "mesh", 3, path);
+  const bool named = H5Aexists(group, "axes") > 0;
+  const std::vector<std::string> names = split(named ? text_attribute(group, "axes", path) : "pp,dp,tp");
+  const auto sizes = number_attribute(group, "mesh", names.size(), path);
   int64_t ranks = 1;
-  for (const int64_t axis : axes) {
+  for (const int64_t axis : sizes) {
     ranks = axis < 1 || axis > kMostRanks ? kMostRanks + 1 : ranks * axis;
     if (ranks > kMostRanks) throw Fatal(ExitCode::kFile, fmt::format("{}: a mesh of {} ranks", path, ranks));
   }
-  mesh.pp = static_cast<int>(axes[0]), mesh.dp = static_cast<int>(axes[1]), mesh.tp = static_cast<int>(axes[2]);
+  mesh.grid.axes.clear();
+  for (size_t i = names.size(); i-- > 0;) mesh.grid.axes.push_back({names[i], static_cast<int>(sizes[i])});
   mesh.num_microbatches = static_cast<int>(number_attribute(group, "num_microbatches", 1, path)[0]);
   mesh.chunks = static_cast<int>(number_attribute(group, "chunks", 1, path)[0]);
   const auto hosts = read_texts(group, "host", kRankHostBytes, mesh.world_size(), path),
              gpus = read_texts(group, "gpu", kRankGpuBytes, mesh.world_size(), path);
   for (size_t rank = 0; rank < hosts.size(); ++rank) mesh.places.push_back({hosts[rank], gpus[rank]});
-  hsize_t stages = static_cast<hsize_t>(mesh.pp), windows = 0;
+  hsize_t stages = static_cast<hsize_t>(mesh.stages()), windows = 0;
   offset_of(group, "stage_flops", {stages}, &stages, path);
-  mesh.stage_flops.resize(static_cast<size_t>(mesh.pp));
+  mesh.stage_flops.resize(static_cast<size_t>(mesh.stages()));
   TRI_HDF5(H5Dread(dataset_of(group, "stage_flops", path), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT,
                    mesh.stage_flops.data()),
            path);
   attempt.first_step = offset_of(group, "first_step", {0}, &windows, path);
   attempt.last_step = offset_of(group, "last_step", {0}, &windows, path);
   attempt.time = offset_of(group, "time", {0}, &windows, path);
-  attempt.times = offset_of(group, "times",
-                            {0, static_cast<hsize_t>(mesh.pp), static_cast<hsize_t>(mesh.dp),
-                             static_cast<hsize_t>(mesh.tp), static_cast<hsize_t>(attempt.num_quantities)},
-                            &windows, path);
+  std::vector<hsize_t> times{0};
+  times.insert(times.end(), sizes.begin(), sizes.end());
+  times.push_back(static_cast<hsize_t>(attempt.num_quantities));
+  attempt.times = offset_of(group, "times", times, &windows, path);
   attempt.capacity = static_cast<int64_t>(windows);
   return attempt;
 }

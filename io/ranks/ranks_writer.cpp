@@ -56,23 +56,31 @@ GroupLayout lay_out_group(hid_t file, int attempt, const RankMesh& mesh, int64_t
   hdf5_attribute(group, "attempt", mesh.attempt, path);
   hdf5_attribute(group, "schedule", mesh.schedule, path);
   hdf5_attribute(group, "quantities", quantity_names(), path);
-  const int64_t axes[] = {mesh.pp, mesh.dp, mesh.tp}, microbatches[] = {mesh.num_microbatches},
-                chunks[] = {mesh.chunks};
-  hdf5_attribute(group, "mesh", axes, path);
+  std::string names;  // slowest first, as the dimensions of the datasets
+  std::vector<int64_t> sizes;
+  for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis) {
+    names += (names.empty() ? "" : ",") + axis->name;
+    sizes.push_back(axis->size);
+  }
+  const int64_t microbatches[] = {mesh.num_microbatches}, chunks[] = {mesh.chunks};
+  hdf5_attribute(group, "axes", names, path);
+  hdf5_attribute(group, "mesh", sizes, path);
   hdf5_attribute(group, "num_microbatches", microbatches, path);
   hdf5_attribute(group, "chunks", chunks, path);
   const auto count = static_cast<hsize_t>(windows);
-  const std::vector<hsize_t> ranks{static_cast<hsize_t>(mesh.pp), static_cast<hsize_t>(mesh.dp),
-                                   static_cast<hsize_t>(mesh.tp)};
+  const std::vector<hsize_t> ranks(sizes.begin(), sizes.end());
+  std::vector<hsize_t> times{count};
+  times.insert(times.end(), ranks.begin(), ranks.end());
+  times.push_back(kNumRankQuantities);
   const Hid host = ranks_text_type(kRankHostBytes, path), gpu = ranks_text_type(kRankGpuBytes, path);
   return {.first_step = lay_out_dataset(group, "first_step", H5T_STD_I64LE, {count}, path),
           .last_step = lay_out_dataset(group, "last_step", H5T_STD_I64LE, {count}, path),
           .time = lay_out_dataset(group, "time", H5T_IEEE_F64LE, {count}, path),
-          .times = lay_out_dataset(group, "times", H5T_IEEE_F32LE,
-                                   {count, ranks[0], ranks[1], ranks[2], kNumRankQuantities}, path),
+          .times = lay_out_dataset(group, "times", H5T_IEEE_F32LE, times, path),
           .host = lay_out_dataset(group, "host", host, ranks, path),
           .gpu = lay_out_dataset(group, "gpu", gpu, ranks, path),
-          .stage_flops = lay_out_dataset(group, "stage_flops", H5T_IEEE_F64LE, {ranks[0]}, path)};
+          .stage_flops =
+              lay_out_dataset(group, "stage_flops", H5T_IEEE_F64LE, {static_cast<hsize_t>(mesh.stages())}, path)};
 }
 
 // Each text in `width` bytes, cut off where it is longer.
@@ -91,7 +99,7 @@ Result<void> write_ranks(int fd, const std::string& path, const GroupLayout& lay
   if (auto done = write_at(fd, path, hosts.data(), layout.host.bytes, layout.host.offset); !done) return done;
   if (auto done = write_at(fd, path, gpus.data(), layout.gpu.bytes, layout.gpu.offset); !done) return done;
   std::vector<double> flops = mesh.stage_flops;
-  flops.resize(static_cast<size_t>(mesh.pp));
+  flops.resize(static_cast<size_t>(mesh.stages()));
   return write_at(fd, path, flops.data(), layout.stage_flops.bytes, layout.stage_flops.offset);
 }
 

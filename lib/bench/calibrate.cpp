@@ -9,6 +9,7 @@
 #include "lib/bench/comm.h"
 #include "lib/bench/measure.h"
 #include "lib/bench/step.h"
+#include "lib/config/axis_fields.h"
 #include "lib/simulate/step_model.h"
 
 namespace tri {
@@ -43,7 +44,7 @@ std::vector<Variant> variants_of(const Config& config, Device& device) {
     Config other = config;
     const bool fp8 = config.precision.gemm == GemmFormat::kFp8;
     other.precision.gemm = fp8 ? GemmFormat::kCompute : GemmFormat::kFp8;
-    if (resolve_config(other, config.parallel.tp * config.parallel.dp * config.parallel.pp))
+    if (resolve_config(other, static_cast<int>(ranks_along(AxisSet::outside({}), config.parallel))))
       add(fp8 ? "GEMMs in bf16" : "GEMMs in FP8", other);
   }
   return variants;

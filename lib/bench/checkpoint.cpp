@@ -82,7 +82,7 @@ class Bench {
     trainer_.make_start_values();
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
-      tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
+      tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.axis("dp").rank), i) %
                                         static_cast<uint64_t>(config.model.vocab));
   }
 
@@ -318,7 +318,7 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
   // As few microbatches as keep all stages at work: what a checkpoint adds to a step does not depend on how long it is.
-  config.data.global_batch = int64_t{mesh.dp.size} * config.data.micro_batch * mesh.pp.size;
+  config.data.global_batch = int64_t{mesh.axis("dp").size} * config.data.micro_batch * mesh.axis("pp").size;
 
   Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);

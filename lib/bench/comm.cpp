@@ -70,10 +70,10 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
   }
   // From the first stage to the second.
   const PipelineLinks links = runtime.links();
-  if (mesh.pp.size > 1 && mesh.pp.rank <= 1)
+  if (mesh.axis("pp").size > 1 && mesh.axis("pp").rank <= 1)
     for (const int64_t bytes : sizes) {
       const Tensor size = buffer(bytes, 1);
-      const bool sends = mesh.pp.rank == 0;
+      const bool sends = mesh.axis("pp").rank == 0;
       const Link& link = sends ? links.send_forward : links.recv_forward;
       const auto transfer = [&] { sends ? link.send(size, 0) : link.recv(size, 0); };
       const double seconds = median_seconds(transfer, bench.rounds, device, *link.stream);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kernels/core/dims.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 
@@ -194,18 +195,16 @@ double guessed_slowness(const Config& c) {
 }
 
 int64_t predicted_bytes(const Config& resolved) {
-  const ParallelConfig& p = resolved.parallel;
+  const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), resolved.parallel));
   Config on_one_machine = resolved;  // where every axis can copy into its peers' memory, which takes the most room
-  on_one_machine.cluster.ranks_per_node = p.tp * p.dp * p.pp;
-  const Config c = value_or_throw(plan_on_paper(on_one_machine, p.tp * p.dp * p.pp));
+  on_one_machine.cluster.ranks_per_node = ranks;
+  const Config c = value_or_throw(plan_on_paper(on_one_machine, ranks));
   int64_t most = 0;
   for (int stage = 0; stage < c.parallel.pp; ++stage) {
     // Between the first two and the last they are alike but for the microbatches in flight, which fall.
     if (stage > 1 && stage < c.parallel.pp - 1) continue;
-    Mesh mesh = make_mesh(0, c.parallel.tp, c.parallel.dp, c.parallel.pp);
-    mesh.pp.rank = stage;
     Arena arena;
-    allocate_rank(c, mesh, arena);
+    allocate_rank(c, mesh_of(c, 0).moved("pp", stage), arena);
     most = std::max(most, arena.used());
   }
   return most;

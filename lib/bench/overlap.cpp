@@ -50,7 +50,7 @@ Extra allocate_extra(const Config& config, const Mesh& mesh, const StoreTensors&
   const StageDims d = stage_dims(config, mesh);
   const std::string name = "bench";
   extra.number = arena.take(name, Dtype::kF32, {1});
-  const int64_t bucket = mesh.dp.size > 1 ? largest_bucket(store).size : 0;
+  const int64_t bucket = mesh.axis("dp").size > 1 ? largest_bucket(store).size : 0;
   for (Tensor* tensor : {&extra.bucket, &extra.source}) *tensor = arena.take(name, Dtype::kF32, {bucket});
   extra.block_input = arena.take(name, d.dtype, {d.Rl, d.C});
   for (Tensor& tensor : extra.sends) tensor = arena.take(name, d.dtype, {d.Rl, d.C});
@@ -72,7 +72,7 @@ class Bench {
         extra_(allocate_extra(config, mesh, engine_.tensors().store, arena)),
         runtime_(engine_.runtime()),
         hooks_(engine_.store(), 0.0f),
-        null_group_(mesh.tp),
+        null_group_(mesh.axis("tp")),
         null_tp_(GroupOnStream(null_group_, runtime_.compute(), device, TimeCategory::kTp), device),
         ctx_(context(runtime_.tp())),
         alone_(context(null_tp_)),
@@ -91,13 +91,13 @@ class Bench {
 
   std::vector<OverlapRow> run() {
     std::vector<OverlapRow> rows;
-    if (mesh_.tp.size > 1)
+    if (mesh_.axis("tp").size > 1)
       for (const LayerTransfer& transfer :
            layer_transfers(config_, mesh_, engine_.tensors().stage, engine_.parameters().front()))
-        rows.push_back(measure(row_case(transfer), mesh_.tp.size));
-    if (mesh_.dp.size > 1)
-      for (const Case& c : buckets()) rows.push_back(measure(c, mesh_.dp.size));
-    if (mesh_.pp.size > 1) rows.push_back(measure(boundary(), mesh_.pp.size));
+        rows.push_back(measure(row_case(transfer), mesh_.axis("tp").size));
+    if (mesh_.axis("dp").size > 1)
+      for (const Case& c : buckets()) rows.push_back(measure(c, mesh_.axis("dp").size));
+    if (mesh_.axis("pp").size > 1) rows.push_back(measure(boundary(), mesh_.axis("pp").size));
     runtime_.synchronize();
     return rows;
   }
@@ -127,7 +127,7 @@ class Bench {
 
   void bind() {
     const std::vector<Parameter>& parameters = engine_.parameters().front();
-    const int layer = layers_of(config_, mesh_.pp, 0).first;
+    const int layer = layers_of(config_, mesh_.axis("pp"), 0).first;
     fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
   }
@@ -231,7 +231,7 @@ class Bench {
       Tensor tensor;                       // of a send
       std::shared_ptr<size_t> next = std::make_shared<size_t>(0);
     };
-    const int ring_here = mesh_.pp.first() ? 1 : 0, ring_there = mesh_.pp.last() ? 1 : 0;
+    const int ring_here = mesh_.axis("pp").first() ? 1 : 0, ring_there = mesh_.axis("pp").last() ? 1 : 0;
     const std::vector<Tensor>* inputs =
         links.recv_forward.exists() ? &boundaries.inputs[static_cast<size_t>(ring_here)] : nullptr;
     const std::vector<Transfer> transfers = {{links.recv_forward, ring_here, inputs, {}},

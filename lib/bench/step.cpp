@@ -16,8 +16,8 @@ namespace {
 std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTimes& sums, int steps) {
   const std::vector<StepTimes> of_ranks = job.all_gather(sums);
   std::vector<StepTimes> times;
-  for (int stage = 0; stage < mesh.pp.size; ++stage) {
-    StepTimes& t = times.emplace_back(of_ranks[static_cast<size_t>(mesh.rank_at(stage, 0, 0))]);
+  for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
+    StepTimes& t = times.emplace_back(of_ranks[static_cast<size_t>(mesh.grid.rank_at({{"pp", stage}}))]);
     for (double* value : {&t.compute, &t.tp, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other}) *value /= steps;
   }
   return times;
@@ -51,8 +51,8 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   const int64_t samples = int64_t{microbatches(config)} * config.data.micro_batch;  // of this dp rank
   const size_t length = static_cast<size_t>(config.model.seq_len), count = static_cast<size_t>(samples) * length;
   const HostBuffer<int32_t> h_inputs(device, count), h_targets(device, count);
-  fill_samples(config, mesh.dp.rank * samples, h_inputs, 0);
-  fill_samples(config, mesh.dp.rank * samples, h_targets, 1);  // the next tokens
+  fill_samples(config, mesh.axis("dp").rank * samples, h_inputs, 0);
+  fill_samples(config, mesh.axis("dp").rank * samples, h_targets, 1);  // the next tokens
   const std::span<const int32_t> inputs(h_inputs.data(), count), targets(h_targets.data(), count);
   std::vector<double> milliseconds;
   StepTimes times;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "io/base/format.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
@@ -34,8 +35,7 @@ Result<LayoutChoice> agreed_choice(const Config& config, Job& job, int64_t most_
 
 Result<void> measure(const Config& resolved, Job& job, Device& device, JobFacts facts, const StepBench& bench,
                      SweepRow& row) {
-  const ParallelConfig& parallel = resolved.parallel;
-  const Mesh mesh = make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp);
+  const Mesh mesh = mesh_of(resolved, job.world_rank());
   add_device_facts(resolved, mesh, job, device, facts);
   const auto plan = plan_job(resolved, facts);
   if (!plan) return plan.error();

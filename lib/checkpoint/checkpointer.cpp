@@ -311,8 +311,7 @@ Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
   manifest.info.texts = texts_;
   manifest.info.texts["config"] = config_text_;
   manifest.info.texts["layout"] =
-      fmt::format("tp {} x dp {} x pp {}, {} chunk(s), zero {}", mesh_.tp.size, mesh_.dp.size, mesh_.pp.size,
-                  config_.parallel.chunks, config_.parallel.zero);
+      fmt::format("{}, {} chunk(s), zero {}", mesh_.grid.sizes(), config_.parallel.chunks, config_.parallel.zero);
   manifest.info.numbers = {{"samples", progress.samples}};
   if (!progress.fp8_history.empty()) manifest.info.texts[kFp8HistoryText] = progress.fp8_history;
   return manifest;

@@ -15,16 +15,17 @@ struct Slice {
   const Bucket& bucket;
   int64_t begin, end;
   int64_t local_begin, local_end;
-  bool replica_writes;  // of the tp ranks that hold the same, this one writes
+  int number;  // of the bucket in the rank: ranks that hold the same take turns in writing
   Tensor master;
   std::vector<Tensor> state;  // of the optimizer, with names
   const std::vector<std::string>& state_names;
 };
 
-void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
+void add_pieces(const Slice& slice, const Mesh& mesh, std::vector<StatePiece>& pieces) {
   for (const int index : slice.bucket.parameters) {
     const ParamSpec& spec = slice.specs[static_cast<size_t>(index)];
-    const std::vector<int64_t> local = spec.local_shape(tp.size);
+    const std::vector<int64_t> local = spec.local_shape(mesh);
+    const Axis holders = mesh.joint_axis(AxisSet::outside(spec.sharded | kBucketAxes | AxisSet{"pp"}));
     const int64_t offset = slice.layout.offset[static_cast<size_t>(index)];
     // Cut at the borders of the local share, so that a piece is written whole or not at all.
     std::vector<int64_t> cuts = {std::max(slice.begin, offset), std::min(slice.end, offset + num_elements(local))};
@@ -34,12 +35,12 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
     std::sort(cuts.begin(), cuts.end());
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       const bool is_local = cuts[c] >= slice.local_begin && cuts[c] < slice.local_end;
-      const bool writes = is_local && slice.replica_writes && !spec.tied_copy;
+      const bool writes = is_local && slice.number % holders.size == holders.rank && !spec.tied_copy;
       int64_t at = cuts[c] - slice.begin;
       for (Region& region : regions_of_range(local, cuts[c] - offset, cuts[c + 1] - offset)) {
         if (spec.split_dim >= 0) {
           const auto dim = static_cast<size_t>(spec.split_dim);
-          region.start[dim] += tp.rank * local[dim];
+          region.start[dim] += spec.shard(mesh).rank * local[dim];
         }
         const int64_t count = num_elements(region.extent);
         const auto add = [&](const std::string& name, const Tensor& memory) {
@@ -62,19 +63,19 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
 
 std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, const StoreTensors& store) {
   const bool sharded = config.parallel.zero >= 1;
-  const int64_t parts = sharded ? mesh.dp.size : 1;
+  const int64_t parts = sharded ? mesh.axis("dp").size : 1;
   std::vector<StatePiece> pieces;
-  int number = 0;  // of the bucket: replicas over tp take turns
+  int number = 0;  // of the bucket
   for (size_t c = 0; c < store.chunks.size(); ++c) {
     const ChunkStoreTensors& chunk = store.chunks[c];
-    const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.pp, static_cast<int>(c));
+    const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.axis("pp"), static_cast<int>(c));
     for (const Bucket& bucket : chunk.layout.buckets) {
-      const int64_t share = bucket.size / mesh.dp.size, held = bucket.size / parts;
-      const int64_t local_begin = bucket.first + mesh.dp.rank * share, begin = sharded ? local_begin : bucket.first;
+      const int64_t share = bucket.size / mesh.axis("dp").size, held = bucket.size / parts;
+      const int64_t local_begin = bucket.first + mesh.axis("dp").rank * share,
+                    begin = sharded ? local_begin : bucket.first;
       const auto slice_of = [&](const Tensor& slices) { return slices.flat(bucket.first / parts, held); };
       std::vector<Tensor> state;
       for (const Tensor& slices : chunk.state) state.push_back(slice_of(slices));
-      const bool turn = number++ % mesh.tp.size == mesh.tp.rank;
       add_pieces({.specs = specs,
                   .layout = chunk.layout,
                   .bucket = bucket,
@@ -82,11 +83,11 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
                   .end = begin + held,
                   .local_begin = local_begin,
                   .local_end = local_begin + share,
-                  .replica_writes = bucket.scope != GradScope::kReplicated || turn,
+                  .number = number++,
                   .master = chunk.master.empty() ? chunk.parameters.flat(begin, held) : slice_of(chunk.master),
                   .state = std::move(state),
                   .state_names = optimizer_row(config.optimizer.name).state},
-                 mesh.tp, pieces);
+                 mesh, pieces);
     }
   }
   return pieces;

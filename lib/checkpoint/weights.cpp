@@ -33,12 +33,12 @@ int64_t stored_positions(const Manifest& manifest) {
 }
 
 // The checkpoint's tensor and this rank's part of it.
-Piece piece_of(const ParamSpec& spec, Axis tp, int64_t positions) {
+Piece piece_of(const ParamSpec& spec, const Mesh& mesh, int64_t positions) {
   Piece piece{.tensor = weight_name(spec.name), .shape = spec.shape};
-  piece.region = {.start = Coordinates(spec.shape.size(), 0), .extent = spec.local_shape(tp.size)};
+  piece.region = {.start = Coordinates(spec.shape.size(), 0), .extent = spec.local_shape(mesh)};
   if (spec.split_dim >= 0) {
     const auto dim = static_cast<size_t>(spec.split_dim);
-    piece.region.start[dim] = tp.rank * piece.region.extent[dim];
+    piece.region.start[dim] = spec.shard(mesh).rank * piece.region.extent[dim];
   }
   if (are_positions(spec)) piece.shape[0] = std::max(piece.shape[0], positions);
   return piece;
@@ -152,7 +152,7 @@ Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& con
 }
 
 // Ranks of a stage hold tensors of the same names and shapes, so that what they share falls into the same turn.
-Result<void> load_weights(const OpenedCheckpoint& checkpoint, Axis tp,
+Result<void> load_weights(const OpenedCheckpoint& checkpoint, const Mesh& mesh,
                           const std::vector<std::vector<Parameter>>& parameters, Stream& stream, Job& job) {
   const Manifest* manifest = checkpoint.manifest ? &*checkpoint.manifest : nullptr;
   const auto positions = job.broadcast(manifest != nullptr ? stored_positions(*manifest) : int64_t{0});
@@ -165,7 +165,7 @@ Result<void> load_weights(const OpenedCheckpoint& checkpoint, Axis tp,
     size_t end = first;
     for (int64_t bytes = 0; end < all.size() && (end == first || bytes < kGroupBytes); ++end) {
       bytes += 4 * all[end]->weight.numel();
-      pieces.push_back(piece_of(all[end]->spec, tp, positions));
+      pieces.push_back(piece_of(all[end]->spec, mesh, positions));
       values.emplace_back(static_cast<size_t>(all[end]->weight.numel()));
     }
     std::vector<LoadTarget> targets;

@@ -52,7 +52,7 @@ Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& con
 // Reads the weights of this tp rank's `parameters` (memory on the device, any compute dtype), some at a time; what
 // several ranks need comes from storage once (load.h). Collective; the same first error on all ranks: a tensor is
 // missing, damaged, or has another shape.
-Result<void> load_weights(const OpenedCheckpoint& checkpoint, Axis tp,
+Result<void> load_weights(const OpenedCheckpoint& checkpoint, const Mesh& mesh,
                           const std::vector<std::vector<Parameter>>& parameters, Stream& stream, Job& job);
 
 }  // namespace tri

@@ -7,6 +7,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/fp8.h"
+#include "lib/config/axis_fields.h"
 #include "lib/config/changes.h"
 #include "lib/config/config.h"
 #include "lib/config/divisors.h"
@@ -19,6 +20,7 @@ namespace {
 using Numbers = std::vector<int64_t>;
 
 constexpr int64_t kFfnMultiple = 64;
+constexpr AxisSet kAllAxes = AxisSet::outside({}), kModelAxes = AxisSet::outside({"dp"});
 
 // The positive multiples of `step` on both sides of `value`.
 Numbers multiples_around(int64_t value, int64_t step) {
@@ -74,7 +76,7 @@ class Resolver {
       // 8/3: three matrices then hold as many parameters as two of width 4 x hidden.
       m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
     }
-    const int64_t model_ranks = int64_t{c_.parallel.tp} * c_.parallel.pp;
+    const int64_t model_ranks = ranks_along(kModelAxes, c_.parallel);
     if (c_.parallel.dp == 0 && world_ % model_ranks == 0) c_.parallel.dp = static_cast<int>(world_ / model_ranks);
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
     if (c_.checkpoint.dir.empty()) c_.checkpoint.dir = c_.run.dir + "/checkpoints";
@@ -105,8 +107,10 @@ class Resolver {
 
   int64_t micro_rows() const { return int64_t{c_.data.micro_batch} * c_.model.seq_len; }
 
+  // With these sizes of tp and pp, and those of the other axes as they stand. dp 0: any.
   bool suits_world(int64_t tp, int64_t pp, int64_t dp) const {
-    return dp == 0 ? world_ % (tp * pp) == 0 : tp * pp * dp == world_;
+    const int64_t model_ranks = tp * pp * ranks_along(kModelAxes - AxisSet{"tp", "pp"}, c_.parallel);
+    return dp == 0 ? world_ % model_ranks == 0 : model_ranks * dp == world_;
   }
 
   // Degrees of tensor parallelism that obey all rules of check_tp; of those, when there are any, the ones
@@ -178,16 +182,16 @@ class Resolver {
   bool check_world() {
     const ParallelConfig& p = c_.parallel;
     if (suits_world(p.tp, p.pp, given_dp_)) return true;
-    const int64_t model_ranks = int64_t{p.tp} * p.pp;
+    const int64_t model_ranks = ranks_along(kModelAxes, p);
     if (given_dp_ == 0) {
-      add("parallel: tp {} x pp {} = {} does not divide {} ranks; start {} ranks{}", p.tp, p.pp, model_ranks, world_,
-          either(multiples_around(world_, model_ranks), world_), or_set("parallel.pp", fitting_pp(0), p.pp));
+      add("parallel: {} = {} does not divide {} ranks; start {} ranks{}", sizes_along(kModelAxes, p), model_ranks,
+          world_, either(multiples_around(world_, model_ranks), world_), or_set("parallel.pp", fitting_pp(0), p.pp));
     } else {
       const std::string remedy = world_ % model_ranks == 0
                                      ? or_set("parallel.dp", {world_ / model_ranks}, p.dp)
                                      : or_set("parallel.dp to 0 and parallel.pp", fitting_pp(0), p.pp);
-      add("parallel: tp {} x pp {} x dp {} = {}, not {} ranks; start {} ranks{}", p.tp, p.pp, p.dp, model_ranks * p.dp,
-          world_, model_ranks * p.dp, remedy);
+      add("parallel: {} = {}, not {} ranks; start {} ranks{}", sizes_along(kAllAxes, p), model_ranks * p.dp, world_,
+          model_ranks * p.dp, remedy);
     }
     return false;
   }
@@ -276,11 +280,11 @@ Result<int> planned_ranks(const Config& parsed, int asked) {
   if (asked < 0) return usage_error("--ranks {}: at least one is needed", asked);
   const ParallelConfig& p = parsed.parallel;
   if (asked == 0 && p.dp == 0) return usage_error("--ranks N is needed: parallel.dp 0 leaves the number of ranks open");
-  const int64_t model_ranks = int64_t{p.tp} * p.pp;  // times dp it may be more than an int64_t holds
-  if (asked == 0 && model_ranks > kMostRanks / p.dp)
-    return usage_error("parallel: tp {} x pp {} x dp {} are more than {} ranks", p.tp, p.pp, p.dp, kMostRanks);
+  const int64_t ranks = ranks_along(kAllAxes, p);
+  if (asked == 0 && ranks > kMostRanks)
+    return usage_error("parallel: {} are more than {} ranks", sizes_along(kAllAxes, p), kMostRanks);
   if (asked > kMostRanks) return usage_error("--ranks {}: more than {}", asked, kMostRanks);
-  return asked > 0 ? asked : static_cast<int>(model_ranks * p.dp);
+  return asked > 0 ? asked : static_cast<int>(ranks);
 }
 
 Result<Config> resolve_config(Config config, int world_size) {

@@ -38,7 +38,7 @@ class MiniTraining {
  public:
   explicit MiniTraining(Device& device)
       : config_(mini_config(device.kind())),
-        mesh_(make_mesh(0, 1, 1, 1)),
+        mesh_(make_mesh(0, {})),
         arena_(device, rank_bytes(config_, mesh_, device)),
         trainer_({.config = config_, .mesh = mesh_, .device = device, .arena = arena_}) {}
 

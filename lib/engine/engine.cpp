@@ -61,7 +61,7 @@ Engine::Engine(const EngineContext& context)
               .tp = runtime_.tp(),
               .splits = overlap_splits_,
               .loss_scale = loss_scale(config_)}),
-      executor_({.pp = mesh_.pp,
+      executor_({.pp = mesh_.axis("pp"),
                  .chunks = config_.parallel.chunks,
                  .tensors = tensors_.boundaries,
                  .links = runtime_.links(),

@@ -4,10 +4,10 @@
 
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
-#include "lib/engine/copy_groups.h"
 #include "lib/engine/fp8_speedup.h"
 #include "lib/engine/kept_gemm.h"
 #include "lib/engine/rank_tensors.h"
+#include "lib/engine/wanted_copies.h"
 
 namespace tri {
 
@@ -88,7 +88,7 @@ void forget_gemm_of_other_gpus(JobFacts& facts) {
     if (rank.kept_gpus != kinds) rank.kept_gemm.reset();
 }
 
-// Groups of this rank one after the other, in an order that all their members share: see Runtime::connect_stages.
+// Groups of this rank one after the other, in an order that all their members share: see own_edges.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
   const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
@@ -114,15 +114,12 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   const auto problem = [&](const std::vector<int>& group) {
     return problem_of_opening(group, job, device, arena, facts);
   };
-  if (tp) mine.tp_problem = problem(tp_group(mesh));
-  if (dp) mine.dp_problem = problem(dp_group(mesh));
-  for (const int parity : {0, 1})
-    for (int edge = parity; pp && edge < mesh.pp.size; edge += 2) {
-      const bool ours = edge == mesh.pp.rank || (edge + 1) % mesh.pp.size == mesh.pp.rank;
-      if (!ours || !has_edge(config, edge)) continue;
-      const std::string found = problem(edge_pair(mesh, edge));
-      if (edge == mesh.pp.rank) mine.pp_problem = found;
-    }
+  if (tp) mine.tp_problem = problem(mesh.group({"tp"}));
+  if (dp) mine.dp_problem = problem(mesh.group({"dp"}));
+  for (const StageEdge& edge : pp ? own_edges(mesh, ring_end(config)) : std::vector<StageEdge>()) {
+    const std::string found = problem(edge.pair());
+    if (edge.source == mesh.world_rank) mine.pp_problem = found;
+  }
   facts = job.all_gather(mine);
 }
 

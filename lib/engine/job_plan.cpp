@@ -8,8 +8,9 @@
 #include "io/base/format.h"
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
-#include "lib/engine/copy_groups.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/kept_gemm.h"
+#include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -19,18 +20,18 @@ namespace {
 constexpr const char* kSeveralMachines = "the group's ranks are on several machines";
 
 // Why the ranks of any of the axis's groups can't open each other's memory; "" where all can.
-std::string problem_of_axis(const Config& config, const JobFacts& facts, int (*first_of_group)(const Mesh&),
+std::string problem_of_axis(const Config& config, const JobFacts& facts, AxisName axis,
                             std::string RankFacts::*problem) {
   for (size_t rank = 0; rank < facts.size(); ++rank) {
-    const int first = first_of_group(mesh_of(config, static_cast<int>(rank)));
+    const int first = mesh_of(config, static_cast<int>(rank)).moved(axis, 0).world_rank;
     if (facts[rank].machine != facts[static_cast<size_t>(first)].machine) return kSeveralMachines;
     if (!(facts[rank].*problem).empty()) return facts[rank].*problem;
   }
   return "";
 }
 
-Error copies_refused(const char* axis, const std::string& why) {
-  return usage_error("parallel.{}_transfers: copies: {}; set auto", axis, why);
+Error copies_refused(AxisName axis, const std::string& why) {
+  return usage_error("parallel.{}_transfers: copies: {}; set auto", axis.text(), why);
 }
 
 // " (parallel.tp_transfers: auto: why)"
@@ -54,14 +55,12 @@ class Planner {
                     counted(static_cast<int64_t>(machines.size()), "machine"),
                     plan_.device.kind == DeviceKind::kCuda ? "a GPU each" : "on the CPU") +
         origin("run.device", config_.run.device, ""));
-    if (auto done = plan_axis(
-            "tp", p.tp, p.overlap_tp, p.tp_transfers, wants_tp_copies(config_),
-            [](const Mesh& m) { return m.rank_at(m.pp.rank, m.dp.rank, 0); }, &RankFacts::tp_problem, plan_.tp);
+    if (auto done = plan_axis("tp", p.tp, p.overlap_tp, p.tp_transfers, wants_tp_copies(config_),
+                              &RankFacts::tp_problem, plan_.tp);
         !done)
       return done.error();
-    if (auto done = plan_axis(
-            "dp", p.dp, p.overlap_dp, p.dp_transfers, wants_dp_copies(config_),
-            [](const Mesh& m) { return m.rank_at(m.pp.rank, 0, m.tp.rank); }, &RankFacts::dp_problem, plan_.dp);
+    if (auto done = plan_axis("dp", p.dp, p.overlap_dp, p.dp_transfers, wants_dp_copies(config_),
+                              &RankFacts::dp_problem, plan_.dp);
         !done)
       return done.error();
     if (auto done = plan_stages(); !done) return done.error();
@@ -75,21 +74,22 @@ class Planner {
  private:
   void add(std::string line) { plan_.lines.push_back(std::move(line)); }
 
-  Result<void> plan_axis(const char* axis, int size, bool overlap, Transfers asked, bool wants_copies,
-                         int (*first_of_group)(const Mesh&), std::string RankFacts::*problem, Transfers& choice) {
+  Result<void> plan_axis(AxisName axis, int size, bool overlap, Transfers asked, bool wants_copies,
+                         std::string RankFacts::*problem, Transfers& choice) {
     choice = Transfers::kCollectives;
     if (size == 1) return {};
     std::string why;
     if (wants_copies) {
-      why = problem_of_axis(config_, facts_, first_of_group, problem);
+      why = problem_of_axis(config_, facts_, axis, problem);
       if (why.empty()) choice = Transfers::kCopies;
       if (!why.empty() && asked == Transfers::kCopies) return copies_refused(axis, why);
     } else if (asked == Transfers::kAuto && overlap) {
       why = "copies are slower beside those of tp, and without zero";
     }
-    add(fmt::format("{}: {}{}", axis, choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
+    add(fmt::format("{}: {}{}", axis.text(),
+                    choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
                     overlap ? ", beside compute" : ", compute waits for them") +
-        origin(fmt::format("parallel.{}_transfers", axis).c_str(), asked, why));
+        origin(fmt::format("parallel.{}_transfers", axis.text()).c_str(), asked, why));
     return {};
   }
 
@@ -100,10 +100,11 @@ class Planner {
     std::string why;
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       const Mesh mesh = mesh_of(config_, static_cast<int>(rank));
-      if (!has_edge(config_, mesh.pp.rank)) continue;
+      const Axis stages = mesh.axis("pp");
+      if (!has_edge(stages, ring_end(config_), stages.rank)) continue;
       ++edges;
       if (!wants_pp_copies(config_)) continue;
-      const bool one = on_one_machine(edge_pair(mesh, mesh.pp.rank), facts_);
+      const bool one = on_one_machine(stage_edge(mesh, stages.rank).pair(), facts_);
       const std::string problem = one ? facts_[rank].pp_problem : kSeveralMachines;
       if (problem.empty()) {
         plan_.pp[rank] = PpTransfers::kCopies;
@@ -258,13 +259,13 @@ class Planner {
       int64_t mine = room_for_arena(plan_.device.kind, *facts_[rank].free_bytes, facts_[rank].node_size);
       // The levels are measured with the workspace of a device on paper.
       if (facts_[rank].workspace_bytes) mine += paper_workspace - *facts_[rank].workspace_bytes;
-      const auto [known, is_new] = room.try_emplace(mesh.pp.rank, mine);
+      const auto [known, is_new] = room.try_emplace(mesh.axis("pp").rank, mine);
       if (!is_new) known->second = std::min(known->second, mine);
     }
     plan_.recompute = Recompute::kNone;
     int64_t least = room.begin()->second;
     for (const auto& [stage, bytes] : room) {
-      const Mesh place = mesh_of(config_, stage * config_.parallel.tp * config_.parallel.dp);
+      const Mesh place = mesh_of(config_, 0).moved("pp", stage);
       plan_.recompute = std::max(plan_.recompute, least_recompute(tried, place, bytes));
       least = std::min(least, bytes);
     }
@@ -309,9 +310,9 @@ Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts) {
 }
 
 Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind kind) {
-  const ParallelConfig& p = config.parallel;
-  TRI_REQUIRE(static_cast<size_t>(p.tp) * static_cast<size_t>(p.dp) * static_cast<size_t>(p.pp) == facts.size(),
-              "a config of tp {} x dp {} x pp {}, facts of {} ranks", p.tp, p.dp, p.pp, facts.size());
+  const int64_t ranks = ranks_along(AxisSet::outside({}), config.parallel);
+  TRI_REQUIRE(ranks == static_cast<int64_t>(facts.size()), "a config of {} = {} ranks, facts of {} ranks",
+              sizes_along(AxisSet::outside({}), config.parallel), ranks, facts.size());
   return Planner(config, facts, kind).run();
 }
 
@@ -322,7 +323,8 @@ Config with_plan(Config config, const JobPlan& plan) {
   p.dp_transfers = plan.dp;
   int edges = 0, copies = 0;
   for (size_t rank = 0; rank < plan.pp.size(); ++rank) {
-    edges += has_edge(config, mesh_of(config, static_cast<int>(rank)).pp.rank);
+    const Axis stages = mesh_of(config, static_cast<int>(rank)).axis("pp");
+    edges += has_edge(stages, ring_end(config), stages.rank);
     copies += plan.pp[rank] == PpTransfers::kCopies;
   }
   p.pp_transfers = copies == 0 ? PpTransfers::kMessages : copies == edges ? PpTransfers::kCopies : PpTransfers::kAuto;

@@ -45,9 +45,9 @@ std::vector<std::vector<Parameter>> allocate_weights(const Config& config, const
   std::vector<std::vector<Parameter>> chunks;
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
     auto& parameters = chunks.emplace_back();
-    for (const ParamSpec& spec : chunk_parameters(config, mesh.pp, chunk)) {
-      const std::vector<int64_t> shape = spec.local_shape(mesh.tp.size);
-      Tensor weight = arena.take("parameters", config.precision.compute, {spec.local_numel(mesh.tp.size)});
+    for (const ParamSpec& spec : chunk_parameters(config, mesh.axis("pp"), chunk)) {
+      const std::vector<int64_t> shape = spec.local_shape(mesh);
+      Tensor weight = arena.take("parameters", config.precision.compute, {spec.local_numel(mesh)});
       weight.dims = static_cast<int>(shape.size());
       std::copy(shape.begin(), shape.end(), weight.shape.begin());
       parameters.push_back({spec, weight, chunk, static_cast<int>(parameters.size())});
@@ -61,8 +61,8 @@ std::vector<std::vector<Parameter>> allocate_weights(const Config& config, const
 RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, EngineKind kind) {
   const bool training = kind == EngineKind::kTraining;
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
-  std::vector<Plan> plans{evaluation_plan(config, mesh.pp, num_microbatches)};  // all that will run
-  if (training) plans.push_back(train_plan(config, mesh.pp));
+  std::vector<Plan> plans{evaluation_plan(config, mesh.axis("pp"), num_microbatches)};  // all that will run
+  if (training) plans.push_back(train_plan(config, mesh.axis("pp")));
   std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots;  // [chunk]
   for (const Plan& plan : plans)
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -84,8 +84,8 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
   if (training && t.stage.fp8.slots() > 0)
     t.stage.fp8.float_counts = t.step_statistics.flat(kMaxStepStatistics, t.stage.fp8.slots() * kNumFp8Counts);
-  t.boundaries = allocate_boundaries(mesh.pp, chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
-  if (mesh.pp.last()) {
+  t.boundaries = allocate_boundaries(mesh.axis("pp"), chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
+  if (mesh.axis("pp").last()) {
     t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});
     t.sample_logits = arena.take("head", dims.dtype, {padded_vocab(config.model)});
   }

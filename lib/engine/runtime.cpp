@@ -7,6 +7,7 @@
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
 #include "lib/comm/peer/channel.h"
+#include "lib/engine/wanted_copies.h"
 
 namespace tri {
 namespace {
@@ -26,34 +27,32 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device), makin
   const Config& config = context.config;
   const Mesh& mesh = context.mesh;
   Device& device = context.device;
-  std::vector<int> tp, dp, pp, world;
-  for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
-  for (int i = 0; i < mesh.dp.size; ++i) dp.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
-  for (int i = 0; i < mesh.pp.size; ++i) pp.push_back(mesh.rank_at(i, mesh.dp.rank, mesh.tp.rank));
-  for (int i = 0; i < mesh.world_size(); ++i) world.push_back(i);
+  const Axis tp = mesh.axis("tp"), dp = mesh.axis("dp"), pp = mesh.axis("pp");
+  const std::vector<int> tp_group = mesh.group({"tp"}), dp_group = mesh.group({"dp"});
 
   compute_ = &add_stream("compute", StreamPriority::kNormal);
-  Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
-  Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  GroupOnStream tp_collectives(add_collectives("tp", kTpTag, tp), tp_stream, device, TimeCategory::kTp);
-  GroupOnStream dp_collectives(add_collectives("dp", kDpTag, dp), dp_stream, device, TimeCategory::kDp);
+  Stream& tp_stream = config.parallel.overlap_tp && tp.size > 1 ? add_stream("tp") : *compute_;
+  Stream& dp_stream = config.parallel.overlap_dp && dp.size > 1 ? add_stream("dp") : *compute_;
+  GroupOnStream tp_collectives(add_collectives("tp", kTpTag, tp_group), tp_stream, device, TimeCategory::kTp);
+  GroupOnStream dp_collectives(add_collectives("dp", kDpTag, dp_group), dp_stream, device, TimeCategory::kDp);
   // Who sums over stages waits for their work: the end of the pipeline's bubble.
-  const TimeCategory over_all = mesh.pp.size > 1   ? TimeCategory::kPp
-                                : mesh.dp.size > 1 ? TimeCategory::kDp
-                                                   : TimeCategory::kTp;
-  world_ = std::make_unique<GroupOnStream>(add_collectives("world", kWorldTag, world), dp_stream, device, over_all);
-  tp_ = connect_axis("tp", std::move(tp_collectives), tp, context.shared.tp);
-  dp_ = connect_axis("dp", std::move(dp_collectives), dp, context.shared.dp);
-  if (mesh.pp.size > 1) {
-    connect_stages(pp);
-    if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
-      embedding_ = std::make_unique<GroupOnStream>(add_collectives("embedding", kEmbeddingTag, {pp.front(), pp.back()}),
-                                                   dp_stream, device, over_all);
+  const TimeCategory over_all = pp.size > 1 ? TimeCategory::kPp : dp.size > 1 ? TimeCategory::kDp : TimeCategory::kTp;
+  world_ = std::make_unique<GroupOnStream>(add_collectives("world", kWorldTag, mesh.group(AxisSet::outside({}))),
+                                           dp_stream, device, over_all);
+  tp_ = connect_axis("tp", std::move(tp_collectives), tp_group, context.shared.tp);
+  dp_ = connect_axis("dp", std::move(dp_collectives), dp_group, context.shared.dp);
+  if (pp.size > 1) {
+    connect_stages();
+    if (config.model.tie_embeddings && (pp.first() || pp.last()))
+      embedding_ = std::make_unique<GroupOnStream>(
+          add_collectives("embedding", kEmbeddingTag,
+                          {mesh.moved("pp", 0).world_rank, mesh.moved("pp", pp.size - 1).world_rank}),
+          dp_stream, device, over_all);
   }
   if (device.kind() != DeviceKind::kCpu && black_box() != nullptr) {
     constexpr int kWordsPerMember = 4;
     reader_ = device.make_stream("progress", StreamPriority::kHigh);
-    read_.emplace(device, static_cast<size_t>(kWordsPerMember * std::max(mesh.tp.size, mesh.dp.size)));
+    read_.emplace(device, static_cast<size_t>(kWordsPerMember * std::max(tp.size, dp.size)));
   }
   making_.reset();
 }
@@ -98,23 +97,21 @@ PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
 }
 
 // A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
-// would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
-void Runtime::connect_stages(const std::vector<int>& pp) {
+// would inside one NCCL communicator.
+void Runtime::connect_stages() {
   const RuntimeContext& context = making_->context;
   const BoundaryTensors& boundaries = context.shared.boundaries;
-  const int size = context.mesh.pp.size, self = context.mesh.pp.rank;
+  const int self = context.mesh.world_rank;
   // `ends`: of the receiver and of the sender.
-  const auto connect_edge = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
+  const auto connect_edge = [&](const std::string& name, int tag, int source, int target, Link& recv, Link& send,
                                 PeerChannelEnd recv_end, PeerChannelEnd send_end) {
-    if (from != self && to != self) return;
-    const bool receives = to == self;
+    const bool receives = target == self;
     Link& link = receives ? recv : send;
     link.stream = &add_stream(fmt::format("pp {} {}", receives ? "receive" : "send", name));
     const auto add = [&](std::unique_ptr<StageChannel> channel) {
       channels_.push_back(std::move(channel));
       link.channel = channels_.back().get();
     };
-    const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
     const std::vector<int> pair{std::min(source, target), std::max(source, target)};
     const auto progress = [&] {
       return ChannelProgress("pp " + name, receives ? ChannelKind::kReceive : ChannelKind::kSend, {source, target},
@@ -135,15 +132,12 @@ void Runtime::connect_stages(const std::vector<int>& pp) {
     add(std::make_unique<MessageChannel>(group, receives ? 0 : 1));
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
-  for (const int parity : {0, 1})
-    for (int edge = parity; edge < size; edge += 2) {
-      const int next = (edge + 1) % size;
-      if (next == 0 && context.config.parallel.chunks == 1) continue;  // only chunks close the ring
-      connect_edge("forward", kForwardTag + 2 * edge, edge, next, links_.recv_forward, links_.send_forward,
-                   {flag(0), boundaries.inputs}, {flag(1), {}});
-      connect_edge("backward", kBackwardTag + 2 * edge, next, edge, links_.recv_backward, links_.send_backward,
-                   {flag(2), {boundaries.doutputs}}, {flag(3), {}});
-    }
+  for (const StageEdge& edge : own_edges(context.mesh, ring_end(context.config))) {
+    connect_edge("forward", kForwardTag + 2 * edge.from, edge.source, edge.target, links_.recv_forward,
+                 links_.send_forward, {flag(0), boundaries.inputs}, {flag(1), {}});
+    connect_edge("backward", kBackwardTag + 2 * edge.from, edge.target, edge.source, links_.recv_backward,
+                 links_.send_backward, {flag(2), {boundaries.doutputs}}, {flag(3), {}});
+  }
 }
 
 void Runtime::drain() noexcept {
@@ -218,6 +212,12 @@ std::vector<std::pair<std::string, StreamActivity>> Runtime::activities() {
     }
   }
   return rows;
+}
+
+std::vector<AxisGroup> Runtime::axis_groups() {
+  std::vector<AxisGroup> groups{{"tp", &tp_->collectives()}};
+  if (embedding_) groups.push_back({"pp", embedding_.get()});
+  return groups;
 }
 
 std::vector<Stream*> Runtime::streams() const {

@@ -21,6 +21,7 @@
 #include "lib/comm/connect_deadline.h"
 #include "lib/comm/peer/copies.h"
 #include "lib/config/config.h"
+#include "lib/optim/gradient_buckets.h"
 #include "lib/parallel/mesh.h"
 #include "lib/schedule/executor.h"
 
@@ -56,7 +57,8 @@ class Runtime {
   AxisTransfers& tp() { return *tp_; }
   AxisTransfers& dp() { return *dp_; }
   GroupOnStream& world() { return *world_; }
-  GroupOnStream* embedding() { return embedding_.get(); }  // null but on the two holders of a tied embedding
+  // The groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
+  std::vector<AxisGroup> axis_groups();
   PipelineLinks links() const { return links_; }
 
   std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
@@ -75,7 +77,7 @@ class Runtime {
   // By copies where there are tensors for them.
   std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
                                               const std::vector<int>& world_ranks, const PeerCopyTensors& tensors);
-  void connect_stages(const std::vector<int>& pp);
+  void connect_stages();
   PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks);
   // `tag`: the same on all members, and another for another group of the same ranks.
   CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks);

@@ -116,7 +116,7 @@ std::string joined_text(const std::vector<std::string>& parts) {
 // `waits`: as the table wants it.
 Row row_of(const RankRecord* r, const std::string& waits) {
   if (r == nullptr) return {.process = "no record"};
-  return {.place = fmt::format("pp{} dp{} tp{}", r->pp_rank, r->dp_rank, r->tp_rank),
+  return {.place = r->grid.place(r->world_rank),
           .host = r->host,
           .process = r->ended ? "ended" : std::string(enum_name(r->process_state)),
           .phase = fmt::format("{} {}", enum_name(r->phase), r->step),

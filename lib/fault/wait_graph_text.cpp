@@ -10,12 +10,12 @@ namespace tri {
 
 std::string WaitGraph::short_place(int rank) const {
   const RankRecord* r = record(rank);
-  if (r != nullptr) return fmt::format("rank {} [pp{} dp{} tp{}]", rank, r->pp_rank, r->dp_rank, r->tp_rank);
-  // World rank = (pp · dp_size + dp) · tp_size + tp, and every record has the sizes.
-  const auto any = std::find_if(records_.begin(), records_.end(), [](const RankRecord* other) { return other; });
-  if (any == records_.end() || (*any)->tp_size < 1 || (*any)->dp_size < 1) return fmt::format("rank {}", rank);
-  const int tp = (*any)->tp_size, dp = (*any)->dp_size;
-  return fmt::format("rank {} [pp{} dp{} tp{}]", rank, rank / tp / dp, rank / tp % dp, rank % tp);
+  if (r == nullptr) {  // every record has the grid of the job
+    const auto any = std::find_if(records_.begin(), records_.end(), [](const RankRecord* other) { return other; });
+    if (any == records_.end()) return fmt::format("rank {}", rank);
+    r = *any;
+  }
+  return fmt::format("rank {} [{}]", rank, r->grid.place(rank));
 }
 
 std::string WaitGraph::place(int rank) const {

@@ -24,8 +24,8 @@ Evaluator::Evaluator(Engine& engine, Tensor loss)
       executor_(engine.executor()),
       tensors_(engine.tensors()),
       loss_(loss),
-      batch_plan_(evaluation_plan(config_, mesh_.pp, microbatches(config_))),
-      single_plan_(evaluation_plan(config_, mesh_.pp, 1)),
+      batch_plan_(evaluation_plan(config_, mesh_.axis("pp"), microbatches(config_))),
+      single_plan_(evaluation_plan(config_, mesh_.axis("pp"), 1)),
       h_inputs_(engine.device(), static_cast<size_t>(stage_.inputs().numel())),
       h_targets_(engine.device(), static_cast<size_t>(stage_.targets().numel())) {}
 
@@ -37,11 +37,11 @@ void Evaluator::initialize() {
     compute.copy(table.data, h_table.data(), table.bytes());
     compute.synchronize();
   }
-  if (mesh_.pp.last()) {
-    // Every tp rank of the last stage holds the same loss: the first one's counts.
+  if (mesh_.axis("pp").last()) {
+    // Ranks of the last stage that took the same samples hold the same loss: that of the first one counts.
     const double tokens = static_cast<double>(config_.data.global_batch) * config_.model.seq_len;
     const std::vector<float> weights(static_cast<size_t>(microbatches(config_)),
-                                     mesh_.tp.first() ? static_cast<float>(1.0 / tokens) : 0.0f);
+                                     mesh_.first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);
     compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
     compute.synchronize();
   }
@@ -70,7 +70,7 @@ void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int
 
 void Evaluator::sum_losses() {
   runtime_.compute().zero(loss_);
-  if (mesh_.pp.last())
+  if (mesh_.axis("pp").last())
     weighted_sum({.out = loss_, .inp = stage_.head().losses, .weight = tensors_.loss_weight}, runtime_.compute());
 }
 
@@ -95,7 +95,7 @@ double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int3
 
 double Evaluator::loss_of_batch() {
   Stream& compute = runtime_.compute();
-  if (mesh_.pp.last()) compute.zero(stage_.head().losses);
+  if (mesh_.axis("pp").last()) compute.zero(stage_.head().losses);
   stage_.begin(Stage::Mode::kEvaluate);
   executor_.run(batch_plan_, stage_);
   sum_losses();
@@ -118,7 +118,7 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
   Evaluation result{.samples = size.samples};
   result.tokens = result.samples * config_.model.seq_len;
   // The dp ranks' targets are the batch: each is counted by one of the ranks that take it.
-  const bool counts_bytes = tokenizer != nullptr && mesh_.pp.last() && mesh_.tp.first();
+  const bool counts_bytes = tokenizer != nullptr && mesh_.axis("pp").last() && mesh_.first_of_replicas();
   int64_t bytes = 0;
   double sum = 0;
   for (int64_t i = 0; i < size.batches; ++i) {
@@ -155,7 +155,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   stage_.begin(Stage::Mode::kLogits);
   executor_.run(single_plan_, stage_);
   runtime_.compute().synchronize();
-  if (!mesh_.pp.last()) return {};
+  if (!mesh_.axis("pp").last()) return {};
   std::vector<float> logits = read(tensors_.sample_logits);
   logits.resize(static_cast<size_t>(config_.model.vocab));  // without the padding
   return logits;
@@ -175,7 +175,7 @@ int32_t Evaluator::broadcast_token(int32_t token, int root) {
 std::vector<int32_t> Evaluator::generate(std::vector<int32_t> text, const Generation& g) {
   TRI_REQUIRE(!text.empty() && g.vocab > 0 && g.vocab <= config_.model.vocab, "{} tokens, vocabulary {}", text.size(),
               g.vocab);
-  const int root = mesh_.rank_at(mesh_.pp.size - 1, 0, 0);
+  const int root = mesh_.grid.rank_at({{"pp", mesh_.axis("pp").size - 1}});
   for (int i = 0; i < g.tokens; ++i) {
     const size_t window = std::min(text.size(), static_cast<size_t>(config_.model.seq_len));
     const std::vector<float> logits = next_token_logits(std::span(text).subspan(text.size() - window));

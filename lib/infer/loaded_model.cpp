@@ -2,13 +2,15 @@
 
 #include "io/black_box/black_box.h"
 #include "lib/comm/job.h"
+#include "lib/config/axis_fields.h"
 
 namespace tri {
 
 Config forward_config(Config config, int ranks) {
   ParallelConfig& p = config.parallel;
-  if (ranks == 1 || ranks % (p.tp * p.pp) != 0) {
-    p.tp = p.pp = p.chunks = 1;
+  if (ranks == 1 || ranks % ranks_along(AxisSet::outside({"dp"}), p) != 0) {
+    for (const AxisField& field : kAxisFields) p.*field.size = 1;
+    p.chunks = 1;
     p.schedule = Schedule::k1F1B;
   }
   p.dp = 0;
@@ -37,7 +39,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& c
   const PhaseScope phase(RunPhase::kLoad);
   std::unique_ptr<LoadedModel> model(new LoadedModel(config, mesh, job, device));
   const auto loaded =
-      load_weights(checkpoint, mesh.tp, model->engine_.parameters(), model->engine_.runtime().compute(), job);
+      load_weights(checkpoint, mesh, model->engine_.parameters(), model->engine_.runtime().compute(), job);
   if (!loaded) return loaded.error();
   model->evaluator_.initialize();
   return model;

@@ -177,7 +177,7 @@ Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
 // Cast, or transposed, at its first use in a run of a plan, when the update's values have arrived.
 Fp8Weight Fp8Layers::weight(const Fp8Linear& l, Pass pass) {
   hooks_.before_use(*l.weight);
-  const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.pp, chunk).first;
+  const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.axis("pp"), chunk).first;
   Fp8Weight weight =
       tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.layer - first)][static_cast<size_t>(l.linear)];
   const Tensor matrix = as_matrix(l.weight->weight, weight.transposed[0]);

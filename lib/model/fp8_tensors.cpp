@@ -45,7 +45,7 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims&
   const std::array<std::pair<int64_t, int64_t>, kNumLinears> shapes{
       {{d.qkv_width, d.C}, {d.C, attention}, {d.fc1_width, d.C}, {d.C, d.Fl}}};  // [Linear] (N, K)
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
-    const LayerRange layers = layers_of(config, mesh.pp, chunk);
+    const LayerRange layers = layers_of(config, mesh.axis("pp"), chunk);
     auto& of_chunk = t.weights.emplace_back(static_cast<size_t>(layers.count));
     for (int i = 0; i < layers.count; ++i) {
       if (gemm_format(config, layers.first + i) != GemmFormat::kFp8) continue;

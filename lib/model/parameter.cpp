@@ -29,7 +29,7 @@ class ListBuilder {
   std::vector<ParamSpec> take() { return std::move(specs_); }
 
   void embedding(bool tied_over_stages) {
-    token_table(weight_of(modules::kTokens), tied_over_stages ? GradScope::kTied : GradScope::kSplit, false);
+    token_table(weight_of(modules::kTokens), tied_over_stages ? kTied : kOwn, false);
     if (m_.position == Position::kLearned)
       replicated(weight_of(modules::kPositions), {m_.seq_len, m_.hidden}, InitRule::kNormal, true);
   }
@@ -61,16 +61,21 @@ class ListBuilder {
   // `holds_embedding`: a tied head on the stage of the embedding uses the table itself.
   void head(bool holds_embedding) {
     norm(modules::kFinalNorm, kNoLayer);
-    if (!m_.tie_embeddings) return token_table(weight_of(modules::kHead), GradScope::kSplit, false);
-    if (!holds_embedding) token_table(weight_of(modules::kTokens), GradScope::kTied, true);
+    if (!m_.tie_embeddings) return token_table(weight_of(modules::kHead), kOwn, false);
+    if (!holds_embedding) token_table(weight_of(modules::kTokens), kTied, true);
   }
 
  private:
-  void token_table(const std::string& name, GradScope scope, bool tied_copy) {
+  // Gradients are parts of sums over dp, whose ranks take other samples. A tied table is used on two stages, and what
+  // is not sharded over tp is used there for other rows by each rank.
+  static constexpr AxisSet kOwn{"dp"}, kTied{"dp", "pp"}, kUnsharded{"tp", "dp"};
+
+  void token_table(const std::string& name, AxisSet reduced, bool tied_copy) {
     specs_.push_back({.name = name,
                       .shape = {padded_vocab(m_), m_.hidden},
                       .split_dim = 0,
-                      .scope = scope,
+                      .sharded = {"tp"},
+                      .reduced = reduced,
                       .init = InitRule::kNormal,
                       .init_std = static_cast<float>(m_.init_std),
                       .valid_rows = m_.vocab,
@@ -81,7 +86,8 @@ class ListBuilder {
     specs_.push_back({.name = name,
                       .shape = std::move(shape),
                       .split_dim = split_dim,
-                      .scope = GradScope::kSplit,
+                      .sharded = {"tp"},
+                      .reduced = kOwn,
                       .init = InitRule::kNormal,
                       .init_std = static_cast<float>(std),
                       .valid_rows = -1,
@@ -101,7 +107,8 @@ class ListBuilder {
   }
   void replicated(const std::string& name, std::vector<int64_t> shape, InitRule init, bool decay) {
     matrix(name, std::move(shape), -1, m_.init_std);
-    specs_.back().scope = GradScope::kReplicated;
+    specs_.back().sharded = {};
+    specs_.back().reduced = kUnsharded;
     specs_.back().init = init;
     specs_.back().decay = decay;
   }
@@ -120,16 +127,17 @@ class ListBuilder {
 
 int64_t ParamSpec::numel() const { return product(shape); }
 
-std::vector<int64_t> ParamSpec::local_shape(int tp_size) const {
+std::vector<int64_t> ParamSpec::local_shape(int shards) const {
   std::vector<int64_t> local = shape;
   if (split_dim >= 0) {
-    TRI_REQUIRE(local[split_dim] % tp_size == 0, "{}: {} not divisible by tp {}", name, local[split_dim], tp_size);
-    local[split_dim] /= tp_size;
+    TRI_REQUIRE(local[split_dim] % shards == 0, "{}: {} not divisible by {} shards over {}", name, local[split_dim],
+                shards, to_string(sharded));
+    local[split_dim] /= shards;
   }
   return local;
 }
 
-int64_t ParamSpec::local_numel(int tp_size) const { return product(local_shape(tp_size)); }
+int64_t ParamSpec::local_numel(int shards) const { return product(local_shape(shards)); }
 
 const Parameter* find_bias(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
   return find(parameters, bias_of(module, layer));
@@ -167,19 +175,19 @@ std::vector<ParamSpec> model_parameters(const Config& config) {
   return list.take();
 }
 
-NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed) {
+NormalValues normal_start(const ParamSpec& spec, Axis shard, uint64_t seed) {
   TRI_REQUIRE(spec.init == InitRule::kNormal, "{} does not start with normal numbers", spec.name);
-  // View the tensor as (outer, split, inner): this rank holds `split / tp` consecutive entries of the middle one.
+  // View the tensor as (outer, split, inner): a shard is `split / shards` consecutive entries of the middle one.
   int64_t inner = 1;
   const int split_dim = spec.split_dim < 0 ? 0 : spec.split_dim;
   for (size_t d = split_dim + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
-  const int64_t local_split = spec.local_shape(tp.size)[split_dim];
+  const int64_t local_split = spec.local_shape(shard.size)[split_dim];
   const int64_t block = local_split * inner;  // consecutive here and in the full tensor
   return {.key = derive_key(seed, spec.name),
           .scale = spec.init_std,
           .block = block,
           .stride = spec.shape[split_dim] * inner,
-          .offset = spec.split_dim < 0 ? 0 : tp.rank * block,
+          .offset = spec.split_dim < 0 ? 0 : shard.rank * block,
           .valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * (spec.numel() / spec.shape[0])};
 }
 

@@ -1,5 +1,5 @@
-// The one parameter list: name, global shape, tensor-parallel share, initialisation, weight decay. Sharding, start
-// values, flat buffers, memory estimates and checkpoints all derive from it.
+// The one parameter list: name, global shape, the axes over which a parameter is sharded and its gradient reduced,
+// initialisation, weight decay. Sharding, start values, flat buffers, memory estimates and checkpoints derive from it.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,16 @@
 
 namespace tri {
 
-// How the gradients of a parameter are completed beyond dp.
-enum class GradScope {
-  kSplit,       // divided over tp: complete on this rank
-  kTied,        // token embedding shared with the head, when first and last stage both hold it: summed over the two
-  kReplicated,  // in full on every tp rank, each of which saw its local rows only: summed over tp
-};
-
 enum class InitRule { kNormal, kZeros, kOnes };
 
 struct ParamSpec {
   std::string name;            // parameter_names.h
   std::vector<int64_t> shape;  // global
-  int split_dim = -1;          // dim divided over tp into equal contiguous parts; -1: replicated
-  GradScope scope = GradScope::kSplit;
+  int split_dim = -1;          // dim cut into equal contiguous shards, one for each place on `sharded`; -1: none
+  AxisSet sharded = {};        // along other axes its ranks hold the same values; empty where split_dim is -1
+  // The axes along which each rank's gradient is a part of the sum that is the gradient. On pp: the sum over the stages
+  // that hold the parameter (a tied embedding, on the first and the last stage).
+  AxisSet reduced = {"dp"};
   InitRule init = InitRule::kZeros;
   float init_std = 0.0f;
   int64_t valid_rows = -1;  // rows of dim 0 that exist; the padding beyond starts, and stays, zero. -1: all
@@ -35,8 +31,13 @@ struct ParamSpec {
   int64_t fp8_slot = -1;    // its slot in Fp8Tensors where FP8 codes are kept of it, and nothing in compute precision
 
   int64_t numel() const;
-  std::vector<int64_t> local_shape(int tp_size) const;
-  int64_t local_numel(int tp_size) const;
+  // Which of the shards the mesh's rank holds, and their number.
+  Axis shard(const Mesh& mesh) const { return mesh.joint_axis(sharded); }
+  // Of one of `shards`; of the mesh's rank.
+  std::vector<int64_t> local_shape(int shards) const;
+  std::vector<int64_t> local_shape(const Mesh& mesh) const { return local_shape(shard(mesh).size); }
+  int64_t local_numel(int shards) const;
+  int64_t local_numel(const Mesh& mesh) const { return local_numel(shard(mesh).size); }
 };
 
 // A parameter of this rank with its memory. Under ZeRO-2 the gradient has none of its own: see ParameterHooks.
@@ -65,9 +66,9 @@ std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk
 // All parameters of the model, each once.
 std::vector<ParamSpec> model_parameters(const Config& config);
 
-// How this rank's part starts where `spec.init` is kNormal, in local element order; `out` and `begin` are the caller's.
+// How a shard starts where `spec.init` is kNormal, in local element order; `out` and `begin` are the caller's.
 // An element is a pure function of (seed, name, global element).
-NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed);
+NormalValues normal_start(const ParamSpec& spec, Axis shard, uint64_t seed);
 
 int head_size(const ModelConfig& model);  // HS
 

@@ -25,16 +25,16 @@ Stage::Stage(StageContext context)
            .hooks = context.hooks,
            .fp8 = fp8_.get()},
       vocab_(context.config.model.vocab),
-      first_token_(context.mesh.tp.rank * ctx_.dims.Vl),
+      first_token_(context.mesh.axis("tp").rank * ctx_.dims.Vl),
       loss_scale_(context.loss_scale) {
   const Config& config = context.config;
   const Mesh& mesh = context.mesh;
   const auto& parameters = context.parameters;
   for (int c = 0; c < config.parallel.chunks; ++c) {
     Chunk chunk;
-    chunk.first = is_first_virtual_stage(mesh.pp, c);
-    chunk.last = is_last_virtual_stage(mesh.pp, c, config.parallel.chunks);
-    const LayerRange layers = layers_of(config, mesh.pp, c);
+    chunk.first = is_first_virtual_stage(mesh.axis("pp"), c);
+    chunk.last = is_last_virtual_stage(mesh.axis("pp"), c, config.parallel.chunks);
+    const LayerRange layers = layers_of(config, mesh.axis("pp"), c);
     for (int i = 0; i < layers.count; ++i) chunk.blocks.emplace_back(layers.first + i, parameters[c], config);
     if (chunk.first) {
       chunk.tokens = find_weight(parameters[c], modules::kTokens);

@@ -10,7 +10,7 @@ namespace {
 class Allocator {
  public:
   Allocator(const Config& config, const Mesh& mesh, Arena& arena)
-      : config_(config), tp_(mesh.tp), d_(stage_dims(config, mesh)), arena_(arena) {}
+      : config_(config), tp_(mesh.axis("tp")), d_(stage_dims(config, mesh)), arena_(arena) {}
 
   // The tensors of a layer apart from `input`: those that are kept, or for `full` those that all layers share.
   LayerTensors layer(const std::string& name, Recompute recompute, GemmFormat kept) {
@@ -140,17 +140,17 @@ StageDims stage_dims(const Config& config, const Mesh& mesh) {
   d.T = m.seq_len;
   d.C = m.hidden;
   d.HS = head_size(m);
-  d.NHl = m.heads / mesh.tp.size;
-  d.NKVl = m.kv_heads / mesh.tp.size;
+  d.NHl = m.heads / mesh.axis("tp").size;
+  d.NKVl = m.kv_heads / mesh.axis("tp").size;
   d.G = m.heads / m.kv_heads;
-  d.Fl = m.ffn_hidden / mesh.tp.size;
-  d.Vl = static_cast<int>(padded_vocab(m) / mesh.tp.size);
+  d.Fl = m.ffn_hidden / mesh.axis("tp").size;
+  d.Vl = static_cast<int>(padded_vocab(m) / mesh.axis("tp").size);
   d.R = int64_t{d.B} * d.T;
-  d.Rl = d.R / mesh.tp.size;
+  d.Rl = d.R / mesh.axis("tp").size;
   d.qkv_width = int64_t{d.NKVl} * (d.G + 2) * d.HS;
   d.fc1_width = m.activation == Activation::kSwiglu ? 2 * int64_t{d.Fl} : d.Fl;
   d.dtype = config.precision.compute;
-  d.order = attention_order(m, mesh.tp.size);
+  d.order = attention_order(m, mesh.axis("tp").size);
   return d;
 }
 
@@ -161,20 +161,20 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   const int chunks = config.parallel.chunks;
   StageTensors stage;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const bool last = is_last_virtual_stage(mesh.pp, chunk, chunks);
+    const bool last = is_last_virtual_stage(mesh.axis("pp"), chunk, chunks);
     std::vector<MicrobatchTensors> in_flight;
     for (int slot = 0; slot < slots[chunk]; ++slot)
-      in_flight.push_back(allocator.microbatch(layers_of(config, mesh.pp, chunk), last));
+      in_flight.push_back(allocator.microbatch(layers_of(config, mesh.axis("pp"), chunk), last));
     stage.chunks.push_back(std::move(in_flight));
   }
   stage.work = allocator.workspace();
-  if (mesh.pp.last()) stage.head = allocator.head(num_microbatches);
+  if (mesh.axis("pp").last()) stage.head = allocator.head(num_microbatches);
   const StageDims d = stage_dims(config, mesh);
   if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, d, arena);
-  if (by_peer_copies(config.parallel.tp_transfers, mesh.tp.size))
-    stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
-  if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
-  if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
+  if (by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size))
+    stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.axis("tp").size, d.R * d.C, d.dtype, 2, arena);
+  if (mesh.axis("pp").first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
+  if (mesh.axis("pp").last()) stage.targets = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
   return stage;
 }
 

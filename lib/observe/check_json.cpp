@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/checkpoint/state.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/check_report.h"
@@ -16,9 +17,8 @@ using Json = nlohmann::ordered_json;
 Json memory(Config config, const Mesh& mesh) {
   if (config.parallel.recompute == Recompute::kAuto) config.parallel.recompute = Recompute::kNone;
   Json stages = Json::array();
-  for (int stage = 0; stage < mesh.pp.size; ++stage) {
-    Mesh place = mesh;
-    place.pp.rank = stage;
+  for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
+    const Mesh place = mesh.moved("pp", stage);
     Arena arena;
     const RankTensors tensors = allocate_rank(config, place, arena);
     Json parts = Json::array();
@@ -45,9 +45,10 @@ Json data(const Config& config, const Tokenizer& tokenizer, const Dataset& datas
 
 double bubble(const Config& config, const Mesh& mesh) {
   const int chunks = config.parallel.chunks;
-  const std::vector<StageCost> costs(static_cast<size_t>(mesh.pp.size * chunks));
-  return simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.pp.size, microbatches(config), chunks),
-                           chunks, costs, Overlap::kOn)
+  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks));
+  return simulate_pipeline(
+             plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, microbatches(config), chunks), chunks,
+             costs, Overlap::kOn)
       .bubble;
 }
 
@@ -68,7 +69,7 @@ std::vector<std::string> warnings(const Config& config, const JobPlan& plan, con
 std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer* tokenizer, const Dataset* dataset) {
   const Config config = with_plan(asked, plan);
   const ParallelConfig& p = config.parallel;
-  const Mesh mesh = make_mesh(0, p.tp, p.dp, p.pp);
+  const Mesh mesh = mesh_of(config, 0);
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
   const int64_t step_tokens = int64_t{config.data.global_batch} * config.model.seq_len;

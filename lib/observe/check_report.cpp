@@ -5,6 +5,7 @@
 #include "io/base/format.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/state.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/estimates.h"
@@ -15,24 +16,27 @@ namespace tri {
 namespace {
 
 std::string topology(const Config& config, const Mesh& mesh) {
-  std::string text = fmt::format("topology: {} = tp {} x dp {} x pp {}, {} a node (tp fastest, pp slowest)\n",
-                                 counted(mesh.world_size(), "rank"), mesh.tp.size, mesh.dp.size, mesh.pp.size,
-                                 counted(config.cluster.ranks_per_node, "rank"));
-  const int groups = mesh.world_size() / mesh.tp.size;
+  std::string text =
+      fmt::format("topology: {} = {}, {} a node (tp fastest, pp slowest)\n", counted(mesh.world_size(), "rank"),
+                  mesh.grid.sizes(), counted(config.cluster.ranks_per_node, "rank"));
+  const int tp = mesh.axis("tp").size, groups = mesh.world_size() / tp;
   constexpr int kShown = 16;
   for (int group = 0; group < groups; ++group) {
     if (groups > kShown && group == kShown / 2) {
       group = groups - kShown / 2;
       text += "  …\n";
     }
-    const int first = group * mesh.tp.size, last = first + mesh.tp.size - 1;
-    const Mesh place = make_mesh(first, mesh.tp.size, mesh.dp.size, mesh.pp.size);
+    const int first = group * tp, last = first + tp - 1;
+    std::string place;  // of the group, slowest axis first
+    for (size_t i = mesh.grid.axes.size(); i-- > 0;)
+      if (const std::string& axis = mesh.grid.axes[i].name; axis != "tp")
+        place += fmt::format("  {} {:>{}}", axis, mesh.grid.rank_on(axis, first), axis == "pp" ? 2 : 3);
     const int node = first / config.cluster.ranks_per_node;
     const bool inside = node == last / config.cluster.ranks_per_node;
-    text += fmt::format(
-        "  pp {:>2}  dp {:>3}  ranks {}  {}\n", place.pp.rank, place.dp.rank,
-        first == last ? fmt::format("{}", first) : fmt::format("{}-{} (tp 0-{})", first, last, mesh.tp.size - 1),
-        inside ? fmt::format("node {}", node) : "ACROSS NODES: slow; choose a tp that divides the node");
+    text +=
+        fmt::format("{}  ranks {}  {}\n", place,
+                    first == last ? fmt::format("{}", first) : fmt::format("{}-{} (tp 0-{})", first, last, tp - 1),
+                    inside ? fmt::format("node {}", node) : "ACROSS NODES: slow; choose a tp that divides the node");
   }
   return text;
 }
@@ -40,9 +44,9 @@ std::string topology(const Config& config, const Mesh& mesh) {
 std::string layers(const Config& config, const Mesh& mesh) {
   const int chunks = config.parallel.chunks;
   std::string text = fmt::format("stages: {} over {} x {}\n", counted(config.model.layers, "layer"),
-                                 counted(mesh.pp.size, "stage"), counted(chunks, "chunk"));
-  for (int stage = 0; stage < mesh.pp.size; ++stage) {
-    const Axis pp{stage, mesh.pp.size};
+                                 counted(mesh.axis("pp").size, "stage"), counted(chunks, "chunk"));
+  for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
+    const Axis pp{stage, mesh.axis("pp").size};
     std::string line;
     int64_t parameters = 0;
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -50,7 +54,7 @@ std::string layers(const Config& config, const Mesh& mesh) {
       line += fmt::format("{}{}{}-{}{}", chunk == 0 ? "" : ", ",
                           is_first_virtual_stage(pp, chunk) ? "embedding + " : "", range.first,
                           range.first + range.count - 1, is_last_virtual_stage(pp, chunk, chunks) ? " + head" : "");
-      for (const ParamSpec& spec : chunk_parameters(config, pp, chunk)) parameters += spec.local_numel(mesh.tp.size);
+      for (const ParamSpec& spec : chunk_parameters(config, pp, chunk)) parameters += spec.local_numel(mesh);
     }
     text += fmt::format("  stage {:>2}: layers {}; {} parameters a rank ({})\n", stage, line,
                         format_count(static_cast<double>(parameters)), parameters);
@@ -64,11 +68,9 @@ std::string recompute_choices(Config config, const Mesh& mesh) {
   for (const Recompute level : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
     config.parallel.recompute = level;
     int64_t most = 0;
-    for (int stage = 0; stage < mesh.pp.size; ++stage) {
-      Mesh place = mesh;
-      place.pp.rank = stage;
+    for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
       Arena arena;
-      allocate_rank(config, place, arena);
+      allocate_rank(config, mesh.moved("pp", stage), arena);
       most = std::max(most, arena.used());
     }
     text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", enum_name(level), format_bytes(most), most);
@@ -82,11 +84,10 @@ std::string memory(Config config, const Mesh& mesh) {
     text = recompute_choices(config, mesh);
     config.parallel.recompute = Recompute::kNone;
   }
-  for (int stage = 0; stage < mesh.pp.size; ++stage) {
+  for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
     // Stages between the first two and the last are alike but for the microbatches in flight, which fall.
-    if (stage > 1 && stage < mesh.pp.size - 1) continue;
-    Mesh place = mesh;
-    place.pp.rank = stage;
+    if (stage > 1 && stage < mesh.axis("pp").size - 1) continue;
+    const Mesh place = mesh.moved("pp", stage);
     Arena arena;
     const RankTensors tensors = allocate_rank(config, place, arena);
     const int64_t host = state_buffer(state_pieces(config, place, tensors.store)).bytes;
@@ -100,16 +101,16 @@ std::string memory(Config config, const Mesh& mesh) {
 
 std::string bubble(const Config& config, const Mesh& mesh) {
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
-  const std::vector<StageCost> costs(static_cast<size_t>(mesh.pp.size * chunks));
+  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks));
   const PipelineRun run =
-      simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.pp.size, num_microbatches, chunks), chunks,
-                        costs, Overlap::kOn);
+      simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, num_microbatches, chunks),
+                        chunks, costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
       "pipeline: {}, {}; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
       "%\n",
       enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
-      100 * ideal_bubble(mesh.pp.size, num_microbatches, chunks));
+      100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks));
 }
 
 std::string warning_line(const std::string& warning) { return warning.empty() ? "" : "WARNING: " + warning + "\n"; }
@@ -161,7 +162,7 @@ std::string checkpoints(const Config& config, int ranks) {
 
 std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
   const Config config = with_plan(asked, plan);
-  const Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  const Mesh mesh = mesh_of(config, 0);
   TRI_REQUIRE(mesh.world_size() == ranks, "config resolved for {} ranks, asked about {}", mesh.world_size(), ranks);
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
@@ -178,8 +179,8 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
   for (const std::string& warning : plan.warnings) text += "WARNING: " + warning + "\n";
   text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
                       counted(config.data.global_batch, "sample"), config.data.micro_batch,
-                      counted(microbatches(config), "microbatch"), mesh.dp.size, counted(config.model.seq_len, "token"),
-                      format_count(step_tokens));
+                      counted(microbatches(config), "microbatch"), mesh.axis("dp").size,
+                      counted(config.model.seq_len, "token"), format_count(step_tokens));
   text += layers(config, mesh);
   text += memory(config, mesh);
   text += fmt::format(

@@ -57,13 +57,14 @@ constexpr size_t kWaits = 2;  // the last parts: waits, which have their reason 
 
 std::vector<Part> parts_of(const RankMesh& mesh, const RankWindow& window) {
   std::vector<Part> parts;
-  for (int stage = 0; stage < mesh.pp; ++stage) {
+  for (int stage = 0; stage < mesh.stages(); ++stage) {
     double sum = 0;
-    for (int i = 0; i < mesh.dp * mesh.tp; ++i) {
-      const RankTimes& rank = window.ranks[static_cast<size_t>(stage * mesh.dp * mesh.tp + i)];
+    for (const int world_rank : mesh.ranks_of_stage(stage)) {
+      const RankTimes& rank = window.ranks[static_cast<size_t>(world_rank)];
       sum += rank[RankQuantity::kForward] + rank[RankQuantity::kBackward];
     }
-    parts.push_back({mesh.pp == 1 ? "compute" : fmt::format("compute of stage {}", stage), sum / (mesh.dp * mesh.tp)});
+    parts.push_back(
+        {mesh.stages() == 1 ? "compute" : fmt::format("compute of stage {}", stage), sum / mesh.in_stage()});
   }
   const auto add = [&](RankQuantity quantity, const char* name) {
     parts.push_back({name, mean_of(mesh, window, quantity)});

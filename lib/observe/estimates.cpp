@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/base/format.h"
+#include "lib/config/axis_fields.h"
 #include "lib/data/order.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
@@ -21,7 +22,7 @@ DpTraffic dp_traffic(const Config& config) {
     int64_t elements = 0, of_codes = 0;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       const FlatLayout layout =
-          make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), p.tp, p.dp, p.bucket_elements);
+          make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), mesh_of(config, 0), p.bucket_elements);
       elements += layout.size;
       of_codes += layout.codes;
     }

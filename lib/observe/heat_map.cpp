@@ -82,9 +82,10 @@ void compare(const RankMesh& mesh, const RankWindow& window, Heat& heat) {
         slower = (value(rank) - middle) / step;
     }
   }
-  for (int stage = 0; stage < mesh.pp; ++stage) {
-    const auto begin = heat.values.begin() + stage * mesh.dp * mesh.tp;
-    heat.medians.push_back(lower_median({begin, begin + mesh.dp * mesh.tp}));
+  for (int stage = 0; stage < mesh.stages(); ++stage) {
+    std::vector<double> values;
+    for (const int rank : mesh.ranks_of_stage(stage)) values.push_back(heat.values[static_cast<size_t>(rank)]);
+    heat.medians.push_back(lower_median(std::move(values)));
   }
 }
 
@@ -192,16 +193,16 @@ struct Folding {
 };
 
 Folding folding_of(const RankMesh& mesh, const HeatScreen& screen, int lines) {
-  const int width = std::max(8, screen.columns - kLabel - kMedian - 1), in_stage = mesh.dp * mesh.tp;
+  const int width = std::max(8, screen.columns - kLabel - kMedian - 1), in_stage = mesh.in_stage();
   Folding folding;
   lines = std::max(1, lines);
-  folding.stages = (mesh.pp + lines - 1) / lines;
-  const int rows = (mesh.pp + folding.stages - 1) / folding.stages;
+  folding.stages = (mesh.stages() + lines - 1) / lines;
+  const int rows = (mesh.stages() + folding.stages - 1) / folding.stages;
   const auto fits = [&](int ranks) {
     folding.ranks = ranks;
     folding.cells = (in_stage + ranks - 1) / ranks;
     // Whole tp groups in a line, as far as one fits.
-    const int group = std::max(1, mesh.tp / ranks);
+    const int group = std::max(1, mesh.tp() / ranks);
     const int unit = group <= width ? group : 1;
     folding.per_line = width / unit * unit;
     // As many in each of a stage's lines.
@@ -211,15 +212,32 @@ Folding folding_of(const RankMesh& mesh, const HeatScreen& screen, int lines) {
     return rows * folding.lines_per_row(folding.cells) <= lines;
   };
   // Divisors of a tp group, then whole groups.
-  for (int ranks = 1; ranks <= mesh.tp; ++ranks)
-    if (mesh.tp % ranks == 0 && fits(ranks)) return folding;
-  for (int groups = 2; groups <= mesh.dp; ++groups)
-    if (fits(groups * mesh.tp)) return folding;
+  for (int ranks = 1; ranks <= mesh.tp(); ++ranks)
+    if (mesh.tp() % ranks == 0 && fits(ranks)) return folding;
+  for (int groups = 2; groups <= in_stage / mesh.tp(); ++groups)
+    if (fits(groups * mesh.tp())) return folding;
   return folding;
 }
 
 std::string stages_text(int first, int last) {
   return first == last ? fmt::format("pp{}", first) : fmt::format("pp{}-{}", first, last);
+}
+
+// "dp1": the place of a rank's tp group in its stage.
+std::string column_name(const RankMesh& mesh, int world_rank) {
+  std::string name;
+  for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis)
+    if (axis->name != "pp" && axis->name != "tp")
+      name += fmt::format("{}{}{}", name.empty() ? "" : " ", axis->name, mesh.grid.rank_on(axis->name, world_rank));
+  return name;
+}
+
+// "pp 2 x dp 1 x tp 4"
+std::string sizes_of(const RankMesh& mesh) {
+  std::string text;
+  for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis)
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis->name, axis->size);
+  return text;
 }
 
 std::string median_text(const Heat& heat, int first, int last) {
@@ -230,17 +248,19 @@ std::string median_text(const Heat& heat, int first, int last) {
 // A character a cell: the slowest of its ranks.
 std::string map_of_cells(const RankMesh& mesh, const Heat& heat, const HeatScreen& screen, const Folding& folding) {
   std::string text;
-  const int in_stage = mesh.dp * mesh.tp;
-  for (int first = 0; first < mesh.pp; first += folding.stages) {
-    const int last = std::min(mesh.pp, first + folding.stages) - 1;
+  const int in_stage = mesh.in_stage();
+  for (int first = 0; first < mesh.stages(); first += folding.stages) {
+    const int last = std::min(mesh.stages(), first + folding.stages) - 1;
     for (int begin = 0; begin < folding.cells; begin += folding.per_line) {
       const int end = std::min(folding.cells, begin + folding.per_line);
       text += fmt::format("{:<{}}", begin == 0 ? stages_text(first, last) : "", kLabel);
       for (int cell = begin; cell < end; ++cell) {
         double worst = -1e300;
-        for (int stage = first; stage <= last; ++stage)
+        for (int stage = first; stage <= last; ++stage) {
+          const std::vector<int> ranks = mesh.ranks_of_stage(stage);
           for (int i = cell * folding.ranks; i < std::min(in_stage, (cell + 1) * folding.ranks); ++i)
-            worst = std::max(worst, heat.slower[static_cast<size_t>(stage * in_stage + i)]);
+            worst = std::max(worst, heat.slower[static_cast<size_t>(ranks[static_cast<size_t>(i)])]);
+        }
         text += coloured(std::string(1, mark_of(worst)), worst, screen);
       }
       if (begin == 0)
@@ -256,22 +276,23 @@ std::string map_of_cells(const RankMesh& mesh, const Heat& heat, const HeatScree
 std::string map_of_numbers(const RankMesh& mesh, const Heat& heat, const HeatScreen& screen, int lines) {
   size_t width = 5;
   for (const double value : heat.values) width = std::max(width, number(heat, value).size() + 1);
-  const int in_stage = mesh.dp * mesh.tp;
-  const int columns = kLabel + kMedian + mesh.dp + in_stage * static_cast<int>(width + 1);
-  if (columns > screen.columns || mesh.pp + kHeads > lines) return "";
+  const int in_stage = mesh.in_stage();
+  const int columns = kLabel + kMedian + in_stage / mesh.tp() + in_stage * static_cast<int>(width + 1);
+  if (columns > screen.columns || mesh.stages() + kHeads > lines) return "";
+  const auto tp = static_cast<size_t>(mesh.tp());
   std::string dps = std::string(kLabel, ' '), tps = dps;
-  for (int dp = 0; dp < mesh.dp; ++dp) {
-    dps += fmt::format(" {:<{}}", fmt::format(" dp{}", dp), static_cast<size_t>(mesh.tp) * (width + 1));
+  for (const int rank : mesh.grid.group_without(0, {"pp", "tp"})) {
+    dps += fmt::format(" {:<{}}", fmt::format(" {}", column_name(mesh, rank)), tp * (width + 1));
     tps += ' ';
-    for (int tp = 0; tp < mesh.tp; ++tp) tps += fmt::format("{:>{}} ", fmt::format("tp{}", tp), width);
+    for (size_t i = 0; i < tp; ++i) tps += fmt::format("{:>{}} ", fmt::format("tp{}", i), width);
   }
   std::string text = dps + "\n" + tps + fmt::format("{:>{}}\n", "median", kMedian - 1);
-  for (int stage = 0; stage < mesh.pp; ++stage) {
+  for (int stage = 0; stage < mesh.stages(); ++stage) {
     text += fmt::format("{:<{}}", stages_text(stage, stage), kLabel);
-    for (int i = 0; i < in_stage; ++i) {
-      const auto rank = static_cast<size_t>(stage * in_stage + i);
+    for (const int world_rank : mesh.ranks_of_stage(stage)) {
+      const auto rank = static_cast<size_t>(world_rank);
       const bool out = heat.is_work && heat.slower[rank] >= kStandsOut;
-      if (i % mesh.tp == 0) text += ' ';
+      if (mesh.grid.rank_on("tp", world_rank) == 0) text += ' ';
       text += coloured(fmt::format("{:>{}}{}", number(heat, heat.values[rank]), width, out ? '*' : ' '),
                        heat.slower[rank], screen);
     }
@@ -330,9 +351,8 @@ std::string heat_map_text(const RankMesh& mesh, const RankWindow& window, const 
     if (!numbers.empty()) outliers = std::move(fewer);
   }
   const int lines = lines_beside(outliers);
-  std::string text =
-      fmt::format("{}, {}{}, steps {}-{}; pp {} x dp {} x tp {}\n", heat.quantity, unit(heat),
-                  heat.is_rate ? "" : " a step", window.first_step, window.last_step, mesh.pp, mesh.dp, mesh.tp);
+  std::string text = fmt::format("{}, {}{}, steps {}-{}; {}\n", heat.quantity, unit(heat),
+                                 heat.is_rate ? "" : " a step", window.first_step, window.last_step, sizes_of(mesh));
   const Folding folding = folding_of(mesh, screen, lines);
   text += numbers.empty() ? fmt::format("{:>{}}\n", "median", kLabel + folding.per_line + kMedian) : numbers;
   if (numbers.empty()) text += map_of_cells(mesh, heat, screen, folding);
@@ -342,26 +362,31 @@ std::string heat_map_text(const RankMesh& mesh, const RankWindow& window, const 
 std::string heat_map_json(const RankMesh& mesh, const RankWindow& window, const Heat& heat) {
   const auto scaled = [&](double value) { return heat.is_rate ? value : 1e3 * value; };
   const auto by_place = [&](const std::vector<double>& values, double scale) {
-    Json stages = Json::array();
-    for (int pp = 0; pp < mesh.pp; ++pp) {
-      Json groups = Json::array();
-      for (int dp = 0; dp < mesh.dp; ++dp) {
-        Json ranks = Json::array();
-        for (int tp = 0; tp < mesh.tp; ++tp)
-          ranks.push_back(std::round(scale * values[static_cast<size_t>((pp * mesh.dp + dp) * mesh.tp + tp)] * 1e6) /
-                          1e6);
-        groups.push_back(std::move(ranks));
+    Json nested = Json::array();  // an array of numbers, then one level more for each slower axis
+    for (const double value : values) nested.push_back(std::round(scale * value * 1e6) / 1e6);
+    for (size_t axis = 0; axis + 1 < mesh.grid.axes.size(); ++axis) {
+      const auto size = static_cast<size_t>(mesh.grid.axes[axis].size);
+      Json wider = Json::array();
+      for (size_t i = 0; i < nested.size(); ++i) {
+        if (i % size == 0) wider.push_back(Json::array());
+        wider.back().push_back(std::move(nested[i]));
       }
-      stages.push_back(std::move(groups));
+      nested = std::move(wider);
     }
-    return stages;
+    return nested;
+  };
+  const auto by_axis = [&](const auto& number_of) {
+    Json numbers;
+    for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis)
+      numbers[axis->name] = number_of(*axis);
+    return numbers;
   };
   Json out = Json::array(), medians = Json::array();
   for (const int rank : standing_out(heat)) {
     const auto index = static_cast<size_t>(rank);
     const RankMesh::Place place = index < mesh.places.size() ? mesh.places[index] : RankMesh::Place{};
     out.push_back({{"rank", rank},
-                   {"place", {{"pp", mesh.stage_of(rank)}, {"dp", mesh.dp_of(rank)}, {"tp", mesh.tp_of(rank)}}},
+                   {"place", by_axis([&](const GridAxis& axis) { return mesh.grid.rank_on(axis.name, rank); })},
                    {"host", place.host},
                    {"gpu", place.gpu.empty() ? Json() : Json(place.gpu)},
                    {"value", scaled(heat.values[index])},
@@ -373,7 +398,7 @@ std::string heat_map_json(const RankMesh& mesh, const RankWindow& window, const 
                        {"attempt", mesh.attempt},
                        {"first_step", window.first_step},
                        {"last_step", window.last_step},
-                       {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
+                       {"mesh", by_axis([](const GridAxis& axis) { return axis.size; })},
                        {"values", by_place(heat.values, heat.is_rate ? 1 : 1e3)},
                        {"slower", by_place(heat.slower, 1)},
                        {"stage_medians", medians},

@@ -25,9 +25,9 @@ std::vector<double> stage_flops(const Config& config, const Mesh& mesh) {
   const double layers = model_flops_per_token(config) - head;
   const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   std::vector<double> flops;
-  for (int stage = 0; stage < mesh.pp.size; ++stage)
-    flops.push_back((layers / mesh.pp.size + (stage + 1 == mesh.pp.size ? head : 0)) * tokens /
-                    (mesh.dp.size * mesh.tp.size));
+  for (int stage = 0; stage < mesh.axis("pp").size; ++stage)
+    flops.push_back((layers / mesh.axis("pp").size + (stage + 1 == mesh.axis("pp").size ? head : 0)) * tokens /
+                    (mesh.axis("dp").size * mesh.axis("tp").size));
   return flops;
 }
 
@@ -72,9 +72,7 @@ RankMonitor::RankMonitor(const Context& context) : context_(context), every_(con
   const auto places = context.job.gather(PlaceMessage{context.job.host(), context.gpu});
   if (mesh.world_rank != 0) return;
   ranks_ = {.attempt = context.events.writer().attempt,
-            .pp = mesh.pp.size,
-            .dp = mesh.dp.size,
-            .tp = mesh.tp.size,
+            .grid = mesh.grid,
             .schedule = std::string(enum_name(config.parallel.schedule)),
             .num_microbatches = microbatches(config),
             .chunks = config.parallel.chunks,

@@ -43,10 +43,9 @@ void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, c
   log_info("{}: {} parameters, {}, hidden {}, {} FLOPs a token", config.run.name,
            format_count(static_cast<double>(parameters)), counted(config.model.layers, "layer"), config.model.hidden,
            format_count(model_flops_per_token(config)));
-  log_info("mesh: tp {} x dp {} x pp {} = {}, {} with {}, zero {}, {}, {}", mesh.tp.size, mesh.dp.size, mesh.pp.size,
-           counted(mesh.world_size(), "rank"), enum_name(config.parallel.schedule),
-           counted(config.parallel.chunks, "chunk"), config.parallel.zero, enum_name(config.precision.compute),
-           enum_name(config.run.device));
+  log_info("mesh: {} = {}, {} with {}, zero {}, {}, {}", mesh.grid.sizes(), counted(mesh.world_size(), "rank"),
+           enum_name(config.parallel.schedule), counted(config.parallel.chunks, "chunk"), config.parallel.zero,
+           enum_name(config.precision.compute), enum_name(config.run.device));
   const SampleOrder samples(order);
   log_info("data: {} training and {} validation samples of {} tokens; a step takes {}",
            samples.num_samples(Split::kTrain), samples.num_samples(Split::kValidation), config.model.seq_len,

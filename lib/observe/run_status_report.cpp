@@ -69,9 +69,9 @@ std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::stri
   std::vector<Row> rows{
       {"rank", "place", "host", "GPU", "phase", "step", "does", "for", "action", "last event", "process"}};
   for (const RankRecord& r : ranks)
-    rows.push_back({std::to_string(r.world_rank), fmt::format("pp{} dp{} tp{}", r.pp_rank, r.dp_rank, r.tp_rank),
-                    r.host == host ? "" : r.host, r.gpu, std::string(enum_name(r.phase)), std::to_string(r.step),
-                    doing_of(r), age(r.host_seconds), action_of(r), age(r.last_event_seconds), process_of(r)});
+    rows.push_back({std::to_string(r.world_rank), r.grid.place(r.world_rank), r.host == host ? "" : r.host, r.gpu,
+                    std::string(enum_name(r.phase)), std::to_string(r.step), doing_of(r), age(r.host_seconds),
+                    action_of(r), age(r.last_event_seconds), process_of(r)});
   return table(rows);
 }
 
@@ -205,8 +205,11 @@ Json known(const std::string& text) { return text.empty() ? Json() : Json(text);
 Json milliseconds(double seconds) { return seconds > 0 ? known(1e3 * seconds) : Json(); }
 
 Json json_of(const RankRecord& r) {
+  Json place;
+  for (auto axis = r.grid.axes.rbegin(); axis != r.grid.axes.rend(); ++axis)
+    place[axis->name] = r.grid.rank_on(axis->name, r.world_rank);
   return {{"rank", r.world_rank},
-          {"place", {{"pp", r.pp_rank}, {"dp", r.dp_rank}, {"tp", r.tp_rank}}},
+          {"place", place},
           {"host", r.host},
           {"gpu", known(r.gpu)},
           {"process", r.process},

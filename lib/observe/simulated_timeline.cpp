@@ -58,7 +58,7 @@ class SimulatedStep {
     const int stride = w_.tp * w_.cp * w_.dp, rank = stage * stride;
     TimelinePiece piece{.world_rank = rank,
                         .world_size = w_.ranks(),
-                        .pp_rank = stage,
+                        .place = {{"pp", stage, w_.pp}, {"dp"}, {"tp"}},
                         .host = fmt::format("machine{}", rank / c_.node.ranks),
                         .gpu = c_.device.name,
                         .attempt = "simulated",

@@ -26,12 +26,6 @@ std::vector<double> values(const RankWindow& window, const std::vector<int>& ran
   return result;
 }
 
-std::vector<int> ranks_of_stage(const RankMesh& mesh, int stage) {
-  std::vector<int> ranks;
-  for (int i = 0; i < mesh.dp * mesh.tp; ++i) ranks.push_back(stage * mesh.dp * mesh.tp + i);
-  return ranks;
-}
-
 double stage_flops(const RankMesh& mesh, int stage) {
   const auto index = static_cast<size_t>(stage);
   return index < mesh.stage_flops.size() ? mesh.stage_flops[index] : 0;
@@ -41,21 +35,19 @@ double stage_flops(const RankMesh& mesh, int stage) {
 
 std::vector<std::vector<int>> roles_of(const RankMesh& mesh) {
   std::vector<std::vector<int>> roles;
-  if (mesh.dp >= kEnoughPeers) {
-    for (int stage = 0; stage < mesh.pp; ++stage)
-      for (int tp = 0; tp < mesh.tp; ++tp) {
-        std::vector<int>& role = roles.emplace_back();
-        for (int dp = 0; dp < mesh.dp; ++dp) role.push_back((stage * mesh.dp + dp) * mesh.tp + tp);
-      }
+  if (mesh.in_stage() / mesh.tp() >= kEnoughPeers) {
+    for (int stage = 0; stage < mesh.stages(); ++stage)
+      for (int tp = 0; tp < mesh.tp(); ++tp)
+        roles.push_back(mesh.grid.group_without(mesh.grid.rank_at({{"pp", stage}, {"tp", tp}}), {"pp", "tp"}));
     return roles;
   }
-  if (mesh.dp * mesh.tp > 1) {
-    for (int stage = 0; stage < mesh.pp; ++stage) roles.push_back(ranks_of_stage(mesh, stage));
+  if (mesh.in_stage() > 1) {
+    for (int stage = 0; stage < mesh.stages(); ++stage) roles.push_back(mesh.ranks_of_stage(stage));
     return roles;
   }
   std::map<double, std::vector<int>> inner;  // by FLOPs
-  for (int stage = 0; stage < mesh.pp; ++stage) {
-    const bool is_inner = stage > 0 && stage + 1 < mesh.pp && stage_flops(mesh, stage) > 0;
+  for (int stage = 0; stage < mesh.stages(); ++stage) {
+    const bool is_inner = stage > 0 && stage + 1 < mesh.stages() && stage_flops(mesh, stage) > 0;
     if (is_inner)
       inner[stage_flops(mesh, stage)].push_back(stage);
     else
@@ -92,12 +84,12 @@ std::vector<Slowness> slowness_of(const RankMesh& mesh, const RankWindow& window
 std::vector<double> stage_excess(const RankMesh& mesh, const RankWindow& window) {
   std::vector<double> seconds, excess;
   double all_seconds = 0, all_flops = 0;
-  for (int stage = 0; stage < mesh.pp; ++stage) {
-    seconds.push_back(lower_median(values(window, ranks_of_stage(mesh, stage), RankQuantity::kCompute)));
+  for (int stage = 0; stage < mesh.stages(); ++stage) {
+    seconds.push_back(lower_median(values(window, mesh.ranks_of_stage(stage), RankQuantity::kCompute)));
     all_seconds += seconds.back();
     all_flops += stage_flops(mesh, stage);
   }
-  for (int stage = 0; stage < mesh.pp; ++stage) {
+  for (int stage = 0; stage < mesh.stages(); ++stage) {
     const double expected = all_flops > 0 ? all_seconds * stage_flops(mesh, stage) / all_flops : 0;
     excess.push_back(expected > kNothing ? seconds[static_cast<size_t>(stage)] / expected - 1 : 0);
   }
@@ -107,7 +99,7 @@ std::vector<double> stage_excess(const RankMesh& mesh, const RankWindow& window)
 StragglerWatch::StragglerWatch(RankMesh mesh)
     : mesh_(std::move(mesh)),
       cases_(static_cast<size_t>(mesh_.world_size())),
-      stage_windows_(static_cast<size_t>(mesh_.pp)) {}
+      stage_windows_(static_cast<size_t>(mesh_.stages())) {}
 
 std::vector<StragglerNews> StragglerWatch::add(const RankWindow& window) {
   std::vector<StragglerNews> news;
@@ -170,7 +162,7 @@ RankStraggler StragglerWatch::straggler_of(int world_rank) const {
 // The first and the last stage have an embedding and a head, which take their time whatever the FLOPs say.
 void StragglerWatch::look_at_stages(const RankWindow& window, std::vector<StragglerNews>& news) {
   const std::vector<double> excess = stage_excess(mesh_, window);
-  for (int stage = 1; stage + 1 < mesh_.pp; ++stage) {
+  for (int stage = 1; stage + 1 < mesh_.stages(); ++stage) {
     const auto index = static_cast<size_t>(stage);
     int& windows = stage_windows_[index];
     windows = excess[index] > kStageExcess ? windows + 1 : 0;
@@ -193,7 +185,7 @@ void StragglerWatch::look_at_data(const RankWindow& window, std::vector<Straggle
 std::string to_string(const RankMesh& mesh, const RankStraggler& straggler) {
   const std::string who = to_string_place(mesh, straggler.world_rank);
   const double percent = 100 * straggler.slowdown;
-  const std::string role = mesh.dp * mesh.tp > 1
+  const std::string role = mesh.in_stage() > 1
                                ? fmt::format("its peers of stage {}", mesh.stage_of(straggler.world_rank))
                                : "the stages with the same work";
   if (straggler.what == RankQuantity::kSend)

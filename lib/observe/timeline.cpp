@@ -18,9 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string place(const TimelinePiece& piece) {
-  return fmt::format("[pp{} dp{} tp{}]", piece.pp_rank, piece.dp_rank, piece.tp_rank);
-}
+std::string place(const TimelinePiece& piece) { return "[" + piece.place_text() + "]"; }
 
 // "rank_00003.piece" -> 3; -1: another file.
 int rank_in(const std::string& name) {

@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-constexpr std::string_view kMagic = "TRITIME1";
+constexpr std::string_view kMagic = "TRITIME2", kOldMagic = "TRITIME1";  // of one length
 
 uint16_t index_of(std::vector<std::string>& names, std::string_view name) {
   const auto index = std::find(names.begin(), names.end(), name) - names.begin();
@@ -81,9 +81,43 @@ void fields(Archive& archive, TimelineChannel& c) {
 }
 
 template <class Archive>
-void fields(Archive& archive, TimelinePiece& p) {
-  archive(p.world_rank, p.world_size, p.pp_rank, p.dp_rank, p.tp_rank, p.host, p.gpu, p.attempt, p.steps, p.clock);
+void fields_after_place(Archive& archive, TimelinePiece& p) {
+  archive(p.host, p.gpu, p.attempt, p.steps, p.clock);
   archive(p.device_error, p.lost_marks, p.streams, p.names, p.channels, p.spans, p.transfers);
+}
+
+template <class Archive>
+void fields(Archive& archive, TimelinePiece& p) {
+  archive(p.world_rank, p.world_size, p.place);
+  fields_after_place(archive, p);
+}
+
+template <class Archive>
+void fields(Archive& archive, AxisPlace& p) {
+  archive(p.axis, p.rank, p.size);
+}
+
+// The first version of the format had three axes without names and sizes.
+struct PieceWithThreeAxes {
+  TimelinePiece piece;
+};
+template <class Archive>
+void fields(Archive& archive, PieceWithThreeAxes& old) {
+  TimelinePiece& p = old.piece;
+  p.place = {{"pp"}, {"dp"}, {"tp"}};
+  archive(p.world_rank, p.world_size, p.place[0].rank, p.place[1].rank, p.place[2].rank);
+  fields_after_place(archive, p);
+}
+
+int TimelinePiece::rank_on(std::string_view axis) const {
+  const auto at = std::ranges::find(place, axis, &AxisPlace::axis);
+  return at == place.end() ? 0 : at->rank;
+}
+
+std::string TimelinePiece::place_text() const {
+  std::string text;
+  for (const AxisPlace& on : place) text += fmt::format("{}{}{}", text.empty() ? "" : " ", on.axis, on.rank);
+  return text;
 }
 
 void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host, TimelinePiece& piece) {
@@ -144,13 +178,14 @@ Result<TimelinePiece> read_piece(const std::string& path) {
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
   const std::string_view text = file.value().text();
-  if (!text.starts_with(kMagic) || text.size() < kMagic.size() + kChecksum)
+  const bool is_old = text.starts_with(kOldMagic);
+  if (!(is_old || text.starts_with(kMagic)) || text.size() < kMagic.size() + kChecksum)
     return file_error("{}: not a piece of a timeline, or of another version", path);
   const std::string_view bytes = text.substr(kMagic.size() + kChecksum);
   if (parse_hex64(text.substr(kMagic.size(), kChecksum)) != xxh3_64(bytes))
     return file_error("{}: damaged: its checksum differs", path);
   try {
-    return from_bytes<TimelinePiece>(bytes);
+    return is_old ? from_bytes<PieceWithThreeAxes>(bytes).piece : from_bytes<TimelinePiece>(bytes);
   } catch (const Fatal& malformed) {
     return file_error("{}: {}", path, malformed.what());
   }

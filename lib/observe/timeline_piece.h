@@ -43,9 +43,15 @@ struct TimelineChannel {
   int32_t index = 0;  // of this rank
 };
 
+struct AxisPlace {
+  std::string axis;
+  int32_t rank = 0;
+  int32_t size = 0;  // 0: not known (pieces of earlier versions)
+};
+
 struct TimelinePiece {
   int32_t world_rank = 0, world_size = 1;
-  int32_t pp_rank = 0, dp_rank = 0, tp_rank = 0;
+  std::vector<AxisPlace> place;  // on the job's axes, slowest first
   std::string host, gpu, attempt;
   StepRange steps;
   ClockOffset clock;         // to rank 0's host
@@ -56,6 +62,8 @@ struct TimelinePiece {
   std::vector<TimelineSpan> spans;
   std::vector<TimelineTransfer> transfers;
 
+  int rank_on(std::string_view axis) const;  // 0 on an axis that is not named
+  std::string place_text() const;            // "pp1 dp0 tp3"
   int64_t clock_error() const { return clock.error + device_error; }
 };
 

@@ -27,27 +27,28 @@ RankWindow mended(const RankMesh& mesh, RankWindow window, int world_rank) {
   return window;
 }
 
-// What the stages of dp rank `dp` cost, by virtual stage. A tp group goes as fast as its slowest member, which waits
-// for the others the least: what it waits for is the transfers themselves.
-std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, int dp) {
-  std::vector<StageCost> costs(static_cast<size_t>(mesh.pp * mesh.chunks));
+// What the stages of one pipeline cost, by virtual stage; `member`: its first rank. A tp group goes as fast as its
+// slowest member, which waits for the others the least: what it waits for is the transfers themselves.
+std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, int member) {
+  std::vector<StageCost> costs(static_cast<size_t>(mesh.stages() * mesh.chunks));
   const double passes = mesh.num_microbatches * mesh.chunks;
-  for (int stage = 0; stage < mesh.pp; ++stage) {
-    const int first = (stage * mesh.dp + dp) * mesh.tp;
+  for (int stage = 0; stage < mesh.stages(); ++stage) {
     double forward = 0, backward = 0, waits = 0, send = 0;
-    for (int tp = 0; tp < mesh.tp; ++tp) {
-      const RankTimes& rank = window.ranks[static_cast<size_t>(first + tp)];
+    bool first = true;
+    for (const int world_rank : mesh.grid.group(mesh.grid.moved(member, "pp", stage), {"tp"})) {
+      const RankTimes& rank = window.ranks[static_cast<size_t>(world_rank)];
       const double compute = rank[RankQuantity::kForward] + rank[RankQuantity::kBackward];
-      if (tp == 0 || compute > forward + backward) {
+      if (first || compute > forward + backward) {
         forward = rank[RankQuantity::kForward];
         backward = rank[RankQuantity::kBackward];
       }
-      waits = tp == 0 ? rank[RankQuantity::kTp] : std::min<double>(waits, rank[RankQuantity::kTp]);
+      waits = first ? rank[RankQuantity::kTp] : std::min<double>(waits, rank[RankQuantity::kTp]);
       send = std::max<double>(send, rank[RankQuantity::kSend]);
+      first = false;
     }
     const double with_waits = forward + backward > 0 ? 1 + waits / (forward + backward) : 0;
     for (int chunk = 0; chunk < mesh.chunks; ++chunk)
-      costs[static_cast<size_t>(chunk * mesh.pp + stage)] = {
+      costs[static_cast<size_t>(chunk * mesh.stages() + stage)] = {
           .forward = forward * with_waits / passes, .backward = backward * with_waits / passes, .transfer = send};
   }
   return costs;
@@ -55,7 +56,7 @@ std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, 
 
 // A lower bound that orders pipelines: the slowest stage's work, and one microbatch through all of them.
 double estimate(const std::vector<StageCost>& costs, const RankMesh& mesh) {
-  std::vector<double> stages(static_cast<size_t>(mesh.pp));
+  std::vector<double> stages(static_cast<size_t>(mesh.stages()));
   double through = 0;
   for (size_t i = 0; i < costs.size(); ++i) {
     stages[i % stages.size()] += costs[i].forward + costs[i].backward;
@@ -64,11 +65,11 @@ double estimate(const std::vector<StageCost>& costs, const RankMesh& mesh) {
   return through + (mesh.num_microbatches - 1) * *std::max_element(stages.begin(), stages.end());
 }
 
-// Of the dp ranks' pipelines, which the step waits for, the longest.
+// Of the replicas' pipelines, which the step waits for, the longest.
 double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const std::vector<Plan>& plans) {
   std::vector<std::pair<double, std::vector<StageCost>>> pipelines;
-  for (int dp = 0; dp < mesh.dp; ++dp) {
-    std::vector<StageCost> costs = costs_of(mesh, window, dp);
+  for (const int member : mesh.grid.group_without(0, {"pp", "tp"})) {
+    std::vector<StageCost> costs = costs_of(mesh, window, member);
     pipelines.emplace_back(estimate(costs, mesh), std::move(costs));
   }
   const size_t count = std::min(kReplicas, pipelines.size());
@@ -85,7 +86,7 @@ double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const st
 std::optional<double> step_without(const RankMesh& mesh, const RankWindow& window, int world_rank) {
   const auto schedule = enum_from_name<Schedule>(mesh.schedule);
   if (!schedule) return std::nullopt;
-  const std::vector<Plan> plans = plans_of_all_stages(*schedule, mesh.pp, mesh.num_microbatches, mesh.chunks);
+  const std::vector<Plan> plans = plans_of_all_stages(*schedule, mesh.stages(), mesh.num_microbatches, mesh.chunks);
   const double step = window.ranks[static_cast<size_t>(world_rank)][RankQuantity::kStep];
   const double saved =
       longest_pipeline(mesh, window, plans) - longest_pipeline(mesh, mended(mesh, window, world_rank), plans);

@@ -133,7 +133,7 @@ void GradientBuckets::reduce(State& state) {
     timeline->note_ready();
   // Before they are summed, the gradients name the rank that made a NaN. Where nothing is added to them, the global
   // norm's sums tell.
-  if (sums_local_ && (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated))
+  if (sums_local_ && (dp_.size() > 1 || !bucket.bucket->remaining().empty()))
     tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
                  stream);
   if (!memory_.sharded()) return collectives.all_reduce(state.full, ReduceOp::kSum);
@@ -141,17 +141,20 @@ void GradientBuckets::reduce(State& state) {
   if (grads_sharded_) close(state);
 }
 
-void GradientBuckets::finish(GroupOnStream& tp, GroupOnStream* embedding) {
+void GradientBuckets::finish(const std::vector<AxisGroup>& groups) {
   dp_.collectives().before(compute_);  // compute waits for all dp reductions
   dp_.settle(compute_);
-  tp.after(compute_);
-  if (embedding != nullptr) embedding->after(compute_);
+  for (const AxisGroup& sum : groups) sum.group->after(compute_);
   for (const BucketSlice& slice : memory_.slices()) {
-    if (slice.scope == GradScope::kReplicated) tp.all_reduce(slice.grad, ReduceOp::kSum);
-    if (slice.scope == GradScope::kTied && embedding != nullptr) embedding->all_reduce(slice.grad, ReduceOp::kSum);
+    AxisSet remaining = slice.remaining;
+    for (const AxisGroup& sum : groups) {
+      if (!remaining.contains(sum.axis)) continue;
+      sum.group->all_reduce(slice.grad, ReduceOp::kSum);
+      remaining = remaining - AxisSet{sum.axis};
+    }
+    TRI_REQUIRE(remaining.empty(), "no group sums gradients over {}", to_string(remaining));
   }
-  tp.before(compute_);  // compute waits for the sums over tp and over the two embeddings
-  if (embedding != nullptr) embedding->before(compute_);
+  for (const AxisGroup& sum : groups) sum.group->before(compute_);  // compute waits for these sums
 }
 
 }  // namespace tri

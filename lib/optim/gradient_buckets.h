@@ -21,6 +21,12 @@ namespace tri {
 // does the sums, and has waited for all of it afterwards. f32.
 void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream);
 
+// The group that sums over one axis: of tp its ranks, of pp the stages that hold a parameter together.
+struct AxisGroup {
+  AxisName axis;
+  GroupOnStream* group;
+};
+
 struct GradientBucketsContext {
   const Config& config;
   const ParameterMemory& memory;
@@ -44,9 +50,9 @@ class GradientBuckets {
   ParameterHooks::GradientTarget gradient_target(const Parameter& parameter);
   void gradient_ready(const Parameter& parameter);
 
-  // Enqueues what completes the slices' gradients after the last backward: the compute stream waits for the dp
-  // reductions, replicated gradients are summed over tp, tied ones over `embedding` (null where no such group is).
-  void finish(GroupOnStream& tp, GroupOnStream* embedding);
+  // Enqueues what completes the slices' gradients after the last backward: the compute stream waits for the reductions
+  // of the buckets, and gradients are summed over the axes that remain for them.
+  void finish(const std::vector<AxisGroup>& groups);
 
  private:
   struct State;

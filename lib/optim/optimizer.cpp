@@ -19,7 +19,7 @@ OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena
 void Optimizer::reduce() {
   const OptimizerContext& c = context_;
   const ParameterMemory& memory = c.store.memory();
-  c.store.gradients().finish(c.tp, c.embedding);
+  c.store.gradients().finish(c.groups);
   c.compute.zero(c.tensors.sumsq);
   for (const BucketSlice& slice : memory.slices())
     tensor_sumsq({.sumsq = c.tensors.sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, c.compute);
@@ -49,7 +49,7 @@ void Optimizer::update(int64_t step, double learning_rate) {
                .grad_scale = c.tensors.grad_scale,
                .tensor_sums = c.tensors.tensor_sums,
                .gathers = c.store.gathers(),
-               .tp = c.tp,
+               .groups = c.groups,
                .dp = c.dp,
                .compute = c.compute});
 }

@@ -23,9 +23,8 @@ struct OptimizerContext {
   OptimizerTensors tensors;
   Tensor sums;     // (n) f32: numbers that reduce() sums over all ranks: the norm's, and any others
   Tensor norm_sq;  // (1) f32, one of `sums`: reduce() fills it in
-  GroupOnStream& tp;
+  std::vector<AxisGroup> groups;  // that sum over the axes of shards, and over those that remain after the buckets'
   GroupOnStream& dp;
-  GroupOnStream* embedding;  // first and last stage of a tied model with pp > 1; else null
   GroupOnStream& world;
   Stream& compute;
 };

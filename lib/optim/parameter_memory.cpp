@@ -10,36 +10,37 @@
 namespace tri {
 namespace {
 
-// Numbers of the rank's tensors over all chunks: those divided over tp first, replicated ones last.
-std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Parameter>>& parameters) {
+// Numbers of the rank's tensors over all chunks, in the order of `runs`.
+std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Parameter>>& parameters,
+                                             const std::vector<TensorRun>& runs) {
   std::vector<std::vector<int>> numbers;
   for (const auto& chunk : parameters) numbers.emplace_back(chunk.size());
   int next = 0;
-  for (const bool replicated : {false, true})
+  for (const TensorRun& run : runs)
     for (size_t c = 0; c < parameters.size(); ++c)
       for (size_t i = 0; i < parameters[c].size(); ++i)
-        if ((parameters[c][i].spec.scope == GradScope::kReplicated) == replicated) numbers[c][i] = next++;
+        if (parameters[c][i].spec.sharded == run.sharded) numbers[c][i] = next++;
   return numbers;
 }
 
 // What a parameter's moments draw for their rounding: what the global tensor would, in any layout. Elements draw four
-// at a time (a quad): a tp share whose runs in the global tensor are not whole quads draws by its own places instead,
-// with a key of its own. `offset`: of the share, in elements of its chunk's flat buffer.
-TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis tp, uint64_t seed) {
+// at a time (a quad): a shard whose runs in the global tensor are not whole quads draws by its own places instead,
+// with a key of its own. `offset`: of the shard, in elements of its chunk's flat buffer.
+TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis shard, uint64_t seed) {
   constexpr int64_t kQuad = 4;
-  int64_t run = spec.local_numel(tp.size);  // neighbours in the share that are neighbours in the global tensor
+  int64_t run = spec.local_numel(shard.size);  // neighbours in the shard that are neighbours in the global tensor
   for (int d = 0; d < spec.split_dim; ++d) run /= spec.shape[static_cast<size_t>(d)];
-  const bool is_split = spec.split_dim >= 0 && tp.size > 1, in_runs = is_split && run % kQuad == 0;
+  const bool is_split = spec.split_dim >= 0 && shard.size > 1, in_runs = is_split && run % kQuad == 0;
   TRI_REQUIRE(spec.numel() / kQuad <= std::numeric_limits<uint32_t>::max(),
               "{} has {} elements, too many for moments in bf16", spec.name, spec.numel());
-  const std::string own_share = is_split && !in_runs ? fmt::format("/{}", tp.rank) : "";
+  const std::string own_share = is_split && !in_runs ? fmt::format("/{}", shard.rank) : "";
   const uint64_t key = derive_key(seed, "optimizer/" + spec.name + own_share);
   return {.key_low = static_cast<uint32_t>(key),
           .key_high = static_cast<uint32_t>(key >> 32),
           .first_block = static_cast<int32_t>(offset / kBlock),
           .run = in_runs ? static_cast<uint32_t>(run / kQuad) : 0,
-          .stride = in_runs ? static_cast<uint32_t>(run / kQuad * tp.size) : 0,
-          .offset = in_runs ? static_cast<uint32_t>(run / kQuad * tp.rank) : 0,
+          .stride = in_runs ? static_cast<uint32_t>(run / kQuad * shard.size) : 0,
+          .offset = in_runs ? static_cast<uint32_t>(run / kQuad * shard.rank) : 0,
           .unused = {}};
 }
 
@@ -55,29 +56,29 @@ ParameterMemory::ParameterMemory(const Config& config, const Mesh& mesh, StoreTe
                                  const Fp8Tensors& fp8)
     : tensors_(std::move(tensors)),
       sharded_(config.parallel.zero >= 1),
-      parts_(sharded_ ? mesh.dp.size : 1),
-      rank_(sharded_ ? mesh.dp.rank : 0) {
+      parts_(sharded_ ? mesh.axis("dp").size : 1),
+      rank_(sharded_ ? mesh.axis("dp").rank : 0) {
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
-    add_parameters(chunk_parameters(config, mesh.pp, chunk), mesh.tp.size);
-    add_buckets(chunk, mesh.tp.size, config.parallel.zero == 2, fp8);
+    add_parameters(chunk_parameters(config, mesh.axis("pp"), chunk), mesh);
+    add_buckets(chunk, mesh, config.parallel.zero == 2, fp8);
   }
   fill_tables(config, mesh, compute);
 }
 
-void ParameterMemory::add_parameters(const std::vector<ParamSpec>& specs, int tp) {
+void ParameterMemory::add_parameters(const std::vector<ParamSpec>& specs, const Mesh& mesh) {
   const auto c = parameters_.size();
   const ChunkStoreTensors& chunk = tensors_.chunks[c];
   auto& list = parameters_.emplace_back();
   for (size_t i = 0; i < specs.size(); ++i) {
-    const std::vector<int64_t> shape = specs[i].local_shape(tp);
-    Tensor weight = parameters_in(chunk, chunk.layout.offset[i], specs[i].local_numel(tp));
+    const std::vector<int64_t> shape = specs[i].local_shape(mesh);
+    Tensor weight = parameters_in(chunk, chunk.layout.offset[i], specs[i].local_numel(mesh));
     weight.dims = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), weight.shape.begin());
     list.push_back({specs[i], weight, static_cast<int>(c), static_cast<int>(i)});
   }
 }
 
-void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices, const Fp8Tensors& fp8) {
+void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices, const Fp8Tensors& fp8) {
   const ChunkStoreTensors& chunk = tensors_.chunks[static_cast<size_t>(c)];
   const std::vector<Parameter>& parameters = parameters_[static_cast<size_t>(c)];
   first_bucket_.push_back(static_cast<int>(buckets_.size()));
@@ -94,7 +95,7 @@ void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices, const Fp8
       m.gradient_slice = slice_of(m.gradients);
     }
     for (const int index : bucket.parameters)
-      m.ragged |= parameters[static_cast<size_t>(index)].spec.local_numel(tp) % kBlock != 0;
+      m.ragged |= parameters[static_cast<size_t>(index)].spec.local_numel(mesh) % kBlock != 0;
     buckets_.push_back(m);
   }
   const size_t first_slice = slices_.size();
@@ -111,7 +112,7 @@ void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices, const Fp8
     std::vector<Tensor> state;
     for (const Tensor& slices : chunk.state) state.push_back(part(slices));
     slices_.push_back({.bucket = number,
-                       .scope = m.bucket->scope,
+                       .remaining = m.bucket->remaining(),
                        .master = master_apart ? part(chunk.master) : weights,
                        .param = master_apart && !m.bucket->codes ? weights : Tensor{},
                        .codes = codes,
@@ -130,8 +131,7 @@ void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices, const Fp8
 
 // What the optimizer must know of every tensor and every block of the flat buffers.
 void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream& compute) {
-  const auto numbers = number_tensors(parameters_);
-  const bool dp_counts = sharded_ || mesh.dp.first();
+  const auto numbers = number_tensors(parameters_, tensors_.runs);
   std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
   std::vector<TensorDraws> draws(tensors_.draws.empty() ? 0 : decay.size());
   std::vector<int32_t> slots(tensors_.fp8_slot.empty() ? 0 : decay.size());
@@ -140,7 +140,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
     std::vector<ParamSpec> specs;
     for (const Parameter& parameter : parameters_[c]) specs.push_back(parameter.spec);
-    std::vector<int> owners = block_owners(chunk.layout, specs, mesh.tp.size);
+    std::vector<int> owners = block_owners(chunk.layout, specs, mesh);
     for (int& owner : owners)
       if (owner >= 0) owner = numbers[c][static_cast<size_t>(owner)];
     compute.copy(chunk.block_tensor.data, owners.data(), chunk.block_tensor.bytes());
@@ -149,11 +149,13 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
       const ParamSpec& spec = specs[i];
       const auto number = static_cast<size_t>(numbers[c][i]);
       tensor_names_[number] = spec.name;
-      if (!draws.empty()) draws[number] = draws_of(spec, chunk.layout.offset[i], mesh.tp, config.run.seed);
+      if (!draws.empty()) draws[number] = draws_of(spec, chunk.layout.offset[i], spec.shard(mesh), config.run.seed);
       if (!slots.empty()) slots[number] = static_cast<int32_t>(spec.fp8_slot);
       decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
-      const bool first_holder = spec.scope != GradScope::kReplicated || mesh.tp.first();
-      weight[number] = dp_counts && first_holder && !spec.tied_copy ? 1.0f : 0.0f;
+      // Of the ranks that hold the same slice, the first one counts.
+      const AxisSet differs = spec.sharded | AxisSet{"pp"} | (sharded_ ? kBucketAxes : AxisSet{});
+      const bool first_holder = mesh.joint_axis(AxisSet::outside(differs)).first();
+      weight[number] = first_holder && !spec.tied_copy ? 1.0f : 0.0f;
     }
   }
   compute.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());

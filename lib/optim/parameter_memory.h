@@ -27,7 +27,7 @@ struct BucketMemory {
 // This rank's part of one bucket, for the optimizer. All (n), n a multiple of kBlock.
 struct BucketSlice {
   int bucket = 0;  // in ParameterMemory::buckets()
-  GradScope scope = GradScope::kSplit;
+  AxisSet remaining;          // Bucket::remaining()
   Tensor master;              // f32: the weights that are updated
   Tensor param;               // bf16 copy to write; empty where `master` is the parameter itself, or codes are written
   Fp8SliceCodes codes;        // FP8 codes to write, with scales, amax and counts; or empty
@@ -67,8 +67,8 @@ class ParameterMemory {
   int64_t slice_size(const Bucket& bucket) const { return bucket.size / parts_; }
 
  private:
-  void add_parameters(const std::vector<ParamSpec>& specs, int tp);
-  void add_buckets(int chunk, int tp, bool gradient_slices, const Fp8Tensors& fp8);
+  void add_parameters(const std::vector<ParamSpec>& specs, const Mesh& mesh);
+  void add_buckets(int chunk, const Mesh& mesh, bool gradient_slices, const Fp8Tensors& fp8);
   void fill_tables(const Config& config, const Mesh& mesh, Stream& compute);
 
   StoreTensors tensors_;

@@ -7,7 +7,7 @@ namespace tri {
 
 ParameterStore::ParameterStore(const ParameterStoreContext& context)
     : config_(context.config),
-      tp_(context.mesh.tp),
+      mesh_(context.mesh),
       compute_(context.compute),
       memory_(context.config, context.mesh, context.tensors, context.compute, context.fp8),
       gradients_({.config = context.config,
@@ -18,7 +18,7 @@ ParameterStore::ParameterStore(const ParameterStoreContext& context)
                   .dp = context.dp}),
       gathers_({.memory = memory_, .compute = context.compute, .dp = context.dp}) {}
 
-void ParameterStore::make_start_values() { write_start_values(memory_, tp_, config_.run.seed, compute_); }
+void ParameterStore::make_start_values() { write_start_values(memory_, mesh_, config_.run.seed, compute_); }
 
 void ParameterStore::state_loaded() {
   gathers_.complete_state();

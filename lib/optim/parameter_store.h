@@ -49,7 +49,7 @@ class ParameterStore final : public ParameterHooks {
 
  private:
   const Config& config_;
-  const Axis tp_;
+  const Mesh mesh_;
   Stream& compute_;
   ParameterMemory memory_;
   GradientBuckets gradients_;

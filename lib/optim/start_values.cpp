@@ -6,14 +6,14 @@
 
 namespace tri {
 
-void write_start_values(const ParameterMemory& memory, Axis tp, uint64_t seed, Stream& compute) {
+void write_start_values(const ParameterMemory& memory, const Mesh& mesh, uint64_t seed, Stream& compute) {
   constexpr int64_t kOnes = 1 << 16;  // at a time: vectors alone start with ones
   const std::vector<float> ones(kOnes, 1.0f);
   const std::vector<bf16> rounded_ones(kOnes, bf16(1.0f));
   // Elements [begin, begin + n) of a tensor into out (n).
   const auto start = [&](const ParamSpec& spec, const Tensor& out, int64_t begin) {
     if (spec.init == InitRule::kNormal) {
-      NormalValues normal = normal_start(spec, tp, seed);
+      NormalValues normal = normal_start(spec, spec.shard(mesh), seed);
       normal.out = out;
       normal.begin = begin;
       normal_values(normal, compute);

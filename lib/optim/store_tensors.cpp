@@ -14,18 +14,25 @@ namespace {
 // single stage, which the head opens and only the embedding closes.
 constexpr int kGradientPool = 4;
 
+void count_tensor(const ParamSpec& spec, StoreTensors& store) {
+  ++store.num_tensors;
+  auto run = std::ranges::find(store.runs, spec.sharded, &TensorRun::sharded);
+  if (run == store.runs.end()) run = store.runs.insert(run, {.sharded = spec.sharded});
+  ++run->count;
+}
+
 }  // namespace
 
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena) {
-  const int dp = mesh.dp.size, zero = config.parallel.zero;
+  const int dp = mesh.axis("dp").size, zero = config.parallel.zero;
   const int64_t parts = zero >= 1 ? dp : 1;
   StoreTensors store;
   int64_t pool_elements = 0;
   int pool_buckets = 0;
   for (int c = 0; c < config.parallel.chunks; ++c) {
-    const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.pp, c);
+    const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.axis("pp"), c);
     ChunkStoreTensors chunk;
-    chunk.layout = make_flat_layout(specs, mesh.tp.size, dp, config.parallel.bucket_elements);
+    chunk.layout = make_flat_layout(specs, mesh, config.parallel.bucket_elements);
     const int64_t size = chunk.layout.size, slices = size / parts;
     const int64_t codes = chunk.layout.codes;
     if (codes > 0) chunk.codes = arena.take("parameters", Dtype::kE4M3, {codes});
@@ -45,10 +52,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
         dedicated = arena.take("gradient workspace", Dtype::kF32, {bucket.size});
       }
     }
-    for (const ParamSpec& spec : specs) {
-      ++store.num_tensors;
-      store.num_split_tensors += spec.scope != GradScope::kReplicated;
-    }
+    for (const ParamSpec& spec : specs) count_tensor(spec, store);
     store.chunks.push_back(std::move(chunk));
   }
   for (int i = 0; i < std::min(kGradientPool, pool_buckets); ++i)
@@ -59,6 +63,9 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
       for (const Bucket& bucket : chunk.layout.buckets) largest = std::max(largest, bucket.size);
     store.peer_copies = allocate_peer_copies("dp peer copies", dp, largest, Dtype::kF32, 1, arena);
   }
+  std::ranges::sort(store.runs, std::ranges::greater{}, [](const TensorRun& run) { return run.sharded.bits(); });
+  for (size_t i = 1; i < store.runs.size(); ++i)
+    store.runs[i].first = store.runs[i - 1].first + store.runs[i - 1].count;
   store.decay = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   store.count_weight = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   if (config.optimizer.moments != Dtype::kF32)

@@ -23,6 +23,12 @@ struct ChunkStoreTensors {
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
 };
 
+// Tensors that are sharded over the same axes have consecutive numbers.
+struct TensorRun {
+  AxisSet sharded;
+  int first = 0, count = 0;
+};
+
 struct StoreTensors {
   std::vector<ChunkStoreTensors> chunks;
   std::vector<Tensor> pool;     // zero 2: full gradients of a bucket, taken in turn
@@ -33,7 +39,7 @@ struct StoreTensors {
   Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
   PeerCopyTensors peer_copies;  // where parallel.dp_transfers is copies
   int num_tensors = 0;          // S
-  int num_split_tensors = 0;    // the first ones: divided over tp; the others are full on every tp rank
+  std::vector<TensorRun> runs;  // of all S, those that are sharded over slower axes first
 };
 
 // `config` planned.

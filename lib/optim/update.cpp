@@ -6,16 +6,20 @@
 
 namespace tri {
 
-// A tensor's parts lie on the dp ranks (their slices) and, when it is divided, on the tp ranks.
+// A tensor's parts lie on the dp ranks (their slices) and along the axes over which it is sharded.
 void Update::sum_over_parts(Tensor sums) const {
   if (memory.sharded()) {
     dp.after(compute);
     dp.all_reduce(sums, ReduceOp::kSum);
     dp.before(compute);
   }
-  tp.after(compute);
-  tp.all_reduce(sums.flat(0, memory.tensors().num_split_tensors), ReduceOp::kSum);
-  tp.before(compute);
+  for (const AxisGroup& sum : groups)
+    for (const TensorRun& run : memory.tensors().runs) {
+      if (!run.sharded.contains(sum.axis)) continue;
+      sum.group->after(compute);
+      sum.group->all_reduce(sums.flat(run.first, run.count), ReduceOp::kSum);
+      sum.group->before(compute);
+    }
 }
 
 Moments Update::adam_moments(const BucketSlice& slice) const {

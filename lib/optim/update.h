@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/optimizer.h"
+#include "lib/optim/gradient_buckets.h"
 #include "lib/optim/parameter_gathers.h"
 
 namespace tri {
@@ -16,7 +17,7 @@ struct Update {
   Tensor grad_scale;                       // (1) f32: the clipping factor; NaN: nothing may change
   const std::vector<Tensor>& tensor_sums;  // [OptimizerRow::num_tensor_sums] (S) f32, whatever stands there
   ParameterGathers& gathers;
-  GroupOnStream& tp;
+  const std::vector<AxisGroup>& groups;  // as OptimizerContext's
   GroupOnStream& dp;
   Stream& compute;
 

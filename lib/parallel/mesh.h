@@ -1,7 +1,12 @@
-// The 3D mesh: world rank <-> (pp, dp, tp). tp is fastest, so that a tp group lies inside a node; pp is slowest.
+// The mesh seen from one rank: its place on each axis, and the groups that it belongs to. All groups, neighbours and
+// places are asked of it.
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include "io/base/rank_grid.h"
+#include "lib/parallel/axes.h"
 
 namespace tri {
 
@@ -14,16 +19,30 @@ struct Axis {
 };
 
 struct Mesh {
-  Axis tp, dp, pp;
+  RankGrid grid;  // without axes of one rank, except those that are always named
   int world_rank = 0;
 
-  int world_size() const { return tp.size * dp.size * pp.size; }
-  // World rank of the given coordinates.
-  int rank_at(int pp_rank, int dp_rank, int tp_rank) const { return (pp_rank * dp.size + dp_rank) * tp.size + tp_rank; }
-  std::string place() const;  // "pp1 dp0 tp3"
+  int world_size() const { return grid.world_size(); }
+  Axis axis(AxisName name) const;
+  // The place on the axis that several make together, in their order: the rank's index in group(axes).
+  Axis joint_axis(AxisSet axes) const;
+  // World ranks, ascending, of the ranks that differ from this one on no axis other than `axes`.
+  std::vector<int> group(AxisSet axes) const;
+  // The mesh seen from the rank that differs from this one on `axis` alone, where it has the coordinate `rank`.
+  Mesh moved(AxisName axis, int rank) const;
+  // Those of `axes` that have more than one rank.
+  AxisSet divided(AxisSet axes) const;
+  // Whether this rank is the first of those of its stage that take the same samples.
+  bool first_of_replicas() const { return joint_axis(AxisSet::outside({"dp", "pp"})).first(); }
+  std::string place() const { return grid.place(world_rank); }  // "pp1 dp0 tp3"
 };
 
-// The mesh seen from `world_rank`; requires world_rank < tp * dp * pp.
-Mesh make_mesh(int world_rank, int tp, int dp, int pp);
+struct AxisSize {
+  AxisName axis;
+  int size = 1;
+};
+
+// The mesh seen from `world_rank`, which must be in it. Axes that are not listed have one rank.
+Mesh make_mesh(int world_rank, const std::vector<AxisSize>& sizes);
 
 }  // namespace tri

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "io/base/format.h"
+#include "lib/config/axis_fields.h"
 #include "lib/parallel/mesh.h"
 #include "lib/report/picture.h"
 
@@ -31,16 +32,19 @@ std::string layers_of(const Config& c, int stage) {
   return text;
 }
 
+// A stage has a column for each tp rank; its rows are the ranks along all other axes.
+constexpr AxisSet kRows = AxisSet::outside({"tp", "pp"});
+
 class MeshPicture {
  public:
   explicit MeshPicture(const Config& config)
       : c_(config),
-        mesh_(make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp)),
-        tp_(shown_of(mesh_.tp.size, 8)),
-        dp_(shown_of(mesh_.dp.size, 8)),
-        pp_(shown_of(mesh_.pp.size, std::max(4, 24 / static_cast<int>(tp_.size())))),
+        mesh_(mesh_of(config, 0)),
+        tp_(shown_of(mesh_.axis("tp").size, 8)),
+        rows_(shown_of(static_cast<int>(mesh_.group(kRows).size()), 8)),
+        pp_(shown_of(mesh_.axis("pp").size, std::max(4, 24 / static_cast<int>(tp_.size())))),
         stage_width_(std::max(kCellWidth * static_cast<double>(tp_.size()), 110.0)),
-        stage_height_(kCellHeight * static_cast<double>(dp_.size())),
+        stage_height_(kCellHeight * static_cast<double>(rows_.size())),
         picture_(kLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) - kBetweenStages + 24,
                  kTop + stage_height_ + 112, title()) {}
 
@@ -54,8 +58,19 @@ class MeshPicture {
  private:
   std::string title() const {
     const int ranks = mesh_.world_size(), nodes = (ranks + c_.cluster.ranks_per_node - 1) / c_.cluster.ranks_per_node;
-    return fmt::format("{}: tp {} x dp {} x pp {} = {} rank{} on {} node{}", c_.run.name, mesh_.tp.size, mesh_.dp.size,
-                       mesh_.pp.size, ranks, ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s");
+    return fmt::format("{}: {} = {} rank{} on {} node{}", c_.run.name, mesh_.grid.sizes(), ranks, ranks == 1 ? "" : "s",
+                       nodes, nodes == 1 ? "" : "s");
+  }
+  int rank_at(int stage, int row, int tp) const {
+    return Mesh{mesh_.grid, mesh_.group(kRows)[static_cast<size_t>(row)]}.moved("pp", stage).moved("tp", tp).world_rank;
+  }
+  // "dp 1": the place on the axes of the rows, slowest first.
+  std::string row_name(int row) const {
+    std::string name;
+    for (size_t i = mesh_.grid.axes.size(); i-- > 0;)
+      if (const std::string& axis = mesh_.grid.axes[i].name; axis != "tp" && axis != "pp")
+        name += fmt::format("{}{} {}", name.empty() ? "" : " ", axis, mesh_.grid.rank_on(axis, rank_at(0, row, 0)));
+    return name;
   }
   double stage_x(size_t column) const { return kLeft + static_cast<double>(column) * (stage_width_ + kBetweenStages); }
 
@@ -66,31 +81,30 @@ class MeshPicture {
     picture_.text(middle, kTop - 40, fmt::format("stage {}", stage), "pp head", "middle");
     picture_.text(middle, kTop - 24, layers_of(c_, stage), "faint small", "middle");
     const double left = middle - kCellWidth * static_cast<double>(tp_.size()) / 2;
-    for (size_t row = 0; row < dp_.size(); ++row)
+    for (size_t row = 0; row < rows_.size(); ++row)
       for (size_t cell = 0; cell < tp_.size(); ++cell)
         draw_rank(left + kCellWidth * static_cast<double>(cell), kTop + kCellHeight * static_cast<double>(row), stage,
-                  dp_[row], tp_[cell]);
+                  rows_[row], tp_[cell]);
     draw_nodes(left, stage);
   }
 
-  void draw_rank(double x, double y, int stage, int dp, int tp) {
+  void draw_rank(double x, double y, int stage, int row, int tp) {
     const double text_y = y + kCellHeight / 2 + 4;
-    if (dp < 0 || tp < 0) return picture_.text(x + kCellWidth / 2, text_y, "...", "faint", "middle");
-    const int rank = mesh_.rank_at(stage, dp, tp);
+    if (row < 0 || tp < 0) return picture_.text(x + kCellWidth / 2, text_y, "...", "faint", "middle");
+    const int rank = rank_at(stage, row, tp);
     picture_.rect(
         x + 3, y + 3, kCellWidth - 6, kCellHeight - 6, "cell",
-        fmt::format("rank {}: {}, node {}", rank, make_mesh(rank, mesh_.tp.size, mesh_.dp.size, mesh_.pp.size).place(),
-                    rank / c_.cluster.ranks_per_node));
+        fmt::format("rank {}: {}, node {}", rank, Mesh{mesh_.grid, rank}.place(), rank / c_.cluster.ranks_per_node));
     picture_.text(x + kCellWidth / 2, text_y, fmt::format("{}", rank), "ink small", "middle");
   }
 
   // A node around its rows of this stage, where it consists of whole rows.
   void draw_nodes(double left, int stage) {
     const int per_node = c_.cluster.ranks_per_node;
-    if (per_node % mesh_.tp.size != 0) return;
-    const auto node_of = [&](size_t row) { return dp_[row] < 0 ? -1 : mesh_.rank_at(stage, dp_[row], 0) / per_node; };
-    for (size_t first = 0, last = 0; first < dp_.size(); first = last) {
-      while (last < dp_.size() && node_of(last) == node_of(first)) ++last;
+    if (per_node % mesh_.axis("tp").size != 0) return;
+    const auto node_of = [&](size_t row) { return rows_[row] < 0 ? -1 : rank_at(stage, rows_[row], 0) / per_node; };
+    for (size_t first = 0, last = 0; first < rows_.size(); first = last) {
+      while (last < rows_.size() && node_of(last) == node_of(first)) ++last;
       if (node_of(first) < 0) continue;
       const double y = kTop + kCellHeight * static_cast<double>(first);
       picture_.rect(left, y + 0.5, kCellWidth * static_cast<double>(tp_.size()),
@@ -106,19 +120,19 @@ class MeshPicture {
     const double bottom = kTop + stage_height_;
     const double width = kCellWidth * static_cast<double>(tp_.size());
     const double left = stage_x(0) + (stage_width_ - width) / 2;
-    for (size_t row = 0; row < dp_.size(); ++row)
-      if (dp_[row] >= 0)
+    for (size_t row = 0; row < rows_.size(); ++row)
+      if (rows_[row] >= 0)
         picture_.text(left - 18, kTop + kCellHeight * static_cast<double>(row) + kCellHeight / 2 + 4,
-                      fmt::format("dp {}", dp_[row]), "dp small", "end");
+                      row_name(rows_[row]), "dp small", "end");
     for (size_t cell = 0; cell < tp_.size(); ++cell)
       if (tp_[cell] >= 0)
         picture_.text(left + kCellWidth * (static_cast<double>(cell) + 0.5), kTop - 6, fmt::format("tp {}", tp_[cell]),
                       "tp small", "middle");
-    if (mesh_.tp.size > 1) {
+    if (mesh_.axis("tp").size > 1) {
       picture_.arrow(left + 6, bottom + 12, left + width - 4, bottom + 12, "tp-line");
       picture_.arrow(left + width - 6, bottom + 12, left + 4, bottom + 12, "tp-line");
     }
-    if (mesh_.dp.size > 1) {
+    if (mesh_.axis("dp").size > 1) {
       picture_.arrow(left - 10, kTop + 6, left - 10, bottom - 4, "dp-line");
       picture_.arrow(left - 10, bottom - 6, left - 10, kTop + 4, "dp-line");
     }
@@ -144,7 +158,7 @@ class MeshPicture {
 
   const Config& c_;
   const Mesh mesh_;
-  const std::vector<int> tp_, dp_, pp_;
+  const std::vector<int> tp_, rows_, pp_;  // rows: indices into the ranks along kRows
   const double stage_width_, stage_height_;
   Picture picture_;
 };

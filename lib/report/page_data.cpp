@@ -247,9 +247,10 @@ Json heat_of(const RankHeat& heat) {
     for (const auto& bytes : quantity.bytes) made["bytes"].push_back(base64(bytes));
     quantities.push_back(std::move(made));
   }
-  return {{"pp", heat.mesh.pp},
-          {"dp", heat.mesh.dp},
-          {"tp", heat.mesh.tp},
+  // The page draws stages, the tp ranks of a group, and the groups of a stage by the name of dp.
+  return {{"pp", heat.mesh.stages()},
+          {"dp", heat.mesh.in_stage() / heat.mesh.tp()},
+          {"tp", heat.mesh.tp()},
           {"hosts", dictionary(heat.mesh, [](const RankMesh::Place& place) { return place.host; })},
           {"gpus", dictionary(heat.mesh, [](const RankMesh::Place& place) { return place.gpu; })},
           {"slices", slices},
@@ -269,7 +270,7 @@ Json waits_of(const RankWaits& waits) {
           {"title", waits.title},
           {"headline", waits.headline},
           {"pp", waits.pp},
-          {"dp", waits.dp},
+          {"dp", waits.groups},
           {"tp", waits.tp},
           {"culprits", waits.culprits},
           {"num_waits", waits.num_waits},

@@ -49,12 +49,12 @@ struct Joined {
 };
 
 size_t role_index(const RankMesh& mesh, int world_rank) {
-  return static_cast<size_t>(mesh.stage_of(world_rank) * mesh.tp + mesh.tp_of(world_rank));
+  return static_cast<size_t>(mesh.stage_of(world_rank) * mesh.tp() + mesh.grid.rank_on("tp", world_rank));
 }
 
 // Of the two values in the middle of a role the better one, as where ranks are compared.
 std::vector<float> role_medians(const RankMesh& mesh, const Heat& heat) {
-  std::vector<float> medians(static_cast<size_t>(mesh.pp) * static_cast<size_t>(mesh.tp));
+  std::vector<float> medians(static_cast<size_t>(mesh.stages()) * static_cast<size_t>(mesh.tp()));
   const double sign = heat.is_rate ? -1 : 1;
   for (const std::vector<int>& role : roles_of(mesh)) {
     std::vector<double> values;
@@ -103,7 +103,7 @@ Result<std::optional<RankHeat>> read_rank_heat(const std::string& run_dir, int64
   std::vector<Place> places;
   for (int a = 0; a < file.num_attempts(); ++a) {
     const RankMesh& mesh = file.mesh(a);
-    if (mesh.pp != heat.mesh.pp || mesh.dp != heat.mesh.dp || mesh.tp != heat.mesh.tp) continue;
+    if (mesh.grid != heat.mesh.grid) continue;
     const auto windows = file.num_windows(a);
     if (!windows) return windows.error();
     for (int64_t w = 0; w < windows.value(); ++w) places.push_back({a, w});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "io/base/folder_entries.h"
@@ -103,16 +104,18 @@ void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::ve
 
 RankWaits waits_of_steps(const std::vector<TimelinePiece>& pieces, const StepRange& steps) {
   RankWaits all{.title = fmt::format("steps {} to {}", steps.first, steps.last)};
-  for (const TimelinePiece& piece : pieces) {
-    all.pp = std::max(all.pp, piece.pp_rank + 1);
-    all.dp = std::max(all.dp, piece.dp_rank + 1);
-    all.tp = std::max(all.tp, piece.tp_rank + 1);
-  }
+  std::map<std::string, int> sizes;
+  for (const TimelinePiece& piece : pieces)
+    for (const AxisPlace& on : piece.place) {
+      int& size = sizes[on.axis];
+      size = std::max({size, on.size, on.rank + 1});
+    }
+  for (const auto& [axis, size] : sizes) (axis == "pp" ? all.pp : axis == "tp" ? all.tp : all.groups) *= size;
   TimelineSummary summary{.steps = steps};
   const TimelineSlices slices(pieces, steps, summary);
   const auto count = static_cast<double>(std::max<int64_t>(1, steps.size()));
   for (const WaitForRank& wait : summary.waits)
-    if (std::max(wait.waiter, wait.awaited) < all.pp * all.dp * all.tp)
+    if (std::max(wait.waiter, wait.awaited) < all.pp * all.groups * all.tp)
       all.waits.push_back({wait.waiter, wait.awaited, wait.axis, wait.seconds / count});
   keep_most(all);
   return all;
@@ -123,11 +126,10 @@ RankWaits waits_of_dump(std::span<const RankRecord> records) {
   if (records.empty()) return all;
   const WaitGraph graph(records);
   const RankRecord& any = records.front();
-  if (any.pp_size < 1 || any.dp_size < 1 || any.tp_size < 1) return all;
-  if (int64_t{any.pp_size} * any.dp_size * any.tp_size != graph.world_size()) return all;  // set up too early to know
-  all.pp = any.pp_size;
-  all.dp = any.dp_size;
-  all.tp = any.tp_size;
+  if (any.grid.world_size() != graph.world_size()) return all;  // set up too early to know
+  all.pp = any.grid.size("pp");
+  all.tp = any.grid.size("tp");
+  all.groups = graph.world_size() / (all.pp * all.tp);
   for (int rank = 0; rank < graph.world_size(); ++rank) {
     if (graph.record(rank) == nullptr) continue;
     std::vector<int> awaited;

@@ -22,7 +22,7 @@ struct RankWait {
 struct RankWaits {
   enum class Source { kSteps, kDump };
   Source source = Source::kSteps;
-  int pp = 1, dp = 1, tp = 1;
+  int pp = 1, groups = 1, tp = 1;  // groups: tp groups of a stage, one for each place on all other axes
   std::string title;            // "steps 20 to 22", "dump 20261122T155959"
   std::string headline;         // of a dump
   std::vector<int> culprits;    // of a dump: world ranks

@@ -23,7 +23,7 @@ class StepPicture {
  public:
   StepPicture(const std::vector<TimelinePiece>& pieces, int step) : step_(step) {
     for (const TimelinePiece& piece : pieces) {
-      const TimelinePiece*& of = stages_[piece.pp_rank];
+      const TimelinePiece*& of = stages_[piece.rank_on("pp")];
       if (of == nullptr || piece.world_rank < of->world_rank) of = &piece;
     }
     for (const auto& [stage, piece] : stages_)

@@ -9,7 +9,7 @@
 
 #include "kernels/fp8.h"
 #include "lib/config/divisors.h"
-#include "lib/engine/copy_groups.h"
+#include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
 #include "lib/simulate/step_memory.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/workspace.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/parameter.h"
@@ -195,12 +196,11 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
 
 // A rank of each stage but those between the second and the last, which are alike, as check_report has it.
 std::vector<Mesh> places_of(const Config& config) {
-  Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  const Mesh mesh = mesh_of(config, 0);
   std::vector<Mesh> places;
-  for (int stage = 0; stage < mesh.pp.size; ++stage) {
-    if (stage > 1 && stage < mesh.pp.size - 1) continue;
-    mesh.pp.rank = stage;
-    places.push_back(mesh);
+  for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
+    if (stage > 1 && stage < mesh.axis("pp").size - 1) continue;
+    places.push_back(mesh.moved("pp", stage));
   }
   return places;
 }

@@ -5,7 +5,7 @@
 namespace tri {
 namespace {
 
-bool takes_tokens(const Mesh& mesh) { return mesh.pp.first() || mesh.pp.last(); }
+bool takes_tokens(const Mesh& mesh) { return mesh.axis("pp").first() || mesh.axis("pp").last(); }
 
 std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& members, int64_t bytes) {
   try {
@@ -24,7 +24,7 @@ std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std:
   std::vector<int> members;
   if (!takes_tokens(mesh)) return members;
   for (const int rank : config.data.shared ? node_ranks : std::vector{mesh.world_rank})
-    if (takes_tokens(make_mesh(rank, mesh.tp.size, mesh.dp.size, mesh.pp.size))) members.push_back(rank);
+    if (takes_tokens(Mesh{mesh.grid, rank})) members.push_back(rank);
   return members;
 }
 
@@ -40,14 +40,14 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
   const std::vector<int> members = ring_members(config, mesh, context.node_ranks);
   if (members.empty()) return;
   std::vector<int> dp_ranks;
-  for (const int rank : members) dp_ranks.push_back(make_mesh(rank, mesh.tp.size, mesh.dp.size, mesh.pp.size).dp.rank);
+  for (const int rank : members) dp_ranks.push_back(Mesh{mesh.grid, rank}.axis("dp").rank);
   std::sort(dp_ranks.begin(), dp_ranks.end());
   dp_ranks.erase(std::unique(dp_ranks.begin(), dp_ranks.end()), dp_ranks.end());
   const auto self = std::find(members.begin(), members.end(), mesh.world_rank);
   const LoaderPlan plan{.shape = {.global_batch = config.data.global_batch,
                                   .micro_batch = config.data.micro_batch,
-                                  .dp_rank = mesh.dp.rank,
-                                  .dp_size = mesh.dp.size},
+                                  .dp_rank = mesh.axis("dp").rank,
+                                  .dp_size = mesh.axis("dp").size},
                         .dp_ranks = std::move(dp_ranks),
                         .seq_len = config.model.seq_len,
                         .member = static_cast<int>(self - members.begin()),
@@ -67,7 +67,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
   }
 
   const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(plan.seq_len);
-  const size_t inputs = mesh.pp.first() ? count : 0, targets = mesh.pp.last() ? count : 0;
+  const size_t inputs = mesh.axis("pp").first() ? count : 0, targets = mesh.axis("pp").last() ? count : 0;
   h_tokens_ = std::make_unique<HostBuffer<int32_t>>(device, 2 * (inputs + targets));
   std::array<StepTokens, 2> buffers;
   for (size_t i = 0; i < 2; ++i) {

@@ -29,9 +29,7 @@ RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::stri
   if (!config.fault.black_box) return;
   identity_ = BlackBoxIdentity{.world_rank = mesh.world_rank,
                                .world_size = mesh.world_size(),
-                               .pp = {mesh.pp.rank, mesh.pp.size},
-                               .dp = {mesh.dp.rank, mesh.dp.size},
-                               .tp = {mesh.tp.rank, mesh.tp.size},
+                               .grid = mesh.grid,
                                .attempt = attempt,
                                .job = batch_start().job,
                                .run_dir = absolute(run_dir),

@@ -109,15 +109,24 @@ void TimelineRecorder::begin(int64_t step) {
   for (Stream* stream : context_.runtime.streams()) recorder_->follow(*stream);
 }
 
+namespace {
+
+std::vector<AxisPlace> place_on_axes(const Mesh& mesh) {
+  std::vector<AxisPlace> place;
+  for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis)
+    place.push_back({axis->name, mesh.grid.rank_on(axis->name, mesh.world_rank), axis->size});
+  return place;
+}
+
+}  // namespace
+
 // The only wait: for what the last step has left on other streams than compute's.
 void TimelineRecorder::finish(int64_t step) {
   const Mesh& mesh = context_.mesh;
   context_.runtime.synchronize();
   TimelinePiece piece{.world_rank = mesh.world_rank,
                       .world_size = mesh.world_size(),
-                      .pp_rank = mesh.pp.rank,
-                      .dp_rank = mesh.dp.rank,
-                      .tp_rank = mesh.tp.rank,
+                      .place = place_on_axes(mesh),
                       .host = context_.job.host(),
                       .gpu = context_.device.bus_id(),
                       .attempt = context_.attempt,

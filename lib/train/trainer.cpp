@@ -32,15 +32,14 @@ Trainer::Trainer(const TrainerContext& context)
                   .tensors = tensors_.optimizer,
                   .sums = tensors_.stage.fp8.slots() > 0 ? tensors_.step_statistics : statistics_,
                   .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
-                  .tp = runtime_.tp().collectives(),
+                  .groups = runtime_.axis_groups(),
                   .dp = runtime_.dp().collectives(),
-                  .embedding = runtime_.embedding(),
                   .world = runtime_.world(),
                   .compute = runtime_.compute()}),
       evaluator_(engine_, step_statistic(statistics_, offsetof(StepStatistics, loss))),
       timeline_(context.device, runtime_.compute(),
                 context.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
-      plan_(train_plan(context.config, mesh_.pp)),
+      plan_(train_plan(context.config, mesh_.axis("pp"))),
       timing_(context.timing),
       h_told_(context.device, 1),
       h_sums_(context.device, 1),
@@ -85,7 +84,7 @@ std::string Trainer::forgotten_layers(const std::string& fp8_history) const {
 
 void Trainer::run_plan() {
   store_.begin_step();
-  if (mesh_.pp.last()) runtime_.compute().zero(stage_.head().losses);
+  if (mesh_.axis("pp").last()) runtime_.compute().zero(stage_.head().losses);
   stage_.begin(Stage::Mode::kTrain);
   engine_.executor().run(plan_, stage_);
 }
@@ -144,16 +143,17 @@ std::vector<std::string> Trainer::not_finite_names() {
   runtime_.synchronize();
   store_.gradients().sum_local_gradients(false);
   std::vector<std::string> names;
-  if (mesh_.pp.last()) {
+  if (mesh_.axis("pp").last()) {
     const std::vector<float> losses = evaluator_.read(stage_.head().losses);
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
   }
   const std::vector<float> local = evaluator_.read(store_.tensors().local_sumsq),
                            reduced = evaluator_.read(tensors_.optimizer.sumsq);
-  const auto split = static_cast<size_t>(store_.tensors().num_split_tensors);
+  const TensorRun& sharded = store_.tensors().runs.front();
+  const auto split = static_cast<size_t>(sharded.sharded.empty() ? 0 : sharded.count);
   for (size_t i = 0; i < local.size(); ++i)
-    if (!std::isfinite(local[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
+    if (!std::isfinite(local[i]) || (mesh_.axis("dp").size == 1 && i < split && !std::isfinite(reduced[i])))
       names.push_back("gradient of " + store_.memory().tensor_names()[i]);
   return names;
 }

@@ -39,7 +39,8 @@ LayerTensors first_layer(const Config& config, const StageTensors& stage) {
 
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
                                            const std::vector<Parameter>& parameters) {
-  const auto block = std::make_shared<TransformerBlock>(layers_of(config, mesh.pp, 0).first, parameters, config);
+  const auto block =
+      std::make_shared<TransformerBlock>(layers_of(config, mesh.axis("pp"), 0).first, parameters, config);
   const LayerTensors t = first_layer(config, stage);
   std::vector<LayerTransfer> transfers;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})

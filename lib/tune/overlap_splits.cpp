@@ -43,7 +43,7 @@ std::string shape_key(const Config& config, const Mesh& mesh, const std::string&
   // Of a layer that may multiply FP8, and of the rows that it gathers.
   const PrecisionConfig& p = config.precision;
   const GemmFormat kept = kept_format(config, p.fp8_first_layers);
-  std::string key = fmt::format("tp{}:{}x{}:{}:{}:{}:{}:{}:{}:{}:{}:{}", mesh.tp.size, d.R, d.C, d.qkv_width,
+  std::string key = fmt::format("tp{}:{}x{}:{}:{}:{}:{}:{}:{}:{}:{}:{}", mesh.axis("tp").size, d.R, d.C, d.qkv_width,
                                 d.NHl * d.HS, d.fc1_width, d.Fl, enum_name(d.dtype), enum_name(p.gemm), enum_name(kept),
                                 enum_name(config.model.block), library);
   std::replace(key.begin(), key.end(), ' ', '_');
@@ -78,7 +78,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
   AlignedTimer timer(engine, tensors.optimizer.norm);
   std::vector<double> seconds;  // [transfer][candidate], one after the other
   for (const LayerTransfer& transfer : transfers)
-    for (const OverlapSplit split : candidates(mesh.tp.size)) {
+    for (const OverlapSplit split : candidates(mesh.axis("tp").size)) {
       if (split.direct && !transfer.takes_direct) continue;
       tried.of(transfer.linear, transfer.pass) = split;
       std::vector<double> rounds;
@@ -94,7 +94,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
   size_t next = 0;
   for (const LayerTransfer& transfer : transfers) {
     double least = 0;
-    for (const OverlapSplit split : candidates(mesh.tp.size)) {
+    for (const OverlapSplit split : candidates(mesh.axis("tp").size)) {
       if (split.direct && !transfer.takes_direct) continue;
       const double time = seconds[next++];
       if (least > 0 && time >= least) continue;
@@ -110,7 +110,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   const Mesh& mesh = engine.mesh();
   const AxisTransfers& tp = engine.runtime().tp();
   GemmSearch* const gemm_search = engine.device().gemm_search();
-  const bool splits_matter = by_peer_copies(config.parallel.tp_transfers, mesh.tp.size);
+  const bool splits_matter = by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size);
   if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
     const OverlapSplits standard;
     search_gemms(engine, tp, standard, files.gemms);
@@ -122,14 +122,15 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   std::string text;                   // rank 0: of the file
   if (mesh.world_rank == 0) {
     if (!files.splits.empty()) text = value_or_throw(read_choices(files.splits));
-    if (const auto splits = overlap_splits_of(kept_choice(text, key), mesh.tp.size)) kept = splits.value();
+    if (const auto splits = overlap_splits_of(kept_choice(text, key), mesh.axis("tp").size)) kept = splits.value();
   }
   kept = engine.job()->broadcast(kept);
   if (kept) {
     search_gemms(engine, tp, *kept, files.gemms);
     return *kept;
   }
-  for (const OverlapSplit split : candidates(mesh.tp.size)) search_gemms(engine, tp, splits_alike(split), files.gemms);
+  for (const OverlapSplit split : candidates(mesh.axis("tp").size))
+    search_gemms(engine, tp, splits_alike(split), files.gemms);
   const OverlapSplits best = timed_overlap_splits(engine);
   if (mesh.world_rank == 0) keep(files.splits, with_choice(text, key, to_text(best)));
   return best;

@@ -82,17 +82,17 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
     const int64_t parts = l.zero >= 1 ? l.dp : 1;
     for (size_t c = 0; c < store.chunks.size(); ++c) {
       const ChunkStoreTensors& chunk = store.chunks[c];
-      const auto specs = chunk_parameters(config, mesh.pp, static_cast<int>(c));
+      const auto specs = chunk_parameters(config, mesh.axis("pp"), static_cast<int>(c));
       for (size_t i = 0; i < specs.size(); ++i) {
         const std::vector<int64_t> local = specs[i].local_shape(l.tp);
         Region block{std::vector<int64_t>(local.size(), 0), local};
         if (specs[i].split_dim >= 0) {
           const auto dim = static_cast<size_t>(specs[i].split_dim);
-          block.start[dim] = mesh.tp.rank * local[dim];
+          block.start[dim] = mesh.axis("tp").rank * local[dim];
         }
         const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
         const int64_t size = bucket.size / parts;
-        const int64_t first = bucket.first + (parts > 1 ? mesh.dp.rank * size : 0);
+        const int64_t first = bucket.first + (parts > 1 ? mesh.axis("dp").rank * size : 0);
         int64_t at = chunk.layout.offset[i];
         for_elements(specs[i].shape, block, [&](int64_t index) {
           const int64_t place = at++ - first;
@@ -121,7 +121,8 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
       });
     }
   };
-  for (int rank = 0; rank < l.tp * l.pp * l.dp; ++rank) check_rank(make_mesh(rank, l.tp, l.dp, l.pp));
+  for (int rank = 0; rank < l.tp * l.pp * l.dp; ++rank)
+    check_rank(make_mesh(rank, {{"tp", l.tp}, {"dp", l.dp}, {"pp", l.pp}}));
   for (const auto& [name, times] : written)
     for (size_t i = 0; i < times.size(); ++i) ASSERT_EQ(times[i], 1) << name << " element " << i;
 }
@@ -129,7 +130,7 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
 TEST(StatePieces, have_the_types_of_their_memory) {
   Config config = small_config(1, 1, 1, 1, 1, Dtype::kBF16, true, OptimizerKind::kAdamW);
   config.optimizer.moments = Dtype::kBF16;
-  const Mesh mesh = make_mesh(0, 1, 1, 1);
+  const Mesh mesh = make_mesh(0, {});
   Arena measuring;
   allocate_store(config, mesh, measuring);
   const auto device = make_cpu_device();

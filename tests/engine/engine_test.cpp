@@ -17,7 +17,7 @@ struct InferenceEngine {
         arena(*device, rank_bytes(config, mesh, *device, EngineKind::kInference)),
         engine({.config = config, .mesh = mesh, .device = *device, .arena = arena, .kind = EngineKind::kInference}) {}
 
-  const Mesh mesh = make_mesh(0, 1, 1, 1);
+  const Mesh mesh = make_mesh(0, {});
   std::unique_ptr<Device> device;
   Arena arena;
   Engine engine;

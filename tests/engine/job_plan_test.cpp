@@ -164,7 +164,8 @@ TEST(PlanJob, transfers_by_config_and_facts) {
     EXPECT_FALSE(plan.value().lines.empty());
     // What is planned means the same to those who lay out memory, and planning it again changes nothing.
     Arena measuring;
-    const RankTensors tensors = allocate_rank(planned, make_mesh(0, row.axes.tp, row.axes.dp, row.axes.pp), measuring);
+    const RankTensors tensors = allocate_rank(
+        planned, make_mesh(0, {{"tp", row.axes.tp}, {"dp", row.axes.dp}, {"pp", row.axes.pp}}), measuring);
     EXPECT_EQ(!tensors.stage.peer_copies.flags.empty(), row.tp == Transfers::kCopies) << row.name;
     EXPECT_EQ(!tensors.store.peer_copies.flags.empty(), row.dp == Transfers::kCopies) << row.name;
     EXPECT_EQ(with_plan(planned, value_or_throw(plan_job(planned, facts))), planned) << row.name;
@@ -221,7 +222,7 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
     Config tried = with_plan(config, value_or_throw(plan_job(config, on_cpus(4, 4))));
     tried.parallel.recompute = level;
     Arena measuring;
-    allocate_rank(tried, make_mesh(2 * stage, 1, 2, 2), measuring);
+    allocate_rank(tried, make_mesh(2 * stage, {{"dp", 2}, {"pp", 2}}), measuring);
     return measuring.used();
   };
   const auto planned = [&](int64_t room_0, int64_t room_1) {
@@ -326,7 +327,7 @@ TEST(PlanJob, memory_depends_on_the_stage_alone) {
     std::vector<int64_t> bytes;
     for (int rank = 0; rank < 8; ++rank) {
       Arena measuring;
-      allocate_rank(planned, make_mesh(rank, 2, 2, 2), measuring);
+      allocate_rank(planned, make_mesh(rank, {{"tp", 2}, {"dp", 2}, {"pp", 2}}), measuring);
       bytes.push_back(measuring.used());
     }
     for (size_t rank = 0; rank < 8; ++rank) EXPECT_EQ(bytes[rank], bytes[rank / 4 * 4]) << "zero " << zero;

@@ -123,22 +123,22 @@ class Widened {
   std::vector<RankRecord> records(const std::vector<RankRecord>& narrow) const {
     std::vector<RankRecord> wide;
     for (int rank = 0; rank < layout_.world_size(); ++rank) {
-      const Mesh mesh = make_mesh(rank, layout_.tp, layout_.dp, layout_.pp);
-      const int column = mesh.dp.rank == at_ ? faulty_ : 1 - faulty_;
-      wide.push_back(narrow[static_cast<size_t>((mesh.pp.rank * 2 + column) * layout_.tp + mesh.tp.rank)]);
+      const Mesh mesh = make_mesh(rank, {{"tp", layout_.tp}, {"dp", layout_.dp}, {"pp", layout_.pp}});
+      const int column = mesh.axis("dp").rank == at_ ? faulty_ : 1 - faulty_;
+      wide.push_back(
+          narrow[static_cast<size_t>((mesh.axis("pp").rank * 2 + column) * layout_.tp + mesh.axis("tp").rank)]);
       RankRecord& r = wide.back();
       r.world_rank = rank;
       r.world_size = layout_.world_size();
-      r.dp_rank = mesh.dp.rank;
-      r.dp_size = layout_.dp;
-      r.feeds[0].reader = rank_at(r.feeds[0].reader, mesh.dp.rank);
+      r.grid = mesh.grid;
+      r.feeds[0].reader = rank_at(r.feeds[0].reader, mesh.axis("dp").rank);
       for (ChannelRecord& channel : r.channels) move(channel, mesh);
     }
     return wide;
   }
   int rank_at(int narrow_rank, int dp) const {
-    const Mesh mesh = make_mesh(narrow_rank, layout_.tp, 2, layout_.pp);
-    return (mesh.pp.rank * layout_.dp + dp) * layout_.tp + mesh.tp.rank;
+    const Mesh mesh = make_mesh(narrow_rank, {{"tp", layout_.tp}, {"dp", 2}, {"pp", layout_.pp}});
+    return (mesh.axis("pp").rank * layout_.dp + dp) * layout_.tp + mesh.axis("tp").rank;
   }
 
  private:
@@ -148,10 +148,11 @@ class Widened {
       members = {0, 1, layout_.world_size()};
       channel.index = mesh.world_rank;
     } else if (channel.name == "dp") {
-      members = {mesh.rank_at(mesh.pp.rank, 0, mesh.tp.rank), layout_.tp, layout_.dp};
-      channel.index = mesh.dp.rank;
+      members = {mesh.moved("dp", 0).world_rank, layout_.tp, layout_.dp};
+      channel.index = mesh.axis("dp").rank;
     } else {
-      const int first = rank_at(members.first, mesh.dp.rank), second = rank_at(members.rank(1), mesh.dp.rank);
+      const int first = rank_at(members.first, mesh.axis("dp").rank),
+                second = rank_at(members.rank(1), mesh.axis("dp").rank);
       members.first = first;
       members.stride = second - first;
     }
@@ -177,7 +178,8 @@ TEST(HangLocatorJob, one_of_12288_ranks_is_told) {
         random() % static_cast<uint64_t>(any_time ? all / 2 : job.places(fault.kind, fault.world_rank)));
     job.run(fault, seed);
     if (job.has_ended()) continue;  // the last checkpoint of all
-    const int column = make_mesh(fault.world_rank, narrow.tp, narrow.dp, narrow.pp).dp.rank;
+    const int column =
+        make_mesh(fault.world_rank, {{"tp", narrow.tp}, {"dp", narrow.dp}, {"pp", narrow.pp}}).axis("dp").rank;
     const int at = static_cast<int>(random() % static_cast<uint64_t>(wide.dp));
     const Widened widened(wide, column, at);
     const HangVerdict verdict = locate_hang(widened.records(job.records()), {.world_rank = 0, .seconds = 60});

@@ -24,12 +24,11 @@ class Records {
  public:
   Records(int pp, int dp, int tp) {
     for (int rank = 0; rank < pp * dp * tp; ++rank) {
-      const Mesh mesh = make_mesh(rank, tp, dp, pp);
+      const Mesh mesh = make_mesh(rank, {{"tp", tp}, {"dp", dp}, {"pp", pp}});
       RankRecord& r = all.emplace_back();
       r.world_rank = rank;
       r.world_size = mesh.world_size();
-      r.pp_rank = mesh.pp.rank, r.dp_rank = mesh.dp.rank, r.tp_rank = mesh.tp.rank;
-      r.pp_size = pp, r.dp_size = dp, r.tp_size = tp;
+      r.grid = mesh.grid;
       r.host = fmt::format("node{:02}", rank / 4);
       r.process_state = ProcessState::kRuns;
       r.phase = RunPhase::kStep;
@@ -39,8 +38,8 @@ class Records {
       r.actions_enqueued = 20;
       r.action_entered = r.action_running = 17;
       r.action = ActionRecord{.number = 17, .kind = ComputeKind::kForward, .chunk = 1, .microbatch = 3, .waits = {}};
-      add(rank, "tp", {mesh.rank_at(mesh.pp.rank, mesh.dp.rank, 0), 1, tp}, mesh.tp.rank);
-      add(rank, "dp", {mesh.rank_at(mesh.pp.rank, 0, mesh.tp.rank), tp, dp}, mesh.dp.rank);
+      add(rank, "tp", {mesh.moved("tp", 0).world_rank, 1, tp}, mesh.axis("tp").rank);
+      add(rank, "dp", {mesh.moved("dp", 0).world_rank, tp, dp}, mesh.axis("dp").rank);
       add(rank, "world", {0, 1, mesh.world_size()}, rank);
       add(rank, "job", {0, 1, mesh.world_size()}, rank, ChannelKind::kHost);
     }

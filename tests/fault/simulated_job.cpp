@@ -23,28 +23,28 @@ SimulatedJob::SimulatedJob(const SimulatedLayout& layout) : layout_(layout) {
 SimulatedJob::~SimulatedJob() = default;
 
 RankSet SimulatedJob::members_of(const Mesh& mesh, int channel) const {
-  const auto at = [&](int pp) { return mesh.rank_at((pp + mesh.pp.size) % mesh.pp.size, mesh.dp.rank, mesh.tp.rank); };
+  const Axis pp = mesh.axis("pp");
+  const auto at = [&](int stage) { return mesh.moved("pp", (stage + pp.size) % pp.size).world_rank; };
   const auto pair = [](int source, int target) { return RankSet{source, target - source, 2}; };
-  const int pp = mesh.pp.rank, size = mesh.pp.size;
   const bool is_ring = layout_.chunks > 1;
   switch (channel) {
     case kTpChannel:
-      return {mesh.rank_at(pp, mesh.dp.rank, 0), 1, mesh.tp.size};
+      return {mesh.moved("tp", 0).world_rank, 1, mesh.axis("tp").size};
     case kDpChannel:
-      return {mesh.rank_at(pp, 0, mesh.tp.rank), mesh.tp.size, mesh.dp.size};
+      return {mesh.moved("dp", 0).world_rank, mesh.axis("tp").size, mesh.axis("dp").size};
     case kWorldChannel:
     case kJobChannel:
       return {0, 1, mesh.world_size()};
     case kEmbeddingChannel:
-      return size > 1 && (mesh.pp.first() || mesh.pp.last()) ? pair(at(0), at(size - 1)) : RankSet{};
+      return pp.size > 1 && (pp.first() || pp.last()) ? pair(at(0), at(pp.size - 1)) : RankSet{};
     case kRecvForward:
-      return size > 1 && (is_ring || !mesh.pp.first()) ? pair(at(pp - 1), at(pp)) : RankSet{};
+      return size > 1 && (is_ring || !mesh.axis("pp").first()) ? pair(at(pp - 1), at(pp)) : RankSet{};
     case kSendForward:
-      return size > 1 && (is_ring || !mesh.pp.last()) ? pair(at(pp), at(pp + 1)) : RankSet{};
+      return size > 1 && (is_ring || !mesh.axis("pp").last()) ? pair(at(pp), at(pp + 1)) : RankSet{};
     case kRecvBackward:
-      return size > 1 && (is_ring || !mesh.pp.last()) ? pair(at(pp + 1), at(pp)) : RankSet{};
+      return size > 1 && (is_ring || !mesh.axis("pp").last()) ? pair(at(pp + 1), at(pp)) : RankSet{};
     default:
-      return size > 1 && (is_ring || !mesh.pp.first()) ? pair(at(pp), at(pp - 1)) : RankSet{};
+      return size > 1 && (is_ring || !mesh.axis("pp").first()) ? pair(at(pp), at(pp - 1)) : RankSet{};
   }
 }
 
@@ -54,8 +54,8 @@ void SimulatedJob::restart() {
   std::map<std::tuple<std::string, int, int, int>, int> index;
   for (int rank = 0; rank < layout_.world_size(); ++rank) {
     Rank& r = ranks_[static_cast<size_t>(rank)];
-    r.mesh = make_mesh(rank, layout_.tp, layout_.dp, layout_.pp);
-    r.program = &programs_[static_cast<size_t>(r.mesh.pp.rank)];
+    r.mesh = make_mesh(rank, {{"tp", layout_.tp}, {"dp", layout_.dp}, {"pp", layout_.pp}});
+    r.program = &programs_[static_cast<size_t>(r.mesh.axis("pp").rank)];
     r.streams.resize(kNumSimulatedStreams);
     r.channels.resize(kNumSimulatedChannels);
     for (int c = 0; c < kNumSimulatedChannels; ++c) {
@@ -360,14 +360,7 @@ std::vector<RankRecord> SimulatedJob::records() const {
 RankRecord SimulatedJob::record(int rank) const {
   const Rank& r = ranks_[static_cast<size_t>(rank)];
   const double silent = kSilentSeconds + static_cast<double>(clock_ - r.moved) * 1e-3;
-  RankRecord record{.world_rank = rank,
-                    .world_size = layout_.world_size(),
-                    .pp_rank = r.mesh.pp.rank,
-                    .pp_size = r.mesh.pp.size,
-                    .dp_rank = r.mesh.dp.rank,
-                    .dp_size = r.mesh.dp.size,
-                    .tp_rank = r.mesh.tp.rank,
-                    .tp_size = r.mesh.tp.size};
+  RankRecord record{.world_rank = rank, .world_size = layout_.world_size(), .grid = r.mesh.grid};
   record.host = fmt::format("node{:02}", rank / layout_.ranks_a_node);
   record.process = 1000 + rank;
   record.process_state = ProcessState::kRuns;

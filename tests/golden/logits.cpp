@@ -28,7 +28,7 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
   if (!resolved) return resolved.error();
   auto device = make_cpu_device();
   const OpenedCheckpoint checkpoint{folder.value(), std::move(manifest).value()};
-  auto model = LoadedModel::load(checkpoint, resolved.value(), make_mesh(0, 1, 1, 1), job, *device);
+  auto model = LoadedModel::load(checkpoint, resolved.value(), make_mesh(0, {}), job, *device);
   if (!model) return model.error();
 
   const auto file = MappedFile::open(ids_path);

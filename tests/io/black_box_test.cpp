@@ -26,9 +26,7 @@ class BlackBoxes : public testing::Test {
   static std::unique_ptr<BlackBox> make(int world_rank) {
     return std::move(BlackBox::create({.world_rank = world_rank,
                                        .world_size = 8,
-                                       .pp = {1, 2},
-                                       .dp = {0, 2},
-                                       .tp = {1, 2},
+                                       .grid = unnamed_grid(2, 2, 2),
                                        .attempt = "attempt",
                                        .job = "77",
                                        .run_dir = "/runs/mine",

@@ -16,9 +16,7 @@ namespace {
 
 RankMesh mesh_of(int pp, int dp, int tp, const std::string& attempt) {
   RankMesh mesh{.attempt = attempt,
-                .pp = pp,
-                .dp = dp,
-                .tp = tp,
+                .grid = unnamed_grid(pp, dp, tp),
                 .schedule = "1f1b",
                 .num_microbatches = 4,
                 .chunks = 1,

@@ -13,7 +13,7 @@ namespace {
 RankRecord full_record() {
   RankRecord r;
   r.world_rank = 13, r.world_size = 32;
-  r.pp_rank = 1, r.pp_size = 2, r.dp_rank = 3, r.dp_size = 4, r.tp_rank = 2, r.tp_size = 8;
+  r.grid = unnamed_grid(4, 2, 4);
   r.host = "node07", r.attempt = "20260131T235959-3f2a9c01", r.job = "4711", r.gpu = "0000:18:00.0";
   r.run_dir = "/runs/a \"b\"";
   r.process = 4242, r.process_namespace = 4026531836, r.process_start = 99887766;

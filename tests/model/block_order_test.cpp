@@ -65,7 +65,7 @@ Config by_collectives(Config config, int tp) {
 // The first layer of a model on tp rank 0, whose peers do nothing.
 class Layer {
  public:
-  Layer(const Config& unresolved, int tp) : config_(by_collectives(unresolved, tp)), mesh_(make_mesh(0, tp, 1, 1)) {
+  Layer(const Config& unresolved, int tp) : config_(by_collectives(unresolved, tp)), mesh_(make_mesh(0, {{"tp", tp}})) {
     Arena measuring;
     allocate(measuring);
     arena_ = std::make_unique<Arena>(*device_, measuring.used());
@@ -121,8 +121,8 @@ class Layer {
     input_ = arena.take("stage input", d.dtype, {d.Rl, d.C});
     parameters_.clear();
     gradients_.clear();
-    for (const ParamSpec& spec : chunk_parameters(config_, mesh_.pp, 0)) {
-      const int64_t count = spec.local_numel(mesh_.tp.size);
+    for (const ParamSpec& spec : chunk_parameters(config_, mesh_.axis("pp"), 0)) {
+      const int64_t count = spec.local_numel(mesh_.axis("tp").size);
       parameters_.push_back({.spec = spec,
                              .weight = arena.take("parameters", d.dtype, {count}),
                              .index = static_cast<int>(parameters_.size())});
@@ -146,7 +146,7 @@ class Layer {
   std::vector<Parameter> parameters_;
   std::vector<Tensor> gradients_;
   Calls calls_;
-  NotingGroup group_{mesh_.tp, calls_};
+  NotingGroup group_{mesh_.axis("tp"), calls_};
   std::unique_ptr<AxisTransfers> tp_;
   NotingHooks hooks_{gradients_, calls_};
   OverlapSplits splits_;

@@ -38,7 +38,7 @@ TEST(Fp8Layers, the_first_and_the_last_stay_as_they_are) {
 TEST(Fp8Tensors, weights_in_both_orientations_and_inputs_as_bytes) {
   const Config config = config_of(1, 0);
   for (const int stage : {0, 1}) {
-    const Mesh mesh = make_mesh(stage, 1, 1, 2);
+    const Mesh mesh = make_mesh(stage, {{"pp", 2}});
     Arena arena;
     const StageTensors tensors = allocate_stage(config, mesh, {1}, 8, arena);
     int64_t bytes = 0;
@@ -64,7 +64,7 @@ TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
   Config config = config_of(1, 0);
   config.parallel.recompute = Recompute::kFull;
   Arena arena;
-  const StageTensors tensors = allocate_stage(config, make_mesh(0, 1, 1, 2), {1}, 8, arena);
+  const StageTensors tensors = allocate_stage(config, make_mesh(0, {{"pp", 2}}), {1}, 8, arena);
   const LayerTensors compute = recomputed_tensors(tensors.work, GemmFormat::kCompute);
   const LayerTensors fp8 = recomputed_tensors(tensors.work, GemmFormat::kFp8);
   EXPECT_EQ(compute.normed1.dtype, Dtype::kF32);

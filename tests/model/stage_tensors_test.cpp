@@ -39,7 +39,7 @@ TEST(AttentionOrder, rope_changes_it_where_a_rank_has_several_groups) {
 TEST(StageTensors, what_rope_reads_has_memory_of_its_own_where_the_order_changes) {
   const auto allocate = [](int kv_heads, Arena& arena) {
     const Config config = config_of(8, kv_heads, Position::kRope);
-    return allocate_stage(config, make_mesh(0, 1, 1, 1), {1}, 1, arena).work;
+    return allocate_stage(config, make_mesh(0, {}), {1}, 1, arena).work;
   };
   Arena grouped, by_kind;
   EXPECT_TRUE(allocate(8, grouped).rope_input.empty());

@@ -93,7 +93,7 @@ TEST(Step, feeds_the_same_tokens_on_every_layout) {
     config.parallel.tp = tp;
     config.parallel.pp = pp;
     config = value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, 2)), 2));
-    const Mesh mesh = make_mesh(job.world_rank(), tp, config.parallel.dp, pp);
+    const Mesh mesh = make_mesh(job.world_rank(), {{"tp", tp}, {"dp", config.parallel.dp}, {"pp", pp}});
     losses.push_back(bench_step(config, mesh, job, *device, {.steps = 1, .warmup = 0, .profiled = 0}).last_loss);
   }
   EXPECT_NEAR(losses[1], losses[0], 1e-5 * losses[0]);
@@ -106,7 +106,7 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   config.parallel.overlap_dp = config.parallel.overlap_pp = overlap;
   const Config planned =
       value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, job.world_size())), job.world_size()));
-  const Mesh mesh = make_mesh(job.world_rank(), 1, planned.parallel.dp, planned.parallel.pp);
+  const Mesh mesh = make_mesh(job.world_rank(), {{"dp", planned.parallel.dp}, {"pp", planned.parallel.pp}});
   OnTransfer delay([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
   return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
 }

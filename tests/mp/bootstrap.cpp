@@ -71,12 +71,9 @@ namespace {
 TEST(Bootstrap, messages_grow_no_faster_than_ranks) {
   Job& job = *test_job();
   const int n = job.world_size(), tp = n % 4 == 0 ? 4 : 1, pp = n / tp % 4 == 0 ? 4 : 1, dp = n / tp / pp;
-  const Mesh mesh = make_mesh(job.world_rank(), tp, dp, pp);
-  std::vector<std::vector<int>> groups(4);
-  for (int i = 0; i < tp; ++i) groups[0].push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
-  for (int i = 0; i < dp; ++i) groups[1].push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
-  for (int i = 0; i < pp; ++i) groups[2].push_back(mesh.rank_at(i, mesh.dp.rank, mesh.tp.rank));
-  for (int i = 0; i < n; ++i) groups[3].push_back(i);
+  const Mesh mesh = make_mesh(job.world_rank(), {{"tp", tp}, {"dp", dp}, {"pp", pp}});
+  const std::vector<std::vector<int>> groups{mesh.group({"tp"}), mesh.group({"dp"}), mesh.group({"pp"}),
+                                             mesh.group({"tp", "dp", "pp"})};
   g_sends = g_collectives = 0;
   int64_t expected = 0;  // over all ranks: a message for every member but the first of each group
   for (size_t axis = 0; axis < groups.size(); ++axis) {

@@ -13,6 +13,7 @@
 #include "kernels/core/arena.h"
 #include "lib/checkpoint/checkpointer.h"
 #include "lib/checkpoint/load.h"
+#include "lib/config/axis_fields.h"
 #include "tests/io/checkpoint_files.h"
 #include "tests/mp/mp_test.h"
 
@@ -55,7 +56,7 @@ struct Rank {
       : dir(job.broadcast((std::filesystem::temp_directory_path() / ("checkpoint_test_" + new_attempt())).string())),
         attempt(job.broadcast(new_attempt())),
         config(small_config(job, dir)),
-        mesh(make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp)),
+        mesh(mesh_of(config, job.world_rank())),
         device(open_test_device()),
         compute(device->make_stream("compute")) {
     Arena measuring;

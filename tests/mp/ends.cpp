@@ -24,6 +24,7 @@
 #include "kernels/cpu/device.h"
 #include "lib/checkpoint/checkpointer.h"
 #include "lib/comm/job.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/fault/events.h"
 #include "lib/train/trainer.h"
@@ -124,7 +125,7 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   const auto device = open_test_device();
   g_over_nccl = device->kind() == DeviceKind::kCuda;
   const Config config = config_of(trouble, folder, device->kind(), job);
-  const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  const Mesh mesh = mesh_of(config, job.world_rank());
   const MeetsOthers meets{job};
   if (trouble.is("avalanche"))
     job.set_failure_hook(

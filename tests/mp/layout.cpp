@@ -252,7 +252,8 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
   std::vector<Share> mine;
   uint64_t codes = 0;
   if (alone || job.world_rank() < layout.ranks()) {
-    const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
+    const Mesh mesh =
+        make_mesh(alone ? 0 : job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
     auto device =
         layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
@@ -280,7 +281,8 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
     for (int64_t step = 0; step < layout.steps; ++step) {
       if (layout.bad_steps != BadSteps::kNone && (step == 0 || step == 3)) {
         if (layout.bad_steps == BadSteps::kNotFinite)
-          bad_step(trainer, step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1));
+          bad_step(trainer, step, tokens_of(config, step, mesh.axis("dp").rank, 0),
+                   tokens_of(config, step, mesh.axis("dp").rank, 1));
         continue;
       }
       const auto by_group = [&] {
@@ -289,8 +291,8 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       };
       const CommCounts before = trainer.runtime().tp().counts();
       const int64_t by_group_before = by_group(), dp_before = trainer.runtime().dp().counts().bytes;
-      history.steps.push_back(trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0, layout.first_sample),
-                                           tokens_of(config, step, mesh.dp.rank, 1, layout.first_sample)));
+      history.steps.push_back(trainer.step(step, tokens_of(config, step, mesh.axis("dp").rank, 0, layout.first_sample),
+                                           tokens_of(config, step, mesh.axis("dp").rank, 1, layout.first_sample)));
       history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
@@ -303,19 +305,19 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       for (const Parameter& parameter : chunk) {
         const std::vector<float> values = read_parameter(trainer, parameter);
         if (alone) {
-          place(parameter.spec, mesh.tp, values, history.parameters[parameter.spec.name]);
-        } else if (mesh.dp.first()) {
-          mine.push_back({parameter.spec.name, mesh.tp.rank, values});
+          place(parameter.spec, mesh.axis("tp"), values, history.parameters[parameter.spec.name]);
+        } else if (mesh.axis("dp").first()) {
+          mine.push_back({parameter.spec.name, mesh.axis("tp").rank, values});
         }
       }
   }
   if (alone) return history;
   const std::vector<uint64_t> all_codes = job.all_gather(codes);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const Mesh mesh = make_mesh(rank, layout.tp, layout.dp, layout.pp);
-    const int first = mesh.dp.first() ? rank : rank - mesh.dp.rank * layout.tp;
+    const Mesh mesh = make_mesh(rank, {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
+    const int first = mesh.axis("dp").first() ? rank : rank - mesh.axis("dp").rank * layout.tp;
     EXPECT_EQ(all_codes[static_cast<size_t>(rank)], all_codes[static_cast<size_t>(first)])
-        << "codes of dp rank " << mesh.dp.rank;
+        << "codes of dp rank " << mesh.axis("dp").rank;
   }
 
   std::map<std::string, ParamSpec> specs;

@@ -46,8 +46,8 @@ std::vector<int> node_of(int rank, int size) {
 int64_t needed(const Layout& layout, const std::vector<int>& node, int64_t token_bytes) {
   std::set<int> dp_ranks;
   for (const int rank : node) {
-    const Mesh mesh = make_mesh(rank, layout.tp, layout.dp, layout.pp);
-    if (mesh.pp.first() || mesh.pp.last()) dp_ranks.insert(mesh.dp.rank);
+    const Mesh mesh = make_mesh(rank, {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
+    if (mesh.axis("pp").first() || mesh.axis("pp").last()) dp_ranks.insert(mesh.axis("dp").rank);
   }
   return static_cast<int64_t>(dp_ranks.size()) * kGlobalBatch / layout.dp * (kSeqLen + 1) * token_bytes;
 }
@@ -102,7 +102,7 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
   for (const Layout& layout : kLayouts)
     for (const int node_size : {8, 4, 2})
       for (const bool shared : {true, false}) {
-        const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+        const Mesh mesh = make_mesh(job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
         const std::vector<int> node = node_of(job.world_rank(), node_size);
         constexpr int64_t kFirst = 7, kSteps = 12;
         NodeLoader loader({.config = config_of(layout, shared),
@@ -115,14 +115,16 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
                            .steps = kSteps});
         for (int64_t step = kFirst; step < kFirst + kSteps; ++step) {
           const StepTokens tokens = loader.next();
-          const Batch expected = make_batch(
-              data, Split::kTrain, step,
-              {.global_batch = kGlobalBatch, .micro_batch = 2, .dp_rank = mesh.dp.rank, .dp_size = mesh.dp.size});
-          EXPECT_EQ(copy_of(tokens.inputs), mesh.pp.first() ? expected.inputs : std::vector<int32_t>{});
-          EXPECT_EQ(copy_of(tokens.targets), mesh.pp.last() ? expected.targets : std::vector<int32_t>{});
+          const Batch expected = make_batch(data, Split::kTrain, step,
+                                            {.global_batch = kGlobalBatch,
+                                             .micro_batch = 2,
+                                             .dp_rank = mesh.axis("dp").rank,
+                                             .dp_size = mesh.axis("dp").size});
+          EXPECT_EQ(copy_of(tokens.inputs), mesh.axis("pp").first() ? expected.inputs : std::vector<int32_t>{});
+          EXPECT_EQ(copy_of(tokens.targets), mesh.axis("pp").last() ? expected.targets : std::vector<int32_t>{});
           if (shared && step == kFirst + 3) job.barrier();  // all have read ahead, or wait for room
         }
-        const bool takes = mesh.pp.first() || mesh.pp.last();
+        const bool takes = mesh.axis("pp").first() || mesh.axis("pp").last();
         const std::vector<int64_t> read = job.all_gather(loader.bytes_read());
         int64_t of_node = 0;
         for (const int rank : node) of_node += read[static_cast<size_t>(rank)];
@@ -142,7 +144,7 @@ TEST(NodeLoader, validation_batches_come_round_and_each_node_reads_them_once) {
   ASSERT_GE(data.num_samples(Split::kValidation), kPeriod * kGlobalBatch);
   for (const Layout& layout : kLayouts)
     for (const int node_size : {8, 2}) {
-      const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+      const Mesh mesh = make_mesh(job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
       const std::vector<int> node = node_of(job.world_rank(), node_size);
       const Config config = config_of(layout, true);
       const bool reads = reads_tokens(config, mesh, node);
@@ -157,11 +159,13 @@ TEST(NodeLoader, validation_batches_come_round_and_each_node_reads_them_once) {
                          .period = kPeriod});
       for (int64_t step = 0; step < kSteps; ++step) {
         const StepTokens tokens = loader.next();
-        const Batch expected = make_batch(
-            data, Split::kValidation, step % kPeriod,
-            {.global_batch = kGlobalBatch, .micro_batch = 2, .dp_rank = mesh.dp.rank, .dp_size = mesh.dp.size});
-        EXPECT_EQ(copy_of(tokens.inputs), mesh.pp.first() ? expected.inputs : std::vector<int32_t>{});
-        EXPECT_EQ(copy_of(tokens.targets), mesh.pp.last() ? expected.targets : std::vector<int32_t>{});
+        const Batch expected = make_batch(data, Split::kValidation, step % kPeriod,
+                                          {.global_batch = kGlobalBatch,
+                                           .micro_batch = 2,
+                                           .dp_rank = mesh.axis("dp").rank,
+                                           .dp_size = mesh.axis("dp").size});
+        EXPECT_EQ(copy_of(tokens.inputs), mesh.axis("pp").first() ? expected.inputs : std::vector<int32_t>{});
+        EXPECT_EQ(copy_of(tokens.targets), mesh.axis("pp").last() ? expected.targets : std::vector<int32_t>{});
       }
       EXPECT_EQ(loader.bytes_read(), reads ? kSteps * needed(layout, node, 2) : 0);
     }
@@ -186,9 +190,9 @@ TEST(Inputs, token_files_are_opened_where_they_are_read_and_nowhere_else) {
   job.barrier();
   for (const Layout& layout : kLayouts)
     for (const bool shared : {true, false}) {
-      const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+      const Mesh mesh = make_mesh(job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
       // All ranks are of one node. By definition, not by the loader's lists.
-      const bool reads = shared ? job.world_rank() == 0 : mesh.pp.first() || mesh.pp.last();
+      const bool reads = shared ? job.world_rank() == 0 : mesh.axis("pp").first() || mesh.axis("pp").last();
       Config config = config_of(layout, shared);
       config.model.vocab = 5000;
       config.data.sources = {{reads ? folder / "a" : folder / "missing", 1.0}};
@@ -213,7 +217,7 @@ TEST(Inputs, a_copy_that_differs_is_an_error_on_all_ranks_that_names_node_and_fi
   config.data.global_batch = 2 * job.world_size();
   config.model.vocab = 300;
   config.data.sources = {{mine, 1.0}};
-  const Mesh mesh = make_mesh(job.world_rank(), 1, job.world_size(), 1);
+  const Mesh mesh = make_mesh(job.world_rank(), {{"dp", job.world_size()}});
   Inputs inputs;
   const auto opened = open_inputs(config, mesh, job, inputs);
   ASSERT_FALSE(opened);
@@ -240,7 +244,7 @@ TEST(NodeLoader, a_failure_of_the_reading_rank_reaches_all_ranks_of_its_node) {
   job.barrier();
   const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
   const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};
-  const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+  const Mesh mesh = make_mesh(job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
   NodeLoader loader({.config = config_of(layout, true),
                      .mesh = mesh,
                      .job = &job,
@@ -263,7 +267,7 @@ TEST(NodeLoader, ranks_may_stop_at_any_step) {
   const CommonFolder folder;
   const Dataset data = counting_dataset(folder);
   const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};
-  const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+  const Mesh mesh = make_mesh(job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
   for (int stop = 0; stop < 6; ++stop) {
     NodeLoader loader({.config = config_of(layout, true),
                        .mesh = mesh,
@@ -282,7 +286,7 @@ TEST(NodeLoader, one_rank_needs_no_job) {
   const CommonFolder folder;
   const Dataset data = counting_dataset(folder);
   NodeLoader loader({.config = config_of({1, 1, 1}, true),
-                     .mesh = make_mesh(0, 1, 1, 1),
+                     .mesh = make_mesh(0, {}),
                      .node_ranks = {0},
                      .device = *device,
                      .dataset = &data,

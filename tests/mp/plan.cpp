@@ -45,7 +45,7 @@ Result<JobPlan> plan_with(const Config& config, Device& device) {
   Job& job = *test_job();
   const ParallelConfig& p = config.parallel;
   JobFacts facts = gather_host_facts(config.run.device, job);
-  add_device_facts(config, make_mesh(job.world_rank(), p.tp, p.dp, p.pp), job, device, facts);
+  add_device_facts(config, make_mesh(job.world_rank(), {{"tp", p.tp}, {"dp", p.dp}, {"pp", p.pp}}), job, device, facts);
   return plan_job(config, facts);
 }
 

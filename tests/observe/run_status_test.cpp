@@ -45,8 +45,7 @@ class RunStatusTest : public testing::Test {
                                      const std::string& run_dir = "") const {
     return value_or_throw(BlackBox::create({.world_rank = world_rank,
                                             .world_size = world_size,
-                                            .pp = {world_rank / 2, world_size / 2},
-                                            .tp = {world_rank % 2, 2},
+                                            .grid = unnamed_grid(world_size / 2, 1, 2),
                                             .attempt = attempt,
                                             .job = "4711",
                                             .run_dir = run_dir.empty() ? run_dir_ : run_dir,

@@ -110,7 +110,7 @@ TEST(Stragglers, where_a_stage_is_one_rank_it_is_compared_with_stages_of_equal_w
 TEST(Stragglers, tp_ranks_may_have_unequal_work) {
   const RankMesh mesh = synthetic_mesh(2, 4, 2);
   EXPECT_EQ(roles_of(mesh)[1], (std::vector<int>{1, 3, 5, 7}));
-  const auto uneven = [&](int rank, int64_t) { return mesh.tp_of(rank) == 0 ? 1.2 : 1.0; };
+  const auto uneven = [&](int rank, int64_t) { return mesh.grid.rank_on("tp", rank) == 0 ? 1.2 : 1.0; };
   EXPECT_TRUE(watch(mesh, 50, 0.01, 5, uneven).news.empty());
   const Watched watched =
       watch(mesh, 3, 0.01, 5, [&](int rank, int64_t w) { return rank == 9 ? 1.1 : uneven(rank, w); });

@@ -31,9 +31,7 @@ class Draws {
 
 inline RankMesh synthetic_mesh(int pp, int dp, int tp) {
   RankMesh mesh{.attempt = "synthetic",
-                .pp = pp,
-                .dp = dp,
-                .tp = tp,
+                .grid = unnamed_grid(pp, dp, tp),
                 .schedule = "1f1b",
                 .num_microbatches = 8,
                 .chunks = 1,
@@ -59,7 +57,7 @@ inline RankWindow synthetic_window(const RankMesh& mesh, int64_t number, double 
   double slowest = 0;
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const double factor = disturbance ? disturbance(rank, number) : 1;
-    const double own = (mesh.stage_of(rank) + 1 == mesh.pp && mesh.pp > 1 ? 1.3 : 1.0) * factor * 0.3;
+    const double own = (mesh.stage_of(rank) + 1 == mesh.stages() && mesh.stages() > 1 ? 1.3 : 1.0) * factor * 0.3;
     std::vector<double> computed;
     double sum = 0;
     for (int step = 0; step < steps; ++step) {

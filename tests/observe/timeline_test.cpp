@@ -62,9 +62,7 @@ class SimulatedPieces {
     const int p = rank / (dp_ * tp_), d = rank / tp_ % dp_, t = rank % tp_;
     TimelinePiece piece{.world_rank = rank,
                         .world_size = pp_ * dp_ * tp_,
-                        .pp_rank = p,
-                        .dp_rank = d,
-                        .tp_rank = t,
+                        .place = {{"pp", p, pp_}, {"dp", d, dp_}, {"tp", t, tp_}},
                         .host = fmt::format("node{}", rank / 8),
                         .attempt = "a",
                         .steps = {1, steps_}};

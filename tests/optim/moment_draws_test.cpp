@@ -84,10 +84,10 @@ TEST(MomentDraws, are_those_of_the_global_element_on_any_layout) {
     const Config config = config_of(32, tp, pp, dp, chunks, zero);
     std::map<std::string, std::set<int64_t>> covered;
     for (int rank = 0; rank < tp * pp * dp; ++rank) {
-      const Mesh mesh = make_mesh(rank, tp, dp, pp);
+      const Mesh mesh = make_mesh(rank, {{"tp", tp}, {"dp", dp}, {"pp", pp}});
       for_quads(config, mesh, [&](const ParamSpec& spec, int64_t element, const TensorDraws& draws, int64_t quad) {
         ASSERT_EQ(draws.key(), derive_key(5, "optimizer/" + spec.name));
-        ASSERT_EQ(4 * quad, global_element(spec, mesh.tp, element)) << spec.name << ", element " << element;
+        ASSERT_EQ(4 * quad, global_element(spec, mesh.axis("tp"), element)) << spec.name << ", element " << element;
         covered[spec.name].insert(quad);
       });
     }
@@ -108,7 +108,7 @@ TEST(MomentDraws, shares_of_odd_widths_draw_their_own) {
   const Config config = config_of(24, 4, 1, 1, 1, 1);
   std::map<std::string, std::set<uint64_t>> keys;
   for (int rank = 0; rank < 4; ++rank)
-    for_quads(config, make_mesh(rank, 4, 1, 1),
+    for_quads(config, make_mesh(rank, {{"tp", 4}}),
               [&](const ParamSpec& spec, int64_t element, const TensorDraws& draws, int64_t quad) {
                 keys[spec.name].insert(draws.key());
                 if (is_odd(spec)) {

@@ -16,7 +16,9 @@ std::vector<ParamSpec> some_specs() {
   const int64_t sizes[] = {1000, 7, 128, 129, 50000, 64, 1, 3000, 256};
   for (size_t i = 0; i < std::size(sizes); ++i) {
     ParamSpec spec{.name = "p" + std::to_string(i), .shape = {sizes[i] * 4}, .split_dim = i % 3 == 1 ? -1 : 0};
-    spec.scope = i == 0 ? GradScope::kTied : i % 3 == 1 ? GradScope::kReplicated : GradScope::kSplit;
+    if (spec.split_dim >= 0) spec.sharded = {"tp"};
+    if (i == 0) spec.reduced = {"dp", "pp"};
+    if (i % 3 == 1) spec.reduced = {"tp", "dp"};
     specs.push_back(spec);
   }
   return specs;
@@ -27,7 +29,8 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
   for (const int tp : {1, 2, 4})
     for (int dp = 1; dp <= 8; ++dp)
       for (const int64_t bucket_elements : {1, 1024, 20000, 40000000}) {
-        const FlatLayout layout = make_flat_layout(specs, tp, dp, bucket_elements);
+        const Mesh mesh = make_mesh(0, {{"tp", tp}, {"dp", dp}, {"pp", 2}});
+        const FlatLayout layout = make_flat_layout(specs, mesh, bucket_elements);
         std::vector<int> seen(specs.size());
         int64_t end = 0;
         for (size_t b = 0; b < layout.buckets.size(); ++b) {
@@ -42,19 +45,18 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
             EXPECT_EQ(layout.bucket_of[p], static_cast<int>(b));
             EXPECT_EQ(layout.offset[p], at) << "tensors do not follow each other";
             EXPECT_EQ(layout.offset[p] % kBlock, 0);
-            at += round_up(specs[p].local_numel(tp), kBlock);
+            at += round_up(specs[p].local_numel(mesh), kBlock);
             if (i > 0) {
               EXPECT_LT(bucket.parameters[i], bucket.parameters[i - 1]) << "not in reverse order of use";
             }
-            const bool merged = tp == 1 && specs[p].scope == GradScope::kReplicated;
-            EXPECT_EQ(bucket.scope, merged ? GradScope::kSplit : specs[p].scope);
+            EXPECT_EQ(bucket.reduced, mesh.divided(specs[p].reduced)) << specs[p].name;
           }
           EXPECT_LE(at, end);
         }
         EXPECT_EQ(layout.size, end);
         for (const int count : seen) EXPECT_EQ(count, 1);
 
-        const std::vector<int> owners = block_owners(layout, specs, tp);
+        const std::vector<int> owners = block_owners(layout, specs, mesh);
         ASSERT_EQ(static_cast<int64_t>(owners.size()), layout.size / kBlock);
         std::vector<int64_t> blocks(specs.size());
         for (size_t b = 0; b < owners.size(); ++b) {
@@ -62,9 +64,9 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
           const auto p = static_cast<size_t>(owners[b]);
           ++blocks[p];
           const int64_t element = static_cast<int64_t>(b) * kBlock - layout.offset[p];
-          EXPECT_TRUE(element >= 0 && element < specs[p].local_numel(tp));
+          EXPECT_TRUE(element >= 0 && element < specs[p].local_numel(mesh));
         }
-        for (size_t p = 0; p < specs.size(); ++p) EXPECT_EQ(blocks[p], ceil_div(specs[p].local_numel(tp), kBlock));
+        for (size_t p = 0; p < specs.size(); ++p) EXPECT_EQ(blocks[p], ceil_div(specs[p].local_numel(mesh), kBlock));
       }
 }
 
@@ -76,12 +78,12 @@ TEST(FlatLayout, fp8_codes_have_buckets_of_their_own) {
   config.precision.compute = Dtype::kBF16;
   config = value_or_throw(resolve_config(config, 1));
   const std::vector<ParamSpec> plain = chunk_parameters(config, {0, 1}, 0);
-  EXPECT_EQ(make_flat_layout(plain, 1, 2, 1 << 20).codes, 0);
+  EXPECT_EQ(make_flat_layout(plain, make_mesh(0, {{"dp", 2}}), 1 << 20).codes, 0);
   config.precision.gemm = GemmFormat::kFp8;
   config.precision.fp8_first_layers = config.precision.fp8_last_layers = 1;
   const std::vector<ParamSpec> specs = chunk_parameters(config, {0, 1}, 0);
   for (const int64_t bucket_elements : {1000, 30000, 1 << 20}) {
-    const FlatLayout layout = make_flat_layout(specs, 1, 2, bucket_elements);
+    const FlatLayout layout = make_flat_layout(specs, make_mesh(0, {{"dp", 2}}), bucket_elements);
     int64_t codes = 0;
     for (size_t i = 0; i < specs.size(); ++i) {
       const std::string& name = specs[i].name;

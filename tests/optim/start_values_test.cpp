@@ -34,7 +34,7 @@ Config config_of(Dtype precision, int zero, Activation activation) {
 
 void expect_start_values(const Config& config, const Mesh& mesh) {
   SCOPED_TRACE(fmt::format("{} zero {} {} of dp {} tp {}", enum_name(config.precision.compute), config.parallel.zero,
-                           mesh.place(), mesh.dp.size, mesh.tp.size));
+                           mesh.place(), mesh.axis("dp").size, mesh.axis("tp").size));
   const auto device = make_cpu_device();
   const auto compute = device->make_stream("compute");
   Arena measuring;
@@ -42,12 +42,12 @@ void expect_start_values(const Config& config, const Mesh& mesh) {
   Arena arena(*device, measuring.used());
   std::memset(arena.memory(), 0xFF, static_cast<size_t>(measuring.used()));  // NaN
   const ParameterMemory memory(config, mesh, allocate_store(config, mesh, arena), *compute);
-  write_start_values(memory, mesh.tp, config.run.seed, *compute);
+  write_start_values(memory, mesh, config.run.seed, *compute);
 
   const ChunkStoreTensors& chunk = memory.tensors().chunks.front();
   std::vector<float> expected(static_cast<size_t>(chunk.layout.size), 0.0f);  // 0 between the tensors
   for (const Parameter& parameter : memory.parameters().front()) {
-    const std::vector<float> values = initial_values(parameter.spec, mesh.tp, config.run.seed);
+    const std::vector<float> values = initial_values(parameter.spec, mesh.axis("tp"), config.run.seed);
     std::copy(values.begin(), values.end(),
               expected.begin() + chunk.layout.offset[static_cast<size_t>(parameter.index)]);
   }
@@ -58,7 +58,7 @@ void expect_start_values(const Config& config, const Mesh& mesh) {
   }
   for (const BucketSlice& slice : memory.slices()) {
     const Bucket& bucket = *memory.buckets()[static_cast<size_t>(slice.bucket)].bucket;
-    const int64_t first = bucket.first + (config.parallel.zero >= 1 ? mesh.dp.rank * slice.master.numel() : 0);
+    const int64_t first = bucket.first + (config.parallel.zero >= 1 ? mesh.axis("dp").rank * slice.master.numel() : 0);
     for (int64_t i = 0; i < slice.master.numel(); ++i)
       ASSERT_EQ(value_of(slice.master, i), expected[static_cast<size_t>(first + i)]) << first + i;
   }
@@ -70,7 +70,7 @@ TEST(StartValues, are_the_initial_values_on_every_rank) {
       for (const int zero : {0, 1, 2})
         for (const auto& [tp, dp] : {std::pair{1, 1}, {1, 3}, {2, 2}, {4, 1}})
           for (int rank = 0; rank < tp * dp; ++rank)
-            expect_start_values(config_of(precision, zero, activation), make_mesh(rank, tp, dp, 1));
+            expect_start_values(config_of(precision, zero, activation), make_mesh(rank, {{"tp", tp}, {"dp", dp}}));
 }
 
 }  // namespace

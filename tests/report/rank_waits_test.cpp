@@ -16,7 +16,7 @@ TEST(RankWaits, of_a_dump_lead_from_every_rank_to_the_one_that_stopped) {
   const auto records = records_of_stopped_job();
   const RankWaits waits = waits_of_dump(records);
   EXPECT_EQ(waits.source, RankWaits::Source::kDump);
-  EXPECT_EQ(waits.pp * 100 + waits.dp * 10 + waits.tp, 222);
+  EXPECT_EQ(waits.pp * 100 + waits.groups * 10 + waits.tp, 222);
   EXPECT_EQ(waits.num_waits, static_cast<int64_t>(waits.waits.size()));
   std::vector<bool> leads(8);
   leads[kStoppedRank] = true;
@@ -33,7 +33,7 @@ TEST(RankWaits, of_a_dump_lead_from_every_rank_to_the_one_that_stopped) {
 
 TEST(RankWaits, of_records_that_do_not_know_their_mesh_there_are_none) {
   auto records = records_of_stopped_job();
-  for (RankRecord& record : records) record.dp_size = 7;
+  for (RankRecord& record : records) record.grid = unnamed_grid(2, 7, 2);
   EXPECT_TRUE(waits_of_dump(records).waits.empty());
   EXPECT_TRUE(waits_of_dump({}).waits.empty());
 }
@@ -64,8 +64,12 @@ std::vector<TimelinePiece> two_pieces() {
   constexpr int64_t kMs = 1'000'000;
   std::vector<TimelinePiece> pieces;
   for (int rank = 0; rank < 2; ++rank) {
-    TimelinePiece piece{
-        .world_rank = rank, .world_size = 2, .dp_rank = rank, .host = "a", .attempt = "a", .steps = {1, 2}};
+    TimelinePiece piece{.world_rank = rank,
+                        .world_size = 2,
+                        .place = {{"pp"}, {"dp", rank}, {"tp"}},
+                        .host = "a",
+                        .attempt = "a",
+                        .steps = {1, 2}};
     piece.streams = {"compute", "dp"};
     piece.names = {"dp"};
     piece.channels = {{"dp", ChannelKind::kCollectives, {0, 1, 2}, rank}};
@@ -92,7 +96,7 @@ TEST(RankWaits, of_recorded_steps_are_means_of_a_step) {
   const RankWaits waits = waits_of_steps(two_pieces(), {1, 2});
   EXPECT_EQ(waits.source, RankWaits::Source::kSteps);
   EXPECT_EQ(waits.title, "steps 1 to 2");
-  EXPECT_EQ(waits.dp, 2);
+  EXPECT_EQ(waits.groups, 2);
   ASSERT_EQ(waits.waits.size(), 1u);
   EXPECT_EQ(waits.waits[0].waiter, 0);
   EXPECT_EQ(waits.waits[0].awaited, 1);

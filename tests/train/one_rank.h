@@ -40,11 +40,11 @@ class OneRank {
   explicit OneRank(const Config& unresolved)
       : config(value_or_throw(resolve_config(unresolved, 1))), device(make_cpu_device()) {
     Arena measuring;
-    allocate_rank(config, make_mesh(0, 1, 1, 1), measuring);
+    allocate_rank(config, make_mesh(0, {}), measuring);
     predicted = measuring.bytes_by_name();
     arena = std::make_unique<Arena>(*device, measuring.used());
     trainer = std::make_unique<Trainer>(
-        TrainerContext{.config = config, .mesh = make_mesh(0, 1, 1, 1), .device = *device, .arena = *arena});
+        TrainerContext{.config = config, .mesh = make_mesh(0, {}), .device = *device, .arena = *arena});
     trainer->make_start_values();
   }
 

@@ -22,7 +22,7 @@ TEST(KernelWorkspace, is_predicted_without_a_gpu) {
   config.model.ffn_hidden = 1024;
   config.model.seq_len = 512;
   config = value_or_throw(resolve_config(config, 1));
-  const Mesh mesh = make_mesh(0, 1, 1, 1);
+  const Mesh mesh = make_mesh(0, {});
   Arena measuring;
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
   const WorkspaceDims dims{.dtype = Dtype::kBF16,
@@ -52,7 +52,7 @@ TEST(KernelWorkspace, the_cpu_has_none) {
   const auto device = make_cpu_device();
   Arena without, with(*device);
   for (Arena* arena : {&without, &with}) {
-    EXPECT_TRUE(allocate_rank(config, make_mesh(0, 1, 1, 1), *arena).kernel_workspace.empty());
+    EXPECT_TRUE(allocate_rank(config, make_mesh(0, {}), *arena).kernel_workspace.empty());
     EXPECT_EQ(workspace_of(*arena), 0);
   }
 }

@@ -138,7 +138,7 @@ class Writer {
   }
 
   void ranks() {
-    RankMesh mesh{.attempt = "20251122T000000-synthetic", .pp = run_.pp, .dp = run_.dp, .tp = run_.tp};
+    RankMesh mesh{.attempt = "20251122T000000-synthetic", .grid = unnamed_grid(run_.pp, run_.dp, run_.tp)};
     mesh.schedule = "interleaved";
     mesh.num_microbatches = 16;
     mesh.chunks = 6;
@@ -159,7 +159,7 @@ class Writer {
   }
 
   RankTimes times_of(const RankMesh& mesh, int rank, bool late) {
-    const double head = mesh.stage_of(rank) == mesh.pp - 1 ? 1.05 : 1;
+    const double head = mesh.stage_of(rank) == mesh.stages() - 1 ? 1.05 : 1;
     const double slow = rank == run_.slow_rank && late ? 1.2 : 1;
     RankTimes times;
     const auto set = [&](RankQuantity quantity, double seconds) {

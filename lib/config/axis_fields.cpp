@@ -1,0 +1,28 @@
+#include "lib/config/axis_fields.h"
+
+#include <algorithm>
+
+namespace tri {
+
+Mesh mesh_of(const Config& config, int world_rank) {
+  std::vector<AxisSize> sizes;
+  for (const AxisField& field : kAxisFields) sizes.push_back({field.axis, config.parallel.*field.size});
+  return make_mesh(world_rank, sizes);
+}
+
+int64_t ranks_along(AxisSet axes, const ParallelConfig& parallel) {
+  int64_t ranks = 1;
+  for (const AxisField& field : kAxisFields)
+    if (axes.contains(field.axis)) ranks = std::min<int64_t>(ranks, int64_t{kMostRanks} + 1) * (parallel.*field.size);
+  return ranks;
+}
+
+std::string sizes_along(AxisSet axes, const ParallelConfig& parallel) {
+  std::string text;
+  for (const auto& [axis, size] : kAxisFields)
+    if (axes.contains(axis) && (parallel.*size != 1 || kAxes[axis.index()].always_named))
+      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.text(), parallel.*size);
+  return text;
+}
+
+}  // namespace tri

@@ -1,0 +1,39 @@
+// The mesh of a config: the rows AXIS_FIELD of fields.def hold the sizes of its axes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+struct AxisField {
+  AxisName axis;
+  int ParallelConfig::*size;
+};
+
+// In the order of fields.def, which people read. A row that is not in kAxes does not compile.
+inline constexpr std::array kAxisFields = std::to_array<AxisField>({
+#define SECTION(type, name, title)
+#define FIELD(type, name, default_value, allowed, consequence)
+#define FIXED_FIELD FIELD
+#define FREE_FIELD FIELD
+#define AXIS_FIELD(name, default_value, least, consequence) {#name, &ParallelConfig::name},
+#define END_SECTION(type)
+#include "lib/config/fields.def"
+});
+static_assert(kAxisFields.size() == kAxes.size(), "an axis of kAxes has no AXIS_FIELD");
+
+// The mesh of a resolved config, seen from `world_rank`.
+Mesh mesh_of(const Config& config, int world_rank);
+
+// The number of ranks along `axes`; dp counts as it stands, 0 where it is not resolved. Of more than two axes a number
+// above kMostRanks need not be exact.
+int64_t ranks_along(AxisSet axes, const ParallelConfig& parallel);
+// "tp 2 x pp 4"
+std::string sizes_along(AxisSet axes, const ParallelConfig& parallel);
+
+}  // namespace tri

@@ -1,0 +1,22 @@
+#include "lib/engine/wanted_copies.h"
+
+namespace tri {
+
+bool wants_tp_copies(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return p.tp > 1 && p.overlap_tp && p.tp_transfers != Transfers::kCollectives;
+}
+bool wants_dp_copies(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  if (p.dp == 1 || !p.overlap_dp || p.zero == 0) return false;
+  // Measured on four H200s: copies are 2 % of a step faster alone, and 1 % slower where they share the copy engines
+  // with those of tp.
+  return p.dp_transfers == Transfers::kCopies || (p.dp_transfers == Transfers::kAuto && p.tp == 1);
+}
+bool wants_pp_copies(const Config& config) {
+  return config.parallel.pp > 1 && config.parallel.pp_transfers != PpTransfers::kMessages;
+}
+
+RingEnd ring_end(const Config& config) { return config.parallel.chunks > 1 ? RingEnd::kClosed : RingEnd::kOpen; }
+
+}  // namespace tri

@@ -1,0 +1,16 @@
+// Whether the config wants copies into the peers' memory on an axis, if they can be had.
+#pragma once
+
+#include "lib/config/config.h"
+#include "lib/parallel/stage_ring.h"
+
+namespace tri {
+
+bool wants_tp_copies(const Config& config);
+bool wants_dp_copies(const Config& config);
+bool wants_pp_copies(const Config& config);
+
+// Only chunks close the ring of stages.
+RingEnd ring_end(const Config& config);
+
+}  // namespace tri

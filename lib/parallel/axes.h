@@ -1,0 +1,70 @@
+// The axes over which a job's ranks are spread, by name, and sets of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace tri {
+
+struct AxisRow {
+  std::string_view name;  // also the config field under `parallel` that holds its size (AXIS_FIELD in fields.def)
+  // Whether places and sizes name the axis even where it has one rank.
+  bool always_named = false;
+};
+
+// Fastest first: tp groups are runs of neighbouring ranks, inside a node, and stages are the farthest apart.
+inline constexpr std::array kAxes = std::to_array<AxisRow>({{"tp", true}, {"dp", true}, {"pp", true}});
+
+// The name of one of kAxes. A literal that is none of them does not compile.
+class AxisName {
+ public:
+  consteval AxisName(const char* name) : index_(index_of(name)) {}  // implicit: mesh.axis("tp")
+  static constexpr AxisName at(size_t index) { return AxisName(static_cast<uint32_t>(index)); }
+
+  constexpr size_t index() const { return index_; }
+  constexpr std::string_view text() const { return kAxes[index_].name; }
+  bool operator==(const AxisName&) const = default;
+
+ private:
+  explicit constexpr AxisName(uint32_t index) : index_(index) {}
+  static constexpr uint32_t index_of(std::string_view name) {
+    for (uint32_t i = 0; i < kAxes.size(); ++i)
+      if (kAxes[i].name == name) return i;
+    throw std::invalid_argument("the name of an axis is not in kAxes");
+  }
+
+  uint32_t index_;
+};
+
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(std::initializer_list<AxisName> names) {
+    for (const AxisName name : names) bits_ |= bit(name);
+  }
+  // All axes that are not in `names`.
+  static constexpr AxisSet outside(AxisSet names) { return AxisSet(((1U << kAxes.size()) - 1) & ~names.bits_); }
+
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr bool contains(AxisName name) const { return (bits_ & bit(name)) != 0; }
+  // Orders sets by their slowest axes.
+  constexpr uint32_t bits() const { return bits_; }
+  friend constexpr AxisSet operator|(AxisSet a, AxisSet b) { return AxisSet(a.bits_ | b.bits_); }
+  friend constexpr AxisSet operator-(AxisSet a, AxisSet b) { return AxisSet(a.bits_ & ~b.bits_); }
+  bool operator==(const AxisSet&) const = default;
+
+ private:
+  explicit constexpr AxisSet(uint32_t bits) : bits_(bits) {}
+  static constexpr uint32_t bit(AxisName name) { return 1U << name.index(); }
+
+  uint32_t bits_ = 0;
+};
+
+std::string to_string(AxisSet axes);  // "{tp, dp}"
+
+}  // namespace tri

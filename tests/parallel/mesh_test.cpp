@@ -1,0 +1,158 @@
+#include "lib/parallel/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "io/base/error.h"
+#include "lib/config/axis_fields.h"
+#include "lib/parallel/stage_ring.h"
+
+namespace tri {
+namespace {
+
+struct Sizes {
+  int tp, dp, pp;
+};
+constexpr Sizes kSizes[] = {{1, 1, 1}, {4, 1, 1}, {1, 3, 1}, {1, 1, 5}, {2, 3, 4}, {3, 2, 2}};
+
+Mesh mesh_of(const Sizes& s, int rank) { return make_mesh(rank, {{"tp", s.tp}, {"dp", s.dp}, {"pp", s.pp}}); }
+
+TEST(Mesh, tp_is_fastest_and_pp_is_slowest) {
+  for (const Sizes& s : kSizes)
+    for (int pp = 0, rank = 0; pp < s.pp; ++pp)
+      for (int dp = 0; dp < s.dp; ++dp)
+        for (int tp = 0; tp < s.tp; ++tp, ++rank) {
+          const Mesh mesh = mesh_of(s, rank);
+          EXPECT_EQ(mesh.world_size(), s.tp * s.dp * s.pp);
+          EXPECT_EQ(mesh.axis("tp").rank, tp);
+          EXPECT_EQ(mesh.axis("dp").rank, dp);
+          EXPECT_EQ(mesh.axis("pp").rank, pp);
+          EXPECT_EQ(mesh.axis("dp").size, s.dp);
+          EXPECT_EQ(mesh.place(), fmt::format("pp{} dp{} tp{}", pp, dp, tp));
+          EXPECT_EQ(mesh.grid.rank_at({{"dp", dp}, {"tp", tp}, {"pp", pp}}), rank);
+        }
+}
+
+TEST(Mesh, groups_of_any_axes_part_the_ranks) {
+  const std::vector<AxisSet> sets{{}, {"tp"}, {"dp"}, {"pp"}, {"tp", "pp"}, {"dp", "pp"}, {"tp", "dp", "pp"}};
+  for (const Sizes& s : kSizes)
+    for (const AxisSet axes : sets) {
+      std::map<int, int> seen;
+      for (int rank = 0; rank < s.tp * s.dp * s.pp; ++rank) {
+        const Mesh mesh = mesh_of(s, rank);
+        const std::vector<int> group = mesh.group(axes);
+        const Axis joint = mesh.joint_axis(axes);
+        EXPECT_TRUE(std::ranges::is_sorted(group));
+        ASSERT_EQ(static_cast<int>(group.size()), joint.size) << to_string(axes);
+        EXPECT_EQ(group[static_cast<size_t>(joint.rank)], rank) << to_string(axes);
+        for (const int member : group) {
+          EXPECT_EQ(mesh_of(s, member).group(axes), group) << to_string(axes);
+          const Mesh other{mesh.grid, member};
+          for (const AxisName axis : {AxisName("tp"), AxisName("dp"), AxisName("pp")})
+            if (!axes.contains(axis)) {
+              EXPECT_EQ(other.axis(axis).rank, mesh.axis(axis).rank) << to_string(axes);
+            }
+        }
+        ++seen[group.front()];
+      }
+      for (const auto& [first, members] : seen) EXPECT_EQ(members, mesh_of(s, first).joint_axis(axes).size);
+    }
+}
+
+TEST(Mesh, an_axis_of_one_rank_that_need_not_be_named_changes_nothing) {
+  RankGrid grid = mesh_of({2, 3, 4}, 0).grid, wider = grid;
+  for (const size_t at : {size_t{0}, size_t{1}, size_t{3}})
+    wider.axes.insert(wider.axes.begin() + static_cast<std::ptrdiff_t>(at), {"other", 1});
+  for (int rank = 0; rank < grid.world_size(); ++rank) {
+    for (const char* axis : {"tp", "dp", "pp"}) EXPECT_EQ(wider.rank_on(axis, rank), grid.rank_on(axis, rank));
+    EXPECT_EQ(wider.group(rank, {"dp", "other"}), grid.group(rank, {"dp"}));
+    EXPECT_EQ(grid.rank_on("other", rank), 0);
+  }
+  // An axis of more ranks, in the middle, moves those that are slower apart.
+  RankGrid replicas{{{"tp", 2}, {"x", 2}, {"dp", 3}, {"pp", 1}}};
+  EXPECT_EQ(replicas.place(7), "pp0 dp1 x1 tp1");
+  EXPECT_EQ(replicas.sizes(), "tp 2 x x 2 x dp 3 x pp 1");
+  EXPECT_EQ(replicas.group(7, {"x"}), (std::vector<int>{5, 7}));
+  EXPECT_EQ(replicas.group_without(7, {"x", "pp"}), (std::vector<int>{2, 3, 6, 7, 10, 11}));
+}
+
+TEST(Mesh, a_rank_or_a_size_that_is_not_there_is_refused) {
+  EXPECT_THROW(make_mesh(8, {{"tp", 2}, {"pp", 4}}), std::exception);
+  EXPECT_THROW(make_mesh(-1, {{"tp", 2}}), std::exception);
+  EXPECT_THROW(make_mesh(0, {{"dp", 0}}), std::exception);
+}
+
+TEST(Mesh, that_of_a_config_has_the_sizes_of_its_fields) {
+  Config config;
+  config.parallel.tp = 2;
+  config.parallel.dp = 3;
+  config.parallel.pp = 4;
+  EXPECT_EQ(mesh_of(config, 13).place(), mesh_of(Sizes{2, 3, 4}, 13).place());
+  EXPECT_EQ(sizes_along(AxisSet::outside({"dp"}), config.parallel), "tp 2 x pp 4");
+  EXPECT_EQ(ranks_along(AxisSet::outside({}), config.parallel), 24);
+}
+
+TEST(AxisSet, is_a_set) {
+  constexpr AxisSet kBoth{"tp", "dp"};
+  EXPECT_EQ(kBoth, (AxisSet{"dp"} | AxisSet{"tp"}));
+  EXPECT_EQ(kBoth - AxisSet{"tp"}, AxisSet{"dp"});
+  EXPECT_EQ(AxisSet::outside(kBoth), AxisSet{"pp"});
+  EXPECT_TRUE((kBoth - kBoth).empty());
+  EXPECT_TRUE(kBoth.contains("dp"));
+  EXPECT_FALSE(kBoth.contains("pp"));
+  EXPECT_EQ(to_string(kBoth), "{tp, dp}");
+  EXPECT_EQ(mesh_of({2, 1, 4}, 0).divided({"dp", "pp"}), AxisSet{"pp"});
+}
+
+// Each edge is connected by the two ranks at its ends, and no rank waits for another that is at a later edge: with
+// blocking connections all edges are made.
+TEST(StageRing, ranks_that_connect_their_edges_in_order_never_wait_in_a_circle) {
+  for (const RingEnd end : {RingEnd::kOpen, RingEnd::kClosed})
+    for (int pp = 1; pp <= 7; ++pp)
+      for (const int tp : {1, 2}) {
+        const int ranks = 2 * tp * pp;
+        std::vector<std::vector<StageEdge>> edges;
+        for (int rank = 0; rank < ranks; ++rank) edges.push_back(own_edges(mesh_of({tp, 2, pp}, rank), end));
+        std::vector<size_t> next(static_cast<size_t>(ranks));
+        size_t made = 0, all = 0;
+        for (const auto& own : edges) all += own.size();
+        const auto at = [&](int rank) -> const StageEdge* {
+          const auto r = static_cast<size_t>(rank);
+          return next[r] < edges[r].size() ? &edges[r][next[r]] : nullptr;
+        };
+        for (bool moves = true; moves;) {
+          moves = false;
+          for (int rank = 0; rank < ranks; ++rank) {
+            const StageEdge* const edge = at(rank);
+            if (edge == nullptr) continue;
+            const int other = edge->source == rank ? edge->target : edge->source;
+            const StageEdge* const theirs = at(other);
+            if (theirs == nullptr || theirs->from != edge->from || theirs->source != edge->source) continue;
+            ++next[static_cast<size_t>(rank)];
+            ++next[static_cast<size_t>(other)];
+            made += 2;
+            moves = true;
+          }
+        }
+        EXPECT_EQ(made, all) << pp << " stages";
+        const int expected = pp == 1 ? 0 : end == RingEnd::kClosed ? pp : pp - 1;
+        EXPECT_EQ(static_cast<int>(all), 2 * expected * 2 * tp) << pp << " stages";
+      }
+}
+
+TEST(StageRing, an_edge_joins_ranks_that_differ_in_their_stage_alone) {
+  const Mesh mesh = mesh_of({2, 3, 4}, 9);
+  for (int stage = 0; stage < 4; ++stage) {
+    const StageEdge edge = stage_edge(mesh, stage);
+    EXPECT_EQ(edge.to, (stage + 1) % 4);
+    EXPECT_EQ(edge.source, mesh.moved("pp", edge.from).world_rank);
+    EXPECT_EQ(edge.target, mesh.moved("pp", edge.to).world_rank);
+    EXPECT_EQ(edge.pair(), (std::vector{std::min(edge.source, edge.target), std::max(edge.source, edge.target)}));
+  }
+}
+
+}  // namespace
+}  // namespace tri
