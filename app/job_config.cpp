@@ -60,7 +60,9 @@ Result<CheckpointText> open_checkpoint(const std::string& path, const std::vecto
   const auto config = checkpoint_config(folder.value(), read.value());
   if (!config) return config.error();
   manifest = std::move(read).value();
-  const bool asked = names_field(overrides, "parallel.tp") || names_field(overrides, "parallel.pp");
+  bool asked = false;
+  for (const AxisField& field : kAxisFields)
+    asked |= field.axis != AxisName("dp") && names_field(overrides, fmt::format("parallel.{}", field.axis.text()));
   return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), asked ? 1 : ranks))};
 }
 

@@ -6,7 +6,6 @@
 #include "kernels/core/dims.h"
 
 namespace tri {
-
 namespace {
 
 // What the parameters of a bucket have in common.
@@ -59,7 +58,7 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
     open.first = layout.size;
     const auto close = [&] {
       if (open.parameters.empty()) return;
-      open.size = round_up(open.size, mesh.joint_axis(kBucketAxes).size * kBlock);
+      open.size = round_up(open.size, int64_t{mesh.joint_axis(kBucketAxes).size} * kBlock);
       layout.size = open.first + open.size;
       layout.buckets.push_back(open);
       open = empty;

@@ -3,9 +3,9 @@
 // multiple of kBlock and every bucket's size is a multiple of dp · kBlock, so that slice r of each bucket belongs to dp
 // rank r whatever tensors lie there. A bucket holds parameters whose gradients are reduced over the same axes; of those
 // that dp alone completes, the small ones (norms, biases), whose gradients backward completes all along, have buckets
-// apart from the matrices'. Matrices that are kept as FP8
-// codes have buckets of their own as well, whose bytes are gathered, at the buffer's beginning; other matrices that are
-// used before and after them do not share a bucket, which would stay open in between.
+// apart from the matrices'. Matrices that are kept as FP8 codes have buckets of their own as well, whose bytes are
+// gathered, at the buffer's beginning; other matrices that are used before and after them do not share a bucket, which
+// would stay open in between.
 #pragma once
 
 #include <vector>

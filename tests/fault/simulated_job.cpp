@@ -38,13 +38,13 @@ RankSet SimulatedJob::members_of(const Mesh& mesh, int channel) const {
     case kEmbeddingChannel:
       return pp.size > 1 && (pp.first() || pp.last()) ? pair(at(0), at(pp.size - 1)) : RankSet{};
     case kRecvForward:
-      return size > 1 && (is_ring || !mesh.axis("pp").first()) ? pair(at(pp - 1), at(pp)) : RankSet{};
+      return pp.size > 1 && (is_ring || !pp.first()) ? pair(at(pp.rank - 1), at(pp.rank)) : RankSet{};
     case kSendForward:
-      return size > 1 && (is_ring || !mesh.axis("pp").last()) ? pair(at(pp), at(pp + 1)) : RankSet{};
+      return pp.size > 1 && (is_ring || !pp.last()) ? pair(at(pp.rank), at(pp.rank + 1)) : RankSet{};
     case kRecvBackward:
-      return size > 1 && (is_ring || !mesh.axis("pp").last()) ? pair(at(pp + 1), at(pp)) : RankSet{};
+      return pp.size > 1 && (is_ring || !pp.last()) ? pair(at(pp.rank + 1), at(pp.rank)) : RankSet{};
     default:
-      return size > 1 && (is_ring || !mesh.axis("pp").first()) ? pair(at(pp), at(pp - 1)) : RankSet{};
+      return pp.size > 1 && (is_ring || !pp.first()) ? pair(at(pp.rank), at(pp.rank - 1)) : RankSet{};
   }
 }
 
