@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "io/base/log.h"
@@ -94,6 +96,36 @@ TEST_F(BlackBoxes, what_is_written_can_be_read) {
   EXPECT_EQ(record.failure->text, "rank 3 on node02 is gone") << "the first failure counts";
   EXPECT_TRUE(record.failure->consequence);
   EXPECT_EQ(process_state_of(record), ProcessState::kRuns);
+}
+
+// Version 5 had the ranks and sizes on three axes in place of a list of axes, and actions right behind the events.
+TEST_F(BlackBoxes, a_file_of_version_5_is_read) {
+  const auto box = make(5);
+  box->begin_step(12, 100);
+  box->image().action_entered = box->enqueue_action(ComputeKind::kForward, 1, 3);
+  std::ifstream file(box->path(), std::ios::binary);
+  const std::string now((std::istreambuf_iterator<char>(file)), {});
+  std::string old = now.substr(0, box::kActionsOffset5) + now.substr(box::kActionsOffset);
+  const uint32_t version = 5;
+  const int32_t place[] = {1, 2, 0, 2, 1, 2};
+  old.replace(offsetof(box::Image, version), sizeof version, reinterpret_cast<const char*>(&version), sizeof version);
+  old.replace(offsetof(box::Image, place), sizeof place, reinterpret_cast<const char*>(place), sizeof place);
+  std::ofstream(box->path() + ".old", std::ios::binary) << old;
+  const auto record = read_black_box(box->path() + ".old");
+  ASSERT_TRUE(record) << record.error().message;
+  EXPECT_EQ(record.value().grid, unnamed_grid(2, 2, 2));
+  EXPECT_EQ(record.value().grid.place(5), "pp1 dp0 tp1");
+  EXPECT_EQ(record.value().step, 12);
+  ASSERT_TRUE(record.value().action);
+  EXPECT_EQ(record.value().action->microbatch, 3);
+}
+
+TEST_F(BlackBoxes, any_axes_are_named) {
+  const RankGrid grid{{{"tp", 2}, {"x", 2}, {"dp", 1}, {"pp", 2}}};
+  const auto box =
+      value_or_throw(BlackBox::create({.world_rank = 7, .world_size = 8, .grid = grid, .attempt = "axes"}));
+  EXPECT_EQ(read(*box).grid, grid);
+  EXPECT_EQ(to_string_place(read(*box)).find("rank 7 [pp1 dp0 x1 tp1] on "), 0u);
 }
 
 // Whoever looks at a rank with a debugger has not stopped it.

@@ -1,6 +1,7 @@
 // ranks.h5: what was written is read, by us and by h5py, whatever becomes of its writer.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <hdf5.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
@@ -54,6 +55,32 @@ void expect_windows(const std::string& path, int attempt, const RankMesh& mesh, 
   EXPECT_EQ(reader.mesh(attempt), mesh);
   ASSERT_EQ(value_or_throw(reader.num_windows(attempt)), count);
   for (int64_t w = 0; w < count; ++w) expect_equal(value_or_throw(reader.read(attempt, w)), window_of(mesh, w));
+}
+
+TEST(RanksFile, a_mesh_may_have_other_axes) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "ranks.h5";
+  RankMesh mesh = mesh_of(2, 1, 4, "first");
+  mesh.grid = RankGrid{{{"tp", 2}, {"x", 2}, {"dp", 1}, {"pp", 2}}};
+  RanksWriter writer = value_or_throw(RanksWriter::open(path, mesh));
+  value_or_throw(writer.append(window_of(mesh, 0)));
+  expect_windows(path, 0, mesh, 1);
+  EXPECT_EQ(to_string_place(mesh, 7).find("rank 7 [pp1 dp0 x1 tp1]"), 0u);
+}
+
+TEST(RanksFile, a_file_that_does_not_name_its_axes_is_read) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "ranks.h5";
+  const RankMesh mesh = mesh_of(2, 3, 2, "first");
+  {
+    RanksWriter writer = value_or_throw(RanksWriter::open(path, mesh));
+    value_or_throw(writer.append(window_of(mesh, 0)));
+  }
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(file, 0);
+  EXPECT_GE(H5Adelete_by_name(file, "/attempt_0001", "axes", H5P_DEFAULT), 0);
+  EXPECT_GE(H5Fclose(file), 0);
+  expect_windows(path, 0, mesh, 1);
 }
 
 TEST(RanksFile, windows_of_several_attempts_are_read_back) {

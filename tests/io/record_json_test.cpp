@@ -92,6 +92,20 @@ TEST(RecordJson, passes_over_what_it_does_not_know) {
   EXPECT_EQ(record.value().world_size, 1);
 }
 
+TEST(RecordJson, axes_are_pp_dp_and_tp_or_have_names) {
+  const char* const old = R"({"world_rank": 5, "pp_rank": 1, "pp_size": 2, "dp_rank": 0, "dp_size": 1, "tp_rank": 1,
+                              "tp_size": 4})";
+  const auto of_old = record_from_json(old, "test");
+  ASSERT_TRUE(of_old) << of_old.error().message;
+  EXPECT_EQ(of_old.value().grid, unnamed_grid(2, 1, 4));
+  RankRecord record;
+  record.world_rank = 7;
+  record.grid = RankGrid{{{"tp", 2}, {"x", 2}, {"dp", 1}, {"pp", 2}}};
+  const auto back = record_from_json(to_json(record), "test");
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back.value().grid, record.grid);
+}
+
 TEST(RecordJson, a_text_that_is_cut_in_a_character_or_an_unknown_enumerator_is_no_trouble) {
   RankRecord record;
   record.log = {{1, "caf\xc3"}};

@@ -6,13 +6,16 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <set>
 
 #include "io/base/file.h"
+#include "io/base/hash.h"
 #include "kernels/core/profile.h"
 #include "kernels/core/timeline.h"
 #include "lib/comm/channel_progress.h"
+#include "lib/comm/messages.h"
 #include "lib/observe/hang_trace.h"
 #include "lib/parallel/mesh.h"
 #include "lib/simulate/pipeline.h"
@@ -324,6 +327,36 @@ TEST(Timeline, a_recording_becomes_a_piece) {
   EXPECT_EQ(piece.device_error + piece.lost_marks, 1) << "the mark before the first step";
   box->end_well();
   ::unsetenv("TRIREME_BLACK_BOXES");
+}
+
+// As earlier versions wrote it: three axes, without names and sizes.
+struct OldPiece {
+  int32_t world_rank = 9, world_size = 16, pp = 1, dp = 0, tp = 3;
+  std::string host = "node1", gpu = "", attempt = "a";
+  StepRange steps{3, 4};
+  ClockOffset clock{5, 6};
+  int64_t device_error = 7, lost_marks = 8;
+  std::vector<std::string> streams{"compute"}, names{"F"}, no_channels, no_spans, no_transfers;
+};
+template <class Archive>
+void fields(Archive& archive, OldPiece& p) {
+  archive(p.world_rank, p.world_size, p.pp, p.dp, p.tp, p.host, p.gpu, p.attempt, p.steps, p.clock);
+  archive(p.device_error, p.lost_marks, p.streams, p.names, p.no_channels, p.no_spans, p.no_transfers);
+}
+
+TEST(Timeline, a_piece_of_an_earlier_version_is_read) {
+  const TemporaryFolder folder;
+  const std::string bytes = to_bytes(OldPiece{}), path = piece_path(folder.path(), 9);
+  std::ofstream(path, std::ios::binary) << "TRITIME1" << hex64(xxh3_64(bytes)) << bytes;
+  const auto piece = read_piece(path);
+  ASSERT_TRUE(piece) << piece.error().message;
+  EXPECT_EQ(piece.value().place_text(), "pp1 dp0 tp3");
+  EXPECT_EQ(piece.value().rank_on("pp"), 1);
+  EXPECT_EQ(piece.value().world_size, 16);
+  EXPECT_EQ(piece.value().steps.last, 4);
+  EXPECT_EQ(piece.value().clock.error, 6);
+  EXPECT_EQ(piece.value().lost_marks, 8);
+  EXPECT_EQ(piece.value().names, std::vector<std::string>{"F"});
 }
 
 TEST(Timeline, a_damaged_piece_is_refused) {
