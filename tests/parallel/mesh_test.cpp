@@ -18,14 +18,14 @@ struct Sizes {
 };
 constexpr Sizes kSizes[] = {{1, 1, 1}, {4, 1, 1}, {1, 3, 1}, {1, 1, 5}, {2, 3, 4}, {3, 2, 2}};
 
-Mesh mesh_of(const Sizes& s, int rank) { return make_mesh(rank, {{"tp", s.tp}, {"dp", s.dp}, {"pp", s.pp}}); }
+Mesh small_mesh(const Sizes& s, int rank) { return make_mesh(rank, {{"tp", s.tp}, {"dp", s.dp}, {"pp", s.pp}}); }
 
 TEST(Mesh, tp_is_fastest_and_pp_is_slowest) {
   for (const Sizes& s : kSizes)
     for (int pp = 0, rank = 0; pp < s.pp; ++pp)
       for (int dp = 0; dp < s.dp; ++dp)
         for (int tp = 0; tp < s.tp; ++tp, ++rank) {
-          const Mesh mesh = mesh_of(s, rank);
+          const Mesh mesh = small_mesh(s, rank);
           EXPECT_EQ(mesh.world_size(), s.tp * s.dp * s.pp);
           EXPECT_EQ(mesh.axis("tp").rank, tp);
           EXPECT_EQ(mesh.axis("dp").rank, dp);
@@ -42,14 +42,14 @@ TEST(Mesh, groups_of_any_axes_part_the_ranks) {
     for (const AxisSet axes : sets) {
       std::map<int, int> seen;
       for (int rank = 0; rank < s.tp * s.dp * s.pp; ++rank) {
-        const Mesh mesh = mesh_of(s, rank);
+        const Mesh mesh = small_mesh(s, rank);
         const std::vector<int> group = mesh.group(axes);
         const Axis joint = mesh.joint_axis(axes);
         EXPECT_TRUE(std::ranges::is_sorted(group));
         ASSERT_EQ(static_cast<int>(group.size()), joint.size) << to_string(axes);
         EXPECT_EQ(group[static_cast<size_t>(joint.rank)], rank) << to_string(axes);
         for (const int member : group) {
-          EXPECT_EQ(mesh_of(s, member).group(axes), group) << to_string(axes);
+          EXPECT_EQ(small_mesh(s, member).group(axes), group) << to_string(axes);
           const Mesh other{mesh.grid, member};
           for (const AxisName axis : {AxisName("tp"), AxisName("dp"), AxisName("pp")})
             if (!axes.contains(axis)) {
@@ -58,12 +58,12 @@ TEST(Mesh, groups_of_any_axes_part_the_ranks) {
         }
         ++seen[group.front()];
       }
-      for (const auto& [first, members] : seen) EXPECT_EQ(members, mesh_of(s, first).joint_axis(axes).size);
+      for (const auto& [first, members] : seen) EXPECT_EQ(members, small_mesh(s, first).joint_axis(axes).size);
     }
 }
 
 TEST(Mesh, an_axis_of_one_rank_that_need_not_be_named_changes_nothing) {
-  RankGrid grid = mesh_of({2, 3, 4}, 0).grid, wider = grid;
+  RankGrid grid = small_mesh({2, 3, 4}, 0).grid, wider = grid;
   for (const size_t at : {size_t{0}, size_t{1}, size_t{3}})
     wider.axes.insert(wider.axes.begin() + static_cast<std::ptrdiff_t>(at), {"other", 1});
   for (int rank = 0; rank < grid.world_size(); ++rank) {
@@ -90,7 +90,7 @@ TEST(Mesh, that_of_a_config_has_the_sizes_of_its_fields) {
   config.parallel.tp = 2;
   config.parallel.dp = 3;
   config.parallel.pp = 4;
-  EXPECT_EQ(mesh_of(config, 13).place(), mesh_of(Sizes{2, 3, 4}, 13).place());
+  EXPECT_EQ(mesh_of(config, 13).place(), small_mesh(Sizes{2, 3, 4}, 13).place());
   EXPECT_EQ(sizes_along(AxisSet::outside({"dp"}), config.parallel), "tp 2 x pp 4");
   EXPECT_EQ(ranks_along(AxisSet::outside({}), config.parallel), 24);
 }
@@ -106,7 +106,7 @@ TEST(AxisSet, is_a_set) {
   EXPECT_TRUE(kBoth.contains("dp"));
   EXPECT_FALSE(kBoth.contains("pp"));
   EXPECT_EQ(to_string(kBoth), "{tp, dp}");
-  EXPECT_EQ(mesh_of({2, 1, 4}, 0).divided({"dp", "pp"}), AxisSet{"pp"});
+  EXPECT_EQ(small_mesh({2, 1, 4}, 0).divided({"dp", "pp"}), AxisSet{"pp"});
 }
 
 // Each edge is connected by the two ranks at its ends, and no rank waits for another that is at a later edge: with
@@ -117,7 +117,7 @@ TEST(StageRing, ranks_that_connect_their_edges_in_order_never_wait_in_a_circle) 
       for (const int tp : {1, 2}) {
         const int ranks = 2 * tp * pp;
         std::vector<std::vector<StageEdge>> edges;
-        for (int rank = 0; rank < ranks; ++rank) edges.push_back(own_edges(mesh_of({tp, 2, pp}, rank), end));
+        for (int rank = 0; rank < ranks; ++rank) edges.push_back(own_edges(small_mesh({tp, 2, pp}, rank), end));
         std::vector<size_t> next(static_cast<size_t>(ranks));
         size_t made = 0, all = 0;
         for (const auto& own : edges) all += own.size();
@@ -146,7 +146,7 @@ TEST(StageRing, ranks_that_connect_their_edges_in_order_never_wait_in_a_circle) 
 }
 
 TEST(StageRing, an_edge_joins_ranks_that_differ_in_their_stage_alone) {
-  const Mesh mesh = mesh_of({2, 3, 4}, 9);
+  const Mesh mesh = small_mesh({2, 3, 4}, 9);
   for (int stage = 0; stage < 4; ++stage) {
     const StageEdge edge = stage_edge(mesh, stage);
     EXPECT_EQ(edge.to, (stage + 1) % 4);
