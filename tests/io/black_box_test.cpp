@@ -98,15 +98,15 @@ TEST_F(BlackBoxes, what_is_written_can_be_read) {
   EXPECT_EQ(process_state_of(record), ProcessState::kRuns);
 }
 
-// Version 5 had the ranks and sizes on three axes in place of a list of axes, and actions right behind the events.
-TEST_F(BlackBoxes, a_file_of_version_5_is_read) {
+// Version 6 had the ranks and sizes on three axes in place of a list of axes, and actions right behind the events.
+TEST_F(BlackBoxes, a_file_of_version_6_is_read) {
   const auto box = make(5);
   box->begin_step(12, 100);
   box->image().action_entered = box->enqueue_action(ComputeKind::kForward, 1, 3);
   std::ifstream file(box->path(), std::ios::binary);
   const std::string now((std::istreambuf_iterator<char>(file)), {});
-  std::string old = now.substr(0, box::kActionsOffset5) + now.substr(box::kActionsOffset);
-  const uint32_t version = 5;
+  std::string old = now.substr(0, box::kActionsOffset6) + now.substr(box::kActionsOffset);
+  const uint32_t version = box::kVersionWithoutAxes;
   const int32_t place[] = {1, 2, 0, 2, 1, 2};
   old.replace(offsetof(box::Image, version), sizeof version, reinterpret_cast<const char*>(&version), sizeof version);
   old.replace(offsetof(box::Image, place), sizeof place, reinterpret_cast<const char*>(place), sizeof place);
@@ -329,7 +329,7 @@ TEST_F(BlackBoxes, a_channel_too_many_is_said) {
 // A box of the version before or after this one begins with the same fields.
 TEST_F(BlackBoxes, whose_process_a_file_is_of_is_known_of_any_version) {
   const auto box = make(0);
-  box->image().version = box::kVersion - 1;
+  box->image().version = box::kVersion + 1;
   EXPECT_FALSE(read_black_box(box->path()));
   EXPECT_EQ(state_of_boxs_process(box->path()), ProcessState::kRuns);
   box->image().process_start -= 1;
