@@ -139,7 +139,7 @@ Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& con
   const int64_t positions = stored_positions(manifest);
   std::unordered_set<std::string> used;
   for (const ParamSpec& spec : model_parameters(config)) {
-    const Piece piece = piece_of(spec, {0, 1}, positions);
+    const Piece piece = piece_of(spec, make_mesh(0, {}), positions);
     if (const auto found = manifest.find(piece.tensor, piece.type, piece.shape); !found)
       return usage_error("{}: {}; leave model.* as it was trained", checkpoint.folder, found.error().message);
     used.insert(piece.tensor);
