@@ -48,7 +48,7 @@ struct FileWriter::State {
   uint64_t num_posted = 0, num_done = 0;
   bool ends = false;      // no more tasks will come
   bool left = false;      // the owner is gone: nothing may be reported
-  int64_t num_lost = 0;   // tasks since writes began to fail or to be dropped
+  int64_t num_lost = 0;   // tasks that failed or were dropped since a report counted them
   bool reported = false;  // ... which was reported
   std::optional<Clock::time_point> last_report;
 
@@ -63,8 +63,8 @@ struct FileWriter::State {
   }
 
   std::string recover() {
+    if (!std::exchange(reported, false)) return "";  // what is lost is counted until the next report
     const int64_t lost = std::exchange(num_lost, 0);
-    if (!std::exchange(reported, false)) return "";
     return fmt::format("{}: writes succeed again; {} {} lost", options.path, lost,
                        lost == 1 ? "write was" : "writes were");
   }

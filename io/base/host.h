@@ -9,7 +9,7 @@ std::string boot_id();    // of this boot of this machine; "": not known
 std::string host_name();  // of this machine, as gethostname gives it
 
 // From now on `signal` does nothing in this process. Programs that it starts have the default action again, which
-// SIG_IGN would not give them. System calls that wait are not interrupted.
+// SIG_IGN would not give them. Waits for descriptors and sleeps (poll, nanosleep) still return with EINTR.
 void ignore_signal(int signal);
 
 }  // namespace tri

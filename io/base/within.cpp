@@ -10,7 +10,12 @@ namespace {
 struct Questions {
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::string, bool> overdue;  // [path] of those under way
+  struct UnderWay {
+    int64_t number = 0;
+    bool overdue = false;
+  };
+  std::map<std::string, UnderWay> under_way;  // [path]
+  int64_t last_number = 0;
 };
 
 // Never destroyed: threads that storage holds up may outlive all other objects.
@@ -21,27 +26,30 @@ Questions& questions() {
 
 }  // namespace
 
-bool OutstandingQuestion::begin(const std::string& path, std::chrono::milliseconds timeout) {
+int64_t OutstandingQuestion::begin(const std::string& path, std::chrono::milliseconds timeout) {
   Questions& all = questions();
   std::unique_lock lock(all.mutex);
   all.changed.wait_for(lock, timeout, [&] {
-    const auto earlier = all.overdue.find(path);
-    return earlier == all.overdue.end() || earlier->second;
+    const auto earlier = all.under_way.find(path);
+    return earlier == all.under_way.end() || earlier->second.overdue;
   });
-  return all.overdue.try_emplace(path, false).second;
+  const bool is_new = all.under_way.try_emplace(path, Questions::UnderWay{all.last_number + 1, false}).second;
+  return is_new ? ++all.last_number : 0;
 }
 
-void OutstandingQuestion::overdue(const std::string& path) {
+void OutstandingQuestion::overdue(const std::string& path, int64_t number) {
   Questions& all = questions();
   const std::lock_guard lock(all.mutex);
-  if (const auto own = all.overdue.find(path); own != all.overdue.end()) own->second = true;
+  const auto own = all.under_way.find(path);
+  if (own != all.under_way.end() && own->second.number == number) own->second.overdue = true;
   all.changed.notify_all();
 }
 
-void OutstandingQuestion::end(const std::string& path) {
+void OutstandingQuestion::end(const std::string& path, int64_t number) {
   Questions& all = questions();
   const std::lock_guard lock(all.mutex);
-  all.overdue.erase(path);
+  const auto own = all.under_way.find(path);
+  if (own != all.under_way.end() && own->second.number == number) all.under_way.erase(own);
   all.changed.notify_all();
 }
 

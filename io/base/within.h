@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <future>
 #include <string>
@@ -16,10 +17,10 @@ namespace tri {
 class OutstandingQuestion {
  public:
   // Waits until an earlier question about `path` is answered, for at most `timeout`, or not at all where that one is
-  // overdue. Whether this one may be asked then.
-  static bool begin(const std::string& path, std::chrono::milliseconds timeout);
-  static void overdue(const std::string& path);  // its asker has given up
-  static void end(const std::string& path);      // it is answered
+  // overdue. Returns the number of this question, or 0 if it may not be asked.
+  static int64_t begin(const std::string& path, std::chrono::milliseconds timeout);
+  static void overdue(const std::string& path, int64_t number);  // its asker has given up
+  static void end(const std::string& path, int64_t number);      // it is answered
 };
 
 // The value of `task`, which a thread of its own computes; `otherwise` where that takes longer than `timeout`, fails,
@@ -27,17 +28,18 @@ class OutstandingQuestion {
 // purpose. The task may outlive the call, so it owns what it uses. Safe for concurrent use.
 template <class Task, class Value = std::invoke_result_t<Task>>
 Value within(const std::string& path, std::chrono::milliseconds timeout, Task task, Value otherwise) {
-  if (!OutstandingQuestion::begin(path, timeout)) return otherwise;
+  const int64_t number = OutstandingQuestion::begin(path, timeout);
+  if (number == 0) return otherwise;
   std::future<Value> value;
   try {
     std::packaged_task<Value()> made(std::move(task));
     value = made.get_future();
-    std::thread([made = std::move(made), path]() mutable {
+    std::thread([made = std::move(made), path, number]() mutable {
       made();
-      OutstandingQuestion::end(path);
+      OutstandingQuestion::end(path, number);
     }).detach();
   } catch (const std::exception&) {  // no thread can be had
-    OutstandingQuestion::end(path);
+    OutstandingQuestion::end(path, number);
     return otherwise;
   }
   try {
@@ -45,7 +47,7 @@ Value within(const std::string& path, std::chrono::milliseconds timeout, Task ta
   } catch (const std::exception&) {  // the task has failed
     return otherwise;
   }
-  OutstandingQuestion::overdue(path);
+  OutstandingQuestion::overdue(path, number);
   return otherwise;
 }
 

@@ -8,6 +8,7 @@ namespace tri {
 namespace {
 
 constexpr int64_t kMostRanks = int64_t{1} << 24;
+constexpr int64_t kMostImageBytes = int64_t{64} << 20;  // larger files are read through the library
 
 Hid attribute_of(hid_t group, const char* name, const std::string& path) {
   return Hid(TRI_HDF5(H5Aopen(group, name, H5P_DEFAULT), path), H5Aclose);
@@ -135,12 +136,22 @@ Result<RanksReader> RanksReader::open(const std::string& path) {
   auto file = InputFile::open(path);
   if (!file) return file.error();
   reader.file_ = std::move(file).value();
+  // Read before the library's lock is taken: where this file's storage hangs, shards of checkpoints are still written.
+  std::string image;
+  if (const int64_t bytes = reader.file_.bytes(); bytes > 0 && bytes <= kMostImageBytes) {
+    image.resize(static_cast<size_t>(bytes));
+    if (auto got = reader.file_.read(image.data(), bytes, 0); !got) return got.error();
+  }
   auto read = with_hdf5([&] {
     TRI_HDF5(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), path);
     const Hid access(TRI_HDF5(H5Pcreate(H5P_FILE_ACCESS), path), H5Pclose);
 #if H5_VERSION_GE(1, 10, 7)
     TRI_HDF5(H5Pset_file_locking(access, false, true), path);  // its writer takes no lock either
 #endif
+    if (!image.empty()) {
+      TRI_HDF5(H5Pset_fapl_core(access, 64 << 10, false), path);
+      TRI_HDF5(H5Pset_file_image(access, image.data(), image.size()), path);
+    }
     const Hid hdf5(TRI_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), path), H5Fclose);
     for (int attempt = 0; H5Lexists(hdf5, ranks_group_name(attempt).c_str(), H5P_DEFAULT) > 0; ++attempt) {
       const Hid group(TRI_HDF5(H5Gopen2(hdf5, ranks_group_name(attempt).c_str(), H5P_DEFAULT), path), H5Gclose);

@@ -13,6 +13,7 @@
 
 #include "io/base/clock.h"
 #include "io/base/file.h"
+#include "io/base/folder_entries.h"
 #include "io/base/host.h"
 #include "io/base/median.h"
 #include "lib/fault/dump_folder.h"
@@ -228,7 +229,7 @@ std::string newest_job_log(const std::string& run_dir) {
   std::error_code absent;
   std::string newest;
   fs::file_time_type written = fs::file_time_type::min();
-  for (const auto& entry : fs::directory_iterator(run_dir, absent)) {
+  for (const auto& entry : entries_of(run_dir, absent)) {
     const std::string name = entry.path().filename().string();
     const fs::file_time_type time = entry.last_write_time(absent);
     if (!name.starts_with("slurm-") || !name.ends_with(".log") || absent || time < written) continue;

@@ -42,7 +42,10 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 
 bool ready(int fd, short events, int milliseconds) {
   pollfd descriptor{fd, events, 0};
-  return ::poll(&descriptor, 1, milliseconds) > 0;
+  int num_ready = 0;
+  do num_ready = ::poll(&descriptor, 1, milliseconds);
+  while (num_ready < 0 && errno == EINTR);
+  return num_ready > 0;
 }
 
 // The driver's greeting: exactly so many bytes, in time.

@@ -50,8 +50,8 @@ std::vector<PortSight> read_ports(const std::string& sys) {
                     .sent = number_in(statistics / "tx_bytes"),
                     .errors = number_in(statistics / "rx_errors") + number_in(statistics / "tx_errors")};
     // RDMA over Ethernet passes the kernel by, and its statistics.
-    for (const auto& device : fs::directory_iterator(entry.path() / "device/infiniband", problem))
-      for (const auto& port : fs::directory_iterator(device.path() / "ports", problem)) {
+    for (const auto& device : entries_of(entry.path() / "device/infiniband", problem))
+      for (const auto& port : entries_of(device.path() / "ports", problem)) {
         sight.received += kWord * number_in(port.path() / "counters/port_rcv_data");
         sight.sent += kWord * number_in(port.path() / "counters/port_xmit_data");
       }

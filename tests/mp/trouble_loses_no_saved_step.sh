@@ -93,7 +93,7 @@ run 3 "${drive[@]}"
 has "alone/run.lock: the run folder is in use by process $holder on $host"
 has "which no driver has started"
 until_true steps_done alone $(($(wc -l <alone/metrics.jsonl) + 10))
-kill -TERM "$job"
+kill -TERM "$(pid_of 0)"
 end_of alone 75
 
 echo "a batch job that was started again replaces its earlier start, which publishes nothing more"
