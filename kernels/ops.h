@@ -14,6 +14,7 @@
 #include "kernels/gemm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
+#include "kernels/qk_norm_rope.h"
 #include "kernels/random.h"
 #include "kernels/rope.h"
 
@@ -40,6 +41,8 @@
   ROW(position_forward, PositionForward)              \
   ROW(position_backward, PositionBackward)            \
   ROW(rope, Rope)                                     \
+  ROW(qk_norm_rope_forward, QkNormRopeForward)        \
+  ROW(qk_norm_rope_backward, QkNormRopeBackward)      \
   ROW(attention_forward, AttentionForward)            \
   ROW(attention_backward, AttentionBackward)          \
   ROW(cross_entropy_stats, CrossEntropyStats)         \

@@ -244,6 +244,7 @@ class Cases {
                           [=](Stream& s) { attention_backward(backward, s); }});
       }
     if (HS % 2 == 0) rope_cases(shape, dqkv, qkv);
+    if (HS % 2 == 0) qk_norm_cases(shape, dqkv, take({R_, width}), qkv);
   }
 
   // In place, and where it changes the order of heads from rows to others.
@@ -263,6 +264,38 @@ class Cases {
     memory_case("rope, by kind", shape, 2 * static_cast<double>(inp.numel()), [=](Stream& s) { rope(forward, s); });
     memory_case("rope backward, by kind", shape, 2 * static_cast<double>(inp.numel()),
                 [=](Stream& s) { rope(backward, s); });
+  }
+
+  // Norms of query and key heads with RoPE, in the order of heads that attention reads.
+  void qk_norm_cases(const std::string& shape, Tensor out, Tensor gradient, Tensor inp) {
+    const ModelConfig& m = c_.model;
+    const int HS = head_size(m), G = m.heads / m.kv_heads;
+    const QkvOrder order = attention_order(m, 1);
+    const Tensor weight = take({HS}), dquery = take(Dtype::kF32, {HS}), dkey = take(Dtype::kF32, {HS});
+    const Tensor table = take(Dtype::kF32, {m.seq_len, HS / 2, 2});
+    const QkNormRopeForward forward{.out = out,
+                                    .inp = inp,
+                                    .query_weight = weight,
+                                    .key_weight = weight,
+                                    .table = table,
+                                    .num_kv_heads = m.kv_heads,
+                                    .group = G,
+                                    .out_order = order};
+    const QkNormRopeBackward backward{.dinp = gradient,
+                                      .dquery_weight = dquery,
+                                      .dkey_weight = dkey,
+                                      .dout = out,
+                                      .inp = inp,
+                                      .query_weight = weight,
+                                      .key_weight = weight,
+                                      .table = table,
+                                      .num_kv_heads = m.kv_heads,
+                                      .group = G,
+                                      .dout_order = order};
+    const double all = static_cast<double>(inp.numel()), values = static_cast<double>(R_ * m.kv_heads * HS);
+    memory_case("qk_norm_rope_forward", shape, 2 * all, [=](Stream& s) { qk_norm_rope_forward(forward, s); });
+    memory_case("qk_norm_rope_backward", shape, 3 * all - values,
+                [=](Stream& s) { qk_norm_rope_backward(backward, s); });
   }
 
   void cross_entropy() {

@@ -261,6 +261,85 @@ TEST(CudaOps, rope) {
       }
 }
 
+TEST(CudaOps, qk_norm_rope) {
+  TRI_NEEDS_GPU();
+  for (const Dtype dtype : kTypes)
+    for (const auto& [seq_len, kv, group, half] : {std::tuple{3, 1, 1, 1},
+                                                   {16, 2, 3, 32},
+                                                   {40, 3, 1, 5},
+                                                   {7, 3, 2, 12},
+                                                   {65, 2, 4, 64},
+                                                   {257, 8, 4, 64},
+                                                   {33, 4, 2, 48},
+                                                   {19, 1, 8, 128},
+                                                   {5, 2, 1, 256}}) {
+      const int64_t head_size = 2 * half, width = int64_t{kv} * (group + 2) * head_size, rows = 2 * seq_len;
+      std::vector<float> table(static_cast<size_t>(seq_len) * half * 2);
+      fill_rope_table(table.data(), seq_len, 2 * half, 10000);
+      const Buffer angles(Dtype::kF32, {seq_len, half, 2}, Values(table.begin(), table.end()));
+      const auto matrix = [&, rows = rows](const char* name) {
+        return Buffer(dtype, {rows, width}, random_values(rows * width, name));
+      };
+      const auto vector = [&](Dtype type, const char* name) {
+        return Buffer(type, {head_size}, random_values(head_size, name));
+      };
+      const Buffer poisoned(dtype, {rows, width});
+      for (const QkvOrder from : kOrders)
+        for (const QkvOrder to : kOrders) {
+          const std::string what = fmt::format("{} T {} heads {} x {} HS {}, {} to {}", enum_name(dtype), seq_len, kv,
+                                               group, head_size, enum_name(from), enum_name(to));
+          TRI_COMPARE(qk_norm_rope_forward, what,
+                      (Operands{{"out", poisoned},
+                                {"inp", matrix("inp")},
+                                {"query_weight", vector(dtype, "query_weight")},
+                                {"key_weight", vector(dtype, "key_weight")},
+                                {"table", angles}}),
+                      ([&, kv = kv, group = group](const Place& on) {
+                        return QkNormRopeForward{.out = on("out"),
+                                                 .inp = on("inp"),
+                                                 .query_weight = on("query_weight"),
+                                                 .key_weight = on("key_weight"),
+                                                 .table = on("table"),
+                                                 .num_kv_heads = kv,
+                                                 .group = group,
+                                                 .out_order = to,
+                                                 .inp_order = from};
+                      }),
+                      rounding_of(dtype));
+          const auto backward = [&, kv = kv, group = group](const Place& on, const char* dinp) {
+            return QkNormRopeBackward{.dinp = on(dinp),
+                                      .dquery_weight = on("dquery_weight"),
+                                      .dkey_weight = on("dkey_weight"),
+                                      .dout = on("dout"),
+                                      .inp = on("inp"),
+                                      .query_weight = on("query_weight"),
+                                      .key_weight = on("key_weight"),
+                                      .table = on("table"),
+                                      .num_kv_heads = kv,
+                                      .group = group,
+                                      .dout_order = from,
+                                      .dinp_order = to};
+          };
+          Operands operands{{"dinp", poisoned},
+                            {"dquery_weight", vector(Dtype::kF32, "dquery_weight")},
+                            {"dkey_weight", vector(Dtype::kF32, "dkey_weight")},
+                            {"dout", matrix("dout")},
+                            {"inp", matrix("inp")},
+                            {"query_weight", vector(dtype, "query_weight")},
+                            {"key_weight", vector(dtype, "key_weight")},
+                            {"table", angles}};
+          // Sums over all heads and rows, added in another order.
+          const Comparisons comparisons(rounding_of(dtype),
+                                        {{"dquery_weight", elements(3e-5)}, {"dkey_weight", elements(3e-5)}});
+          TRI_COMPARE(qk_norm_rope_backward, what, operands, ([&](const Place& on) { return backward(on, "dinp"); }),
+                      comparisons);
+          if (from == to)
+            TRI_COMPARE(qk_norm_rope_backward, what + " in place", operands,
+                        ([&](const Place& on) { return backward(on, "dout"); }), comparisons);
+        }
+    }
+}
+
 struct CrossEntropyCase {
   Dtype dtype;
   int64_t rows, columns;  // of one rank: R, Vl
