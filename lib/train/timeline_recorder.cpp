@@ -148,8 +148,8 @@ void TimelineRecorder::write(TimelinePiece piece) {
   if (writer_ == nullptr) {
     auto started = FileWriter::start({.path = run_dir + "/trace",
                                       .max_bytes = size_t{256} << 20,
-                                      .close_timeout = std::chrono::seconds(2),
-                                      .report = [](const std::string& message) { log_warn("timeline: {}", message); }});
+                                      .report = [](const std::string& message) { log_warn("timeline: {}", message); },
+                                      .close_timeout = std::chrono::seconds(2)});
     if (!started) return log_warn("timeline: {}", started.error().message);
     writer_ = std::move(started).value();
   }

@@ -172,28 +172,6 @@ TEST(CudaGemm, a_kept_choice_of_an_unknown_form_is_not_taken) {
   }
 }
 
-// A device that has failed ends the search at the GEMM that was timed; it is no algorithm that cuBLASLt refuses.
-TEST(CudaGemmDeathTest, a_failed_device_ends_the_search) {
-  TRI_NEEDS_GPU();
-  testing::FLAGS_gtest_death_test_style = "threadsafe";  // in a process of its own, whose device is lost
-  const auto search = [] {
-    const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
-    const auto stream = device->make_stream("test");
-    const DeviceBuffer a(Buffer(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")));
-    const Tensor nowhere(reinterpret_cast<void*>(uintptr_t{1} << 40), Dtype::kBF16, {64, 64});
-    const AnyGemm g = Gemm{.out = nowhere, .a = a, .b = a};
-    try {
-      device->gemm_search()->search({&g, 1}, *stream);
-    } catch (const Fatal& problem) {
-      std::fprintf(stderr, "thrown: %s\n", problem.what());
-      const bool by_the_last_wait = std::string(problem.what()).find("cudaStreamSynchronize(on)") != std::string::npos;
-      std::_Exit(by_the_last_wait ? 8 : 7);
-    }
-    std::_Exit(0);
-  };
-  EXPECT_EXIT(search(), testing::ExitedWithCode(7), "thrown: ");
-}
-
 TEST(CudaGemm, devices_share_neither_choices_nor_scratch) {
   TRI_NEEDS_GPU();
   const Buffer a(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")), out(Dtype::kBF16, {64, 64});
