@@ -133,8 +133,6 @@ says "stopped: 50 restarts in a row made no progress" || fail "the budget is not
 refused "exit 0" 'exit 0'
 refused "set -e and a failure" $'set -e\nfalse' "1 2"
 refused "set -u and an unset variable" $'set -u\necho $NOT_SET_ANYWHERE'
-refused "return 1" 'return 1'
-refused "a module that is missing" 'no_such_module_command load openmpi'
 refused "a syntax error" 'if then'
 refused "exec" 'exec true'
 refused "a kill of its shell" 'kill -KILL $$'
@@ -155,7 +153,20 @@ accepted() {
   start ""
   ends 5 1 "$1, with a fault"
 }
+# ended NAME STATUS TEXT: such a file runs to its end and returns STATUS. The job trains, and its log has a warning.
+ended() {
+  fresh
+  printf 'export SITE=here\n%s\n' "$3" >site.sh
+  start ""
+  ends 0 0 "$1"
+  grep -qx "SITE=here" trained 2>/dev/null || fail "$1: SITE does not reach the trainer"
+  says "warning: the settings file $work/site.sh .* has ended with status $2 " || fail "$1: no warning in the log"
+}
+ended "a last line that tests a variable" 1 '[[ -n ${NOT_SET_ANYWHERE:-} ]] && export Y=1'
+ended "return 3" 3 'return 3'
+ended "a module that is missing" 127 'no_such_module_command load openmpi'
 accepted "set -e" 'set -e'
+says "warning: the settings file" && fail "a warning about a settings file that ends with status 0"
 accepted "set -eux, noclobber, noglob, extdebug" $'set -euxCf\nshopt -s extdebug failglob nullglob'
 accepted "traps" $'trap "exit 3" EXIT\ntrap "exit 3" ERR TERM USR1\ntrap : DEBUG RETURN'
 accepted "names of the script" $'config=x job=y restart=z book=1 home=/ status=9 run_dir=/ decided=yes RESTART_BUDGET=z

@@ -88,4 +88,14 @@ chmod +x ../repo/build/bin/trireme
 sweep found
 finish COMPLETED 0:0 0
 grep -q "found train tiny.yaml .*--set run.steps=1" found.log || fail "$(cat found.log)"
+echo '[[ -n ${NOT_SET_ANYWHERE:-} ]] && export Y=1' >site.sh
+sweep last_line --export=ALL,TRIREME_ENV=site.sh
+finish COMPLETED 0:0 0
+grep -q "warning: the settings file .*/my folder/site.sh has ended with status 1" last_line.log ||
+  fail "$(cat last_line.log)"
+grep -q "found train" last_line.log || fail "$(cat last_line.log)"
+echo 'exit 1' >site.sh
+sweep ends --export=ALL,TRIREME_ENV=site.sh
+finish FAILED 1:0 0
+grep -q "stopped in or after the settings file .*/my folder/site.sh" ends.log || fail "$(cat ends.log)"
 echo "all well"
