@@ -185,7 +185,14 @@ class EventBook::File {
       return appended;
     });
   }
-  bool flush(std::chrono::milliseconds timeout) { return writer()->flush(timeout); }
+  bool flush(std::chrono::milliseconds timeout) {
+    FileWriter* writer = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      writer = writer_.get();
+    }
+    return writer == nullptr || writer->flush(timeout);
+  }
 
  private:
   FileWriter* writer() {
@@ -226,6 +233,8 @@ void EventBook::post(RunEventKind kind, const std::string& text, std::map<std::s
 }
 
 void EventBook::post(RunEvent event) const { file_->post(line_of(std::move(event)), nullptr); }
+
+bool EventBook::flush(std::chrono::milliseconds timeout) const { return file_->flush(timeout); }
 
 Job::FailureHook EventBook::failure_hook() const {
   return [book = *this](const Job::Failure& failure) -> std::optional<Job::FirstCause> {

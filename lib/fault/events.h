@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -123,6 +124,8 @@ class EventBook {
   // As append, without a wait: for the thread that trains.
   void post(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields = {}) const;
   void post(RunEvent event) const;
+  // Waits until storage has taken or refused all events so far; returns false where that takes longer than `timeout`.
+  bool flush(std::chrono::milliseconds timeout) const;
 
   // What Job::set_failure_hook takes: writes a failure, gives the other ranks a moment to write theirs, and returns the
   // first cause where it is another's.

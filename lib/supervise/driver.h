@@ -1,6 +1,8 @@
 // The driver of a supervised run: the Supervisor on real sockets, processes, clocks and the run folder.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -56,7 +58,8 @@ class RunFolderBook : public RunBook {
   double date_offset_ = 0;            // ... and what was added to the monotonic time when its first event was made
   Thresholds known_;
   std::string complaint_;  // the last about the thresholds
-  int64_t checkpoint_ = 0;
+  // The step of the newest checkpoint that was found valid; 0: none. Shared with a search that outlives its time limit.
+  std::shared_ptr<std::atomic<int64_t>> checkpoint_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace tri

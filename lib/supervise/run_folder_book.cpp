@@ -17,15 +17,15 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{2000};             // with storage that hangs
-constexpr std::chrono::milliseconds kCheckpointPatience{10000};  // ... where a checkpoint may have thousands of files
+constexpr std::chrono::milliseconds kTimeout{2000};             // for storage
+constexpr std::chrono::milliseconds kCheckpointTimeout{10000};  // a checkpoint may have thousands of files
 
 // None: it can't be read now.
 std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
   using Events = std::optional<std::vector<RunEvent>>;
   const std::string path = run_dir + "/events.jsonl";
   return within(
-      path, kPatience,
+      path, kTimeout,
       [path] {
         auto events = read_events(path);
         return events ? Events(std::move(events).value()) : Events();
@@ -62,12 +62,18 @@ RunFolderBook::RunFolderBook(std::string run_dir, std::string checkpoint_dir, st
 
 // While storage is away, what was known stays known: a node that is left out must not come back that way.
 RunHistory RunFolderBook::history(double wall) {
-  if (auto read = events_of(run_dir_)) events_ = std::move(*read);
+  const bool none_queued = book_.flush(std::chrono::milliseconds(0));  // before the read, which then finds them
+  auto read = events_of(run_dir_);
+  if (read) events_ = std::move(*read);
   // What storage took late is there by now.
   std::erase_if(unwritten_, [&](const Unwritten& unwritten) {
     return std::any_of(events_.begin(), events_.end(),
                        [line = to_json(unwritten.event)](const RunEvent& e) { return to_json(e) == line; });
   });
+  // Storage has refused the others: they are appended again, and the next call finds them in the file.
+  if (read && none_queued)
+    for (const auto& [after, event] : unwritten_)
+      if (!book_.of_attempt(event.attempt).append(event)) break;
   std::vector<RunEvent> all = events_;
   // By their dates, but never before what was known when they were made: the clock may have been set back since.
   size_t least = 0;
@@ -99,29 +105,34 @@ void RunFolderBook::append(RunEvent event, const std::string& attempt) {
     return;
   }
   if (unwritten_.empty())
-    log_warn("supervise: {}/events.jsonl does not take events; they are written when storage goes on", run_dir_);
+    log_warn("supervise: {}/events.jsonl cannot be written; the driver keeps its events and writes them later",
+             run_dir_);
   unwritten_.push_back({events_.size(), std::move(event)});
 }
 
-// One that the ranks can't load is no progress: its manifest and the sizes of its files are looked at.
+// A checkpoint that the ranks cannot load is no progress: its manifest and the sizes of its files are checked. An
+// answer that comes too late is stored for the next call.
 int64_t RunFolderBook::newest_checkpoint() {
-  checkpoint_ = within(
-      checkpoint_dir_, kCheckpointPatience,
-      [dir = checkpoint_dir_, known = checkpoint_] {
-        const Retry once{.tries = 1};
-        const auto candidates = checkpoint_candidates(dir, once);
-        if (!candidates) return known;
-        for (const CheckpointCandidate& candidate : candidates.value()) {
-          if (!candidate.unfinished.empty()) continue;
-          const auto opened = open_candidate(candidate, once);
-          if (opened) return candidate.step;
-          const int why = opened.error().os_error;
-          if (why != 0 && why != ENOENT) return known;  // storage does not answer
-        }
-        return int64_t{0};
-      },
-      int64_t{checkpoint_});
-  return checkpoint_;
+  const auto find = [dir = checkpoint_dir_, newest = checkpoint_] {
+    const Retry once{.tries = 1};
+    const auto candidates = checkpoint_candidates(dir, once);
+    if (!candidates) return false;
+    for (const CheckpointCandidate& candidate : candidates.value()) {
+      if (!candidate.unfinished.empty()) continue;
+      if (candidate.step == *newest) return true;  // checked before
+      const auto opened = open_candidate(candidate, once);
+      if (opened) {
+        *newest = candidate.step;
+        return true;
+      }
+      const int why = opened.error().os_error;
+      if (why != 0 && why != ENOENT) return false;  // storage does not answer
+    }
+    *newest = 0;
+    return true;
+  };
+  within(checkpoint_dir_, kCheckpointTimeout, find, false);
+  return *checkpoint_;
 }
 
 int64_t RunFolderBook::reached_step(const std::string& attempt) {
@@ -149,7 +160,7 @@ std::vector<RunEvent> RunFolderBook::stragglers(const std::string& attempt) {
 
 std::vector<std::string> RunFolderBook::suspects(const std::string& attempt) {
   return within(
-      run_dir_ + "/hang", kPatience, [run_dir = run_dir_, attempt] { return suspects_of(run_dir, attempt); },
+      run_dir_ + "/hang", kTimeout, [run_dir = run_dir_, attempt] { return suspects_of(run_dir, attempt); },
       std::vector<std::string>());
 }
 
@@ -157,7 +168,7 @@ std::vector<std::string> RunFolderBook::suspects(const std::string& attempt) {
 Thresholds RunFolderBook::thresholds() {
   using Answer = std::optional<Result<Thresholds>>;
   const Answer read = within(
-      run_dir_ + "/supervise.conf", kPatience, [run_dir = run_dir_] { return Answer(read_thresholds(run_dir)); },
+      run_dir_ + "/supervise.conf", kTimeout, [run_dir = run_dir_] { return Answer(read_thresholds(run_dir)); },
       Answer());
   if (!read) return known_;
   if (!*read) {

@@ -125,5 +125,26 @@ TEST(History, what_was_known_stays_known_while_the_book_cannot_be_read) {
   EXPECT_EQ(book.history(1e9).exclusions.size(), 2u) << "and after it is back";
 }
 
+// A folder in place of events.jsonl refuses every line at once, as a full file system does.
+TEST(History, events_that_storage_has_refused_are_written_later) {
+  const TemporaryFolder folder;
+  const std::string events = folder / "events.jsonl";
+  RunFolderBook book(folder / "", folder / "checkpoints", "1");
+  book.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
+  std::filesystem::rename(events, folder / "aside");
+  std::filesystem::create_directory(events);
+  book.append(exclusion_event({.node = "node1", .why = "lost", .until = 1e9 + kHour}), "a");
+  book.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "b");
+  EXPECT_EQ(book.history(1e9).exclusions.size(), 2u);
+  std::filesystem::remove(events);
+  std::filesystem::rename(folder / "aside", events);
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(book.history(1e9).exclusions.size(), 2u);
+  const auto written = read_events(events);
+  ASSERT_TRUE(written);
+  ASSERT_EQ(written.value().size(), 3u) << "each of them once";
+  EXPECT_EQ(written.value()[1].host, "node1");
+  EXPECT_EQ(written.value()[2].attempt, "b");
+}
+
 }  // namespace
 }  // namespace tri
