@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 #include "io/base/clock.h"
 #include "io/base/host.h"
@@ -27,7 +29,7 @@ constexpr int kTurnMilliseconds = 200;
 constexpr double kLeaveSeconds = 5;  // agents have to leave when the run is over
 
 constexpr double kCheckLockSeconds = 10;
-constexpr std::chrono::milliseconds kPatience{2000};  // with storage that hangs
+constexpr std::chrono::milliseconds kStorageTimeout{2000};
 
 Moment now() { return {.monotonic = monotonic_seconds(), .wall = wall_seconds()}; }
 
@@ -76,20 +78,39 @@ class DriverLock {
         path, ranks.value()->text);
   }
 
-  // Error: another driver has taken the run over. Storage that does not answer is none.
+  // Error: another driver has taken the run over. Storage that does not answer is not an error.
   Result<void> check() {
-    const auto kept = within(
-        options_.run_dir + "/supervise.lock", kPatience, [file = file_] { return file->check(); }, Result<void>());
+    const std::string path = options_.run_dir + "/supervise.lock";
+    const auto kept = within(path, kStorageTimeout, [file = file_] { return file->check(); }, Result<void>());
     if (kept || kept.error().os_error != 0) return {};
-    auto again = take_file();  // as where somebody has removed the file
+    // As where the file was removed. A lock that is taken too late for this call is kept for the next one.
+    const auto take = [retaken = retaken_, dir = options_.run_dir, attempt = attempt_, start = options_.start] {
+      {
+        const std::lock_guard lock(retaken->mutex);
+        if (retaken->result && *retaken->result) return true;
+      }
+      auto result = RunLock::take_for_driver(dir, attempt, start);
+      const std::lock_guard lock(retaken->mutex);
+      retaken->result.emplace(std::move(result));
+      return true;
+    };
+    if (!within(path + " (take)", kStorageTimeout, take, false)) return {};
+    const std::lock_guard lock(retaken_->mutex);
+    Result<RunLock>& again = *retaken_->result;
     if (!again && again.error().os_error != 0) return {};
     if (!again) return file_error("{}; this driver ends", again.error().message);
     log_warn("supervise: {}; it is taken again", kept.error().message);
     file_ = std::make_shared<RunLock>(std::move(again).value());
+    retaken_->result.reset();
     return {};
   }
 
  private:
+  struct Retaken {
+    std::mutex mutex;
+    std::optional<Result<RunLock>> result;
+  };
+
   explicit DriverLock(const DriverOptions& options) : options_(options) {}
 
   Result<RunLock> take_file() const { return RunLock::take_for_driver(options_.run_dir, attempt_, options_.start); }
@@ -107,6 +128,7 @@ class DriverLock {
   const DriverOptions& options_;
   std::string attempt_ = new_attempt();
   std::shared_ptr<RunLock> file_;
+  std::shared_ptr<Retaken> retaken_ = std::make_shared<Retaken>();
 };
 
 class ServerLink : public AgentLink {
