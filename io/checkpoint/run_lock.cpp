@@ -74,6 +74,8 @@ std::string describe(const std::optional<Holder>& holder) {
                      holder->started);
 }
 
+constexpr const char* kStaleTextRemedy = "; if that is no longer so, remove the file";
+
 // Who stands in the way of which run.
 Error refusal(const std::string& path, const std::string& field, const std::optional<Holder>& holder,
               const std::string& run, const std::string& remedy) {
@@ -190,7 +192,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
   if (!text) return text.error();
   if (const auto holder = holder_of(text.value())) {
     if (how == How::kTextAlone && !dead_here(*holder) && !earlier_start(*holder, start))
-      return refusal(path, field, holder, run, "; if that is no longer so, remove the file");
+      return refusal(path, field, holder, run, kStaleTextRemedy);
     log_info("{}: taken over from {}, which ended without giving it up", path, describe(holder));
   }
   lock.text_ = text_of(
@@ -205,7 +207,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
 
 RunLock::File::~File() {
   // Emptied only when still ours; the lock itself goes with the descriptor. Storage that hangs must not hold up the end
-  // of a run: the process's end gives the lock up.
+  // of a run: the kernel frees the lock when this process ends.
   constexpr std::chrono::seconds kTimeout{2};
   if (file_.get() < 0) return;
   const auto give_up = [path = path_, text = text_, file = std::make_shared<Descriptor>(std::move(file_))] {
@@ -267,14 +269,14 @@ Result<void> RunLock::check() const {
   return {};
 }
 
-Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const BatchStart& start) {
+Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const BatchStart& start, RunLock::How how) {
   using Held = std::optional<LockHolder>;
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0 && errno == ENOENT) return Held();
   if (file.get() < 0) return system_error(errno, "{}", path);
-  bool text_alone = false;
-  if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return Held();
-  if (errno != EWOULDBLOCK) {
+  bool text_alone = how == RunLock::How::kTextAlone;
+  if (!text_alone && ::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return Held();
+  if (!text_alone && errno != EWOULDBLOCK) {
     if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP && errno != EINVAL)
       return system_error(errno, "{}: flock", path);
     text_alone = true;
@@ -284,9 +286,13 @@ Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const 
   const auto holder = holder_of(text.value());
   if (text_alone && (!holder || dead_here(*holder))) return Held();
   if (holder && earlier_start(*holder, start)) return Held();
-  return Held(
-      {.attempt = holder ? holder->attempt : "", .job = holder ? holder->start.job : "", .text = describe(holder)});
+  return Held({.attempt = holder ? holder->attempt : "",
+               .job = holder ? holder->start.job : "",
+               .text = describe(holder),
+               .by_text = text_alone});
 }
+
+std::string stale_lock_remedy(const LockHolder& holder) { return holder.by_text ? kStaleTextRemedy : ""; }
 
 Result<void> see_lock(const std::string& checkpoints, const std::string& attempt) {
   const std::string path = checkpoints + "/checkpoint.lock";

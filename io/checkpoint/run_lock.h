@@ -68,11 +68,15 @@ class RunLock {
 // Who holds a lock file, as another process finds out that does not want it.
 struct LockHolder {
   std::string attempt, job;
-  std::string text;  // "process 5 on node7 (attempt x, since y)"
+  std::string text;      // "process 5 on node7 (attempt x, since y)"
+  bool by_text = false;  // by the file's text alone: on a file system without flock, its holder may have ended
 };
 // The holder of RUN_DIR/run.lock or RUN_DIR/supervise.lock. Nothing: the file is free, or `start` is a later start of
 // the holder's job, which would take it over. Error: storage does not say.
-Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const BatchStart& start = {});
+Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const BatchStart& start = {},
+                                                 RunLock::How how = RunLock::How::kFlock);
+// What a refusal adds to its remedies where `holder` may have ended: "; if ..., remove the file", or "".
+std::string stale_lock_remedy(const LockHolder& holder);
 
 // Whether this machine sees that `attempt` holds the folder's lock, which another machine's process has taken: an error
 // that passes with Missing::kPasses where it does not. Both then have different file systems under that name.

@@ -74,14 +74,15 @@ class DriverLock {
     if (!ranks.value() || lock.has_started(*ranks.value())) return lock;
     return file_error(
         "{}: the run folder is in use by {}, which no driver has started; wait for it, stop it, or choose "
-        "another run.dir",
-        path, ranks.value()->text);
+        "another run.dir{}",
+        path, ranks.value()->text, stale_lock_remedy(*ranks.value()));
   }
 
   // Error: another driver has taken the run over. Storage that does not answer is not an error.
   Result<void> check() {
     const std::string path = options_.run_dir + "/supervise.lock";
-    const auto kept = within(path, kStorageTimeout, [file = file_] { return file->check(); }, Result<void>());
+    const auto kept = within(
+        path, kStorageTimeout, [file = file_] { return file->check(); }, Result<void>());
     if (kept || kept.error().os_error != 0) return {};
     // As where the file was removed. A lock that is taken too late for this call is kept for the next one.
     const auto take = [retaken = retaken_, dir = options_.run_dir, attempt = attempt_, start = options_.start] {

@@ -46,8 +46,8 @@ Result<RunLock> open_run_folder(const Config& config, const std::string& attempt
   if (!driver) return driver.error();
   if (driver.value())
     return file_error(
-        "{}: the run is supervised by {}, which starts its ranks itself; stop it, or choose another run.dir", path,
-        driver.value()->text);
+        "{}: the run is supervised by {}, which starts its ranks itself; stop it, or choose another run.dir{}", path,
+        driver.value()->text, stale_lock_remedy(*driver.value()));
   return lock;
 }
 

@@ -279,6 +279,7 @@ TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder
       const auto holder = value_or_throw(holder_of_lock(path));
       ASSERT_TRUE(holder);
       EXPECT_EQ(holder->attempt, "driver-1");
+      EXPECT_EQ(stale_lock_remedy(*holder), "") << "the kernel says that it lives";
       EXPECT_TRUE(value_or_throw(holder_of_lock(path))) << "to look changes nothing";
       EXPECT_TRUE(first.check());
     }
@@ -293,7 +294,11 @@ TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder
   const auto refused = RunLock::take_for_driver(dir.path(), "driver-5", {}, RunLock::How::kTextAlone);
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("remove the file"), std::string::npos) << refused.error().message;
+  const auto stale = value_or_throw(holder_of_lock(path, {}, RunLock::How::kTextAlone));
+  ASSERT_TRUE(stale);
+  EXPECT_EQ(stale_lock_remedy(*stale), "; if that is no longer so, remove the file");
   write_all(path, text_of(host(), dead_pid()));
+  EXPECT_FALSE(value_or_throw(holder_of_lock(path, {}, RunLock::How::kTextAlone)));
   EXPECT_TRUE(RunLock::take_for_driver(dir.path(), "driver-6", {}, RunLock::How::kTextAlone));
 }
 
