@@ -337,12 +337,14 @@ void TrainingLoop::sample() {
 }
 
 // After the last collective call of the loop: gives storage a while to take what the run shows to other programs. A
-// stall costs these files their last entries, and not the run its end.
+// stall costs these files their last entries, and not the run its end. After a stop signal the while is short: the
+// scheduler may end the processes soon.
 void TrainingLoop::flush_shown_files() {
-  constexpr double kLongestSeconds = 10, kShareOfDeadline = 0.25;
+  constexpr double kLongestSeconds = 10, kStoppedSeconds = 1, kShareOfDeadline = 0.25;
   const FaultConfig& fault = context_.config.fault;
-  const double seconds =
-      std::min(kLongestSeconds, kShareOfDeadline * std::min(fault.setup_seconds, fault.checkpoint_seconds));
+  const bool stopped = stop_ != Stop::kNo || context_.signals.received() != 0;
+  const double seconds = std::min(stopped ? kStoppedSeconds : kLongestSeconds,
+                                  kShareOfDeadline * std::min(fault.setup_seconds, fault.checkpoint_seconds));
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
   const HostScope awaits_storage(HostState::kAwaitsCheckpoint);
   constexpr std::chrono::milliseconds kRound{500};

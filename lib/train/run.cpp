@@ -365,7 +365,9 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
     if (BlackBox* const box = recorder.box(); box != nullptr && box->image().step > 0)
       fields["step"] = box->image().step.load();
     book->append(RunEventKind::kEnd, done ? "" : done.error().message, std::move(fields));
-    log_effective_time(config.run.dir, config.fault);
+    // Reading the run's files may take long; after a stop signal the scheduler may end the processes soon.
+    const bool stopped = start.signals.received() != 0 || (!done && done.error().code == ExitCode::kDrained);
+    if (!stopped) log_effective_time(config.run.dir, config.fault);
   }
   // Trouble that all ranks know of is no reason to keep the box: it is said already.
   if (BlackBox* const box = recorder.box()) box->end_well();
