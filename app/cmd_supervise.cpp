@@ -25,7 +25,7 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10};  // with storage that hangs
+constexpr std::chrono::seconds kStorageTimeout{10};
 
 struct Options {
   std::string config;
@@ -74,7 +74,7 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   using Read = std::optional<Result<std::vector<RunEvent>>>;
   const std::string path = absolute(run_dir) + "/events.jsonl";
   const Read read = within(
-      path, kPatience,
+      path, kStorageTimeout,
       [run_dir, path]() -> Read {
         std::error_code absent;
         if (!std::filesystem::is_directory(run_dir, absent)) return usage_error("{}: not the folder of a run", run_dir);

@@ -186,7 +186,7 @@ Loader::~Loader() {
   if (reader_) reader_->close();
   taker_.join();
   if (plan_.member != 0) return;
-  reader_->ended_within(kReaderPatience) ? reading_.join() : reading_.detach();
+  reader_->ended_within(kReaderTimeout) ? reading_.join() : reading_.detach();
   if (std::uncaught_exceptions() == exceptions_) ring_.end();
 }
 

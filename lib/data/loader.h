@@ -68,7 +68,7 @@ class Loader {
   Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
          std::function<void()> check = nullptr);
   // In any order among the members. Those that still wait for a step that was not read then fail, unless an exception
-  // is unwinding: its own words come first. A read that storage does not answer within kReaderPatience is left behind
+  // is unwinding: its own words come first. A read that storage does not answer within kReaderTimeout is left behind
   // with its thread, which touches nothing of the loader when it returns.
   ~Loader();
   Loader(const Loader&) = delete;
@@ -81,7 +81,7 @@ class Loader {
 
  private:
   class Reader;
-  static constexpr std::chrono::seconds kReaderPatience{2};
+  static constexpr std::chrono::seconds kReaderTimeout{2};
 
   int64_t turns() const { return plan_.end_step - plan_.first_step; }
   void take_all();

@@ -64,7 +64,7 @@ bool StopDeadline::is_due() const {
   const std::optional<Clock::time_point> first = first_ ? first_ : signals_.first();
   if (lifted_ || !first || (stepping_ && grace_ <= 0)) return false;
   double limit = grace_;
-  if (!stepping_) limit = grace_ > 0 ? std::min(grace_, kStartPatience) : kStartPatience;
+  if (!stepping_) limit = grace_ > 0 ? std::min(grace_, kStartTimeout) : kStartTimeout;
   if (job_ != nullptr && job_->world_rank() != 0) limit += kRank0First;
   return std::chrono::duration<double>(Clock::now() - *first).count() > limit;
 }

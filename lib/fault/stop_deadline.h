@@ -11,12 +11,12 @@
 
 namespace tri {
 
-// Before the first step the limit is kStartPatience or fault.grace_seconds, whichever is less: the run has nothing to
+// Before the first step the limit is kStartTimeout or fault.grace_seconds, whichever is less: the run has nothing to
 // save. From then on it is fault.grace_seconds. Safe for concurrent use.
 class StopDeadline {
  public:
   using Clock = StopSignals::Clock;
-  static constexpr double kStartPatience = 10;  // seconds
+  static constexpr double kStartTimeout = 10;  // seconds
 
   // Watches from a thread of its own until it is destroyed. `signals` outlives it.
   explicit StopDeadline(const StopSignals& signals);

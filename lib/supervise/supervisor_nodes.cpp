@@ -113,7 +113,7 @@ void Supervisor::agent_of_another_build(const std::string& name, Moment moment) 
   log_error(
       "supervise: the agent on {} is of another build of trireme than this driver: the node is not used. Install "
       "one build on all nodes; if the program was replaced during the run, end this driver and start it again",
-      at == nodes_.end() ? "a node that is none of this run's" : name);
+      at == nodes_.end() ? "a node that is not in this run" : name);
 }
 
 // Three tries to start its agent anew, spread over the time of silence.
