@@ -38,8 +38,8 @@ Result<RunLock> open_run_folder(const Config& config, const std::string& attempt
   std::filesystem::create_directories(config.run.dir, problem);
   if (problem) return system_error(problem.value(), "run.dir {}: creating it", config.run.dir);
   auto lock = RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
-  // Ranks that a driver starts have TRIREME_SUPERVISED in their environment. A driver looks for other ranks after it has
-  // taken its own lock: of the two at least one sees the other.
+  // Ranks that a driver starts have TRIREME_SUPERVISED in their environment. A driver looks for other ranks after it
+  // has taken its own lock: of the two at least one sees the other.
   if (!lock || std::getenv("TRIREME_SUPERVISED") != nullptr) return lock;
   const std::string path = config.run.dir + "/supervise.lock";
   const auto driver = holder_of_lock(path, batch_start());
