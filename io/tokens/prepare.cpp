@@ -114,6 +114,12 @@ size_t unchanged_points(const std::string& path, const std::vector<TextPoint>& p
   return good;
 }
 
+bool begins_with_byte_order_mark(const std::string& path) {
+  auto reader = TextReader::open(path);
+  std::string block;
+  return reader && reader.value().next_lines(1, block) && reader.value().had_byte_order_mark();
+}
+
 // A run of prepare: the files that it writes, and how far it is.
 class Run {
  public:
@@ -124,18 +130,23 @@ class Run {
     for (const std::string& prefix : prefixes_of(options)) summary_.outputs.push_back({.prefix = prefix});
   }
 
-  // New files, or those of a run that was interrupted.
+  // Opens the files of an interrupted run to continue it, or new files. Existing::kOverwrite starts over where the
+  // interrupted run cannot be continued.
   Result<void> begin() {
     const auto file = MappedFile::open(state_path(options_));
     if (!file && file.error().os_error != ENOENT) return file.error();
-    if (file && options_.existing == Existing::kRefuse) return resume(file.value().text());
-    std::error_code ignored;
-    if (file) fs::remove(state_path(options_), ignored);
+    if (file) {
+      auto resumed = resume(file.value().text());
+      if (resumed || options_.existing == Existing::kRefuse) return resumed;
+      start_over();
+    }
     for (const auto& output : summary_.outputs) {
       auto writer = TokenFileWriter::create(output.prefix, type());
       if (!writer) return writer.error();
       writers_.push_back(std::move(writer).value());
     }
+    std::error_code ignored;  // only after the writers hold the locks: another process may be using the state
+    if (file) fs::remove(state_path(options_), ignored);
     return {};
   }
 
@@ -203,12 +214,9 @@ class Run {
   }
 
   Result<PrepareSummary> finish() {
+    // Before finish_input(), which counts the faults of the last input: the saved state counts them again on resume.
+    if (auto within = check_share(); !within) return within.error();
     if (auto done = finish_input(); !done) return stopped(done.error());
-    const int64_t all = num_documents() + now_.skipped;
-    if (options_.skip_bad.share > 0 &&
-        static_cast<double>(now_.skipped) > options_.skip_bad.share * static_cast<double>(all))
-      return stopped(file_error("{} of {} documents are bad, more than --skip-bad {:g} allows; the last one: {}",
-                                now_.skipped, all, options_.skip_bad.share, last_bad_));
     for (size_t i = 0; i < writers_.size(); ++i) {
       PrepareSummary::Output& output = summary_.outputs[i];
       summary_.documents += output.documents = writers_[i].num_documents();
@@ -268,13 +276,28 @@ class Run {
   }
 
   bool may_skip() const {
-    // A share is of all documents, which are not known yet: the first ones are not counted against it.
-    constexpr int64_t kFirst = 10000;
+    // A share is of all documents, whose number is known only at the end, where check_share() decides. Until then the
+    // run stops only where the bad documents are far more than the share of those read so far.
+    constexpr int64_t kFirst = 10000, kSlack = 1000;
     const int64_t skipped = now_.skipped + 1;
     if (options_.skip_bad.most > 0) return skipped <= options_.skip_bad.most;
     return options_.skip_bad.share > 0 &&
-           static_cast<double>(skipped) <=
+           static_cast<double>(skipped - kSlack) <=
                options_.skip_bad.share * static_cast<double>(std::max(num_documents() + skipped, kFirst));
+  }
+
+  // The bad documents are at most the share of all documents that --skip-bad allows. Otherwise fails with kFile, and
+  // saves the work, which a larger share or corrected lines can use.
+  Result<void> check_share() {
+    const int64_t all = num_documents() + now_.skipped;
+    const double share = options_.skip_bad.share;
+    if (share <= 0 || static_cast<double>(now_.skipped) <= share * static_cast<double>(all)) return {};
+    const bool saved = num_documents() > 0 && save();
+    return file_error(
+        "{} of {} documents are bad, more than --skip-bad {:g} allows{}; give a larger --skip-bad, or "
+        "correct the lines{}",
+        now_.skipped, all, share, last_bad_.empty() ? "" : "; the last one: " + last_bad_,
+        saved ? "; the next run continues this one" : "");
   }
 
   std::string place_of(const BadDocument& bad) const {
@@ -312,6 +335,9 @@ class Run {
     for (TokenFileWriter& writer : writers_)
       if (auto saved = writer.save(); !saved) return saved.error();
     mark();
+    return write_state();
+  }
+  Result<void> write_state() const {
     Json marks = Json::array();
     for (const Mark& mark : marks_) marks.push_back(json_of(mark));
     const Json state = {{"options", options_of()}, {"inputs", inputs_until(now_.at.input + 1)}, {"marks", marks}};
@@ -378,6 +404,12 @@ class Run {
         hashed = hashed && marks_[m].hashed;
       }
       const size_t marks = points.size();
+      // States without hashes count the byte order mark at the start of a file, which is no longer part of the text.
+      const bool within = marks > 0 && points.back().bytes > 0;
+      if (within && !hashed && begins_with_byte_order_mark(now.path)) {
+        counted_otherwise_ = now.path;
+        break;
+      }
       if (was.at(2) == now.file_bytes && was.at(3) == now.modified) {
         unchanged += marks;
         continue;
@@ -393,6 +425,7 @@ class Run {
 
   Result<void> resume(std::string_view text) {
     const std::string path = state_path(options_);
+    bool went_back = false;
     try {
       const Json state = Json::parse(text);
       if (state.at("options") != options_of())
@@ -406,12 +439,18 @@ class Run {
         marks_.push_back(mark_of(state));
       const size_t saved = marks_.size();
       marks_.resize(unchanged_marks(state.at("inputs")));
+      went_back = marks_.size() < saved;
+      if (const std::string& moved = counted_otherwise_; marks_.empty() && !moved.empty())
+        return usage_error(
+            "{}: an earlier version of trireme wrote it, and counted the byte order mark at the start of {}, which "
+            "this version does not; start over with --force",
+            path, moved);
       if (marks_.empty())
         return usage_error(
             "{}: of a run that was interrupted, and its inputs have changed from the first one on; give the same to "
             "continue it, or start over with --force",
             path);
-      if (const TextPosition& at = marks_.back().at; marks_.size() < saved)
+      if (const TextPosition& at = marks_.back().at; went_back)
         log_warn("inputs have changed since the run was interrupted: it continues at {}:{}", inputs_[at.input].path,
                  at.line);
     } catch (const Json::exception& problem) {
@@ -429,7 +468,23 @@ class Run {
     summary_.text_faults = now_.text_faults;
     checked_ = now_.at.input;
     check_.emplace(inputs_[checked_].path);
-    return check_->add(now_.faults);
+    if (auto added = check_->add(now_.faults); !added) return added;
+    // The dropped points would fit again if the inputs were changed back, but the token files no longer hold their
+    // tokens.
+    return went_back ? write_state() : Result<void>();
+  }
+
+  // Undoes what resume() did before it failed.
+  void start_over() {
+    writers_.clear();  // releases the locks
+    marks_.clear();
+    check_.reset();
+    checked_ = 0;
+    now_ = {};
+    now_.at.hash = Xxh3().digest();
+    ends_.assign(inputs_.size(), {.hash = Xxh3().digest()});
+    for (auto& output : summary_.outputs) output.text_bytes = 0;
+    summary_.resumed = summary_.text_faults = 0;
   }
 
   Result<void> finish_input() {
@@ -450,7 +505,8 @@ class Run {
   std::vector<Mark> marks_;         // saved, in order
   std::optional<TextCheck> check_;  // of inputs_[checked_]
   size_t checked_ = 0;
-  std::string last_bad_;  // that was skipped
+  std::string last_bad_;           // that was skipped by this process
+  std::string counted_otherwise_;  // the input for which an earlier version's state has other offsets
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 

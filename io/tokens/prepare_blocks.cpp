@@ -185,6 +185,10 @@ Result<void> Blocks::open() {
     hash_->update(block.data(), block.size());
     skip_ -= static_cast<int64_t>(block.size());
   }
+  if (skip_ < 0)
+    return file_error("{}: the saved point to continue from is within a line; remove the .json.part file of the "
+                      "interrupted run, and start over",
+                      inputs_[at_.input].path);
   progress_.add(reader_->consumed());
   return {};
 }

@@ -260,7 +260,8 @@ Result<void> TextReader::begin() {
     if (!got) return got.error();
     if (!got.value()) break;
   }
-  if (ahead_.starts_with(kByteOrderMark)) ahead_.erase(0, kByteOrderMark.size());
+  had_mark_ = ahead_.starts_with(kByteOrderMark);
+  if (had_mark_) ahead_.erase(0, kByteOrderMark.size());
   return {};
 }
 

@@ -87,9 +87,10 @@ class TextReader {
   // Replaces `block` by all that is left. Error as above, and when that is too long.
   Result<void> rest(std::string& block);
 
-  bool packed() const;         // by gzip or Zstandard
-  int64_t file_bytes() const;  // as it is stored
-  int64_t consumed() const;    // of them, so far
+  bool packed() const;                                    // by gzip or Zstandard
+  bool had_byte_order_mark() const { return had_mark_; }  // known once something was read
+  int64_t file_bytes() const;                             // as it is stored
+  int64_t consumed() const;                               // of them, so far
 
   class Source;  // the file, unpacked
 
@@ -101,6 +102,7 @@ class TextReader {
   std::unique_ptr<Source> source_;
   size_t most_ = 0;
   bool begun_ = false;
+  bool had_mark_ = false;
   std::string ahead_;  // read, but not handed out: less than a line behind the last block
 };
 

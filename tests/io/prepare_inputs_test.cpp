@@ -258,13 +258,13 @@ TEST_F(PrepareResumed, the_work_before_a_bad_line_is_kept) {
   for (const bool packed : {false, true}) {
     const std::string name = folder_ / (packed ? "one.jsonl.gz" : "one.jsonl");
     const auto put = [&](const std::string& text) { write_all(name, packed ? gzip(text) : text); };
-    const auto run = [&](const char* output, SkipBad skip = {}) {
-      return prepare({.inputs = {name}, .output = folder_ / output, .skip_bad = skip});
+    const auto run = [&](const char* output, SkipBad skip = {}, Existing existing = Existing::kRefuse) {
+      return prepare({.inputs = {name}, .output = folder_ / output, .skip_bad = skip, .existing = existing});
     };
     put(good + rest);
     ASSERT_TRUE(run(packed ? "whole_packed" : "whole"));
     const std::string whole = read_all(folder_ / (packed ? "whole_packed.bin" : "whole.bin"));
-    for (const std::string output : {"mended", "skipped", "changed", "begun"}) {
+    for (const std::string output : {"mended", "forced", "skipped", "changed", "begun"}) {
       const std::string path = output + (packed ? "_packed" : "");
       put(good + bad + rest);
       const auto stopped = run(path.c_str());
@@ -274,10 +274,11 @@ TEST_F(PrepareResumed, the_work_before_a_bad_line_is_kept) {
           << stopped.error().message;
       EXPECT_NE(stopped.error().message.find("the 30000 documents before are kept"), std::string::npos);
       EXPECT_FALSE(fs::exists(folder_ / (path + ".bin")));
-      if (output == "mended" || output == "begun") put(good + rest);
+      if (output == "mended" || output == "forced") put(good + rest);
       if (output == "changed") put(good + json_lines(40000, 10) + rest);
       if (output == "begun") put("\n" + good + rest);
-      const auto done = run(path.c_str(), {.most = output == "skipped" ? 1 : 0});
+      const auto done = run(path.c_str(), {.most = output == "skipped" ? 1 : 0},
+                            output == "forced" ? Existing::kOverwrite : Existing::kRefuse);
       if (output == "begun") {
         ASSERT_FALSE(done);
         EXPECT_NE(done.error().message.find("its inputs have changed from the first one on"), std::string::npos);
@@ -310,6 +311,104 @@ TEST_F(PrepareResumed, a_change_in_an_earlier_file_costs_what_comes_after_it) {
   ASSERT_TRUE(resumed) << resumed.error().message;
   EXPECT_EQ(resumed.value().resumed, 1);
   EXPECT_EQ(documents_of(folder_ / "out"), (Texts{"text 1", "text 2, longer", "text 3", "text 4"}));
+}
+
+// A run goes back to a point before an edit and ends without saving; then the edit is taken back.
+TEST_F(PrepareResumed, points_after_the_one_that_a_run_went_back_to_are_dropped) {
+  const std::vector<DocumentSplit> splits = {{"train", 0.9}, {"val", 0.1}};
+  std::vector<Texts> texts(2);  // by split
+  for (int i = 0; texts[0].size() < 7 || texts[1].empty(); ++i)
+    texts[split_of(fmt::format("{:06}", i), splits)].push_back(fmt::format("{:06}", i));
+  const Texts& t = texts[0];
+  const auto put = [&](const char* name, const Texts& lines) {
+    write_all(folder_ / name, fmt::format("{}\n", fmt::join(lines, "\n")));
+  };
+  const auto run = [&] {
+    return prepare({.inputs = {folder_ / "1", folder_ / "2", folder_ / "3"},
+                    .output = folder_ / "out",
+                    .format = TextFormat::kLines,
+                    .splits = splits,
+                    .save_seconds = 1e9});
+  };
+  put("1", {t[0], t[1]});
+  put("2", {t[2], t[3]});
+  write_all(folder_ / "3", std::string(100, '\xff'));
+  ASSERT_FALSE(run());
+  put("2", {t[4], t[5]});
+  put("3", {t[6]});
+  const auto unsaved = run();
+  ASSERT_FALSE(unsaved);
+  EXPECT_NE(unsaved.error().message.find("none of the 5 documents is in"), std::string::npos)
+      << unsaved.error().message;
+  put("2", {t[2], t[3]});
+  put("3", {t[6], texts[1][0]});
+  const auto done = run();
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(documents_of(folder_ / "out_train"), (Texts{t[0], t[1], t[2], t[3], t[6]}));
+}
+
+TEST_F(PrepareResumed, a_state_that_counts_a_byte_order_mark_is_refused) {
+  const std::string name = folder_ / "marked.jsonl";
+  write_all(name, "\xef\xbb\xbf" + json_lines(0, 3) + "{broken\n");
+  PrepareOptions options{.inputs = {name}, .output = folder_ / "out"};
+  ASSERT_FALSE(prepare(options));
+  write_all(name, "\xef\xbb\xbf" + json_lines(0, 3) + json_lines(3, 1));
+  const std::string path = folder_ / "out.json.part";
+  auto state = nlohmann::ordered_json::parse(read_all(path));  // as versions without hashes wrote it
+  for (auto& mark : state["marks"]) {
+    mark.erase("hash");
+    mark["position"][1] = mark["position"][1].get<int64_t>() + 3;
+  }
+  state["inputs"][0] = {state["inputs"][0][0], state["inputs"][0][1], fs::file_size(name), 0};
+  const auto modified = value_or_throw(find_inputs({name}, {})).files.at(0).modified;
+  state["inputs"][0][3] = modified;
+  write_all(path, state.dump());
+  const auto refused = prepare(options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("counted the byte order mark at the start of " + name), std::string::npos)
+      << refused.error().message;
+  options.existing = Existing::kOverwrite;
+  const auto done = prepare(options);
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(done.value().documents, 4);
+}
+
+TEST_F(PrepareResumed, a_larger_share_continues_a_run_with_too_many_bad_lines) {
+  const std::string name = folder_ / "lines";
+  write_all(name, std::string(5000, 'a') + "\xff\n" + std::string(10, '\xff') + "\n");
+  const auto run = [&](double share) {
+    return prepare(
+        {.inputs = {name}, .output = folder_ / "out", .format = TextFormat::kLines, .skip_bad = {.share = share}});
+  };
+  for (const bool again : {false, true}) {
+    const auto refused = run(0.1);
+    ASSERT_FALSE(refused);
+    const std::string& message = refused.error().message;
+    EXPECT_NE(message.find("1 of 2 documents are bad, more than --skip-bad 0.1 allows"), std::string::npos) << message;
+    EXPECT_NE(message.find("give a larger --skip-bad, or correct the lines"), std::string::npos) << message;
+    EXPECT_EQ(message.find("the same command"), std::string::npos) << message;
+    EXPECT_EQ(message.find("the last one: ") == std::string::npos, again) << message;
+  }
+  const auto done = run(0.5);
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(done.value().resumed, 1);
+  EXPECT_EQ(done.value().skipped, 1);
+  EXPECT_EQ(done.value().text_faults, 1);
+}
+
+TEST(PrepareInputs, a_share_of_bad_lines_is_of_all_lines) {
+  const TemporaryFolder folder;
+  std::string bad;
+  for (int i = 0; i < 1500; ++i) bad += "{broken\n";
+  write_all(folder / "a.jsonl", bad + json_lines(0, 20000));
+  const PrepareOptions options{.inputs = {folder / "a.jsonl"}, .output = folder / "out", .skip_bad = {.share = 0.1}};
+  const auto done = prepare(options);
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(done.value().skipped, 1500);
+  write_all(folder / "b.jsonl", bad + bad);
+  const auto refused = prepare({.inputs = {folder / "b.jsonl"}, .output = folder / "b", .skip_bad = {.share = 0.1}});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("b.jsonl:2001: "), std::string::npos) << refused.error().message;
 }
 
 TEST_F(PrepareResumed, parts_that_hold_less_than_was_saved_are_refused) {
