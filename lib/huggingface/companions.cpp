@@ -66,7 +66,11 @@ std::string companions_of(const std::string& checkpoint, const Config& config) {
   for (const std::string& run_dir : {around, config.run.dir}) {
     if (!fs::is_regular_file(fs::path(run_dir) / kImportedConfig, absent)) continue;
     const std::string& spec = config.data.tokenizer;
-    if (spec == "bytes" || !fs::exists(spec, absent)) return run_dir;
+    if (spec == "bytes") {  // the imported one only where the import found no other
+      if (tokenizer_file(run_dir) != run_dir) continue;
+      return run_dir;
+    }
+    if (!fs::exists(spec, absent)) return run_dir;
     const fs::path around_tokenizer = fs::absolute(tokenizer_file(spec), absent).parent_path();
     if (fs::equivalent(around_tokenizer, run_dir, absent)) return run_dir;
   }

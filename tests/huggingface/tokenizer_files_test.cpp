@@ -81,5 +81,17 @@ TEST_F(TokenizerFiles, tokens_of_the_files_beside_it_are_written_into_the_file) 
             value_or_throw(open_tokenizer(folder_ / "in"))->fingerprint());
 }
 
+TEST_F(TokenizerFiles, companions_of_an_imported_tokenizer_are_not_those_of_bytes) {
+  ASSERT_TRUE(std::filesystem::create_directory(folder_ / "run"));
+  write_all(folder_ / "run/imported_config.json", "{}");
+  config_.data.tokenizer = "bytes";
+  const std::string checkpoint = folder_ / "run/checkpoints/step_00000000";
+  EXPECT_EQ(companions_of(checkpoint, config_), folder_ / "run") << "the import found no tokenizer";
+  write_all(folder_ / "run/tokenizer.json", json_.dump());
+  EXPECT_EQ(companions_of(checkpoint, config_), "");
+  config_.data.tokenizer = folder_ / "run/tokenizer.json";
+  EXPECT_EQ(companions_of(checkpoint, config_), folder_ / "run");
+}
+
 }  // namespace
 }  // namespace tri::huggingface
