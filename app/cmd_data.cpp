@@ -83,8 +83,8 @@ void add_prepare(CLI::App& data, int& status) {
       "which, each document's text alone decides");
   command
       ->add_option("--skip-bad", *skip_bad,
-                   "Skip bad lines (of text: files), at most so many (100) or this share of all (0.001); the sidecar "
-                   "has their count")
+                   "Skip bad lines (of text: files), at most so many (100) or this share of all (0.001), checked at "
+                   "the end; the sidecar has their count")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Tokenizing threads; the result is the same for any")
       ->check(CLI::Range(1, 1024))
@@ -163,7 +163,7 @@ Result<void> inspect(const InspectOptions& options) {
   if (!documents) return documents.error();
   std::unique_ptr<Tokenizer> tokenizer;
   if (!options.tokenizer.empty()) {
-    auto made = open_tokenizer(options.tokenizer);
+    auto made = open_tokenizer(options.tokenizer, OtherClass::kWarn);
     if (!made) return made.error();
     tokenizer = std::move(made).value();
     const auto origin = prepared_with(options.prefix);

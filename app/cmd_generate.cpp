@@ -45,7 +45,7 @@ Result<Prompt> read_prompt(const Options& options, const Config& config) {
     if (id < 0 || id >= config.model.vocab)
       return usage_error("--prompt-ids: {} is outside the model's vocabulary of {}", id, config.model.vocab);
   if (!prompt.tokens.empty()) return prompt;
-  auto tokenizer = open_tokenizer(config.data.tokenizer);
+  auto tokenizer = open_tokenizer(config.data.tokenizer, OtherClass::kWarn);
   if (!tokenizer)
     return usage_error("data.tokenizer: {}; name it with --set data.tokenizer=PATH, or give token ids: --prompt-ids",
                        tokenizer.error().message);

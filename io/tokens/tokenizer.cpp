@@ -155,13 +155,13 @@ std::string tokenizer_file(const std::string& spec) {
   return files.size() == 1 ? files.front() : spec;
 }
 
-Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec, OtherClass other_class) {
   if (spec == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
   const std::string path = tokenizer_file(spec);
   if (const auto files = tiktoken_files(path); files.size() > 1)
     return file_error("{}: {} .tiktoken files, of which one has to be named: {}", path, files.size(),
                       fmt::join(files, ", "));
-  if (path.ends_with(".json")) return open_tokenizer_json(path);
+  if (path.ends_with(".json")) return open_tokenizer_json(path, other_class);
   if (is_tiktoken_file(path)) return open_tiktoken(path);
   return SentencePieceTokenizer::open(path);
 }

@@ -31,10 +31,15 @@ class Tokenizer {
 // tokenizer.json, else its only .tiktoken; `spec` where there is none of these.
 std::string tokenizer_file(const std::string& spec);
 
+// What happens where transformers 5 takes a class for a tokenizer.json that splits text differently than the file says.
+// kRefuse is for new token files; runs whose tokens exist already take the file as it is, and log a warning.
+enum class OtherClass { kRefuse, kWarn };
+
 // "bytes" (256 bytes, then end-of-document as token 256), or the path of a tokenizer.json (byte-level BPE:
 // bpe/bpe_tokenizer.h), of a .tiktoken, of a SentencePiece model, or of a folder that holds one of them.
 // Error (kFile): none of these, or a folder with several .tiktoken.
-Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec);
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec,
+                                                  OtherClass other_class = OtherClass::kRefuse);
 
 struct TokenizerTraining {
   std::vector<std::string> inputs;  // plain text, in UTF-8, as it is or packed (gzip, Zstandard)

@@ -103,7 +103,7 @@ Result<void> copy_file(const std::string& from, const std::string& to) {
 
 Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder, const std::string& kept) {
   const std::string& spec = config.data.tokenizer;
-  const auto opened = open_tokenizer(spec);
+  const auto opened = open_tokenizer(spec, OtherClass::kWarn);
   if (!opened)
     return TokenizerInfo{
         spec, fmt::format("{}, which is not here ({}); add its files yourself", spec, opened.error().message)};

@@ -197,7 +197,8 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
   const std::string end = R"("264": {"content": "<|endoftext|>", )" + plain_flags + "}";
   const std::string begin = R"("265": {"content": "<|begin|>", )" + plain_flags + "}";
   const auto of = [&](const Json& files, const char* sample, const char* config_json = "") {
-    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"})
+    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json",
+                             "imported_config.json"})
       std::filesystem::remove(folder_ / name);
     for (const auto& [name, content] : files.items()) write_all(folder_ / name, content.get<std::string>());
     if (*config_json != '\0') write_all(folder_ / "config.json", config_json);
@@ -214,6 +215,18 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
       of(settings(R"({"extra_special_tokens": ["<|a|>"], "additional_special_tokens": ["<|b|>"]})"), "x <|a|> <|b|>"),
       a_only);
   EXPECT_EQ(of(settings(R"({"extra_special_tokens": {"image_token": "<|a|>"}})"), "x <|a|> <|b|>"), a_only);
+  EXPECT_EQ(
+      of(settings(R"({"extra_special_tokens": {}, "additional_special_tokens": ["<|a|>", "<|b|>"]})"), "x <|a|> <|b|>"),
+      both);
+  EXPECT_EQ(of(settings(R"({"extra_special_tokens": {"image_token": "<|a|>"},
+                            "additional_special_tokens": ["<|b|>"]})"),
+               "x <|a|> <|b|>"),
+            both)
+      << "an object names tokens, and leaves the list to the older name";
+  EXPECT_EQ(of({{"tokenizer_config.json", R"({"extra_special_tokens": {"image_token": "<|a|>"}})"},
+                {"special_tokens_map.json", R"({"additional_special_tokens": ["<|b|>"]})"}},
+               "x <|a|> <|b|>"),
+            both);
   EXPECT_EQ(of(settings(R"({"image_token": "<|a|>", "pad_token": "<|b|>"})"), "x <|a|> <|b|>"), reversed)
       << "named ones first";
   EXPECT_EQ(of({{"added_tokens.json", R"({"<|b|>": 267, "<|a|>": 268})"}}, "x <|a|> <|b|>"), reversed);
@@ -240,6 +253,15 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
   EXPECT_EQ(of(settings(R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true})"), "x"),
             (Ids{'x'}));
   EXPECT_EQ(of(settings(R"({"add_prefix_space": true})"), "x", R"({"model_type": "gpt2"})"), (Ids{' ', 'x'}));
+  EXPECT_EQ(of(settings(R"({"add_prefix_space": true})"), "x", R"({"model_type": "instructblip"})"), (Ids{' ', 'x'}));
+  const Json gpt2 = settings(R"({"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": true})");
+  for (const char* type : {"glm4v", "llava_next", "pixtral"})
+    EXPECT_EQ(of(gpt2, "x", fmt::format(R"({{"model_type": "{}"}})", type).c_str()), (Ids{'x'})) << type;
+  Json imported = settings(R"({"add_prefix_space": true})");
+  imported["imported_config.json"] = R"({"model_type": "gpt2"})";
+  EXPECT_EQ(of(imported, "x"), (Ids{' ', 'x'})) << "in the folder of an imported run";
+  EXPECT_EQ(of(imported, "x", R"({"model_type": "llama"})"), (Ids{'x'})) << "config.json goes before it";
+  std::filesystem::remove(folder_ / "imported_config.json");
   const std::pair<std::string, const char*> refused[] = {
       {R"({"added_tokens_decoder": {"300": )" + a + "}}",
        "give token <|a|> the id 300, and transformers 5 gives it 267"},
@@ -252,6 +274,17 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
     write_all(folder_ / "tokenizer_config.json", content);
     EXPECT_NE(refusal(small_tokenizer(kMerges)).find(message), std::string::npos) << refusal(small_tokenizer(kMerges));
   }
+}
+
+// Runs whose tokens exist already continue with a tokenizer that would be refused for new tokens.
+TEST_F(TokenizerJson, another_class_of_transformers_is_only_warned_of_on_request) {
+  const std::string plain = value_or_throw(open(small_tokenizer(kMerges)))->fingerprint();
+  write_all(folder_ / "tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})");
+  EXPECT_FALSE(open_tokenizer(folder_ / "tokenizer.json"));
+  const auto opened = open_tokenizer(folder_ / "tokenizer.json", OtherClass::kWarn);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened.value()->fingerprint(), plain);
+  EXPECT_EQ(opened.value()->encode("ab"), Ids{kAb});
 }
 
 TEST_F(TokenizerJson, anchors_stand_at_every_line) {

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import unicodedata
@@ -80,6 +81,29 @@ def check_export(name, spec, layout, vocab, begins):
     run(TRIREME, "eval", f"runs/{name}_back", "--data", "text", "--set", "data.global_batch=2")
 
 
+def check_types():
+    """The lists of model types in folder_tokens.cpp are those of the version of transformers that it names."""
+    from transformers.models.auto import tokenization_auto as auto
+    source = (pathlib.Path(__file__).resolve().parents[2] / "io/tokens/bpe/folder_tokens.cpp").read_text()
+    version = re.search(r"transformers (\d+\.\d+)", source)[1]
+    if not transformers.__version__.startswith(version + "."):
+        print(f"the lists of model types are those of transformers {version}, not {transformers.__version__}")
+        return
+    classes = {"kGpt2": "GPT2Tokenizer", "kNeoX": "GPTNeoXTokenizer", "kQwen2": "Qwen2Tokenizer",
+               "kQwen35": "Qwen3_5Tokenizer", "kCohere": "CohereTokenizer", "kAsItIs": "TokenizersBackend"}
+    theirs = {key: (name or "").removesuffix("Fast").replace("MistralCommonBackend", "TokenizersBackend")
+              for key, name in auto.TOKENIZER_MAPPING_NAMES.items()}
+    expected = {ours: {key for key, name in theirs.items() if name == of} for ours, of in classes.items()}
+    expected["kMisnamed"] = {key for key in auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+                             if theirs[key] in classes.values() and theirs[key] != "TokenizersBackend"}
+    for ours, types in expected.items():
+        listed = re.search(r"string_view " + ours + r"\[\] = \{(.*?)\};", source, re.S)[1]
+        listed = set(re.findall(r'"([^"]+)"', listed))
+        if listed != types:
+            sys.exit(f"{ours}: without {sorted(types - listed)}, and with {sorted(listed - types)}")
+    print(f"{sum(map(len, expected.values()))} model types have the classes of transformers {version}")
+
+
 def check_folders(base):
     """Files beside tokenizer.json, at random: the ids of AutoTokenizer, or a refusal."""
     rng, names = random.Random(1), ["<|a|>", "<|b|>", "<|c|>", "!", "the", "<|endoftext|>"]
@@ -103,6 +127,8 @@ def check_folders(base):
         for key in ("additional_special_tokens", "extra_special_tokens"):
             if rng.random() < 0.3:
                 made[key] = rng.sample(names, rng.randrange(3))
+        if rng.random() < 0.2:
+            made["extra_special_tokens"] = {key: rng.choice(names) for key in ("audio_token", "x")[:rng.randrange(3)]}
         for key in ("add_bos_token", "add_prefix_space", "split_special_tokens"):
             if rng.random() < 0.2:
                 made[key] = True
@@ -121,7 +147,8 @@ def check_folders(base):
             (folder / "added_tokens.json").write_text(json.dumps({name: last + 1 + i for i, name in enumerate(
                 rng.sample(names[:3], rng.randrange(3)))}))
         if rng.random() < 0.3:
-            (folder / "config.json").write_text(json.dumps({"model_type": rng.choice(["gpt2", "llama", "mistral"])}))
+            (folder / "config.json").write_text(json.dumps({"model_type": rng.choice(
+                ["gpt2", "llama", "mistral", "glm4_moe", "instructblip", "llava_next", "qwen3_5"])}))
         done = subprocess.run([TRIREME, "data", "prepare", "--force", "--tokenizer", folder, "--output", folder / "o",
                                SCRATCH / "folders.jsonl"], capture_output=True, text=True)
         if done.returncode != 0:
@@ -151,6 +178,7 @@ def main():
     check_export("sentencepiece", SCRATCH / "sp.model", "llama", 2000, 0)
     check_export("gpt2", agree.save(made["gpt2"], "gpt2", SCRATCH), "gpt2", 6000, 0)
     if int(transformers.__version__.split(".")[0]) >= 5:
+        check_types()
         check_folders(made["gpt2"])
     check_export("llama3", agree.save(made["llama3"], "llama3", SCRATCH), "llama", 12100, 1)
     check_export("qwen", agree.save(made["qwen"], "qwen", SCRATCH), "mistral", 8100, 0)

@@ -64,7 +64,7 @@ inline constexpr std::string_view kGpt2Pattern =
 
 // tokenizer.json, with what the files beside it change (folder_tokens.h): the tokens that they add, and the one that
 // ends a text (eos_token). Error naming what of the file is not understood.
-Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path);
+Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path, OtherClass other_class);
 
 // The file's text, with the added tokens of the files beside it, and a post_processor that puts before a text what
 // encode() does, and nothing behind it. The same bytes where it says so already.

@@ -29,6 +29,11 @@ bool is_named(std::string_view key) { return std::find(kNamed.begin(), kNamed.en
 constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// With marks (\p{M}) in words.
+constexpr std::string_view kQwen35Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 // The object in the file `name` beside `path`, its keys in their order; {} when there is no such file.
 Json read_ordered(const std::string& path, const char* name) {
   if (read_beside(path, name).empty()) return Json::object();  // and refuses what is no object, or nested deeply
@@ -37,7 +42,14 @@ Json read_ordered(const std::string& path, const char* name) {
   return Json::parse(file.value().text());
 }
 
-enum class Words { kGpt2, kQwen2, kDigitsGpt2 };
+// The object of config.json, by which an imported run's folder has another name.
+Json read_config(const std::string& path) {
+  std::error_code ignored;
+  const bool here = std::filesystem::exists(std::filesystem::path(path).parent_path() / "config.json", ignored);
+  return read_ordered(path, here ? "config.json" : "imported_config.json");
+}
+
+enum class Words { kGpt2, kQwen2, kQwen35, kDigitsGpt2 };
 
 // Classes that build their own normalizer and pre-tokenizer, whatever tokenizer.json says.
 struct OwnClass {
@@ -53,6 +65,7 @@ const std::vector<OwnClass>& own_classes() {
       {"GPT2Tokenizer", false, Words::kGpt2, true, {{"unk_token", kEnd}, {"bos_token", kEnd}, {"eos_token", kEnd}}},
       {"CodeGenTokenizer", false, Words::kGpt2, true, {{"unk_token", kEnd}, {"bos_token", kEnd}, {"eos_token", kEnd}}},
       {"Qwen2Tokenizer", true, Words::kQwen2, true, {{"unk_token", kEnd}, {"eos_token", kEnd}, {"pad_token", kEnd}}},
+      {"Qwen3_5Tokenizer", true, Words::kQwen35, true, {{"unk_token", kEnd}, {"eos_token", kEnd}, {"pad_token", kEnd}}},
       {"GPTNeoXTokenizer",
        true,
        Words::kGpt2,
@@ -73,29 +86,56 @@ const std::vector<OwnClass>& own_classes() {
 }
 
 // Model types (config.json) whose tokenizers have such a class; "": tokenizer.json is taken as it is, whatever class
-// tokenizer_config.json names. Other types leave it to tokenizer_config.json.
+// tokenizer_config.json names. Other types leave it to tokenizer_config.json. tests/tokenizers/auto_tokenizer.py
+// compares these lists with those of transformers.
 std::optional<std::string_view> class_of_model(std::string_view type) {
-  constexpr std::array<std::string_view, 9> kGpt2 = {"gpt2", "gpt_neo", "gptj",  "opt",       "phi",
-                                                     "dbrx", "codegen", "jais2", "starcoder2"};
-  constexpr std::array<std::string_view, 9> kNeoX = {"gpt_neox", "mamba", "mamba2", "falcon_mamba", "mpt",
-                                                     "olmo",     "olmoe", "rwkv",   "xlstm"};
-  constexpr std::array<std::string_view, 12> kQwen2 = {"qwen2",       "qwen2_moe",    "qwen2_vl",   "qwen2_5_vl",
-                                                       "qwen3",       "qwen3_moe",    "qwen3_next", "qwen3_vl",
-                                                       "qwen2_audio", "qwen3_vl_moe", "internvl",   "ovis2"};
-  constexpr std::array<std::string_view, 40> kAsItIs = {
-      "gpt_bigcode", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "glm",        "glm4",
-      "glm4_moe",    "olmo2",   "olmo3",      "flex_olmo",        "olmo_hybrid",      "stablelm",   "mistral",
-      "mistral3",    "mixtral", "ministral",  "ministral3",       "kimi_linear",      "kimi_k25",   "mimo_v2_flash",
-      "persimmon",   "arctic",  "ernie4_5",   "ernie4_5_moe",     "hyperclovax",      "internlm2",  "internlm3",
-      "iquestcoder", "jamba",   "llava",      "minicpm3",         "minimax_m2",       "modernbert", "molmo",
-      "nemotron",    "phi3",    "phimoe",     "opencua",          "smolvlm"};
-  const auto has = [&](const auto& types) { return std::find(types.begin(), types.end(), type) != types.end(); };
+  static constexpr std::string_view kGpt2[] = {
+      "blip-2",       "codegen",           "dbrx",  "emu3", "gpt2", "gpt_neo",   "gptj", "hyperclovax_vision_v2",
+      "instructblip", "instructblipvideo", "jais2", "opt",  "phi",  "starcoder2"};
+  static constexpr std::string_view kNeoX[] = {"falcon_mamba", "gpt_neox", "mamba", "mamba2", "mpt",
+                                               "olmo",         "olmoe",    "rwkv",  "xlstm"};
+  static constexpr std::string_view kQwen2[] = {"audioflamingo3", "colqwen2",     "cosmos3_omni",
+                                                "dots3_note",     "fun_asr_nano", "hunyuan_vl",
+                                                "internvl",       "lighton_ocr",  "moss_transcribe_diarize",
+                                                "ovis2",          "qianfan_ocr",  "qwen2",
+                                                "qwen2_5_omni",   "qwen2_5_vl",   "qwen2_audio",
+                                                "qwen2_moe",      "qwen2_vl",     "qwen3",
+                                                "qwen3_asr",      "qwen3_moe",    "qwen3_next",
+                                                "qwen3_omni_moe", "qwen3_vl",     "qwen3_vl_moe",
+                                                "vibevoice"};
+  static constexpr std::string_view kQwen35[] = {"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text",
+                                                 "qwen4_exp"};
+  static constexpr std::string_view kCohere[] = {"aya_vision", "cohere", "cohere2"};
+  // clang-format off
+  static constexpr std::string_view kAsItIs[] = {
+      "EvollaModel", "arctic", "aria", "beam", "bigbird_pegasus", "camembertv2-base", "canary", "chatlm", "cohere_asr",
+      "ernie4_5", "ernie4_5_moe", "flex_olmo", "fuyu", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v", "glm4v_moe",
+      "glm_image", "glmasr", "got_ocr2", "gpt_bigcode", "gradium_phonon_tts", "granite", "granitemoe",
+      "granitemoehybrid", "granitemoeshared", "h2ovl_chat", "hyperclovax", "hyperclovax_vlm", "internlm2", "internlm3",
+      "iquestcoder", "jamba", "kimi_k25", "kimi_linear", "kosmos-2", "llava", "llava_next", "mimo_v2_flash", "minicpm3",
+      "minicpm_ocr", "minicpmv", "minicpmv4_6", "minicpmv4_7", "minimax_m2", "ministral", "ministral3", "mistral",
+      "mistral3", "mistral_large4", "mixtral", "modernbert", "modernbert-decoder", "molmo", "molmo2", "nemo_speechlm",
+      "nemotron", "nvfp4", "nystromformer", "olmo2", "olmo3", "olmo_hybrid", "omniasr", "opencua", "openvla",
+      "paddleocr_vl", "pegasus_x", "persimmon", "phi3", "phi3_v", "phimoe", "pix2struct", "pixtral", "pocket_tts",
+      "smolvlm", "stablelm", "step3_vl", "umt5", "vipllava", "voxtral", "voxtral_realtime", "xlm-roberta-xl"};
+  // clang-format on
+  const auto has = [&](const auto& types) {
+    return std::find(std::begin(types), std::end(types), type) != std::end(types);
+  };
   if (has(kGpt2)) return "GPT2Tokenizer";
   if (has(kNeoX)) return "GPTNeoXTokenizer";
   if (has(kQwen2)) return "Qwen2Tokenizer";
-  if (type == "cohere" || type == "cohere2") return "CohereTokenizer";
+  if (has(kQwen35)) return "Qwen3_5Tokenizer";
+  if (has(kCohere)) return "CohereTokenizer";
   if (has(kAsItIs)) return "";
   return std::nullopt;
+}
+
+// Types whose tokenizer_config.json on the Hub names a wrong class: the class of the type goes before it.
+bool is_misnamed(std::string_view type) {
+  static constexpr std::string_view kMisnamed[] = {"hyperclovax_vision_v2", "qwen2",    "qwen3_5", "qwen3_5_moe",
+                                                   "qwen3_5_moe_text",      "qwen4_exp"};
+  return std::find(std::begin(kMisnamed), std::end(kMisnamed), type) != std::end(kMisnamed);
 }
 
 std::string without_fast(std::string name) {
@@ -115,7 +155,7 @@ const OwnClass* own_class(const Json& settings, const Json& config) {
   const std::string type = text_of(config, "model_type");
   std::string taken = named;
   if (const auto of_model = class_of_model(type))
-    if (named.empty() || type == "qwen2" || of_model->empty()) taken = *of_model;
+    if (named.empty() || is_misnamed(type) || of_model->empty()) taken = *of_model;
   for (const OwnClass& known : own_classes())
     if (known.name == taken) return &known;
   return nullptr;
@@ -125,9 +165,10 @@ nlohmann::json words_of(Words words, bool prefix_space) {
   nlohmann::json level = {{"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"use_regex", true}};
   if (words == Words::kGpt2) return level;
   nlohmann::json first = {{"type", "Digits"}, {"individual_digits", true}};
-  if (words == Words::kQwen2) {
+  if (words == Words::kQwen2 || words == Words::kQwen35) {
+    const std::string_view regex = words == Words::kQwen2 ? kQwen2Pattern : kQwen35Pattern;
     level["use_regex"] = false;
-    first = {{"type", "Split"}, {"pattern", {{"Regex", kQwen2Pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+    first = {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
   }
   return {{"type", "Sequence"}, {"pretokenizers", {first, level}}};
 }
@@ -160,24 +201,28 @@ bool same(const AddedToken& a, const AddedToken& b) {
 
 class FolderReader {
  public:
-  FolderReader(const std::string& path, const std::vector<AddedToken>& added)
+  FolderReader(const std::string& path, const std::vector<AddedToken>& added, OwnClassUse class_use)
       : settings_(read_ordered(path, kSettings)),
         map_(read_ordered(path, kMap)),
         ids_(read_ordered(path, kAdded)),
-        config_(read_ordered(path, "config.json")),
-        added_(added) {}
+        config_(read_config(path)),
+        added_(added),
+        class_use_(class_use) {}
 
   FolderTokens read() {
     read_class();
     const auto decoder = settings_.find("added_tokens_decoder");
     const bool decodes = decoder != settings_.end() && decoder->is_object();
     read_named(settings_, kSettings);
+    const auto listed = settings_.find("extra_special_tokens");
+    if (listed == settings_.end() || listed->is_null() || listed->empty()) take_additional();
     if (decodes) {
       read_decoder(*decoder);
     } else {
       read_map();
       read_ids();
     }
+    if (!has_extra_) take_additional();
     add_numbered(decodes);
     add_named();
     add_extra();
@@ -190,7 +235,7 @@ class FolderReader {
 
  private:
   void read_class() {
-    own_ = own_class(settings_, config_);
+    if (class_use_ == OwnClassUse::kFollow) own_ = own_class(settings_, config_);
     if (own_ == nullptr) return;
     d_.own_class = own_->name;
     d_.keeps_template = own_->keeps_template;
@@ -212,16 +257,26 @@ class FolderReader {
         set_own(key, *token);
     }
     const auto extra = object.find("extra_special_tokens"), additional = object.find("additional_special_tokens");
-    const bool some = extra != object.end() && !extra->empty();
-    if (some && extra->is_object())
+    if (additional != object.end()) {
+      additional_ = *additional;
+      additional_in_ = where;
+    }
+    if (extra == object.end()) return;
+    if (!extra->is_array()) extra_.clear();  // the map's value replaces that of tokenizer_config.json
+    if (extra->is_object())                  // named tokens of the model's own, and not the list of extra ones
       for (const auto& [key, value] : extra->items()) {
         if (const auto token = token_of(value, false, where)) set_own(key, *token);
       }
-    else if (some && extra->is_array())
+    else if (extra->is_array())
       read_extra(*extra, fmt::format("{}: extra_special_tokens", where));
-    else if (additional != object.end() && additional->is_array() && !has_extra_)
-      read_extra(*additional, fmt::format("{}: additional_special_tokens", where));
-    has_extra_ = has_extra_ || extra != object.end() || additional != object.end();
+    has_extra_ = !extra->is_object();
+  }
+  // The older name of the list of extra tokens.
+  void take_additional() {
+    if (!additional_) return;
+    if (additional_->is_array()) read_extra(*additional_, fmt::format("{}: additional_special_tokens", additional_in_));
+    has_extra_ = true;
+    additional_.reset();
   }
   void set_own(const std::string& key, const AddedToken& token) {
     for (auto& [name, known] : own_named_)
@@ -322,19 +377,22 @@ class FolderReader {
 
   const Json settings_, map_, ids_, config_;
   const std::vector<AddedToken>& added_;  // of tokenizer.json
+  const OwnClassUse class_use_;
   const OwnClass* own_ = nullptr;
   std::map<std::string, AddedToken, std::less<>> named_;
   std::vector<std::pair<std::string, AddedToken>> own_named_;  // the model's own: image_token
   std::vector<AddedToken> extra_;
-  bool has_extra_ = false;  // a file had a list of them, if an empty one
+  bool has_extra_ = false;          // a file had a list of them, if an empty one
+  std::optional<Json> additional_;  // additional_special_tokens, until it is taken as that list
+  std::string additional_in_;
   std::map<int32_t, AddedToken> numbered_;
   FolderTokens d_;
 };
 
 }  // namespace
 
-FolderTokens read_folder_tokens(const std::string& path, const std::vector<AddedToken>& added) {
-  return FolderReader(path, added).read();
+FolderTokens read_folder_tokens(const std::string& path, const std::vector<AddedToken>& added, OwnClassUse class_use) {
+  return FolderReader(path, added, class_use).read();
 }
 
 }  // namespace tri

@@ -1,5 +1,6 @@
 // What AutoTokenizer (transformers 5) reads from the files beside a tokenizer.json: tokenizer_config.json,
-// special_tokens_map.json, added_tokens.json and config.json. Each may be missing.
+// special_tokens_map.json, added_tokens.json and config.json (in an
+// imported run's folder: imported_config.json). Each may be missing.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -24,7 +25,9 @@ struct FolderTokens {
   bool keeps_template = true;                        // false: that class drops the post-processor
 };
 
+enum class OwnClassUse { kFollow, kIgnore };  // kIgnore: as if tokenizer.json were taken as it is
+
 // `added`: the tokens of tokenizer.json. Throws Error, naming the file, when a value is not what it should be.
-FolderTokens read_folder_tokens(const std::string& path, const std::vector<AddedToken>& added);
+FolderTokens read_folder_tokens(const std::string& path, const std::vector<AddedToken>& added, OwnClassUse class_use);
 
 }  // namespace tri

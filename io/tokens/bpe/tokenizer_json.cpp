@@ -105,32 +105,39 @@ class Reader {
   }
 
   void take_class(const FolderTokens& folder) {
-    const auto differs = [&](const char* key, const Json& own) {
-      const Json* given = set_member(file_, key);
-      return comparable(given == nullptr ? Json() : *given) != comparable(own);
-    };
-    const auto refuse_class = [&](const std::string& what) {
+    if (const std::string change = class_change(folder); !change.empty())
       refuse(
           fmt::format("transformers 5 takes the class {} for this folder, which {}; to take this file as it is, set "
                       "tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json",
-                      folder.own_class, what));
-    };
-    for (const auto& [key, own] :
-         {std::pair{"normalizer", &folder.own_normalizer}, std::pair{"pre_tokenizer", &folder.own_pre_tokenizer}})
-      if (differs(key, *own)) refuse_class(fmt::format("replaces the file's {} by its own", key));
-    if (d_.whole == WholeWords::kTaken) refuse_class("drops the file's ignore_merges");
+                      folder.own_class, change));
     d_.steps.clear();
     read_pre_tokenizer(folder.own_pre_tokenizer, "pre_tokenizer", true);
     if (!folder.keeps_template) d_.begin.clear(), ends_.clear();
     const std::vector<AddedToken> before = std::exchange(d_.added, {});
     for (const AddedToken& token : before)
-      if (std::none_of(folder.tokens.begin(), folder.tokens.end(),
-                       [&](const AddedToken& kept) { return kept.content == token.content; }))
-        refuse_class(fmt::format("drops the token {}, which added_tokens_decoder does not list", token.content));
-    for (const AddedToken& token : before)
       if (!ids_.contains(token.content)) bytes_of(token.id).clear();  // until they are added again
   }
 
+ public:
+  // What the folder's class changes of this file beyond what is supported; empty: nothing.
+  std::string class_change(const FolderTokens& folder) const {
+    if (folder.own_class.empty()) return {};
+    const auto differs = [&](const char* key, const Json& own) {
+      const Json* given = set_member(file_, key);
+      return comparable(given == nullptr ? Json() : *given) != comparable(own);
+    };
+    for (const auto& [key, own] :
+         {std::pair{"normalizer", &folder.own_normalizer}, std::pair{"pre_tokenizer", &folder.own_pre_tokenizer}})
+      if (differs(key, *own)) return fmt::format("replaces the file's {} by its own", key);
+    if (d_.whole == WholeWords::kTaken) return "drops the file's ignore_merges";
+    for (const AddedToken& token : d_.added)
+      if (std::none_of(folder.tokens.begin(), folder.tokens.end(),
+                       [&](const AddedToken& kept) { return kept.content == token.content; }))
+        return fmt::format("drops the token {}, which added_tokens_decoder does not list", token.content);
+    return {};
+  }
+
+ private:
   static const Json& member(const Json& object, const char* key, const std::string& where) {
     if (!object.is_object() || !object.contains(key)) refuse(fmt::format("{}: {} is missing", where, key));
     return object[key];
@@ -440,9 +447,10 @@ struct ReadFile {
   BpeDescription description;
   std::string change;      // by the files beside it; empty: none
   bool as_it_says = true;  // the file alone says all of it
+  std::string warning;     // that transformers 5 makes other ids; empty: it does not
 };
 
-Result<ReadFile> read_file(const std::string& path, std::string_view text) {
+Result<ReadFile> read_file(const std::string& path, std::string_view text, OtherClass other_class) {
   ReadFile read{.description = {.path = path}};
   BpeDescription& d = read.description;
   try {
@@ -452,7 +460,14 @@ Result<ReadFile> read_file(const std::string& path, std::string_view text) {
     reader.read();
     BpeDescription alone{.added = d.added};
     const std::vector<int32_t> begin = d.begin;
-    const FolderTokens folder = read_folder_tokens(path, d.added);
+    FolderTokens folder = read_folder_tokens(path, d.added, OwnClassUse::kFollow);
+    if (const std::string change = reader.class_change(folder); !change.empty() && other_class == OtherClass::kWarn) {
+      read.warning = fmt::format(
+          "{}: taken as it is, but transformers 5 takes the class {} for this folder, which {}: its tokens can differ "
+          "from those of this run",
+          path, folder.own_class, change);
+      folder = read_folder_tokens(path, d.added, OwnClassUse::kIgnore);
+    }
     const bool prefix = reader.adds_prefix_space();
     reader.apply(folder);
     warn_of_bos(path, folder, d);
@@ -469,12 +484,13 @@ Result<ReadFile> read_file(const std::string& path, std::string_view text) {
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path) {
+Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path, OtherClass other_class) {
   if (auto able = unicode_support(); !able) return Error{path + ": " + able.error().message, able.error().code};
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
-  auto read = read_file(path, file.value().text());
+  auto read = read_file(path, file.value().text(), other_class);
   if (!read) return read.error();
+  if (!read.value().warning.empty()) log_warn("{}", read.value().warning);
   BpeDescription description = std::move(read.value().description);
   const std::string begin = fmt::format("{}{}", fmt::join(description.begin, ","), read.value().change);
   description.fingerprint = fmt::format(
@@ -485,7 +501,7 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path) 
 Result<std::string> portable_tokenizer_json(const std::string& path) {
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
-  const auto read = read_file(path, file.value().text());
+  const auto read = read_file(path, file.value().text(), OtherClass::kWarn);
   if (!read) return read.error();
   if (read.value().as_it_says) return std::string(file.value().text());
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(file.value().text());
