@@ -26,7 +26,7 @@ namespace {
 Result<void> open_job_tokenizer(const Config& config, Inputs& inputs) {
   if (config.data.sources.empty())
     return usage_error("data.sources: training needs at least one token file; make one with `trireme data prepare`");
-  auto tokenizer = open_tokenizer(config.data.tokenizer);
+  auto tokenizer = open_tokenizer(config.data.tokenizer, OtherClass::kWarn);
   if (!tokenizer) return tokenizer.error();
   inputs.tokenizer = std::move(tokenizer).value();
   if (inputs.tokenizer->vocab_size() > config.model.vocab)
@@ -41,10 +41,17 @@ Result<void> open_sources(const Config& config, Inputs& inputs) {
     const auto made_with = prepared_with(source.path);
     if (!made_with) return made_with.error();
     const TokenOrigin& origin = made_with.value();
-    if (!origin.fingerprint.empty() && origin.fingerprint != inputs.tokenizer->fingerprint())
-      return usage_error("data.tokenizer: {} ({}), but {} was prepared with {} ({}); set data.tokenizer to that one",
-                         config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path,
-                         origin.tokenizer.empty() ? "another" : origin.tokenizer, origin.fingerprint);
+    if (origin.fingerprint.empty() || origin.fingerprint == inputs.tokenizer->fingerprint()) continue;
+    if (origin.tokenizer == config.data.tokenizer)
+      return usage_error(
+          "data.tokenizer: {} ({}) is the one that prepared {}, but it was {} then: since then the file or a file in "
+          "its folder (tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json) has changed, or "
+          "this version of trireme reads them differently; prepare {} again, or continue with the version of trireme "
+          "and the files that prepared it",
+          config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path, origin.fingerprint, source.path);
+    return usage_error("data.tokenizer: {} ({}), but {} was prepared with {} ({}); set data.tokenizer to that one",
+                       config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path,
+                       origin.tokenizer.empty() ? "another" : origin.tokenizer, origin.fingerprint);
   }
   std::vector<SourceSpec> sources;
   for (const Source& source : config.data.sources) sources.push_back({source.path, source.weight});

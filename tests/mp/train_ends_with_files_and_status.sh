@@ -109,6 +109,11 @@ has "model.vocab"
 "$trireme" data train-tokenizer --vocab 300 --output other.model text.txt >/dev/null 2>&1 || fail "train-tokenizer"
 run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set data.tokenizer=other.model --set model.vocab=400
 has "was prepared with bytes"
+cp text.json text.json.whole
+sed -i 's/"fingerprint": "bytes"/"fingerprint": "bpe:0000000000000000"/' text.json
+run 2 "$trireme" train tiny.yaml
+has "bytes (bytes) is the one that prepared text, but it was bpe:0000000000000000 then"
+mv text.json.whole text.json
 run 2 "$trireme" train
 run 2 "$trireme" check tiny.yaml
 [[ ! -e runs ]] || fail "a refused run left a folder"
