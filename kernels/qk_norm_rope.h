@@ -26,7 +26,8 @@ struct QkNormRopeForward {
 void check(const QkNormRopeForward&);
 
 // dinp is overwritten; the weights' gradients are added to, in a fixed order.
-//   g = rotate⁻¹(dout),  dweight += Σ_heads,rows g · x · rstd,  dx = rstd · (g · weight - x · rstd · mean_i(g · weight · x · rstd))
+//   g = rotate⁻¹(dout),  x^ = x · rstd,  dweight += Σ_heads,rows g · x^
+//   dx = rstd · (g · weight - x^ · mean_i(g · weight · x^))
 struct QkNormRopeBackward {
   float eps = 1e-6f;
   Tensor dinp;           // (R, NKVl · (G + 2) · HS) T; may be dout where dinp_order equals dout_order

@@ -76,8 +76,8 @@ Result<TokenOrigin> prepared_with(const std::string& prefix);
 // that have changed since then are compared by their text: the run continues after the last saved point up to which
 // nothing has changed, and is refused where there is none; kOverwrite then drops the state and starts over. Inputs may
 // be packed by gzip or Zstandard. Errors, after which nothing is left under the final names: a bad document more than
-// `skip_bad` allows (names file and line), an input that is no text (text_reader.h), output that is there already or has
-// no name in its folder, a split without documents.
+// `skip_bad` allows (names file and line), an input that is no text (text_reader.h), output that is there already or
+// has no name in its folder, a split without documents.
 Result<PrepareSummary> prepare(const PrepareOptions& options);
 
 }  // namespace tri
