@@ -127,8 +127,6 @@ def check_folders(base):
         for key in ("additional_special_tokens", "extra_special_tokens"):
             if rng.random() < 0.3:
                 made[key] = rng.sample(names, rng.randrange(3))
-        if rng.random() < 0.2:
-            made["extra_special_tokens"] = {key: rng.choice(names) for key in ("audio_token", "x")[:rng.randrange(3)]}
         for key in ("add_bos_token", "add_prefix_space", "split_special_tokens"):
             if rng.random() < 0.2:
                 made[key] = True
@@ -147,8 +145,7 @@ def check_folders(base):
             (folder / "added_tokens.json").write_text(json.dumps({name: last + 1 + i for i, name in enumerate(
                 rng.sample(names[:3], rng.randrange(3)))}))
         if rng.random() < 0.3:
-            (folder / "config.json").write_text(json.dumps({"model_type": rng.choice(
-                ["gpt2", "llama", "mistral", "glm4_moe", "instructblip", "llava_next", "qwen3_5"])}))
+            (folder / "config.json").write_text(json.dumps({"model_type": rng.choice(["gpt2", "llama", "mistral"])}))
         done = subprocess.run([TRIREME, "data", "prepare", "--force", "--tokenizer", folder, "--output", folder / "o",
                                SCRATCH / "folders.jsonl"], capture_output=True, text=True)
         if done.returncode != 0:
