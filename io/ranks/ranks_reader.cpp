@@ -152,7 +152,9 @@ Result<RanksReader> RanksReader::open(const std::string& path) {
       TRI_HDF5(H5Pset_fapl_core(access, 64 << 10, false), path);
       TRI_HDF5(H5Pset_file_image(access, image.data(), image.size()), path);
     }
-    const Hid hdf5(TRI_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), path), H5Fclose);
+    // Of an image the name must be that of no file.
+    const char* const name = image.empty() ? path.c_str() : "/dev/null/ranks.h5";
+    const Hid hdf5(TRI_HDF5(H5Fopen(name, H5F_ACC_RDONLY, access), path), H5Fclose);
     for (int attempt = 0; H5Lexists(hdf5, ranks_group_name(attempt).c_str(), H5P_DEFAULT) > 0; ++attempt) {
       const Hid group(TRI_HDF5(H5Gopen2(hdf5, ranks_group_name(attempt).c_str(), H5P_DEFAULT), path), H5Gclose);
       reader.attempts_.push_back(read_attempt(group, path));

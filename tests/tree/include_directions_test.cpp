@@ -113,8 +113,11 @@ TEST(IncludeDirections, lib_picks_backends_by_files_not_by_ifdef) {
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TRI_SOURCE_DIR) / "lib")) {
     if (!entry.is_regular_file()) continue;
     std::ifstream in(entry.path());
-    for (std::string line; std::getline(in, line);)
+    for (std::string line; std::getline(in, line);) {
+      // A list of rows (.def) may give a macro that its includer leaves undefined a default.
+      if (entry.path().extension() == ".def" && line.rfind("#ifndef ", 0) == 0) continue;
       EXPECT_FALSE(line.rfind("#if", 0) == 0) << entry.path() << ": " << line;
+    }
   }
 }
 
