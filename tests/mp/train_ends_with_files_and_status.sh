@@ -111,7 +111,7 @@ run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set data.tokenizer=other.model
 has "was prepared with bytes"
 cp text.json text.json.whole
 sed -i 's/"fingerprint": "bytes"/"fingerprint": "bpe:0000000000000000"/' text.json
-run 2 "$trireme" train tiny.yaml
+run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml
 has "bytes (bytes) is the one that prepared text, but it was bpe:0000000000000000 then"
 mv text.json.whole text.json
 run 2 "$trireme" train
