@@ -26,7 +26,7 @@ class FileWriter {
     std::string path;                     // for messages
     size_t max_bytes = size_t{64} << 20;  // of tasks that wait; further tasks are dropped
     // Receives a warning when writes begin to fail or to be dropped, and again when they succeed, but not for every
-    // write. Called on the writer's thread, or on the thread whose task is dropped. Null: nobody.
+    // write. Called on the writer's thread, or on the thread whose task is dropped. Null: no report.
     std::function<void(const std::string&)> report;
     // Checkpoints and the watchdog wait for this file: file_writer_activity(), flush_required_files().
     bool required = false;

@@ -22,7 +22,7 @@ Result<std::vector<std::string>> keep_companions(const std::string& folder, cons
 // no longer the imported one, for whose tokens they stand.
 std::string companions_of(const std::string& checkpoint, const Config& config);
 
-// The token ids that imported_config.json of `kept` names; what it leaves out is taken from `otherwise`.
+// The token ids that imported_config.json of `kept` names; those it lacks are taken from `otherwise`.
 Ends imported_ends(const std::string& kept, Ends otherwise);
 
 // Copies companions_in(kept) into `folder`, and returns them.

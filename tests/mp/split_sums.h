@@ -1,4 +1,4 @@
-// The CPU backend's GEMMs with their sums split, and with faults: what is equal but for rounding, and what is wrong.
+// The CPU backend's GEMMs with their sums split (equal except for rounding), and with faults.
 // A program that is linked with split_sums.cpp has all GEMMs of the CPU backend pass through it (--wrap).
 #pragma once
 
