@@ -64,6 +64,7 @@ void read_identity(const box::Image& image, const Clock& clock, RankRecord& reco
   record.process = image.process;
   record.process_namespace = image.process_namespace;
   record.process_start = image.process_start;
+  record.created = image.created;
   record.uptime = clock.age(image.created);
   // Not the host's wall clock now: that may have been set since the box was made.
   record.taken = static_cast<double>(image.created_realtime) * 1e-9 + record.uptime;

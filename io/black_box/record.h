@@ -101,8 +101,9 @@ struct RankRecord {
   int process = 0;
   int64_t process_namespace = 0, process_start = 0;
   ProcessState process_state = ProcessState::kUnknown;
-  double uptime = 0;  // since the box was made
-  double taken = 0;   // when the record was made, seconds since 1970 by its host's clock; 0: not known
+  double uptime = 0;    // since the box was made
+  int64_t created = 0;  // when the box was made, ns of its machine's monotonic clock; not part of the JSON
+  double taken = 0;     // when the record was made, seconds since 1970 by its host's clock; 0: not known
 
   RunPhase phase = RunPhase::kSetup;
   HostState host_state = HostState::kWorks;

@@ -192,8 +192,9 @@ std::string newest_attempt(const std::vector<RankRecord>& boxes, const std::vect
       begun.push_back(event.attempt);
   const std::string of_events = begun.empty() ? "" : begun.back();
   if (boxes.empty()) return of_events;
-  const RankRecord& box = *std::min_element(
-      boxes.begin(), boxes.end(), [](const RankRecord& a, const RankRecord& b) { return a.uptime < b.uptime; });
+  // Not by age: a pause between the reads of two boxes adds to the age of the second.
+  const RankRecord& box = *std::max_element(
+      boxes.begin(), boxes.end(), [](const RankRecord& a, const RankRecord& b) { return a.created < b.created; });
   if (std::find(begun.begin(), begun.end(), box.attempt) != begun.end()) return of_events;
   return std::max(box.attempt, of_events);
 }

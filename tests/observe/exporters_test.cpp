@@ -79,6 +79,7 @@ TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
     exporters.step(metrics_of(12, NAN));
     exporters.evaluation(12, 1.5);
     exporters.checkpoint(12, 4096, 0.01, 2);
+    EXPECT_TRUE(exporters.flush(std::chrono::minutes(1)));
   }
   const auto samples = samples_of(read_all(config.metrics.prometheus_file));
   EXPECT_EQ(samples.at("trireme_step"), 12);
