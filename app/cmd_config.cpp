@@ -84,14 +84,14 @@ Result<void> make_new(NewOptions& options) {
   return {};
 }
 
-// `path`: a config file, or a run's folder for the config that it was asked for.
+// `path`: a config file, or a run's folder for the config that it was asked for. Either may be of an earlier version.
 Result<Config> read_config(const std::string& path) {
   std::error_code ignored;
   const std::string file =
       std::filesystem::is_directory(path, ignored) ? (std::filesystem::path(path) / "config.yaml").string() : path;
   const auto text = read_config_text(file);
   if (!text) return text.error();
-  return parse_config(text.value(), file, {});
+  return parse_saved_config(text.value(), file);
 }
 
 // Whether they are equal.

@@ -79,7 +79,7 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_option("--keep", options->plan.keep, "Layouts to show")->check(CLI::Range(1, 1000));
   command->add_option("--output", options->output, "Write the best layout's run config here");
-  command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8; with precision.gemm=auto both are searched");
+  command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8");
   command->add_flag("--json", options->json, "For machines: one object, best first");
   on_run(command, status, [options] { return plan(*options); });
 }

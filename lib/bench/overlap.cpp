@@ -76,7 +76,7 @@ class Bench {
         null_tp_(GroupOnStream(null_group_, runtime_.compute(), device, TimeCategory::kTp), device),
         ctx_(context(runtime_.tp())),
         alone_(context(null_tp_)),
-        layer_(first_layer(config, engine_.tensors().stage)),
+        layer_(first_layer(config, mesh, engine_.tensors().stage)),
         timer_(engine_, extra_.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();

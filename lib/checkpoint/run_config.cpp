@@ -11,7 +11,7 @@ Result<std::optional<RunConfigFile>> read_run_config(const std::string& folder) 
     if (!std::filesystem::exists(path, ignored)) continue;
     const auto text = read_config_text(path);
     if (!text) return text.error();
-    auto config = parse_config(text.value(), path, {});
+    auto config = parse_saved_config(text.value(), path);
     if (!config) return config.error();
     return std::optional<RunConfigFile>({path, std::move(config).value()});
   }

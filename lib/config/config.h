@@ -68,9 +68,13 @@ Result<std::string> read_config_text(const std::string& path);
 // Fields not named keep their defaults. `overrides` are "section.key=value", applied in order: the last one wins. The
 // value of a text field is taken as it stands, any other as YAML. Paths and names take variables from this process's
 // environment (environment.h): of a job one rank parses. Messages start with "file_name:line: " or
-// "--set section.key=value: ".
+// "--set section.key=value: ". A setting that was removed (removed.h) is an error; only a file may have its neutral
+// value, since config.yaml of an earlier version names every field.
 Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
                             const std::vector<std::string>& overrides);
+// The same for a config that a run has saved, perhaps with an earlier version: a removed setting keeps the default of
+// its field, and a warning says so unless its value was the neutral one.
+Result<Config> parse_saved_config(std::string_view yaml_text, const std::string& file_name);
 
 // Whether one of such overrides sets `field`, "data.micro_batch".
 bool names_field(const std::vector<std::string>& overrides, std::string_view field);

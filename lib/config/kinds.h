@@ -20,7 +20,7 @@ enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class OnNonfinite { kStop, kSkip };
 enum class Switch { kOff, kOn };
 // In what the GEMMs of the layers (qkv, proj, fc1, fc2) multiply.
-enum class GemmFormat { kCompute, kFp8, kAuto };
+enum class GemmFormat { kCompute, kFp8 };
 // Which of their sums GPUs may add with fewer bits.
 enum class FastAccumulation { kNone, kForward, kAll };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
@@ -78,8 +78,7 @@ struct EnumNames<Switch> {
 template <>
 struct EnumNames<GemmFormat> {
   static constexpr std::array table{std::pair{GemmFormat::kCompute, std::string_view("compute")},
-                                    std::pair{GemmFormat::kFp8, std::string_view("fp8")},
-                                    std::pair{GemmFormat::kAuto, std::string_view("auto")}};
+                                    std::pair{GemmFormat::kFp8, std::string_view("fp8")}};
 };
 template <>
 struct EnumNames<FastAccumulation> {

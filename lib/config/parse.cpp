@@ -8,11 +8,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/base/log.h"
 #include "io/tokens/utf8.h"
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
 #include "lib/config/presets.h"
+#include "lib/config/removed.h"
 #include "lib/config/yaml_reader.h"
 
 namespace tri {
@@ -187,7 +189,10 @@ int line_not_utf8(std::string_view text) {
 // Reads files and overrides into one Config, and collects what is wrong with them.
 class Parser : YamlReader {
  public:
-  explicit Parser(const std::string& file_name) : YamlReader(file_name) {}
+  // kSaved: the file is one that a run has saved, in which removed settings cause warnings.
+  enum class Origin { kUser, kSaved };
+  explicit Parser(const std::string& file_name, Origin origin = Origin::kUser)
+      : YamlReader(file_name), origin_(origin) {}
 
   void read_file(std::string_view text) {
     if (file_name().ends_with(".toml"))
@@ -216,6 +221,8 @@ class Parser : YamlReader {
                                                   meant.field->is_text() ? value : meant.value)
                                     : "expected section.key=value, such as run.steps=100");
     }
+    if (const RemovedSetting* removed = removed_setting(section_name, name.substr(dot + 1), value))
+      return add(where, removed->text());
     const Field* field = find_field(name);
     if (!field) return add(where, unknown_key(*section, name.substr(dot + 1), YAML::Node()));
     try {
@@ -251,11 +258,23 @@ class Parser : YamlReader {
   void read_section(const Section& section, const YAML::Node& map) {
     each_pair(map, section.name + ".", [&](const YamlPair& pair) {
       const auto& [key, line, node] = pair;
-      if (const Field* field = find_field(section.name + "." + key))
+      const std::string value = node.IsScalar() ? node.Scalar() : "";
+      if (const RemovedSetting* removed = removed_setting(section.name, key, value))
+        read_removed(*removed, value, at_line(line));
+      else if (const Field* field = find_field(section.name + "." + key))
         read_field(*field, node, [&](int own_line) { return at_line(own_line > 0 ? own_line : pair.line); });
       else
         add(at_line(line), shows_more_errors() ? unknown_key(section, key, node) : key);
     });
+  }
+
+  void read_removed(const RemovedSetting& removed, const std::string& value, const std::string& where) {
+    if (!removed.neutral.empty() && removed.neutral == value) return;
+    const std::string name = fmt::format("{}.{}: {}", removed.section, removed.key, value);
+    if (origin_ == Origin::kSaved)
+      log_warn_alike("{}: {} was removed: {}", where, readable_text(name), removed.now);
+    else
+      add(where, fmt::format("{} {}", name, removed.text()));
   }
 
   template <class Where>
@@ -268,6 +287,7 @@ class Parser : YamlReader {
     }
   }
 
+  const Origin origin_;
   Config config_;
 };
 
@@ -299,6 +319,12 @@ Result<Config> parse_config(std::string_view yaml_text, const std::string& file_
   Parser parser(file_name);
   parser.read_file(yaml_text);
   for (const std::string& text : overrides) parser.read_override(text);
+  return std::move(parser).finish();
+}
+
+Result<Config> parse_saved_config(std::string_view yaml_text, const std::string& file_name) {
+  Parser parser(file_name, Parser::Origin::kSaved);
+  parser.read_file(yaml_text);
   return std::move(parser).finish();
 }
 

@@ -212,7 +212,6 @@ class Resolver {
       add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers to "
           "fp8; set fewer, or precision.gemm to compute",
           enum_name(p.gemm), p.fp8_first_layers, p.fp8_last_layers, c_.model.layers);
-    if (p.gemm != GemmFormat::kFp8) return;
     for (const std::string& obstacle : fp8_obstacles(c_))
       add("precision.gemm: fp8 {}; set precision.gemm to compute, or other sizes", obstacle);
   }

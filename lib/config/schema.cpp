@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/config/fields.h"
+#include "lib/config/removed.h"
 
 namespace tri {
 namespace {
@@ -90,6 +91,12 @@ std::string field_line(const Field& field) {
   return fmt::format("        {}: {}", Json(field.key).dump(), schema.dump());
 }
 
+// The files of earlier versions have removed fields with their neutral values.
+std::string removed_line(const RemovedSetting& removed) {
+  const Json schema = {{"description", removed.text()}, {"enum", Json::array({removed.neutral})}, {"deprecated", true}};
+  return fmt::format("        {}: {}", Json(removed.key).dump(), schema.dump());
+}
+
 }  // namespace
 
 std::string config_schema() {
@@ -97,6 +104,8 @@ std::string config_schema() {
   for (const Section& section : config_sections()) {
     std::string fields;
     for (const Field& field : section.fields) fields += (fields.empty() ? "" : ",\n") + field_line(field);
+    for (const RemovedSetting& removed : removed_settings())
+      if (removed.section == section.name && removed.value.empty()) fields += ",\n" + removed_line(removed);
     sections += fmt::format(
         "{}    {}: {{\n      \"description\": {},\n      \"type\": [\"object\", \"null\"],\n"
         "      \"additionalProperties\": false,\n      \"properties\": {{\n{}\n      }}\n    }}",

@@ -4,8 +4,6 @@
 
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
-#include "lib/engine/fp8_speedup.h"
-#include "lib/engine/kept_gemm.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/engine/wanted_copies.h"
 
@@ -14,12 +12,7 @@ namespace tri {
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
   archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
-          f.fp8_speedup, f.kept_gemm, f.kept_gpus, f.tp_problem, f.dp_problem, f.pp_problem);
-}
-
-template <class Archive>
-void fields(Archive& archive, KeptGemm& kept) {
-  archive(kept.format, kept.gpu_kinds);
+          f.tp_problem, f.dp_problem, f.pp_problem);
 }
 
 namespace {
@@ -38,12 +31,6 @@ bool on_one_machine(const std::vector<int>& group, const JobFacts& facts) {
   const std::string& machine = facts[static_cast<size_t>(group.front())].machine;
   return std::all_of(group.begin(), group.end(),
                      [&](int rank) { return facts[static_cast<size_t>(rank)].machine == machine; });
-}
-
-std::vector<std::optional<GpuProperties>> gpus_of(const JobFacts& facts) {
-  std::vector<std::optional<GpuProperties>> gpus;
-  for (const RankFacts& rank : facts) gpus.push_back(rank.gpu);
-  return gpus;
 }
 
 JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu) {
@@ -73,37 +60,13 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
   return job.all_gather(mine);
 }
 
-void add_last_start(const Config& config, Job& job, JobFacts& facts) {
-  const auto kept = job.broadcast(job.world_rank() == 0 ? kept_gemm(config) : std::nullopt);
-  if (!kept) return;
-  for (RankFacts& rank : facts) {
-    rank.kept_gemm = kept->format;
-    rank.kept_gpus = kept->gpu_kinds;
-  }
-}
-
-void forget_gemm_of_other_gpus(JobFacts& facts) {
-  const std::string kinds = kinds_of(gpus_of(facts));
-  for (RankFacts& rank : facts)
-    if (rank.kept_gpus != kinds) rank.kept_gemm.reset();
-}
-
 // Groups of this rank one after the other, in an order that all their members share: see own_edges.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
   const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
   if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
-  RankFacts& own = facts[static_cast<size_t>(job.world_rank())];
-  own.gpu = device.gpu_properties();
-  if (own.kept_gemm) {  // on all ranks, or on none
-    facts = job.all_gather(RankFacts(own));
-    forget_gemm_of_other_gpus(facts);
-  }
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
-  const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
-                          mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty() &&
-                          !mine.kept_gemm;
-  if (may_be_fp8) mine.fp8_speedup = fp8_speedup(config, mesh, device);
+  mine.gpu = device.gpu_properties();
   if (asks_memory) {
     mine.free_bytes = device.free_bytes();
     Arena measuring(device);

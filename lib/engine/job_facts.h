@@ -26,17 +26,10 @@ struct RankFacts {
   std::optional<GpuProperties> gpu;        // of the one that the rank takes
   // Why memory of the tp group, of the dp group, of the next stage's rank can't be opened; "" where it can.
   std::string tp_problem, dp_problem, pp_problem;
-  // Time of a layer's GEMMs in precision.compute over that in FP8 with their casts (precision.gemm: auto).
-  std::optional<double> fp8_speedup;
-  // What precision.gemm: auto meant at the last start of the run, with the same layers (kept_gemm.h), and that start's
-  // kinds of GPUs. On a job of other kinds kept_gemm is none, for it is timed anew; kept_gpus tells people why.
-  std::optional<GemmFormat> kept_gemm;
-  std::string kept_gpus;
 };
 using JobFacts = std::vector<RankFacts>;  // by world rank
 
 bool on_one_machine(const std::vector<int>& group, const JobFacts& facts);
-std::vector<std::optional<GpuProperties>> gpus_of(const JobFacts& facts);  // [world rank]
 
 // Ranks as `config` describes them: machines of cluster.ranks_per_node ranks that open each other's memory, each with
 // such a GPU of its own where run.device says cuda, or says auto and this machine has a GPU. Free memory is not known.
@@ -44,13 +37,9 @@ JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gp
 
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
-// Adds what precision.gemm: auto meant at the run's last start, which rank 0 reads in the run folder. Collective.
-void add_last_start(const Config& config, Job& job, JobFacts& facts);
-// Forgets the last start's GEMMs on all ranks where its GPUs were of other kinds than those that the facts name.
-void forget_gemm_of_other_gpus(JobFacts& facts);
 // Adds what only devices can tell: of a GPU its properties; and where the config leaves something to it, free memory
-// (recompute: auto), what FP8 gains (precision.gemm: auto), and whether a small allocation of each peer opens, where
-// copies are wanted and the group is on one machine. Collective.
+// (recompute: auto), and whether a small allocation of each peer opens, where copies are wanted and the group is on one
+// machine. Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 }  // namespace tri

@@ -1,7 +1,6 @@
 #include "lib/engine/job_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 
@@ -9,7 +8,6 @@
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "lib/config/axis_fields.h"
-#include "lib/engine/kept_gemm.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
 
@@ -65,7 +63,6 @@ class Planner {
       return done.error();
     if (auto done = plan_stages(); !done) return done.error();
     if (auto done = plan_attention(); !done) return done.error();
-    if (plan_.device.kind == DeviceKind::kCuda) plan_.gpu_kinds = kinds_of(gpus_of(facts_));
     if (auto done = plan_gemms(); !done) return done.error();
     plan_recompute();
     return std::move(plan_);
@@ -183,64 +180,18 @@ class Planner {
     return "";
   }
 
-  static constexpr const char* kAsBefore = "as at the run's last start";
-  // auto: FP8 where every rank has timed its layers to be faster so. Ranks would wait for the slowest one.
-  std::string why_not_fp8() const {
-    constexpr double kLeast = 1.03;  // below, the rest of a step eats it up
-    if (plan_.device.kind == DeviceKind::kCpu) return "the CPU emulates FP8";
-    if (const auto obstacles = fp8_obstacles(config_); !obstacles.empty()) return "fp8 " + obstacles.front();
-    if (const std::string problem = fp8_problem(); !problem.empty()) return "fp8: " + problem;
-    if (const auto& kept = facts_.front().kept_gemm) return *kept == GemmFormat::kFp8 ? "" : kAsBefore;
-    const double speedup = least_fp8_speedup();
-    return speedup < kLeast
-               ? fmt::format("a layer's GEMMs in fp8, with casts, are {:.2f} x as fast{}", speedup, timed_anew())
-               : "";
-  }
-  std::string timed_anew() const {
-    const std::string& before = facts_.front().kept_gpus;
-    return before.empty() ? "" : fmt::format("; timed anew, the last start's GPUs were {}", before);
-  }
-  // 1 where nothing was timed: on paper.
-  double least_fp8_speedup() const {
-    double least = std::numeric_limits<double>::infinity();
-    for (const RankFacts& rank : facts_) least = std::min(least, rank.fp8_speedup.value_or(1.0));
-    return least;
-  }
-
   Result<void> plan_gemms() {
     const PrecisionConfig& p = config_.precision;
-    if (kind_ != EngineKind::kTraining) return {};
-    const bool guarded = p.fp8_guard == Switch::kOn, casts_wgrad = p.fp8_wgrad == GemmFormat::kFp8;
-    if (p.gemm == GemmFormat::kCompute) {
-      if (guarded || !casts_wgrad)
-        plan_.warnings.push_back(fmt::format("{} nothing where precision.gemm is compute",
-                                             guarded && !casts_wgrad ? "precision.fp8_guard and fp8_wgrad change"
-                                             : guarded               ? "precision.fp8_guard changes"
-                                                                     : "precision.fp8_wgrad changes"));
-      return {};
-    }
-    std::string why;
-    if (p.gemm == GemmFormat::kAuto) {
-      if (const std::string reason = why_not_fp8(); !reason.empty()) {
-        add(fmt::format("gemms: {}", enum_name(p.compute)) + origin("precision.gemm", p.gemm, reason));
-        return {};
-      }
-      why = facts_.front().kept_gemm
-                ? kAsBefore
-                : fmt::format("{:.2f} x as fast, casts counted{}", least_fp8_speedup(), timed_anew());
-    } else if (const std::string problem = fp8_problem(); !problem.empty()) {
-      return usage_error("precision.gemm: fp8: {}; set precision.gemm to compute or auto", problem);
-    }
-    plan_.gemm = GemmFormat::kFp8;
+    if (kind_ != EngineKind::kTraining || p.gemm != GemmFormat::kFp8) return {};
+    if (const std::string problem = fp8_problem(); !problem.empty())
+      return usage_error("precision.gemm: fp8: {}; set precision.gemm to compute", problem);
     const int layers = config_.model.layers - p.fp8_first_layers - p.fp8_last_layers;
-    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, {}{}{}", layers, config_.model.layers,
+    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, {}", layers, config_.model.layers,
                     enum_name(p.fp8_gradients),
                     plan_.device.kind == DeviceKind::kCpu
                         ? "emulated"
-                        : fmt::format("fast accumulation: {}", enum_name(p.fp8_fast_accumulation)),
-                    casts_wgrad ? "" : fmt::format(", weight gradients {}", enum_name(p.compute)),
-                    guarded ? ", guard on" : "") +
-        origin("precision.gemm", p.gemm, why));
+                        : fmt::format("fast accumulation: {}", enum_name(p.fp8_fast_accumulation))) +
+        origin("precision.gemm", p.gemm, ""));
     return {};
   }
 
@@ -329,7 +280,6 @@ Config with_plan(Config config, const JobPlan& plan) {
   }
   p.pp_transfers = copies == 0 ? PpTransfers::kMessages : copies == edges ? PpTransfers::kCopies : PpTransfers::kAuto;
   p.recompute = plan.recompute;
-  config.precision.gemm = plan.gemm;
   return config;
 }
 
@@ -348,7 +298,6 @@ Result<Config> plan_on_paper(const Config& config, int ranks, const GpuPropertie
 Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind) {
   const Mesh mesh = mesh_of(config, job.world_rank());
   JobFacts facts = gather_host_facts(config.run.device, job);
-  if (kind == EngineKind::kTraining && config.precision.gemm == GemmFormat::kAuto) add_last_start(config, job, facts);
   const auto chosen = plan_device(config.run.device, facts);
   if (!chosen) return chosen.error();
   auto device = open_planned_device(chosen.value(), job);

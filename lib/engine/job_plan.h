@@ -26,8 +26,6 @@ struct JobPlan {
   Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;  // never auto
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
   Recompute recompute = Recompute::kNone;  // auto only where nobody knows the free memory: on paper
-  GemmFormat gemm = GemmFormat::kCompute;  // never auto
-  std::string gpu_kinds;                   // of its ranks (kinds_of in kept_gemm.h); "" on the CPU
   std::vector<std::string> lines;          // a decision each, with its reason, for people
   std::vector<std::string> warnings;       // what is slow though it need not be, what has no effect
 };

@@ -21,7 +21,7 @@ struct TransformerBlock::State {
 };
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
-    : layer_(layer), block_(config.model.block), kept_(kept_format(config, layer)) {
+    : layer_(layer), block_(config.model.block), is_fp8_(is_fp8_layer(config, layer)) {
   norm1_ = NormLayer::bind(parameters, modules::kNorm1, layer);
   if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, modules::kNorm2, layer);
   norm1_.reader = Linear::kQkv;
@@ -86,20 +86,19 @@ void TransformerBlock::run(State& s, BlockStep step) const {
   const ModelConfig& model = ctx.config.model;
   switch (step) {
     case BlockStep::kQkvForward:
-      return qkv_.forward(ctx, rope_input(ctx, t.qkv),
-                          cast_for_gemm(ctx, {.linear = Linear::kQkv, .rows = t.normed1, .room = w.fp8.normed}));
+      return qkv_.forward(ctx, rope_input(ctx, t.qkv), t.normed1);
     case BlockStep::kAttentionForward:
       return attention_forward(ctx, t);
     case BlockStep::kProjForward:
-      return proj_.forward(ctx, s.sums, is_fp8(ctx) ? w.fp8.attention : t.attention, 0.0f,
+      return proj_.forward(ctx, s.sums, is_fp8_ ? w.fp8.attention : t.attention, 0.0f,
                            is_parallel() ? Then::kKeep : Then::kSend);
     case BlockStep::kFc1Forward:
       return fc1_forward(ctx, t);
     case BlockStep::kActivationForward:
-      if (model.activation == Activation::kGelu && !is_fp8(ctx)) return;
+      if (model.activation == Activation::kGelu && !is_fp8_) return;
       return activate(ctx, t, s.activate);
     case BlockStep::kFc2Forward:
-      return fc2_.forward(ctx, s.sums, is_fp8(ctx) ? w.fp8.activated : t.activated, is_parallel() ? 1.0f : 0.0f,
+      return fc2_.forward(ctx, s.sums, is_fp8_ ? w.fp8.activated : t.activated, is_parallel() ? 1.0f : 0.0f,
                           Then::kSend);
 
     case BlockStep::kDeferredQkvWeight:
@@ -111,26 +110,25 @@ void TransformerBlock::run(State& s, BlockStep step) const {
     case BlockStep::kFc2Input:
       return fc2_input(ctx, t);
     case BlockStep::kActivationBackward:
-      if (model.activation == Activation::kGelu && !is_fp8(ctx)) return;
+      if (model.activation == Activation::kGelu && !is_fp8_) return;
       return activation_backward(ctx, t);
     case BlockStep::kFc1Input:
-      return fc1_.backward_input(ctx, s.sums, is_fp8(ctx) ? w.fp8.dfc1 : w.dfc1, 0.0f,
+      return fc1_.backward_input(ctx, s.sums, is_fp8_ ? w.fp8.dfc1 : w.dfc1, 0.0f,
                                  is_parallel() ? Then::kKeep : Then::kSend);
     case BlockStep::kFc2Weight:
       return fc2_weight(ctx, t);
     case BlockStep::kFc1Weight:
       return fc1_weight(ctx, t);
     case BlockStep::kRecomputeNorm1:
-      if (t.normed1.data == (keeps_fp8() ? w.fp8.normed : w.normed).data)
+      if (t.normed1.data == (is_fp8_ ? w.fp8.normed : w.normed).data)
         norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
       return;
     case BlockStep::kProjInput:
-      return proj_.backward_input(ctx, w.dattention, cast_dstream(ctx, Linear::kProj));
+      return proj_.backward_input(ctx, w.dattention, is_fp8_ ? w.fp8.dstream : w.dstream);
     case BlockStep::kAttentionBackward:
       return attention_backward(ctx, t);
     case BlockStep::kQkvInput:
-      return qkv_.backward_input(ctx, s.sums, is_fp8(ctx) ? w.fp8.dqkv : w.dqkv, is_parallel() ? 1.0f : 0.0f,
-                                 Then::kSend);
+      return qkv_.backward_input(ctx, s.sums, is_fp8_ ? w.fp8.dqkv : w.dqkv, is_parallel() ? 1.0f : 0.0f, Then::kSend);
     case BlockStep::kProjWeight:
       return proj_weight(ctx, t);
     case BlockStep::kDeferQkvWeight:
@@ -147,7 +145,7 @@ void TransformerBlock::gather_norm(State& s, Linear linear) const {
 void TransformerBlock::gather_gradient(State& s, Linear linear) const {
   const LayerContext& ctx = s.ctx;
   const LayerWorkspace& w = ctx.work;
-  if (!keeps_fp8()) return ctx.gather(w.dstream);
+  if (!is_fp8_) return ctx.gather(w.dstream);
   if (ctx.tp.size() == 1) {  // all rows are here: the transpose and the bias' gradient by the same pass
     const RowLinear& reader = linear == Linear::kProj ? proj_ : fc2_;
     ctx.fp8->cast(Fp8Operand::kGradient, layer_, linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t,
@@ -159,38 +157,19 @@ void TransformerBlock::gather_gradient(State& s, Linear linear) const {
   ctx.start_gather(w.fp8.dstream);
 }
 
-Tensor TransformerBlock::cast_for_gemm(const LayerContext& ctx, const OperandCast& c) const {
-  if (keeps_fp8() || !is_fp8(ctx)) return c.rows;
-  ctx.need(c.rows);
-  ctx.fp8->cast(c.operand, layer_, c.linear, c.rows, c.room, is_fp8_wgrad(ctx) ? c.room_t : Tensor{});
-  return c.room;
-}
-
-// The gradient of the residual stream as the backward GEMM of `linear` reads it. In the parallel block both read one.
-Tensor TransformerBlock::cast_dstream(const LayerContext& ctx, Linear linear) const {
-  const LayerWorkspace& w = ctx.work;
-  if (keeps_fp8() || (is_fp8(ctx) && is_parallel() && linear == Linear::kProj)) return w.fp8.dstream;
-  return cast_for_gemm(ctx, {.operand = Fp8Operand::kGradient,
-                             .linear = linear,
-                             .rows = w.dstream,
-                             .room = w.fp8.dstream,
-                             .room_t = w.fp8.dstream_t});
-}
-
-Tensor TransformerBlock::transpose_input(const LayerContext& ctx, Linear linear, Tensor rows) const {
+// The transpose of a gathered norm, for the weight gradient of the linear that has read it.
+Tensor TransformerBlock::transpose_norm(const LayerContext& ctx, Tensor rows) const {
   ctx.need(rows);
-  const Tensor room = ctx.work.fp8.input_transpose;
-  return tri::is_fp8(rows.dtype) ? ctx.fp8->transposed(rows, room)
-                                 : ctx.fp8->cast_transposed(layer_, linear, rows, room);
+  return ctx.fp8->transposed(rows, ctx.work.fp8.input_transpose);
 }
 
-// Of the gathered gradient of the residual stream, for the weight gradient of `linear`, and beside it the gradient of
-// its bias from the local rows: where gather_gradient has not made them.
+// The transpose of the gathered gradient of the residual stream, for the weight gradient of `linear`. Without tp,
+// gather_gradient has made it, and added to the bias' gradient, once for both linears of a parallel block.
 Tensor TransformerBlock::transpose_dstream(const LayerContext& ctx, const RowLinear& linear) const {
   const LayerWorkspace& w = ctx.work;
   ctx.need(w.fp8.dstream);
-  const bool is_made = ctx.tp.size() == 1 || !keeps_fp8();
-  if (!is_made || !keeps_fp8() || (is_parallel() && linear.linear == Linear::kProj))
+  const bool is_made = ctx.tp.size() == 1;
+  if (!is_made || (is_parallel() && linear.linear == Linear::kProj))
     linear.add_bias_gradient(ctx, ctx.local_rows(w.dstream));
   return is_made ? w.fp8.dstream_t : ctx.fp8->transposed(w.fp8.dstream, w.fp8.dstream_t);
 }
@@ -236,7 +215,7 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
                           .scale = 1.0f / std::sqrt(static_cast<float>(d.HS)),
                           .kernel = ctx.config.model.attention},
                          ctx.compute);
-  if (is_fp8(ctx)) ctx.fp8->cast(Fp8Operand::kInput, layer_, Linear::kProj, t.attention, ctx.work.fp8.attention);
+  if (is_fp8_) ctx.fp8->cast(Fp8Operand::kInput, layer_, Linear::kProj, t.attention, ctx.work.fp8.attention);
 }
 
 // From work.dattention to work.dqkv, and its FP8 casts.
@@ -260,39 +239,35 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .deterministic = ctx.config.run.deterministic},
                           ctx.compute);
   rotate(ctx, Pass::kBackward, w.dqkv, dqkv);
-  if (!is_fp8(ctx)) return;
-  const bool transposes = is_fp8_wgrad(ctx);
-  ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, transposes ? w.fp8.dqkv_t : Tensor{},
-                transposes ? qkv_.bias_gradient(ctx) : Tensor{});
-  if (transposes) qkv_.bias_gradient_ready(ctx);
+  if (!is_fp8_) return;
+  ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, w.fp8.dqkv_t, qkv_.bias_gradient(ctx));
+  qkv_.bias_gradient_ready(ctx);
 }
 
 void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& t) const {
   const Tensor normed = mlp_input(t);
-  if (ctx.config.model.activation == Activation::kGelu && !is_fp8(ctx))
+  if (ctx.config.model.activation == Activation::kGelu && !is_fp8_)
     return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
-  fc1_.forward(ctx, t.fc1, cast_for_gemm(ctx, {.linear = Linear::kFc1, .rows = normed, .room = ctx.work.fp8.normed}));
+  fc1_.forward(ctx, t.fc1, normed);
 }
 
 // From t.fc1 to t.activated. In FP8 forward to the rows, which fc2 reads, and to the transpose where it is kept; again
 // in a backward pass to the transpose alone.
 void TransformerBlock::activate(const LayerContext& ctx, const LayerTensors& t, Activate when) const {
-  if (keeps_fp8()) {
+  if (is_fp8_) {
     const bool again = when == Activate::kAgain;
     const bool transposes = again || keeps_activated(ctx.config.parallel.recompute);
     return ctx.fp8->activation_forward(layer_, again ? Tensor{} : t.activated, transposes ? t.activated_t : Tensor{},
                                        t.fc1, dactivated(ctx));
   }
   activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
-  if (when == Activate::kForward)
-    cast_for_gemm(ctx, {.linear = Linear::kFc2, .rows = t.activated, .room = ctx.work.fp8.activated});
 }
 
 // From the gathered gradient of the stream to work.dfc1 (GeLU) or work.dactivated. FP8 GEMMs leave GeLU's gradient to
 // activation_backward.
 void TransformerBlock::fc2_input(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (is_fp8(ctx)) return fc2_.backward_input(ctx, dactivated(ctx), cast_dstream(ctx, Linear::kFc2));
+  if (is_fp8_) return fc2_.backward_input(ctx, dactivated(ctx), w.fp8.dstream);
   if (ctx.config.model.activation == Activation::kGelu)
     return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
   fc2_.backward_input(ctx, w.dactivated, w.dstream);
@@ -307,12 +282,9 @@ Tensor TransformerBlock::dactivated(const LayerContext& ctx) const {
 void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const Tensor dout = dactivated(ctx);
-  if (!is_fp8_wgrad(ctx)) {
-    tri::activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = dout, .inp = t.fc1},
-                             ctx.compute);
-    cast_for_gemm(ctx, {.operand = Fp8Operand::kGradient, .linear = Linear::kFc1, .rows = w.dfc1, .room = w.fp8.dfc1});
-    return;
-  }
+  if (!is_fp8_)
+    return tri::activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = dout, .inp = t.fc1},
+                                    ctx.compute);
   ctx.fp8->activation_backward(layer_, w.fp8.dfc1, w.fp8.dfc1_t, fc1_.bias_gradient(ctx), dout, t.fc1, w.dfc1);
   fc1_.bias_gradient_ready(ctx);
 }
@@ -320,30 +292,29 @@ void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerT
 void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const Tensor normed = mlp_input(t);
-  if (is_fp8_wgrad(ctx)) return fc1_.backward_weight_fp8(ctx, w.fp8.dfc1_t, transpose_input(ctx, Linear::kFc1, normed));
-  if (ctx.config.model.activation == Activation::kGelu && !is_fp8(ctx))
-    return fc1_.backward_weight_alone(ctx, w.dfc1, normed);
+  if (is_fp8_) return fc1_.backward_weight_fp8(ctx, w.fp8.dfc1_t, transpose_norm(ctx, normed));
+  if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, w.dfc1, normed);
   fc1_.backward_weight(ctx, w.dfc1, normed);
 }
 
 void TransformerBlock::fc2_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (!is_fp8_wgrad(ctx)) return fc2_.backward_weight(ctx, w.dstream, t.activated);
-  const Tensor dout_t = transpose_dstream(ctx, fc2_);
-  fc2_.backward_weight_fp8(ctx, dout_t, keeps_fp8() ? t.activated_t : transpose_input(ctx, Linear::kFc2, t.activated));
+  if (!is_fp8_) return fc2_.backward_weight(ctx, w.dstream, t.activated);
+  fc2_.backward_weight_fp8(ctx, transpose_dstream(ctx, fc2_), t.activated_t);
 }
 
 void TransformerBlock::proj_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (!is_fp8_wgrad(ctx)) return proj_.backward_weight(ctx, w.dstream, t.attention);
+  if (!is_fp8_) return proj_.backward_weight(ctx, w.dstream, t.attention);
   const Tensor dout_t = transpose_dstream(ctx, proj_);
-  proj_.backward_weight_fp8(ctx, dout_t, transpose_input(ctx, Linear::kProj, t.attention));
+  proj_.backward_weight_fp8(ctx, dout_t,
+                            ctx.fp8->cast_transposed(layer_, Linear::kProj, t.attention, w.fp8.input_transpose));
 }
 
 void TransformerBlock::defer_qkv_weight(State& s) const {
   s.deferred = [this, &ctx = s.ctx, inp = s.t.normed1] {
     const LayerWorkspace& w = ctx.work;
-    if (is_fp8_wgrad(ctx)) return qkv_.backward_weight_fp8(ctx, w.fp8.dqkv_t, transpose_input(ctx, Linear::kQkv, inp));
+    if (is_fp8_) return qkv_.backward_weight_fp8(ctx, w.fp8.dqkv_t, transpose_norm(ctx, inp));
     qkv_.backward_weight(ctx, w.dqkv, inp);
   };
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();
@@ -352,14 +323,14 @@ void TransformerBlock::defer_qkv_weight(State& s) const {
 // `kept`, and what backward reads besides: recomputed. Of the norms those whose rows are read first.
 LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTensors& kept) const {
   if (ctx.config.parallel.recompute == Recompute::kFull) {
-    State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, kept_), .stream = {.inp = kept.input}};
+    State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, is_fp8_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
     s.activate = Activate::kAgain;
     const std::span<const TransferRegion> regions = block_order(block_, Pass::kForward);
     run_forward(s, regions.first(regions.size() - 1));  // backward reads nothing of the last one
     return s.t;
   }
-  LayerTensors t = with_workspace(kept, ctx.work);
+  LayerTensors t = with_workspace(kept, ctx.work, is_fp8_);
   if (!keeps_activated(ctx.config.parallel.recompute)) activate(ctx, t, Activate::kAgain);
   // work.normed serves both norms, one after the other: the second is made where its turn comes.
   if (kept.normed1.empty() && is_parallel())

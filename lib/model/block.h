@@ -37,6 +37,8 @@ class TransformerBlock {
   void backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, WeightGradient& deferred,
                 QkvWeight qkv_weight) const;
 
+  bool is_fp8() const { return is_fp8_; }
+
   // Of a region of the block's order the GEMMs alone, in the memory of `t` and the workspace, whatever stands there.
   // `sums`: the blocks of the region's reduce. The deferred weight gradient is this layer's own.
   void run_gemms(const TransferRegion& region, const LayerContext& ctx, const LayerTensors& t,
@@ -62,7 +64,6 @@ class TransformerBlock {
   void attention_forward(const LayerContext& ctx, const LayerTensors& t) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_forward(const LayerContext& ctx, const LayerTensors& t) const;
-  Tensor cast_dstream(const LayerContext& ctx, Linear linear) const;
   Tensor transpose_dstream(const LayerContext& ctx, const RowLinear& linear) const;
   Tensor dactivated(const LayerContext& ctx) const;
   enum class Activate { kForward, kAgain };
@@ -76,30 +77,13 @@ class TransformerBlock {
   LayerTensors recomputed(const LayerContext& ctx, const LayerTensors& kept) const;
 
   bool is_parallel() const { return block_ == Block::kParallel; }
-  // Whether the GEMMs multiply FP8 in this run of a plan, whether the rows that they read are kept and gathered as FP8,
-  // and, where they are not, whether the weight gradients multiply FP8 as well.
-  bool is_fp8(const LayerContext& ctx) const { return ctx.fp8 != nullptr && ctx.fp8->multiplies(layer_); }
-  bool keeps_fp8() const { return kept_ == GemmFormat::kFp8; }
-  bool is_fp8_wgrad(const LayerContext& ctx) const {
-    return is_fp8(ctx) && ctx.config.precision.fp8_wgrad == GemmFormat::kFp8;
-  }
-  // Rows (R, n) kept and gathered in precision.compute that an FP8 GEMM reads, and where their casts go: room_t, the
-  // transpose, where weight gradients multiply FP8.
-  struct OperandCast {
-    Fp8Operand operand = Fp8Operand::kInput;
-    Linear linear{};
-    Tensor rows, room, room_t = {};
-  };
-  // Casts them, and returns what the GEMM reads. Rows that are FP8 already, and those of other GEMMs, stay as they are.
-  Tensor cast_for_gemm(const LayerContext& ctx, const OperandCast& cast) const;
-  // The transpose of an input, for a weight gradient in FP8.
-  Tensor transpose_input(const LayerContext& ctx, Linear linear, Tensor rows) const;
+  Tensor transpose_norm(const LayerContext& ctx, Tensor rows) const;
   // The rows that fc1 reads: (R, C).
   Tensor mlp_input(const LayerTensors& t) const { return is_parallel() ? t.normed1 : t.normed2; }
 
   const int layer_;  // of the model
   Block block_;
-  GemmFormat kept_;
+  const bool is_fp8_;  // the GEMMs multiply FP8, and the rows that they alone read are kept and gathered as FP8
   NormLayer norm1_, norm2_;
   ColumnLinear qkv_, fc1_;
   RowLinear proj_, fc2_;

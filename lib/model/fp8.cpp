@@ -72,10 +72,6 @@ void Fp8Layers::make_code_scales(GroupOnStream& world) {
   begin_codes();
 }
 
-bool Fp8Layers::multiplies(int layer) const {
-  return gemm_format(config_, layer) == GemmFormat::kFp8 && (fallen_.empty() || !fallen_[static_cast<size_t>(layer)]);
-}
-
 // In the parallel block both column-parallel GEMMs read one norm, and both row-parallel ones have one gradient.
 int64_t Fp8Layers::slot(Fp8Operand operand, int layer, Linear linear) const {
   if (config_.model.block == Block::kParallel) {
@@ -261,10 +257,10 @@ void Fp8Layers::update(Tensor grad_scale) {
   if (keeps_fp8_codes(config_)) begin_codes();
 }
 
-std::vector<float> Fp8Layers::kept_history(std::span<const float> history) const {
+std::vector<float> Fp8Layers::saved_history(std::span<const float> history) const {
   std::vector<float> kept(history.begin(), history.end());
   for (size_t i = 0; i < kept.size(); ++i)
-    if (!multiplies(static_cast<int>(i / kNumLinears) % config_.model.layers)) kept[i] = 0.0f;
+    if (!is_fp8_layer(config_, static_cast<int>(i / kNumLinears) % config_.model.layers)) kept[i] = 0.0f;
   return kept;
 }
 
@@ -276,7 +272,8 @@ void Fp8Layers::load_history(std::span<const float> history) {
   compute_.synchronize();  // `history` is the caller's
   has_history_ = true;
   for (int layer = 0; layer < config_.model.layers; ++layer)  // norms are never all zero
-    if (multiplies(layer) && history[static_cast<size_t>(slot(Fp8Operand::kInput, layer, Linear::kQkv))] == 0.0f)
+    if (is_fp8_layer(config_, layer) &&
+        history[static_cast<size_t>(slot(Fp8Operand::kInput, layer, Linear::kQkv))] == 0.0f)
       has_history_ = false;
 }
 

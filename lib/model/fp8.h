@@ -76,18 +76,15 @@ class Fp8Layers {
   void begin_codes();
   void begin_code_scales();
   void make_code_scales(GroupOnStream& world);
-  // Whether the layer's GEMMs multiply FP8: not those that precision.fp8_guard let fall back, from the next run on.
-  bool multiplies(int layer) const;
-  void set_fallen(std::vector<bool> of_layer) { fallen_ = std::move(of_layer); }
   // The host knows that the step's numbers were finite: the scales have a history.
   void step_was_finite() { has_history_ = true; }
   bool has_history() const { return has_history_; }
 
   const Fp8Tensors& tensors() const { return tensors_; }
-  // Of the history of all slots what a checkpoint keeps: 0 for layers that do not multiply FP8. No cast has met their
-  // tensors since, and should they come back, their scales must not be made of what has decayed.
-  std::vector<float> kept_history(std::span<const float> history) const;
-  // What kept_history gave. Where layers that multiply FP8 have none, the next step makes it.
+  // What a checkpoint stores of the history of all slots: 0 for layers that do not multiply FP8. A later start may let
+  // them multiply FP8 again, and their scales must not come from numbers that have only decayed since.
+  std::vector<float> saved_history(std::span<const float> history) const;
+  // What saved_history returned. Where layers that multiply FP8 have none, the next step makes it.
   void load_history(std::span<const float> history);
 
  private:
@@ -109,7 +106,6 @@ class Fp8Layers {
   ParameterHooks& hooks_;
   const int64_t first_weight_, num_weights_;  // slots
   bool has_history_ = false;
-  std::vector<bool> fallen_;  // [layer]; empty: none
   std::vector<bool> made_;  // [layer · kNumLinears + linear]: the weight is cast or transposed, in this run of a plan
 };
 

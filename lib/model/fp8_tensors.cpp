@@ -7,24 +7,15 @@
 
 namespace tri {
 
-GemmFormat gemm_format(const Config& config, int layer) {
+bool is_fp8_layer(const Config& config, int layer) {
   const PrecisionConfig& p = config.precision;
   const bool inside = layer >= p.fp8_first_layers && layer < config.model.layers - p.fp8_last_layers;
-  return p.gemm == GemmFormat::kFp8 && inside ? GemmFormat::kFp8 : GemmFormat::kCompute;
-}
-
-GemmFormat kept_format(const Config& config, int layer) {
-  const PrecisionConfig& p = config.precision;
-  const bool alone = p.fp8_wgrad == GemmFormat::kFp8 && p.fp8_guard == Switch::kOff;
-  return alone ? gemm_format(config, layer) : GemmFormat::kCompute;
+  return p.gemm == GemmFormat::kFp8 && inside;
 }
 
 bool any_fp8_layer(const Config& config) { return config.precision.gemm == GemmFormat::kFp8; }
 
-bool keeps_fp8_codes(const Config& config) {
-  const PrecisionConfig& p = config.precision;
-  return any_fp8_layer(config) && p.fp8_guard == Switch::kOff && p.compute == Dtype::kBF16;
-}
+bool keeps_fp8_codes(const Config& config) { return any_fp8_layer(config) && config.precision.compute == Dtype::kBF16; }
 
 int64_t fp8_slot(const Config& config, Fp8Operand operand, int layer, Linear linear) {
   return (static_cast<int64_t>(operand) * config.model.layers + layer) * kNumLinears + static_cast<int64_t>(linear);
@@ -48,7 +39,7 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims&
     const LayerRange layers = layers_of(config, mesh.axis("pp"), chunk);
     auto& of_chunk = t.weights.emplace_back(static_cast<size_t>(layers.count));
     for (int i = 0; i < layers.count; ++i) {
-      if (gemm_format(config, layers.first + i) != GemmFormat::kFp8) continue;
+      if (!is_fp8_layer(config, layers.first + i)) continue;
       for (size_t linear = 0; linear < shapes.size(); ++linear) {
         const auto [n, k] = shapes[linear];
         Fp8Weight& weight = of_chunk[static_cast<size_t>(i)][linear];
@@ -66,18 +57,15 @@ Fp8Workspace allocate_fp8_workspace(const Config& config, const StageDims& d, Ar
   const Dtype gradient = config.precision.fp8_gradients;
   const int64_t attention = int64_t{d.NHl} * d.HS;
   Fp8Workspace w;
-  const bool kept_in_fp8 = kept_format(config, config.precision.fp8_first_layers) == GemmFormat::kFp8;
-  if (recompute == Recompute::kNorms || recompute == Recompute::kSelective || !kept_in_fp8)
+  if (recompute == Recompute::kNorms || recompute == Recompute::kSelective)
     w.normed = arena.take(name, Dtype::kE4M3, {d.R, d.C});
   w.attention = arena.take(name, Dtype::kE4M3, {d.R, attention});
   w.dstream = arena.take(name, gradient, {d.R, d.C});
   w.dfc1 = arena.take(name, gradient, {d.R, d.fc1_width});
   w.dqkv = arena.take(name, gradient, {d.R, d.qkv_width});
-  if (config.precision.fp8_wgrad == GemmFormat::kFp8) {
-    w.dstream_t = arena.take(name, gradient, {d.C, d.R});
-    w.dfc1_t = arena.take(name, gradient, {d.fc1_width, d.R});
-    w.dqkv_t = arena.take(name, gradient, {d.qkv_width, d.R});
-  }
+  w.dstream_t = arena.take(name, gradient, {d.C, d.R});
+  w.dfc1_t = arena.take(name, gradient, {d.fc1_width, d.R});
+  w.dqkv_t = arena.take(name, gradient, {d.qkv_width, d.R});
   w.input_transpose = arena.take(name, Dtype::kE4M3, {std::max<int64_t>({d.C, attention, d.Fl}) * d.R});
   w.activated = w.input_transpose.flat(0, d.R * d.Fl).view({d.R, d.Fl});
   return w;

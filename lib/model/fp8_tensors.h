@@ -23,15 +23,13 @@ inline constexpr int kNumFp8Operands = 3;
 // Of Fp8Tensors; 0 where no layer's GEMMs are FP8.
 int64_t fp8_slots(const Config& config);
 
-// In what the GEMMs of a layer of the model multiply.
-GemmFormat gemm_format(const Config& config, int layer);
-// In what the rows of those GEMMs are kept and gathered: precision.compute also where something else than FP8 GEMMs
-// reads them (precision.fp8_wgrad), or may have to (precision.fp8_guard).
-GemmFormat kept_format(const Config& config, int layer);
+// Whether the GEMMs of a layer of the model multiply FP8. The rows that they alone read are then kept and gathered as
+// FP8.
+bool is_fp8_layer(const Config& config, int layer);
 bool any_fp8_layer(const Config& config);
-// Whether the weights of those GEMMs are kept as codes alone, which the optimizer's update casts from the master
-// weights: nothing but FP8 GEMMs reads them, nor may have to (precision.fp8_guard), and there are master weights
-// (precision.compute: bf16). Else they are kept in precision.compute and cast in each run of a plan.
+// Whether the weights of those GEMMs are stored as FP8 only, which the optimizer's update casts from the master
+// weights: that needs master weights (precision.compute: bf16). Otherwise they are stored in precision.compute and cast
+// in each run of a plan.
 bool keeps_fp8_codes(const Config& config);
 
 // A weight of this rank in both orientations, e4m3.
@@ -58,7 +56,7 @@ struct Fp8Tensors {
 
 // What the layers of a stage share. Gradients are in precision.fp8_gradients, the rest is e4m3.
 struct Fp8Workspace {
-  Tensor normed;              // (R, C): a gathered norm, recomputed, or kept in precision.compute
+  Tensor normed;              // (R, C): a gathered norm, recomputed (parallel.recompute: norms, selective)
   Tensor activated;           // (R, Fl): the rows for fc2, in the memory of input_transpose
   Tensor attention;           // (R, NHl · HS)
   Tensor dstream, dstream_t;  // (R, C): the gradient of the residual stream, gathered; and its transpose

@@ -97,7 +97,7 @@ class ListBuilder {
   void linear(Linear linear, int layer, std::vector<int64_t> shape, int split_dim, double std) {
     static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
     matrix(weight_of(kModules[static_cast<size_t>(linear)], layer), std::move(shape), split_dim, std);
-    if (keeps_fp8_codes(config_) && gemm_format(config_, layer) == GemmFormat::kFp8)
+    if (keeps_fp8_codes(config_) && is_fp8_layer(config_, layer))
       specs_.back().fp8_slot = fp8_slot(config_, Fp8Operand::kWeight, layer, linear);
   }
   void split_bias(const std::string& name, std::vector<int64_t> shape, int split_dim) {

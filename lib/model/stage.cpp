@@ -76,13 +76,14 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   ResidualStream stream{.inp = input};
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
+    const bool is_fp8 = chunk.blocks[i].is_fp8();
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = recomputed_tensors(ctx_.work, t.kept);  // only the layer's input is kept
+      LayerTensors shared = recomputed_tensors(ctx_.work, is_fp8);  // only the layer's input is kept
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
     } else {
-      LayerTensors with_shared = with_workspace(t, ctx_.work);
+      LayerTensors with_shared = with_workspace(t, ctx_.work, is_fp8);
       stream = chunk.blocks[i].forward(ctx_, stream, with_shared);
       t.input = with_shared.input;
     }

@@ -13,11 +13,11 @@ class Allocator {
       : config_(config), tp_(mesh.axis("tp")), d_(stage_dims(config, mesh)), arena_(arena) {}
 
   // The tensors of a layer apart from `input`: those that are kept, or for `full` those that all layers share.
-  LayerTensors layer(const std::string& name, Recompute recompute, GemmFormat kept) {
-    const Dtype read = kept == GemmFormat::kFp8 ? Dtype::kE4M3 : d_.dtype;  // of what GEMMs alone read
+  LayerTensors layer(const std::string& name, Recompute recompute, bool is_fp8) {
+    const Dtype read = is_fp8 ? Dtype::kE4M3 : d_.dtype;  // of what GEMMs alone read
     const bool sequential = config_.model.block == Block::kSequential;
     const bool layernorm = config_.model.norm == Norm::kLayerNorm;
-    LayerTensors t{.kept = kept};
+    LayerTensors t;
     if (layernorm) t.mean1 = arena_.take(name, Dtype::kF32, {d_.Rl});
     t.rstd1 = arena_.take(name, Dtype::kF32, {d_.Rl});
     t.qkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
@@ -33,9 +33,8 @@ class Allocator {
       t.normed1 = arena_.take(name, read, {d_.R, d_.C});
       if (sequential) t.normed2 = arena_.take(name, read, {d_.R, d_.C});
     }
-    if (kept != GemmFormat::kFp8 && recompute != Recompute::kSelective)
-      t.activated = arena_.take(name, read, {d_.R, d_.Fl});
-    if (kept == GemmFormat::kFp8 && keeps_activated(recompute)) t.activated_t = arena_.take(name, read, {d_.Fl, d_.R});
+    if (!is_fp8 && recompute != Recompute::kSelective) t.activated = arena_.take(name, read, {d_.R, d_.Fl});
+    if (is_fp8 && keeps_activated(recompute)) t.activated_t = arena_.take(name, read, {d_.Fl, d_.R});
     return t;
   }
 
@@ -43,8 +42,9 @@ class Allocator {
     const std::string name = "activations in flight";
     MicrobatchTensors m;
     for (int i = 0; i < layers.count; ++i) {
-      LayerTensors t{.kept = kept_format(config_, layers.first + i)};
-      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, config_.parallel.recompute, t.kept);
+      LayerTensors t;
+      if (config_.parallel.recompute != Recompute::kFull)
+        t = layer(name, config_.parallel.recompute, is_fp8_layer(config_, layers.first + i));
       if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
       m.layers.push_back(t);
     }
@@ -68,7 +68,7 @@ class Allocator {
     if (d_.order != QkvOrder::kGrouped) w.rope_input = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
     if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, d_, arena_);
-    if (recompute == Recompute::kFull) w.recomputed = layer(name, recompute, least_format());
+    if (recompute == Recompute::kFull) w.recomputed = layer(name, recompute, all_layers_are_fp8());
     if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
     return w;
   }
@@ -84,10 +84,10 @@ class Allocator {
   }
 
  private:
-  // kCompute, whose tensors are the larger ones, where any layer's rows are kept so.
-  GemmFormat least_format() const {
+  // Otherwise memory that all layers share is sized for precision.compute, whose tensors are larger.
+  bool all_layers_are_fp8() const {
     const PrecisionConfig& p = config_.precision;
-    return p.fp8_first_layers + p.fp8_last_layers == 0 ? kept_format(config_, 0) : GemmFormat::kCompute;
+    return any_fp8_layer(config_) && p.fp8_first_layers + p.fp8_last_layers == 0;
   }
 
   const Config& config_;
@@ -112,22 +112,19 @@ QkvOrder attention_order(const ModelConfig& m, int tp) {
 
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
 
-LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work) {
-  const bool fp8 = t.kept == GemmFormat::kFp8;
-  if (t.normed1.empty()) t.normed1 = t.normed2 = fp8 ? work.fp8.normed : work.normed;
-  if (fp8)
+LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, bool is_fp8) {
+  if (t.normed1.empty()) t.normed1 = t.normed2 = is_fp8 ? work.fp8.normed : work.normed;
+  if (is_fp8)
     add_activated(t, work.fp8);
   else if (t.activated.empty())
     t.activated = work.activated;
   return t;
 }
 
-LayerTensors recomputed_tensors(const LayerWorkspace& work, GemmFormat format) {
+LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8) {
   LayerTensors t = work.recomputed;
-  TRI_REQUIRE(format == t.kept || format == GemmFormat::kFp8, "memory of an FP8 layer for one of {}",
-              enum_name(format));
-  t.kept = format;
-  if (format != GemmFormat::kFp8) return t;
+  TRI_REQUIRE(is_fp8 || !tri::is_fp8(t.normed1.dtype), "memory of an FP8 layer for one of another format");
+  if (!is_fp8) return t;
   for (Tensor* const read : {&t.normed1, &t.normed2}) read->dtype = Dtype::kE4M3;
   add_activated(t, work.fp8);
   return t;

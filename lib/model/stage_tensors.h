@@ -33,10 +33,9 @@ StageDims stage_dims(const Config& config, const Mesh& mesh);
 //   norms      all but normed1 and normed2: recomputed from the kept stream, and gathered over tp once more
 //   selective  nor `activated`, which is cheap to recompute from what is kept
 //   full       only `input`; the rest is recomputed into a set shared by all layers
-// normed1, normed2 and activated, which GEMMs alone read, are FP8 where `kept` is. Of activated such a layer keeps the
-// transpose, which the weight gradient reads; the rows last until fc2's forward GEMM.
+// normed1, normed2 and activated, which GEMMs alone read, are FP8 in layers that multiply FP8 (is_fp8_layer). Such a
+// layer keeps the transpose of activated, which the weight gradient reads; the rows last until fc2's forward GEMM.
 struct LayerTensors {
-  GemmFormat kept = GemmFormat::kCompute;  // kept_format() of the layer
   Tensor input;         // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
   Tensor mean1, rstd1;  // (Rl) f32
   Tensor normed1;       // (R, C): gathered over tp
@@ -48,7 +47,7 @@ struct LayerTensors {
   Tensor normed2;       // (R, C); sequential block only
   Tensor fc1;           // (R, fc1_width)
   Tensor activated;     // (R, Fl)
-  Tensor activated_t;   // (Fl, R); where `kept` is FP8. In the memory of `activated` where neither is kept
+  Tensor activated_t;   // (Fl, R); FP8 layers only. In the memory of `activated` where neither is kept
 };
 
 // Whether a backward pass finds what fc2's weight gradient reads: parallel.recompute none and norms.
@@ -84,10 +83,10 @@ struct HeadTensors {
   Tensor losses;      // (M) f32: sum over a microbatch's tokens
 };
 
-// `t` with the workspace's memory for what is not kept.
-LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work);
-// work.recomputed for a layer whose rows are kept in `format`.
-LayerTensors recomputed_tensors(const LayerWorkspace& work, GemmFormat format);
+// `t` with the workspace's memory for what is not kept. `is_fp8`: is_fp8_layer() of the layer, here and below.
+LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, bool is_fp8);
+// work.recomputed as one layer uses it.
+LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8);
 
 struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]

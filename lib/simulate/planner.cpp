@@ -94,9 +94,6 @@ class Search {
     planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     base_ = workload_of(planned);
-    numbers_ = {base_.numbers};
-    if (config.precision.gemm == GemmFormat::kAuto && base_.numbers == Numbers::kBf16 && cluster.device.fp8_tflops > 0)
-      numbers_.push_back(Numbers::kFp8);
   }
 
   // What there is to do where no layout of so many ranks obeys the rules: "take 2 or 4 ranks, or ...". All numbers of
@@ -200,17 +197,14 @@ class Search {
     return degrees;
   }
 
-  // Calls visit() for each microbatch and number format that the rules allow `w`, which then has them.
+  // Calls visit() for each microbatch that the rules allow `w`, which then has it.
   template <class Visit>
   void each_microbatch(Workload& w, Visit visit) const {
     const int samples = w.global_batch / w.dp;
     for (const int micro_batch : micro_batches(samples)) {
       w.micro_batch = micro_batch;
       if (samples % micro_batch != 0 || samples / micro_batch > kMostMicrobatches) continue;
-      for (const Numbers numbers : numbers_) {
-        w.numbers = numbers;
-        if (numbers != Numbers::kFp8 || fp8_sides_fit(w)) visit();
-      }
+      if (w.numbers != Numbers::kFp8 || fp8_sides_fit(w)) visit();
     }
   }
 
@@ -291,7 +285,6 @@ class Search {
   GpuProperties gpu_;
   double room_;
   Workload base_;
-  std::vector<Numbers> numbers_;
   std::vector<Candidate> candidates_;  // a heap
   int64_t num_candidates_ = 0;
   bool copies_of_mesh_ = false;                                   // dp's groups are on one machine each

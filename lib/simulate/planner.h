@@ -50,9 +50,8 @@ struct PlanOptions {
   PinnedLayout pinned;
 };
 
-// `config` resolved; of its parallel section overlaps, transfers and buckets alone count. Its precision is kept, but
-// precision.gemm: auto leaves it to the search where the device has FP8. Error (kUsage): no layout fits, none divides
-// the model, or what is pinned does not.
+// `config` resolved; of its parallel section overlaps, transfers and buckets alone count. Its precision is kept.
+// Error (kUsage): no layout fits, none divides the model, or what is pinned does not.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
 // A table of the best, why the first one wins over the second, and what limits it.

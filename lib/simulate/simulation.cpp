@@ -35,12 +35,8 @@ Recompute least_estimated_recompute(Workload w, const GpuProperties& gpu, double
   return Recompute::kFull;
 }
 
-std::vector<std::string> notes_of(const Config& asked, const Simulation& s, const WorkloadOptions& options) {
+std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& options) {
   std::vector<std::string> notes;
-  if (asked.precision.gemm == GemmFormat::kAuto && s.cluster.device.fp8_tflops > 0)
-    notes.push_back(
-        "precision.gemm: auto is taken as compute, since only the GPUs can time it: --fp8 foretells FP8, trireme plan "
-        "searches both");
   if (options.fsdp)
     notes.push_back(
         "--fsdp: published steps of PyTorch's FSDP that no constant was fitted to come out 8 to 19 % off on average, "
@@ -87,7 +83,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   }
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
   simulation.goodput = goodput(cluster, w.ranks(), checkpoint_bytes(w) / (cluster.network.storage_gb_per_s * 1e9));
-  simulation.notes = notes_of(asked, simulation, options);
+  simulation.notes = notes_of(simulation, options);
   return simulation;
 }
 

@@ -19,7 +19,7 @@ Workload workload_of(const Config& config) {
   const ParallelConfig& p = config.parallel;
   return {.model = config.model,
           .numbers = numbers_of(config.precision),
-          .fp8_codes = config.precision.fp8_guard == Switch::kOff,  // as keeps_fp8_codes (lib/model/fp8_tensors.h)
+          .fp8_codes = true,  // as keeps_fp8_codes (lib/model/fp8_tensors.h)
           .tp = p.tp,
           .dp = p.dp,
           .pp = p.pp,

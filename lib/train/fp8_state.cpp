@@ -13,10 +13,8 @@ void read(Stream& stream, std::span<float> to, const Tensor& from) {
 
 }  // namespace
 
-Fp8State::Fp8State(const Config& config, Device& device, Fp8Layers& layers)
-    : layers_(layers), host_(device, slots() * (3 + kNumFp8Counts)) {
+Fp8State::Fp8State(Device& device, Fp8Layers& layers) : layers_(layers), host_(device, slots() * (3 + kNumFp8Counts)) {
   std::fill_n(host_.data(), host_.size(), 0.0f);
-  if (config.precision.fp8_guard == Switch::kOn) guard_.emplace(config);
 }
 
 void Fp8State::read_numbers(Stream& stream) {
@@ -41,34 +39,12 @@ std::vector<Fp8Numbers> Fp8State::numbers() const {
   return numbers;
 }
 
-std::string Fp8State::finished(double loss, std::span<const Fp8Numbers> numbers) {
-  layers_.step_was_finite();
-  if (!guard_) return "";
-  const std::string fell = guard_->step(loss, numbers);
-  if (!fell.empty()) layers_.set_fallen(guard_->fallen());
-  return fell;
-}
-
-std::string Fp8State::text() const {
-  return history_text(layers_.kept_history(history())) + (guard_ ? kGuardMark + guard_->text() : "");
-}
-
 Result<void> Fp8State::load(const std::string& text) {
-  const size_t mark = text.find(kGuardMark);
-  if (guard_ && mark != std::string::npos) {
-    if (auto loaded = guard_->load(text.substr(mark + std::string_view(kGuardMark).size())); !loaded) return loaded;
-    layers_.set_fallen(guard_->fallen());
-  }
-  const auto loaded = history_of_text(text.substr(0, mark), layers_.tensors().slots());
+  const auto loaded = history_of_text(text.substr(0, text.find(" guard ")), layers_.tensors().slots());
   if (!loaded) return loaded.error();
   layers_.load_history(loaded.value());
   std::copy(loaded.value().begin(), loaded.value().end(), history().begin());
   return {};
-}
-
-std::string Fp8State::fallen_of(const std::string& text) {
-  const size_t mark = text.find(kGuardMark);
-  return mark == std::string::npos ? "" : Fp8Guard::fallen_of(text.substr(mark + std::string_view(kGuardMark).size()));
 }
 
 }  // namespace tri

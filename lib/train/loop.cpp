@@ -233,7 +233,6 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   const Config& config = context_.config;
   metrics_->step(metrics);
   exporters_->step(metrics);
-  if (!result.fp8_fell.empty()) log_warn("step {}: {}", metrics.step, result.fp8_fell);
   const std::string losses = result.fp8.empty() ? "" : fp8_warning(config, result.fp8);
   const int every = config.metrics.fp8_every;
   if (!result.fp8.empty() && every > 0 && (metrics.step % every == 0 || is_last()))

@@ -17,7 +17,6 @@
 #include "lib/checkpoint/weights.h"
 #include "lib/config/divisors.h"
 #include "lib/config/flat.h"
-#include "lib/engine/kept_gemm.h"
 #include "lib/fault/events.h"
 #include "lib/fault/watchdog.h"
 #include "lib/observe/effective_time.h"
@@ -138,8 +137,6 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
     return RunProgress{};
   }
   if (auto done = trainer.state_loaded(loaded.value()->fp8_history); !done) return done.error();
-  if (const std::string layers = trainer.forgotten_layers(loaded.value()->fp8_history); !layers.empty())
-    log_warn_alike("fp8: layers {} had fallen back; without FP8 and precision.fp8_guard the run forgets it", layers);
   startup.phase_done("checkpoint");
   return *loaded.value();
 }
@@ -168,10 +165,7 @@ std::map<std::string, EventField> changes_since_last_start(const Config& decided
 // World rank 0 writes what the run's files say of a start that goes on after `completed` steps.
 Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64_t completed) {
   const std::string& dir = planned.config.run.dir;
-  if (auto done = write_configs(dir, start.config_path, planned.written, planned.config,
-                                gpu_kinds_line(planned.plan.gpu_kinds));
-      !done)
-    return done;
+  if (auto done = write_configs(dir, start.config_path, planned.written, planned.config); !done) return done;
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 

@@ -52,12 +52,12 @@ Result<RunLock> open_run_folder(const Config& config, const std::string& attempt
 }
 
 Result<void> write_configs(const std::string& dir, const std::string& source, const Config& written,
-                           const Config& decided, const std::string& remark) {
+                           const Config& decided) {
   const std::string path = dir + "/config.yaml";
   std::error_code absent;
   if (!std::filesystem::equivalent(source, path, absent))
     if (auto done = write_file(path, to_yaml(written)); !done) return done;
-  return write_file(dir + "/resolved.yaml", remark + to_yaml(decided));
+  return write_file(dir + "/resolved.yaml", to_yaml(decided));
 }
 
 }  // namespace tri

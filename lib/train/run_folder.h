@@ -27,8 +27,8 @@ JobTimes job_times();
 // Writes into the folder `dir`, each file whole or not at all:
 //   config.yaml     `written`: what was asked for, from which the run can be started on other ranks and devices. It is
 //                   left alone where it is `source`, the config file that this start was given
-//   resolved.yaml   `remark`, lines of comment; `decided`: every field as this start runs with it
+//   resolved.yaml   `decided`: every field as this start runs with it
 Result<void> write_configs(const std::string& dir, const std::string& source, const Config& written,
-                           const Config& decided, const std::string& remark = "");
+                           const Config& decided);
 
 }  // namespace tri

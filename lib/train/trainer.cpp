@@ -51,7 +51,7 @@ Trainer::Trainer(const TrainerContext& context)
     return context.tuning_dir.empty() ? "" : fmt::format("{}/{}", context.tuning_dir, name);
   };
   runtime_.compute().zero(tensors_.step_statistics);  // those between the statistics and FP8's counts are summed too
-  if (stage_.fp8() != nullptr) fp8_.emplace(engine_.config(), context.device, *stage_.fp8());
+  if (stage_.fp8() != nullptr) fp8_.emplace(context.device, *stage_.fp8());
   phase_done("communicators");
   engine_.set_overlap_splits(
       find_overlap_splits(engine_, {.gemms = file("gemm_algorithms.txt"), .splits = file("overlap_splits.txt")}));
@@ -76,10 +76,6 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
     if (auto loaded = fp8_->load(fp8_history); !loaded) return loaded;
   engine_.make_codes();
   return {};
-}
-
-std::string Trainer::forgotten_layers(const std::string& fp8_history) const {
-  return fp8_ && fp8_->has_guard() ? "" : Fp8State::fallen_of(fp8_history);
 }
 
 void Trainer::run_plan() {
@@ -131,7 +127,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   result.grad_norm = *h_norm_.data();
   if (fp8_) {
     result.fp8 = fp8_->numbers();
-    if (result.finite()) result.fp8_fell = fp8_->finished(result.loss, result.fp8);
+    if (result.finite()) fp8_->finished();
   }
   return result;
 }

@@ -24,7 +24,6 @@ struct StepResult {
   double learning_rate = 0;
   StepStatistics sums;          // over all ranks
   std::vector<Fp8Numbers> fp8;  // by slot (lib/model/fp8_tensors.h), over all ranks; empty without FP8 GEMMs
-  std::string fp8_fell;         // what precision.fp8_guard let fall back, and why; "" mostly
   // This rank's.
   Timeline::Times timeline;        // of the compute stream
   double pp_transfer_seconds = 0;  // what a transfer between stages takes by itself: the fastest send of the step
@@ -66,8 +65,6 @@ class Trainer {
   Result<void> state_loaded(const std::string& fp8_history = "");
   // What a checkpoint keeps of FP8 GEMMs (Fp8State::text); "" without them.
   std::string fp8_history() const { return fp8_ ? fp8_->text() : ""; }
-  // Layers that had fallen back by a checkpoint's `fp8_history` where this trainer has no guard: "0, 2"; "" mostly.
-  std::string forgotten_layers(const std::string& fp8_history) const;
 
   // Losses of batches and text, with the weights as they are.
   Evaluator& evaluator() { return evaluator_; }

@@ -31,17 +31,18 @@ void transfer_with_gemms(const LayerContext& ctx, const TransformerBlock& block,
 
 }  // namespace
 
-LayerTensors first_layer(const Config& config, const StageTensors& stage) {
+LayerTensors first_layer(const Config& config, const Mesh& mesh, const StageTensors& stage) {
   const LayerTensors& layer = stage.chunks.front().front().layers.front();
-  if (config.parallel.recompute == Recompute::kFull) return recomputed_tensors(stage.work, layer.kept);
-  return with_workspace(layer, stage.work);
+  const bool is_fp8 = is_fp8_layer(config, layers_of(config, mesh.axis("pp"), 0).first);
+  if (config.parallel.recompute == Recompute::kFull) return recomputed_tensors(stage.work, is_fp8);
+  return with_workspace(layer, stage.work, is_fp8);
 }
 
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
                                            const std::vector<Parameter>& parameters) {
   const auto block =
       std::make_shared<TransformerBlock>(layers_of(config, mesh.axis("pp"), 0).first, parameters, config);
-  const LayerTensors t = first_layer(config, stage);
+  const LayerTensors t = first_layer(config, mesh, stage);
   std::vector<LayerTransfer> transfers;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
     for (const TransferRegion& region : block_order(config.model.block, pass)) {

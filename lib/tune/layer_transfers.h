@@ -27,7 +27,7 @@ struct LayerTransfer {
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
                                            const std::vector<Parameter>& parameters);
 
-// The tensors of the first layer, recomputed ones included.
-LayerTensors first_layer(const Config& config, const StageTensors& stage);
+// The tensors of that layer, recomputed ones included.
+LayerTensors first_layer(const Config& config, const Mesh& mesh, const StageTensors& stage);
 
 }  // namespace tri

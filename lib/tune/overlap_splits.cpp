@@ -40,11 +40,8 @@ OverlapSplits splits_alike(OverlapSplit split) {
 // What the choice depends on; without blanks.
 std::string shape_key(const Config& config, const Mesh& mesh, const std::string& library) {
   const StageDims d = stage_dims(config, mesh);
-  // Of a layer that may multiply FP8, and of the rows that it gathers.
-  const PrecisionConfig& p = config.precision;
-  const GemmFormat kept = kept_format(config, p.fp8_first_layers);
-  std::string key = fmt::format("tp{}:{}x{}:{}:{}:{}:{}:{}:{}:{}:{}:{}", mesh.axis("tp").size, d.R, d.C, d.qkv_width,
-                                d.NHl * d.HS, d.fc1_width, d.Fl, enum_name(d.dtype), enum_name(p.gemm), enum_name(kept),
+  std::string key = fmt::format("tp{}:{}x{}:{}:{}:{}:{}:{}:{}:{}:{}", mesh.axis("tp").size, d.R, d.C, d.qkv_width,
+                                d.NHl * d.HS, d.fc1_width, d.Fl, enum_name(d.dtype), enum_name(config.precision.gemm),
                                 enum_name(config.model.block), library);
   std::replace(key.begin(), key.end(), ' ', '_');
   return key;

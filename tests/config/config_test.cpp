@@ -126,7 +126,7 @@ parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucke
            overlap_tp: false, tp_transfers: copies, overlap_pp: false,
            dp_transfers: collectives, pp_transfers: messages, overlap_dp: false}
 precision: {compute: bf16, gemm: fp8, fp8_first_layers: 1, fp8_last_layers: 2, fp8_gradients: e4m3,
-            fp8_fast_accumulation: all, fp8_wgrad: compute, fp8_guard: on}
+            fp8_fast_accumulation: all}
 optimizer: {name: lamb, beta1: 0.1, beta2: 0.2, eps: 0.3, weight_decay: 0.4, clip: 0.5, moments: bf16}
 lr: {rule: wsd, peak: 0.1, min: 0.01, warmup_steps: 1, decay_steps: 5, wsd_decay_fraction: 0.7}
 checkpoint: {dir: c, every_minutes: 2.5, every: 7, keep_last: 2, keep_every: 70, max_failures: 5,
@@ -151,6 +151,63 @@ TEST(ResolvedYaml, parses_back_to_an_equal_config) {
   EXPECT_EQ(parse(to_yaml(Config{})), Config{});
   const Config resolved = value_or_throw(resolve_config(all_changed(), 8));
   EXPECT_EQ(parse(to_yaml(resolved)), resolved);
+}
+
+// What a config.yaml of an earlier version has: every field, removed ones with their defaults.
+TEST(RemovedSettings, files_may_have_them_with_the_values_that_change_nothing) {
+  const Config plain = parse("precision: {compute: bf16, gemm: fp8}");
+  EXPECT_EQ(parse("precision: {compute: bf16, gemm: fp8, fp8_wgrad: fp8, fp8_guard: off}"), plain);
+}
+
+TEST(RemovedSettings, are_refused_with_reason_and_remedy) {
+  const std::tuple<const char*, const char*, const char*, const char*> settings[] = {
+      {"fp8_guard", "on", "it doubled the memory", "resume with precision.gemm=compute"},
+      {"fp8_wgrad", "compute", "served comparisons only", "delete the setting"},
+      {"gemm", "auto", "should not decide the number format", "run `trireme bench step` with"}};
+  for (const auto& [key, value, reason, remedy] : settings) {
+    const auto file = parse_config(fmt::format("precision:\n  compute: bf16\n  {}: {}\n", key, value), "a.yaml", {});
+    const auto set = parse_config("", "a.yaml", {fmt::format("precision.{}={}", key, value)});
+    ASSERT_FALSE(file) << key;
+    ASSERT_FALSE(set) << key;
+    EXPECT_TRUE(file.error().message.starts_with(fmt::format("a.yaml:3: precision.{}: {} was removed: ", key, value)))
+        << file.error().message;
+    EXPECT_TRUE(set.error().message.starts_with(fmt::format("--set precision.{}={}: was removed: ", key, value)))
+        << set.error().message;
+    for (const auto& refused : {file, set}) {
+      EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+      EXPECT_NE(refused.error().message.find(reason), std::string::npos) << refused.error().message;
+      EXPECT_NE(refused.error().message.find(remedy), std::string::npos) << refused.error().message;
+    }
+  }
+  EXPECT_FALSE(parse_config("", "a.yaml", {"precision.fp8_guard=off"})) << "no saved config has it there";
+  EXPECT_FALSE(parse_config("precision: {fp8_guard: [on]}", "a.yaml", {})) << "a list";
+  EXPECT_FALSE(parse_config("precision: {fp8_guard: }", "a.yaml", {})) << "no value";
+}
+
+TEST(RemovedSettings, saved_configs_load_with_a_warning) {
+  const auto loaded = [](const std::string& precision) {
+    testing::internal::CaptureStderr();
+    testing::internal::CaptureStdout();
+    const Config config = value_or_throw(parse_saved_config("precision:\n  compute: bf16\n" + precision, "its config"));
+    const std::string out = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+    return std::pair(config, out);
+  };
+  const auto [plain, nothing] = loaded("  gemm: fp8\n");
+  const auto [neutral, quiet] = loaded("  gemm: fp8\n  fp8_wgrad: fp8\n  fp8_guard: off\n");
+  EXPECT_EQ(neutral, plain);
+  EXPECT_EQ(quiet, "");
+  const auto [guarded, warned] = loaded("  gemm: fp8\n  fp8_wgrad: compute\n  fp8_guard: on\n");
+  EXPECT_EQ(guarded, plain);
+  EXPECT_NE(warned.find("its config:4: precision.fp8_wgrad: compute was removed: the weight gradients of FP8 layers "
+                        "always multiply FP8"),
+            std::string::npos)
+      << warned;
+  EXPECT_NE(warned.find("its config:5: precision.fp8_guard: on was removed: layers stay in FP8"), std::string::npos)
+      << warned;
+  const auto [timed, told] = loaded("  gemm: auto\n");
+  EXPECT_EQ(timed.precision.gemm, GemmFormat::kCompute);
+  EXPECT_NE(told.find("its config:3: precision.gemm: auto was removed"), std::string::npos) << told;
+  EXPECT_FALSE(parse_saved_config("precision: {gemm: auto, fp8_guards: on}", "its config")) << "never existed";
 }
 
 TEST(ResolvedYaml, lists_every_field_once) {

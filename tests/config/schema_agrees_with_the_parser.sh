@@ -36,7 +36,7 @@ check_jsonschema --schemafile schema.json "$source_dir"/configs/*.yaml || fail "
 # shellcheck disable=SC2016
 good=(
   'run:' 'run: {}' 'lr: ~' 'run: {steps: 5}' 'lr: {peak: 3e-4, min: 0}' 'parallel: {schedule: 1f1b}'
-  'fault: {watchdog: off}' 'model: {bias: true}' 'run: {name: 5, dir: x/y}' 'run: {name: "${NONE_SUCH:-x}", dir: $HOME/x}'
+  'fault: {watchdog: off}' 'precision: {fp8_wgrad: fp8, fp8_guard: off}' 'model: {bias: true}' 'run: {name: 5, dir: x/y}' 'run: {name: "${NONE_SUCH:-x}", dir: $HOME/x}'
   'data: {sources: [a, {path: b, weight: 0.5}]}' 'metrics: {timeline: "20:22", prometheus: "127.0.0.1:9400"}'
   'x-a: &a {steps: 4}
 run: {<<: *a, name: b}'
@@ -45,7 +45,7 @@ bad=(
   'run: {stepz: 5}' 'modle: {}' 'run: 5' 'run: {steps: ten}' 'run: {steps: 0}' 'run: {steps: 1.5}' 'run: {name: a/b}'
   'run: {device: gpu}' 'lr: {peak: 0}' 'model: {bias: 1}' 'data: {sources: a}' 'data: {sources: [{weight: 1}]}'
   'data: {sources: [{path: a, wait: 1}]}' 'data: {sources: [{path: a, weight: 0}]}' 'metrics: {timeline: a}'
-  'data: {tokenizer: ""}' 'run: {steps: [5]}' '[run]' 'x-a: &a {stepz: 4}
+  'data: {tokenizer: ""}' 'run: {steps: [5]}' '[run]' 'precision: {fp8_guard: on}' 'precision: {gemm: auto}' 'x-a: &a {stepz: 4}
 run: {<<: *a}'
 )
 for i in "${!good[@]}"; do printf '%s\n' "${good[i]}" >"good/$i.yaml"; done

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "lib/config/fields.h"
+#include "lib/config/removed.h"
 
 namespace tri {
 namespace {
@@ -15,7 +16,13 @@ TEST(ConfigSchema, has_every_field_with_its_default_and_consequence) {
   const auto schema = nlohmann::json::parse(config_schema());
   for (const Section& section : config_sections()) {
     const auto& properties = schema.at("properties").at(section.name).at("properties");
-    EXPECT_EQ(properties.size(), section.fields.size()) << section.name;
+    size_t removed_fields = 0;
+    for (const RemovedSetting& removed : removed_settings()) {
+      if (removed.section != section.name || !removed.value.empty()) continue;
+      ++removed_fields;
+      EXPECT_EQ(properties.at(std::string(removed.key)).at("enum"), nlohmann::json::array({removed.neutral}));
+    }
+    EXPECT_EQ(properties.size(), section.fields.size() + removed_fields) << section.name;
     for (const Field& field : section.fields) {
       const auto& property = properties.at(field.key);
       EXPECT_EQ(property.at("description"), field.consequence);

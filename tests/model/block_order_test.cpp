@@ -95,7 +95,7 @@ class Layer {
   }
   Calls forward() {
     return noted([&] {
-      LayerTensors t = first_layer(config_, stage_);
+      LayerTensors t = first_layer(config_, mesh_, stage_);
       block_->forward(*ctx_, {.inp = input_}, t);
     });
   }

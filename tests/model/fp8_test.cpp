@@ -26,12 +26,11 @@ Config config_of(int first, int last) {
 
 TEST(Fp8Layers, the_first_and_the_last_stay_as_they_are) {
   const Config config = config_of(1, 2);
-  const std::vector<GemmFormat> expected = {GemmFormat::kCompute, GemmFormat::kFp8,     GemmFormat::kFp8,
-                                            GemmFormat::kFp8,     GemmFormat::kCompute, GemmFormat::kCompute};
-  for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(gemm_format(config, layer), expected[static_cast<size_t>(layer)]);
+  const std::vector<bool> expected = {false, true, true, true, false, false};
+  for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(is_fp8_layer(config, layer), expected[static_cast<size_t>(layer)]);
   Config without = config;
   without.precision.gemm = GemmFormat::kCompute;
-  for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(gemm_format(without, layer), GemmFormat::kCompute);
+  for (int layer = 0; layer < 6; ++layer) EXPECT_FALSE(is_fp8_layer(without, layer));
 }
 
 // Two bytes a parameter of the linears, on the stage that has the layer; what GEMMs alone read is kept as bytes.
@@ -65,8 +64,8 @@ TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
   config.parallel.recompute = Recompute::kFull;
   Arena arena;
   const StageTensors tensors = allocate_stage(config, make_mesh(0, {{"pp", 2}}), {1}, 8, arena);
-  const LayerTensors compute = recomputed_tensors(tensors.work, GemmFormat::kCompute);
-  const LayerTensors fp8 = recomputed_tensors(tensors.work, GemmFormat::kFp8);
+  const LayerTensors compute = recomputed_tensors(tensors.work, false);
+  const LayerTensors fp8 = recomputed_tensors(tensors.work, true);
   EXPECT_EQ(compute.normed1.dtype, Dtype::kF32);
   EXPECT_EQ(fp8.normed1.dtype, Dtype::kE4M3);
   EXPECT_EQ(fp8.normed1.data, compute.normed1.data);

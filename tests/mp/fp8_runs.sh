@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs with FP8 GEMMs, emulated on the CPU: they stop and go on with the same bits, on another layout within the noise
-# of FP8; FP8 comes and goes at a resume; what casts lose is told; what can't be is refused.
+# of FP8; FP8 comes and goes at a resume; the log says what casts lose; runs of earlier versions go on; what can't be is
+# refused.
 #   fp8_runs.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -69,22 +70,36 @@ train 0 never 4 "${mesh[@]}" precision.gemm=compute
 formats=$(awk -v a="$rounding" -v b="$(apart never whole)" 'BEGIN {print a + 2 * b}')
 near plain whole "$formats" || fail "two steps without FP8: more than $formats" "$(paste <(curve plain) <(curve whole))"
 
-echo "the guard lets layers fall back where the loss rises: the same bits with stops before and after"
-loud=("${mesh[@]}" lr.peak=0.3 optimizer.clip=0)
-train 0 unguarded 4 "${loud[@]}"
-train 0 loud 4 "${loud[@]}" precision.fp8_guard=on
-has "in 4 steps in succession the loss was more than 1.2 times its mean: all layers go on in bf16"
-train 0 loud_parts 4 "${loud[@]}" precision.fp8_guard=on run.steps=4
-lacks "all layers go on in bf16"
-train 0 loud_parts 4 "${loud[@]}" precision.fp8_guard=on run.steps=7
-has "all layers go on in bf16"
-cp -r loud_parts forgetful
-train 0 loud_parts 4 "${loud[@]}" precision.fp8_guard=on
-lacks "all layers go on in bf16"
-cmp -s <(curve loud) <(curve loud_parts) || fail "the curves differ" "$(diff <(curve loud) <(curve loud_parts))"
-cmp -s <(curve loud | tail -n 1) <(curve unguarded | tail -n 1) && fail "no layer fell"
-train 0 forgetful 4 "${loud[@]}"
-has "layers 0, 1, 2, 3 had fallen back; without FP8 and precision.fp8_guard the run forgets it"
+echo "a bf16 run goes on with FP8, and its first step with FP8 makes the scales"
+train 0 joined 4 "${mesh[@]}" precision.gemm=compute run.steps=4
+train 0 joined 4 "${mesh[@]}"
+has "resumed from joined/checkpoints/step_00000004"
+has "precision.gemm: compute, now fp8"
+has "gemms: fp8 in 4 of 4 layers"
+near joined whole "$formats" || fail "four steps with FP8: more than $formats" "$(paste <(curve joined) <(curve whole))"
+cmp -s <(curve joined | tail -n 4) <(curve never | tail -n 4) && fail "no layer multiplied FP8"
+
+echo "the log names tensors that lose numbers"
+train 0 loud 4 "${mesh[@]}" lr.peak=0.3 optimizer.clip=0 run.steps=4
+has " of 48 tensors)"
+
+echo "runs of earlier versions go on: what was removed from the config is ignored with a warning, or refused"
+cp -r start old
+resume_old() { run "$1" "$mpirun" -n 4 "$trireme" train old/config.yaml --set run.dir=old --set run.steps=6; }
+sed -i 's/^  fp8_fast_accumulation:.*/&\n  fp8_wgrad: fp8\n  fp8_guard: off/' old/config.yaml old/resolved.yaml
+[[ $(grep -c "^  fp8_guard: off$" old/config.yaml old/resolved.yaml | grep -c ":1$") -eq 2 ]] || fail "no old config"
+resume_old 0
+has "resumed from old/checkpoints/step_00000004"
+lacks "was removed"
+cmp -s <(curve old) <(curve whole | head -n 6) || fail "the curves differ" "$(diff <(curve old) <(curve whole))"
+sed -i 's/^  fp8_fast_accumulation:.*/&\n  fp8_guard: on/' old/resolved.yaml
+run 0 "$trireme" eval old --batches 1
+has "precision.fp8_guard: on was removed: layers stay in FP8"
+sed -i 's/^  gemm: fp8$/  gemm: auto/' old/config.yaml
+resume_old 2
+has "precision.gemm: auto was removed: a benchmark at start-up should not decide the number format of a run"
+run 2 "$trireme" check tiny.yaml --ranks 4 --set precision.fp8_guard=on
+has "--set precision.fp8_guard=on: was removed"
 
 echo "a checkpoint evaluates without FP8"
 run 0 "$trireme" eval whole --batches 1

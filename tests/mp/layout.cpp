@@ -220,8 +220,6 @@ Config config_of(const Layout& layout) {
     c.precision.gemm = layout.gemms;
     c.precision.fp8_first_layers = c.precision.fp8_last_layers = layout.compute_layers;
     c.precision.fp8_gradients = layout.fp8_gradients;
-    c.precision.fp8_wgrad = layout.fp8_wgrad;
-    c.precision.fp8_guard = layout.fp8_guard;
   }
   c.optimizer.name = layout.optimizer;
   c.optimizer.moments = layout.moments;
@@ -277,7 +275,6 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
     }
     trainer.make_start_values();
     const SplitSums sums(layout, trainer);
-    if (layout.fallen) trainer.engine().stage().fp8()->set_fallen(std::vector<bool>(4, true));
     for (int64_t step = 0; step < layout.steps; ++step) {
       if (layout.bad_steps != BadSteps::kNone && (step == 0 || step == 3)) {
         if (layout.bad_steps == BadSteps::kNotFinite)

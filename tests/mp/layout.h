@@ -46,9 +46,6 @@ struct Layout {
   GemmFormat gemms = GemmFormat::kCompute;
   int compute_layers = 0;  // at either end of the model, beside fp8
   Dtype fp8_gradients = Dtype::kE5M2;
-  GemmFormat fp8_wgrad = GemmFormat::kFp8;
-  Switch fp8_guard = Switch::kOff;
-  bool fallen = false;  // all layers, before the first step; needs the guard
   DeviceKind device = test_device_kind();
   int sum_parts = 1;                   // GemmSums, of a rank alone on the CPU
   GemmFault fault = GemmFault::kNone;  // ... in the gradients of layer 1's matrices
@@ -66,9 +63,7 @@ struct Layout {
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) + (wide ? " wide" : "") +
            (gemms == GemmFormat::kCompute
                 ? ""
-                : fmt::format(" fp8 but {} layers, {}{}{}", 2 * compute_layers, enum_name(fp8_gradients),
-                              fp8_wgrad == GemmFormat::kFp8 ? "" : ", wgrad compute",
-                              fp8_guard == Switch::kOff ? "" : ", guard"));
+                : fmt::format(" fp8 but {} layers, {}", 2 * compute_layers, enum_name(fp8_gradients)));
   }
 };
 

@@ -101,9 +101,6 @@ TEST(FlatLayout, fp8_codes_have_buckets_of_their_own) {
       for (int i = first; i <= last; ++i) EXPECT_LT(specs[static_cast<size_t>(i)].fp8_slot, 0) << "open over the codes";
     }
   }
-  config.precision.fp8_guard = Switch::kOn;
-  for (const ParamSpec& spec : chunk_parameters(config, {0, 1}, 0)) EXPECT_LT(spec.fp8_slot, 0) << "may fall back";
-  config.precision.fp8_guard = Switch::kOff;
   config.precision.compute = Dtype::kF32;
   for (const ParamSpec& spec : chunk_parameters(config, {0, 1}, 0)) EXPECT_LT(spec.fp8_slot, 0) << "the master itself";
 }

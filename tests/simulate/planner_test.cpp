@@ -66,15 +66,15 @@ TEST(Planner, asks_nothing_of_the_layout_that_the_config_has) {
   EXPECT_EQ(value_or_throw(search).best[0].step.seconds, value_or_throw(plain).best[0].step.seconds);
 }
 
-TEST(Planner, writes_the_precision_that_won) {
-  const Config config = config_with("auto");
-  auto search = search_layouts(config, cluster_of("h200"), {.ranks = 16, .keep = 1});
-  ASSERT_TRUE(search) << search.error().message;
-  Workload won = search.value().best.front().workload;
-  EXPECT_EQ(won.numbers, Numbers::kFp8);
-  EXPECT_EQ(with_layout(config, won).precision.gemm, GemmFormat::kFp8);
-  won.numbers = Numbers::kBf16;
-  EXPECT_EQ(with_layout(config, won).precision.gemm, GemmFormat::kCompute);
+TEST(Planner, keeps_the_precision_of_the_config) {
+  for (const auto& [gemm, numbers] : {std::pair{"fp8", Numbers::kFp8}, {"compute", Numbers::kBf16}}) {
+    const Config config = config_with(gemm);
+    const auto search = search_layouts(config, cluster_of("h200"), {.ranks = 16, .keep = 1});
+    ASSERT_TRUE(search) << search.error().message;
+    const Workload& won = search.value().best.front().workload;
+    EXPECT_EQ(won.numbers, numbers) << gemm;
+    EXPECT_EQ(with_layout(config, won).precision.gemm, config.precision.gemm) << gemm;
+  }
 }
 
 // A Plan lists every microbatch: so many were bad_alloc in `plan`, and minutes and gigabytes in `simulate`.

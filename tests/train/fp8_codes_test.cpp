@@ -105,21 +105,21 @@ int64_t bytes_of(const std::vector<std::pair<std::string, int64_t>>& all, const 
 // Two bytes of a weight that only FP8 GEMMs read, where there were four; predicted to the byte.
 TEST(Fp8Codes, stand_in_place_of_the_bf16_weights) {
   for (const Config& config : variants()) {
-    Config guarded = config;
-    guarded.precision.fp8_guard = Switch::kOn;  // any layer may have to multiply in bf16
+    Config without = config;
+    without.precision.gemm = GemmFormat::kCompute;
     const int64_t codes = config.model.activation == Activation::kSwiglu ? kCodes / 6 * 7 : kCodes;
-    const OneRank rank(config), old(guarded);
+    const OneRank rank(config), plain(without);
     EXPECT_EQ(rank.predicted, rank.arena->bytes_by_name());
-    EXPECT_EQ(old.predicted, old.arena->bytes_by_name());
+    EXPECT_EQ(plain.predicted, plain.arena->bytes_by_name());
     EXPECT_EQ(bytes_of(rank.predicted, "fp8 weights"), codes) << "the transposes";
-    EXPECT_EQ(bytes_of(old.predicted, "fp8 weights"), 2 * codes);
+    EXPECT_EQ(bytes_of(plain.predicted, "fp8 weights"), 0);
     const ChunkStoreTensors &ours = rank.trainer->store().tensors().chunks.front(),
-                            &theirs = old.trainer->store().tensors().chunks.front();
+                            &theirs = plain.trainer->store().tensors().chunks.front();
     EXPECT_EQ(ours.codes.bytes(), codes);
     EXPECT_TRUE(theirs.codes.empty());
     EXPECT_EQ(bytes_of(rank.predicted, "parameters"), ours.codes.bytes() + ours.parameters.bytes());
     EXPECT_EQ(ours.codes.bytes() + ours.parameters.bytes(), theirs.parameters.bytes() - codes);
-    EXPECT_EQ(bytes_of(rank.predicted, "master weights"), bytes_of(old.predicted, "master weights"));
+    EXPECT_EQ(bytes_of(rank.predicted, "master weights"), bytes_of(plain.predicted, "master weights"));
   }
 }
 

@@ -17,8 +17,8 @@ TEST(RunFolder, keeps_what_was_asked_apart_from_what_was_decided) {
   const TemporaryFolder folder;
   const Config written = parse("run: {name: mine, steps: 7}\nparallel: {tp: 2}");
   const Config decided = value_or_throw(resolve_config(written, 8));
-  ASSERT_TRUE(write_configs(folder.path(), "elsewhere.yaml", written, decided, "# a remark\n"));
-  EXPECT_TRUE(read_all(folder / "resolved.yaml").starts_with("# a remark\nrun:\n"));
+  ASSERT_TRUE(write_configs(folder.path(), "elsewhere.yaml", written, decided));
+  EXPECT_TRUE(read_all(folder / "resolved.yaml").starts_with("run:\n"));
   const Config again = parse(read_all(folder / "config.yaml"));
   EXPECT_EQ(again, written);
   EXPECT_TRUE(resolve_config(again, 4)) << "bound to a number of ranks";
@@ -76,6 +76,17 @@ TEST(AcceptCheckpoint, refuses_another_model_by_field_and_both_values) {
       "the/checkpoint was saved with another model:\n  model.rope_theta: 500000, now 10000\nset it back; or, where "
       "the change is meant, checkpoint.accept_changes to model.rope_theta");
   EXPECT_EQ(refusal(parse("model: {heads: 4}\ncheckpoint: {accept_changes: true}"), saved), "");
+}
+
+TEST(AcceptCheckpoint, takes_one_whose_config_has_removed_settings_and_one_of_the_other_gemms) {
+  const std::string bf16 = "precision: {compute: bf16}", fp8 = "precision: {compute: bf16, gemm: fp8}";
+  for (const char* removed : {"", ", fp8_wgrad: fp8, fp8_guard: off", ", fp8_wgrad: compute, fp8_guard: on"})
+    for (const char* gemm : {"compute", "fp8", "auto"})
+      for (const std::string& now : {bf16, fp8}) {
+        const std::string saved = fmt::format("precision: {{compute: bf16, gemm: {}{}}}", gemm, removed);
+        EXPECT_EQ(refusal(parse(now), {{"config", saved}}), "") << saved << " -> " << now;
+      }
+  EXPECT_NE(refusal(parse(fp8), {{"config", std::string("precision: {fp8_guards: on}")}}), "") << "a field that never existed";
 }
 
 // A manifest with the tensors of the model.

@@ -108,27 +108,41 @@ TEST(Trainer, moments_in_bf16_are_rounded_anew_at_each_step) {
   EXPECT_EQ(first_moments_after(0), at_0);
 }
 
-// Casts of a layer that fell meet no tensor, so its history only decays: scales made of it would be far too large.
-TEST(Trainer, layers_that_fell_come_back_with_scales_of_their_own) {
+// Casts of a layer outside FP8 see no tensor, so its history only decays: scales made of it would be far too large.
+TEST(Trainer, layers_that_multiply_fp8_again_make_new_scales) {
   Config c = tiny_config();
   c.model.hidden = c.model.ffn_hidden = 64;
   c.model.seq_len = 16;
   c.precision.gemm = GemmFormat::kFp8;
-  c.precision.fp8_guard = Switch::kOn;
-  OneRank first(c), fallen(c);
+  OneRank first(c);
   first.step(0);
   const std::string history = first.trainer->fp8_history();
-  const std::string unfallen = history.substr(0, history.find(Fp8State::kGuardMark));
-  ASSERT_TRUE(fallen.trainer->state_loaded(unfallen + Fp8State::kGuardMark + "0 0 0 -1"));
-  for (int64_t step = 1; step < 40; ++step) fallen.step(step);
-  const std::string kept = fallen.trainer->fp8_history();
-  EXPECT_EQ(fallen.trainer->forgotten_layers(kept), "");
+  Config without_last_layer = c;
+  without_last_layer.precision.fp8_last_layers = 1;
+  OneRank between(without_last_layer);
+  ASSERT_TRUE(between.trainer->state_loaded(history));
+  for (int64_t step = 1; step < 40; ++step) between.step(step);
 
-  c.precision.fp8_guard = Switch::kOff;
   OneRank later(c);
-  EXPECT_EQ(later.trainer->forgotten_layers(kept), "1");
-  ASSERT_TRUE(later.trainer->state_loaded(kept));
+  ASSERT_TRUE(later.trainer->state_loaded(between.trainer->fp8_history()));
   for (const Fp8Numbers& slot : later.step(40).fp8) EXPECT_EQ(slot.saturated, 0);
+}
+
+// Checkpoints of earlier versions hold the state of precision.fp8_guard behind the history.
+TEST(Trainer, fp8_history_of_an_earlier_version_loads_without_its_guard) {
+  Config c = tiny_config();
+  c.model.hidden = c.model.ffn_hidden = 64;
+  c.model.seq_len = 16;
+  c.precision.gemm = GemmFormat::kFp8;
+  OneRank first(c), plain(c), guarded(c);
+  first.step(0);
+  const std::string history = first.trainer->fp8_history();
+  ASSERT_TRUE(plain.trainer->state_loaded(history));
+  ASSERT_TRUE(guarded.trainer->state_loaded(history + " guard 4008000000000000 0 0 -1"));
+  EXPECT_EQ(guarded.trainer->fp8_history(), history);
+  EXPECT_EQ(guarded.step(1).loss, plain.step(1).loss);
+  OneRank damaged(c);
+  EXPECT_FALSE(damaged.trainer->state_loaded("00000000 guard 4008000000000000 0 0 -1")) << "one slot";
 }
 
 TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
