@@ -169,9 +169,10 @@ bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
       if (seconds <= 0) continue;
       Workload w = workload_of(step.config);
       w.recompute = Recompute::kNone;
-      const LayerTimes times = layer_times(w, ideal, RingTimes(ideal));
+      const LayerSpec layer = layer_spec(w.model, 0);
+      const LayerTimes times = layer_times(w, layer, ideal, RingTimes(ideal));
       const double at_peak = (forward ? times.forward : times.backward).attention;
-      points.emplace_back(1 / (2 * keys_per_query(step.config.model)), seconds / at_peak);
+      points.emplace_back(1 / (2 * layer.attention.keys_per_query(AttentionWork::kCausal)), seconds / at_peak);
     }
     if (points.empty()) return false;
     const auto [long_x, long_y] = std::ranges::min(points);  // of calls on equally many keys the fastest

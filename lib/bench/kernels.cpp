@@ -208,7 +208,7 @@ class Cases {
     const double W = m.window == 0 ? T : std::min(m.window, T);
     const double pairs = static_cast<double>(B) * m.heads * (W * (W + 1) / 2 + (T - W) * W);
     const float scale = 1.0f / std::sqrt(static_cast<float>(HS));
-    const QkvOrder order = attention_order(m, 1);
+    const QkvOrder order = attention_order(layer_spec(m, 0).attention, 1);
     // The order that the model uses; and that of its GEMMs, where it is another.
     std::vector<std::pair<QkvOrder, std::string>> orders{{order, ""}};
     if (order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped");
@@ -255,7 +255,7 @@ class Cases {
     in_place.table = take(Dtype::kF32, {m.seq_len, HS / 2, 2});
     const double turned = static_cast<double>(R_ * m.kv_heads * (G + 1) * HS);
     memory_case("rope", shape, 2 * turned, [=](Stream& s) { rope(in_place, s); });
-    const QkvOrder order = attention_order(m, 1);
+    const QkvOrder order = attention_order(layer_spec(m, 0).attention, 1);
     if (order == QkvOrder::kGrouped) return;
     Rope forward = in_place, backward = in_place;
     forward.inp = backward.inp = inp;
@@ -270,7 +270,7 @@ class Cases {
   void qk_norm_cases(const std::string& shape, Tensor out, Tensor gradient, Tensor inp) {
     const ModelConfig& m = c_.model;
     const int HS = head_size(m), G = m.heads / m.kv_heads;
-    const QkvOrder order = attention_order(m, 1);
+    const QkvOrder order = attention_order(layer_spec(m, 0).attention, 1);
     const Tensor weight = take({HS}), dquery = take(Dtype::kF32, {HS}), dkey = take(Dtype::kF32, {HS});
     const Tensor table = take(Dtype::kF32, {m.seq_len, HS / 2, 2});
     const QkNormRopeForward forward{.out = out,

@@ -118,17 +118,36 @@ class Bench {
     const LayerWorkspace& w = engine_.tensors().stage.work;
     const LayerTensors& t = layer_;
     const Extra& e = extra_;
-    for (const Tensor& tensor :
-         {w.partial, w.normed,     w.activated,  w.dstream,     w.dnormed,  w.dfc1,      w.dactivated, w.dattention,
-          w.dqkv,    w.rope_input, w.rope_table, t.normed1,     t.qkv,      t.attention, t.middle,     t.normed2,
-          t.fc1,     t.activated,  e.source,     e.block_input, e.sends[0], e.sends[1]})
+    for (const Tensor& tensor : {w.partial,
+                                 w.normed,
+                                 w.dstream,
+                                 w.dnormed,
+                                 w.mlp.activated,
+                                 w.mlp.dfc1,
+                                 w.mlp.dactivated,
+                                 w.attention.dout,
+                                 w.attention.dqkv,
+                                 w.attention.rope_input,
+                                 w.attention.rope_table,
+                                 t.norms[0].rows,
+                                 t.norms[1].rows,
+                                 t.middle,
+                                 t.attention.qkv,
+                                 t.attention.out,
+                                 t.mlp.fc1,
+                                 t.mlp.activated,
+                                 e.source,
+                                 e.block_input,
+                                 e.sends[0],
+                                 e.sends[1]})
       if (!is_fp8(tensor.dtype)) fill_random(tensor, runtime_.compute());
   }
 
   void bind() {
     const std::vector<Parameter>& parameters = engine_.parameters().front();
     const int layer = layers_of(config_, mesh_.axis("pp"), 0).first;
-    fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
+    const LayerSpec spec = layer_spec(config_.model, layer);
+    fc1_ = ColumnLinear::bind(Branch::kMlp, spec.mlp.linears()[0], spec, parameters, layer);
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
   }
 
@@ -170,7 +189,7 @@ class Bench {
     AxisTransfers& dp = runtime_.dp();
     GroupOnStream& collectives = dp.collectives();
     const Tensor bucket = extra_.bucket, source = extra_.source;
-    const Tensor normed = layer_.normed1;
+    const Tensor normed = layer_.norms[0].rows;
     const Work restore = [=, this] {  // sums in place would grow
       runtime_.compute().copy(bucket.data, source.data, source.bytes());
     };
@@ -190,7 +209,7 @@ class Bench {
           else
             collectives.all_reduce(bucket, ReduceOp::kSum);
         },
-        [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.dfc1, normed); },
+        [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.mlp.dfc1, normed); },
         [this, &collectives] { collectives.before(runtime_.compute()); }));
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
     const Dtype gathered = keeps_fp8_codes(config_) ? Dtype::kE4M3 : config_.precision.compute;
@@ -207,9 +226,9 @@ class Bench {
         },
         [=, this] {
           if (config_.model.activation == Activation::kGelu)
-            fc1_.forward_gelu(alone_, layer_.activated, layer_.fc1, normed);
+            fc1_.forward_gelu(alone_, layer_.mlp.activated, layer_.mlp.fc1, normed);
           else
-            fc1_.forward(alone_, layer_.fc1, normed);
+            fc1_.forward(alone_, layer_.mlp.fc1, normed);
         },
         [=, this, &dp] {
           dp.finish_gather(parameters, runtime_.compute());

@@ -93,7 +93,9 @@ Result<std::string> find_checkpoint(const std::string& path) {
 Result<Config> checkpoint_config(const std::string& folder, const Manifest& manifest) {
   const auto text = manifest.info.texts.find("config");
   if (text == manifest.info.texts.end()) return file_error("{}: the checkpoint does not say its config", folder);
-  return parse_saved_config(text->second, folder + "'s config");
+  auto config = parse_saved_config(text->second, folder + "'s config");
+  if (config) fill_derived(config.value().model);
+  return config;
 }
 
 std::string weight_name(const std::string& parameter) { return kWeightPrefix + parameter; }

@@ -45,6 +45,10 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
+// Fills the sizes of the model whose 0 means "derived", as far as the others allow it: kv_heads, head_dim, ffn_hidden.
+// resolve_config does; and whoever reads the config that an older version has resolved, which lacks newer sizes.
+void fill_derived(ModelConfig& model);
+int head_size(const ModelConfig& model);         // HS: model.head_dim, or where that is 0 its default
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
 
 // Why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none where they can.

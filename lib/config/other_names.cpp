@@ -50,6 +50,7 @@ constexpr OtherName kNames[] = {
     {"num_attention_heads", "model.heads"},
     {"n_heads", "model.heads"},
     {"n_head", "model.heads"},
+    {"kv_channels", "model.head_dim"},
     {"num_query_groups", "model.kv_heads"},
     {"num_key_value_heads", "model.kv_heads"},
     {"n_kv_heads", "model.kv_heads"},

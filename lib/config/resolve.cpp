@@ -68,14 +68,7 @@ class Resolver {
   }
 
   void fill() {
-    ModelConfig& m = c_.model;
-    if (m.kv_heads == 0) m.kv_heads = m.heads;
-    if (m.ffn_hidden == 0) {
-      const int64_t hidden = m.hidden;
-      const bool gated = m.activation == Activation::kSwiglu;
-      // 8/3: three matrices then hold as many parameters as two of width 4 x hidden.
-      m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
-    }
+    fill_derived(c_.model);
     const int64_t model_ranks = ranks_along(kModelAxes, c_.parallel);
     if (c_.parallel.dp == 0 && world_ % model_ranks == 0) c_.parallel.dp = static_cast<int>(world_ / model_ranks);
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
@@ -85,13 +78,14 @@ class Resolver {
 
   void check_model() {
     const ModelConfig& m = c_.model;
-    if (m.hidden % m.heads != 0) {
-      add("model.heads: {} does not divide model.hidden {}; set model.hidden to {}{}", m.heads, m.hidden,
-          either(multiples_around(m.hidden, m.heads), m.hidden), or_set("model.heads", divisors(m.hidden), m.heads));
-    } else if (m.position == Position::kRope && m.hidden / m.heads % 2 != 0) {
-      add("model.position: rope turns pairs, and model.hidden {} / model.heads {} = {} is odd; set "
-          "model.hidden to {}, or model.position to learned",
-          m.hidden, m.heads, m.hidden / m.heads, either(multiples_around(m.hidden, 2 * m.heads), m.hidden));
+    if (m.head_dim == 0) {
+      add("model.heads: {} does not divide model.hidden {}; set model.hidden to {}{}, or set model.head_dim", m.heads,
+          m.hidden, either(multiples_around(m.hidden, m.heads), m.hidden),
+          or_set("model.heads", divisors(m.hidden), m.heads));
+    } else if (m.position == Position::kRope && m.head_dim % 2 != 0) {
+      add("model.position: rope rotates pairs, and model.head_dim {} is odd; set model.head_dim to {}, or model.position "
+          "to learned",
+          m.head_dim, either(multiples_around(m.head_dim, 2), m.head_dim));
     }
     if (m.kv_heads > m.heads)
       add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 for as many", m.kv_heads,
@@ -264,14 +258,26 @@ std::vector<std::string> fp8_obstacles(const Config& config) {
   must_be_multiple(int64_t{config.data.micro_batch} * m.seq_len, "data.micro_batch x model.seq_len");
   must_be_multiple(m.hidden, "model.hidden");
   const int tp = config.parallel.tp;
-  if (m.hidden % m.heads != 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0)
+  if (m.head_dim == 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0)
     return obstacles;  // refused for that
-  const int64_t head = m.hidden / m.heads;
-  must_be_multiple(m.hidden / tp, "model.hidden / parallel.tp");
+  const int64_t head = m.head_dim;
+  must_be_multiple(m.heads * head / tp, "model.heads x model.head_dim / parallel.tp");
   must_be_multiple((m.heads + 2 * m.kv_heads) * head / tp, "a tp rank's width of queries, keys and values");
   must_be_multiple(m.ffn_hidden / tp, "model.ffn_hidden / parallel.tp");
   return obstacles;
 }
+
+void fill_derived(ModelConfig& m) {
+  if (m.kv_heads == 0) m.kv_heads = m.heads;
+  if (m.head_dim == 0 && m.heads > 0 && m.hidden % m.heads == 0) m.head_dim = m.hidden / m.heads;
+  if (m.ffn_hidden != 0) return;
+  const int64_t hidden = m.hidden;
+  const bool gated = m.activation == Activation::kSwiglu;
+  // 8/3: three matrices then hold as many parameters as two of width 4 x hidden.
+  m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
+}
+
+int head_size(const ModelConfig& m) { return m.head_dim > 0 ? m.head_dim : m.hidden / m.heads; }
 
 int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
 

@@ -126,14 +126,18 @@ class Planner {
   Result<void> plan_attention() {
     if (plan_.device.kind != DeviceKind::kCuda) return {};
     const ModelConfig& m = config_.model;
-    const AttentionShape shape{.dtype = config_.precision.compute,
-                               .seq_len = m.seq_len,
-                               .num_kv_heads = m.kv_heads / config_.parallel.tp,
-                               .group = m.heads / m.kv_heads,
-                               .head_size = head_size(m),
-                               .window = m.window,
-                               .order = attention_order(m, config_.parallel.tp),
-                               .batch = config_.data.micro_batch};
+    std::vector<AttentionShape> shapes;  // of each kind of layer
+    for_layer_kinds(m, 0, m.layers, [&](const LayerSpec& layer, int) {
+      const AttentionSpec& attention = layer.attention;
+      shapes.push_back({.dtype = config_.precision.compute,
+                        .seq_len = attention.seq_len,
+                        .num_kv_heads = attention.kv_heads / config_.parallel.tp,
+                        .group = attention.heads / attention.kv_heads,
+                        .head_size = attention.head_dim,
+                        .window = attention.window,
+                        .order = attention_order(attention, config_.parallel.tp),
+                        .batch = config_.data.micro_batch});
+    });
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;
@@ -144,16 +148,18 @@ class Planner {
       if (!f.gpu) continue;
       // The GPUs before it are other ones.
       const std::string where = rank == 0 ? "" : fmt::format(" (the GPU of rank {} on node {})", rank, f.node);
-      for (const Pass pass : passes) {
-        const auto path = attention_path(m.attention, pass, shape, *f.gpu);
-        if (!path) return usage_error("{}{}", path.error().message, where);
-        if (pass == Pass::kBackward && path.value() == AttentionPath::kCudnn) any_order = !config_.run.deterministic;
-        const auto [known, is_new] = slowest.try_emplace(pass, path.value());
-        if (!is_new) known->second = std::min(known->second, path.value());
+      for (const AttentionShape& shape : shapes) {
+        for (const Pass pass : passes) {
+          const auto path = attention_path(m.attention, pass, shape, *f.gpu);
+          if (!path) return usage_error("{}{}", path.error().message, where);
+          if (pass == Pass::kBackward && path.value() == AttentionPath::kCudnn) any_order = !config_.run.deterministic;
+          const auto [known, is_new] = slowest.try_emplace(pass, path.value());
+          if (!is_new) known->second = std::min(known->second, path.value());
+        }
+        if (!warning.empty()) continue;
+        warning = scalar_attention_warning(m.attention, shape, *f.gpu);
+        if (!warning.empty()) plan_.warnings.push_back(warning + where);
       }
-      if (!warning.empty()) continue;
-      warning = scalar_attention_warning(m.attention, shape, *f.gpu);
-      if (!warning.empty()) plan_.warnings.push_back(warning + where);
     }
     if (slowest.empty()) return {};
     std::string text = "attention:";

@@ -8,20 +8,24 @@ namespace tri {
 
 Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& arena) {
   const StageDims d = stage_dims(config, mesh);
-  const WorkspaceDims dims{.dtype = d.dtype,
-                           .attention = config.model.attention,
-                           .batch = d.B,
-                           .seq_len = d.T,
-                           .width = d.C,
-                           .widest = std::max<int64_t>({d.C, d.qkv_width, d.fc1_width}),
-                           .num_kv_heads = d.NKVl,
-                           .group = d.G,
-                           .order = d.order,
-                           .head_size = d.HS,
-                           .window = config.model.window};
   const DeviceKind kind = config.run.device == DeviceChoice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
-  const int64_t bytes = arena.device() != nullptr ? arena.device()->workspace_bytes(dims)
-                                                  : workspace_bytes(kind, dims, arena.absent_gpu());
+  int64_t bytes = 0;
+  for_layer_kinds(config.model, 0, config.model.layers, [&](const LayerSpec& layer, int) {
+    const AttentionShare a = share_of(layer.attention, d.tp);
+    const WorkspaceDims dims{.dtype = d.dtype,
+                             .attention = config.model.attention,
+                             .batch = d.B,
+                             .seq_len = d.T,
+                             .width = d.C,
+                             .widest = std::max<int64_t>({d.C, a.qkv_width, layer.mlp.fc1_width() / d.tp}),
+                             .num_kv_heads = a.NKVl,
+                             .group = a.G,
+                             .order = a.order,
+                             .head_size = a.HS,
+                             .window = layer.attention.window};
+    bytes = std::max(bytes, arena.device() != nullptr ? arena.device()->workspace_bytes(dims)
+                                                      : workspace_bytes(kind, dims, arena.absent_gpu()));
+  });
   return bytes == 0 ? Tensor() : arena.take("kernel workspace", Dtype::kI32, {bytes / 4});
 }
 
@@ -76,7 +80,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     t.store = allocate_store(config, mesh, arena);
     t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
     t.step_statistics =
-        arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics + fp8_slots(config) * kNumFp8Counts});
+        arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics + Fp8Slots(config).count() * kNumFp8Counts});
   } else {
     t.weights = allocate_weights(config, mesh, arena);
     t.loss = arena.take("head", Dtype::kF32, {1});

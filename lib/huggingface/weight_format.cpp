@@ -190,6 +190,11 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   if (m.kv_heads != m.heads && !t.groups)
     lines.push_back(fmt::format("model.kv_heads: {} can't be expressed as {}, which has as many as model.heads ({})",
                                 m.kv_heads, t.format.architecture, m.heads));
+  if (head_size(m) * int64_t{m.heads} != m.hidden && t.position == Position::kLearned)
+    lines.push_back(
+        fmt::format("model.head_dim: {} can't be expressed as {}, whose heads have model.hidden {} / "
+                    "model.heads {}",
+                    head_size(m), t.format.architecture, m.hidden, m.heads));
   if (m.window > 0 && !t.window)
     lines.push_back(fmt::format("model.window: {} can't be expressed as {}, which attends to all tokens before",
                                 m.window, t.format.architecture));
@@ -271,7 +276,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   m.activation = table->activation;
   m.position = table->position;
   m.block = Block::kSequential;
-  m.kv_heads = m.ffn_hidden = m.window = 0;
+  m.kv_heads = m.head_dim = m.ffn_hidden = m.window = 0;
   for (const SizeField& field : table->sizes) {
     const auto found = size_value(path, json, field);
     if (!found) return found.error();
@@ -316,10 +321,11 @@ Result<Described> read_model(const std::string& path, const Json& json) {
     return file_error("{}: attention_bias {} and mlp_bias {} can't be expressed; both or none", path,
                       attention_bias.value(), mlp_bias.value());
   m.bias = attention_bias.value();
-  const auto head = json.find("head_dim");
-  if (head != json.end() && head->is_number_integer() && head->get<int64_t>() * m.heads != m.hidden)
-    return file_error("{}: head_dim: {} can't be expressed; only hidden_size {} / num_attention_heads {}", path,
-                      head->dump(), m.hidden, m.heads);
+  if (const auto head = json.find("head_dim"); head != json.end() && !head->is_null()) {
+    if (!head->is_number_integer() || *head < 1 || *head > (1 << 16))
+      return file_error("{}: head_dim: {} is not the size of a head", path, head->dump());
+    m.head_dim = head->get<int>();
+  }
   if (auto rope = read_rope(path, json, m); !rope) return rope.error();
   return described;
 }

@@ -4,85 +4,110 @@ namespace tri {
 namespace {
 
 using Regions = std::vector<TransferRegion>;
-using enum BlockStep;
+using enum Branch;
+using enum LinearSplit;
+using enum Step;
+using enum Pass;
 
-// A weight gradient runs beside each transfer of a backward pass, the one of qkv beside the first transfer of the layer
-// below. What a weight gradient reads is overwritten after its transfer at the earliest.
+// Each row is a transfer, the steps that run beside it, and what they compute. A weight gradient runs beside each
+// transfer of a backward pass, the one of qkv beside the first transfer of the layer below. What a weight gradient reads
+// is overwritten after its transfer at the earliest.
+
+// m = x + attention(norm1(x)), y = m + mlp(norm2(m)).
 const Regions kSequentialForward = {
-    {Linear::kQkv, Pass::kForward, {kQkvForward, kAttentionForward}},
-    {Linear::kProj, Pass::kForward, {kProjForward}},
-    {Linear::kFc1, Pass::kForward, {kFc1Forward, kActivationForward}},
-    {Linear::kFc2, Pass::kForward, {kFc2Forward}},
+    {{kAttention, kColumn}, kForward, {{kAttention, kColumnForward}, {kAttention, kInnerForward}}},  // qkv, attention
+    {{kAttention, kRow}, kForward, {{kAttention, kRowForward}}},                                     // proj
+    {{kMlp, kColumn}, kForward, {{kMlp, kColumnForward}, {kMlp, kInnerForward}}},                    // fc1, activation
+    {{kMlp, kRow}, kForward, {{kMlp, kRowForward}}},                                                 // fc2
 };
 const Regions kSequentialBackward = {
-    {Linear::kFc2, Pass::kBackward, {kDeferredQkvWeight, kRecompute, kFc2Input, kActivationBackward}},
-    {Linear::kFc1, Pass::kBackward, {kFc1Input, kFc2Weight}},
-    {Linear::kProj, Pass::kBackward, {kFc1Weight, kRecomputeNorm1, kProjInput, kAttentionBackward}},
-    {Linear::kQkv, Pass::kBackward, {kQkvInput, kProjWeight, kDeferQkvWeight}},
+    {{kMlp, kRow},  // dy, gathered, through fc2 and the activation
+     kBackward,
+     {{kAttention, kDeferred}, {kMlp, kRecompute}, {kMlp, kRowGradient}, {kMlp, kInnerBackward}}},
+    {{kMlp, kColumn}, kBackward, {{kMlp, kColumnGradient}, {kMlp, kRowWeight}}},  // through fc1 to norm2's rows
+    {{kAttention, kRow},  // dm, gathered, through proj and attention
+     kBackward,
+     {{kMlp, kColumnWeight}, {kAttention, kRecomputeNorm}, {kAttention, kRowGradient}, {kAttention, kInnerBackward}}},
+    {{kAttention, kColumn},  // through qkv to norm1's rows
+     kBackward,
+     {{kAttention, kColumnGradient}, {kAttention, kRowWeight}, {kAttention, kDefer}}},
 };
 
-// Both branches share a gather and a reduce: the second GEMM adds to the sums of the first, and sends them.
+// n = norm1(x), y = x + attention(n) + mlp(n). Both branches share a gather and a reduce: the second GEMM adds to the
+// sums of the first, and sends them.
 const Regions kParallelForward = {
-    {Linear::kQkv, Pass::kForward, {kQkvForward, kAttentionForward, kFc1Forward, kActivationForward}},
-    {Linear::kFc2, Pass::kForward, {kProjForward, kFc2Forward}},
+    {{kAttention, kColumn},
+     kForward,
+     {{kAttention, kColumnForward}, {kAttention, kInnerForward}, {kMlp, kColumnForward}, {kMlp, kInnerForward}}},
+    {{kMlp, kRow}, kForward, {{kAttention, kRowForward}, {kMlp, kRowForward}}},
 };
 const Regions kParallelBackward = {
-    {Linear::kFc2, Pass::kBackward, {kDeferredQkvWeight, kRecompute, kFc2Input, kActivationBackward}},
-    {Linear::kQkv,
-     Pass::kBackward,
-     {kFc1Input, kProjInput, kAttentionBackward, kQkvInput, kFc2Weight, kFc1Weight, kProjWeight, kDeferQkvWeight}},
+    {{kMlp, kRow},
+     kBackward,
+     {{kAttention, kDeferred}, {kMlp, kRecompute}, {kMlp, kRowGradient}, {kMlp, kInnerBackward}}},
+    {{kAttention, kColumn},
+     kBackward,
+     {{kMlp, kColumnGradient},
+      {kAttention, kRowGradient},
+      {kAttention, kInnerBackward},
+      {kAttention, kColumnGradient},
+      {kMlp, kRowWeight},
+      {kMlp, kColumnWeight},
+      {kAttention, kRowWeight},
+      {kAttention, kDefer}}},
 };
 
-const char* gemm_name(BlockStep step) {
-  switch (step) {
-    case kQkvForward:
-      return "qkv forward";
-    case kProjForward:
-      return "proj forward";
-    case kFc1Forward:
-      return "fc1 forward";
-    case kFc2Forward:
-      return "fc2 forward";
-    case kQkvInput:
-      return "qkv backward";
-    case kProjInput:
-      return "proj backward";
-    case kFc1Input:
-      return "fc1 backward";
-    case kFc2Input:
-      return "fc2 backward";
-    case kDeferredQkvWeight:
-      return "qkv weight";
-    case kProjWeight:
-      return "proj weight";
-    case kFc1Weight:
-      return "fc1 weight";
-    case kFc2Weight:
-      return "fc2 weight";
+std::string gemm_name(const BlockStep& at, const LayerSpec& layer) {
+  const auto [column, row] = layer.linears(at.branch);
+  switch (at.step) {
+    case kColumnForward:
+      return fmt::format("{} forward", column.name);
+    case kRowForward:
+      return fmt::format("{} forward", row.name);
+    case kColumnGradient:
+      return fmt::format("{} backward", column.name);
+    case kRowGradient:
+      return fmt::format("{} backward", row.name);
+    case kColumnWeight:
+    case kDeferred:
+      return fmt::format("{} weight", column.name);
+    case kRowWeight:
+      return fmt::format("{} weight", row.name);
     default:
-      return nullptr;
+      return "";
   }
 }
 
 }  // namespace
 
-bool is_gemm(BlockStep step) { return gemm_name(step) != nullptr; }
+bool is_gemm(Step step) {
+  switch (step) {
+    case kInnerForward:
+    case kInnerBackward:
+    case kDefer:
+    case kRecompute:
+    case kRecomputeNorm:
+      return false;
+    default:
+      return true;
+  }
+}
 
 Tensor TransferRegion::rows(const LayerWorkspace& work, const LayerTensors& t) const {
-  if (reduces()) return pass == Pass::kForward ? work.partial : work.dnormed;
-  if (pass == Pass::kBackward) return t.kept == GemmFormat::kFp8 ? work.fp8.dstream : work.dstream;
-  return linear == Linear::kQkv ? t.normed1 : t.normed2;
+  if (reduces()) return pass == kForward ? work.partial : work.dnormed;
+  if (pass == kBackward) return is_fp8(t.norms[0].rows.dtype) ? work.fp8.dstream : work.dstream;
+  return t.norms[static_cast<size_t>(linear.branch)].rows;
 }
 
 const std::vector<TransferRegion>& block_order(Block block, Pass pass) {
-  if (block == Block::kParallel) return pass == Pass::kForward ? kParallelForward : kParallelBackward;
-  return pass == Pass::kForward ? kSequentialForward : kSequentialBackward;
+  if (block == Block::kParallel) return pass == kForward ? kParallelForward : kParallelBackward;
+  return pass == kForward ? kSequentialForward : kSequentialBackward;
 }
 
-std::string gemm_names(const TransferRegion& region) {
+std::string gemm_names(const TransferRegion& region, const LayerSpec& layer) {
   std::string names;
-  for (const BlockStep step : region.steps)
-    if (is_gemm(step)) names += fmt::format("{}{}", names.empty() ? "" : ", ", gemm_name(step));
+  for (const BlockStep& step : region.steps)
+    if (is_gemm(step.step)) names += fmt::format("{}{}", names.empty() ? "" : ", ", gemm_name(step, layer));
   return names;
 }
 

@@ -18,40 +18,38 @@
 
 namespace tri {
 
-enum class BlockStep {
-  // GEMMs: outputs, gradients of inputs, gradients of weights.
-  kQkvForward,
-  kProjForward,
-  kFc1Forward,  // GeLU is its epilogue, except with FP8
-  kFc2Forward,
-  kQkvInput,
-  kProjInput,
-  kFc1Input,
-  kFc2Input,           // the gradient of GeLU is its epilogue, except with FP8
-  kDeferredQkvWeight,  // of the layer above
-  kProjWeight,
-  kFc1Weight,
-  kFc2Weight,
-  // Everything else.
-  kDeferQkvWeight,  // to the layer below; the lowest layer of a stage enqueues it at once
-  kAttentionForward,
-  kActivationForward,  // SwiGLU; GeLU only where fc1 multiplies FP8, whose GEMM has no such epilogue
-  kAttentionBackward,
-  kActivationBackward,  // as kActivationForward
-  kRecompute,           // what backward reads and forward did not keep
-  kRecomputeNorm1,      // in memory that it shares with norm2
+enum class Step {
+  // Of a branch, between its two linears and through them.
+  kColumnForward,   // GEMM: the gathered rows of a norm to this rank's columns
+  kInnerForward,    // attention, or the activation
+  kRowForward,      // GEMM: to partial sums of the branch's output
+  kRowGradient,     // GEMM: the gathered gradient of the residual stream to that of the rows that kRowForward read
+  kInnerBackward,   // of attention, or of the activation
+  kColumnGradient,  // GEMM: to partial sums of the gradient of the norm's rows
+  kRowWeight,       // GEMM: gradient of the row-parallel linear's weight
+  kColumnWeight,    // GEMM: gradient of the column-parallel linear's weight
+  kDefer,           // leaves kColumnWeight to the layer below; the lowest layer of a stage enqueues it at once
+  // Of the block.
+  kDeferred,       // GEMM: the weight gradient that the layer above has left to this one
+  kRecompute,      // what backward reads and forward did not keep
+  kRecomputeNorm,  // the norm of the branch, in memory that it shares with the other branch's
 };
 
-bool is_gemm(BlockStep step);
+struct BlockStep {
+  Branch branch{};
+  Step step{};
+};
+
+bool is_gemm(Step step);
 
 struct TransferRegion {
-  Linear linear{};  // whose overlap split is the transfer's
+  LinearPlace linear;  // whose overlap split is the transfer's
   Pass pass{};
   std::vector<BlockStep> steps;
 
   // Else it gathers. Row-parallel GEMMs make partial sums in the forward pass, column-parallel ones in the backward
   // pass.
-  bool reduces() const { return (linear == Linear::kProj || linear == Linear::kFc2) == (pass == Pass::kForward); }
+  bool reduces() const { return (linear.split == LinearSplit::kRow) == (pass == Pass::kForward); }
   // The gathered rows, or the partial sums: (R, C).
   Tensor rows(const LayerWorkspace& work, const LayerTensors& t) const;
 };
@@ -59,7 +57,7 @@ struct TransferRegion {
 // The transfers of a pass in their order. What backward reads is complete before the last transfer of a forward pass.
 const std::vector<TransferRegion>& block_order(Block block, Pass pass);
 
-// The GEMMs of a region in their order, for people: "qkv weight, fc2 backward".
-std::string gemm_names(const TransferRegion& region);
+// The GEMMs of a region in their order, for messages: "qkv weight, fc2 backward".
+std::string gemm_names(const TransferRegion& region, const LayerSpec& layer);
 
 }  // namespace tri

@@ -1,15 +1,9 @@
 // Model FLOPs, the numerator of MFU: forward and backward, a multiply-add counts two. What is recomputed counts once.
 #pragma once
 
-#include "lib/config/config.h"
+#include "lib/model/layer_spec.h"
 
 namespace tri {
-
-// Which keys of a query count as work.
-enum class AttentionWork {
-  kBand,    // as peers count, causal or not: all T of the sequence, or the W of the window, whatever the mask hides
-  kCausal,  // those that the mask leaves: of query t, min(t + 1, W)
-};
 
 // 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · (keys a query). For
 // a plain GPT kBand is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).

@@ -27,11 +27,12 @@ Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors,
     : config_(config),
       mesh_(mesh),
       tensors_(std::move(tensors)),
+      slots_(config),
       compute_(compute),
       tp_(tp),
       hooks_(hooks),
-      first_weight_(fp8_slot(config, Fp8Operand::kWeight, 0, Linear::kQkv)),
-      num_weights_(fp8_slot(config, Fp8Operand::kGradient, 0, Linear::kQkv) - first_weight_),
+      first_weight_(slots_.of(Fp8Operand::kWeight, 0, 0)),
+      num_weights_(slots_.linears()),
       made_(static_cast<size_t>(num_weights_), false) {}
 
 void Fp8Layers::begin(Run run) {
@@ -73,12 +74,13 @@ void Fp8Layers::make_code_scales(GroupOnStream& world) {
 }
 
 // In the parallel block both column-parallel GEMMs read one norm, and both row-parallel ones have one gradient.
-int64_t Fp8Layers::slot(Fp8Operand operand, int layer, Linear linear) const {
+int64_t Fp8Layers::slot(Fp8Operand operand, const LinearId& linear) const {
   if (config_.model.block == Block::kParallel) {
-    if (operand == Fp8Operand::kInput && linear == Linear::kFc1) linear = Linear::kQkv;
-    if (operand == Fp8Operand::kGradient && linear == Linear::kProj) linear = Linear::kFc2;
+    const bool column = linear.place.split == LinearSplit::kColumn;
+    if (operand == Fp8Operand::kInput && column) return slots_.of(operand, linear.layer, 0);
+    if (operand == Fp8Operand::kGradient && !column) return slots_.of(operand, linear.layer, slots_.last(linear.layer));
   }
-  return fp8_slot(config_, operand, layer, linear);
+  return slots_.of(operand, linear.layer, linear.index);
 }
 
 Dtype Fp8Layers::format(Fp8Operand operand) const {
@@ -96,8 +98,8 @@ Fp8Cast Fp8Layers::cast_of(int64_t at) const {
       .scale = of(tensors_.scale(), at), .amax = of(tensors_.amax(), at), .counts = tensors_.counts.rows(at, 1).flat()};
 }
 
-void Fp8Layers::cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t, Tensor dbias) {
-  const int64_t at = slot(operand, layer, linear);
+void Fp8Layers::cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t, Tensor dbias) {
+  const int64_t at = slot(operand, linear);
   Fp8Cast c = cast_of(at);
   if (!has_history_) {
     fp8_amax({.amax = c.amax, .inp = inp}, compute_);
@@ -120,47 +122,46 @@ void Fp8Layers::cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, T
   fp8_cast(c, compute_);
 }
 
-void Fp8Layers::norm_forward(int layer, Linear linear, NormForward norm, Tensor out, Tensor room) {
+void Fp8Layers::norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor room) {
   if (!has_history_) {
     norm.out = room;
     tri::norm_forward(norm, compute_);
-    return cast(Fp8Operand::kInput, layer, linear, room, out);
+    return cast(Fp8Operand::kInput, linear, room, out);
   }
-  Fp8Cast c = cast_of(slot(Fp8Operand::kInput, layer, linear));
+  Fp8Cast c = cast_of(slot(Fp8Operand::kInput, linear));
   c.out = out;
   fp8_norm_forward({.norm = norm, .cast = c}, compute_);
 }
 
-void Fp8Layers::activation_forward(int layer, Tensor out, Tensor out_t, Tensor inp, Tensor room) {
+void Fp8Layers::activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor room) {
   const Activation kind = config_.model.activation;
   if (!has_history_) {
     tri::activation_forward({.kind = kind, .out = room, .inp = inp}, compute_);
-    return cast(Fp8Operand::kInput, layer, Linear::kFc2, room, out, out_t);
+    return cast(Fp8Operand::kInput, linear, room, out, out_t);
   }
-  Fp8Cast c = cast_of(slot(Fp8Operand::kInput, layer, Linear::kFc2));
+  Fp8Cast c = cast_of(slot(Fp8Operand::kInput, linear));
   c.out = out;
   c.out_t = out_t;
   fp8_activation_forward({.kind = kind, .inp = inp, .cast = c}, compute_);
 }
 
-void Fp8Layers::activation_backward(int layer, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated, Tensor inp,
-                                    Tensor room) {
+void Fp8Layers::activation_backward(const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated,
+                                    Tensor inp, Tensor room) {
   const Activation kind = config_.model.activation;
   if (!has_history_) {
     tri::activation_backward({.kind = kind, .dinp = room, .dout = dactivated, .inp = inp}, compute_);
-    return cast(Fp8Operand::kGradient, layer, Linear::kFc1, room, out, out_t, dbias);
+    return cast(Fp8Operand::kGradient, linear, room, out, out_t, dbias);
   }
-  Fp8Cast c = cast_of(slot(Fp8Operand::kGradient, layer, Linear::kFc1));
+  Fp8Cast c = cast_of(slot(Fp8Operand::kGradient, linear));
   c.out = out;
   c.out_t = out_t;
   c.dbias = dbias;
   fp8_activation_backward({.kind = kind, .dout = dactivated, .inp = inp, .cast = c}, compute_);
 }
 
-Tensor Fp8Layers::cast_transposed(int layer, Linear linear, Tensor inp, Tensor scratch) {
+Tensor Fp8Layers::cast_transposed(const LinearId& linear, Tensor inp, Tensor scratch) {
   const Tensor out_t = transpose_in(scratch, Dtype::kE4M3, inp[0], inp[1]);
-  fp8_cast({.out_t = out_t, .inp = inp, .scale = of(tensors_.scale(), slot(Fp8Operand::kInput, layer, linear))},
-           compute_);
+  fp8_cast({.out_t = out_t, .inp = inp, .scale = of(tensors_.scale(), slot(Fp8Operand::kInput, linear))}, compute_);
   return out_t;
 }
 
@@ -174,18 +175,18 @@ Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
 Fp8Weight Fp8Layers::weight(const Fp8Linear& l, Pass pass) {
   hooks_.before_use(*l.weight);
   const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.axis("pp"), chunk).first;
-  Fp8Weight weight =
-      tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.layer - first)][static_cast<size_t>(l.linear)];
+  Fp8Weight weight = tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.linear.layer - first)]
+                                     [static_cast<size_t>(l.linear.index)];
   const Tensor matrix = as_matrix(l.weight->weight, weight.transposed[0]);
   const bool is_code = is_fp8(matrix.dtype);
   if (is_code) weight.values = matrix;
-  const auto at = static_cast<size_t>(l.layer * kNumLinears + static_cast<int>(l.linear));
+  const auto at = static_cast<size_t>(slots_.place(l.linear.layer, l.linear.index));
   if (made_[at] || (is_code && pass == Pass::kForward)) return weight;
   made_[at] = true;
   if (is_code)
     fp8_transpose({.out = weight.transposed, .inp = matrix}, compute_);
   else
-    cast(Fp8Operand::kWeight, l.layer, l.linear, matrix, weight.values, weight.transposed);
+    cast(Fp8Operand::kWeight, l.linear, matrix, weight.values, weight.transposed);
   return weight;
 }
 
@@ -194,8 +195,8 @@ void Fp8Layers::forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, 
   fp8_gemm({.out = out,
             .a = inp,
             .b = w.values,
-            .inverse_a = inverse(slot(Fp8Operand::kInput, l.layer, l.linear)),
-            .inverse_b = inverse(slot(Fp8Operand::kWeight, l.layer, l.linear)),
+            .inverse_a = inverse(slot(Fp8Operand::kInput, l.linear)),
+            .inverse_b = inverse(slot(Fp8Operand::kWeight, l.linear)),
             .beta = beta,
             .bias = bias,
             .accumulation = accumulation(Pass::kForward)},
@@ -207,8 +208,8 @@ void Fp8Layers::backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, flo
   fp8_gemm({.out = dinp,
             .a = dout,
             .b = w.transposed,
-            .inverse_a = inverse(slot(Fp8Operand::kGradient, l.layer, l.linear)),
-            .inverse_b = inverse(slot(Fp8Operand::kWeight, l.layer, l.linear)),
+            .inverse_a = inverse(slot(Fp8Operand::kGradient, l.linear)),
+            .inverse_b = inverse(slot(Fp8Operand::kWeight, l.linear)),
             .beta = beta,
             .accumulation = accumulation(Pass::kBackward)},
            compute_);
@@ -218,8 +219,8 @@ void Fp8Layers::backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_
   fp8_gemm({.out = as_matrix(dweight, inp_t[0]),
             .a = dout_t,
             .b = inp_t,
-            .inverse_a = inverse(slot(Fp8Operand::kGradient, l.layer, l.linear)),
-            .inverse_b = inverse(slot(Fp8Operand::kInput, l.layer, l.linear)),
+            .inverse_a = inverse(slot(Fp8Operand::kGradient, l.linear)),
+            .inverse_b = inverse(slot(Fp8Operand::kInput, l.linear)),
             .beta = beta,
             .accumulation = accumulation(Pass::kBackward)},
            compute_);
@@ -237,7 +238,7 @@ void Fp8Layers::reduce(GroupOnStream& world) {
 }
 
 void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
-  const int64_t gradients = slot(Fp8Operand::kGradient, 0, Linear::kQkv);
+  const int64_t gradients = slots_.of(Fp8Operand::kGradient, 0, 0);
   for (const auto& [first, count, of_format] :
        {std::tuple(int64_t{0}, gradients, Dtype::kE4M3),
         std::tuple(gradients, tensors_.slots() - gradients, format(Fp8Operand::kGradient))})
@@ -260,7 +261,7 @@ void Fp8Layers::update(Tensor grad_scale) {
 std::vector<float> Fp8Layers::saved_history(std::span<const float> history) const {
   std::vector<float> kept(history.begin(), history.end());
   for (size_t i = 0; i < kept.size(); ++i)
-    if (!is_fp8_layer(config_, static_cast<int>(i / kNumLinears) % config_.model.layers)) kept[i] = 0.0f;
+    if (!is_fp8_layer(config_, slots_.layer_of(static_cast<int64_t>(i)))) kept[i] = 0.0f;
   return kept;
 }
 
@@ -272,8 +273,7 @@ void Fp8Layers::load_history(std::span<const float> history) {
   compute_.synchronize();  // `history` is the caller's
   has_history_ = true;
   for (int layer = 0; layer < config_.model.layers; ++layer)  // norms are never all zero
-    if (is_fp8_layer(config_, layer) &&
-        history[static_cast<size_t>(slot(Fp8Operand::kInput, layer, Linear::kQkv))] == 0.0f)
+    if (is_fp8_layer(config_, layer) && history[static_cast<size_t>(slots_.of(Fp8Operand::kInput, layer, 0))] == 0.0f)
       has_history_ = false;
 }
 

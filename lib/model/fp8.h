@@ -18,8 +18,7 @@ namespace tri {
 
 // The GEMMs by one weight.
 struct Fp8Linear {
-  int layer = 0;  // of the model
-  Linear linear{};
+  LinearId linear;
   const Parameter* weight = nullptr;
 };
 
@@ -43,16 +42,16 @@ class Fp8Layers {
 
   // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both. dbias (C), optional, added to:
   // sums over the rows.
-  void cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {});
-  // Cast as they are made: the rows of a norm, which `linear` reads; fc2's input (R, Fl); the gradient of fc1's output
-  // (R, fc1_width). `room`, of the compute type, holds them where there is no scale yet; activated's may be dactivated.
+  void cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {});
+  // Cast as they are made: the rows of a norm, which `linear` reads; an activation, the input (R, K) of `linear`; the
+  // gradient of the output (R, N) of `linear` through the activation after it. `room`, of the compute type, holds them where there is no scale yet; activated's may be dactivated.
   // Of `out` and `out_t`, the transpose, either may be absent.
-  void norm_forward(int layer, Linear linear, NormForward norm, Tensor out, Tensor room);
-  void activation_forward(int layer, Tensor out, Tensor out_t, Tensor inp, Tensor room);
-  void activation_backward(int layer, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated, Tensor inp,
-                           Tensor room);
+  void norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor room);
+  void activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor room);
+  void activation_backward(const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated,
+                           Tensor inp, Tensor room);
   // An input that was cast before, once more, and transposed: (C, R) in `scratch`.
-  Tensor cast_transposed(int layer, Linear linear, Tensor inp, Tensor scratch);
+  Tensor cast_transposed(const LinearId& linear, Tensor inp, Tensor scratch);
   // rows^T (C, R) in `scratch`.
   Tensor transposed(Tensor rows, Tensor scratch);
 
@@ -81,6 +80,7 @@ class Fp8Layers {
   bool has_history() const { return has_history_; }
 
   const Fp8Tensors& tensors() const { return tensors_; }
+  const Fp8Slots& slots() const { return slots_; }
   // What a checkpoint stores of the history of all slots: 0 for layers that do not multiply FP8. A later start may let
   // them multiply FP8 again, and their scales must not come from numbers that have only decayed since.
   std::vector<float> saved_history(std::span<const float> history) const;
@@ -88,7 +88,7 @@ class Fp8Layers {
   void load_history(std::span<const float> history);
 
  private:
-  int64_t slot(Fp8Operand operand, int layer, Linear linear) const;
+  int64_t slot(Fp8Operand operand, const LinearId& linear) const;
   Tensor of(const Tensor& all, int64_t slot) const { return all.flat(slot, 1); }
   Tensor inverse(int64_t slot) const { return tensors_.inverse.flat(slot * kFp8InverseStride, 1); }
   Fp8Cast cast_of(int64_t slot) const;  // without its tensors
@@ -101,12 +101,13 @@ class Fp8Layers {
   const Config& config_;
   const Mesh mesh_;
   const Fp8Tensors tensors_;
+  const Fp8Slots slots_;
   Stream& compute_;
   GroupOnStream& tp_;
   ParameterHooks& hooks_;
   const int64_t first_weight_, num_weights_;  // slots
   bool has_history_ = false;
-  std::vector<bool> made_;  // [layer · kNumLinears + linear]: the weight is cast or transposed, in this run of a plan
+  std::vector<bool> made_;  // [Fp8Slots::place]: the weight is cast or transposed, in this run of a plan
 };
 
 // A history as text, bit for bit, and back. Error: it is not one of so many slots.

@@ -17,32 +17,45 @@ bool any_fp8_layer(const Config& config) { return config.precision.gemm == GemmF
 
 bool keeps_fp8_codes(const Config& config) { return any_fp8_layer(config) && config.precision.compute == Dtype::kBF16; }
 
-int64_t fp8_slot(const Config& config, Fp8Operand operand, int layer, Linear linear) {
-  return (static_cast<int64_t>(operand) * config.model.layers + layer) * kNumLinears + static_cast<int64_t>(linear);
+Fp8Slots::Fp8Slots(const Config& config) {
+  if (!any_fp8_layer(config)) return;
+  for (int layer = 0; layer < config.model.layers; ++layer) {
+    first_.push_back(linears());
+    for (const LinearSpec& linear : layer_spec(config.model, layer).linears()) modules_.push_back(linear.module);
+  }
 }
 
-int64_t fp8_slots(const Config& config) {
-  return any_fp8_layer(config) ? int64_t{kNumFp8Operands} * config.model.layers * kNumLinears : 0;
+int Fp8Slots::last(int layer) const {
+  const size_t next = static_cast<size_t>(layer) + 1;
+  return static_cast<int>((next < first_.size() ? first_[next] : linears()) - first_[next - 1]) - 1;
 }
 
-Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims& d, Arena& arena) {
-  const int64_t slots = fp8_slots(config);
+int Fp8Slots::layer_of(int64_t slot) const {
+  return static_cast<int>(std::ranges::upper_bound(first_, slot % linears()) - first_.begin()) - 1;
+}
+
+std::string Fp8Slots::name_of(int64_t slot) const {
+  static constexpr const char* kOperands[] = {"input", "weight", "gradient"};
+  const std::string_view module = modules_[static_cast<size_t>(slot % linears())];
+  return fmt::format("{}/{}", fmt::format(fmt::runtime(module), layer_of(slot)), kOperands[slot / linears()]);
+}
+
+Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, Arena& arena) {
+  const int64_t slots = Fp8Slots(config).count();
   const char* const name = "fp8 scales";
   Fp8Tensors t;
   t.inverse = arena.take(name, Dtype::kF32, {slots, kFp8InverseStride});
   t.counts = arena.take(name, Dtype::kI64, {slots, kNumFp8Counts});
   t.numbers = arena.take(name, Dtype::kF32, {3 * slots});
-  const int64_t attention = int64_t{d.NHl} * d.HS;
-  const std::array<std::pair<int64_t, int64_t>, kNumLinears> shapes{
-      {{d.qkv_width, d.C}, {d.C, attention}, {d.fc1_width, d.C}, {d.C, d.Fl}}};  // [Linear] (N, K)
+  const int tp = mesh.axis("tp").size;
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
     const LayerRange layers = layers_of(config, mesh.axis("pp"), chunk);
     auto& of_chunk = t.weights.emplace_back(static_cast<size_t>(layers.count));
     for (int i = 0; i < layers.count; ++i) {
       if (!is_fp8_layer(config, layers.first + i)) continue;
-      for (size_t linear = 0; linear < shapes.size(); ++linear) {
-        const auto [n, k] = shapes[linear];
-        Fp8Weight& weight = of_chunk[static_cast<size_t>(i)][linear];
+      for (const LinearSpec& linear : layer_spec(config.model, layers.first + i).linears()) {
+        Fp8Weight& weight = of_chunk[static_cast<size_t>(i)].emplace_back();
+        const int64_t n = linear.n(tp), k = linear.k(tp);
         if (!keeps_fp8_codes(config)) weight.values = arena.take("fp8 weights", Dtype::kE4M3, {n, k});
         weight.transposed = arena.take("fp8 weights", Dtype::kE4M3, {k, n});
       }
@@ -51,23 +64,18 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims&
   return t;
 }
 
-Fp8Workspace allocate_fp8_workspace(const Config& config, const StageDims& d, Arena& arena) {
+Fp8Workspace allocate_fp8_workspace(const Config& config, const LayerSpec& layer, const StageDims& d, Arena& arena) {
   const char* const name = "workspace";
   const Recompute recompute = config.parallel.recompute;
   const Dtype gradient = config.precision.fp8_gradients;
-  const int64_t attention = int64_t{d.NHl} * d.HS;
   Fp8Workspace w;
   if (recompute == Recompute::kNorms || recompute == Recompute::kSelective)
     w.normed = arena.take(name, Dtype::kE4M3, {d.R, d.C});
-  w.attention = arena.take(name, Dtype::kE4M3, {d.R, attention});
   w.dstream = arena.take(name, gradient, {d.R, d.C});
-  w.dfc1 = arena.take(name, gradient, {d.R, d.fc1_width});
-  w.dqkv = arena.take(name, gradient, {d.R, d.qkv_width});
   w.dstream_t = arena.take(name, gradient, {d.C, d.R});
-  w.dfc1_t = arena.take(name, gradient, {d.fc1_width, d.R});
-  w.dqkv_t = arena.take(name, gradient, {d.qkv_width, d.R});
-  w.input_transpose = arena.take(name, Dtype::kE4M3, {std::max<int64_t>({d.C, attention, d.Fl}) * d.R});
-  w.activated = w.input_transpose.flat(0, d.R * d.Fl).view({d.R, d.Fl});
+  int64_t widest = 0;  // of a linear's input
+  for (const LinearSpec& linear : layer.linears()) widest = std::max(widest, linear.k(d.tp));
+  w.input_transpose = arena.take(name, Dtype::kE4M3, {widest * d.R});
   return w;
 }
 

@@ -1,27 +1,21 @@
 // The memory of FP8 GEMMs on one stage. Pure set-up, as in stage_tensors.h. The design: kernels/FP8.md.
 #pragma once
 
-#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/core/arena.h"
 #include "kernels/fp8.h"
 #include "lib/config/config.h"
+#include "lib/model/layer_spec.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
 
-// The GEMMs of a layer whose rows are gathered or reduced over tp.
-enum class Linear { kQkv, kProj, kFc1, kFc2 };
-inline constexpr int kNumLinears = 4;
-
 // What of a GEMM is cast: the rows that it reads forward, its weight, the gradient of its output.
 enum class Fp8Operand { kInput, kWeight, kGradient };
 inline constexpr int kNumFp8Operands = 3;
-
-// Of Fp8Tensors; 0 where no layer's GEMMs are FP8.
-int64_t fp8_slots(const Config& config);
 
 // Whether the GEMMs of a layer of the model multiply FP8. The rows that they alone read are then kept and gathered as
 // FP8.
@@ -38,15 +32,34 @@ struct Fp8Weight {
   Tensor transposed;  // (K, N)
 };
 
-// Slots: one an operand of each linear of each layer of the model, on every rank alike: slot = (operand · L + layer) ·
-// kNumLinears + linear. This rank fills those of its layers, and the reduction of a step completes the others.
-int64_t fp8_slot(const Config& config, Fp8Operand operand, int layer, Linear linear);
+// Slots: one for each operand of each linear of each layer of the model, alike on every rank: by operand, then layer,
+// then linear in the layer's list. This rank fills those of its layers, and the reduction of a step completes the others.
+class Fp8Slots {
+ public:
+  explicit Fp8Slots(const Config& config);
+  int64_t count() const { return kNumFp8Operands * linears(); }              // 0 where no layer's GEMMs are FP8
+  int64_t linears() const { return static_cast<int64_t>(modules_.size()); }  // of all layers
+  // The place of a linear among those of the model.
+  int64_t place(int layer, int linear) const { return first_[static_cast<size_t>(layer)] + linear; }
+  int last(int layer) const;  // of the layer's list of linears: qkv is 0, fc2 the last
+  int64_t of(Fp8Operand operand, int layer, int linear) const {
+    return static_cast<int64_t>(operand) * linears() + place(layer, linear);
+  }
+  // Of a slot.
+  int layer_of(int64_t slot) const;
+  std::string name_of(int64_t slot) const;  // "layers/0/attention/qkv/input"
+
+ private:
+  std::vector<int64_t> first_;             // [layer]: the place of its first linear
+  std::vector<std::string_view> modules_;  // [place]
+};
+
 struct Fp8Tensors {
   Tensor inverse;       // (slots, kFp8InverseStride) f32
   Tensor counts;        // (slots, kNumFp8Counts) i64
   Tensor numbers;       // (3 · slots) f32: scales, amax of a step, history
   Tensor float_counts;  // (slots · kNumFp8Counts) f32, of a step: among the numbers that all ranks sum (RankTensors)
-  std::vector<std::vector<std::array<Fp8Weight, kNumLinears>>> weights;  // [chunk][layer of the chunk][Linear]
+  std::vector<std::vector<std::vector<Fp8Weight>>> weights;  // [chunk][layer of the chunk][linear]
 
   int64_t slots() const { return inverse.empty() ? 0 : inverse[0]; }
   Tensor scale() const { return numbers.flat(0, slots()); }
@@ -54,21 +67,22 @@ struct Fp8Tensors {
   Tensor history() const { return numbers.flat(2 * slots(), slots()); }
 };
 
-// What the layers of a stage share. Gradients are in precision.fp8_gradients, the rest is e4m3.
+// What the branches of the layers of a stage share. Gradients are in precision.fp8_gradients, the rest is e4m3.
 struct Fp8Workspace {
   Tensor normed;              // (R, C): a gathered norm, recomputed (parallel.recompute: norms, selective)
-  Tensor activated;           // (R, Fl): the rows for fc2, in the memory of input_transpose
-  Tensor attention;           // (R, NHl · HS)
   Tensor dstream, dstream_t;  // (R, C): the gradient of the residual stream, gathered; and its transpose
-  Tensor dfc1, dfc1_t;        // (R, fc1_width) and its transpose
-  Tensor dqkv, dqkv_t;        // (R, qkv_width) and its transpose
-  // Bytes: the transpose of an input, for a weight gradient. Forward passes have the rows of `activated` here, and
-  // backward passes their transpose where it is not kept, from its recomputation to fc2's weight gradient.
+  // Bytes: the transpose of an input, for a weight gradient. Forward passes have the rows that fc2 reads here
+  // (MlpWorkspace::fp8_activated), and backward passes their transpose where it is not kept, from its recomputation to
+  // fc2's weight gradient.
   Tensor input_transpose;
+
+  Tensor rows_of(int64_t rows, int64_t width) const {
+    return input_transpose.flat(0, rows * width).view({rows, width});
+  }
 };
 
 struct StageDims;
-Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims& dims, Arena& arena);
-Fp8Workspace allocate_fp8_workspace(const Config& config, const StageDims& dims, Arena& arena);
+Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, Arena& arena);
+Fp8Workspace allocate_fp8_workspace(const Config& config, const LayerSpec& layer, const StageDims& dims, Arena& arena);
 
 }  // namespace tri

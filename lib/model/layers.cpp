@@ -1,5 +1,7 @@
 #include "lib/model/layers.h"
 
+#include <algorithm>
+
 #include "kernels/ops.h"
 
 namespace tri {
@@ -8,9 +10,11 @@ namespace {
 // A weight of any shape as the matrix (N, K) of a GEMM with K columns.
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
-std::string_view module_of(Linear linear) {
-  static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
-  return kModules[static_cast<size_t>(linear)];
+LinearId id_of(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec, int layer) {
+  const std::vector<LinearSpec> all = layer_spec.linears();
+  const auto at = std::ranges::find(all, spec.module, &LinearSpec::module);
+  TRI_REQUIRE(at != all.end(), "{} is no linear of layer {}", spec.module, layer);
+  return {layer, {branch, spec.split}, static_cast<int>(at - all.begin())};
 }
 
 // dweight and, where all of `dout` counts for it, dbias: one operation.
@@ -49,31 +53,30 @@ NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_
   return {find_weight(parameters, module, layer), find_bias(parameters, module, layer), layer};
 }
 
-void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
-                        Tensor gathered) const {
-  ctx.begin_gather(gathered);
-  const Tensor local = ctx.local_rows(gathered);
+void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t) const {
+  ctx.begin_gather(t.rows);
+  const Tensor local = ctx.local_rows(t.rows);
   NormForward norm{.kind = ctx.config.model.norm,
                    .eps = static_cast<float>(ctx.config.model.norm_eps),
-                   .mean = mean,
-                   .rstd = rstd,
+                   .mean = t.mean,
+                   .rstd = t.rstd,
                    .sum = stream.add.empty() ? Tensor{} : sum,
                    .inp = stream.inp,
                    .add = stream.add,
                    .add_bias = stream.add_bias,
                    .weight = ctx.use(*weight),
                    .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)};
-  if (is_fp8(gathered.dtype)) {
-    ctx.fp8->norm_forward(layer, reader, norm, local, ctx.local_rows(ctx.work.normed));
+  if (is_fp8(t.rows.dtype)) {
+    ctx.fp8->norm_forward(reader, norm, local, ctx.local_rows(ctx.work.normed));
   } else {
     norm.out = local;
     norm_forward(norm, ctx.compute);
   }
-  ctx.start_gather(gathered);
+  ctx.start_gather(t.rows);
 }
 
-void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp, Tensor mean,
-                         Tensor rstd) const {
+void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,
+                         const NormTensors& t) const {
   norm_backward({.kind = ctx.config.model.norm,
                  .dinp = dinp,
                  .dresidual = dresidual,
@@ -82,22 +85,23 @@ void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual,
                  .dout = dout,
                  .inp = inp,
                  .weight = ctx.use(*weight),
-                 .mean = mean,
-                 .rstd = rstd},
+                 .mean = t.mean,
+                 .rstd = t.rstd},
                 ctx.compute);
   if (bias != nullptr) ctx.hooks.gradient_ready(*bias);
   ctx.hooks.gradient_ready(*weight);
 }
 
-ColumnLinear ColumnLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
-  const std::string_view module = module_of(linear);
-  return {linear, layer, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
+ColumnLinear ColumnLinear::bind(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec,
+                                const std::vector<Parameter>& parameters, int layer) {
+  return {id_of(branch, spec, layer_spec, layer), find_weight(parameters, spec.module, layer),
+          find_bias(parameters, spec.module, layer)};
 }
 
 void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
   const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
-  ctx.for_arriving(inp, ctx.splits.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
+  ctx.for_arriving(inp, ctx.splits.of(linear.place, Pass::kForward), [&](int64_t first, int64_t count) {
     if (is_fp8(inp.dtype)) return ctx.fp8->forward(fp8(), out.rows(first, count), inp.rows(first, count), 0.0f, row);
     gemm({.out = out.rows(first, count), .a = inp.rows(first, count), .b = matrix, .trans_b = Trans::kYes, .bias = row},
          ctx.compute);
@@ -107,7 +111,7 @@ void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) cons
 void ColumnLinear::forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
   const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
-  ctx.for_arriving(inp, ctx.splits.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
+  ctx.for_arriving(inp, ctx.splits.of(linear.place, Pass::kForward), [&](int64_t first, int64_t count) {
     gemm({.out = out.rows(first, count),
           .a = inp.rows(first, count),
           .b = matrix,
@@ -151,9 +155,10 @@ void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, T
   add_fp8_gradient(ctx, fp8(), dout_t, inp_t);
 }
 
-RowLinear RowLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
-  const std::string_view module = module_of(linear);
-  return {linear, layer, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
+RowLinear RowLinear::bind(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec,
+                          const std::vector<Parameter>& parameters, int layer) {
+  return {id_of(branch, spec, layer_spec, layer), find_weight(parameters, spec.module, layer),
+          find_bias(parameters, spec.module, layer)};
 }
 
 void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta,
@@ -197,7 +202,7 @@ void RowLinear::add_bias_gradient(const LayerContext& ctx, Tensor local_dout) co
 
 void RowLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), dinp[1]);
-  ctx.for_arriving(dout, ctx.splits.of(linear, Pass::kBackward), [&](int64_t first, int64_t count) {
+  ctx.for_arriving(dout, ctx.splits.of(linear.place, Pass::kBackward), [&](int64_t first, int64_t count) {
     if (is_fp8(dout.dtype))
       return ctx.fp8->backward_input(fp8(), dinp.rows(first, count), dout.rows(first, count), 0.0f);
     gemm({.out = dinp.rows(first, count), .a = dout.rows(first, count), .b = matrix}, ctx.compute);
@@ -208,7 +213,7 @@ void RowLinear::backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor
                                     const ColumnLinear& previous) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), dpre[1]);
   const Tensor dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat();
-  const OverlapSplit split = ctx.splits.of(linear, Pass::kBackward);
+  const OverlapSplit split = ctx.splits.of(linear.place, Pass::kBackward);
   // Only an undivided GEMM can sum a column over all rows in order.
   const bool undivided = ctx.tp.splits(dout, split).size() == 1;
   ctx.for_arriving(dout, split, [&](int64_t first, int64_t count) {
@@ -222,6 +227,20 @@ void RowLinear::backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor
   });
   if (!undivided && !dbias.empty()) bias_backward({.dbias = dbias, .dout = dpre}, ctx.compute);
   if (previous.bias != nullptr) ctx.hooks.gradient_ready(*previous.bias);
+}
+
+Tensor transposed_input(const LayerContext& ctx, const LinearId& linear, Tensor rows) {
+  ctx.need(rows);
+  const Tensor out = ctx.work.fp8.input_transpose;
+  return is_fp8(rows.dtype) ? ctx.fp8->transposed(rows, out) : ctx.fp8->cast_transposed(linear, rows, out);
+}
+
+Tensor transposed_stream_gradient(const LayerContext& ctx, const RowLinear& linear) {
+  const LayerWorkspace& w = ctx.work;
+  ctx.need(w.fp8.dstream);
+  if (ctx.tp.size() == 1) return w.fp8.dstream_t;
+  linear.add_bias_gradient(ctx, ctx.local_rows(w.dstream));
+  return ctx.fp8->transposed(w.fp8.dstream, w.fp8.dstream_t);
 }
 
 }  // namespace tri

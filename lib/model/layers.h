@@ -17,20 +17,21 @@ struct ResidualStream {
   Tensor add_bias;  // (C), optional
 };
 
-// How each of them is split beside its transfer: lib/tune/overlap_splits. Column-parallel ones (qkv, fc1) read
-// gathered rows forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
+// How the linears are split beside their transfers, alike in all layers: lib/tune/overlap_splits. Column-parallel ones
+// read gathered rows forward and make partial sums backward, row-parallel ones the other way round.
 struct OverlapSplits {
-  // [Linear]. Until something is timed: weight gradients hide most of a backward transfer, so splits would only cost.
-  std::array<OverlapSplit, kNumLinears> forward{};
-  std::array<OverlapSplit, kNumLinears> backward{
-      OverlapSplit{.num_splits = 1}, {.num_splits = 2}, {.num_splits = 1}, {.num_splits = 2}};
+  // [Branch][LinearSplit]. Until something is timed: weight gradients hide most of a backward transfer, so splits would
+  // only cost.
+  using OfPass = std::array<std::array<OverlapSplit, 2>, 2>;
+  OfPass forward{};
+  OfPass backward{{{OverlapSplit{.num_splits = 1}, OverlapSplit{.num_splits = 2}},
+                   {OverlapSplit{.num_splits = 1}, OverlapSplit{.num_splits = 2}}}};
 
-  OverlapSplit& of(Linear linear, Pass pass) {
-    return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
+  OverlapSplit& of(LinearPlace linear, Pass pass) {
+    return (pass == Pass::kForward ? forward
+                                   : backward)[static_cast<size_t>(linear.branch)][static_cast<size_t>(linear.split)];
   }
-  OverlapSplit of(Linear linear, Pass pass) const {
-    return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
-  }
+  OverlapSplit of(LinearPlace linear, Pass pass) const { return const_cast<OverlapSplits&>(*this).of(linear, pass); }
   bool operator==(const OverlapSplits&) const = default;
 };
 
@@ -91,16 +92,16 @@ struct NormLayer {
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
   int layer = kNoLayer;
-  Linear reader{};  // the GEMM for which FP8 rows are cast
+  LinearId reader;  // the linear for which FP8 rows are cast
 
   static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
   // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the local rows of
-  // `gathered` (R, C), and gathers them. Where `gathered` is FP8, a step without scales overwrites work.normed's.
-  void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
-               Tensor gathered) const;
-  // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward's sum.
-  void backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp, Tensor mean,
-                Tensor rstd) const;
+  // t.rows, and gathers them. Where those are FP8, a step without scales overwrites work.normed's.
+  void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t) const;
+  // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward's sum; of
+  // `t` the statistics.
+  void backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,
+                const NormTensors& t) const;
 };
 
 // What becomes of the blocks of a partial sum once they are made.
@@ -111,12 +112,12 @@ enum class Then { kKeep, kSend };
 
 // Weight (N / tp, K): gathered rows in, this rank's columns out.
 struct ColumnLinear {
-  Linear linear{};
-  int layer = kNoLayer;
+  LinearId linear;
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
-  static ColumnLinear bind(Linear linear, const std::vector<Parameter>& parameters, int layer);
+  static ColumnLinear bind(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec,
+                           const std::vector<Parameter>& parameters, int layer);
   void forward(const LayerContext& ctx, Tensor out, Tensor inp) const;
   // pre (R, N / tp) = inp · weight^T + bias, out = gelu(pre).
   void forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const;
@@ -132,18 +133,18 @@ struct ColumnLinear {
   void bias_gradient_ready(const LayerContext& ctx) const;
 
  private:
-  Fp8Linear fp8() const { return {layer, linear, weight}; }
+  Fp8Linear fp8() const { return {linear, weight}; }
 };
 
 // Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The bias joins after the sum, in the next
 // norm.
 struct RowLinear {
-  Linear linear{};
-  int layer = kNoLayer;
+  LinearId linear;
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
-  static RowLinear bind(Linear linear, const std::vector<Parameter>& parameters, int layer);
+  static RowLinear bind(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec,
+                        const std::vector<Parameter>& parameters, int layer);
   // out (R, N) = beta · out + inp · weight^T, in blocks.
   void forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta, Then then) const;
   Tensor bias_to_add(const LayerContext& ctx) const { return bias == nullptr ? Tensor{} : ctx.use(*bias); }
@@ -161,7 +162,14 @@ struct RowLinear {
   void add_bias_gradient(const LayerContext& ctx, Tensor local_dout) const;  // local_dout (Rl, N)
 
  private:
-  Fp8Linear fp8() const { return {layer, linear, weight}; }
+  Fp8Linear fp8() const { return {linear, weight}; }
 };
+
+// FP8, for weight gradients: the transpose (n, R) of rows (R, n) that `linear` reads, in the workspace; cast as well
+// where the rows are kept in the compute type.
+Tensor transposed_input(const LayerContext& ctx, const LinearId& linear, Tensor rows);
+// The transpose of the gathered gradient of the residual stream. With more than one tp rank also adds the gradient of
+// the bias of `linear`, from the local rows; else the cast to FP8 has done both.
+Tensor transposed_stream_gradient(const LayerContext& ctx, const RowLinear& linear);
 
 }  // namespace tri

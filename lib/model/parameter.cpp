@@ -25,7 +25,7 @@ const Parameter* find(const std::vector<Parameter>& parameters, const std::strin
 // Builds the specs of one chunk; one function a kind of layer.
 class ListBuilder {
  public:
-  explicit ListBuilder(const Config& config) : config_(config), m_(config.model) {}
+  explicit ListBuilder(const Config& config) : config_(config), m_(config.model), slots_(config) {}
   std::vector<ParamSpec> take() { return std::move(specs_); }
 
   void embedding(bool tied_over_stages) {
@@ -34,28 +34,15 @@ class ListBuilder {
       replicated(weight_of(modules::kPositions), {m_.seq_len, m_.hidden}, InitRule::kNormal, true);
   }
 
-  void block(int layer) {
-    const int64_t width = m_.hidden, head = head_size(m_);
-    const bool parallel = m_.block == Block::kParallel;
-    // Both outputs join the residual stream: variance kept over depth (Radford et al. 2019).
-    const float output_std = static_cast<float>(m_.init_std / std::sqrt(2.0 * m_.layers));
-    norm(modules::kNorm1, layer);
-    linear(Linear::kQkv, layer, {(m_.heads + 2 * m_.kv_heads) * head, width}, 0, m_.init_std);
-    if (m_.bias) split_bias(bias_of(modules::kQkv, layer), {(m_.heads + 2 * m_.kv_heads) * head}, 0);
-    linear(Linear::kProj, layer, {width, m_.heads * head}, 1, output_std);
-    if (!parallel) {  // the parallel block has one output bias: that of fc2
-      if (m_.bias) replicated(bias_of(modules::kProj, layer), {width}, InitRule::kZeros, false);
-      norm(modules::kNorm2, layer);
+  // The norms and linears of a layer, in the order of the forward pass.
+  void layer(int layer) {
+    const LayerSpec spec = layer_spec(m_, layer);
+    int index = 0;
+    for (const Branch branch : kBranches) {
+      const bool shares_norm = m_.block == Block::kParallel && branch == Branch::kMlp;
+      if (!shares_norm) norm(branch == Branch::kAttention ? modules::kNorm1 : modules::kNorm2, layer);
+      for (const LinearSpec& linear : spec.linears(branch)) this->linear(linear, layer, index++);
     }
-    if (m_.activation == Activation::kSwiglu) {
-      linear(Linear::kFc1, layer, {2, m_.ffn_hidden, width}, 1, m_.init_std);
-      if (m_.bias) split_bias(bias_of(modules::kFc1, layer), {2, m_.ffn_hidden}, 1);
-    } else {
-      linear(Linear::kFc1, layer, {m_.ffn_hidden, width}, 0, m_.init_std);
-      if (m_.bias) split_bias(bias_of(modules::kFc1, layer), {m_.ffn_hidden}, 0);
-    }
-    linear(Linear::kFc2, layer, {width, m_.ffn_hidden}, 1, output_std);
-    if (m_.bias) replicated(bias_of(modules::kFc2, layer), {width}, InitRule::kZeros, false);
   }
 
   // `holds_embedding`: a tied head on the stage of the embedding uses the table itself.
@@ -94,14 +81,18 @@ class ListBuilder {
                       .decay = true,
                       .tied_copy = false});
   }
-  void linear(Linear linear, int layer, std::vector<int64_t> shape, int split_dim, double std) {
-    static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
-    matrix(weight_of(kModules[static_cast<size_t>(linear)], layer), std::move(shape), split_dim, std);
+  // `index`: in the layer's list of linears.
+  void linear(const LinearSpec& linear, int layer, int index) {
+    // What joins the residual stream starts smaller, so that its variance does not grow with depth (Radford et al.
+    // 2019).
+    const double std = linear.split == LinearSplit::kRow ? m_.init_std / std::sqrt(2.0 * m_.layers) : m_.init_std;
+    matrix(weight_of(linear.module, layer), linear.weight_shape(), linear.split_dim(), std);
     if (keeps_fp8_codes(config_) && is_fp8_layer(config_, layer))
-      specs_.back().fp8_slot = fp8_slot(config_, Fp8Operand::kWeight, layer, linear);
-  }
-  void split_bias(const std::string& name, std::vector<int64_t> shape, int split_dim) {
-    matrix(name, std::move(shape), split_dim, 0.0);
+      specs_.back().fp8_slot = slots_.of(Fp8Operand::kWeight, layer, index);
+    if (!linear.bias) return;
+    const std::string name = bias_of(linear.module, layer);
+    if (linear.split == LinearSplit::kRow) return replicated(name, linear.bias_shape(), InitRule::kZeros, false);
+    matrix(name, linear.bias_shape(), linear.split_dim(), 0.0);
     specs_.back().init = InitRule::kZeros;
     specs_.back().decay = false;
   }
@@ -120,6 +111,7 @@ class ListBuilder {
 
   const Config& config_;
   const ModelConfig& m_;
+  const Fp8Slots slots_;
   std::vector<ParamSpec> specs_;
 };
 
@@ -150,8 +142,6 @@ const Parameter* find_weight(const std::vector<Parameter>& parameters, std::stri
   return weight;
 }
 
-int head_size(const ModelConfig& model) { return model.hidden / model.heads; }
-
 LayerRange layers_of(const Config& config, Axis pp, int chunk) {
   const int count = config.model.layers / (pp.size * config.parallel.chunks);
   return {.first = (chunk * pp.size + pp.rank) * count, .count = count};
@@ -162,7 +152,7 @@ std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk
   const bool first = is_first_virtual_stage(pp, chunk);
   if (first) list.embedding(config.model.tie_embeddings && pp.size > 1);
   const LayerRange layers = layers_of(config, pp, chunk);
-  for (int layer = layers.first; layer < layers.first + layers.count; ++layer) list.block(layer);
+  for (int layer = layers.first; layer < layers.first + layers.count; ++layer) list.layer(layer);
   if (is_last_virtual_stage(pp, chunk, config.parallel.chunks)) list.head(first);
   return list.take();
 }
@@ -170,7 +160,7 @@ std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk
 std::vector<ParamSpec> model_parameters(const Config& config) {
   ListBuilder list(config);
   list.embedding(false);
-  for (int layer = 0; layer < config.model.layers; ++layer) list.block(layer);
+  for (int layer = 0; layer < config.model.layers; ++layer) list.layer(layer);
   list.head(true);
   return list.take();
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/random.h"
 #include "lib/config/config.h"
+#include "lib/model/layer_spec.h"
 #include "lib/model/parameter_names.h"
 #include "lib/parallel/mesh.h"
 
@@ -69,8 +70,6 @@ std::vector<ParamSpec> model_parameters(const Config& config);
 // How a shard starts where `spec.init` is kNormal, in local element order; `out` and `begin` are the caller's.
 // An element is a pure function of (seed, name, global element).
 NormalValues normal_start(const ParamSpec& spec, Axis shard, uint64_t seed);
-
-int head_size(const ModelConfig& model);  // HS
 
 // Where the layers get gradient memory, and whom they tell. The layers call, in this order for each use:
 //   before_use(p)       the weight is about to be read on the compute stream

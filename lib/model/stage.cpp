@@ -167,7 +167,7 @@ void Stage::embed_backward(const Chunk& chunk, int microbatch) {
 void Stage::head_forward(const Chunk& chunk, Tensor inp) {
   const LayerWorkspace& w = ctx_.work;
   const HeadTensors& h = tensors_.head;
-  chunk.final_norm.forward(ctx_, {.inp = inp}, {}, h.mean, h.rstd, w.normed);
+  chunk.final_norm.forward(ctx_, {.inp = inp}, {}, {h.mean, h.rstd, w.normed});
   const Tensor weight = ctx_.use(*chunk.head);
   ctx_.for_arriving(w.normed, kHeadForward, [&](int64_t first, int64_t count) {
     gemm({.out = h.logits.rows(first, count), .a = w.normed.rows(first, count), .b = weight, .trans_b = Trans::kYes},
@@ -211,7 +211,7 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // beside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
-  chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, h.mean, h.rstd);
+  chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, {h.mean, h.rstd, {}});
 }
 
 }  // namespace tri

@@ -1,7 +1,6 @@
 #include "lib/model/stage_tensors.h"
 
 #include "kernels/core/dims.h"
-#include "kernels/core/qkv_row.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -13,28 +12,20 @@ class Allocator {
       : config_(config), tp_(mesh.axis("tp")), d_(stage_dims(config, mesh)), arena_(arena) {}
 
   // The tensors of a layer apart from `input`: those that are kept, or for `full` those that all layers share.
-  LayerTensors layer(const std::string& name, Recompute recompute, bool is_fp8) {
+  LayerTensors layer(const std::string& name, const LayerSpec& spec, bool is_fp8) {
+    const Recompute recompute = config_.parallel.recompute;
     const Dtype read = is_fp8 ? Dtype::kE4M3 : d_.dtype;  // of what GEMMs alone read
     const bool sequential = config_.model.block == Block::kSequential;
-    const bool layernorm = config_.model.norm == Norm::kLayerNorm;
     LayerTensors t;
-    if (layernorm) t.mean1 = arena_.take(name, Dtype::kF32, {d_.Rl});
-    t.rstd1 = arena_.take(name, Dtype::kF32, {d_.Rl});
-    t.qkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
-    t.attention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
-    t.lse = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
-    t.fc1 = arena_.take(name, d_.dtype, {d_.R, d_.fc1_width});
-    if (sequential) {
-      t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
-      if (layernorm) t.mean2 = arena_.take(name, Dtype::kF32, {d_.Rl});
-      t.rstd2 = arena_.take(name, Dtype::kF32, {d_.Rl});
+    for (size_t norm = 0; norm < (sequential ? 2 : 1); ++norm) {
+      if (config_.model.norm == Norm::kLayerNorm) t.norms[norm].mean = arena_.take(name, Dtype::kF32, {d_.Rl});
+      t.norms[norm].rstd = arena_.take(name, Dtype::kF32, {d_.Rl});
+      if (recompute == Recompute::kNone || recompute == Recompute::kFull)
+        t.norms[norm].rows = arena_.take(name, read, {d_.R, d_.C});
     }
-    if (recompute == Recompute::kNone || recompute == Recompute::kFull) {
-      t.normed1 = arena_.take(name, read, {d_.R, d_.C});
-      if (sequential) t.normed2 = arena_.take(name, read, {d_.R, d_.C});
-    }
-    if (!is_fp8 && recompute != Recompute::kSelective) t.activated = arena_.take(name, read, {d_.R, d_.Fl});
-    if (is_fp8 && keeps_activated(recompute)) t.activated_t = arena_.take(name, read, {d_.Fl, d_.R});
+    if (sequential) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
+    t.attention = allocate_attention(spec.attention, d_, name, arena_);
+    t.mlp = allocate_mlp(spec.mlp, config_, is_fp8, d_, name, arena_);
     return t;
   }
 
@@ -44,7 +35,7 @@ class Allocator {
     for (int i = 0; i < layers.count; ++i) {
       LayerTensors t;
       if (config_.parallel.recompute != Recompute::kFull)
-        t = layer(name, config_.parallel.recompute, is_fp8_layer(config_, layers.first + i));
+        t = layer(name, layer_spec(config_.model, layers.first + i), is_fp8_layer(config_, layers.first + i));
       if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
       m.layers.push_back(t);
     }
@@ -54,22 +45,23 @@ class Allocator {
 
   LayerWorkspace workspace() {
     const std::string name = "workspace";
-    const Recompute recompute = config_.parallel.recompute;
+    // All layers share it, so they must agree on what it depends on.
+    const LayerSpec spec = layer_spec(config_.model, 0);
+    for_layer_kinds(config_.model, 0, config_.model.layers, [&](const LayerSpec& other, int) {
+      TRI_REQUIRE(other.same_sizes(spec), "layers of different sizes in one workspace");
+    });
     LayerWorkspace w;
     w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
-    if (recompute == Recompute::kSelective) w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
     w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
-    w.dfc1 = arena_.take(name, d_.dtype, {d_.R, d_.fc1_width});
-    if (config_.model.activation == Activation::kSwiglu) w.dactivated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
-    w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
-    w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
-    if (d_.order != QkvOrder::kGrouped) w.rope_input = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
-    w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
-    if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, d_, arena_);
-    if (recompute == Recompute::kFull) w.recomputed = layer(name, recompute, all_layers_are_fp8());
-    if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
+    w.attention = allocate_attention_workspace(spec.attention, config_, d_, name, arena_);
+    w.mlp = allocate_mlp_workspace(spec.mlp, config_, d_, name, arena_);
+    if (any_fp8_layer(config_)) {
+      w.fp8 = allocate_fp8_workspace(config_, spec, d_, arena_);
+      w.mlp.fp8_activated = w.fp8.rows_of(d_.R, spec.mlp.ffn_hidden / d_.tp);
+    }
+    if (config_.parallel.recompute == Recompute::kFull) w.recomputed = layer(name, spec, all_layers_are_fp8());
     return w;
   }
 
@@ -97,57 +89,45 @@ class Allocator {
 };
 
 // Of an FP8 layer's activation: the rows, and the transpose where it is not kept.
-void add_activated(LayerTensors& t, const Fp8Workspace& work) {
-  t.activated = work.activated;
+void add_activated(MlpTensors& t, const MlpWorkspace& work) {
+  t.activated = work.fp8_activated;
   if (t.activated_t.empty()) t.activated_t = t.activated.view({t.activated[1], t.activated[0]});
 }
 
 }  // namespace
 
-QkvOrder attention_order(const ModelConfig& m, int tp) {
-  const bool changes =
-      m.position == Position::kRope && !has_one_query_stride(QkvOrder::kGrouped, m.kv_heads / tp, m.heads / m.kv_heads);
-  return changes ? QkvOrder::kByKind : QkvOrder::kGrouped;
-}
-
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
 
 LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, bool is_fp8) {
-  if (t.normed1.empty()) t.normed1 = t.normed2 = is_fp8 ? work.fp8.normed : work.normed;
+  for (NormTensors& norm : t.norms)
+    if (norm.rows.empty()) norm.rows = is_fp8 ? work.fp8.normed : work.normed;
   if (is_fp8)
-    add_activated(t, work.fp8);
-  else if (t.activated.empty())
-    t.activated = work.activated;
+    add_activated(t.mlp, work.mlp);
+  else if (t.mlp.activated.empty())
+    t.mlp.activated = work.mlp.activated;
   return t;
 }
 
 LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8) {
   LayerTensors t = work.recomputed;
-  TRI_REQUIRE(is_fp8 || !tri::is_fp8(t.normed1.dtype), "memory of an FP8 layer for one of another format");
+  TRI_REQUIRE(is_fp8 || !tri::is_fp8(t.norms[0].rows.dtype), "memory of an FP8 layer for one of another format");
   if (!is_fp8) return t;
-  for (Tensor* const read : {&t.normed1, &t.normed2}) read->dtype = Dtype::kE4M3;
-  add_activated(t, work.fp8);
+  for (NormTensors& norm : t.norms) norm.rows.dtype = Dtype::kE4M3;
+  add_activated(t.mlp, work.mlp);
   return t;
 }
 
 StageDims stage_dims(const Config& config, const Mesh& mesh) {
   const ModelConfig& m = config.model;
   StageDims d{};
+  d.tp = mesh.axis("tp").size;
   d.B = config.data.micro_batch;
   d.T = m.seq_len;
   d.C = m.hidden;
-  d.HS = head_size(m);
-  d.NHl = m.heads / mesh.axis("tp").size;
-  d.NKVl = m.kv_heads / mesh.axis("tp").size;
-  d.G = m.heads / m.kv_heads;
-  d.Fl = m.ffn_hidden / mesh.axis("tp").size;
-  d.Vl = static_cast<int>(padded_vocab(m) / mesh.axis("tp").size);
+  d.Vl = static_cast<int>(padded_vocab(m) / d.tp);
   d.R = int64_t{d.B} * d.T;
-  d.Rl = d.R / mesh.axis("tp").size;
-  d.qkv_width = int64_t{d.NKVl} * (d.G + 2) * d.HS;
-  d.fc1_width = m.activation == Activation::kSwiglu ? 2 * int64_t{d.Fl} : d.Fl;
+  d.Rl = d.R / d.tp;
   d.dtype = config.precision.compute;
-  d.order = attention_order(m, mesh.axis("tp").size);
   return d;
 }
 
@@ -167,7 +147,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   stage.work = allocator.workspace();
   if (mesh.axis("pp").last()) stage.head = allocator.head(num_microbatches);
   const StageDims d = stage_dims(config, mesh);
-  if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, d, arena);
+  if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, arena);
   if (by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size))
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.axis("tp").size, d.R * d.C, d.dtype, 2, arena);
   if (mesh.axis("pp").first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});

@@ -15,18 +15,14 @@ struct Named {
 };
 
 std::vector<Named> named(const Config& config, std::span<const Fp8Numbers> numbers) {
-  static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
-  static constexpr const char* kOperands[] = {"input", "weight", "gradient"};
+  const Fp8Slots slots(config);
   std::vector<Named> all;
-  for (int layer = 0; layer < config.model.layers; ++layer)
-    for (size_t linear = 0; linear < kNumLinears; ++linear)
-      for (size_t operand = 0; operand < kNumFp8Operands; ++operand) {
-        const size_t layers = static_cast<size_t>(config.model.layers);
-        const size_t slot = (operand * layers + static_cast<size_t>(layer)) * kNumLinears + linear;
-        if (numbers[slot].elements == 0) continue;
-        const std::string module = fmt::format(fmt::runtime(kModules[linear]), layer);
-        all.push_back({fmt::format("{}/{}", module, kOperands[operand]), numbers[slot]});
-      }
+  for (int64_t place = 0; place < slots.linears(); ++place)
+    for (int64_t operand = 0; operand < kNumFp8Operands; ++operand) {
+      const int64_t slot = operand * slots.linears() + place;
+      const Fp8Numbers& seen = numbers[static_cast<size_t>(slot)];
+      if (seen.elements > 0) all.push_back({slots.name_of(slot), seen});
+    }
   return all;
 }
 

@@ -48,17 +48,11 @@ class Kernels {
 
 // Sizes of one rank's share of one microbatch.
 struct Sizes {
-  double rows, local_rows, width, qkv, values, heads_width, fc1, ffn;
+  double rows, local_rows, width;
   explicit Sizes(const Workload& w) {
-    const ModelConfig& m = w.model;
-    rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
+    rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp;
     local_rows = w.sequence_parallel ? rows / w.tp : rows;
-    width = m.hidden;
-    qkv = (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
-    values = static_cast<double>(m.kv_heads) * head_size(m) / w.tp;
-    heads_width = static_cast<double>(m.heads) * head_size(m) / w.tp;
-    ffn = static_cast<double>(m.ffn_hidden) / w.tp;
-    fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
+    width = w.model.hidden;
   }
 };
 
@@ -70,10 +64,10 @@ struct AttentionTimes {
 // Attention that writes its T x T scores, a kernel a step: GEMMs over the full square, and passes over the scores. In
 // bf16, bytes a score: forward the softmax reads and writes 4, the dropout reads and writes 4 and leaves 1 of its mask;
 // backward the dropout moves as much, the softmax reads its result and a gradient and writes one, 6.
-AttentionTimes attention_in_memory(const Workload& w, const Cluster& c, const Sizes& s) {
+AttentionTimes attention_in_memory(const Workload& w, const AttentionSpec& attention, const Cluster& c,
+                                   const Sizes& s) {
   constexpr double kForwardBytes = 9, kBackwardBytes = 11;
-  const ModelConfig& m = w.model;
-  const double rows = s.rows * m.heads / w.tp, keys = m.seq_len, head = head_size(m);
+  const double rows = s.rows * attention.heads / w.tp, keys = attention.seq_len, head = attention.head_dim;
   const double bytes = activation_bytes(w.numbers), launch = c.software.launch_us * 1e-6;
   const Numbers numbers = w.numbers == Numbers::kFp8 ? Numbers::kBf16 : w.numbers;
   const double to_scores = gemm_seconds(c, numbers, rows, keys, head, bytes);
@@ -83,19 +77,19 @@ AttentionTimes attention_in_memory(const Workload& w, const Cluster& c, const Si
           to_scores + 3 * to_rows + kBackwardBytes * pass + 2 * launch, 4, 6};
 }
 
-AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes& s) {
-  const ModelConfig& m = w.model;
+AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention, const Cluster& c, const Sizes& s) {
   const double peak = peak_flops(c, w.numbers == Numbers::kFp32 ? Numbers::kFp32 : Numbers::kBf16);
-  if (c.software.scores_in_memory) return attention_in_memory(w, c, s);
-  const double flops = 4 * s.rows * keys_per_query(m) * s.heads_width;
+  if (c.software.scores_in_memory) return attention_in_memory(w, attention, c, s);
+  const double keys = attention.keys_per_query(AttentionWork::kCausal), head = attention.head_dim;
+  const double flops = 4 * s.rows * keys * (static_cast<double>(attention.width()) / w.tp);
   // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
   // A score takes an exponential beside 4 FLOPs an element of the head. The file's rates are those of heads of 128.
   const double exponential = c.device.exponential_flops / 4;  // in elements of a head
   constexpr double kOfRates = 128;
-  const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m)))));
-  const double padded = kernel / head_size(m) * (1 + exponential / kernel) / (1 + exponential / kOfRates);
-  const double waste = 1 + c.software.attention_ramp / (2 * keys_per_query(m));
-  const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys_per_query(m));
+  const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head))));
+  const double padded = kernel / head * (1 + exponential / kernel) / (1 + exponential / kOfRates);
+  const double waste = 1 + c.software.attention_ramp / (2 * keys);
+  const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys);
   return {flops * padded * waste / (peak * c.software.attention_forward),
           2.5 * flops * padded * waste_backward / (peak * c.software.attention_backward)};
 }
@@ -103,48 +97,38 @@ AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes&
 // All of a layer's steps, each in seconds, and what they add to the kernels.
 class LayerSteps {
  public:
-  LayerSteps(const Workload& w, const Cluster& c) : w_(w), c_(c), s_(w), attention_(attention_times(w, c, s_)) {}
+  LayerSteps(const Workload& w, const LayerSpec& layer, const Cluster& c)
+      : w_(w), layer_(layer), c_(c), s_(w), attention_(attention_times(w, layer.attention, c, s_)) {}
 
-  double run(BlockStep step, Kernels& kernels) const {
-    const double bytes = activation_bytes(w_.numbers);
-    // GeLU is part of GEMMs; beside FP8 the activations' kernels are the casts of what they write.
-    const bool separate_swiglu = w_.model.activation == Activation::kSwiglu && w_.numbers != Numbers::kFp8;
-    switch (step) {
-      case BlockStep::kQkvForward:
-        return kernels.gemm(s_.rows, s_.qkv, s_.width, bytes) + casts(s_.width, kernels) + rope(kernels);
-      case BlockStep::kProjForward:
-        return kernels.gemm(s_.rows, s_.width, s_.heads_width, bytes) + casts(s_.heads_width, kernels);
-      case BlockStep::kFc1Forward:
-        return kernels.gemm(s_.rows, s_.fc1, s_.width, bytes) + casts(s_.width, kernels);
-      case BlockStep::kFc2Forward:
-        return kernels.gemm(s_.rows, s_.width, s_.ffn, bytes) + casts(s_.ffn, kernels);
-      case BlockStep::kQkvInput:
-        return kernels.gemm(s_.rows, s_.width, s_.qkv, bytes) + casts(s_.qkv, kernels) + rope(kernels);
-      case BlockStep::kProjInput:
-        return kernels.gemm(s_.rows, s_.heads_width, s_.width, bytes) + casts(s_.width, kernels);
-      case BlockStep::kFc1Input:
-        return kernels.gemm(s_.rows, s_.width, s_.fc1, bytes) + casts(s_.fc1, kernels);
-      case BlockStep::kFc2Input:
-        return kernels.gemm(s_.rows, s_.ffn, s_.width, bytes) + casts(s_.width, kernels);
-      case BlockStep::kDeferredQkvWeight:
-        return weight_gradient(s_.qkv, s_.width, kernels);
-      case BlockStep::kProjWeight:
-        return weight_gradient(s_.width, s_.heads_width, kernels);
-      case BlockStep::kFc1Weight:
-        return weight_gradient(s_.fc1, s_.width, kernels);
-      case BlockStep::kFc2Weight:
-        return weight_gradient(s_.width, s_.ffn, kernels);
-      case BlockStep::kAttentionForward:
-        return kernels.attention(attention_.forward, attention_.forward_kernels);
-      case BlockStep::kAttentionBackward:
-        return kernels.attention(attention_.backward, attention_.backward_kernels);
-      case BlockStep::kActivationForward:
-        return separate_swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
-      case BlockStep::kActivationBackward:
-        return separate_swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
-      default:
-        return 0;  // deferred work is counted where it runs; recompute in recompute()
+  double run(const BlockStep& at, Kernels& kernels) const {
+    const auto [column, row] = layer_.linears(at.branch);
+    const bool attention = at.branch == Branch::kAttention;
+    switch (at.step) {
+      case Step::kColumnForward:
+        return forward(column, kernels) + (attention ? rope(kernels) : 0);
+      case Step::kRowForward:
+        return forward(row, kernels);
+      case Step::kColumnGradient:
+        return gradient(column, kernels) + (attention ? rope(kernels) : 0);
+      case Step::kRowGradient:
+        return gradient(row, kernels);
+      case Step::kColumnWeight:
+      case Step::kDeferred:  // the layer above is like this one
+        return weight_gradient(n(column), k(column), kernels);
+      case Step::kRowWeight:
+        return weight_gradient(n(row), k(row), kernels);
+      case Step::kInnerForward:
+        return attention ? kernels.attention(attention_.forward, attention_.forward_kernels)
+                         : activation(Pass::kForward, kernels);
+      case Step::kInnerBackward:
+        return attention ? kernels.attention(attention_.backward, attention_.backward_kernels)
+                         : activation(Pass::kBackward, kernels);
+      case Step::kDefer:  // counted where it runs
+      case Step::kRecompute:
+      case Step::kRecomputeNorm:  // recompute() counts them
+        return 0;
     }
+    return 0;
   }
 
   // A norm with the residual addition before it: reads stream and branch, writes the stream and the rows.
@@ -159,7 +143,7 @@ class LayerSteps {
   void unfused(Pass which, Kernels& kernels) const {
     const double bytes = activation_bytes(w_.numbers);
     const double passes = c_.software.unfused_passes;
-    if (passes > 0) kernels.memory(passes * (s_.local_rows * s_.width + s_.rows * s_.ffn) * bytes, 4);
+    if (passes > 0) kernels.memory(passes * (s_.local_rows * s_.width + s_.rows * ffn()) * bytes, 4);
     if (c_.software.separate_kernels) separate(which, bytes / 2, kernels);
     if (c_.software.eager_kernels) eager(which, bytes / 2, kernels);
   }
@@ -172,11 +156,10 @@ class LayerSteps {
         return;
       case Recompute::kSelective:
         if (w_.selective == SelectiveRecompute::kAttentionCore) {
-          run(BlockStep::kAttentionForward, kernels);
+          run({Branch::kAttention, Step::kInnerForward}, kernels);
           return;
         }
-        kernels.memory((w_.model.activation == Activation::kSwiglu ? 3 : 2) * s_.rows * s_.ffn *
-                       activation_bytes(w_.numbers));
+        kernels.memory((layer_.mlp.gated() ? 3 : 2) * s_.rows * ffn() * activation_bytes(w_.numbers));
         if (c_.software.eager_kernels) eager(Pass::kForward, activation_bytes(w_.numbers) / 2, kernels);
         [[fallthrough]];
       case Recompute::kNorms:
@@ -200,7 +183,8 @@ class LayerSteps {
   // 2023; bytes of bf16 beyond norm_forward and norm_backward.
   void separate(Pass which, double scale, Kernels& kernels) const {
     const double norms = w_.model.block == Block::kSequential ? 2 : 1;
-    const double stream = norms * s_.local_rows * s_.width, ffn = s_.rows * s_.ffn, heads = s_.rows * s_.heads_width;
+    const double stream = norms * s_.local_rows * s_.width, ffn = s_.rows * this->ffn(),
+                 heads = s_.rows * heads_width();
     if (which == Pass::kForward) {
       // The sum of branch and residual is written with the dropout's mask, and read again by the norm (11 for 8); bias
       // and activation; heads back into rows.
@@ -216,10 +200,10 @@ class LayerSteps {
   // backward pass is that of each of its operations.
   void eager(Pass which, double scale, Kernels& kernels) const {
     const ModelConfig& m = w_.model;
-    const bool rms = m.norm == Norm::kRmsNorm, swiglu = m.activation == Activation::kSwiglu;
-    const bool rope = m.position == Position::kRope, forward = which == Pass::kForward;
+    const bool rms = m.norm == Norm::kRmsNorm, swiglu = layer_.mlp.gated();
+    const bool forward = which == Pass::kForward;
     const double stream = (m.block == Block::kSequential ? 2 : 1) * s_.local_rows * s_.width;
-    const double ffn = s_.rows * s_.ffn, heads = s_.rows * s_.heads_width;
+    const double ffn = s_.rows * this->ffn(), heads = s_.rows * heads_width();
     // With the residual's sum (6 each way), less what fused kernels move (8): RMSNorm's conversion, square, mean,
     // product, conversion, weight (36) and their gradients (68); LayerNorm is a kernel forward (4), two backward (10).
     double bytes = stream * (rms ? (forward ? 34 : 66) : (forward ? 2 : 8));
@@ -227,11 +211,11 @@ class LayerSteps {
     bytes += ffn * (swiglu ? (forward ? 4 : 8) : (forward ? 4 : 6));
     // Conversion, product and conversion of queries and keys for a pass in place; keys and values are copied to all
     // heads that share them.
-    if (rope) bytes += 16 * s_.rows * (s_.qkv - s_.values);
-    if (m.kv_heads < m.heads) bytes += 4 * heads;
+    bytes += 8 * s_.rows * layer_.attention.rope_elements(true) / w_.tp;
+    if (layer_.attention.kv_heads < layer_.attention.heads) bytes += 4 * heads;
     if (!forward) {
       if (swiglu) bytes += 18 * s_.rows * s_.width;  // q, k, v, w1 and w3 are GEMMs of their own: sums of gradients
-      if (m.bias) bytes += 2 * (s_.rows * (s_.qkv + 2 * s_.width) + ffn);
+      if (m.bias) bytes += 2 * (s_.rows * (qkv_width() + 2 * s_.width) + ffn);
     }
     kernels.memory(scale * bytes, forward ? 28 : 45);
   }
@@ -239,15 +223,36 @@ class LayerSteps {
   double casts(double width, Kernels& kernels) const {
     return w_.numbers == Numbers::kFp8 ? kernels.memory(c_.software.cast_bytes * s_.rows * width) : 0;
   }
-  // In place queries and keys are read and written, and where the order of heads changes the values as well.
   double rope(Kernels& kernels) const {
-    if (w_.model.position != Position::kRope) return 0;
-    const bool in_place = attention_order(w_.model, w_.tp) == QkvOrder::kGrouped;
-    const double width = in_place ? s_.qkv - s_.values : s_.qkv;
-    return kernels.memory(2 * s_.rows * width * activation_bytes(w_.numbers));
+    if (!layer_.attention.rope) return 0;
+    const bool in_place = attention_order(layer_.attention, w_.tp) == QkvOrder::kGrouped;
+    return kernels.memory(s_.rows * layer_.attention.rope_elements(in_place) / w_.tp * activation_bytes(w_.numbers));
   }
+  // With FP8 the activation's kernels are the casts of what they write.
+  double activation(Pass pass, Kernels& kernels) const {
+    const double elements = layer_.mlp.activation_elements(pass);
+    if (elements == 0 || w_.numbers == Numbers::kFp8) return 0;
+    return kernels.memory(s_.rows * elements / w_.tp * activation_bytes(w_.numbers));
+  }
+  double forward(const LinearSpec& linear, Kernels& kernels) const {
+    return kernels.gemm(s_.rows, n(linear), k(linear), activation_bytes(w_.numbers)) + casts(k(linear), kernels);
+  }
+  double gradient(const LinearSpec& linear, Kernels& kernels) const {
+    return kernels.gemm(s_.rows, k(linear), n(linear), activation_bytes(w_.numbers)) + casts(n(linear), kernels);
+  }
+  // A rank's share of a linear's sizes, which other programs also divide where a rank then has no whole head.
+  double n(const LinearSpec& linear) const {
+    return static_cast<double>(linear.n()) / (linear.split == LinearSplit::kColumn ? w_.tp : 1);
+  }
+  double k(const LinearSpec& linear) const {
+    return static_cast<double>(linear.k()) / (linear.split == LinearSplit::kRow ? w_.tp : 1);
+  }
+  double ffn() const { return static_cast<double>(layer_.mlp.ffn_hidden) / w_.tp; }
+  double heads_width() const { return static_cast<double>(layer_.attention.width()) / w_.tp; }
+  double qkv_width() const { return static_cast<double>(layer_.attention.qkv_width()) / w_.tp; }
 
   const Workload& w_;
+  const LayerSpec& layer_;
   const Cluster& c_;
   Sizes s_;
   AttentionTimes attention_;
@@ -282,7 +287,7 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
   async.overlap_tp = true;
   for (const TransferRegion& region : block_order(w.model.block, which)) {
     double beside = 0;
-    for (const BlockStep step : region.steps) beside += steps.run(step, kernels);
+    for (const BlockStep& step : region.steps) beside += steps.run(step, kernels);
     if (w.tp == 1) continue;
     const double transfer =
         tp_seconds(w, c, transfers, region.reduces() ? Collective::kReduceScatter : Collective::kAllGather);
@@ -298,11 +303,10 @@ bool gathers_again(const Workload& w) {
 }
 
 // Keys and values of all context-parallel ranks, beside the attention that reads them.
-void add_context_parallel(const Workload& w, const Cluster& c, const TransferTimes& transfers, double passes,
-                          PassTimes& times) {
+void add_context_parallel(const Workload& w, const AttentionSpec& attention, const Cluster& c,
+                          const TransferTimes& transfers, double passes, PassTimes& times) {
   if (w.cp == 1) return;
-  const ModelConfig& m = w.model;
-  const double bytes = 2.0 * w.micro_batch * m.seq_len * m.kv_heads * head_size(m) / w.tp * 2;
+  const double bytes = 2.0 * w.micro_batch * attention.seq_len * attention.kv_heads * attention.head_dim / w.tp * 2;
   const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);
   const double transfer = passes * transfers.seconds({Collective::kAllGather, bytes, w.cp, members, TransferAxis::kCp});
   times.tp += std::max(transfer / w.cp, transfer - times.attention);
@@ -326,13 +330,8 @@ PassTimes operator*(double factor, PassTimes times) {
   return times;
 }
 
-double keys_per_query(const ModelConfig& m) {
-  const double window = m.window > 0 ? std::min(m.window, m.seq_len) : m.seq_len;
-  return window - window * (window - 1) / (2.0 * m.seq_len);
-}
-
-LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {
-  const LayerSteps steps(w, c);
+LayerTimes layer_times(const Workload& w, const LayerSpec& layer, const Cluster& c, const TransferTimes& transfers) {
+  const LayerSteps steps(w, layer, c);
   const bool sequential = w.model.block == Block::kSequential;
   Kernels forward(w, c), backward(w, c);
   run_regions(w, c, transfers, steps, Pass::kForward, forward);
@@ -343,8 +342,8 @@ LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes&
   }
   steps.unfused(Pass::kForward, forward);
   steps.unfused(Pass::kBackward, backward);
-  add_context_parallel(w, c, transfers, 1, forward.times());
-  add_context_parallel(w, c, transfers, 2, backward.times());
+  add_context_parallel(w, layer.attention, c, transfers, 1, forward.times());
+  add_context_parallel(w, layer.attention, c, transfers, 2, backward.times());
   steps.recompute(backward);
   forward.wait_for_host();
   backward.wait_for_host();

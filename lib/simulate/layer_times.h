@@ -23,10 +23,8 @@ struct LayerTimes {
   PassTimes forward, backward;  // recompute is part of backward
 };
 
-// Mean over queries of the keys that the causal mask and the window leave.
-double keys_per_query(const ModelConfig& model);
-
-LayerTimes layer_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const Cluster& cluster,
+                       const TransferTimes& transfers);
 
 // What the first virtual stage does besides its layers, and the last: head and loss run in its backward action.
 LayerTimes embedding_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);

@@ -28,11 +28,13 @@ std::vector<int> divisors_up_to(int most, int number) {
 // As fp8_obstacles (lib/config/config.h), for a layout without a config.
 bool fp8_sides_fit(const Workload& w) {
   const ModelConfig& m = w.model;
-  const int64_t rows = int64_t{w.micro_batch} * m.seq_len;
-  const int64_t qkv = (m.heads + int64_t{2} * m.kv_heads) * (m.hidden / m.heads) / w.tp;
-  for (const int64_t side : {rows, int64_t{m.hidden}, int64_t{m.hidden / w.tp}, qkv, int64_t{m.ffn_hidden / w.tp}})
-    if (side % kFp8Multiple != 0) return false;
-  return true;
+  bool fit = int64_t{w.micro_batch} * m.seq_len % kFp8Multiple == 0;
+  for_layer_kinds(m, 0, m.layers, [&](const LayerSpec& layer, int) {
+    for (const Branch branch : kBranches)
+      for (const LinearSpec& linear : layer.linears(branch))
+        fit = fit && linear.n(w.tp) % kFp8Multiple == 0 && linear.k(w.tp) % kFp8Multiple == 0;
+  });
+  return fit;
 }
 
 constexpr std::array kRecomputes{Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull};

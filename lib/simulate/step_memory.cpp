@@ -12,37 +12,37 @@ namespace tri {
 namespace {
 
 // Bytes that one layer keeps of a microbatch between forward and backward (lib/model/stage_tensors.h).
-double kept_bytes(const Workload& w) {
-  const ModelConfig& m = w.model;
+double kept_bytes(const Workload& w, const LayerSpec& layer) {
+  const AttentionSpec& attention = layer.attention;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
-  const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
+  const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp;
   const double local = w.sequence_parallel ? rows / w.tp : rows;
-  const double input = local * m.hidden * bytes;
+  const double input = local * w.model.hidden * bytes;
   if (w.recompute == Recompute::kFull) return input;
-  const bool sequential = m.block == Block::kSequential;
+  const bool sequential = w.model.block == Block::kSequential;
   if (w.selective == SelectiveRecompute::kEverySecondGemm && w.recompute == Recompute::kSelective) {
     // The block's input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
-    const double heads = rows * m.heads * head_size(m) / w.tp, values = rows * m.kv_heads * head_size(m) / w.tp;
-    return input + (2 * heads + values + rows * m.ffn_hidden / w.tp) * bytes + (w.compiled ? 0 : input);
+    const double heads = rows * static_cast<double>(attention.width()) / w.tp;
+    const double values = rows * attention.kv_heads * attention.head_dim / w.tp;
+    return input + (2 * heads + values + rows * static_cast<double>(layer.mlp.ffn_hidden) / w.tp) * bytes +
+           (w.compiled ? 0 : input);
   }
-  const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp * bytes;
-  const double attention = rows * m.heads * head_size(m) / w.tp * bytes;
-  const double ffn = rows * m.ffn_hidden / w.tp * bytes;
-  const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
   const double stream = sequential ? 2 * input : input;
   // What only FP8 GEMMs read is kept in FP8.
   const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
-  const double normed = (sequential ? 2 : 1) * rows * m.hidden * bytes * read;
-  const double statistics = rows * m.heads / w.tp * 4 + (sequential ? 4 : 2) * local * 4;
-  double kept = stream + statistics + qkv + attention + fc1;
-  if (w.recompute == Recompute::kNone) kept += normed + ffn * read;
-  if (w.recompute == Recompute::kNorms) kept += ffn * read;
+  const double activated = rows * static_cast<double>(layer.mlp.ffn_hidden) / w.tp * bytes * read;
+  const double normed = (sequential ? 2 : 1) * rows * w.model.hidden * bytes * read;
+  const double statistics = rows * attention.kept_statistics() / w.tp * 4 + (sequential ? 4 : 2) * local * 4;
+  double kept = stream + statistics + rows * attention.kept_elements() / w.tp * bytes +
+                rows * layer.mlp.kept_elements() / w.tp * bytes;
+  if (w.recompute == Recompute::kNone) kept += normed + activated;
+  if (w.recompute == Recompute::kNorms) kept += activated;
   return kept;
 }
 
 // Of microbatches and what comes with them, what is alive at once on a stage.
 struct InFlight {
-  double layers = 0;   // times microbatches
+  double kept = 0;     // bytes that layers keep
   double inputs = 0;   // rows that entered a chunk; more than are worked on, where some are received ahead
   double outputs = 0;  // of the model's last layer
 };
@@ -54,7 +54,9 @@ InFlight in_flight(const Workload& w, int stage) {
   InFlight most;
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
     const int microbatches = max_in_flight(plan, chunk);
-    most.layers += static_cast<double>(microbatches) * layers_of_stage(w, chunk * w.pp + stage);
+    for_layer_kinds(w, chunk * w.pp + stage, [&](const LayerSpec& layer, int count) {
+      most.kept += static_cast<double>(microbatches) * count * kept_bytes(w, layer);
+    });
     most.inputs += max_inputs(plan, chunk) - microbatches;
     if (chunk * w.pp + stage == w.pp * w.chunks - 1) most.outputs = microbatches;
   }
@@ -72,9 +74,6 @@ struct LargestBuckets {
 
 LargestBuckets largest_buckets(const Workload& w, int stage) {
   const ModelConfig& m = w.model;
-  const double width = m.hidden, head = head_size(m), ffn = width * m.ffn_hidden / w.tp;
-  const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
-  const double proj = width * m.heads * head / w.tp, qkv = width * (m.heads + 2.0 * m.kv_heads) * head / w.tp;
   const double table = embedding_parameters(w) / w.tp;
   const bool tied = m.tie_embeddings && w.pp > 1;  // a bucket of its own
   const bool codes = w.numbers == Numbers::kFp8 && w.fp8_codes;
@@ -90,12 +89,16 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
     if (open >= static_cast<double>(w.bucket_elements)) close(open);
   };
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
-    const int virtual_stage = chunk * w.pp + stage, layers = layers_of_stage(w, virtual_stage);
+    const int virtual_stage = chunk * w.pp + stage;
     double open = 0, open_codes = 0;
     if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
-    for (int layer = 0; layer < layers; ++layer)
-      for (const double matrix : {ffn, fc1, proj, qkv}) add(codes ? open_codes : open, matrix);
-    if (codes && layers > 0) close(open);  // the head's would stay open until the embedding
+    for_layer_kinds(w, virtual_stage, [&](const LayerSpec& layer, int count) {
+      const std::vector<LinearSpec> linears = layer.linears();
+      for (int i = 0; i < count; ++i)
+        for (auto linear = linears.rbegin(); linear != linears.rend(); ++linear)
+          add(codes ? open_codes : open, static_cast<double>(linear->weights()) / w.tp);
+    });
+    if (codes && layers_of_stage(w, virtual_stage) > 0) close(open);  // the head's would stay open until the embedding
     if (virtual_stage == 0 && !tied) add(open, table);
     close(open);
     close(open_codes);
@@ -106,14 +109,17 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
 }
 
 // Of the rows that attention reads (lib/model/stage_tensors.h).
-QkvOrder order_of(const Workload& w) { return w.cudnn_attention ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
+QkvOrder order_of(const Workload& w, const LayerSpec& layer) {
+  return w.cudnn_attention ? QkvOrder::kGrouped : attention_order(layer.attention, w.tp);
+}
 
 // Scratch of this program's kernels.
-double kernel_workspace(const Workload& w, const GpuProperties& gpu) {
+double kernel_workspace(const Workload& w, const LayerSpec& layer, const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
-  const int head = head_size(m), kv_heads = std::max(1, m.kv_heads / w.tp), heads = m.heads / w.tp;
-  const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * head;
-  const int64_t fc1 = int64_t{m.ffn_hidden} / w.tp * (m.activation == Activation::kSwiglu ? 2 : 1);
+  const AttentionSpec& attention = layer.attention;
+  const int kv_heads = std::max(1, attention.kv_heads / w.tp), heads = attention.heads / w.tp;
+  const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * attention.head_dim;
+  const int64_t fc1 = layer.mlp.fc1_width() / w.tp;
   return static_cast<double>(workspace_bytes(DeviceKind::kCuda,
                                              {.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16,
                                               .attention = w.cudnn_attention ? AttentionKernel::kCudnn : m.attention,
@@ -123,10 +129,33 @@ double kernel_workspace(const Workload& w, const GpuProperties& gpu) {
                                               .widest = std::max<int64_t>({m.hidden, qkv, fc1}),
                                               .num_kv_heads = kv_heads,
                                               .group = heads / kv_heads,
-                                              .order = order_of(w),
-                                              .head_size = head,
-                                              .window = m.window},
+                                              .order = order_of(w, layer),
+                                              .head_size = attention.head_dim,
+                                              .window = attention.window},
                                              gpu));
+}
+
+// What a layer uses while it runs: gathered rows and gradients, FP8 casts, and what it recomputes.
+double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuProperties& gpu) {
+  const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
+  const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, width = rows * w.model.hidden;
+  const double ffn = rows * static_cast<double>(layer.mlp.ffn_hidden) / w.tp;
+  const double fc1 = rows * static_cast<double>(layer.mlp.fc1_width()) / w.tp;
+  const double attention = rows * static_cast<double>(layer.attention.width()) / w.tp;
+  const double qkv = rows * static_cast<double>(layer.attention.qkv_width()) / w.tp;
+  const double qkv_rows = order_of(w, layer) == QkvOrder::kGrouped ? 1 : 2;  // dqkv, rope_input
+  double workspace =
+      4 * width * bytes + (layer.mlp.gated() ? fc1 + ffn : fc1) * bytes + (attention + qkv_rows * qkv) * bytes;
+  Workload whole = w;
+  whole.recompute = Recompute::kNone;
+  if (w.recompute == Recompute::kFull) workspace += kept_bytes(whole, layer);
+  if (!w.scores_kept) workspace += kernel_workspace(w, layer, gpu);
+  // Softmax in bf16, the dropout's mask, and its result.
+  if (w.scores_kept) workspace += 5.0 * rows * layer.attention.seq_len * layer.attention.heads / w.tp;
+  if (w.recompute == Recompute::kSelective) workspace += ffn * bytes;
+  if (w.numbers == Numbers::kFp8)  // lib/model/fp8_tensors.cpp
+    workspace += attention + 2 * width + 2 * fc1 + 2 * qkv + std::max(width, ffn);
+  return workspace;
 }
 
 StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gpu) {
@@ -141,7 +170,8 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
     // The master weights are the weights; gradients are sharded too. Whole are the embedding and the head, the head's
     // gradient as it is and as it is reduced, and a layer that is used and the one that comes next.
     const double ends = embedding_parameters(w) / w.tp;
-    const double whole = (stage == 0 ? ends : 0) + (stage == w.pp - 1 ? ends : 0) + 2 * layer_parameters(w) / w.tp;
+    const double whole =
+        (stage == 0 ? ends : 0) + (stage == w.pp - 1 ? ends : 0) + 2 * largest_layer_parameters(w) / w.tp;
     memory.parameters = elements * w.gradient_bytes / shards + weights * whole +
                         (stage == w.pp - 1 ? (weights + w.gradient_bytes) * ends : 0);
   }
@@ -159,33 +189,20 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
   // transposes.
   if (w.numbers == Numbers::kFp8 && !w.fp8_codes && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
-      memory.parameters += 2 * layers_of_stage(w, chunk * w.pp + stage) * layer_parameters(w) / w.tp;
+      memory.parameters += 2 * layer_parameters(w, chunk * w.pp + stage) / w.tp;
   memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);
   const InFlight alive = in_flight(w, stage);
   const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;
-  memory.activations = alive.layers * kept_bytes(w);
+  memory.activations = alive.kept;
   if (w.stage_buffers) memory.activations += (alive.inputs + alive.outputs) * boundary;
-  // The layer's workspace: gathered gradients, a recomputed layer, boundary buffers; the head's logits.
-  Workload whole = w;
-  whole.recompute = Recompute::kNone;
-  const double wide = rows * (m.activation == Activation::kSwiglu ? 3.0 : 1.0) * m.ffn_hidden / w.tp * bytes;
-  const double attention = rows * m.heads * head_size(m) / w.tp;
-  const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
-  const double qkv_rows = order_of(w) == QkvOrder::kGrouped ? 1 : 2;  // dqkv, rope_input
-  memory.workspace += 4 * rows * m.hidden * bytes + wide + (attention + qkv_rows * qkv) * bytes;
+  // The workspace is that of the layer that needs most. Besides there are the boundary's buffers and the head's logits.
+  double most = 0;
+  for_layer_kinds(m, 0, m.layers,
+                  [&](const LayerSpec& layer, int) { most = std::max(most, layer_workspace(w, layer, gpu)); });
+  memory.workspace += most;
   if (w.tp_copies) memory.workspace += 2 * rows * m.hidden * bytes;
   // Rows on their way between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
   if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
-  if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
-  if (!w.scores_kept) memory.workspace += kernel_workspace(w, gpu);
-  // Softmax in bf16, the dropout's mask, and its result.
-  if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
-  if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
-  if (w.numbers == Numbers::kFp8) {  // a layer's casts (lib/model/fp8_tensors.cpp)
-    const double ffn = rows * m.ffn_hidden / w.tp;
-    const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
-    memory.workspace += attention + 2 * rows * m.hidden + 2 * fc1 + 2 * qkv + std::max(rows * m.hidden, ffn);
-  }
   // Logits; PyTorch's loss adds their fp32 copy, its logarithms of probabilities, and their gradient.
   const double logit = w.eager_loss ? bytes + 3 * 4 : bytes;
   const double logits = stage == w.pp - 1 ? rows * static_cast<double>(padded_vocab(m)) / w.tp * logit : 0;

@@ -18,7 +18,9 @@ double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ?
 class StepModel {
  public:
   StepModel(const Workload& w, const Cluster& c, const TransferTimes& transfers) : w_(w), c_(c), transfers_(transfers) {
-    layer_ = layer_times(w, c, transfers);
+    for_layer_kinds(w.model, 0, layer_period(w.model), [&](const LayerSpec& layer, int) {
+      layers_.push_back({layer, layer_times(w, layer, c, transfers)});
+    });
     embedding_ = embedding_times(w, c, transfers);
     head_ = head_times(w, c, transfers);
   }
@@ -86,8 +88,9 @@ class StepModel {
       const int reductions = w_.zero == 2 ? w_.num_microbatches() : 1;
       loads.dp += buckets.buckets * (reductions * buckets.reduce + buckets.gather);
       if (w_.zero == 3 && w_.dp * w_.cp > 1)
-        loads.dp += w_.num_microbatches() * layers_of_stage(w_, chunk * w_.pp) *
-                    (2 * weight_gather_seconds() + weight_reduce_seconds());
+        for_layer_kinds(w_, chunk * w_.pp, [&](const LayerSpec& layer, int count) {
+          loads.dp += w_.num_microbatches() * count * (2 * weight_gather_seconds(layer) + weight_reduce_seconds(layer));
+        });
     }
     return loads;
   }
@@ -139,8 +142,12 @@ class StepModel {
 
  private:
   LayerTimes stage_times(int stage) const {
-    const int layers = layers_of_stage(w_, stage);
-    LayerTimes times{layers * layer_.forward, layers * layer_.backward};
+    LayerTimes times;
+    for_layer_kinds(w_, stage, [&](const LayerSpec& layer, int count) {
+      const LayerTimes& one = times_of(layer);
+      times.forward += count * one.forward;
+      times.backward += count * one.backward;
+    });
     if (stage == 0) {
       times.forward += embedding_.forward;
       times.backward += embedding_.backward;
@@ -172,10 +179,10 @@ class StepModel {
 
   // Of stage_parameters(), those that are kept as FP8 codes.
   double stage_codes(int stage) const {
-    return w_.numbers == Numbers::kFp8 && w_.fp8_codes ? layers_of_stage(w_, stage) * layer_parameters(w_) / w_.tp : 0;
+    return w_.numbers == Numbers::kFp8 && w_.fp8_codes ? layer_parameters(w_, stage) / w_.tp : 0;
   }
   double stage_parameters(int stage) const {
-    double parameters = layers_of_stage(w_, stage) * layer_parameters(w_);
+    double parameters = layer_parameters(w_, stage);
     if (stage == 0) parameters += embedding_parameters(w_);
     if (stage + 1 == w_.pp * w_.chunks && (stage > 0 || !w_.model.tie_embeddings))
       parameters += embedding_parameters(w_);
@@ -198,21 +205,31 @@ class StepModel {
                                .axis = TransferAxis::kPp});
   }
 
-  double weight_gather_seconds() const {
-    return transfers_.seconds(over_dp(Collective::kAllGather, layer_parameters(w_) / w_.tp * parameter_bytes(w_)));
+  const LayerTimes& times_of(const LayerSpec& layer) const {
+    const auto at = std::ranges::find(layers_, layer, &KindOfLayer::spec);
+    TRI_REQUIRE(at != layers_.end(), "a kind of layer has no times");
+    return at->times;
   }
-  double weight_reduce_seconds() const {
-    return transfers_.seconds(over_dp(Collective::kReduceScatter, layer_parameters(w_) / w_.tp * w_.gradient_bytes));
+  double weight_gather_seconds(const LayerSpec& layer) const {
+    return transfers_.seconds(over_dp(Collective::kAllGather, layer.weights() / w_.tp * parameter_bytes(w_)));
+  }
+  double weight_reduce_seconds(const LayerSpec& layer) const {
+    return transfers_.seconds(over_dp(Collective::kReduceScatter, layer.weights() / w_.tp * w_.gradient_bytes));
   }
 
   // Zero 3: a stage's weights are gathered before each use and its gradients reduced after it, a layer at a time
   // beside the compute of another.
   double weight_waits(int stage, bool backward) const {
     if (w_.zero < 3 || w_.dp * w_.cp == 1) return 0;
-    const double transfer = weight_gather_seconds() + (backward ? weight_reduce_seconds() : 0);
-    const double compute = (backward ? layer_.backward : layer_.forward).total();
-    const double hidden = w_.overlap_dp ? std::min(transfer, compute) : 0;
-    return layers_of_stage(w_, stage) * (transfer - hidden + hidden * c_.software.beside_slowdown);
+    double seconds = 0;
+    for_layer_kinds(w_, stage, [&](const LayerSpec& layer, int count) {
+      const double transfer = weight_gather_seconds(layer) + (backward ? weight_reduce_seconds(layer) : 0);
+      const LayerTimes& times = times_of(layer);
+      const double compute = (backward ? times.backward : times.forward).total();
+      const double hidden = w_.overlap_dp ? std::min(transfer, compute) : 0;
+      seconds += count * (transfer - hidden + hidden * c_.software.beside_slowdown);
+    });
+    return seconds;
   }
 
   ChunkTraffic traffic(int stage) const {
@@ -267,8 +284,7 @@ class StepModel {
     // which are transposed, 1 read and 1 written; or the copy is cast, 2 read and 1 written of each.
     for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk) {
       const double codes = stage_codes(chunk * w_.pp + rank);
-      bytes += codes > 0 ? codes * (2 - 1 / slices)
-                         : 4 * layers_of_stage(w_, chunk * w_.pp + rank) * layer_parameters(w_) / w_.tp;
+      bytes += codes > 0 ? codes * (2 - 1 / slices) : 4 * layer_parameters(w_, chunk * w_.pp + rank) / w_.tp;
     }
     return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }
@@ -285,7 +301,12 @@ class StepModel {
   const Workload& w_;
   const Cluster& c_;
   const TransferTimes& transfers_;
-  LayerTimes layer_, embedding_, head_;
+  struct KindOfLayer {
+    LayerSpec spec;
+    LayerTimes times;
+  };
+  std::vector<KindOfLayer> layers_;
+  LayerTimes embedding_, head_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "lib/simulate/workload.h"
 
+#include <algorithm>
+
 #include "lib/model/parameter.h"
 #include "lib/optim/optimizers.h"
 
@@ -62,19 +64,24 @@ int layers_of_stage(const Workload& w, int virtual_stage) {
   return layers / stages + (virtual_stage < layers % stages ? 1 : 0);
 }
 
-double layer_parameters(const Workload& w) {
-  const ModelConfig& m = w.model;
-  const double head = head_size(m), width = m.hidden;
-  const double attention = (2.0 * m.heads + 2.0 * m.kv_heads) * head * width;
-  return attention + (m.activation == Activation::kSwiglu ? 3.0 : 2.0) * width * m.ffn_hidden;
+double layer_parameters(const Workload& w, int virtual_stage) {
+  double weights = 0;
+  for_layer_kinds(w, virtual_stage, [&](const LayerSpec& layer, int count) { weights += count * layer.weights(); });
+  return weights;
+}
+
+double largest_layer_parameters(const Workload& w) {
+  double most = 0;
+  for_layer_kinds(w.model, 0, w.model.layers,
+                  [&](const LayerSpec& layer, int) { most = std::max(most, layer.weights()); });
+  return most;
 }
 
 double embedding_parameters(const Workload& w) { return static_cast<double>(padded_vocab(w.model)) * w.model.hidden; }
 
 double parameters_of_stage(const Workload& w, int stage) {
   double parameters = 0;
-  for (int chunk = 0; chunk < w.chunks; ++chunk)
-    parameters += layers_of_stage(w, chunk * w.pp + stage) * layer_parameters(w);
+  for (int chunk = 0; chunk < w.chunks; ++chunk) parameters += layer_parameters(w, chunk * w.pp + stage);
   if (stage == 0) parameters += embedding_parameters(w);
   if (stage == w.pp - 1 && (w.pp > 1 || !w.model.tie_embeddings)) parameters += embedding_parameters(w);
   return parameters / w.tp;

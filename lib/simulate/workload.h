@@ -28,7 +28,7 @@ enum class SelectiveRecompute {
 inline constexpr int kMostMicrobatches = 100'000;
 
 struct Workload {
-  ModelConfig model;  // resolved: kv_heads and ffn_hidden are not 0
+  ModelConfig model;  // with its derived sizes: fill_derived
   Numbers numbers = Numbers::kBf16;
   bool fp8_codes = false;  // where numbers is kFp8: the layers' weights are kept as FP8 codes, and not in bf16 too
 
@@ -76,12 +76,22 @@ std::string problem_of(const Workload& workload);
 // Layers of a virtual stage. Where the count does not divide, the embedding and the head count as a layer each if
 // that makes it even (as Megatron-LM can), else the first virtual stages have one more.
 int layers_of_stage(const Workload& workload, int virtual_stage);
+// Calls visit(spec, count) for each kind of layer of a virtual stage.
+template <class Visit>
+void for_layer_kinds(const Workload& workload, int virtual_stage, Visit visit) {
+  int first = 0;
+  if (layer_period(workload.model) > 1)
+    for (int stage = 0; stage < virtual_stage; ++stage) first += layers_of_stage(workload, stage);
+  for_layer_kinds(workload.model, first, layers_of_stage(workload, virtual_stage), visit);
+}
 
 // Of a rank of this pp stage, tp's share; embedding and head included.
 double parameters_of_stage(const Workload& workload, int stage);
-double layer_parameters(const Workload& workload);      // of one layer, whole
-double embedding_parameters(const Workload& workload);  // of the token table, whole
-double checkpoint_bytes(const Workload& workload);      // of all ranks
+// Of the layers of a virtual stage, whole: the weights of their linears.
+double layer_parameters(const Workload& workload, int virtual_stage);
+double largest_layer_parameters(const Workload& workload);  // of the layer that has most
+double embedding_parameters(const Workload& workload);      // of the token table, whole
+double checkpoint_bytes(const Workload& workload);          // of all ranks
 
 double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);
 

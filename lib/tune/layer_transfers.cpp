@@ -40,8 +40,9 @@ LayerTensors first_layer(const Config& config, const Mesh& mesh, const StageTens
 
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
                                            const std::vector<Parameter>& parameters) {
-  const auto block =
-      std::make_shared<TransformerBlock>(layers_of(config, mesh.axis("pp"), 0).first, parameters, config);
+  const int first = layers_of(config, mesh.axis("pp"), 0).first;
+  const auto block = std::make_shared<TransformerBlock>(first, parameters, config);
+  const LayerSpec layer = layer_spec(config.model, first);
   const LayerTensors t = first_layer(config, mesh, stage);
   std::vector<LayerTransfer> transfers;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
@@ -54,7 +55,7 @@ std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mes
            .reduces = reduces,
            // In the parallel block the GEMM that sends adds to what another one has written here.
            .takes_direct = reduces && config.model.block == Block::kSequential,
-           .beside = gemm_names(region),
+           .beside = gemm_names(region, layer),
            .rows = rows,
            .alone = [=](const LayerContext& ctx) { transfer_alone(ctx, reduces, rows); },
            .together = [=, &region](const LayerContext& ctx) { transfer_with_gemms(ctx, *block, region, t); }});

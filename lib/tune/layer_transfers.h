@@ -12,7 +12,7 @@
 namespace tri {
 
 struct LayerTransfer {
-  Linear linear{};  // whose overlap split is the transfer's
+  LinearPlace linear;  // whose overlap split is the transfer's
   Pass pass{};
   bool reduces = false;       // else it gathers
   bool takes_direct = false;  // OverlapSplit::direct

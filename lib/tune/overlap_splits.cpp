@@ -21,7 +21,10 @@ namespace tri {
 namespace {
 
 constexpr int kRounds = 5, kRepeats = 2;
-constexpr Linear kLinears[] = {Linear::kQkv, Linear::kProj, Linear::kFc1, Linear::kFc2};
+constexpr LinearPlace kLinears[] = {{Branch::kAttention, LinearSplit::kColumn},
+                                    {Branch::kAttention, LinearSplit::kRow},
+                                    {Branch::kMlp, LinearSplit::kColumn},
+                                    {Branch::kMlp, LinearSplit::kRow}};
 
 std::vector<OverlapSplit> candidates(int tp) {
   std::vector<OverlapSplit> splits;
@@ -32,17 +35,20 @@ std::vector<OverlapSplit> candidates(int tp) {
 
 OverlapSplits splits_alike(OverlapSplit split) {
   OverlapSplits splits;
-  splits.forward.fill(split);
-  splits.backward.fill(split);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    for (const LinearPlace linear : kLinears) splits.of(linear, pass) = split;
   return splits;
 }
 
 // What the choice depends on; without blanks.
 std::string shape_key(const Config& config, const Mesh& mesh, const std::string& library) {
   const StageDims d = stage_dims(config, mesh);
-  std::string key = fmt::format("tp{}:{}x{}:{}:{}:{}:{}:{}:{}:{}:{}", mesh.axis("tp").size, d.R, d.C, d.qkv_width,
-                                d.NHl * d.HS, d.fc1_width, d.Fl, enum_name(d.dtype), enum_name(config.precision.gemm),
-                                enum_name(config.model.block), library);
+  std::string key = fmt::format("tp{}:{}x{}", d.tp, d.R, d.C);
+  // N of a column-parallel linear, K of a row-parallel one.
+  for (const LinearSpec& linear : layer_spec(config.model, 0).linears())
+    key += fmt::format(":{}", linear.split == LinearSplit::kColumn ? linear.n(d.tp) : linear.k(d.tp));
+  key += fmt::format(":{}:{}:{}:{}", enum_name(d.dtype), enum_name(config.precision.gemm),
+                     enum_name(config.model.block), library);
   std::replace(key.begin(), key.end(), ' ', '_');
   return key;
 }
@@ -136,7 +142,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
 std::string to_text(const OverlapSplits& splits) {
   std::string text;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const Linear linear : kLinears) {
+    for (const LinearPlace linear : kLinears) {
       const OverlapSplit split = splits.of(linear, pass);
       text += fmt::format("{}{}{}", text.empty() ? "" : " ", split.num_splits, split.direct ? "d" : "");
     }
@@ -147,7 +153,7 @@ Result<OverlapSplits> overlap_splits_of(const std::string& text, int tp) {
   std::istringstream words(text);
   OverlapSplits splits;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const Linear linear : kLinears) {
+    for (const LinearPlace linear : kLinears) {
       std::string word;
       words >> word;
       OverlapSplit split;

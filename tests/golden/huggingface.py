@@ -29,6 +29,7 @@ OURS = {
     "llama_untied": {**LLAMA, "tie_embeddings": "false", "rope_theta": 500.0},
     "llama_untied_biases_one_kv_head": {**LLAMA, "kv_heads": 1, "tie_embeddings": "false", "bias": "true"},
     "mistral": {**LLAMA, "kv_heads": 2, "window": 5, "tie_embeddings": "false"},
+    "mistral_wide_heads": {**LLAMA, "kv_heads": 2, "head_dim": 16, "window": 5, "tie_embeddings": "false"},
 }
 SMALL = {"initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 LLAMA_SIZES = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
@@ -41,6 +42,7 @@ THEIRS = {
     "llama_tied_biases": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 4, "tie_word_embeddings": True,
                                     "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-3}),
     "mistral": ("Mistral", {**LLAMA_SIZES, "num_key_value_heads": 2, "sliding_window": 6}),
+    "llama_narrow_heads": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 6}),
 }
 
 

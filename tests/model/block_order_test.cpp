@@ -229,7 +229,7 @@ TEST(BlockOrder, each_gemm_of_a_layer_is_timed_once) {
 TEST(BlockOrder, each_transfer_is_timed_once_with_an_overlap_split_of_its_own) {
   for_all_layers([](const Config& c, int tp) {
     Layer layer(c, tp);
-    std::set<std::pair<Linear, Pass>> splits;
+    std::set<std::pair<LinearPlace, Pass>> splits;
     for (const LayerTransfer& transfer : layer.transfers()) {
       EXPECT_TRUE(splits.emplace(transfer.linear, transfer.pass).second) << transfer.beside;
       EXPECT_TRUE(transfer.reduces || !transfer.takes_direct) << transfer.beside;

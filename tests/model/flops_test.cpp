@@ -23,6 +23,18 @@ TEST(Flops, of_a_plain_gpt_are_the_published_formula) {
   EXPECT_DOUBLE_EQ(model_flops_per_token(gpt(0)), 72 * L * C * C + 12 * L * C * T + 6 * V * C);
 }
 
+// Two matrices of the model's width and two of that of the key/value heads, whatever a head's width is.
+TEST(Flops, of_wide_heads_and_a_gated_mlp) {
+  Config c = gpt(0);
+  c.model.head_dim = 24;
+  c.model.kv_heads = 2;
+  c.model.activation = Activation::kSwiglu;
+  c.model.ffn_hidden = 192;
+  const double L = 3, C = 64, T = 48, V = 256, heads = 4 * 24, kv = 2 * 24, F = 192;
+  EXPECT_DOUBLE_EQ(model_flops_per_token(c),
+                   6 * (L * (2 * C * heads + 2 * C * kv + 3 * C * F) + V * C) + 12 * L * heads * T);
+}
+
 TEST(Flops, of_a_window_are_those_inside_its_band) {
   const double L = 3, C = 64;
   for (const int window : {1, 5, 47})

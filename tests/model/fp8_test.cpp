@@ -47,13 +47,13 @@ TEST(Fp8Tensors, weights_in_both_orientations_and_inputs_as_bytes) {
     EXPECT_EQ(bytes, 2 * layers * (3 * C * C + C * C + 2 * C * F));
     EXPECT_EQ(tensors.fp8.slots(), 3 * 6 * 4);
     const LayerTensors& first = tensors.chunks.front().front().layers.front();
-    EXPECT_EQ(first.normed1.dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
-    EXPECT_EQ(first.activated.empty(), stage == 1) << "FP8 GEMMs keep the transpose";
-    EXPECT_EQ(first.activated_t.empty(), stage == 0);
-    EXPECT_EQ(first.attention.dtype, Dtype::kF32) << "attention's backward reads it";
+    EXPECT_EQ(first.norms[0].rows.dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
+    EXPECT_EQ(first.mlp.activated.empty(), stage == 1) << "FP8 GEMMs keep the transpose";
+    EXPECT_EQ(first.mlp.activated_t.empty(), stage == 0);
+    EXPECT_EQ(first.attention.out.dtype, Dtype::kF32) << "attention's backward reads it";
     const auto& weights = tensors.fp8.weights.front();
     EXPECT_EQ(weights.front()[0].values.empty(), stage == 0);
-    const Fp8Weight& fc1 = weights.back()[static_cast<size_t>(Linear::kFc1)];
+    const Fp8Weight& fc1 = weights.back()[2];
     EXPECT_EQ(fc1.values.shape_text(), fmt::format("({}, {}) e4m3", F, C));
     EXPECT_EQ(fc1.transposed.shape_text(), fmt::format("({}, {}) e4m3", C, F));
   }
@@ -66,13 +66,13 @@ TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
   const StageTensors tensors = allocate_stage(config, make_mesh(0, {{"pp", 2}}), {1}, 8, arena);
   const LayerTensors compute = recomputed_tensors(tensors.work, false);
   const LayerTensors fp8 = recomputed_tensors(tensors.work, true);
-  EXPECT_EQ(compute.normed1.dtype, Dtype::kF32);
-  EXPECT_EQ(fp8.normed1.dtype, Dtype::kE4M3);
-  EXPECT_EQ(fp8.normed1.data, compute.normed1.data);
-  EXPECT_EQ(fp8.qkv.dtype, Dtype::kF32);
-  EXPECT_EQ(fp8.activated.data, tensors.work.fp8.activated.data);
-  EXPECT_EQ(fp8.activated_t.data, fp8.activated.data) << "the rows are gone when the transpose is made";
-  EXPECT_EQ(compute.activated.dtype, Dtype::kF32);
+  EXPECT_EQ(compute.norms[0].rows.dtype, Dtype::kF32);
+  EXPECT_EQ(fp8.norms[0].rows.dtype, Dtype::kE4M3);
+  EXPECT_EQ(fp8.norms[0].rows.data, compute.norms[0].rows.data);
+  EXPECT_EQ(fp8.attention.qkv.dtype, Dtype::kF32);
+  EXPECT_EQ(fp8.mlp.activated.data, tensors.work.mlp.fp8_activated.data);
+  EXPECT_EQ(fp8.mlp.activated_t.data, fp8.mlp.activated.data) << "the rows are gone when the transpose is made";
+  EXPECT_EQ(compute.mlp.activated.dtype, Dtype::kF32);
 }
 
 TEST(Fp8History, comes_back_bit_for_bit) {

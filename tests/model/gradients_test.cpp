@@ -19,6 +19,7 @@ Config config_of(int combination) {
   c.model.activation = bit(1) ? Activation::kSwiglu : Activation::kGelu;
   c.model.position = bit(2) ? Position::kRope : Position::kLearned;
   c.model.kv_heads = bit(3) ? 2 : 4;
+  c.model.head_dim = bit(3) ? 4 : 0;  // twice the default, 8 / 4
   c.model.window = bit(4) ? 3 : 0;
   c.model.block = bit(5) ? Block::kParallel : Block::kSequential;
   c.model.tie_embeddings = bit(6);
@@ -30,9 +31,9 @@ Config config_of(int combination) {
 
 std::string name_of(const Config& c) {
   const ModelConfig& m = c.model;
-  return fmt::format("{} {} {} kv_heads {} window {} {}{}{}", enum_name(m.norm), enum_name(m.activation),
-                     enum_name(m.position), m.kv_heads, m.window, enum_name(m.block), m.tie_embeddings ? " tied" : "",
-                     m.bias ? " bias" : "");
+  return fmt::format("{} {} {} kv_heads {} head_dim {} window {} {}{}{}", enum_name(m.norm), enum_name(m.activation),
+                     enum_name(m.position), m.kv_heads, m.head_dim, m.window, enum_name(m.block),
+                     m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "");
 }
 
 // Moves every parameter off its special start values: norms of exactly 1 and biases of exactly 0 hide mistakes.

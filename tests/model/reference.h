@@ -99,7 +99,7 @@ class ReferenceModel {
   }
 
   Matrix attention(const ParameterValues& p, int layer, const Matrix& n) const {
-    const int T = m_.seq_len, HS = m_.hidden / m_.heads, G = m_.heads / m_.kv_heads;
+    const int T = m_.seq_len, HS = m_.head_dim, G = m_.heads / m_.kv_heads;
     Matrix qkv = linear(p, {modules::kQkv, layer}, n, (m_.heads + 2 * m_.kv_heads) * HS);
     const auto slot = [&](int kv, int index) { return (kv * (G + 2) + index) * HS; };
     if (m_.position == Position::kRope)

@@ -25,7 +25,7 @@ Config config_of(int heads, int kv_heads, Position position) {
 
 TEST(AttentionOrder, rope_changes_it_where_a_rank_has_several_groups) {
   const auto order = [](int heads, int kv_heads, int tp, Position position = Position::kRope) {
-    return attention_order(config_of(heads, kv_heads, position).model, tp);
+    return attention_order(layer_spec(config_of(heads, kv_heads, position).model, 0).attention, tp);
   };
   EXPECT_EQ(order(8, 4, 1), QkvOrder::kByKind);
   EXPECT_EQ(order(8, 4, 2), QkvOrder::kByKind);
@@ -42,11 +42,12 @@ TEST(StageTensors, what_rope_reads_has_memory_of_its_own_where_the_order_changes
     return allocate_stage(config, make_mesh(0, {}), {1}, 1, arena).work;
   };
   Arena grouped, by_kind;
-  EXPECT_TRUE(allocate(8, grouped).rope_input.empty());
+  EXPECT_TRUE(allocate(8, grouped).attention.rope_input.empty());
   const LayerWorkspace work = allocate(4, by_kind);
-  EXPECT_EQ(work.rope_input.shape_text(), work.dqkv.shape_text());
-  EXPECT_EQ(work.rope_input.shape_text(), "(32, 128) fp32");
-  EXPECT_GE(std::abs(static_cast<char*>(work.rope_input.data) - static_cast<char*>(work.dqkv.data)), work.dqkv.bytes());
+  EXPECT_EQ(work.attention.rope_input.shape_text(), work.attention.dqkv.shape_text());
+  EXPECT_EQ(work.attention.rope_input.shape_text(), "(32, 128) fp32");
+  EXPECT_GE(std::abs(static_cast<char*>(work.attention.rope_input.data) - static_cast<char*>(work.attention.dqkv.data)),
+            work.attention.dqkv.bytes());
 }
 
 }  // namespace

@@ -185,6 +185,7 @@ Config config_of(const Layout& layout) {
   c.model.hidden = 32;
   c.model.heads = layout.llama ? 8 : 4;
   c.model.kv_heads = 4;
+  c.model.head_dim = layout.llama ? 8 : 0;  // twice the default, 32 / 8
   c.model.ffn_hidden = 64;
   c.model.vocab = 200;
   c.model.seq_len = 16;

@@ -10,16 +10,18 @@ namespace {
 
 // Two layers whose tensors have met a thousand numbers each, one of them with a share that saturates.
 std::vector<Fp8Numbers> numbers_of(const Config& config, float saturated) {
-  std::vector<Fp8Numbers> numbers(static_cast<size_t>(config.model.layers) * kNumLinears * kNumFp8Operands);
+  const Fp8Slots slots(config);
+  std::vector<Fp8Numbers> numbers(static_cast<size_t>(slots.count()));
   for (size_t i = 0; i < numbers.size(); ++i)
     numbers[i] = {.scale = 64, .amax = static_cast<float>(i), .elements = 1000, .underflowed = 10};
-  numbers[(2 * 2 + 1) * kNumLinears + 2].saturated = saturated;  // gradient, layer 1, fc1
+  numbers[static_cast<size_t>(slots.of(Fp8Operand::kGradient, 1, 2))].saturated = saturated;  // fc1
   return numbers;
 }
 
 Config two_layers() {
   Config config;
   config.model.layers = 2;
+  config.precision.gemm = GemmFormat::kFp8;
   return config;
 }
 
@@ -37,7 +39,7 @@ TEST(Fp8Report, names_every_tensor_with_its_numbers) {
     const bool is_it = tensor["tensor"] == "layers/1/mlp/fc1/gradient";
     EXPECT_EQ(tensor["saturated"], is_it ? 0.004 : 0.0);
     if (is_it) {
-      EXPECT_EQ(tensor["amax"], (2 * 2 + 1) * kNumLinears + 2);
+      EXPECT_EQ(tensor["amax"], Fp8Slots(config).of(Fp8Operand::kGradient, 1, 2));
     }
   }
 }

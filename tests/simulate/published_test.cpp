@@ -165,7 +165,8 @@ TEST(Published, one_layer_of_megatron_2021) {
   const Cluster cluster = cluster_of("a100_megatron_2021");
   std::vector<Error> errors;
   for (const Row& row : rows) {
-    const LayerTimes times = layer_times(published::workload_of(row), cluster, RingTimes(cluster));
+    const Workload w = published::workload_of(row);
+    const LayerTimes times = layer_times(w, layer_spec(w.model, 0), cluster, RingTimes(cluster));
     const bool forward = row.metric == "layer_fwd_ms";
     errors.push_back({row.recompute + (forward ? " forward" : " backward"),
                       1e3 * (forward ? times.forward : times.backward).total() / row.value - 1});

@@ -31,6 +31,10 @@ double step(const Workload& w, const Cluster& c = {}, Stragglers stragglers = St
   return predict_step(w, c, RingTimes(c), stragglers).seconds;
 }
 
+LayerTimes times_of_layer(const Workload& w, const Cluster& c) {
+  return layer_times(w, layer_spec(w.model, 0), c, RingTimes(c));
+}
+
 TEST(StepModel, parts_add_up_to_the_step) {
   for (const int pp : {1, 4})
     for (const int tp : {1, 2})
@@ -194,9 +198,7 @@ TEST(StepModel, a_late_host_is_a_floor_and_a_blocking_one_comes_on_top) {
   Cluster late, blocking;
   late.software.host_us = blocking.software.host_us = 100;
   blocking.software.blocking_launches = true;
-  const auto forward = [](const Workload& w, const Cluster& c) {
-    return layer_times(w, c, RingTimes(c)).forward.total();
-  };
+  const auto forward = [](const Workload& w, const Cluster& c) { return times_of_layer(w, c).forward.total(); };
   Workload shorter = small;
   shorter.model.seq_len = 32;
   EXPECT_LT(forward(shorter, quick), forward(small, quick));
@@ -211,10 +213,10 @@ TEST(StepModel, sums_of_gradients_cost_their_bytes) {
   Cluster c;
   c.software.launch_us = 0;
   c.software.memory_share = 1;
-  const auto backward = [&] { return layer_times(w, c, RingTimes(c)).backward.memory; };
+  const auto backward = [&] { return times_of_layer(w, c).backward.memory; };
   const double before = backward();
   c.software.accumulate_bytes = 12;
-  EXPECT_NEAR(backward() - before, 12 * layer_parameters(w) / (c.device.memory_gb_per_s * 1e9), 1e-9);
+  EXPECT_NEAR(backward() - before, 12 * largest_layer_parameters(w) / (c.device.memory_gb_per_s * 1e9), 1e-9);
 }
 
 // Heads of 64 have an exponential for half of the FLOPs.
@@ -223,8 +225,7 @@ TEST(StepModel, exponentials_cost_small_heads_more) {
   narrow.model.heads = narrow.model.kv_heads = 2 * wide.model.heads;
   Cluster c;
   const auto ratio = [&] {
-    return layer_times(narrow, c, RingTimes(c)).forward.attention /
-           layer_times(wide, c, RingTimes(c)).forward.attention;
+    return times_of_layer(narrow, c).forward.attention / times_of_layer(wide, c).forward.attention;
   };
   c.device.exponential_flops = 0;
   EXPECT_NEAR(ratio(), 1, 1e-9);
@@ -243,13 +244,13 @@ TEST(StepModel, async_sums_hide_backward_transfers_alone) {
   c.software.hidden_share = 1;
   c.software.beside_slowdown = 0;
   c.node.gb_per_s = 1e4;  // any GEMM is longer than a transfer
-  const LayerTimes open = layer_times(w, c, RingTimes(c));
+  const LayerTimes open = times_of_layer(w, c);
   w.async_sums = true;
-  LayerTimes hidden = layer_times(w, c, RingTimes(c));
+  LayerTimes hidden = times_of_layer(w, c);
   EXPECT_EQ(hidden.forward.tp, open.forward.tp);
   EXPECT_NEAR(hidden.backward.tp / open.backward.tp, 0.5, 1e-9);
   w.sequence_parallel = false;
-  EXPECT_NEAR(layer_times(w, c, RingTimes(c)).backward.tp, 0, 1e-9);
+  EXPECT_NEAR(times_of_layer(w, c).backward.tp, 0, 1e-9);
 }
 
 // A forward pass waits for its first bucket, and for the last one where gathers are slower than the pass.

@@ -83,11 +83,13 @@ std::vector<float> losses_and_numbers(const StepResult& result) {
 void expect_transposes(OneRank& rank, const std::vector<char>& codes) {
   const Fp8Tensors& fp8 = rank.trainer->engine().tensors().stage.fp8;
   const ChunkStoreTensors& chunk = rank.trainer->store().tensors().chunks.front();
-  const int64_t first = fp8_slot(rank.config, Fp8Operand::kWeight, 0, Linear::kQkv);
+  const Fp8Slots slots(rank.config);
+  const int64_t first = slots.of(Fp8Operand::kWeight, 0, 0);
   for (const Parameter& parameter : rank.parameters()) {
     if (parameter.spec.fp8_slot < 0) continue;
-    const auto place = static_cast<size_t>(parameter.spec.fp8_slot - first);  // layer · kNumLinears + linear
-    const Fp8Weight& weight = fp8.weights.front()[place / kNumLinears][place % kNumLinears];
+    const int layer = slots.layer_of(parameter.spec.fp8_slot);
+    const auto linear = static_cast<size_t>(parameter.spec.fp8_slot - first - slots.place(layer, 0));
+    const Fp8Weight& weight = fp8.weights.front()[static_cast<size_t>(layer)][linear];
     EXPECT_TRUE(weight.values.empty());
     const int64_t K = weight.transposed[0], N = weight.transposed[1];
     const char* const rows = codes.data() + chunk.layout.offset[static_cast<size_t>(parameter.index)];

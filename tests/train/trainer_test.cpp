@@ -51,8 +51,7 @@ TEST(Trainer, a_step_sums_what_the_ranks_told) {
   EXPECT_TRUE(result.sums.save_due());
   EXPECT_EQ(result.sums.steps_to_record(), 3);
   const StepStatistics next = step({}).sums;
-  EXPECT_EQ(next.stop + next.saved + next.failed + next.time_needed + next.asks, 0)
-      << "left from the step before";
+  EXPECT_EQ(next.stop + next.saved + next.failed + next.time_needed + next.asks, 0) << "left from the step before";
 }
 
 TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
@@ -305,8 +304,8 @@ TEST(SampleToken, draws_follow_the_softmax) {
 
 TEST(OverlapSplits, their_line_holds_them_and_others_are_refused) {
   OverlapSplits splits;
-  splits.of(Linear::kProj, Pass::kForward) = {.num_splits = 4, .direct = true};
-  splits.of(Linear::kFc2, Pass::kBackward) = {.num_splits = 3};
+  splits.of({Branch::kAttention, LinearSplit::kRow}, Pass::kForward) = {.num_splits = 4, .direct = true};
+  splits.of({Branch::kMlp, LinearSplit::kRow}, Pass::kBackward) = {.num_splits = 3};
   EXPECT_EQ(to_text(splits), "0 4d 0 0 1 2 1 3");
   EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), 4)), splits);
   for (const char* text : {"", "1 2 3", "0 4d 0 0 1 2 1 5", "0 4x 0 0 1 2 1 3", "0 4d 0 0 1 2 1 -1", "0 d 0 0 1 2 1 3"})

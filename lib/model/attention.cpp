@@ -1,0 +1,210 @@
+#include "lib/model/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/qkv_row.h"
+#include "kernels/ops.h"
+#include "lib/model/branch.h"
+
+namespace tri {
+
+std::array<LinearSpec, 2> AttentionSpec::linears() const {
+  return {LinearSpec{.module = modules::kQkv,
+                     .name = "qkv",
+                     .split = LinearSplit::kColumn,
+                     .outputs = {qkv_width()},
+                     .inputs = hidden,
+                     .bias = bias},
+          LinearSpec{.module = modules::kProj,
+                     .name = "proj",
+                     .split = LinearSplit::kRow,
+                     .outputs = {hidden},
+                     .inputs = width(),
+                     .bias = output_bias}};
+}
+
+double AttentionSpec::keys_per_query(AttentionWork work) const {
+  const double keys = window > 0 ? std::min(window, seq_len) : seq_len;
+  if (work == AttentionWork::kBand) return keys;
+  return keys - keys * (keys - 1) / (2.0 * seq_len);  // the first W - 1 queries have fewer than W keys
+}
+
+double AttentionSpec::core_flops_per_token(AttentionWork work) const {
+  return 12.0 * static_cast<double>(width()) * keys_per_query(work);
+}
+
+double AttentionSpec::rope_elements(bool in_place) const {
+  if (!rope) return 0;
+  const int64_t values = int64_t{kv_heads} * head_dim;  // untouched in place
+  return 2.0 * static_cast<double>(in_place ? qkv_width() - values : qkv_width());
+}
+
+QkvOrder attention_order(const AttentionSpec& a, int tp) {
+  const bool changes = a.rope && !has_one_query_stride(QkvOrder::kGrouped, a.kv_heads / tp, a.heads / a.kv_heads);
+  return changes ? QkvOrder::kByKind : QkvOrder::kGrouped;
+}
+
+AttentionShare share_of(const AttentionSpec& a, int tp) {
+  return {.NHl = a.heads / tp,
+          .NKVl = a.kv_heads / tp,
+          .G = a.heads / a.kv_heads,
+          .HS = a.head_dim,
+          .qkv_width = a.qkv_width() / tp,
+          .width = a.width() / tp,
+          .order = attention_order(a, tp)};
+}
+
+AttentionTensors allocate_attention(const AttentionSpec& attention, const StageDims& d, const std::string& name,
+                                    Arena& arena) {
+  const AttentionShare a = share_of(attention, d.tp);
+  AttentionTensors t;
+  t.qkv = arena.take(name, d.dtype, {d.R, a.qkv_width});
+  t.out = arena.take(name, d.dtype, {d.R, a.width});
+  t.lse = arena.take(name, Dtype::kF32, {d.B, a.NHl, d.T});
+  return t;
+}
+
+AttentionWorkspace allocate_attention_workspace(const AttentionSpec& attention, const Config& config,
+                                                const StageDims& d, const std::string& name, Arena& arena) {
+  const AttentionShare a = share_of(attention, d.tp);
+  AttentionWorkspace w;
+  w.dout = arena.take(name, d.dtype, {d.R, a.width});
+  w.dqkv = arena.take(name, d.dtype, {d.R, a.qkv_width});
+  if (a.order != QkvOrder::kGrouped) w.rope_input = arena.take(name, d.dtype, {d.R, a.qkv_width});
+  w.delta = arena.take(name, Dtype::kF32, {d.B, a.NHl, d.T});
+  if (attention.rope) w.rope_table = arena.take(name, Dtype::kF32, {d.T, a.HS / 2, 2});
+  if (!any_fp8_layer(config)) return w;
+  const Dtype gradient = config.precision.fp8_gradients;
+  w.fp8_out = arena.take(name, Dtype::kE4M3, {d.R, a.width});
+  w.fp8_dqkv = arena.take(name, gradient, {d.R, a.qkv_width});
+  w.fp8_dqkv_t = arena.take(name, gradient, {a.qkv_width, d.R});
+  return w;
+}
+
+namespace {
+
+// qkv (RoPE) attention proj.
+class AttentionLayer final : public BranchLayer {
+ public:
+  AttentionLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
+      : spec_(spec.attention), fp8_(is_fp8_layer(config, layer)) {
+    const auto [qkv, proj] = spec_.linears();
+    qkv_ = ColumnLinear::bind(Branch::kAttention, qkv, spec, parameters, layer);
+    proj_ = RowLinear::bind(Branch::kAttention, proj, spec, parameters, layer);
+  }
+
+  void column_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const override {
+    qkv_.forward(ctx, rope_input(ctx, t.attention.qkv), normed);
+  }
+
+  void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner) const override {
+    const AttentionTensors& a = t.attention;
+    rotate(ctx, Pass::kForward, a.qkv, rope_input(ctx, a.qkv));
+    const AttentionShare share = share_of(spec_, ctx.dims.tp);
+    attention_forward({.out = a.out,
+                       .lse = a.lse,
+                       .qkv = a.qkv,
+                       .order = share.order,
+                       .seq_len = ctx.dims.T,
+                       .num_kv_heads = share.NKVl,
+                       .group = share.G,
+                       .window = spec_.window,
+                       .scale = scale(),
+                       .kernel = ctx.config.model.attention},
+                      ctx.compute);
+    if (fp8_) ctx.fp8->cast(Fp8Operand::kInput, proj_.linear, a.out, ctx.work.attention.fp8_out);
+  }
+
+  void row_forward(const LayerContext& ctx, const LayerTensors& t, const PartialSums& sums) const override {
+    proj_.forward(ctx, sums.blocks, fp8_ ? ctx.work.attention.fp8_out : t.attention.out, sums.beta, sums.then);
+  }
+
+  void row_gradient(const LayerContext& ctx, const LayerTensors&) const override {
+    proj_.backward_input(ctx, ctx.work.attention.dout, fp8_ ? ctx.work.fp8.dstream : ctx.work.dstream);
+  }
+
+  void inner_backward(const LayerContext& ctx, const LayerTensors& t) const override {
+    const AttentionTensors& a = t.attention;
+    const AttentionWorkspace& w = ctx.work.attention;
+    const AttentionShare share = share_of(spec_, ctx.dims.tp);
+    const Tensor dqkv = rope_input(ctx, w.dqkv);
+    attention_backward({.dqkv = dqkv,
+                        .delta = w.delta,
+                        .dout = w.dout,
+                        .out = a.out,
+                        .lse = a.lse,
+                        .qkv = a.qkv,
+                        .order = share.order,
+                        .seq_len = ctx.dims.T,
+                        .num_kv_heads = share.NKVl,
+                        .group = share.G,
+                        .window = spec_.window,
+                        .scale = scale(),
+                        .kernel = ctx.config.model.attention,
+                        .deterministic = ctx.config.run.deterministic},
+                       ctx.compute);
+    rotate(ctx, Pass::kBackward, w.dqkv, dqkv);
+    if (!fp8_) return;
+    ctx.fp8->cast(Fp8Operand::kGradient, qkv_.linear, w.dqkv, w.fp8_dqkv, w.fp8_dqkv_t, qkv_.bias_gradient(ctx));
+    qkv_.bias_gradient_ready(ctx);
+  }
+
+  void column_gradient(const LayerContext& ctx, const PartialSums& sums) const override {
+    const AttentionWorkspace& w = ctx.work.attention;
+    qkv_.backward_input(ctx, sums.blocks, fp8_ ? w.fp8_dqkv : w.dqkv, sums.beta, sums.then);
+  }
+
+  void row_weight(const LayerContext& ctx, const LayerTensors& t) const override {
+    if (!fp8_) return proj_.backward_weight(ctx, ctx.work.dstream, t.attention.out);
+    const Tensor dout_t = transposed_stream_gradient(ctx, proj_);
+    proj_.backward_weight_fp8(ctx, dout_t, transposed_input(ctx, proj_.linear, t.attention.out));
+  }
+
+  void column_weight(const LayerContext& ctx, Tensor normed) const override {
+    const AttentionWorkspace& w = ctx.work.attention;
+    if (!fp8_) return qkv_.backward_weight(ctx, w.dqkv, normed);
+    qkv_.backward_weight_fp8(ctx, w.fp8_dqkv_t, transposed_input(ctx, qkv_.linear, normed));
+  }
+
+  const ColumnLinear& column_linear() const override { return qkv_; }
+  const RowLinear& row_linear() const override { return proj_; }
+
+ private:
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)); }
+
+  // RoPE. Forward from qkv's output `inp` to the rows `out` that attention reads; backward from the gradient `inp` of
+  // those rows to that of qkv's output, `out`. A model without RoPE: `inp` is `out`, and nothing is done.
+  void rotate(const LayerContext& ctx, Pass pass, Tensor out, Tensor inp) const {
+    if (!spec_.rope) return;
+    const AttentionShare share = share_of(spec_, ctx.dims.tp);
+    const bool forward = pass == Pass::kForward;
+    rope({.pass = pass,
+          .out = out,
+          .inp = inp,
+          .table = ctx.work.attention.rope_table,
+          .num_kv_heads = share.NKVl,
+          .group = share.G,
+          .out_order = forward ? share.order : QkvOrder::kGrouped,
+          .inp_order = forward ? QkvOrder::kGrouped : share.order},
+         ctx.compute);
+  }
+  // The memory of that `inp`: `out` itself, unless RoPE changes the order of heads.
+  Tensor rope_input(const LayerContext& ctx, Tensor out) const {
+    return attention_order(spec_, ctx.dims.tp) == QkvOrder::kGrouped ? out : ctx.work.attention.rope_input;
+  }
+
+  const AttentionSpec spec_;
+  const bool fp8_;  // whether the GEMMs multiply FP8
+  ColumnLinear qkv_;
+  RowLinear proj_;
+};
+
+}  // namespace
+
+std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
+                                            const Config& config) {
+  return std::make_unique<AttentionLayer>(spec, layer, parameters, config);
+}
+
+}  // namespace tri

@@ -1,0 +1,80 @@
+// Attention as a kind of branch: what it consists of, what it keeps of a microbatch, and its workspace. The steps that
+// run it are a BranchLayer (branch.h), made in attention.cpp.
+#pragma once
+
+#include <string>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/kinds.h"
+#include "lib/model/linear_spec.h"
+
+namespace tri {
+
+// Which keys of a query count as work.
+enum class AttentionWork {
+  kBand,    // as peers count, causal or not: all T of the sequence, or the W of the window, whatever the mask hides
+  kCausal,  // those that the mask leaves: of query t, min(t + 1, W)
+};
+
+// Multi-head attention with grouped key/value heads: QKV projection, optional RoPE, causal softmax, output projection.
+struct AttentionSpec {
+  int64_t hidden = 0;
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  int seq_len = 0, window = 0;  // window 0: all tokens before
+  bool rope = false;
+  bool bias = false, output_bias = false;
+
+  int64_t qkv_width() const { return (heads + int64_t{2} * kv_heads) * head_dim; }
+  int64_t width() const { return int64_t{heads} * head_dim; }  // of the rows that proj reads
+  std::array<LinearSpec, 2> linears() const;                   // qkv, proj
+  double keys_per_query(AttentionWork work) const;             // the mean over a sequence
+  // Of the products with keys and values, forward and backward.
+  double core_flops_per_token(AttentionWork work) const;
+  // Kept of a token in the compute type whatever is recomputed (but `full`), and in fp32: qkv and proj's rows, and lse.
+  double kept_elements() const { return static_cast<double>(qkv_width() + width()); }
+  double kept_statistics() const { return heads; }
+  // Of a token, read and written by RoPE where it works in place (`in_place`) or changes the order of heads; 0 without.
+  double rope_elements(bool in_place) const;
+
+  bool operator==(const AttentionSpec&) const = default;
+};
+
+// The order of heads in the QKV rows that attention reads, the same on all ranks; what qkv's GEMMs write and read is
+// grouped. RoPE, which reads and writes them anyway, brings several groups into one query stride: cuDNN then takes many
+// sequences at once.
+QkvOrder attention_order(const AttentionSpec& attention, int tp);
+
+// One tp rank's share; letters as in kernels/core/dims.h.
+struct AttentionShare {
+  int NHl, NKVl, G, HS;
+  int64_t qkv_width, width;  // of a row: NKVl · (G + 2) · HS, NHl · HS
+  QkvOrder order;
+};
+AttentionShare share_of(const AttentionSpec& attention, int tp);
+
+// What one layer keeps of a microbatch.
+struct AttentionTensors {
+  Tensor qkv;  // (R, qkv_width), after RoPE, in attention_order()
+  Tensor out;  // (R, NHl · HS): what proj reads
+  Tensor lse;  // (B, NHl, T) f32
+};
+
+// What the layers of a stage share.
+struct AttentionWorkspace {
+  Tensor dout;        // (R, NHl · HS): the gradient of AttentionTensors::out
+  Tensor dqkv;        // (R, qkv_width), grouped
+  Tensor rope_input;  // (R, qkv_width); where RoPE changes the order of heads: qkv's output, or attention's gradient
+  Tensor delta;       // (B, NHl, T) f32
+  Tensor rope_table;  // (T, HS/2, 2) f32
+  // Casts, where any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the latter's transpose.
+  Tensor fp8_out, fp8_dqkv, fp8_dqkv_t;
+};
+
+struct Config;
+struct StageDims;
+AttentionTensors allocate_attention(const AttentionSpec& attention, const StageDims& dims, const std::string& name,
+                                    Arena& arena);
+AttentionWorkspace allocate_attention_workspace(const AttentionSpec& attention, const Config& config,
+                                                const StageDims& dims, const std::string& name, Arena& arena);
+
+}  // namespace tri

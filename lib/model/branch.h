@@ -1,0 +1,55 @@
+// A branch of a transformer block with its parameters, as the steps that the block runs: attention, or an MLP. The block
+// decides their order (block_order.h), what runs beside which transfer, and where the residual stream goes.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lib/model/layers.h"
+
+namespace tri {
+
+// The blocks of a reduce under way, for the GEMM that makes partial sums (R, C).
+struct PartialSums {
+  const std::vector<RowBlock>& blocks;
+  float beta = 0.0f;  // 1: added to what the other branch has written there
+  Then then = Then::kSend;
+};
+
+// Why the inner step of a forward pass runs.
+enum class Inner {
+  kForward,
+  kAgain,       // in a whole forward pass that a backward pass repeats
+  kRecomputed,  // alone, from the kept output of the column-parallel linear
+};
+
+// All steps enqueue on ctx.compute. `t`: the layer's tensors; a backward pass finds in them what forward left there or
+// what was recomputed. `normed` (R, C): the gathered rows of the norm that the branch reads.
+class BranchLayer {
+ public:
+  virtual ~BranchLayer() = default;
+
+  virtual void column_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const = 0;
+  virtual void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner inner) const = 0;
+  virtual void row_forward(const LayerContext& ctx, const LayerTensors& t, const PartialSums& sums) const = 0;
+
+  // From the gathered gradient of the residual stream to that of the rows that row_forward read; through attention or
+  // the activation; to partial sums of the gradient of `normed`.
+  virtual void row_gradient(const LayerContext& ctx, const LayerTensors& t) const = 0;
+  virtual void inner_backward(const LayerContext& ctx, const LayerTensors& t) const = 0;
+  virtual void column_gradient(const LayerContext& ctx, const PartialSums& sums) const = 0;
+  // Add to the gradients of the weights, and of biases that were not part of an earlier step.
+  virtual void row_weight(const LayerContext& ctx, const LayerTensors& t) const = 0;
+  virtual void column_weight(const LayerContext& ctx, Tensor normed) const = 0;
+
+  virtual const ColumnLinear& column_linear() const = 0;
+  virtual const RowLinear& row_linear() const = 0;
+};
+
+// `parameters`: those of the chunk that holds layer `layer`; they outlive the branch.
+std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
+                                            const Config& config);
+std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
+                                      const Config& config);
+
+}  // namespace tri

@@ -1,0 +1,53 @@
+#include "lib/model/layer_spec.h"
+
+#include "io/base/error.h"
+
+namespace tri {
+
+std::vector<int64_t> LinearSpec::weight_shape() const {
+  std::vector<int64_t> shape = bias_shape();
+  shape.push_back(inputs);
+  return shape;
+}
+
+std::vector<int64_t> LinearSpec::bias_shape() const { return {outputs.begin(), outputs.begin() + num_outputs}; }
+
+std::array<LinearSpec, 2> LayerSpec::linears(Branch branch) const {
+  return branch == Branch::kAttention ? attention.linears() : mlp.linears();
+}
+
+std::vector<LinearSpec> LayerSpec::linears() const {
+  std::vector<LinearSpec> all;
+  for (const Branch branch : kBranches)
+    for (const LinearSpec& linear : linears(branch)) all.push_back(linear);
+  return all;
+}
+
+double LayerSpec::weights() const {
+  double sum = 0;
+  for (const Branch branch : kBranches)
+    for (const LinearSpec& linear : linears(branch)) sum += static_cast<double>(linear.weights());
+  return sum;
+}
+
+double LayerSpec::flops_per_token(AttentionWork work) const {
+  return 6.0 * weights() + attention.core_flops_per_token(work);
+}
+
+int layer_period(const ModelConfig&) { return 1; }
+
+LayerSpec layer_spec(const ModelConfig& m, int layer) {
+  TRI_REQUIRE(layer >= 0 && layer < m.layers, "layer {} of {}", layer, m.layers);
+  return {.attention = {.hidden = m.hidden,
+                        .heads = m.heads,
+                        .kv_heads = m.kv_heads,
+                        .head_dim = head_size(m),
+                        .seq_len = m.seq_len,
+                        .window = m.window,
+                        .rope = m.position == Position::kRope,
+                        .bias = m.bias,
+                        .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches
+          .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias}};
+}
+
+}  // namespace tri

@@ -1,0 +1,60 @@
+// What each layer of a model consists of, as values: the list from which parameters, saved tensors, FLOPs, FP8 scales,
+// the simulator, the planner and other programs' formats are derived. Pure: no device, and no layout of ranks.
+//
+// A layer has two branches, attention and an MLP. A branch begins with a column-parallel linear, which reads the rows of
+// a norm, and ends with a row-parallel linear, whose output joins the residual stream.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "lib/config/config.h"
+#include "lib/model/attention.h"
+#include "lib/model/mlp.h"
+
+namespace tri {
+
+struct LayerSpec {
+  AttentionSpec attention;
+  MlpSpec mlp;
+
+  std::array<LinearSpec, 2> linears(Branch branch) const;
+  // All of them in the order of the forward pass. FP8 scales and messages refer to a linear by its index here.
+  std::vector<LinearSpec> linears() const;
+  // Elements of the linears' weights. Norms and biases are not among them.
+  double weights() const;
+  // Model FLOPs, forward and backward; a multiply-add counts two, and what is recomputed counts once.
+  double flops_per_token(AttentionWork work) const;
+
+  // Whether the other layer's tensors and workspace have the same shapes.
+  bool same_sizes(LayerSpec other) const {
+    other.attention.window = attention.window;
+    return other == *this;
+  }
+  bool operator==(const LayerSpec&) const = default;
+};
+
+// Layer `layer` of the model, from 0. `model` is resolved.
+LayerSpec layer_spec(const ModelConfig& model, int layer);
+
+// The layers repeat with this period: layers whose numbers are equal modulo it are alike. 1: all are.
+int layer_period(const ModelConfig& model);
+
+// Calls visit(spec, count) for each kind of layer among layers [first, first + count), with their number.
+template <class Visit>
+void for_layer_kinds(const ModelConfig& model, int first, int count, Visit visit) {
+  const int period = layer_period(model);
+  for (int i = 0; i < std::min(period, count); ++i)
+    visit(layer_spec(model, first + i), count / period + (i < count % period ? 1 : 0));
+}
+
+// A number of each of those layers, summed.
+template <class Number>
+double sum_over_layers(const ModelConfig& model, int first, int count, Number number) {
+  double sum = 0;
+  for_layer_kinds(model, first, count, [&](const LayerSpec& spec, int alike) { sum += alike * number(spec); });
+  return sum;
+}
+
+}  // namespace tri

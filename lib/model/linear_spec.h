@@ -1,0 +1,57 @@
+// The linears of a layer, as values: names, sizes, and how tensor parallelism divides them.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace tri {
+
+enum class Branch { kAttention, kMlp };
+inline constexpr std::array kBranches{Branch::kAttention, Branch::kMlp};
+
+// How tensor parallelism divides the GEMM of a linear.
+enum class LinearSplit {
+  kColumn,  // each rank computes a part of the outputs from all inputs
+  kRow,     // each rank computes a partial sum of all outputs from a part of the inputs
+};
+
+// One of a layer's linears.
+struct LinearPlace {
+  Branch branch{};
+  LinearSplit split{};
+  auto operator<=>(const LinearPlace&) const = default;
+};
+
+// A linear of the model.
+struct LinearId {
+  int layer = 0;  // of the model
+  LinearPlace place;
+  int index = 0;  // in the layer's list of linears (LayerSpec::linears)
+};
+
+// A linear: out (rows, N) = inp (rows, K) · weight^T + bias, weight (N, K) seen as a matrix.
+struct LinearSpec {
+  std::string_view module;  // parameter_names.h
+  std::string_view name;    // within its layer, for messages: "qkv"
+  LinearSplit split = LinearSplit::kColumn;
+  // N, or the factors of N of which the last one is divided over tp: (2, F) for SwiGLU's gate and up projections.
+  std::array<int64_t, 2> outputs{};
+  int num_outputs = 1;
+  int64_t inputs = 0;  // K
+  bool bias = false;
+
+  int64_t n() const { return num_outputs == 2 ? outputs[0] * outputs[1] : outputs[0]; }
+  int64_t k() const { return inputs; }
+  int64_t weights() const { return n() * k(); }
+  // Of the part that one of `tp` ranks multiplies.
+  int64_t n(int tp) const { return split == LinearSplit::kColumn ? n() / tp : n(); }
+  int64_t k(int tp) const { return split == LinearSplit::kRow ? k() / tp : k(); }
+  std::vector<int64_t> weight_shape() const;
+  std::vector<int64_t> bias_shape() const;
+  int split_dim() const { return split == LinearSplit::kRow ? num_outputs : num_outputs - 1; }  // of weight_shape()
+};
+
+}  // namespace tri

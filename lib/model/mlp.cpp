@@ -1,0 +1,143 @@
+#include "lib/model/mlp.h"
+
+#include "kernels/ops.h"
+#include "lib/model/branch.h"
+
+namespace tri {
+
+std::array<LinearSpec, 2> MlpSpec::linears() const {
+  LinearSpec fc1{.module = modules::kFc1,
+                 .name = "fc1",
+                 .split = LinearSplit::kColumn,
+                 .outputs = {ffn_hidden},
+                 .inputs = hidden,
+                 .bias = bias};
+  if (gated()) {  // gate, then up
+    fc1.outputs = {2, ffn_hidden};
+    fc1.num_outputs = 2;
+  }
+  return {fc1, LinearSpec{.module = modules::kFc2,
+                          .name = "fc2",
+                          .split = LinearSplit::kRow,
+                          .outputs = {hidden},
+                          .inputs = ffn_hidden,
+                          .bias = bias}};
+}
+
+double MlpSpec::activation_elements(Pass pass) const {
+  if (!gated()) return 0;  // GeLU is the epilogue of a GEMM
+  // Forward reads gate and up, and writes their product; backward reads its gradient as well, and writes two.
+  return (pass == Pass::kForward ? 3.0 : 5.0) * static_cast<double>(ffn_hidden);
+}
+
+MlpTensors allocate_mlp(const MlpSpec& mlp, const Config& config, bool is_fp8, const StageDims& d,
+                        const std::string& name, Arena& arena) {
+  const Recompute recompute = config.parallel.recompute;
+  const int64_t Fl = mlp.ffn_hidden / d.tp;
+  MlpTensors t;
+  t.fc1 = arena.take(name, d.dtype, {d.R, mlp.fc1_width() / d.tp});
+  if (!is_fp8 && recompute != Recompute::kSelective) t.activated = arena.take(name, d.dtype, {d.R, Fl});
+  if (is_fp8 && keeps_activated(recompute)) t.activated_t = arena.take(name, Dtype::kE4M3, {Fl, d.R});
+  return t;
+}
+
+MlpWorkspace allocate_mlp_workspace(const MlpSpec& mlp, const Config& config, const StageDims& d,
+                                    const std::string& name, Arena& arena) {
+  const int64_t Fl = mlp.ffn_hidden / d.tp, fc1_width = mlp.fc1_width() / d.tp;
+  MlpWorkspace w;
+  if (config.parallel.recompute == Recompute::kSelective) w.activated = arena.take(name, d.dtype, {d.R, Fl});
+  w.dfc1 = arena.take(name, d.dtype, {d.R, fc1_width});
+  w.dactivated = mlp.gated() ? arena.take(name, d.dtype, {d.R, Fl}) : w.dfc1;
+  if (!any_fp8_layer(config)) return w;
+  const Dtype gradient = config.precision.fp8_gradients;
+  w.fp8_dfc1 = arena.take(name, gradient, {d.R, fc1_width});
+  w.fp8_dfc1_t = arena.take(name, gradient, {fc1_width, d.R});
+  return w;
+}
+
+namespace {
+
+// fc1 activation fc2. In bf16 and fp32 GeLU is the epilogue of fc1's GEMM, and its gradient that of fc2's; FP8 GEMMs
+// have no such epilogue.
+class MlpLayer final : public BranchLayer {
+ public:
+  MlpLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
+      : spec_(spec.mlp), fp8_(is_fp8_layer(config, layer)), fused_(!spec_.gated() && !fp8_) {
+    const auto [fc1, fc2] = spec_.linears();
+    fc1_ = ColumnLinear::bind(Branch::kMlp, fc1, spec, parameters, layer);
+    fc2_ = RowLinear::bind(Branch::kMlp, fc2, spec, parameters, layer);
+  }
+
+  void column_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const override {
+    if (fused_) return fc1_.forward_gelu(ctx, t.mlp.activated, t.mlp.fc1, normed);
+    fc1_.forward(ctx, t.mlp.fc1, normed);
+  }
+
+  // FP8: in a forward pass the rows, which fc2 reads, and the transpose where it is kept; in a backward pass the
+  // transpose alone.
+  void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner inner) const override {
+    if (fused_ && inner != Inner::kRecomputed) return;
+    const MlpTensors& m = t.mlp;
+    if (!fp8_) return activation_forward({.kind = spec_.activation, .out = m.activated, .inp = m.fc1}, ctx.compute);
+    const bool again = inner != Inner::kForward, transposes = again || keeps_activated(ctx.config.parallel.recompute);
+    ctx.fp8->activation_forward(fc2_.linear, again ? Tensor{} : m.activated, transposes ? m.activated_t : Tensor{},
+                                m.fc1, ctx.work.mlp.dactivated);
+  }
+
+  void row_forward(const LayerContext& ctx, const LayerTensors& t, const PartialSums& sums) const override {
+    fc2_.forward(ctx, sums.blocks, t.mlp.activated, sums.beta, sums.then);
+  }
+
+  void row_gradient(const LayerContext& ctx, const LayerTensors& t) const override {
+    const LayerWorkspace& w = ctx.work;
+    if (fused_) return fc2_.backward_input_gelu(ctx, w.mlp.dfc1, w.dstream, t.mlp.fc1, fc1_);
+    fc2_.backward_input(ctx, w.mlp.dactivated, fp8_ ? w.fp8.dstream : w.dstream);
+  }
+
+  void inner_backward(const LayerContext& ctx, const LayerTensors& t) const override {
+    if (fused_) return;
+    const MlpWorkspace& w = ctx.work.mlp;
+    if (!fp8_)
+      return activation_backward({.kind = spec_.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.mlp.fc1},
+                                 ctx.compute);
+    ctx.fp8->activation_backward(fc1_.linear, w.fp8_dfc1, w.fp8_dfc1_t, fc1_.bias_gradient(ctx), w.dactivated,
+                                 t.mlp.fc1, w.dfc1);
+    fc1_.bias_gradient_ready(ctx);
+  }
+
+  void column_gradient(const LayerContext& ctx, const PartialSums& sums) const override {
+    const MlpWorkspace& w = ctx.work.mlp;
+    fc1_.backward_input(ctx, sums.blocks, fp8_ ? w.fp8_dfc1 : w.dfc1, sums.beta, sums.then);
+  }
+
+  void row_weight(const LayerContext& ctx, const LayerTensors& t) const override {
+    if (!fp8_) return fc2_.backward_weight(ctx, ctx.work.dstream, t.mlp.activated);
+    fc2_.backward_weight_fp8(ctx, transposed_stream_gradient(ctx, fc2_), t.mlp.activated_t);
+  }
+
+  void column_weight(const LayerContext& ctx, Tensor normed) const override {
+    const MlpWorkspace& w = ctx.work.mlp;
+    if (fp8_) return fc1_.backward_weight_fp8(ctx, w.fp8_dfc1_t, transposed_input(ctx, fc1_.linear, normed));
+    if (fused_) return fc1_.backward_weight_alone(ctx, w.dfc1, normed);  // fc2's GEMM has dealt with the bias
+    fc1_.backward_weight(ctx, w.dfc1, normed);
+  }
+
+  const ColumnLinear& column_linear() const override { return fc1_; }
+  const RowLinear& row_linear() const override { return fc2_; }
+
+ private:
+  const MlpSpec spec_;
+  const bool fp8_;    // whether the GEMMs multiply FP8
+  const bool fused_;  // whether the activation is part of the GEMMs
+  ColumnLinear fc1_;
+  RowLinear fc2_;
+};
+
+}  // namespace
+
+std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
+                                      const Config& config) {
+  return std::make_unique<MlpLayer>(spec, layer, parameters, config);
+}
+
+}  // namespace tri

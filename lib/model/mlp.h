@@ -1,0 +1,53 @@
+// The MLP as a kind of branch: what it consists of, what it keeps of a microbatch, and its workspace. The steps that run
+// it are a BranchLayer (branch.h), made in mlp.cpp.
+#pragma once
+
+#include <string>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/kinds.h"
+#include "lib/config/kinds.h"
+#include "lib/model/linear_spec.h"
+
+namespace tri {
+
+// Two linears around an activation: fc2(act(fc1(x))).
+struct MlpSpec {
+  int64_t hidden = 0, ffn_hidden = 0;
+  Activation activation = Activation::kGelu;
+  bool bias = false;
+
+  bool gated() const { return activation == Activation::kSwiglu; }
+  int64_t fc1_width() const { return gated() ? 2 * ffn_hidden : ffn_hidden; }
+  std::array<LinearSpec, 2> linears() const;                                 // fc1, fc2
+  double kept_elements() const { return static_cast<double>(fc1_width()); }  // of a token, as AttentionSpec's
+  // Of a token, read and written by the activation's own kernels; 0 where a GEMM's epilogue computes it.
+  double activation_elements(Pass pass) const;
+
+  bool operator==(const MlpSpec&) const = default;
+};
+
+// What one layer keeps of a microbatch.
+struct MlpTensors {
+  Tensor fc1;          // (R, fc1_width / tp)
+  Tensor activated;    // (R, Fl); with FP8 the rows that fc2's forward GEMM reads, in the workspace
+  Tensor activated_t;  // (Fl, R); with FP8: what fc2's weight gradient reads. In the memory of `activated` if not kept
+};
+
+// What the layers of a stage share.
+struct MlpWorkspace {
+  Tensor activated;   // (R, Fl): an activation, recomputed (parallel.recompute: selective)
+  Tensor dfc1;        // (R, fc1_width / tp)
+  Tensor dactivated;  // (R, Fl): the gradient of `activated`; of GeLU, which works in place, dfc1 itself
+  // Casts, where any layer's GEMMs are FP8: of an activation, of dfc1, and the latter's transpose.
+  Tensor fp8_activated, fp8_dfc1, fp8_dfc1_t;
+};
+
+struct Config;
+struct StageDims;
+MlpTensors allocate_mlp(const MlpSpec& mlp, const Config& config, bool is_fp8, const StageDims& dims,
+                        const std::string& name, Arena& arena);
+MlpWorkspace allocate_mlp_workspace(const MlpSpec& mlp, const Config& config, const StageDims& dims,
+                                    const std::string& name, Arena& arena);
+
+}  // namespace tri

@@ -1,0 +1,91 @@
+// The list of layers, against the parameter list and the published sizes of models.
+#include "lib/model/layer_spec.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/model/fp8_tensors.h"
+#include "lib/model/parameter.h"
+
+namespace tri {
+namespace {
+
+Config config_of(int head_dim, Activation activation) {
+  Config c;
+  c.model.layers = 3;
+  c.model.hidden = 64;
+  c.model.heads = 8;
+  c.model.kv_heads = 2;
+  c.model.head_dim = head_dim;
+  c.model.activation = activation;
+  c.model.vocab = 256;
+  c.model.seq_len = 16;
+  c.data.global_batch = c.data.micro_batch = 1;
+  return value_or_throw(resolve_config(c, 1));
+}
+
+TEST(LayerSpec, linears_are_the_matrices_of_the_parameter_list_in_their_order) {
+  for (const int head_dim : {0, 32})
+    for (const Activation activation : {Activation::kGelu, Activation::kSwiglu}) {
+      const Config config = config_of(head_dim, activation);
+      std::vector<ParamSpec> matrices;
+      for (const ParamSpec& spec : model_parameters(config))
+        if (spec.decay && spec.name.starts_with("layers/")) matrices.push_back(spec);
+      size_t next = 0;
+      double weights = 0;
+      for (int layer = 0; layer < config.model.layers; ++layer)
+        for (const LinearSpec& linear : layer_spec(config.model, layer).linears()) {
+          ASSERT_LT(next, matrices.size());
+          const ParamSpec& spec = matrices[next++];
+          EXPECT_EQ(spec.name, weight_of(linear.module, layer));
+          EXPECT_EQ(spec.numel(), linear.weights());
+          EXPECT_EQ(spec.split_dim, linear.split_dim());
+          EXPECT_EQ(spec.local_numel(2), linear.n(2) * linear.k(2)) << "one dim is divided over tp";
+          weights += static_cast<double>(linear.weights());
+        }
+      EXPECT_EQ(next, matrices.size());
+      EXPECT_EQ(sum_over_layers(config.model, 0, 3, [](const LayerSpec& layer) { return layer.weights(); }), weights);
+    }
+}
+
+TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
+  EXPECT_EQ(config_of(0, Activation::kGelu).model.head_dim, 8) << "derived: 64 / 8";
+  const AttentionSpec attention = layer_spec(config_of(32, Activation::kGelu).model, 0).attention;
+  EXPECT_EQ(attention.width(), 8 * 32);
+  EXPECT_EQ(attention.qkv_width(), (8 + 2 * 2) * 32);
+  Config odd;
+  odd.model.hidden = 64;
+  odd.model.heads = 6;
+  const auto refused = resolve_config(odd, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("or set model.head_dim"), std::string::npos) << refused.error().message;
+  odd.model.head_dim = 16;
+  EXPECT_TRUE(resolve_config(odd, 1));
+}
+
+// Qwen3 32B: 64 heads of 128 with a width of 5120; 31.2 B parameters without the embeddings, as its model card says.
+TEST(LayerSpec, weights_of_a_published_model_with_wide_heads) {
+  ModelConfig m;
+  m.layers = 64;
+  m.hidden = 5120;
+  m.heads = 64;
+  m.kv_heads = 8;
+  m.head_dim = 128;
+  m.ffn_hidden = 25600;
+  m.activation = Activation::kSwiglu;
+  EXPECT_NEAR(sum_over_layers(m, 0, 64, [](const LayerSpec& layer) { return layer.weights(); }), 31.2e9, 0.05e9);
+}
+
+TEST(Fp8Slots, name_every_operand_of_every_linear_once) {
+  Config config = config_of(0, Activation::kGelu);
+  EXPECT_EQ(Fp8Slots(config).count(), 0);
+  config.precision.gemm = GemmFormat::kFp8;
+  const Fp8Slots slots(config);
+  EXPECT_EQ(slots.count(), 3 * 3 * 4);
+  EXPECT_EQ(slots.name_of(slots.of(Fp8Operand::kInput, 0, 0)), "layers/0/attention/qkv/input");
+  EXPECT_EQ(slots.name_of(slots.of(Fp8Operand::kWeight, 1, 2)), "layers/1/mlp/fc1/weight");
+  EXPECT_EQ(slots.name_of(slots.of(Fp8Operand::kGradient, 2, slots.last(2))), "layers/2/mlp/fc2/gradient");
+  EXPECT_EQ(slots.layer_of(slots.of(Fp8Operand::kGradient, 1, 3)), 1);
+}
+
+}  // namespace
+}  // namespace tri
