@@ -1,5 +1,7 @@
 #include "lib/engine/engine.h"
 
+#include "kernels/ops.h"
+
 namespace tri {
 namespace {
 
@@ -67,7 +69,9 @@ Engine::Engine(const EngineContext& context)
                  .links = runtime_.links(),
                  .compute = runtime_.compute(),
                  .device = device_,
-                 .overlap = config_.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff}) {
+                 .overlap = config_.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff}),
+      batch_(tensors_, mesh_.axis("pp"), runtime_.compute()) {
+  fill_tables();
   device_.lend_workspace(tensors_.kernel_workspace);
 }
 
@@ -75,6 +79,40 @@ Engine::Engine(const EngineContext& context)
 Engine::~Engine() {
   runtime_.drain();
   device_.lend_workspace({});
+}
+
+// The angles of rotary positions, and the weights of losses.
+void Engine::fill_tables() {
+  Stream& compute = runtime_.compute();
+  if (const Tensor table = tensors_.stage.work.rope_table; !table.empty()) {
+    std::vector<float> h_table(static_cast<size_t>(table.numel()));
+    fill_rope_table(h_table.data(), config_.model.seq_len, head_size(config_.model), config_.model.rope_theta);
+    compute.copy(table.data, h_table.data(), table.bytes());
+    compute.synchronize();
+  }
+  if (mesh_.axis("pp").last()) {
+    // Ranks of the last stage that took the same samples hold the same loss: that of the first one counts.
+    const double tokens = static_cast<double>(config_.data.global_batch) * config_.model.seq_len;
+    const std::vector<float> weights(static_cast<size_t>(microbatches(config_)),
+                                     mesh_.first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);
+    compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
+    compute.synchronize();
+  }
+}
+
+std::vector<float> Engine::read_floats(Tensor tensor) {
+  Stream& compute = runtime_.compute();
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  if (tensor.dtype == Dtype::kF32) {
+    compute.copy(values.data(), tensor.data, tensor.bytes());
+    compute.synchronize();
+    return values;
+  }
+  std::vector<bf16> stored(values.size());
+  compute.copy(stored.data(), tensor.data, tensor.bytes());
+  compute.synchronize();
+  for (size_t i = 0; i < stored.size(); ++i) values[i] = static_cast<float>(stored[i]);
+  return values;
 }
 
 ParameterStore& Engine::store() {

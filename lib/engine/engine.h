@@ -1,10 +1,11 @@
-// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor. The trainer and the loaded model
-// each own one; what they do with it (a step, a batch's loss, text) is theirs.
+// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor -> inputs. The trainer and the loaded
+// model each own one; what they do with it (a step, a batch's loss, text) is theirs.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "lib/engine/batch_inputs.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/engine/runtime.h"
 #include "lib/model/stage.h"
@@ -25,8 +26,8 @@ struct EngineContext {
 
 class Engine {
  public:
-  // Allocates the rank's memory and wires it; opens groups and peers' memory: collective over the mesh. The weights
-  // have no values yet.
+  // Allocates the rank's memory and wires it; opens groups and peers' memory: collective over the mesh. Fills the
+  // tables that no checkpoint holds, and waits for them. The weights have no values yet.
   explicit Engine(const EngineContext& context);
   // Waits for the work under way, or makes it give up where an exception is unwinding.
   ~Engine();
@@ -41,6 +42,7 @@ class Engine {
   Runtime& runtime() { return runtime_; }
   Stage& stage() { return stage_; }
   Executor& executor() { return executor_; }
+  BatchInputs& batch() { return batch_; }
   ParameterStore& store();  // of an engine for training
   // This rank's weights, [chunk][parameter]; addresses are stable.
   const std::vector<std::vector<Parameter>>& parameters() const;
@@ -55,8 +57,12 @@ class Engine {
   // Between runs of a plan; the same on all ranks.
   void set_overlap_splits(const OverlapSplits& splits) { overlap_splits_ = splits; }
 
+  // The numbers of a tensor of f32 or bf16. Waits for the compute stream.
+  std::vector<float> read_floats(Tensor tensor);
+
  private:
   ParameterHooks& hooks();
+  void fill_tables();
 
   const Config& config_;
   const Mesh mesh_;
@@ -70,6 +76,7 @@ class Engine {
   OverlapSplits overlap_splits_;
   Stage stage_;
   Executor executor_;
+  BatchInputs batch_;
 };
 
 }  // namespace tri

@@ -81,6 +81,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
     t.step_statistics =
         arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics + Fp8Slots(config).count() * kNumFp8Counts});
+    t.loss = t.step_statistics.flat(kLossStatistic, 1);
   } else {
     t.weights = allocate_weights(config, mesh, arena);
     t.loss = arena.take("head", Dtype::kF32, {1});

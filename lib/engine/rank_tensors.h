@@ -20,8 +20,8 @@ Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
 // What a rank's memory is for: steps of training, or forward passes alone with weights that never change.
 enum class EngineKind { kTraining, kInference };
-// Room for lib/train/step_statistics.h.
-inline constexpr int kMaxStepStatistics = 16;
+// Room for lib/train/step_statistics.h, and the place of the loss in it.
+inline constexpr int kMaxStepStatistics = 16, kLossStatistic = 1;
 
 struct RankTensors {
   StageTensors stage;
@@ -31,7 +31,7 @@ struct RankTensors {
   // Training; f32: numbers that ranks sum in a step, kMaxStepStatistics and, behind them, stage.fp8.float_counts.
   Tensor step_statistics;
   std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
-  Tensor loss;              // (1) f32; inference (a step of training keeps its loss among its statistics)
+  Tensor loss;              // (1) f32: the mean loss of a batch; in training one of step_statistics
   Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
   Tensor sample_logits;     // (V) compute dtype: one row of logits, gathered over tp; last stage only
   Tensor sample_token;      // (1) i32

@@ -42,12 +42,10 @@ EvaluationSize evaluation_size(const Config& config, int64_t available, int64_t 
 
 class Evaluator {
  public:
-  // On an engine that outlives the evaluator. `loss` (1) f32: holds this rank's part of a batch's mean loss, then the
-  // sum over the world.
-  Evaluator(Engine& engine, Tensor loss);
-
-  // Fills the tables that no checkpoint holds: rope's, and the weights of losses. Waits until they are there.
-  void initialize();
+  // On an engine that outlives the evaluator. Owns host memory alone.
+  explicit Evaluator(Engine& engine);
+  // Waits for the work that reads this memory, or makes it give up where an exception is unwinding.
+  ~Evaluator();
 
   // Mean loss over one full batch, tokens (M, B, T) of this dp rank.
   double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
@@ -62,25 +60,12 @@ class Evaluator {
   // `text` (not empty) and what the model says next, on all ranks. Beyond T tokens the model sees the last T.
   std::vector<int32_t> generate(std::vector<int32_t> text, const Generation& generation);
 
-  // Enqueued: the batch's tokens, which stay where they are until the device has copied them (those that this stage
-  // does not take may be absent); `loss` = this rank's part of the mean loss.
-  void load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets);
-  void sum_losses();
-  std::vector<float> read(Tensor tensor);  // as floats; waits
-
  private:
   double loss_of_batch();  // of the tokens that were loaded
   void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets);  // tokens may go at once
   int32_t broadcast_token(int32_t token, int root);  // the token that world rank `root` holds, on all ranks
 
-  const Config& config_;
-  const Mesh& mesh_;
-  Job* const job_;  // null: one rank
-  Runtime& runtime_;
-  Stage& stage_;
-  Executor& executor_;
-  const RankTensors& tensors_;
-  const Tensor loss_;
+  Engine& engine_;
   const Plan batch_plan_, single_plan_;
   HostBuffer<int32_t> h_inputs_, h_targets_;  // of load_copies()
 };

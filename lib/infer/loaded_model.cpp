@@ -29,10 +29,7 @@ LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job& job, Devic
                .device = device,
                .arena = arena_,
                .kind = EngineKind::kInference}),
-      evaluator_(engine_, engine_.tensors().loss) {}
-
-// The evaluator's host memory must outlive the copies from it.
-LoadedModel::~LoadedModel() { engine_.runtime().drain(); }
+      evaluator_(engine_) {}
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& checkpoint, const Config& config,
                                                        const Mesh& mesh, Job& job, Device& device) {
@@ -41,7 +38,6 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& c
   const auto loaded =
       load_weights(checkpoint, mesh, model->engine_.parameters(), model->engine_.runtime().compute(), job);
   if (!loaded) return loaded.error();
-  model->evaluator_.initialize();
   return model;
 }
 

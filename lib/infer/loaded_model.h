@@ -19,7 +19,6 @@ class LoadedModel {
   // `device` outlive the model. Collective; the first error that any rank met, on all.
   static Result<std::unique_ptr<LoadedModel>> load(const OpenedCheckpoint& checkpoint, const Config& config,
                                                    const Mesh& mesh, Job& job, Device& device);
-  ~LoadedModel();
 
   Evaluator& evaluator() { return evaluator_; }
   int64_t bytes() const { return arena_.used(); }  // of device memory

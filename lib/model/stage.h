@@ -46,7 +46,6 @@ class Stage final : public StageCompute {
   const HeadTensors& head() const { return tensors_.head; }
   Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty but on the first stage
   Tensor targets() const { return tensors_.targets; }  // (M, B, T) i32; empty but on the last stage
-  Tensor rope_table() const { return tensors_.work.attention.rope_table; }
 
  private:
   struct Chunk {

@@ -42,6 +42,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .dataset = dataset_of(context.inputs),
                .first_step = context.begun.samples / context.config.data.global_batch,
                .steps = context.config.run.steps - context.begun.steps}),
+      evaluator_(context.trainer.engine()),
       evaluation_(evaluation_size(context.config, context.inputs.num_samples(Split::kValidation),
                                   context.config.run.eval_batches)),
       progress_(context.begun),
@@ -303,7 +304,7 @@ void TrainingLoop::evaluate() {
   const PhaseScope phase(RunPhase::kEvaluation);
   step_end_.reset();
   const auto start = Clock::now();
-  const Evaluation result = context_.trainer.evaluator().evaluate(
+  const Evaluation result = evaluator_.evaluate(
       evaluation_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(), tick_black_box);
   if (context_.mesh.world_rank != 0) return;
   metrics_->evaluation(progress_.steps, result.loss);
@@ -324,14 +325,13 @@ void TrainingLoop::sample() {
   std::vector<int32_t> prompt = tokenizer.encode(run.sample_prompt);
   const size_t begin = prompt.empty() ? 1 : 0;
   if (prompt.empty()) prompt.push_back(tokenizer.eod());  // as if a document began
-  const auto text = context_.trainer.evaluator().generate(
-      std::move(prompt), {.tokens = run.sample_tokens,
-                          .sampling = {.temperature = run.sample_temperature, .top_k = run.sample_top_k},
-                          .key = derive_key(run.seed, fmt::format("sample at step {}", progress_.steps)),
-                          .vocab = tokenizer.vocab_size(),
-                          .on_token = [](std::span<const int32_t>) { tick_black_box(); }});
-  log_info("step {}: sample\n---\n{}\n---", progress_.steps,
-           tokenizer.decode(std::span(text).subspan(begin)));
+  const auto text = evaluator_.generate(std::move(prompt),
+                                        {.tokens = run.sample_tokens,
+                                         .sampling = {.temperature = run.sample_temperature, .top_k = run.sample_top_k},
+                                         .key = derive_key(run.seed, fmt::format("sample at step {}", progress_.steps)),
+                                         .vocab = tokenizer.vocab_size(),
+                                         .on_token = [](std::span<const int32_t>) { tick_black_box(); }});
+  log_info("step {}: sample\n---\n{}\n---", progress_.steps, tokenizer.decode(std::span(text).subspan(begin)));
   book(WallTime::kEvaluation, start);
 }
 

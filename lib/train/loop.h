@@ -11,6 +11,7 @@
 #include "lib/fault/events.h"
 #include "lib/fault/stop_deadline.h"
 #include "lib/fault/stop_signals.h"
+#include "lib/infer/evaluator.h"
 #include "lib/observe/effective_time.h"
 #include "lib/observe/exporters.h"
 #include "lib/observe/metrics.h"
@@ -77,6 +78,7 @@ class TrainingLoop {
 
   const LoopContext context_;
   NodeLoader loader_;
+  Evaluator evaluator_;                            // on the trainer's engine, for evaluations and samples
   const EvaluationSize evaluation_;                // of each evaluation; 0 batches: there is none
   std::unique_ptr<NodeLoader> validation_loader_;  // one evaluation after the other: has read the next one's batches
   RunProgress progress_;                           // of the run, with the step under way

@@ -11,6 +11,7 @@
 namespace tri {
 
 static_assert(kNumStepStatistics <= kMaxStepStatistics);
+static_assert(offsetof(StepStatistics, loss) == kLossStatistic * sizeof(float));
 
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
@@ -36,7 +37,6 @@ Trainer::Trainer(const TrainerContext& context)
                   .dp = runtime_.dp().collectives(),
                   .world = runtime_.world(),
                   .compute = runtime_.compute()}),
-      evaluator_(engine_, step_statistic(statistics_, offsetof(StepStatistics, loss))),
       timeline_(context.device, runtime_.compute(),
                 context.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
       plan_(train_plan(context.config, mesh_.axis("pp"))),
@@ -56,7 +56,6 @@ Trainer::Trainer(const TrainerContext& context)
   engine_.set_overlap_splits(
       find_overlap_splits(engine_, {.gemms = file("gemm_algorithms.txt"), .splits = file("overlap_splits.txt")}));
   phase_done("searches");
-  evaluator_.initialize();
 }
 
 // The trainer's events and host memory must outlive the work that still uses them.
@@ -80,7 +79,7 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
 
 void Trainer::run_plan() {
   store_.begin_step();
-  if (mesh_.axis("pp").last()) runtime_.compute().zero(stage_.head().losses);
+  engine_.batch().zero_losses();
   stage_.begin(Stage::Mode::kTrain);
   engine_.executor().run(plan_, stage_);
 }
@@ -91,11 +90,11 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   Stream& compute = runtime_.compute();
   const DrainOnThrow drain(runtime_);
   if (timing_ == StepTiming::kOn) timeline_.begin();
-  evaluator_.load_tokens(inputs, targets);
+  engine_.batch().load(inputs, targets);
   *h_told_.data() = told;
   compute.copy(statistics_.data, h_told_.data(), statistics_.bytes());
   run_plan();
-  evaluator_.sum_losses();
+  engine_.batch().sum_losses();
   const ComputeProgress update(ComputeKind::kUpdate);
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
@@ -140,12 +139,12 @@ std::vector<std::string> Trainer::not_finite_names() {
   store_.gradients().sum_local_gradients(false);
   std::vector<std::string> names;
   if (mesh_.axis("pp").last()) {
-    const std::vector<float> losses = evaluator_.read(stage_.head().losses);
+    const std::vector<float> losses = engine_.read_floats(stage_.head().losses);
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
   }
-  const std::vector<float> local = evaluator_.read(store_.tensors().local_sumsq),
-                           reduced = evaluator_.read(tensors_.optimizer.sumsq);
+  const std::vector<float> local = engine_.read_floats(store_.tensors().local_sumsq),
+                           reduced = engine_.read_floats(tensors_.optimizer.sumsq);
   const TensorRun& sharded = store_.tensors().runs.front();
   const auto split = static_cast<size_t>(sharded.sharded.empty() ? 0 : sharded.count);
   for (size_t i = 0; i < local.size(); ++i)

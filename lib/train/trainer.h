@@ -1,5 +1,5 @@
-// Trainer: one rank's part of a training step, an evaluation, a sampled token. An engine with an optimizer; knows
-// nothing of files or logs. All calls are collective over the mesh.
+// Trainer: one rank's part of a training step. An engine with an optimizer; knows nothing of files or logs. All calls
+// are collective over the mesh.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,6 @@
 
 #include "kernels/core/timeline.h"
 #include "lib/engine/engine.h"
-#include "lib/infer/evaluator.h"
 #include "lib/observe/startup.h"
 #include "lib/train/fp8_state.h"
 #include "lib/train/step_statistics.h"
@@ -48,8 +47,7 @@ struct TrainerContext {
 
 class Trainer {
  public:
-  // Before the first step, evaluation or token the state comes from make_start_values(), or from outside and
-  // state_loaded().
+  // Before the first step the state comes from make_start_values(), or from outside and state_loaded().
   explicit Trainer(const TrainerContext& context);
   ~Trainer();
 
@@ -65,13 +63,6 @@ class Trainer {
   Result<void> state_loaded(const std::string& fp8_history = "");
   // What a checkpoint keeps of FP8 GEMMs (Fp8State::text); "" without them.
   std::string fp8_history() const { return fp8_ ? fp8_->text() : ""; }
-
-  // Losses of batches and text, with the weights as they are.
-  Evaluator& evaluator() { return evaluator_; }
-  double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
-    return evaluator_.evaluate(inputs, targets);
-  }
-  std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return evaluator_.next_token_logits(tokens); }
 
   // After a step that was not finite: where this rank's own numbers went wrong ("gradient of layers/3/…"); may be none.
   // Passes through the step's samples again. Collective.
@@ -92,7 +83,6 @@ class Trainer {
   Stage& stage_;
   const Tensor statistics_;  // (kNumStepStatistics) f32: a StepStatistics
   Optimizer optimizer_;
-  Evaluator evaluator_;
   Timeline timeline_;
   const Plan plan_;
   const StepTiming timing_;

@@ -50,13 +50,12 @@ TEST(Engine, inference_has_the_losses_and_logits_of_training_bit_for_bit) {
       ASSERT_EQ(from.weight.bytes(), to.weight.bytes());
       std::memcpy(to.weight.data, from.weight.data, static_cast<size_t>(from.weight.bytes()));
     }
-    Evaluator evaluator(inference.engine, inference.engine.tensors().loss);
-    evaluator.initialize();
+    Evaluator evaluator(inference.engine);
     for (int step = 1; step < 4; ++step)
       EXPECT_EQ(evaluator.evaluate(rank.tokens(step, 0), rank.tokens(step, 1)),
-                rank.trainer->evaluate(rank.tokens(step, 0), rank.tokens(step, 1)));
+                rank.evaluator->evaluate(rank.tokens(step, 0), rank.tokens(step, 1)));
     const std::vector<int32_t> text = {1, 5, 2, 7};
-    EXPECT_EQ(evaluator.next_token_logits(text), rank.trainer->next_token_logits(text));
+    EXPECT_EQ(evaluator.next_token_logits(text), rank.evaluator->next_token_logits(text));
   }
 }
 
@@ -74,6 +73,18 @@ TEST(Engine, inference_takes_the_memory_that_was_predicted_and_none_for_training
     for (const char* name : {"gradients", "gradient workspace", "master weights", "optimizer moments"})
       EXPECT_FALSE(names.count(name)) << name;
   }
+}
+
+TEST(BatchInputs, a_batch_that_is_larger_than_its_tensors_is_refused) {
+  const Config config = value_or_throw(resolve_config(tiny_config(), 1));
+  InferenceEngine inference(config);
+  const std::vector<int32_t> full(static_cast<size_t>(config.data.global_batch * config.model.seq_len), 1);
+  inference.engine.batch().load(full, full);
+  inference.engine.runtime().synchronize();
+  const std::vector<int32_t> larger(full.size() + 1, 1);
+  EXPECT_THROW(inference.engine.batch().load(larger, full), Fatal);
+  EXPECT_THROW(inference.engine.batch().load(full, larger), Fatal);
+  inference.engine.runtime().synchronize();
 }
 
 TEST(Engine, inference_has_no_parameter_store) {

@@ -27,6 +27,7 @@
 #include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/fault/events.h"
+#include "lib/infer/evaluator.h"
 #include "lib/train/trainer.h"
 #include "tests/comm/on_transfer.h"
 #include "tests/mp/mp_test.h"
@@ -176,7 +177,7 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   }
   value_or_throw(checkpoints.finish());
   evaluating = true;
-  trainer.evaluate(tokens, tokens);
+  Evaluator(trainer.engine()).evaluate(tokens, tokens);
   trouble.at("shutdown");
 }
 

@@ -191,7 +191,7 @@ TEST(Fp8Codes, without_a_history_they_take_the_masters_scales) {
 TEST(Fp8Codes, evaluations_change_no_bit_and_no_number) {
   OneRank with(fp8_config()), without(fp8_config());
   for (int64_t step = 0; step < 3; ++step) {
-    with.trainer->evaluate(with.tokens(step + 50, 0), with.tokens(step + 50, 1));
+    with.evaluator->evaluate(with.tokens(step + 50, 0), with.tokens(step + 50, 1));
     EXPECT_EQ(losses_and_numbers(with.step(step)), losses_and_numbers(without.step(step))) << step;
   }
   EXPECT_EQ(state_of(with), state_of(without));

@@ -8,6 +8,7 @@
 
 #include "io/base/random.h"
 #include "kernels/cpu/device.h"
+#include "lib/infer/evaluator.h"
 #include "lib/train/trainer.h"
 
 namespace tri::test {
@@ -46,6 +47,7 @@ class OneRank {
     trainer = std::make_unique<Trainer>(
         TrainerContext{.config = config, .mesh = make_mesh(0, {}), .device = *device, .arena = *arena});
     trainer->make_start_values();
+    evaluator = std::make_unique<Evaluator>(trainer->engine());
   }
 
   // Tokens of a step, (M, B, T): a pure function of the step.
@@ -80,6 +82,7 @@ class OneRank {
   std::unique_ptr<Device> device;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<Evaluator> evaluator;
   std::vector<std::pair<std::string, int64_t>> predicted;  // bytes by name, from a measuring arena
 };
 

@@ -147,7 +147,7 @@ TEST(Trainer, fp8_history_of_an_earlier_version_loads_without_its_guard) {
 TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
   OneRank rank(tiny_config());
   const auto before = rank.weights();
-  const double evaluated = rank.trainer->evaluate(rank.tokens(0, 0), rank.tokens(0, 1));
+  const double evaluated = rank.evaluator->evaluate(rank.tokens(0, 0), rank.tokens(0, 1));
   EXPECT_EQ(rank.weights(), before);
   EXPECT_EQ(evaluated, rank.step(0).loss);
 }
@@ -167,7 +167,7 @@ TEST(Trainer, an_evaluation_counts_every_sample_once_whatever_the_batch) {
       EXPECT_EQ(size.batches, (kSamples + batch - 1) / batch);
       int64_t next = 0;
       std::vector<int32_t> inputs, targets;
-      const Evaluation result = rank.trainer->evaluator().evaluate(
+      const Evaluation result = rank.evaluator->evaluate(
           size,
           [&] {
             inputs.clear(), targets.clear();
@@ -206,9 +206,9 @@ TEST(Trainer, evaluations_cover_what_a_split_has_up_to_the_batches_asked_for) {
 TEST(Trainer, logits_of_a_prefix_do_not_depend_on_what_follows) {
   OneRank rank(tiny_config());
   const std::vector<int32_t> text = {1, 5, 2, 7};
-  const std::vector<float> three = rank.trainer->next_token_logits(std::span(text).first(3));
-  rank.trainer->next_token_logits(text);
-  EXPECT_EQ(rank.trainer->next_token_logits(std::span(text).first(3)), three);
+  const std::vector<float> three = rank.evaluator->next_token_logits(std::span(text).first(3));
+  rank.evaluator->next_token_logits(text);
+  EXPECT_EQ(rank.evaluator->next_token_logits(std::span(text).first(3)), three);
   EXPECT_EQ(three.size(), 11u);
 }
 

@@ -109,6 +109,32 @@ TEST(IncludeDirections, hold) {
   EXPECT_EQ(circle(includes), "");
 }
 
+// Of the sources that `file` includes, directly or not, those in `folder`.
+Problems reached_in(const std::string& folder, const std::string& file, const Includes& includes) {
+  std::set<std::string> reached{file};
+  std::vector<std::string> open{file};
+  while (!open.empty()) {
+    const auto found = includes.find(open.back());
+    open.pop_back();
+    if (found == includes.end()) continue;
+    for (const std::string& included : found->second)
+      if (reached.insert(included).second) open.push_back(included);
+  }
+  Problems inside;
+  for (const std::string& name : reached)
+    if (name.rfind(folder, 0) == 0) inside.push_back(name);
+  return inside;
+}
+
+TEST(IncludeDirections, a_step_of_training_does_not_need_evaluation) {
+  const Includes includes = project_includes();
+  for (const char* file : {"lib/train/trainer.h", "lib/train/trainer.cpp"}) {
+    ASSERT_EQ(includes.count(file), 1u) << file;
+    EXPECT_NE(reached_in("lib/engine/", file, includes), Problems{}) << file;
+    EXPECT_EQ(reached_in("lib/infer/", file, includes), Problems{}) << file;
+  }
+}
+
 TEST(IncludeDirections, lib_picks_backends_by_files_not_by_ifdef) {
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TRI_SOURCE_DIR) / "lib")) {
     if (!entry.is_regular_file()) continue;
