@@ -42,7 +42,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
                                  {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
   Config by_messages = config;  // of any size; copies go into the stages' own buffers
   by_messages.parallel.pp_transfers = PpTransfers::kMessages;
-  Runtime runtime({.config = by_messages, .mesh = mesh, .job = &job, .device = device, .arena = arena});
+  Runtime runtime({.config = by_messages, .mesh = mesh, .job = &job, .device = device, .arena = arena}, {});
   std::vector<CommRow> rows;
   const auto sizes = [&] {
     std::vector<int64_t> list;

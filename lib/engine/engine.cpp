@@ -28,73 +28,63 @@ float loss_scale(const Config& config) {
 
 }  // namespace
 
-Engine::Engine(const EngineContext& context)
-    : config_(context.config),
-      mesh_(context.mesh),
-      job_(context.job),
-      device_(context.device),
-      tensors_(allocate_rank(config_, mesh_, context.arena, context.kind)),
-      runtime_({.config = config_,
-                .mesh = mesh_,
-                .job = job_,
-                .device = device_,
-                .arena = context.arena,
-                .shared = {.tp = tensors_.stage.peer_copies,
-                           .dp = tensors_.store.peer_copies,
-                           .boundaries = tensors_.boundaries},
-                .observer = context.observer}),
-      store_(context.kind == EngineKind::kTraining
-                 ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,
-                                                                          .mesh = mesh_,
+Engine::Engine(const RankContext& rank, EngineKind kind)
+    : rank_(rank),
+      tensors_(allocate_rank(config(), mesh(), rank.arena, kind)),
+      runtime_(rank_,
+               {.tp = tensors_.stage.peer_copies, .dp = tensors_.store.peer_copies, .boundaries = tensors_.boundaries}),
+      store_(kind == EngineKind::kTraining
+                 ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config(),
+                                                                          .mesh = mesh(),
                                                                           .tensors = tensors_.store,
                                                                           .fp8 = tensors_.stage.fp8,
-                                                                          .num_microbatches = microbatches(config_),
-                                                                          .device = device_,
+                                                                          .num_microbatches = microbatches(config()),
+                                                                          .device = device(),
                                                                           .compute = runtime_.compute(),
                                                                           .dp = runtime_.dp()})
                  : nullptr),
-      constant_weights_(context.kind == EngineKind::kInference ? std::make_unique<ConstantWeights>() : nullptr),
-      stage_({.config = config_,
-              .mesh = mesh_,
+      constant_weights_(kind == EngineKind::kInference ? std::make_unique<ConstantWeights>() : nullptr),
+      stage_({.config = config(),
+              .mesh = mesh(),
               .tensors = tensors_.stage,
               .parameters = parameters(),
               .hooks = hooks(),
               .compute = runtime_.compute(),
               .tp = runtime_.tp(),
               .splits = overlap_splits_,
-              .loss_scale = loss_scale(config_)}),
-      executor_({.pp = mesh_.axis("pp"),
-                 .chunks = config_.parallel.chunks,
+              .loss_scale = loss_scale(config())}),
+      executor_({.pp = mesh().axis("pp"),
+                 .chunks = config().parallel.chunks,
                  .tensors = tensors_.boundaries,
                  .links = runtime_.links(),
                  .compute = runtime_.compute(),
-                 .device = device_,
-                 .overlap = config_.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff}),
-      batch_(tensors_, mesh_.axis("pp"), runtime_.compute()) {
+                 .device = device(),
+                 .overlap = config().parallel.overlap_pp ? Overlap::kOn : Overlap::kOff}),
+      batch_(tensors_, mesh().axis("pp"), runtime_.compute()) {
   fill_tables();
-  device_.lend_workspace(tensors_.kernel_workspace);
+  device().lend_workspace(tensors_.kernel_workspace);
 }
 
 // The events of store and executor must outlive the work that uses them, and nobody works on memory that is gone.
 Engine::~Engine() {
   runtime_.drain();
-  device_.lend_workspace({});
+  device().lend_workspace({});
 }
 
 // The angles of rotary positions, and the weights of losses.
 void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
-  if (const Tensor table = tensors_.stage.work.rope_table; !table.empty()) {
+  if (const Tensor table = tensors_.stage.work.attention.rope_table; !table.empty()) {
     std::vector<float> h_table(static_cast<size_t>(table.numel()));
-    fill_rope_table(h_table.data(), config_.model.seq_len, head_size(config_.model), config_.model.rope_theta);
+    fill_rope_table(h_table.data(), config().model.seq_len, head_size(config().model), config().model.rope_theta);
     compute.copy(table.data, h_table.data(), table.bytes());
     compute.synchronize();
   }
-  if (mesh_.axis("pp").last()) {
+  if (mesh().axis("pp").last()) {
     // Ranks of the last stage that took the same samples hold the same loss: that of the first one counts.
-    const double tokens = static_cast<double>(config_.data.global_batch) * config_.model.seq_len;
-    const std::vector<float> weights(static_cast<size_t>(microbatches(config_)),
-                                     mesh_.first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);
+    const double tokens = static_cast<double>(config().data.global_batch) * config().model.seq_len;
+    const std::vector<float> weights(static_cast<size_t>(microbatches(config())),
+                                     mesh().first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);
     compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
     compute.synchronize();
   }
@@ -125,7 +115,7 @@ const std::vector<std::vector<Parameter>>& Engine::parameters() const {
 }
 
 void Engine::make_codes() {
-  if (!keeps_fp8_codes(config_)) return;
+  if (!keeps_fp8_codes(config())) return;
   Fp8Layers& fp8 = *stage_.fp8();
   if (fp8.has_history()) {
     fp8.begin_codes();

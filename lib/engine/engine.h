@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/engine/batch_inputs.h"
+#include "lib/engine/rank_context.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/engine/runtime.h"
 #include "lib/model/stage.h"
@@ -13,31 +14,21 @@
 
 namespace tri {
 
-// What an engine is made of. Everything that is referred to outlives the engine.
-struct EngineContext {
-  const Config& config;  // planned (job_plan.h)
-  const Mesh& mesh;
-  Job* job = nullptr;  // may be null on a mesh of one rank
-  Device& device;
-  Arena& arena;  // with room for allocate_rank
-  EngineKind kind = EngineKind::kTraining;
-  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
-};
-
 class Engine {
  public:
   // Allocates the rank's memory and wires it; opens groups and peers' memory: collective over the mesh. Fills the
   // tables that no checkpoint holds, and waits for them. The weights have no values yet.
-  explicit Engine(const EngineContext& context);
+  explicit Engine(const RankContext& rank, EngineKind kind = EngineKind::kTraining);
   // Waits for the work under way, or makes it give up where an exception is unwinding.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  const Config& config() const { return config_; }
-  const Mesh& mesh() const { return mesh_; }
-  Job* job() const { return job_; }
-  Device& device() const { return device_; }
+  const RankContext& rank() const { return rank_; }
+  const Config& config() const { return rank_.config; }
+  const Mesh& mesh() const { return rank_.mesh; }
+  Job* job() const { return rank_.job; }
+  Device& device() const { return rank_.device; }
   const RankTensors& tensors() const { return tensors_; }
   Runtime& runtime() { return runtime_; }
   Stage& stage() { return stage_; }
@@ -64,10 +55,7 @@ class Engine {
   ParameterHooks& hooks();
   void fill_tables();
 
-  const Config& config_;
-  const Mesh mesh_;
-  Job* const job_;
-  Device& device_;
+  const RankContext rank_;
   // Each refers to those above it, and they go in the opposite order.
   RankTensors tensors_;
   Runtime runtime_;

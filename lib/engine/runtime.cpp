@@ -22,11 +22,12 @@ constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForward
 
 }  // namespace
 
-Runtime::Runtime(const RuntimeContext& context) : device_(context.device), making_(std::make_unique<Making>(context)) {
+Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
+    : device_(rank.device), making_(std::make_unique<Making>(rank, shared)) {
   const DrainOnThrow drain(*this);  // before the groups and the peers' memory go, which would wait for the others
-  const Config& config = context.config;
-  const Mesh& mesh = context.mesh;
-  Device& device = context.device;
+  const Config& config = rank.config;
+  const Mesh& mesh = rank.mesh;
+  Device& device = rank.device;
   const Axis tp = mesh.axis("tp"), dp = mesh.axis("dp"), pp = mesh.axis("pp");
   const std::vector<int> tp_group = mesh.group({"tp"}), dp_group = mesh.group({"dp"});
 
@@ -39,8 +40,8 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device), makin
   const TimeCategory over_all = pp.size > 1 ? TimeCategory::kPp : dp.size > 1 ? TimeCategory::kDp : TimeCategory::kTp;
   world_ = std::make_unique<GroupOnStream>(add_collectives("world", kWorldTag, mesh.group(AxisSet::outside({}))),
                                            dp_stream, device, over_all);
-  tp_ = connect_axis("tp", std::move(tp_collectives), tp_group, context.shared.tp);
-  dp_ = connect_axis("dp", std::move(dp_collectives), dp_group, context.shared.dp);
+  tp_ = connect_axis("tp", std::move(tp_collectives), tp_group, shared.tp);
+  dp_ = connect_axis("dp", std::move(dp_collectives), dp_group, shared.dp);
   if (pp.size > 1) {
     connect_stages();
     if (config.model.tie_embeddings && (pp.first() || pp.last()))
@@ -63,12 +64,12 @@ Runtime::~Runtime() { drain(); }
 std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnStream collectives,
                                                      const std::vector<int>& world_ranks,
                                                      const PeerCopyTensors& tensors) {
-  const RuntimeContext& context = making_->context;
+  const RankContext& rank = making_->rank;
   if (world_ranks.size() == 1) return std::make_unique<OneRankTransfers>(std::move(collectives));
   if (tensors.flags.empty()) return std::make_unique<CollectiveTransfers>(std::move(collectives), device_);
   auto arenas = [&] {
     const ConnectionScope connection = connect(fmt::format("{} memory", axis), world_ranks);
-    return PeerArenas::open(world_ranks, *context.job, device_, context.arena);
+    return PeerArenas::open(world_ranks, *rank.job, device_, rank.arena);
   }();
   if (!arenas) throw_no_copies(axis, arenas.error().message, "collectives");
   axis_arenas_.push_back(std::move(arenas).value());
@@ -83,14 +84,14 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
 
 // Of the two ranks' memory; null where one cannot open the other's, and the plan leaves it open (auto: some pairs can).
 PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
-  const RuntimeContext& context = making_->context;
+  const RankContext& rank = making_->rank;
   const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
   if (is_new) {
     const ConnectionScope connection = connect("pp memory", world_ranks);
-    auto opened = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
+    auto opened = PeerArenas::open(world_ranks, *rank.job, device_, rank.arena);
     if (opened)
       known->second = std::move(opened).value();
-    else if (context.config.parallel.pp_transfers == PpTransfers::kCopies)
+    else if (rank.config.parallel.pp_transfers == PpTransfers::kCopies)
       throw_no_copies("pp", opened.error().message, "messages");
   }
   return known->second.get();
@@ -99,9 +100,9 @@ PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
 // A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
 // would inside one NCCL communicator.
 void Runtime::connect_stages() {
-  const RuntimeContext& context = making_->context;
-  const BoundaryTensors& boundaries = context.shared.boundaries;
-  const int self = context.mesh.world_rank;
+  const RankContext& rank = making_->rank;
+  const BoundaryTensors& boundaries = making_->shared.boundaries;
+  const int self = rank.mesh.world_rank;
   // `ends`: of the receiver and of the sender.
   const auto connect_edge = [&](const std::string& name, int tag, int source, int target, Link& recv, Link& send,
                                 PeerChannelEnd recv_end, PeerChannelEnd send_end) {
@@ -117,14 +118,14 @@ void Runtime::connect_stages() {
       return ChannelProgress("pp " + name, receives ? ChannelKind::kReceive : ChannelKind::kSend, {source, target},
                              receives ? 1 : 0);
     };
-    if (context.config.parallel.pp_transfers != PpTransfers::kMessages)
+    if (rank.config.parallel.pp_transfers != PpTransfers::kMessages)
       if (const PeerArenas* arenas = arenas_of_neighbour(pair)) {
         PeerChannelEnd& local = receives ? recv_end : send_end;
         const auto ends = [&] {
           const ConnectionScope connection = connect("pp " + name, {source, target});
           return gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
         }();
-        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, context.observer, progress()));
+        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, rank.observer, progress()));
         return;
       }
     CommGroup& group = add_group("pp " + name, tag, {source, target});
@@ -132,7 +133,7 @@ void Runtime::connect_stages() {
     add(std::make_unique<MessageChannel>(group, receives ? 0 : 1));
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
-  for (const StageEdge& edge : own_edges(context.mesh, ring_end(context.config))) {
+  for (const StageEdge& edge : own_edges(rank.mesh, ring_end(rank.config))) {
     connect_edge("forward", kForwardTag + 2 * edge.from, edge.source, edge.target, links_.recv_forward,
                  links_.send_forward, {flag(0), boundaries.inputs}, {flag(1), {}});
     connect_edge("backward", kBackwardTag + 2 * edge.from, edge.target, edge.source, links_.recv_backward,
@@ -153,14 +154,15 @@ void Runtime::drain() noexcept {
 }
 
 CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks) {
-  Job* const job = making_->context.job;
+  const RankContext& rank = making_->rank;
+  Job* const job = rank.job;
   TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
               world_ranks.size());
   const ConnectionScope connection = connect("group " + name, world_ranks);
-  groups_.push_back(
-      job == nullptr ? make_self_group(name)
-                     : job->make_group(name, world_ranks, tag, device_, making_->context.config.fault.connect_seconds));
-  groups_.back()->set_observer(making_->context.observer);
+  groups_.push_back(job == nullptr
+                        ? make_self_group(name)
+                        : job->make_group(name, world_ranks, tag, device_, rank.config.fault.connect_seconds));
+  groups_.back()->set_observer(rank.observer);
   return *groups_.back();
 }
 

@@ -20,14 +20,12 @@
 #include "io/black_box/black_box.h"
 #include "lib/comm/connect_deadline.h"
 #include "lib/comm/peer/copies.h"
-#include "lib/config/config.h"
+#include "lib/engine/rank_context.h"
 #include "lib/optim/gradient_buckets.h"
-#include "lib/parallel/mesh.h"
 #include "lib/schedule/executor.h"
 
 namespace tri {
 
-class Job;
 class PeerArenas;
 
 // What peers write to. Without flags: there is none of its kind.
@@ -36,21 +34,11 @@ struct SharedTensors {
   BoundaryTensors boundaries;
 };
 
-// What a runtime is made of. What is referred to outlives it.
-struct RuntimeContext {
-  const Config& config;  // planned
-  const Mesh& mesh;
-  Job* job = nullptr;  // may be null on a mesh of one rank
-  Device& device;
-  const Arena& arena;  // holds `shared`
-  SharedTensors shared;
-  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
-};
-
 class Runtime {
  public:
-  // Collective over the mesh. Fatal (kUsage), naming the field: copies are planned, and the memory can't be opened.
-  explicit Runtime(const RuntimeContext& context);
+  // `shared` lies in the rank's arena. Collective over the mesh. Fatal (kUsage), naming the field: copies are planned,
+  // and the memory can't be opened.
+  Runtime(const RankContext& rank, const SharedTensors& shared);
   ~Runtime();
 
   Stream& compute() { return *compute_; }
@@ -88,8 +76,10 @@ class Runtime {
 
   // What it is made of, while it is made.
   struct Making {
-    explicit Making(const RuntimeContext& of) : context(of), deadline(of.config.fault.connect_seconds, of.job) {}
-    const RuntimeContext& context;
+    Making(const RankContext& r, const SharedTensors& s)
+        : rank(r), shared(s), deadline(r.config.fault.connect_seconds, r.job) {}
+    const RankContext& rank;
+    const SharedTensors& shared;
     ConnectDeadline deadline;
   };
 

@@ -23,12 +23,7 @@ Config forward_config(Config config, int ranks) {
 
 LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job& job, Device& device)
     : arena_(device, rank_bytes(config, mesh, device, EngineKind::kInference)),
-      engine_({.config = config,
-               .mesh = mesh,
-               .job = &job,
-               .device = device,
-               .arena = arena_,
-               .kind = EngineKind::kInference}),
+      engine_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena_}, EngineKind::kInference),
       evaluator_(engine_) {}
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& checkpoint, const Config& config,

@@ -34,53 +34,49 @@ std::string told_at_the_start() {
 
 TrainingLoop::TrainingLoop(const LoopContext& context)
     : context_(context),
-      loader_({.config = context.config,
-               .mesh = context.mesh,
-               .job = &context.job,
-               .node_ranks = context.job.node_ranks(),
-               .device = context.device,
+      rank_(context.trainer.engine().rank()),
+      loader_({.config = rank_.config,
+               .mesh = rank_.mesh,
+               .job = &job(),
+               .node_ranks = job().node_ranks(),
+               .device = rank_.device,
                .dataset = dataset_of(context.inputs),
-               .first_step = context.begun.samples / context.config.data.global_batch,
-               .steps = context.config.run.steps - context.begun.steps}),
+               .first_step = context.begun.samples / rank_.config.data.global_batch,
+               .steps = rank_.config.run.steps - context.begun.steps}),
       evaluator_(context.trainer.engine()),
-      evaluation_(evaluation_size(context.config, context.inputs.num_samples(Split::kValidation),
-                                  context.config.run.eval_batches)),
+      evaluation_(
+          evaluation_size(rank_.config, context.inputs.num_samples(Split::kValidation), rank_.config.run.eval_batches)),
       progress_(context.begun),
-      metrics_(context.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(context.config.run.dir + "/metrics.jsonl")
-                                            : nullptr),
-      ranks_({.config = context.config,
-              .mesh = context.mesh,
-              .job = context.job,
-              .gpu = context.device.bus_id(),
+      metrics_(rank_.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(rank_.config.run.dir + "/metrics.jsonl")
+                                          : nullptr),
+      ranks_({.config = rank_.config,
+              .mesh = rank_.mesh,
+              .job = job(),
+              .gpu = rank_.device.bus_id(),
               .events = context.events,
               .metrics = metrics_.get()}),
-      timeline_({.config = context.config,
-                 .mesh = context.mesh,
-                 .job = context.job,
-                 .device = context.device,
-                 .runtime = context.trainer.runtime(),
-                 .attempt = context.events.writer().attempt}) {
+      timeline_(context.trainer.engine(), context.events.writer().attempt) {
   if (evaluation_.batches > 0)
     validation_loader_ = std::make_unique<NodeLoader>(
-        NodeLoaderContext{.config = context.config,
-                          .mesh = context.mesh,
-                          .job = &context.job,
-                          .node_ranks = context.job.node_ranks(),
-                          .device = context.device,
+        NodeLoaderContext{.config = rank_.config,
+                          .mesh = rank_.mesh,
+                          .job = &job(),
+                          .node_ranks = job().node_ranks(),
+                          .device = rank_.device,
                           .dataset = dataset_of(context.inputs),
                           .split = Split::kValidation,
-                          .steps = evaluation_.batches * (context.config.run.steps - context.begun.steps),
+                          .steps = evaluation_.batches * (rank_.config.run.steps - context.begun.steps),
                           .period = evaluation_.batches,
                           .num_samples = evaluation_.samples});
-  if (context.mesh.world_rank != 0) return;
-  exporters_ = std::make_unique<Exporters>(Exporters::Context{.config = context.config,
+  if (rank_.mesh.world_rank != 0) return;
+  exporters_ = std::make_unique<Exporters>(Exporters::Context{.config = rank_.config,
                                                               .attempt = context.events.writer().attempt,
                                                               .completed = context.begun.steps,
-                                                              .memory_bytes = context.memory_bytes});
+                                                              .memory_bytes = rank_.arena.used()});
 }
 
 Result<void> TrainingLoop::run() {
-  const RunConfig& run = context_.config.run;
+  const RunConfig& run = rank_.config.run;
   const auto start = Clock::now();
   context_.stop_deadline.begin_steps();
   while (progress_.steps < run.steps && stop_ == Stop::kNo) {
@@ -109,13 +105,13 @@ Result<void> TrainingLoop::run() {
 // One step of all ranks, its figures, and what they agree on with it.
 Result<void> TrainingLoop::train_step() {
   const auto start = Clock::now();
-  if (BlackBox* const box = black_box()) box->begin_step(progress_.steps + 1, context_.config.run.steps);
+  if (BlackBox* const box = black_box()) box->begin_step(progress_.steps + 1, rank_.config.run.steps);
   timeline_.begin_step(progress_.steps + 1);
   const double data_wait = loader_.wait_seconds();
   const int64_t data_bytes = loader_.bytes_read(), data_began = BlackBox::now();
   const StepTokens tokens = loader_.next();
   timeline_.host_span("data", data_began);
-  const StepStatistics told = to_tell(context_.mesh.world_rank == 0 ? timeline_.asked() : 0);
+  const StepStatistics told = to_tell(rank_.mesh.world_rank == 0 ? timeline_.asked() : 0);
   const auto told_at = Clock::now();
   const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, told,
                                                   [this] { context_.checkpoints.before_update(); });
@@ -125,7 +121,7 @@ Result<void> TrainingLoop::train_step() {
   progress_.steps += 1;
   timeline_.end_step(progress_.steps);
   timeline_.ask(progress_.steps + 1, result.sums.steps_to_record());
-  progress_.samples += context_.config.data.global_batch;
+  progress_.samples += rank_.config.data.global_batch;
 
   const StepTimes times =
       step_times(result.timeline, result.pp_transfer_seconds, step_seconds_, loader_.wait_seconds() - data_wait);
@@ -156,10 +152,10 @@ StepStatistics TrainingLoop::to_tell(int timeline_asks) const {
   StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
                       .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
   if (context_.signals.first()) told.stop = 1;
-  if (context_.mesh.world_rank == 0) {
+  if (rank_.mesh.world_rank == 0) {
     told.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
     // One that is still being written is not waited for: storage that is too slow makes the next one late.
-    const double minutes = context_.config.checkpoint.every_minutes;
+    const double minutes = rank_.config.checkpoint.every_minutes;
     const bool due = minutes > 0 && seconds_between(saved_at_, Clock::now()) >= 60 * minutes;
     told.asks = StepStatistics::asks_of(due && !context_.checkpoints.under_way(), timeline_asks);
   }
@@ -168,14 +164,14 @@ StepStatistics TrainingLoop::to_tell(int timeline_asks) const {
 
 // The step changed neither weights nor moments: fault.on_nonfinite says whether the run goes on without it.
 Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
-  const FaultConfig& fault = context_.config.fault;
-  const NotFinitePlaces places = not_finite_places(context_.trainer, context_.job);
+  const FaultConfig& fault = rank_.config.fault;
+  const NotFinitePlaces places = not_finite_places(context_.trainer, job());
   const bool skip = fault.on_nonfinite == OnNonfinite::kSkip && skipped_in_a_row_ < fault.max_skips;
   skipped_ += skip;
   if (metrics_) metrics_->not_finite(metrics.step, places.texts, skip ? skipped_ : 0);
   if (skip) {
     ++skipped_in_a_row_;
-    if (context_.mesh.world_rank == 0)
+    if (rank_.mesh.world_rank == 0)
       log_warn("step {}: loss {} and gradient norm {} are not finite; skipped, {} in a row of at most {}{}",
                metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips,
                to_text(places.texts));
@@ -183,12 +179,12 @@ Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
   }
   Error error = not_finite_error(metrics, places.texts, skipped_in_a_row_);
   // lib/supervise begins again: what comes twice at this step is the run's own doing, what does not the machine's.
-  if (context_.mesh.world_rank == 0) {
+  if (rank_.mesh.world_rank == 0) {
     const std::string where = places.texts.empty() ? "" : ": " + places.texts.front();
     context_.events.append(
         {.kind = RunEventKind::kFailure,
          .world_rank = places.world_rank,
-         .host = places.world_rank < 0 ? context_.job.host() : places.host,
+         .host = places.world_rank < 0 ? job().host() : places.host,
          .text = fmt::format("step {}: loss or gradients are not finite{}", metrics.step, where),
          .fields = {
              {"code", static_cast<int64_t>(ExitCode::kNotFinite)}, {"consequence", false}, {"step", metrics.step}}});
@@ -202,15 +198,14 @@ Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
 
 StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
                                      int64_t data_bytes) const {
-  const Config& config = context_.config;
+  const Config& config = rank_.config;
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   const auto tflops_per_rank = [&](AttentionWork work) {
-    return model_flops_per_token(config, work) * step_tokens / seconds / context_.mesh.world_size() / 1e12;
+    return model_flops_per_token(config, work) * step_tokens / seconds / rank_.mesh.world_size() / 1e12;
   };
   const double tflops = tflops_per_rank(AttentionWork::kBand);
-  const std::optional<double> peak = context_.device.peak_tflops(config.precision.compute);
-  const std::optional<double> fp8_peak =
-      any_fp8_layer(config) ? context_.device.peak_tflops(Dtype::kE4M3) : std::nullopt;
+  const std::optional<double> peak = rank_.device.peak_tflops(config.precision.compute);
+  const std::optional<double> fp8_peak = any_fp8_layer(config) ? rank_.device.peak_tflops(Dtype::kE4M3) : std::nullopt;
   return {.step = progress_.steps,
           .samples = progress_.samples,
           .tokens = progress_.samples * config.model.seq_len,
@@ -231,7 +226,7 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
 // says of FP8 casts that they lose too much.
 void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!metrics_) return;
-  const Config& config = context_.config;
+  const Config& config = rank_.config;
   metrics_->step(metrics);
   exporters_->step(metrics);
   const std::string losses = result.fp8.empty() ? "" : fp8_warning(config, result.fp8);
@@ -239,7 +234,7 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!result.fp8.empty() && every > 0 && (metrics.step % every == 0 || is_last()))
     metrics_->fp8(fp8_json(metrics.step, config, result.fp8));
   const bool keep = metrics.step % config.metrics.log_every == 0 || is_last() || !result.finite() || !losses.empty();
-  const std::string line = console_line(metrics, config.run.steps, context_.memory_bytes);
+  const std::string line = console_line(metrics, config.run.steps, rank_.arena.used());
   progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
 }
 
@@ -247,7 +242,7 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
 double TrainingLoop::oldest_stop_age(Clock::time_point told_at) const {
   const auto first = context_.signals.first();
   const double mine = first ? seconds_between(*first, told_at) : 0.0;
-  const std::vector<double> ages = context_.job.all_gather(mine);
+  const std::vector<double> ages = job().all_gather(mine);
   return std::max(0.0, *std::ranges::max_element(ages));
 }
 
@@ -258,10 +253,10 @@ TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Cloc
   const double stop_age = oldest_stop_age(told_at), time_needed = result.sums.time_needed;
   context_.stop_deadline.count_from(
       told_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
-  const double grace = context_.config.fault.grace_seconds;
+  const double grace = rank_.config.fault.grace_seconds;
   const bool enough = StopDeadline::enough(grace, stop_age, time_needed);
   const std::optional<int64_t> under_way = context_.checkpoints.under_way();
-  if (!enough && context_.mesh.world_rank == 0)
+  if (!enough && rank_.mesh.world_rank == 0)
     log_warn(
         "fault.grace_seconds: {:g} s are too short: {:.1f} s were gone when all knew of the stop signal, a step and "
         "a checkpoint take about {:.1f} s{}",
@@ -286,13 +281,13 @@ void TrainingLoop::report_checkpoints() {
       log_warn(
           "checkpoint of step {}: the one before was still being written, so training waited for it; storage is "
           "too slow for checkpoint.every {}",
-          stats.step, context_.config.checkpoint.every);
+          stats.step, rank_.config.checkpoint.every);
   }
 }
 
 // World rank 0: no step was made `since` then.
 void TrainingLoop::book(WallTime what, Clock::time_point since) const {
-  if (context_.mesh.world_rank != 0) return;
+  if (rank_.mesh.world_rank != 0) return;
   context_.events.post(RunEventKind::kSpan, "",
                        {{"what", std::string(enum_name(what))},
                         {"seconds", seconds_between(since, Clock::now())},
@@ -306,7 +301,7 @@ void TrainingLoop::evaluate() {
   const auto start = Clock::now();
   const Evaluation result = evaluator_.evaluate(
       evaluation_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(), tick_black_box);
-  if (context_.mesh.world_rank != 0) return;
+  if (rank_.mesh.world_rank != 0) return;
   metrics_->evaluation(progress_.steps, result.loss);
   exporters_->evaluation(progress_.steps, result.loss);
   const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
@@ -316,7 +311,7 @@ void TrainingLoop::evaluate() {
 }
 
 void TrainingLoop::sample() {
-  const RunConfig& run = context_.config.run;
+  const RunConfig& run = rank_.config.run;
   const Tokenizer& tokenizer = *context_.inputs.tokenizer;
   if (run.sample_tokens == 0) return;
   const PhaseScope phase(RunPhase::kSample);
@@ -340,7 +335,7 @@ void TrainingLoop::sample() {
 // scheduler may end the processes soon.
 void TrainingLoop::flush_shown_files() {
   constexpr double kLongestSeconds = 10, kStoppedSeconds = 1, kShareOfDeadline = 0.25;
-  const FaultConfig& fault = context_.config.fault;
+  const FaultConfig& fault = rank_.config.fault;
   const bool stopped = stop_ != Stop::kNo || context_.signals.received() != 0;
   const double seconds = std::min(stopped ? kStoppedSeconds : kLongestSeconds,
                                   kShareOfDeadline * std::min(fault.setup_seconds, fault.checkpoint_seconds));
@@ -370,19 +365,18 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
     const HostScope awaits_storage(HostState::kAwaitsCheckpoint);
     metrics_->finish();
   }
-  log_summary(context_.job, context_.mesh, times_, context_.trainer.runtime().times(),
-              seconds_between(start, Clock::now()));
-  log_data(context_.job, context_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
+  log_summary(job(), rank_.mesh, times_, context_.trainer.runtime().times(), seconds_between(start, Clock::now()));
+  log_data(job(), rank_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
   if (skipped_ > 0) log_info("{} of these steps were not finite and changed nothing", skipped_);
   flush_shown_files();
   if (stop_ == Stop::kLeave)
     return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
                              "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",
-                             progress_.steps, context_.config.run.steps, context_.checkpoints.saved_step()),
+                             progress_.steps, rank_.config.run.steps, context_.checkpoints.saved_step()),
                  ExitCode::kDrained};
   if (stop_ == Stop::kSave && !is_last())
     return Error{fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: run me again",
-                             progress_.steps, context_.config.run.steps),
+                             progress_.steps, rank_.config.run.steps),
                  ExitCode::kDrained};
   return {};
 }

@@ -24,19 +24,14 @@
 
 namespace tri {
 
-// What a loop works with. Everything that is referred to outlives the loop.
+// What a loop works with, besides the trainer's RankContext. Everything that is referred to outlives the loop.
 struct LoopContext {
-  const Config& config;
-  const Mesh& mesh;
-  Job& job;
-  Device& device;
   const Inputs& inputs;
-  Trainer& trainer;  // has its state
+  Trainer& trainer;  // has its state, and a job
   Checkpointer& checkpoints;
-  RunProgress begun;         // what that state has behind it
-  int64_t memory_bytes = 0;  // of the rank's arena, for the console
-  StartupClock& startup;     // reports after the first step
-  const EventBook& events;   // takes the spans of time that are no steps
+  RunProgress begun;        // what that state has behind it
+  StartupClock& startup;    // reports after the first step
+  const EventBook& events;  // takes the spans of time that are no steps
   const StopSignals& signals;
   StopDeadline& stop_deadline;
 };
@@ -66,8 +61,9 @@ class TrainingLoop {
   double oldest_stop_age(Clock::time_point told_at) const;
   Stop answer_to_signal(const StepResult& result, Clock::time_point told_at);
 
-  bool is_last() const { return progress_.steps == context_.config.run.steps; }
-  bool is_checkpoint_due() const { return is_due(context_.config.checkpoint.every) || save_due_; }
+  Job& job() const { return *rank_.job; }
+  bool is_last() const { return progress_.steps == rank_.config.run.steps; }
+  bool is_checkpoint_due() const { return is_due(rank_.config.checkpoint.every) || save_due_; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
   void report_checkpoints();
   void book(WallTime what, Clock::time_point since) const;
@@ -77,6 +73,7 @@ class TrainingLoop {
   Result<void> finish(Clock::time_point start);
 
   const LoopContext context_;
+  const RankContext& rank_;  // the trainer's
   NodeLoader loader_;
   Evaluator evaluator_;                            // on the trainer's engine, for evaluations and samples
   const EvaluationSize evaluation_;                // of each evaluation; 0 batches: there is none

@@ -288,13 +288,8 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
 
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
   startup.phase_done("arena");
-  Trainer trainer({.config = config,
-                   .mesh = mesh,
-                   .job = &job,
-                   .device = *device.value(),
-                   .arena = arena,
-                   .startup = &startup,
-                   .tuning_dir = config.run.dir});
+  Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device.value(), .arena = arena},
+                  {.startup = &startup, .tuning_dir = config.run.dir});
   const ShownStreams shown(watchdog, trainer.runtime());
   log_run(config, mesh, inputs.order, arena);
   for (const std::string& warning : {no_checkpoints_warning(config.checkpoint), epochs_warning(config, inputs.order)})
@@ -326,15 +321,10 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};
   }
-  return TrainingLoop({.config = config,
-                       .mesh = mesh,
-                       .job = job,
-                       .device = *device.value(),
-                       .inputs = inputs,
+  return TrainingLoop({.inputs = inputs,
                        .trainer = trainer,
                        .checkpoints = checkpoints,
                        .begun = begun.value(),
-                       .memory_bytes = arena.used(),
                        .startup = startup,
                        .events = events,
                        .signals = start.signals,

@@ -70,10 +70,10 @@ class TimelineRecorder::RequestWatch {
   const std::shared_ptr<State> state_;
 };
 
-TimelineRecorder::TimelineRecorder(const Context& context)
-    : context_(context), wanted_(parse_step_range(context.config.metrics.timeline)) {
-  if (context.mesh.world_rank == 0)
-    requests_ = std::make_unique<RequestWatch>(timeline_request_path(context.config.run.dir));
+TimelineRecorder::TimelineRecorder(Engine& engine, std::string attempt)
+    : engine_(engine), attempt_(std::move(attempt)), wanted_(parse_step_range(engine.config().metrics.timeline)) {
+  if (engine.mesh().world_rank == 0)
+    requests_ = std::make_unique<RequestWatch>(timeline_request_path(engine.config().run.dir));
 }
 
 TimelineRecorder::~TimelineRecorder() = default;
@@ -87,7 +87,7 @@ void TimelineRecorder::ask(int64_t next_step, int steps) {
 void TimelineRecorder::begin_step(int64_t step) {
   if (recorder_ == nullptr && wanted_ && wanted_->contains(step)) begin(step);
   if (recorder_ == nullptr) return;
-  recorder_->begin_step(step, context_.runtime.compute());
+  recorder_->begin_step(step, engine_.runtime().compute());
   step_ = step;
   step_began_ = BlackBox::now();
 }
@@ -99,14 +99,14 @@ void TimelineRecorder::host_span(const char* name, int64_t begin) {
 void TimelineRecorder::end_step(int64_t step) {
   if (recorder_ == nullptr) return;
   host_span("step", step_began_);
-  if (step == std::min(wanted_->last, context_.config.run.steps)) finish(step);
+  if (step == std::min(wanted_->last, engine_.config().run.steps)) finish(step);
 }
 
 void TimelineRecorder::begin(int64_t step) {
   first_step_ = step;
-  clock_ = measure_clock_offset(context_.job, context_.job.node_ranks().front());
-  recorder_ = std::make_unique<SpanRecorder>(context_.device, kMostTimelineMarks);
-  for (Stream* stream : context_.runtime.streams()) recorder_->follow(*stream);
+  clock_ = measure_clock_offset(*engine_.job(), engine_.job()->node_ranks().front());
+  recorder_ = std::make_unique<SpanRecorder>(engine_.device(), kMostTimelineMarks);
+  for (Stream* stream : engine_.runtime().streams()) recorder_->follow(*stream);
 }
 
 namespace {
@@ -122,14 +122,14 @@ std::vector<AxisPlace> place_on_axes(const Mesh& mesh) {
 
 // The only wait: for what the last step has left on other streams than compute's.
 void TimelineRecorder::finish(int64_t step) {
-  const Mesh& mesh = context_.mesh;
-  context_.runtime.synchronize();
+  const Mesh& mesh = engine_.mesh();
+  engine_.runtime().synchronize();
   TimelinePiece piece{.world_rank = mesh.world_rank,
                       .world_size = mesh.world_size(),
                       .place = place_on_axes(mesh),
-                      .host = context_.job.host(),
-                      .gpu = context_.device.bus_id(),
-                      .attempt = context_.attempt,
+                      .host = engine_.job()->host(),
+                      .gpu = engine_.device().bus_id(),
+                      .attempt = attempt_,
                       .steps = {first_step_, step},
                       .clock = clock_};
   add_recording(recorder_->take(), host_, piece);
@@ -138,13 +138,13 @@ void TimelineRecorder::finish(int64_t step) {
   wanted_.reset();
   if (mesh.world_rank == 0)
     log_info("timeline: steps {} to {} are recorded; see them by `trireme timeline {}`", piece.steps.first,
-             piece.steps.last, context_.config.run.dir);
+             piece.steps.last, engine_.config().run.dir);
   write(std::move(piece));
 }
 
 // The writer's thread takes the segment: steps go on while storage hangs.
 void TimelineRecorder::write(TimelinePiece piece) {
-  const std::string run_dir = context_.config.run.dir;
+  const std::string run_dir = engine_.config().run.dir;
   if (writer_ == nullptr) {
     auto started = FileWriter::start({.path = run_dir + "/trace",
                                       .max_bytes = size_t{256} << 20,

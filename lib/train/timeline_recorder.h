@@ -13,11 +13,9 @@
 #include "io/base/file_writer.h"
 #include "kernels/core/span_recorder.h"
 #include "lib/comm/job.h"
-#include "lib/config/config.h"
 #include "lib/config/step_range.h"
-#include "lib/engine/runtime.h"
+#include "lib/engine/engine.h"
 #include "lib/observe/timeline_piece.h"
-#include "lib/parallel/mesh.h"
 
 namespace tri {
 
@@ -27,15 +25,8 @@ inline constexpr int kMostRecordedSteps = 100;  // of one request
 
 class TimelineRecorder {
  public:
-  struct Context {
-    const Config& config;
-    const Mesh& mesh;
-    Job& job;
-    Device& device;
-    Runtime& runtime;
-    std::string attempt;
-  };
-  explicit TimelineRecorder(const Context& context);
+  // The engine has a job, and outlives the recorder.
+  TimelineRecorder(Engine& engine, std::string attempt);
   ~TimelineRecorder();
   TimelineRecorder(const TimelineRecorder&) = delete;
   TimelineRecorder& operator=(const TimelineRecorder&) = delete;
@@ -61,7 +52,8 @@ class TimelineRecorder {
   void finish(int64_t step);
   void write(TimelinePiece piece);
 
-  const Context context_;
+  Engine& engine_;
+  const std::string attempt_;
   std::optional<StepRange> wanted_;         // ahead or under way
   int64_t first_step_ = 0;                  // of those under way
   std::unique_ptr<SpanRecorder> recorder_;  // they are under way

@@ -15,43 +15,34 @@ static_assert(offsetof(StepStatistics, loss) == kLossStatistic * sizeof(float));
 
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
-Trainer::Trainer(const TrainerContext& context)
-    : engine_({.config = context.config,
-               .mesh = context.mesh,
-               .job = context.job,
-               .device = context.device,
-               .arena = context.arena,
-               .observer = context.observer}),
-      mesh_(engine_.mesh()),
-      tensors_(engine_.tensors()),
-      runtime_(engine_.runtime()),
-      store_(engine_.store()),
-      stage_(engine_.stage()),
-      statistics_(tensors_.step_statistics.flat(0, kNumStepStatistics)),
-      optimizer_({.config = context.config,
-                  .store = store_,
-                  .tensors = tensors_.optimizer,
-                  .sums = tensors_.stage.fp8.slots() > 0 ? tensors_.step_statistics : statistics_,
+Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
+    : engine_(rank),
+      statistics_(engine_.tensors().step_statistics.flat(0, kNumStepStatistics)),
+      optimizer_({.config = rank.config,
+                  .store = store(),
+                  .tensors = engine_.tensors().optimizer,
+                  .sums = engine_.tensors().stage.fp8.slots() > 0 ? engine_.tensors().step_statistics : statistics_,
                   .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
-                  .groups = runtime_.axis_groups(),
-                  .dp = runtime_.dp().collectives(),
-                  .world = runtime_.world(),
-                  .compute = runtime_.compute()}),
-      timeline_(context.device, runtime_.compute(),
-                context.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
-      plan_(train_plan(context.config, mesh_.axis("pp"))),
-      timing_(context.timing),
-      h_told_(context.device, 1),
-      h_sums_(context.device, 1),
-      h_norm_(context.device, 1) {
+                  .groups = runtime().axis_groups(),
+                  .dp = runtime().dp().collectives(),
+                  .world = runtime().world(),
+                  .compute = runtime().compute()}),
+      timeline_(rank.device, runtime().compute(),
+                rank.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
+      plan_(train_plan(rank.config, rank.mesh.axis("pp"))),
+      timing_(options.timing),
+      h_told_(rank.device, 1),
+      h_sums_(rank.device, 1),
+      h_norm_(rank.device, 1) {
   const auto phase_done = [&](const char* name) {
-    if (context.startup != nullptr) context.startup->phase_done(name);
+    if (options.startup != nullptr) options.startup->phase_done(name);
   };
   const auto file = [&](const char* name) {
-    return context.tuning_dir.empty() ? "" : fmt::format("{}/{}", context.tuning_dir, name);
+    return options.tuning_dir.empty() ? "" : fmt::format("{}/{}", options.tuning_dir, name);
   };
-  runtime_.compute().zero(tensors_.step_statistics);  // those between the statistics and FP8's counts are summed too
-  if (stage_.fp8() != nullptr) fp8_.emplace(context.device, *stage_.fp8());
+  // Those between the statistics and FP8's counts are summed too.
+  runtime().compute().zero(engine_.tensors().step_statistics);
+  if (Fp8Layers* const fp8 = engine_.stage().fp8(); fp8 != nullptr) fp8_.emplace(rank.device, *fp8);
   phase_done("communicators");
   engine_.set_overlap_splits(
       find_overlap_splits(engine_, {.gemms = file("gemm_algorithms.txt"), .splits = file("overlap_splits.txt")}));
@@ -59,16 +50,16 @@ Trainer::Trainer(const TrainerContext& context)
 }
 
 // The trainer's events and host memory must outlive the work that still uses them.
-Trainer::~Trainer() { runtime_.drain(); }
+Trainer::~Trainer() { runtime().drain(); }
 
 void Trainer::make_start_values() {
-  store_.make_start_values();
+  store().make_start_values();
   engine_.make_codes();
   has_state_ = true;
 }
 
 Result<void> Trainer::state_loaded(const std::string& fp8_history) {
-  store_.state_loaded();
+  store().state_loaded();
   has_state_ = true;
   if (!fp8_) return {};
   if (!fp8_history.empty())
@@ -78,17 +69,18 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
 }
 
 void Trainer::run_plan() {
-  store_.begin_step();
+  store().begin_step();
   engine_.batch().zero_losses();
-  stage_.begin(Stage::Mode::kTrain);
-  engine_.executor().run(plan_, stage_);
+  engine_.stage().begin(Stage::Mode::kTrain);
+  engine_.executor().run(plan_, engine_.stage());
 }
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          const StepStatistics& told, const std::function<void()>& before_update) {
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
-  Stream& compute = runtime_.compute();
-  const DrainOnThrow drain(runtime_);
+  const OptimizerTensors& tensors = engine_.tensors().optimizer;
+  Stream& compute = runtime().compute();
+  const DrainOnThrow drain(runtime());
   if (timing_ == StepTiming::kOn) timeline_.begin();
   engine_.batch().load(inputs, targets);
   *h_told_.data() = told;
@@ -99,23 +91,23 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
   std::optional<SpanScope> span(std::in_place, compute, SpanKind::kAction, "update");
-  Fp8Layers* const fp8 = stage_.fp8();
+  Fp8Layers* const fp8 = engine_.stage().fp8();
   if (fp8 != nullptr) fp8->count();
   optimizer_.reduce();
   if (fp8 != nullptr) {
-    fp8->reduce(runtime_.world());  // before parameters are gathered, for which it would wait
+    fp8->reduce(runtime().world());  // before parameters are gathered, for which it would wait
     fp8_->read_numbers(compute);
   }
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
   optimizer_.clip();
   if (fp8 != nullptr) {
-    fp8->update(tensors_.optimizer.grad_scale);  // the update casts weights with the new scales
+    fp8->update(tensors.grad_scale);  // the update casts weights with the new scales
     fp8_->read_history(compute);
   }
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
-  compute.copy(h_norm_.data(), tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
+  compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
   span.reset();
   timeline_.end();
   compute.synchronize();  // the step's only wait of the host
@@ -132,24 +124,25 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
 }
 
 std::vector<std::string> Trainer::not_finite_names() {
-  store_.gradients().sum_local_gradients(true);
+  store().gradients().sum_local_gradients(true);
   run_plan();
   optimizer_.reduce();
-  runtime_.synchronize();
-  store_.gradients().sum_local_gradients(false);
+  runtime().synchronize();
+  store().gradients().sum_local_gradients(false);
   std::vector<std::string> names;
-  if (mesh_.axis("pp").last()) {
-    const std::vector<float> losses = engine_.read_floats(stage_.head().losses);
+  const Mesh& mesh = engine_.mesh();
+  if (mesh.axis("pp").last()) {
+    const std::vector<float> losses = engine_.read_floats(engine_.stage().head().losses);
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
   }
-  const std::vector<float> local = engine_.read_floats(store_.tensors().local_sumsq),
-                           reduced = engine_.read_floats(tensors_.optimizer.sumsq);
-  const TensorRun& sharded = store_.tensors().runs.front();
+  const std::vector<float> local = engine_.read_floats(store().tensors().local_sumsq),
+                           reduced = engine_.read_floats(engine_.tensors().optimizer.sumsq);
+  const TensorRun& sharded = store().tensors().runs.front();
   const auto split = static_cast<size_t>(sharded.sharded.empty() ? 0 : sharded.count);
   for (size_t i = 0; i < local.size(); ++i)
-    if (!std::isfinite(local[i]) || (mesh_.axis("dp").size == 1 && i < split && !std::isfinite(reduced[i])))
-      names.push_back("gradient of " + store_.memory().tensor_names()[i]);
+    if (!std::isfinite(local[i]) || (mesh.axis("dp").size == 1 && i < split && !std::isfinite(reduced[i])))
+      names.push_back("gradient of " + store().memory().tensor_names()[i]);
   return names;
 }
 

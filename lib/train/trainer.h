@@ -32,23 +32,19 @@ struct StepResult {
 // Whether steps measure where their time goes.
 enum class StepTiming { kOn, kOff };
 
-// What a trainer is made of. Everything that is referred to outlives the trainer.
-struct TrainerContext {
-  const Config& config;  // resolved
-  const Mesh& mesh;
-  Job* job = nullptr;  // may be null on a mesh of one rank
-  Device& device;
-  Arena& arena;                     // owns the rank's memory, with room for allocate_rank
-  StartupClock* startup = nullptr;  // optional: times the phases
+struct TrainerOptions {
+  StartupClock* startup = nullptr;  // used by the constructor only, to time its phases; may be null
   std::string tuning_dir;           // folder that keeps what searches found: gemm_tuning.h, overlap_splits.h; "": none
   StepTiming timing = StepTiming::kOn;
-  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
 };
 
+// Owns the engine, the optimizer, the host's copies of a step's numbers and the state of FP8. What the rank's context
+// refers to outlives it. Only the thread that trains may call it; Runtime says which of its functions other threads may
+// call.
 class Trainer {
  public:
   // Before the first step the state comes from make_start_values(), or from outside and state_loaded().
-  explicit Trainer(const TrainerContext& context);
+  explicit Trainer(const RankContext& rank, const TrainerOptions& options = {});
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
@@ -69,18 +65,13 @@ class Trainer {
   std::vector<std::string> not_finite_names();
 
   Engine& engine() { return engine_; }
-  Runtime& runtime() { return runtime_; }
-  ParameterStore& store() { return store_; }
+  Runtime& runtime() { return engine_.runtime(); }
+  ParameterStore& store() { return engine_.store(); }
 
  private:
   void run_plan();  // forwards and backwards of a step
 
   Engine engine_;
-  const Mesh& mesh_;  // the engine's, as what follows
-  const RankTensors& tensors_;
-  Runtime& runtime_;
-  ParameterStore& store_;
-  Stage& stage_;
   const Tensor statistics_;  // (kNumStepStatistics) f32: a StepStatistics
   Optimizer optimizer_;
   Timeline timeline_;

@@ -15,7 +15,7 @@ struct InferenceEngine {
   explicit InferenceEngine(const Config& config)
       : device(make_cpu_device()),
         arena(*device, rank_bytes(config, mesh, *device, EngineKind::kInference)),
-        engine({.config = config, .mesh = mesh, .device = *device, .arena = arena, .kind = EngineKind::kInference}) {}
+        engine({.config = config, .mesh = mesh, .device = *device, .arena = arena}, EngineKind::kInference) {}
 
   const Mesh mesh = make_mesh(0, {});
   std::unique_ptr<Device> device;

@@ -239,14 +239,14 @@ class Actions final : public StageCompute {
 #define TRI_WRAPPED(symbol) __asm__("__wrap_" symbol)
 #define TRI_REAL(symbol) __asm__("__real_" symbol)
 
-#define TRI_SYMBOL "_ZN3tri7RuntimeC1ERKNS_14RuntimeContextE"
-void real_runtime(Runtime* self, const RuntimeContext& context) TRI_REAL(TRI_SYMBOL);
-void wrapped_runtime(Runtime* self, const RuntimeContext& context) TRI_WRAPPED(TRI_SYMBOL);
-void wrapped_runtime(Runtime* self, const RuntimeContext& context) {
+#define TRI_SYMBOL "_ZN3tri7RuntimeC1ERKNS_11RankContextERKNS_13SharedTensorsE"
+void real_runtime(Runtime* self, const RankContext& rank, const SharedTensors& shared) TRI_REAL(TRI_SYMBOL);
+void wrapped_runtime(Runtime* self, const RankContext& rank, const SharedTensors& shared) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_runtime(Runtime* self, const RankContext& rank, const SharedTensors& shared) {
   static WatchedTransfers transfers;
-  RuntimeContext watched = context;
+  RankContext watched = rank;
   watched.observer = &transfers;
-  real_runtime(self, watched);
+  real_runtime(self, watched, shared);
   g_compute = &self->compute();
 }
 #undef TRI_SYMBOL

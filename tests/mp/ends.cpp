@@ -118,8 +118,8 @@ Config config_of(const Trouble& trouble, const std::string& folder, DeviceKind d
 // An engine for inference, as a loaded model has one.
 void make_inference_engine(const Config& config, const Mesh& mesh, Job& job, Device& device) {
   Arena arena(device, rank_bytes(config, mesh, device, EngineKind::kInference));
-  const Engine engine(
-      {.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena, .kind = EngineKind::kInference});
+  const Engine engine({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena},
+                      EngineKind::kInference);
 }
 
 void train(const Trouble& trouble, const std::string& folder, Job& job) {

@@ -45,7 +45,7 @@ class OneRank {
     predicted = measuring.bytes_by_name();
     arena = std::make_unique<Arena>(*device, measuring.used());
     trainer = std::make_unique<Trainer>(
-        TrainerContext{.config = config, .mesh = make_mesh(0, {}), .device = *device, .arena = *arena});
+        RankContext{.config = config, .mesh = make_mesh(0, {}), .device = *device, .arena = *arena});
     trainer->make_start_values();
     evaluator = std::make_unique<Evaluator>(trainer->engine());
   }
