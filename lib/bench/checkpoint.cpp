@@ -77,7 +77,7 @@ class Bench {
                       .job = job,
                       .device = device,
                       .compute = trainer_.runtime().compute(),
-                      .store = trainer_.store().tensors(),
+                      .store = trainer_.store().memory.tensors(),
                       .attempt = attempt_}) {
     trainer_.make_start_values();
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
@@ -176,7 +176,7 @@ class Bench {
     result_.bytes = stats.value().bytes;
     const int64_t local = checkpoints_.host_bytes();
     HostBuffer<char> host(device_, static_cast<size_t>(local));
-    const Tensor from = trainer_.store().tensors().chunks.front().gradients;
+    const Tensor from = trainer_.store().memory.tensors().chunks.front().gradients;
     Stream& compute = trainer_.runtime().compute();
     const auto copy_once = [&]() -> Result<void> {
       // As many bytes, by the largest copies that one tensor gives.

@@ -71,7 +71,7 @@ class Bench {
                  .observer = bench.observer}),
         extra_(allocate_extra(config, mesh, engine_.tensors().store, arena)),
         runtime_(engine_.runtime()),
-        hooks_(engine_.store(), 0.0f),
+        hooks_(engine_.store().memory, 0.0f),
         null_group_(mesh.axis("tp")),
         null_tp_(GroupOnStream(null_group_, runtime_.compute(), device, TimeCategory::kTp), device),
         ctx_(context(runtime_.tp())),
@@ -82,8 +82,7 @@ class Bench {
     for (auto& done : done_) done = device.make_event();
     search_gemms(engine_, null_tp_, {}, "");  // not split, alone
     engine_.set_overlap_splits(find_overlap_splits(engine_, {}));
-    engine_.store().make_start_values();
-    engine_.make_codes();
+    engine_.make_start_values();
     fill();
     bind();
   }

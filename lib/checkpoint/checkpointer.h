@@ -65,7 +65,7 @@ class Checkpointer {
   explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads what `search` has found into this rank's local pieces (then ParameterStore::state_loaded). What turns out
+  // Loads what `search` has found into this rank's local pieces (then ParameterGathers::state_loaded). What turns out
   // damaged is passed over, as the log says, for what it finds next. None: nothing was found; the state is as it was.
   // Error: it is of another model; an error of the search; kDrained: storage does not answer, also after several tries,
   // on some rank, which may lack a mount.

@@ -61,7 +61,7 @@ class MiniTraining {
       if (wrong_bit && step == 0) flip_a_bit();
     }
     trainer_.runtime().synchronize();
-    for (const Parameter& parameter : trainer_.store().parameters().front()) append(parameter.weight, bits);
+    for (const Parameter& parameter : trainer_.store().memory.parameters().front()) append(parameter.weight, bits);
     return bits;
   }
 
@@ -75,7 +75,7 @@ class MiniTraining {
     stream.synchronize();
   }
   void flip_a_bit() {
-    const Tensor& weight = trainer_.store().parameters().front().back().weight;
+    const Tensor& weight = trainer_.store().memory.parameters().front().back().weight;
     Stream& stream = trainer_.runtime().compute();
     uint32_t word = 0;
     stream.copy(&word, weight.data, sizeof word);

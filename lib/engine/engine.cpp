@@ -1,9 +1,25 @@
 #include "lib/engine/engine.h"
 
 #include "kernels/ops.h"
+#include "lib/optim/start_values.h"
 
 namespace tri {
 namespace {
+
+// Of a store's parameters.
+class StoreHooks final : public ParameterHooks {
+ public:
+  explicit StoreHooks(ParameterStore& store) : gradients_(store.gradients), gathers_(store.gathers) {}
+  void begin_backward(int chunk, int microbatch) override { gradients_.begin_backward(chunk, microbatch); }
+  void before_use(const Parameter& parameter) override { gathers_.before_use(parameter); }
+  Tensor gradient(const Parameter& parameter) override { return gradients_.gradient(parameter); }
+  GradientTarget gradient_target(const Parameter& parameter) override { return gradients_.gradient_target(parameter); }
+  void gradient_ready(const Parameter& parameter) override { gradients_.gradient_ready(parameter); }
+
+ private:
+  GradientBuckets& gradients_;
+  ParameterGathers& gathers_;
+};
 
 // Of weights that never change, and whose gradients nothing asks for.
 class ConstantWeights final : public ParameterHooks {
@@ -20,6 +36,12 @@ class ConstantWeights final : public ParameterHooks {
     return {};
   }
 };
+
+// `store`: null for inference.
+std::unique_ptr<ParameterHooks> make_hooks(ParameterStore* store) {
+  if (store != nullptr) return std::make_unique<StoreHooks>(*store);
+  return std::make_unique<ConstantWeights>();
+}
 
 // Factor on the gradient of the summed loss: the loss of a step is a mean over its tokens.
 float loss_scale(const Config& config) {
@@ -43,12 +65,12 @@ Engine::Engine(const RankContext& rank, EngineKind kind)
                                                                           .compute = runtime_.compute(),
                                                                           .dp = runtime_.dp()})
                  : nullptr),
-      constant_weights_(kind == EngineKind::kInference ? std::make_unique<ConstantWeights>() : nullptr),
+      hooks_(make_hooks(store_.get())),
       stage_({.config = config(),
               .mesh = mesh(),
               .tensors = tensors_.stage,
               .parameters = parameters(),
-              .hooks = hooks(),
+              .hooks = *hooks_,
               .compute = runtime_.compute(),
               .tp = runtime_.tp(),
               .splits = overlap_splits_,
@@ -111,26 +133,27 @@ ParameterStore& Engine::store() {
 }
 
 const std::vector<std::vector<Parameter>>& Engine::parameters() const {
-  return store_ != nullptr ? store_->parameters() : tensors_.weights;
+  return store_ != nullptr ? store_->memory.parameters() : tensors_.weights;
+}
+
+void Engine::make_start_values() {
+  write_start_values(store().memory, mesh(), config().run.seed, runtime_.compute());
+  make_codes();
 }
 
 void Engine::make_codes() {
   if (!keeps_fp8_codes(config())) return;
   Fp8Layers& fp8 = *stage_.fp8();
+  ParameterGathers& gathers = store().gathers;
   if (fp8.has_history()) {
     fp8.begin_codes();
   } else {
     fp8.begin_code_scales();
-    store().cast_codes();
+    gathers.cast_codes();
     fp8.make_code_scales(runtime_.world());
   }
-  store().cast_codes();
-  store().publish_codes();
-}
-
-ParameterHooks& Engine::hooks() {
-  if (store_ != nullptr) return *store_;
-  return *constant_weights_;
+  gathers.cast_codes();
+  gathers.publish_codes();
 }
 
 }  // namespace tri

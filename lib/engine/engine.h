@@ -38,9 +38,12 @@ class Engine {
   // This rank's weights, [chunk][parameter]; addresses are stable.
   const std::vector<std::vector<Parameter>>& parameters() const;
 
-  // For training, after the start values were made, or a state and FP8's history loaded: the FP8 codes that are kept
-  // of weights, where any are (keeps_fp8_codes). Made of the master weights, with the scales of the history, or without
-  // one with those of the largest master weights. Collective over the mesh.
+  // For training: parameters, master weights and codes from `config.run.seed`; moments stay as they are. Waits for the
+  // values. Collective over the mesh.
+  void make_start_values();
+  // For training, after a state and FP8's history were loaded: the FP8 codes that are kept of weights, where any are
+  // (keeps_fp8_codes). Made of the master weights, with the scales of the history, or without one with those of the
+  // largest master weights. Collective over the mesh.
   void make_codes();
 
   // How GEMMs are split beside tensor-parallel transfers; the default until something was timed (lib/tune).
@@ -52,15 +55,14 @@ class Engine {
   std::vector<float> read_floats(Tensor tensor);
 
  private:
-  ParameterHooks& hooks();
   void fill_tables();
 
   const RankContext rank_;
   // Each refers to those above it, and they go in the opposite order.
   RankTensors tensors_;
   Runtime runtime_;
-  std::unique_ptr<ParameterStore> store_;             // training
-  std::unique_ptr<ParameterHooks> constant_weights_;  // inference
+  std::unique_ptr<ParameterStore> store_;  // training
+  std::unique_ptr<ParameterHooks> hooks_;  // of the store, or of weights that never change
   OverlapSplits overlap_splits_;
   Stage stage_;
   Executor executor_;

@@ -118,6 +118,12 @@ ParameterHooks::GradientTarget GradientBuckets::gradient_target(const Parameter&
   return {memory_.gradient_in(state.full, parameter), beta};
 }
 
+Tensor GradientBuckets::gradient(const Parameter& parameter) {
+  const ParameterHooks::GradientTarget target = gradient_target(parameter);
+  if (target.beta == 0.0f) compute_.zero(target.tensor);
+  return target.tensor;
+}
+
 void GradientBuckets::gradient_ready(const Parameter& parameter) {
   State& state = state_of(parameter);
   const auto all = static_cast<int>(state.memory->bucket->parameters.size());

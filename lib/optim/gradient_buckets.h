@@ -47,6 +47,7 @@ class GradientBuckets {
 
   // As the hooks of the same names (lib/model/parameter.h).
   void begin_backward(int chunk, int microbatch);
+  Tensor gradient(const Parameter& parameter);
   ParameterHooks::GradientTarget gradient_target(const Parameter& parameter);
   void gradient_ready(const Parameter& parameter);
 

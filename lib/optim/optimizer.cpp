@@ -18,8 +18,8 @@ OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena
 
 void Optimizer::reduce() {
   const OptimizerContext& c = context_;
-  const ParameterMemory& memory = c.store.memory();
-  c.store.gradients().finish(c.groups);
+  const ParameterMemory& memory = c.store.memory;
+  c.store.gradients.finish(c.groups);
   c.compute.zero(c.tensors.sumsq);
   for (const BucketSlice& slice : memory.slices())
     tensor_sumsq({.sumsq = c.tensors.sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, c.compute);
@@ -45,10 +45,10 @@ void Optimizer::update(int64_t step, double learning_rate) {
       .update({.config = c.config.optimizer,
                .lr = static_cast<float>(learning_rate),
                .step = step,
-               .memory = c.store.memory(),
+               .memory = c.store.memory,
                .grad_scale = c.tensors.grad_scale,
                .tensor_sums = c.tensors.tensor_sums,
-               .gathers = c.store.gathers(),
+               .gathers = c.store.gathers,
                .groups = c.groups,
                .dp = c.dp,
                .compute = c.compute});

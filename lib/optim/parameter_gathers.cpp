@@ -1,5 +1,7 @@
 #include "lib/optim/parameter_gathers.h"
 
+#include "kernels/ops.h"
+
 namespace tri {
 
 ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
@@ -20,6 +22,27 @@ void ParameterGathers::before_use(const Parameter& parameter) {
   dp_.finish_gather(memory_.buckets()[bucket].parameters, compute_);  // where it is still on its way
 }
 
+void ParameterGathers::state_loaded() {
+  complete_state();
+  for (const BucketSlice& slice : memory_.slices()) {
+    if (!slice.codes.out.empty()) continue;
+    if (!slice.param.empty()) cast({.out = slice.param, .inp = slice.master}, compute_);
+    publish(slice);
+  }
+}
+
+void ParameterGathers::cast_codes() {
+  for (const BucketSlice& slice : memory_.slices())
+    if (!slice.codes.out.empty())
+      fp8_cast_slice({.codes = slice.codes, .inp = slice.master, .block_tensor = slice.block_tensor}, compute_);
+}
+
+void ParameterGathers::publish_codes() {
+  for (const BucketSlice& slice : memory_.slices())
+    if (!slice.codes.out.empty()) publish(slice);
+}
+
+// Zero 0: each dp rank's share of master weights and moments goes to all ranks.
 void ParameterGathers::complete_state() {
   if (memory_.sharded() || dp_.size() == 1) return;
   GroupOnStream& collectives = dp_.collectives();

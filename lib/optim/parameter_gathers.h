@@ -1,5 +1,5 @@
-// How every dp rank gets the parameters that the others updated: each bucket's slices are gathered over dp after their
-// update, and the compute stream waits for a bucket just before its first use.
+// How parameters follow the master weights, and how every dp rank gets those that the others updated: each bucket's
+// slices are gathered over dp after their update, and the compute stream waits for a bucket just before its first use.
 #pragma once
 
 #include "lib/comm/axis_transfers.h"
@@ -22,10 +22,17 @@ class ParameterGathers {
   // The compute stream is about to read the parameter: it waits for its bucket.
   void before_use(const Parameter& parameter);
 
-  // Zero 0, after each dp rank's share of master weights and moments was overwritten: all ranks get all of them.
-  void complete_state();
+  // After master weights and moments were overwritten, each by the dp rank that owns it: completes those of the other
+  // dp ranks (zero 0), and the parameters, except those that are kept as FP8 codes.
+  void state_loaded();
+  // Casts the master weights of this rank's slices to their FP8 codes, with the current scales.
+  void cast_codes();
+  // Gathers the buckets of FP8 codes over dp.
+  void publish_codes();
 
  private:
+  void complete_state();
+
   const ParameterMemory& memory_;
   Stream& compute_;
   AxisTransfers& dp_;

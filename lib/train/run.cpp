@@ -301,7 +301,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                             .job = job,
                             .device = *device.value(),
                             .compute = trainer.runtime().compute(),
-                            .store = trainer.store().tensors(),
+                            .store = trainer.store().memory.tensors(),
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
   checkpoints.set_may_publish([&] {

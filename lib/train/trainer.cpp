@@ -53,13 +53,12 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
 Trainer::~Trainer() { runtime().drain(); }
 
 void Trainer::make_start_values() {
-  store().make_start_values();
-  engine_.make_codes();
+  engine_.make_start_values();
   has_state_ = true;
 }
 
 Result<void> Trainer::state_loaded(const std::string& fp8_history) {
-  store().state_loaded();
+  store().gathers.state_loaded();
   has_state_ = true;
   if (!fp8_) return {};
   if (!fp8_history.empty())
@@ -69,7 +68,7 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
 }
 
 void Trainer::run_plan() {
-  store().begin_step();
+  store().gradients.begin_step();
   engine_.batch().zero_losses();
   engine_.stage().begin(Stage::Mode::kTrain);
   engine_.executor().run(plan_, engine_.stage());
@@ -124,11 +123,11 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
 }
 
 std::vector<std::string> Trainer::not_finite_names() {
-  store().gradients().sum_local_gradients(true);
+  store().gradients.sum_local_gradients(true);
   run_plan();
   optimizer_.reduce();
   runtime().synchronize();
-  store().gradients().sum_local_gradients(false);
+  store().gradients.sum_local_gradients(false);
   std::vector<std::string> names;
   const Mesh& mesh = engine_.mesh();
   if (mesh.axis("pp").last()) {
@@ -136,13 +135,13 @@ std::vector<std::string> Trainer::not_finite_names() {
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
   }
-  const std::vector<float> local = engine_.read_floats(store().tensors().local_sumsq),
+  const std::vector<float> local = engine_.read_floats(store().memory.tensors().local_sumsq),
                            reduced = engine_.read_floats(engine_.tensors().optimizer.sumsq);
-  const TensorRun& sharded = store().tensors().runs.front();
+  const TensorRun& sharded = store().memory.tensors().runs.front();
   const auto split = static_cast<size_t>(sharded.sharded.empty() ? 0 : sharded.count);
   for (size_t i = 0; i < local.size(); ++i)
     if (!std::isfinite(local[i]) || (mesh.axis("dp").size == 1 && i < split && !std::isfinite(reduced[i])))
-      names.push_back("gradient of " + store().memory().tensor_names()[i]);
+      names.push_back("gradient of " + store().memory.tensor_names()[i]);
   return names;
 }
 

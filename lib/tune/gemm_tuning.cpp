@@ -29,7 +29,7 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
   const bool several = microbatches(config) > 1;
   for (const float beta : {0.0f, 1.0f}) {
     if (beta == 1.0f && !several) break;
-    NullHooks hooks(engine.store(), beta);
+    NullHooks hooks(engine.store().memory, beta);
     Stage stage({.config = config,
                  .mesh = mesh,
                  .tensors = tensors,

@@ -1,14 +1,14 @@
 // Gradients where they lie in a step, without the store's bookkeeping and its transfers: nobody collects them.
 #pragma once
 
-#include "lib/optim/parameter_store.h"
+#include "lib/optim/parameter_memory.h"
 
 namespace tri {
 
 class NullHooks final : public ParameterHooks {
  public:
   // GEMMs overwrite their gradients (beta 0) or add to them (1).
-  NullHooks(const ParameterStore& store, float beta) : memory_(store.memory()), beta_(beta) {}
+  NullHooks(const ParameterMemory& memory, float beta) : memory_(memory), beta_(beta) {}
   void begin_backward(int, int) override {}
   void before_use(const Parameter&) override {}
   Tensor gradient(const Parameter& parameter) override { return place(parameter); }

@@ -67,7 +67,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
   const Mesh& mesh = engine.mesh();
   const RankTensors& tensors = engine.tensors();
   Runtime& runtime = engine.runtime();
-  NullHooks hooks(engine.store(), microbatches(config) > 1 ? 1.0f : 0.0f);
+  NullHooks hooks(engine.store().memory, microbatches(config) > 1 ? 1.0f : 0.0f);
   OverlapSplits tried;
   const LayerContext ctx{.config = config,
                          .dims = stage_dims(config, mesh),

@@ -156,7 +156,7 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
                             .job = job,
                             .device = *device,
                             .compute = trainer.runtime().compute(),
-                            .store = trainer.store().tensors(),
+                            .store = trainer.store().memory.tensors(),
                             .attempt = attempt});
   checkpoints.set_may_publish([&]() -> Result<void> {
     if (trouble.is("checkpoint")) trouble.fail();

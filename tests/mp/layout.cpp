@@ -73,15 +73,15 @@ uint64_t check_codes(Trainer& trainer) {
   const std::vector<float> scales = trainer.engine().stage().fp8() == nullptr
                                         ? std::vector<float>()
                                         : read_floats(trainer, trainer.engine().tensors().stage.fp8.scale());
-  const auto& chunks = trainer.store().memory().tensors().chunks;
+  const auto& chunks = trainer.store().memory.tensors().chunks;
   std::string all;
   for (const ChunkStoreTensors& chunk : chunks)
     if (!chunk.codes.empty())
       for (const char code : read_bytes(trainer, chunk.codes)) all += code;
-  const auto& parameters = trainer.store().parameters();
-  for (const BucketSlice& slice : trainer.store().memory().slices()) {
+  const auto& parameters = trainer.store().memory.parameters();
+  for (const BucketSlice& slice : trainer.store().memory.slices()) {
     if (slice.codes.out.empty()) continue;
-    const BucketMemory& bucket = trainer.store().memory().buckets()[static_cast<size_t>(slice.bucket)];
+    const BucketMemory& bucket = trainer.store().memory.buckets()[static_cast<size_t>(slice.bucket)];
     const ChunkStoreTensors& chunk = chunks[static_cast<size_t>(bucket.chunk)];
     const std::vector<float> masters = read_floats(trainer, slice.master);
     const std::vector<char> codes = read_bytes(trainer, slice.codes.out);
@@ -135,7 +135,8 @@ void bad_step(Trainer& trainer, int64_t step, const std::vector<int32_t>& inputs
   const float nan = NAN;
   const bf16 short_nan(NAN);
   if (step == 0) {
-    const Tensor weight = trainer.store().parameters().front().front().weight;  // no transfer fills it at the start
+    const Tensor weight =
+        trainer.store().memory.parameters().front().front().weight;  // no transfer fills it at the start
     const bool is_float = weight.dtype == Dtype::kF32;
     const int64_t bytes = is_float ? sizeof nan : sizeof short_nan;
     float good = 0;
@@ -159,7 +160,7 @@ class SplitSums {
  public:
   SplitSums(const Layout& layout, Trainer& trainer) {
     GemmSums sums{.parts = layout.sum_parts, .fault = layout.fault, .faulty_calls = {}};
-    const ParameterMemory& memory = trainer.store().memory();
+    const ParameterMemory& memory = trainer.store().memory;
     for (const Parameter& parameter : memory.parameters().front()) {
       if (layout.fault == GemmFault::kNone || !parameter.spec.name.starts_with("layers/1/")) continue;
       const Tensor gradients = memory.buckets()[static_cast<size_t>(memory.bucket_of(parameter))].gradients;
@@ -299,7 +300,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       history.tp_collectives = by_group() - by_group_before;
     }
     codes = check_codes(trainer);
-    for (const auto& chunk : trainer.store().parameters())
+    for (const auto& chunk : trainer.store().memory.parameters())
       for (const Parameter& parameter : chunk) {
         const std::vector<float> values = read_parameter(trainer, parameter);
         if (alone) {

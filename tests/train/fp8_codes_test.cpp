@@ -52,7 +52,7 @@ std::vector<char> bytes_of(const Tensor& tensor) {
 
 State state_of(OneRank& rank) {
   rank.trainer->runtime().synchronize();
-  const ChunkStoreTensors& chunk = rank.trainer->store().tensors().chunks.front();
+  const ChunkStoreTensors& chunk = rank.trainer->store().memory.tensors().chunks.front();
   State state{.masters = {bytes_of(chunk.master)},
               .moments = {},
               .codes = {bytes_of(chunk.codes)},
@@ -63,7 +63,7 @@ State state_of(OneRank& rank) {
 
 // As a checkpoint would: master weights, moments, history.
 void load_state(OneRank& to, const State& state, const std::string& history) {
-  const ChunkStoreTensors& chunk = to.trainer->store().tensors().chunks.front();
+  const ChunkStoreTensors& chunk = to.trainer->store().memory.tensors().chunks.front();
   to.trainer->runtime().synchronize();
   std::memset(chunk.codes.data, 0x55, static_cast<size_t>(chunk.codes.bytes()));
   std::memcpy(chunk.master.data, state.masters.front().data(), state.masters.front().size());
@@ -82,7 +82,7 @@ std::vector<float> losses_and_numbers(const StepResult& result) {
 // The other orientation is that of the codes that the step has read.
 void expect_transposes(OneRank& rank, const std::vector<char>& codes) {
   const Fp8Tensors& fp8 = rank.trainer->engine().tensors().stage.fp8;
-  const ChunkStoreTensors& chunk = rank.trainer->store().tensors().chunks.front();
+  const ChunkStoreTensors& chunk = rank.trainer->store().memory.tensors().chunks.front();
   const Fp8Slots slots(rank.config);
   const int64_t first = slots.of(Fp8Operand::kWeight, 0, 0);
   for (const Parameter& parameter : rank.parameters()) {
@@ -115,8 +115,8 @@ TEST(Fp8Codes, stand_in_place_of_the_bf16_weights) {
     EXPECT_EQ(plain.predicted, plain.arena->bytes_by_name());
     EXPECT_EQ(bytes_of(rank.predicted, "fp8 weights"), codes) << "the transposes";
     EXPECT_EQ(bytes_of(plain.predicted, "fp8 weights"), 0);
-    const ChunkStoreTensors &ours = rank.trainer->store().tensors().chunks.front(),
-                            &theirs = plain.trainer->store().tensors().chunks.front();
+    const ChunkStoreTensors &ours = rank.trainer->store().memory.tensors().chunks.front(),
+                            &theirs = plain.trainer->store().memory.tensors().chunks.front();
     EXPECT_EQ(ours.codes.bytes(), codes);
     EXPECT_TRUE(theirs.codes.empty());
     EXPECT_EQ(bytes_of(rank.predicted, "parameters"), ours.codes.bytes() + ours.parameters.bytes());
@@ -132,7 +132,7 @@ TEST(Fp8Codes, are_the_codes_of_the_master_weights) {
     for (int64_t step = 0; step < 4; ++step) {
       rank.trainer->runtime().synchronize();
       const Fp8Tensors& fp8 = rank.trainer->engine().tensors().stage.fp8;
-      const ChunkStoreTensors& chunk = rank.trainer->store().tensors().chunks.front();
+      const ChunkStoreTensors& chunk = rank.trainer->store().memory.tensors().chunks.front();
       int64_t seen = 0;
       for (const Parameter& parameter : rank.parameters()) {
         if (parameter.spec.fp8_slot < 0) continue;

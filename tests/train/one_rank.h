@@ -62,7 +62,7 @@ class OneRank {
   }
   StepResult step(int64_t number) { return trainer->step(number, tokens(number, 0), tokens(number, 1)); }
 
-  const std::vector<Parameter>& parameters() { return trainer->store().parameters().front(); }
+  const std::vector<Parameter>& parameters() { return trainer->store().memory.parameters().front(); }
   std::map<std::string, std::vector<float>> weights() {
     trainer->runtime().synchronize();
     std::map<std::string, std::vector<float>> all;
@@ -74,7 +74,7 @@ class OneRank {
     trainer->runtime().synchronize();
     std::map<std::string, std::vector<float>> all;
     for (const Parameter& parameter : parameters())
-      all[parameter.spec.name] = to_floats(trainer->store().gradient(parameter));
+      all[parameter.spec.name] = to_floats(trainer->store().gradients.gradient(parameter));
     return all;
   }
 

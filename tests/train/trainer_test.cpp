@@ -91,7 +91,7 @@ TEST(Trainer, moments_in_bf16_are_rounded_anew_at_each_step) {
     rank.trainer->step(number, rank.tokens(0, 0), rank.tokens(0, 1));
     rank.trainer->runtime().synchronize();
     std::vector<float> all;
-    for (const BucketSlice& slice : rank.trainer->store().memory().slices())
+    for (const BucketSlice& slice : rank.trainer->store().memory.slices())
       for (const float value : to_floats(slice.state[0])) all.push_back(value);
     return all;
   };
@@ -275,7 +275,7 @@ TEST(Bf16, parameters_are_the_rounding_of_the_master_weights_and_training_follow
     EXPECT_NEAR(b.loss, a.loss, 0.02 * a.loss);
   }
   rank.trainer->runtime().synchronize();
-  const ChunkStoreTensors& chunk = rank.trainer->store().tensors().chunks[0];
+  const ChunkStoreTensors& chunk = rank.trainer->store().memory.tensors().chunks[0];
   for (int64_t i = 0; i < chunk.layout.size; ++i)
     ASSERT_EQ(chunk.parameters.as<bf16>()[i].bits, bf16(chunk.master.as<float>()[i]).bits);
 }
