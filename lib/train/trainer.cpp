@@ -67,6 +67,13 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   return {};
 }
 
+std::string Trainer::fp8_history() {
+  if (!fp8_) return "";
+  fp8_->read_history(runtime().compute());
+  runtime().compute().synchronize();
+  return fp8_->text();
+}
+
 void Trainer::run_plan() {
   store().gradients.begin_step();
   engine_.batch().zero_losses();
@@ -100,10 +107,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
   optimizer_.clip();
-  if (fp8 != nullptr) {
-    fp8->update(tensors.grad_scale);  // the update casts weights with the new scales
-    fp8_->read_history(compute);
-  }
+  if (fp8 != nullptr) fp8->update(tensors.grad_scale);  // the update casts weights with the new scales
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
