@@ -26,7 +26,9 @@ case "$*" in
       "SubmitTime=2026-01-01T00:00:00 StartTime=2026-01-01T00:01:00 EndTime=$(cat "$SIM/end")" ;;
   "show job "*) echo "   Command=$(cat "$SIM/path")" ;;
   "show hostnames "*) echo node0 ;;
-  "requeue "*) echo "$*" >>"$SIM/requeued" ;;
+  "requeue "*)
+    [[ ! -e $SIM/refuses ]] || { rm "$SIM/refuses"; exit 1; }
+    echo "$*" >>"$SIM/requeued" ;;
   "update "*Comment=*)
     [[ ! -e $SIM/no_comment ]] || exit 1
     all=$*
@@ -239,6 +241,20 @@ for restart in "" 1 2 50; do
   says "NOT_SET_ANYWHERE: unbound" || fail "a broken script does not say why"
 done
 script=''
+
+# --- Deadlines do not follow the wall clock -----------------------------------------------------------------------
+# $SECONDS does: here it advances by an hour with each command. slurmctld takes the second requeue.
+cat >jump.sh <<'SH'
+unset BASH_ENV
+sleep() { command sleep 0.1; }
+set -o functrace
+trap 'SECONDS=$((SECONDS + 3600))' DEBUG
+SH
+fresh
+echo 75 >status
+touch refuses
+start "" BASH_ENV="$work/jump.sh" CONTROLLER_SECONDS=60
+ends 75 1 "a wall clock that is set forward"
 
 # --- The count survives -------------------------------------------------------------------------------------------
 # A run that is preempted often and saves each time is never stopped; then a settings file breaks.
