@@ -17,7 +17,7 @@ constexpr double kDaemonSeconds = 5;
 constexpr double kDaemonHours = 1;
 // What a GPU has against it may show a moment after its rank has died.
 constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
-constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
+constexpr double kPulseSeconds = 10, kMaxDrainPause = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -188,7 +188,8 @@ void Supervisor::start_attempt(std::vector<std::string> names, double now) {
   cpu_before_.clear();
   spin_since_ = now;
   reported_.clear();
-  drained_ = killed_ = false;
+  killed_ = false;
+  next_drain_ = drain_pause_ = 0;
   for (const std::string& name : names) {
     Node& node = nodes_.at(name);
     node.number = current_.number;
@@ -211,10 +212,12 @@ void Supervisor::start_attempt(std::vector<std::string> names, double now) {
 }
 
 void Supervisor::run(double now) {
-  if ((asked_to_stop_ || facts_.relief) && (!drained_ || now - drain_asked_ > kDrainAgainSeconds)) {
-    drained_ = true;
-    drain_asked_ = now;
-    launcher_.drain_ranks();  // again now and then: ranks that were about to start did not hear it
+  if ((asked_to_stop_ || facts_.relief) && now >= next_drain_) {
+    // A launcher that is still starting ranks loses the signal. It is repeated after 1, 2, 4, ... seconds, so that a
+    // drain is delayed by no more than the start itself takes.
+    drain_pause_ = std::clamp(2 * drain_pause_, 1.0, kMaxDrainPause);
+    next_drain_ = now + drain_pause_;
+    launcher_.drain_ranks();
   }
   facts_.status = launcher_.ranks_status();
   if (facts_.status) return end_attempt(now);

@@ -190,8 +190,8 @@ class Supervisor {
   double since_ = 0;  // of the phase
   double wall_ = 0;   // the wall clock now
   double began_ = 0;  // of the attempt
-  bool begun_ = false, asked_to_stop_ = false, drained_ = false, killed_ = false;
-  double drain_asked_ = 0, relieved_ = 0, looked_ = 0, pulsed_ = 0, read_ = 0;
+  bool begun_ = false, asked_to_stop_ = false, killed_ = false;
+  double next_drain_ = 0, drain_pause_ = 0, relieved_ = 0, looked_ = 0, pulsed_ = 0, read_ = 0;
   uint64_t next_order_ = 1;
   std::set<std::string> reported_;  // findings of this attempt that people have been told of
   PastAttempt current_;

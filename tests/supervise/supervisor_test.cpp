@@ -156,6 +156,29 @@ TEST(Supervisor, asked_to_stop_it_lets_the_ranks_save_and_leaves) {
   EXPECT_EQ(early.supervisor->status(), 75) << "before anything was started";
 }
 
+TEST(Supervisor, a_drain_that_ranks_missed_while_they_started_is_repeated_soon) {
+  for (const int start_seconds : {0, 1, 3, 10}) {
+    SimulatedCluster cluster(2, 2);
+    cluster.status_if_drained.reset();
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.supervisor->stop_requested(cluster.moment());
+    cluster.play(start_seconds);
+    EXPECT_EQ(cluster.supervisor->status(), std::nullopt);
+    cluster.status_if_drained = 75;
+    const double ready = cluster.now;
+    while (!cluster.ranks && cluster.now < ready + 60) cluster.play(1);
+    EXPECT_EQ(cluster.ranks, 75) << start_seconds;
+    EXPECT_LE(cluster.now - ready, start_seconds + 3) << start_seconds;
+  }
+  SimulatedCluster slow(2, 2);
+  slow.status_if_drained.reset();
+  ASSERT_TRUE(slow.play_until_attempt(1));
+  slow.supervisor->stop_requested(slow.moment());
+  slow.play(300);
+  EXPECT_GE(slow.drains, 10);
+  EXPECT_LE(slow.drains, 16) << "each one is a call on every node";
+}
+
 TEST(Supervisor, ranks_that_cannot_be_killed_take_their_node_out) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
