@@ -12,6 +12,7 @@ namespace tri {
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
+enum class QkNorm { kNone, kHead };
 // By what they spare; auto: the least that fits.
 enum class Recompute { kNone, kNorms, kSelective, kFull, kAuto };
 enum class OptimizerKind { kAdamW, kLamb };
@@ -40,6 +41,11 @@ template <>
 struct EnumNames<Position> {
   static constexpr std::array table{std::pair{Position::kLearned, std::string_view("learned")},
                                     std::pair{Position::kRope, std::string_view("rope")}};
+};
+template <>
+struct EnumNames<QkNorm> {
+  static constexpr std::array table{std::pair{QkNorm::kNone, std::string_view("none")},
+                                    std::pair{QkNorm::kHead, std::string_view("head")}};
 };
 template <>
 struct EnumNames<Recompute> {

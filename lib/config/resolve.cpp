@@ -87,6 +87,10 @@ class Resolver {
           "to learned",
           m.head_dim, either(multiples_around(m.head_dim, 2), m.head_dim));
     }
+    if (m.qk_norm != QkNorm::kNone && m.position != Position::kRope)
+      add("model.qk_norm: {} goes with rope, and model.position is {}; set model.position to rope, or model.qk_norm to "
+          "none",
+          enum_name(m.qk_norm), enum_name(m.position));
     if (m.kv_heads > m.heads)
       add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 for as many", m.kv_heads,
           m.heads, either(divisors(m.heads), m.kv_heads));

@@ -34,10 +34,16 @@ double AttentionSpec::core_flops_per_token(AttentionWork work) const {
   return 12.0 * static_cast<double>(width()) * keys_per_query(work);
 }
 
-double AttentionSpec::rope_elements(bool in_place) const {
+double AttentionSpec::rope_elements(Pass pass, bool in_place) const {
+  const auto all = static_cast<double>(qkv_width()), values = static_cast<double>(int64_t{kv_heads} * head_dim);
+  if (qk_norm) return pass == Pass::kForward ? 2 * all : 3 * all - values;  // backward also reads forward's input
   if (!rope) return 0;
-  const int64_t values = int64_t{kv_heads} * head_dim;  // untouched in place
-  return 2.0 * static_cast<double>(in_place ? qkv_width() - values : qkv_width());
+  return 2 * (in_place ? all - values : all);
+}
+
+std::vector<NormSpec> AttentionSpec::norms() const {
+  if (!qk_norm) return {};
+  return {{modules::kQueryNorm, head_dim}, {modules::kKeyNorm, head_dim}};
 }
 
 QkvOrder attention_order(const AttentionSpec& a, int tp) {
@@ -59,6 +65,7 @@ AttentionTensors allocate_attention(const AttentionSpec& attention, const StageD
                                     Arena& arena) {
   const AttentionShare a = share_of(attention, d.tp);
   AttentionTensors t;
+  if (attention.qk_norm) t.projected = arena.take(name, d.dtype, {d.R, a.qkv_width});
   t.qkv = arena.take(name, d.dtype, {d.R, a.qkv_width});
   t.out = arena.take(name, d.dtype, {d.R, a.width});
   t.lse = arena.take(name, Dtype::kF32, {d.B, a.NHl, d.T});
@@ -84,23 +91,27 @@ AttentionWorkspace allocate_attention_workspace(const AttentionSpec& attention, 
 
 namespace {
 
-// qkv (RoPE) attention proj.
+// qkv, QK-norm and RoPE where the model has them, attention, proj.
 class AttentionLayer final : public BranchLayer {
  public:
   AttentionLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
       : spec_(spec.attention), fp8_(is_fp8_layer(config, layer)) {
     const auto [qkv, proj] = spec_.linears();
     qkv_ = ColumnLinear::bind(Branch::kAttention, qkv, spec, parameters, layer);
+    if (spec_.qk_norm) {
+      query_norm_ = find_weight(parameters, modules::kQueryNorm, layer);
+      key_norm_ = find_weight(parameters, modules::kKeyNorm, layer);
+    }
     proj_ = RowLinear::bind(Branch::kAttention, proj, spec, parameters, layer);
   }
 
   void column_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const override {
-    qkv_.forward(ctx, rope_input(ctx, t.attention.qkv), normed);
+    qkv_.forward(ctx, projected(ctx, t.attention), normed);
   }
 
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner) const override {
     const AttentionTensors& a = t.attention;
-    rotate(ctx, Pass::kForward, a.qkv, rope_input(ctx, a.qkv));
+    rotate_forward(ctx, a.qkv, projected(ctx, a));
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
     attention_forward({.out = a.out,
                        .lse = a.lse,
@@ -144,7 +155,7 @@ class AttentionLayer final : public BranchLayer {
                         .kernel = ctx.config.model.attention,
                         .deterministic = ctx.config.run.deterministic},
                        ctx.compute);
-    rotate(ctx, Pass::kBackward, w.dqkv, dqkv);
+    rotate_backward(ctx, w.dqkv, dqkv, a);
     if (!fp8_) return;
     ctx.fp8->cast(Fp8Operand::kGradient, qkv_.linear, w.dqkv, w.fp8_dqkv, w.fp8_dqkv_t, qkv_.bias_gradient(ctx));
     qkv_.bias_gradient_ready(ctx);
@@ -173,30 +184,76 @@ class AttentionLayer final : public BranchLayer {
  private:
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)); }
 
-  // RoPE. Forward from qkv's output `inp` to the rows `out` that attention reads; backward from the gradient `inp` of
-  // those rows to that of qkv's output, `out`. A model without RoPE: `inp` is `out`, and nothing is done.
-  void rotate(const LayerContext& ctx, Pass pass, Tensor out, Tensor inp) const {
-    if (!spec_.rope) return;
+  // From qkv's output `inp` to the rows `out` that attention reads: QK-norm and RoPE. Without either `inp` is `out`.
+  void rotate_forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
-    const bool forward = pass == Pass::kForward;
-    rope({.pass = pass,
-          .out = out,
-          .inp = inp,
-          .table = ctx.work.attention.rope_table,
-          .num_kv_heads = share.NKVl,
-          .group = share.G,
-          .out_order = forward ? share.order : QkvOrder::kGrouped,
-          .inp_order = forward ? QkvOrder::kGrouped : share.order},
-         ctx.compute);
+    if (spec_.qk_norm) {
+      qk_norm_rope_forward({.eps = static_cast<float>(spec_.norm_eps),
+                            .out = out,
+                            .inp = inp,
+                            .query_weight = ctx.use(*query_norm_),
+                            .key_weight = ctx.use(*key_norm_),
+                            .table = ctx.work.attention.rope_table,
+                            .num_kv_heads = share.NKVl,
+                            .group = share.G,
+                            .out_order = share.order},
+                           ctx.compute);
+    } else if (spec_.rope) {
+      rope({.pass = Pass::kForward,
+            .out = out,
+            .inp = inp,
+            .table = ctx.work.attention.rope_table,
+            .num_kv_heads = share.NKVl,
+            .group = share.G,
+            .out_order = share.order,
+            .inp_order = QkvOrder::kGrouped},
+           ctx.compute);
+    }
   }
-  // The memory of that `inp`: `out` itself, unless RoPE changes the order of heads.
-  Tensor rope_input(const LayerContext& ctx, Tensor out) const {
-    return attention_order(spec_, ctx.dims.tp) == QkvOrder::kGrouped ? out : ctx.work.attention.rope_input;
+  // From the gradient `dout` of those rows to that of qkv's output.
+  void rotate_backward(const LayerContext& ctx, Tensor dinp, Tensor dout, const AttentionTensors& t) const {
+    const AttentionShare share = share_of(spec_, ctx.dims.tp);
+    if (spec_.qk_norm) {
+      qk_norm_rope_backward({.eps = static_cast<float>(spec_.norm_eps),
+                             .dinp = dinp,
+                             .dquery_weight = ctx.hooks.gradient(*query_norm_),
+                             .dkey_weight = ctx.hooks.gradient(*key_norm_),
+                             .dout = dout,
+                             .inp = t.projected,
+                             .query_weight = ctx.use(*query_norm_),
+                             .key_weight = ctx.use(*key_norm_),
+                             .table = ctx.work.attention.rope_table,
+                             .num_kv_heads = share.NKVl,
+                             .group = share.G,
+                             .dout_order = share.order},
+                            ctx.compute);
+      ctx.hooks.gradient_ready(*key_norm_);
+      ctx.hooks.gradient_ready(*query_norm_);
+    } else if (spec_.rope) {
+      rope({.pass = Pass::kBackward,
+            .out = dinp,
+            .inp = dout,
+            .table = ctx.work.attention.rope_table,
+            .num_kv_heads = share.NKVl,
+            .group = share.G,
+            .out_order = QkvOrder::kGrouped,
+            .inp_order = share.order},
+           ctx.compute);
+    }
+  }
+  // Where qkv's output goes: what QK-norm keeps; where RoPE changes the order of heads, the workspace; else in place.
+  Tensor projected(const LayerContext& ctx, const AttentionTensors& t) const {
+    return spec_.qk_norm ? t.projected : rope_input(ctx, t.qkv);
+  }
+  // Memory for rows before RoPE: `rows` themselves, unless RoPE changes the order of heads.
+  Tensor rope_input(const LayerContext& ctx, Tensor rows) const {
+    return attention_order(spec_, ctx.dims.tp) == QkvOrder::kGrouped ? rows : ctx.work.attention.rope_input;
   }
 
   const AttentionSpec spec_;
   const bool fp8_;  // whether the GEMMs multiply FP8
   ColumnLinear qkv_;
+  const Parameter *query_norm_ = nullptr, *key_norm_ = nullptr;  // with QK-norm
   RowLinear proj_;
 };
 

@@ -22,19 +22,23 @@ struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   int seq_len = 0, window = 0;  // window 0: all tokens before
   bool rope = false;
+  bool qk_norm = false;  // RMSNorm of each query and key head before RoPE
+  double norm_eps = 0;   // its eps
   bool bias = false, output_bias = false;
 
   int64_t qkv_width() const { return (heads + int64_t{2} * kv_heads) * head_dim; }
   int64_t width() const { return int64_t{heads} * head_dim; }  // of the rows that proj reads
   std::array<LinearSpec, 2> linears() const;                   // qkv, proj
+  std::vector<NormSpec> norms() const;                         // of queries and keys
   double keys_per_query(AttentionWork work) const;             // the mean over a sequence
   // Of the products with keys and values, forward and backward.
   double core_flops_per_token(AttentionWork work) const;
   // Kept of a token in the compute type whatever is recomputed (but `full`), and in fp32: qkv and proj's rows, and lse.
-  double kept_elements() const { return static_cast<double>(qkv_width() + width()); }
+  double kept_elements() const { return static_cast<double>((qk_norm ? 2 : 1) * qkv_width() + width()); }
   double kept_statistics() const { return heads; }
-  // Of a token, read and written by RoPE where it works in place (`in_place`) or changes the order of heads; 0 without.
-  double rope_elements(bool in_place) const;
+  // Of a token, read and written by QK-norm and RoPE; by RoPE alone where it works in place (`in_place`) or changes the
+  // order of heads. 0 without either.
+  double rope_elements(Pass pass, bool in_place) const;
 
   bool operator==(const AttentionSpec&) const = default;
 };
@@ -54,9 +58,10 @@ AttentionShare share_of(const AttentionSpec& attention, int tp);
 
 // What one layer keeps of a microbatch.
 struct AttentionTensors {
-  Tensor qkv;  // (R, qkv_width), after RoPE, in attention_order()
-  Tensor out;  // (R, NHl · HS): what proj reads
-  Tensor lse;  // (B, NHl, T) f32
+  Tensor projected;  // (R, qkv_width), grouped: qkv's output, with QK-norm alone; its backward pass reads it
+  Tensor qkv;        // (R, qkv_width), after QK-norm and RoPE, in attention_order()
+  Tensor out;        // (R, NHl · HS): what proj reads
+  Tensor lse;        // (B, NHl, T) f32
 };
 
 // What the layers of a stage share.

@@ -16,6 +16,10 @@ std::array<LinearSpec, 2> LayerSpec::linears(Branch branch) const {
   return branch == Branch::kAttention ? attention.linears() : mlp.linears();
 }
 
+std::vector<NormSpec> LayerSpec::norms(Branch branch) const {
+  return branch == Branch::kAttention ? attention.norms() : std::vector<NormSpec>();
+}
+
 std::vector<LinearSpec> LayerSpec::linears() const {
   std::vector<LinearSpec> all;
   for (const Branch branch : kBranches)
@@ -45,6 +49,8 @@ LayerSpec layer_spec(const ModelConfig& m, int layer) {
                         .seq_len = m.seq_len,
                         .window = m.window,
                         .rope = m.position == Position::kRope,
+                        .qk_norm = m.qk_norm == QkNorm::kHead,
+                        .norm_eps = m.norm_eps,
                         .bias = m.bias,
                         .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches
           .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias}};

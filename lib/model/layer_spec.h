@@ -20,7 +20,9 @@ struct LayerSpec {
   MlpSpec mlp;
 
   std::array<LinearSpec, 2> linears(Branch branch) const;
-  // All of them in the order of the forward pass. FP8 scales and messages refer to a linear by its index here.
+  // The norms of a branch that lie between its two linears.
+  std::vector<NormSpec> norms(Branch branch) const;
+  // All linears in the order of the forward pass. FP8 scales and messages refer to a linear by its index here.
   std::vector<LinearSpec> linears() const;
   // Elements of the linears' weights. Norms and biases are not among them.
   double weights() const;

@@ -54,4 +54,10 @@ struct LinearSpec {
   int split_dim() const { return split == LinearSplit::kRow ? num_outputs : num_outputs - 1; }  // of weight_shape()
 };
 
+// A weight of a norm inside of a branch, which all tp ranks hold.
+struct NormSpec {
+  std::string_view module;
+  int64_t width = 0;
+};
+
 }  // namespace tri

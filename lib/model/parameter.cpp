@@ -41,7 +41,11 @@ class ListBuilder {
     for (const Branch branch : kBranches) {
       const bool shares_norm = m_.block == Block::kParallel && branch == Branch::kMlp;
       if (!shares_norm) norm(branch == Branch::kAttention ? modules::kNorm1 : modules::kNorm2, layer);
-      for (const LinearSpec& linear : spec.linears(branch)) this->linear(linear, layer, index++);
+      const auto [column, row] = spec.linears(branch);
+      linear(column, layer, index++);
+      for (const NormSpec& norm : spec.norms(branch))
+        replicated(weight_of(norm.module, layer), {norm.width}, InitRule::kOnes, false);
+      linear(row, layer, index++);
     }
   }
 

@@ -105,11 +105,11 @@ class LayerSteps {
     const bool attention = at.branch == Branch::kAttention;
     switch (at.step) {
       case Step::kColumnForward:
-        return forward(column, kernels) + (attention ? rope(kernels) : 0);
+        return forward(column, kernels) + (attention ? rope(Pass::kForward, kernels) : 0);
       case Step::kRowForward:
         return forward(row, kernels);
       case Step::kColumnGradient:
-        return gradient(column, kernels) + (attention ? rope(kernels) : 0);
+        return gradient(column, kernels) + (attention ? rope(Pass::kBackward, kernels) : 0);
       case Step::kRowGradient:
         return gradient(row, kernels);
       case Step::kColumnWeight:
@@ -211,7 +211,7 @@ class LayerSteps {
     bytes += ffn * (swiglu ? (forward ? 4 : 8) : (forward ? 4 : 6));
     // Conversion, product and conversion of queries and keys for a pass in place; keys and values are copied to all
     // heads that share them.
-    bytes += 8 * s_.rows * layer_.attention.rope_elements(true) / w_.tp;
+    bytes += 8 * s_.rows * layer_.attention.rope_elements(Pass::kForward, true) / w_.tp;
     if (layer_.attention.kv_heads < layer_.attention.heads) bytes += 4 * heads;
     if (!forward) {
       if (swiglu) bytes += 18 * s_.rows * s_.width;  // q, k, v, w1 and w3 are GEMMs of their own: sums of gradients
@@ -223,10 +223,10 @@ class LayerSteps {
   double casts(double width, Kernels& kernels) const {
     return w_.numbers == Numbers::kFp8 ? kernels.memory(c_.software.cast_bytes * s_.rows * width) : 0;
   }
-  double rope(Kernels& kernels) const {
-    if (!layer_.attention.rope) return 0;
+  double rope(Pass pass, Kernels& kernels) const {
     const bool in_place = attention_order(layer_.attention, w_.tp) == QkvOrder::kGrouped;
-    return kernels.memory(s_.rows * layer_.attention.rope_elements(in_place) / w_.tp * activation_bytes(w_.numbers));
+    const double elements = layer_.attention.rope_elements(pass, in_place);
+    return elements == 0 ? 0 : kernels.memory(s_.rows * elements / w_.tp * activation_bytes(w_.numbers));
   }
   // With FP8 the activation's kernels are the casts of what they write.
   double activation(Pass pass, Kernels& kernels) const {

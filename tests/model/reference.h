@@ -102,6 +102,15 @@ class ReferenceModel {
     const int T = m_.seq_len, HS = m_.head_dim, G = m_.heads / m_.kv_heads;
     Matrix qkv = linear(p, {modules::kQkv, layer}, n, (m_.heads + 2 * m_.kv_heads) * HS);
     const auto slot = [&](int kv, int index) { return (kv * (G + 2) + index) * HS; };
+    if (m_.qk_norm == QkNorm::kHead)
+      for (int t = 0; t < T; ++t)
+        for (int kv = 0; kv < m_.kv_heads; ++kv)
+          for (int index = 0; index <= G; ++index) {
+            const Doubles& w = p.at(weight_of(index < G ? modules::kQueryNorm : modules::kKeyNorm, layer));
+            double square = 0;
+            for (int i = 0; i < HS; ++i) square += qkv[t][slot(kv, index) + i] * qkv[t][slot(kv, index) + i] / HS;
+            for (int i = 0; i < HS; ++i) qkv[t][slot(kv, index) + i] *= w[i] / std::sqrt(square + m_.norm_eps);
+          }
     if (m_.position == Position::kRope)
       for (int t = 0; t < T; ++t)
         for (int kv = 0; kv < m_.kv_heads; ++kv)
