@@ -253,7 +253,7 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
 
 void add_export(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
-      "export", "Weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA or Mistral layout)");
+      "export", "Weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA, Mistral or Qwen3 layout)");
   auto options = std::make_shared<huggingface::ExportOptions>();
   auto path = std::make_shared<std::string>(), dtype = std::make_shared<std::string>("fp32");
   auto gigabytes = std::make_shared<double>(5);
@@ -277,7 +277,7 @@ void add_export(CLI::App& checkpoint, int& status) {
 
 void add_import(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
-      "import", "A folder saved by transformers (GPT-2, LLaMA, Mistral) as the beginning of a run: weights, config");
+      "import", "A folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen3) as the beginning of a run: weights, config");
   auto options = std::make_shared<huggingface::ImportOptions>();
   command->add_option("hf_dir", options->folder, "Folder with config.json and safetensors")->required();
   command

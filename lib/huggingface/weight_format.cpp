@@ -41,6 +41,8 @@ constexpr TensorRule kLlamaTensors[] = {
     {modules::kQkv, Part::kBias, "model.layers.{}.self_attn.q_proj.bias", Rows::kQuery},
     {modules::kQkv, Part::kBias, "model.layers.{}.self_attn.k_proj.bias", Rows::kKey},
     {modules::kQkv, Part::kBias, "model.layers.{}.self_attn.v_proj.bias", Rows::kValue},
+    {modules::kQueryNorm, Part::kWeight, "model.layers.{}.self_attn.q_norm.weight"},
+    {modules::kKeyNorm, Part::kWeight, "model.layers.{}.self_attn.k_norm.weight"},
     {modules::kProj, Part::kWeight, "model.layers.{}.self_attn.o_proj.weight"},
     {modules::kProj, Part::kBias, "model.layers.{}.self_attn.o_proj.bias"},
     {modules::kNorm2, Part::kWeight, "model.layers.{}.post_attention_layernorm.weight"},
@@ -80,6 +82,7 @@ struct FormatTable {
   double eps_when_absent;
   std::span<const SizeField> sizes;
   std::span<const FixedField> fixed;
+  QkNorm qk_norm = QkNorm::kNone;
 };
 
 constexpr SizeField kGpt2Sizes[] = {
@@ -114,7 +117,16 @@ constexpr SizeField kMistralSizes[] = {{"vocab_size", &ModelConfig::vocab},
                                        {"num_key_value_heads", &ModelConfig::kv_heads, true, 8},
                                        {"max_position_embeddings", &ModelConfig::seq_len},
                                        {"sliding_window", &ModelConfig::window, true, 4096}};
+constexpr SizeField kQwen3Sizes[] = {{"vocab_size", &ModelConfig::vocab},
+                                     {"hidden_size", &ModelConfig::hidden},
+                                     {"intermediate_size", &ModelConfig::ffn_hidden},
+                                     {"num_hidden_layers", &ModelConfig::layers},
+                                     {"num_attention_heads", &ModelConfig::heads},
+                                     {"num_key_value_heads", &ModelConfig::kv_heads, true, 32},
+                                     {"head_dim", &ModelConfig::head_dim, true, 128},
+                                     {"max_position_embeddings", &ModelConfig::seq_len}};
 constexpr FixedField kLlamaFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}};
+constexpr FixedField kQwen3Fixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}, {"use_sliding_window", "false"}};
 // Tables that are computed from the config.
 constexpr std::string_view kLlamaIgnored[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"};
 
@@ -166,7 +178,24 @@ constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
                                      .eps = "rms_norm_eps",
                                      .eps_when_absent = 1e-6,
                                      .sizes = kMistralSizes,
-                                     .fixed = kLlamaFixed}};
+                                     .fixed = kLlamaFixed},
+                                    {.format = {.model_type = "qwen3",
+                                                .architecture = "Qwen3ForCausalLM",
+                                                .prefix = "model.",
+                                                .tensors = kLlamaTensors,
+                                                .ignored = kLlamaIgnored},
+                                     .norm = Norm::kRmsNorm,
+                                     .activation = Activation::kSwiglu,
+                                     .position = Position::kRope,
+                                     .groups = true,
+                                     .window = false,
+                                     .biases = false,
+                                     .tied_when_absent = false,
+                                     .eps = "rms_norm_eps",
+                                     .eps_when_absent = 1e-6,
+                                     .sizes = kQwen3Sizes,
+                                     .fixed = kQwen3Fixed,
+                                     .qk_norm = QkNorm::kHead}};
 
 const FormatTable& table_of(const WeightFormat& format) {
   for (const FormatTable& table : kFormats)
@@ -186,6 +215,7 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   must_be("norm", m.norm, t.norm);
   must_be("activation", m.activation, t.activation);
   must_be("position", m.position, t.position);
+  must_be("qk_norm", m.qk_norm, t.qk_norm);
   must_be("block", m.block, Block::kSequential);
   if (m.kv_heads != m.heads && !t.groups)
     lines.push_back(fmt::format("model.kv_heads: {} can't be expressed as {}, which has as many as model.heads ({})",
@@ -275,6 +305,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   m.norm = table->norm;
   m.activation = table->activation;
   m.position = table->position;
+  m.qk_norm = table->qk_norm;
   m.block = Block::kSequential;
   m.kv_heads = m.head_dim = m.ffn_hidden = m.window = 0;
   for (const SizeField& field : table->sizes) {
@@ -291,6 +322,11 @@ Result<Described> read_model(const std::string& path, const Json& json) {
     m.*field.ours = value->get<int>();
   }
   if (m.window >= m.seq_len) m.window = 0;
+  if (const auto kinds = json.find("layer_types"); kinds != json.end() && kinds->is_array())
+    for (const Json& kind : *kinds)
+      if (kind != (m.window > 0 ? "sliding_attention" : "full_attention"))
+        return file_error("{}: layer_types: {} can't be expressed; all layers have the same attention", path,
+                          kind.dump());
   for (const FixedField& field : table->fixed) {
     const auto value = json.find(std::string(field.theirs));
     if (value == json.end() || value->is_null()) continue;

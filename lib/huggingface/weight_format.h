@@ -4,6 +4,7 @@
 //   gpt2     GPT2LMHeadModel     layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs, outputs)
 //   llama    LlamaForCausalLM    rmsnorm, swiglu, rope (the same pairing of halves), GQA
 //   mistral  MistralForCausalLM  llama with a window, without biases
+//   qwen3    Qwen3ForCausalLM    llama with QK-norm, without biases
 //
 // "Ours" are the names and tensors of a checkpoint of this program, "theirs" those of transformers.
 #pragma once

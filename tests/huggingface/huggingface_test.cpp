@@ -55,6 +55,9 @@ std::map<std::string, Config> models() {
   all["llama_tied_biases"].model.tie_embeddings = all["llama_tied_biases"].model.bias = true;
   all["mistral"] = llama();
   all["mistral"].model.window = 3;
+  all["qwen3"] = llama();
+  all["qwen3"].model.qk_norm = QkNorm::kHead;
+  all["qwen3"].model.head_dim = 2 * head_size(all["qwen3"].model);
   return all;
 }
 
@@ -410,10 +413,26 @@ TEST(HuggingFace, keys_of_both_versions_of_transformers_are_read_as_version_5_do
   EXPECT_EQ(theta(R"(,"rope_scaling":null,"dtype":"bfloat16","torch_dtype":"float32")"), 1e4);
 }
 
-TEST(HuggingFace, what_a_mistral_config_leaves_out_is_transformers_default) {
+TEST(HuggingFace, what_a_qwen3_config_leaves_out_is_transformers_default) {
   const std::string base =
-      R"({"model_type":"mistral","hidden_size":64,"intermediate_size":16,"num_hidden_layers":1,)"
-      R"("num_attention_heads":16,"vocab_size":9,"max_position_embeddings":9000)";
+      R"({"model_type":"qwen3","hidden_size":64,"intermediate_size":16,"num_hidden_layers":2,)"
+      R"("num_attention_heads":64,"vocab_size":9,"max_position_embeddings":9000,"sliding_window":4096)";
+  const ModelConfig absent = value_or_throw(parse_config_json("c", base + "}")).model;
+  EXPECT_EQ(absent.qk_norm, QkNorm::kHead);
+  EXPECT_EQ(absent.head_dim, 128);
+  EXPECT_EQ(absent.kv_heads, 32);
+  EXPECT_EQ(absent.window, 0) << "sliding_window counts where use_sliding_window is true";
+  const auto with = [&](const std::string& key) { return parse_config_json("c", base + "," + key + "}"); };
+  EXPECT_TRUE(with(R"("layer_types":["full_attention","full_attention"])"));
+  EXPECT_NE(message(with(R"("layer_types":["full_attention","sliding_attention"])")).find("layer_types"),
+            std::string::npos);
+  EXPECT_NE(message(with(R"("use_sliding_window":true)")).find("use_sliding_window"), std::string::npos);
+  EXPECT_NE(message(with(R"("attention_bias":true)")).find("attention_bias"), std::string::npos);
+}
+
+TEST(HuggingFace, what_a_mistral_config_leaves_out_is_transformers_default) {
+  const std::string base = R"({"model_type":"mistral","hidden_size":64,"intermediate_size":16,"num_hidden_layers":1,)"
+                           R"("num_attention_heads":16,"vocab_size":9,"max_position_embeddings":9000)";
   const ModelConfig absent = value_or_throw(parse_config_json("c", base + "}")).model;
   EXPECT_EQ(absent.window, 4096);
   EXPECT_EQ(absent.kv_heads, 8);
