@@ -64,6 +64,11 @@ cat >stub/srun <<'SH'
 #!/usr/bin/env bash
 [[ $* == *" train "* ]] || exit 0
 { env; echo "umask=$(umask) core=$(ulimit -S -c) arguments=$*"; } >"$SIM/trained"
+if [[ -e $SIM/batch ]]; then # it is stopped while it starts its ranks, and loses the first signal
+  trap '((++signals == 1)) || exit 75' USR1
+  kill -USR1 "$(cat "$SIM/batch")"
+  for _ in {1..200}; do sleep 0.1; done
+fi
 exit "$(cat "$SIM/status")"
 SH
 cat >stub/trireme <<'SH'
@@ -194,6 +199,12 @@ echo 'kill -USR1 $PPID; exec sleep 1000' >site.sh
 start ""
 ends 2 1 "a settings file that hangs"
 says "signal USR1: draining" || fail "the signal was not heard"
+
+fresh
+echo 'echo $PPID >"$SIM/batch"' >site.sh
+start ""
+ends 75 1 "a signal that srun has lost"
+rm batch
 
 fresh
 rm site.sh
