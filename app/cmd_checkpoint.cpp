@@ -277,7 +277,7 @@ void add_export(CLI::App& checkpoint, int& status) {
 
 void add_import(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
-      "import", "A folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen3) as the beginning of a run: weights, config");
+      "import", "A folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen3) as the start of a run: weights, config");
   auto options = std::make_shared<huggingface::ImportOptions>();
   command->add_option("hf_dir", options->folder, "Folder with config.json and safetensors")->required();
   command

@@ -131,6 +131,7 @@ class Bench {
                                  t.norms[0].rows,
                                  t.norms[1].rows,
                                  t.middle,
+                                 t.attention.projected,
                                  t.attention.qkv,
                                  t.attention.out,
                                  t.mlp.fc1,

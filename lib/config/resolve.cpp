@@ -83,8 +83,8 @@ class Resolver {
           m.hidden, either(multiples_around(m.hidden, m.heads), m.hidden),
           or_set("model.heads", divisors(m.hidden), m.heads));
     } else if (m.position == Position::kRope && m.head_dim % 2 != 0) {
-      add("model.position: rope rotates pairs, and model.head_dim {} is odd; set model.head_dim to {}, or model.position "
-          "to learned",
+      add("model.position: rope rotates pairs, and model.head_dim {} is odd; set model.head_dim to {}, or "
+          "model.position to learned",
           m.head_dim, either(multiples_around(m.head_dim, 2), m.head_dim));
     }
     if (m.qk_norm != QkNorm::kNone && m.position != Position::kRope)

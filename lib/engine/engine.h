@@ -1,5 +1,5 @@
-// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor -> inputs. The trainer and the loaded
-// model each own one; what they do with it (a step, a batch's loss, text) is theirs.
+// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor -> inputs. The trainer and the
+// loaded model each own one; what they do with it (a step, a batch's loss, text) is theirs.
 #pragma once
 
 #include <memory>

@@ -10,7 +10,7 @@ using enum Step;
 using enum Pass;
 
 // Each row is a transfer, the steps that run beside it, and what they compute. A weight gradient runs beside each
-// transfer of a backward pass, the one of qkv beside the first transfer of the layer below. What a weight gradient reads
+// transfer of a backward pass, that of qkv beside the first transfer of the layer below. What a weight gradient reads
 // is overwritten after its transfer at the earliest.
 
 // m = x + attention(norm1(x)), y = m + mlp(norm2(m)).

@@ -1,4 +1,4 @@
-// A branch of a transformer block with its parameters, as the steps that the block runs: attention, or an MLP. The block
+// A branch of a transformer block with its parameters, as the steps that the block runs: attention or an MLP. The block
 // decides their order (block_order.h), what runs beside which transfer, and where the residual stream goes.
 #pragma once
 

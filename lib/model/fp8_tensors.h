@@ -33,7 +33,7 @@ struct Fp8Weight {
 };
 
 // Slots: one for each operand of each linear of each layer of the model, alike on every rank: by operand, then layer,
-// then linear in the layer's list. This rank fills those of its layers, and the reduction of a step completes the others.
+// then linear in the layer's list. A rank fills those of its layers, and the reduction of a step completes the others.
 class Fp8Slots {
  public:
   explicit Fp8Slots(const Config& config);

@@ -1,7 +1,7 @@
 // What each layer of a model consists of, as values: the list from which parameters, saved tensors, FLOPs, FP8 scales,
 // the simulator, the planner and other programs' formats are derived. Pure: no device, and no layout of ranks.
 //
-// A layer has two branches, attention and an MLP. A branch begins with a column-parallel linear, which reads the rows of
+// A layer has two branches, attention and MLP. A branch begins with a column-parallel linear, which reads the rows of
 // a norm, and ends with a row-parallel linear, whose output joins the residual stream.
 #pragma once
 

@@ -1,5 +1,5 @@
-// The MLP as a kind of branch: what it consists of, what it keeps of a microbatch, and its workspace. The steps that run
-// it are a BranchLayer (branch.h), made in mlp.cpp.
+// The MLP as a kind of branch: what it consists of and keeps of a microbatch, and its workspace. The steps that run it
+// are a BranchLayer (branch.h), made in mlp.cpp.
 #pragma once
 
 #include <string>

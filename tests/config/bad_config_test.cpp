@@ -317,15 +317,18 @@ const Combination kBadCombinations[] = {
      "parallel: tp 5 x pp 1 = 5 does not divide 4 ranks; start 5 ranks"},
     {"model: {hidden: 770}", 1,
      "model.heads: 12 does not divide model.hidden 770; set model.hidden to 768 or 780, or set model.heads "
-     "to 5, 7, 10, 11 or 14"},
+     "to 5, 7, 10, 11 or 14, or set model.head_dim"},
     {"model: {kv_heads: 5}", 1,
      "model.kv_heads: 5 does not divide model.heads 12; set model.kv_heads to 1, 2, 3, 4 or 6"},
     {"model: {kv_heads: 24}", 1,
      "model.kv_heads: 24 exceeds model.heads 12; set model.kv_heads to 2, 3, 4, 6 or 12, or to 0 for as "
      "many"},
     {"model: {hidden: 36, position: rope}", 1,
-     "model.position: rope turns pairs, and model.hidden 36 / model.heads 12 = 3 is odd; set model.hidden to "
-     "24 or 48, or model.position to learned"},
+     "model.position: rope rotates pairs, and model.head_dim 3 is odd; set model.head_dim to 2 or 4, or "
+     "model.position to learned"},
+    {"model: {qk_norm: head}", 1,
+     "model.qk_norm: head goes with rope, and model.position is learned; set model.position to rope, or model.qk_norm "
+     "to none"},
     {"model: {window: 4096}", 1,
      "model.window: 4096 exceeds model.seq_len 1024; set model.window to 0 for full attention, or to 1024 or "
      "less"},
@@ -389,7 +392,7 @@ const Combination kBadCombinations[] = {
      "short trial of a longer schedule, lr.decay_steps to that schedule's steps, 20 or more"},
     {"model: {hidden: 770, window: 4096, kv_heads: 5}\nparallel: {tp: 5, pp: 3}\nlr: {min: 1}", 8,
      "model.heads: 12 does not divide model.hidden 770; set model.hidden to 768 or 780, or set model.heads "
-     "to 5, 7, 10, 11 or 14\n"
+     "to 5, 7, 10, 11 or 14, or set model.head_dim\n"
      "model.kv_heads: 5 does not divide model.heads 12; set model.kv_heads to 1, 2, 3, 4 or 6\n"
      "model.window: 4096 exceeds model.seq_len 1024; set model.window to 0 for full attention, or to 1024 or "
      "less\n"

@@ -197,6 +197,7 @@ Config config_of(const Layout& layout) {
     c.model.norm = Norm::kRmsNorm;
     c.model.activation = Activation::kSwiglu;
     c.model.position = Position::kRope;
+    c.model.qk_norm = QkNorm::kHead;
     c.model.window = 7;
     c.model.bias = false;
   }

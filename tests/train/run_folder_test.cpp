@@ -86,7 +86,7 @@ TEST(AcceptCheckpoint, takes_one_whose_config_has_removed_settings_and_one_of_th
         const std::string saved = fmt::format("precision: {{compute: bf16, gemm: {}{}}}", gemm, removed);
         EXPECT_EQ(refusal(parse(now), {{"config", saved}}), "") << saved << " -> " << now;
       }
-  EXPECT_NE(refusal(parse(fp8), {{"config", std::string("precision: {fp8_guards: on}")}}), "") << "a field that never existed";
+  EXPECT_NE(refusal(parse(fp8), {{"config", std::string("precision: {fp8_guards: on}")}}), "") << "never a field";
 }
 
 // A manifest with the tensors of the model.

@@ -83,7 +83,7 @@ std::string circle(const Includes& includes) {
   return found;
 }
 
-Includes project_includes() {
+Includes read_includes() {
   const fs::path root = TRI_SOURCE_DIR;
   const std::regex pattern(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
   Includes includes;
@@ -101,8 +101,13 @@ Includes project_includes() {
   return includes;
 }
 
+const Includes& project_includes() {
+  static const Includes includes = read_includes();
+  return includes;
+}
+
 TEST(IncludeDirections, hold) {
-  const Includes includes = project_includes();
+  const Includes& includes = project_includes();
   EXPECT_GT(includes.size(), 80u) << "the sources were not found";
   EXPECT_EQ(wrong_layers(includes), Problems{});
   EXPECT_EQ(stray_headers(includes), Problems{});
@@ -127,7 +132,7 @@ Problems reached_in(const std::string& folder, const std::string& file, const In
 }
 
 TEST(IncludeDirections, a_step_of_training_does_not_need_evaluation) {
-  const Includes includes = project_includes();
+  const Includes& includes = project_includes();
   for (const char* file : {"lib/train/trainer.h", "lib/train/trainer.cpp"}) {
     ASSERT_EQ(includes.count(file), 1u) << file;
     EXPECT_NE(reached_in("lib/engine/", file, includes), Problems{}) << file;
