@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <exception>
 #include <fstream>
 #include <latch>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -337,6 +339,13 @@ class CpuDevice final : public Device {
 };
 
 }  // namespace
+
+std::optional<int64_t> most_shared_cpu_bytes() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur > std::numeric_limits<int64_t>::max())
+    return std::nullopt;  // RLIM_INFINITY is the largest rlim_t
+  return static_cast<int64_t>(limit.rlim_cur);
+}
 
 std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/arena.h"
+#include "kernels/cpu/device.h"
 #include "lib/comm/peer/memory.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/engine/wanted_copies.h"
@@ -12,7 +13,7 @@ namespace tri {
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
   archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
-          f.tp_problem, f.dp_problem, f.pp_problem);
+          f.most_shared_bytes, f.tp_problem, f.dp_problem, f.pp_problem);
 }
 
 namespace {
@@ -73,6 +74,7 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
     take_kernel_workspace(config, mesh, measuring);
     mine.workspace_bytes = measuring.used();
   }
+  if (device.kind() == DeviceKind::kCpu) mine.most_shared_bytes = most_shared_cpu_bytes();
   const Arena arena(device, Arena::kAlignment);
   const auto problem = [&](const std::vector<int>& group) {
     return problem_of_opening(group, job, device, arena, facts);

@@ -21,9 +21,10 @@ struct RankFacts {
   std::vector<std::string> gpus;  // that the rank sees, by ordinal; equal names are the same GPU
   std::string no_gpu_because;     // where it sees none
   // The rest only where it matters (add_device_facts).
-  std::optional<int64_t> free_bytes;       // of the rank's device; on the CPU the machine's, for all its ranks
-  std::optional<int64_t> workspace_bytes;  // that its kernels take in the rank's arena
-  std::optional<GpuProperties> gpu;        // of the one that the rank takes
+  std::optional<int64_t> free_bytes;         // of the rank's device; on the CPU the machine's, for all its ranks
+  std::optional<int64_t> workspace_bytes;    // that its kernels take in the rank's arena
+  std::optional<GpuProperties> gpu;          // of the one that the rank takes
+  std::optional<int64_t> most_shared_bytes;  // of the rank's device; none: not limited
   // Why memory of the tp group, of the dp group, of the next stage's rank can't be opened; "" where it can.
   std::string tp_problem, dp_problem, pp_problem;
 };

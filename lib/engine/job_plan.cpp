@@ -28,6 +28,34 @@ std::string problem_of_axis(const Config& config, const JobFacts& facts, AxisNam
   return "";
 }
 
+// Why not every rank's arena, as `plan` lays it out, can be shared; "" where each can. The smallest limit of all ranks
+// and the largest arena decide, so that all groups of an axis take the same way.
+std::string problem_of_sharing(const Config& config, const JobFacts& facts, const JobPlan& plan, EngineKind kind) {
+  std::optional<size_t> lowest;
+  for (size_t rank = 0; rank < facts.size(); ++rank)
+    if (const auto& most = facts[rank].most_shared_bytes; most)
+      if (!lowest || *most < *facts[*lowest].most_shared_bytes) lowest = rank;
+  if (!lowest) return "";
+  const Config planned = with_plan(config, plan);
+  int64_t largest = 0;
+  for (int stage = 0; stage < config.parallel.pp; ++stage) {  // the ranks of a stage need the same
+    Arena measuring;
+    allocate_rank(planned, mesh_of(planned, 0).moved("pp", stage), measuring, kind);
+    largest = std::max(largest, measuring.used());
+  }
+  const RankFacts& rank = facts[*lowest];
+  if (largest <= *rank.most_shared_bytes) return "";
+  return fmt::format(
+      "{} bytes of a rank's memory cannot be shared, since rank {} on node {} is limited to files of {} "
+      "bytes (ulimit -f)",
+      largest, *lowest, rank.node, *rank.most_shared_bytes);
+}
+
+bool any_copies(const JobPlan& plan) {
+  return plan.tp == Transfers::kCopies || plan.dp == Transfers::kCopies ||
+         std::find(plan.pp.begin(), plan.pp.end(), PpTransfers::kCopies) != plan.pp.end();
+}
+
 Error copies_refused(AxisName axis, const std::string& why) {
   return usage_error("parallel.{}_transfers: copies: {}; set auto", axis.text(), why);
 }
@@ -270,7 +298,13 @@ Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind
   const int64_t ranks = ranks_along(AxisSet::outside({}), config.parallel);
   TRI_REQUIRE(ranks == static_cast<int64_t>(facts.size()), "a config of {} = {} ranks, facts of {} ranks",
               sizes_along(AxisSet::outside({}), config.parallel), ranks, facts.size());
-  return Planner(config, facts, kind).run();
+  auto plan = Planner(config, facts, kind).run();
+  if (!plan || !any_copies(plan.value())) return plan;
+  const std::string problem = problem_of_sharing(config, facts, plan.value(), kind);
+  if (problem.empty()) return plan;
+  JobFacts unshared = facts;
+  for (RankFacts& rank : unshared) rank.tp_problem = rank.dp_problem = rank.pp_problem = problem;
+  return Planner(config, unshared, kind).run();
 }
 
 Config with_plan(Config config, const JobPlan& plan) {

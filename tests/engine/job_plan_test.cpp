@@ -213,6 +213,49 @@ TEST(PlanJob, copies_that_are_insisted_on_and_cannot_be_are_an_error_that_names_
   }
 }
 
+// One rank's limit holds for all groups: they differ in no transfer, and copies that are asked for are refused.
+TEST(PlanJob, memory_beyond_the_lowest_limit_of_any_rank_is_not_shared) {
+  const std::tuple<Axes, const char*, std::function<void(Config&)>> table[] = {
+      {{.tp = 2, .dp = 2}, "tp", [](Config& c) { c.parallel.tp_transfers = Transfers::kCopies; }},
+      {{.dp = 4}, "dp", [](Config& c) { c.parallel.dp_transfers = Transfers::kCopies; }},
+      {{.pp = 4}, "pp", [](Config& c) { c.parallel.pp_transfers = PpTransfers::kCopies; }}};
+  for (const auto& [axes, field, insist] : table) {
+    Config config = config_of(axes);
+    const auto shared = plan_job(config, on_cpus(4, 4));
+    ASSERT_TRUE(shared) << shared.error().message;
+    const Config copies = with_plan(config, shared.value());
+    int64_t largest = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      Arena measuring;
+      allocate_rank(copies, make_mesh(rank, {{"tp", axes.tp}, {"dp", axes.dp}, {"pp", axes.pp}}), measuring);
+      largest = std::max(largest, measuring.used());
+    }
+    const auto planned = [&](int64_t limit) {
+      JobFacts facts = on_cpus(4, 4);
+      facts[1].most_shared_bytes = 100 * kGiB;
+      facts[2].most_shared_bytes = limit;
+      return plan_job(config, facts);
+    };
+    EXPECT_EQ(with_plan(config, value_or_throw(planned(largest))), copies) << field;
+    const JobPlan apart = value_or_throw(planned(largest - 1));
+    EXPECT_EQ(apart.tp, Transfers::kCollectives) << field;
+    EXPECT_EQ(apart.dp, Transfers::kCollectives) << field;
+    EXPECT_EQ(apart.pp, std::vector(4, PpTransfers::kMessages)) << field;
+    const std::string why = fmt::format(
+        "{} bytes of a rank's memory cannot be shared, since rank 2 on node node0 is limited to files of {} bytes "
+        "(ulimit -f)",
+        largest, largest - 1);
+    EXPECT_NE(to_string(apart).find(fmt::format("(parallel.{}_transfers: auto: {})", field, why)), std::string::npos)
+        << to_string(apart);
+    insist(config);
+    EXPECT_TRUE(planned(largest)) << field;
+    const auto refused = planned(largest - 1);
+    ASSERT_FALSE(refused) << field;
+    EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+    EXPECT_EQ(refused.error().message, fmt::format("parallel.{}_transfers: copies: {}; set auto", field, why));
+  }
+}
+
 // Rooms between what each level takes and one byte less, on the one stage that has least of it.
 TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   Config config = config_of({.dp = 2, .pp = 2});

@@ -1,4 +1,6 @@
 // The plan of a job, made by its ranks: they find the facts together and decide alike.
+#include <sys/resource.h>
+
 #include "kernels/cpu/device.h"
 #include "lib/comm/peer/memory.h"
 #include "lib/engine/job_plan.h"
@@ -120,6 +122,33 @@ TEST(Plan, memory_that_one_rank_cannot_open_is_done_without_by_all) {
     EXPECT_NE(refused.error().message.find("not mine to open; set auto"), std::string::npos) << refused.error().message;
     EXPECT_TRUE(alike_on_all_ranks(refused.error().message));
   }
+}
+
+// A limit as `ulimit -f` sets it, on the last rank alone, one byte below what it would share.
+TEST(Plan, a_file_size_limit_of_one_rank_leaves_all_ranks_without_copies) {
+  Job& job = *test_job();
+  const int n = job.world_size();
+  if (n < 2) GTEST_SKIP() << "needs two ranks";
+  const auto cpu = make_cpu_device();
+  const Config config = config_of(1, n, 1);
+  Arena measuring;
+  allocate_rank(with_plan(config, value_or_throw(plan_with(config, *cpu))),
+                make_mesh(job.world_rank(), {{"tp", 1}, {"dp", n}, {"pp", 1}}), measuring);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto planned = [&](int64_t most) {
+    rlimit limit = before;
+    if (job.world_rank() == n - 1) limit.rlim_cur = static_cast<rlim_t>(most);
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    auto plan = plan_with(config, *cpu);
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    return value_or_throw(std::move(plan));
+  };
+  EXPECT_EQ(planned(measuring.used()).dp, Transfers::kCopies);
+  const JobPlan plan = planned(measuring.used() - 1);
+  EXPECT_EQ(plan.dp, Transfers::kCollectives);
+  EXPECT_NE(to_string(plan).find("(ulimit -f)"), std::string::npos) << to_string(plan);
+  EXPECT_TRUE(alike_on_all_ranks(to_string(plan)));
 }
 
 TEST(Plan, recompute_auto_asks_for_the_free_memory_of_every_rank) {
