@@ -263,6 +263,14 @@ Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir,
   return std::optional<CheckpointEntry>();
 }
 
+Result<void> check_latest(const std::string& dir) {
+  const std::string path = dir + "/latest";
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return {};
+  return file_error(
+      "{}: a folder has the name of the file that says which checkpoint is the newest; move the folder away", path);
+}
+
 Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt,
                                                        const Retry& retry) {
   TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\"", attempt);

@@ -73,6 +73,9 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, co
 // The newest valid one; those passed over on the way are logged as warnings. Older ones are not opened.
 Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir, const Retry& retry = {});
 
+// Error where a folder has the name `latest`: no checkpoint could be published then.
+Result<void> check_latest(const std::string& dir);
+
 // Removes what other attempts left unfinished, and finishes a replacement or removal that was cut short. Returns the
 // names of what was removed. Error, and nothing more is removed, when storage does not say what there is. Call it while
 // holding the run's lock.

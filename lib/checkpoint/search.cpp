@@ -65,7 +65,9 @@ Result<void> CheckpointSearch::list() {
     const auto removed = remove_stale_attempts(dir_, attempt_);
     if (!removed) log_warn("{}", removed.error().message);
     auto listed = checkpoint_candidates(dir_);
-    if (listed)
+    if (auto usable = check_latest(dir_); !usable)
+      listing = usable;
+    else if (listed)
       candidates_ = std::move(listed).value();
     else
       listing = listed.error();

@@ -143,6 +143,21 @@ TEST(CheckpointFolder, a_replacement_cut_short_is_finished) {
   expect_holds(dir / "step_00000100", tensors_of(2));
 }
 
+// A rename cannot replace it, so every save would fail; a run finds that out before its first step.
+TEST(CheckpointFolder, a_folder_in_place_of_latest_is_named) {
+  const TemporaryFolder dir;
+  EXPECT_TRUE(check_latest(dir / "absent"));
+  EXPECT_TRUE(check_latest(dir.path().string()));
+  std::filesystem::create_symlink("step_00000001", dir / "latest");
+  EXPECT_TRUE(check_latest(dir.path().string())) << "a link, which a save replaces";
+  std::filesystem::remove(dir / "latest");
+  std::filesystem::create_directory(dir / "latest");
+  const auto refused = check_latest(dir.path().string());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ExitCode::kFile);
+  EXPECT_EQ(refused.error().message.find(dir / "latest: a folder "), 0u) << refused.error().message;
+}
+
 TEST(CheckpointFolder, stale_attempts_go_and_the_own_stays) {
   const TemporaryFolder dir;
   save(dir.path(), 100, "one", 1);

@@ -126,6 +126,25 @@ has "short.bin"
 run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[missing]'
 has "missing"
 
+echo "a folder named latest among the checkpoints: status 3 before the first step"
+mkdir -p untidy/checkpoints/latest
+run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.dir=untidy
+has "untidy/checkpoints/latest: a folder has the name of the file"
+! grep -q '"loss":' untidy/metrics.jsonl || fail "the run trained although it could save nothing"
+
+echo "ulimit -f below a rank's memory: auto shares none of it, and checkpoints fail with EFBIG; copies are refused"
+limited=(bash -c 'ulimit -f 12288 && exec "$@"' limited "$mpirun" -n 2 "$trireme" train tiny.yaml
+  --set run.dir=limited --set parallel.tp=1 --set parallel.pp=1 --set model.hidden=512 --set run.eval_batches=0
+  --set run.sample_tokens=0)
+run 3 "${limited[@]}" --set checkpoint.every=1
+has "(parallel.dp_transfers: auto: "
+has "is limited to files of 12582912 bytes (ulimit -f)"
+has "checkpoint of step 1 failed (1 in a row):"
+has "File too large"
+[[ $(grep -c '"loss":' limited/metrics.jsonl) -gt 0 ]] || fail "no step was trained" "$output"
+run 2 "${limited[@]}" --set parallel.dp_transfers=copies
+has "(ulimit -f); set auto"
+
 echo "a loss that is not finite: status 7, with rank, step and tensor"
 diverges=(--set lr.peak=1e30 --set optimizer.weight_decay=0 --set optimizer.clip=0)
 run 7 "$mpirun" -n 8 "$trireme" train tiny.yaml "${diverges[@]}"
