@@ -151,25 +151,26 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
 
 Result<DocumentIndex> DocumentIndex::open(const std::string& prefix) {
   const std::string path = prefix + ".idx";
-  auto idx = MappedFile::open(path);
+  const auto idx = InputFile::open(path);
   if (!idx) return idx.error();
   DocumentIndex index;
-  index.idx_ = std::move(idx).value();
-  const std::byte* bytes = index.idx_.bytes().data();
-  const auto read = read_header(path, bytes, static_cast<int64_t>(index.idx_.bytes().size()));
+  index.idx_.resize(static_cast<size_t>(idx.value().bytes()));
+  if (auto got = idx.value().read(index.idx_.data(), idx.value().bytes(), 0); !got) return got.error();
+  const std::byte* bytes = index.idx_.data();
+  const auto read = read_header(path, bytes, idx.value().bytes());
   if (!read) return read.error();
   const IndexHeader& header = read.value();
   index.type_ = header.type;
   index.num_sequences_ = header.sequences;
   index.num_documents_ = header.documents - 1;
-  index.pointers_ = bytes + header.pointers();
-  index.documents_ = bytes + header.document_index();
+  index.pointers_ = header.pointers();
+  index.documents_ = header.document_index();
 
   const int64_t width = token_bytes(header.type);
   int64_t expected = 0;  // byte pointer of the next sequence: sequences lie one behind the other
   for (int64_t s = 0; s < header.sequences; ++s) {
     const auto length = load<int32_t>(bytes + header.lengths() + s * 4);
-    const auto pointer = load<int64_t>(index.pointers_ + s * 8);
+    const auto pointer = load<int64_t>(bytes + index.pointers_ + s * 8);
     if (length < 0) return wrong_length(path, s, length);
     if (pointer != expected)
       return file_error("{}: sequence {} starts at byte {}, expected {}", path, s, pointer, expected);
@@ -177,7 +178,7 @@ Result<DocumentIndex> DocumentIndex::open(const std::string& prefix) {
   }
   int64_t previous = 0;
   for (int64_t d = 0; d < header.documents; ++d) {
-    const auto sequence = load<int64_t>(index.documents_ + d * 8);
+    const auto sequence = load<int64_t>(bytes + index.documents_ + d * 8);
     const bool wrong_end = d + 1 == header.documents && sequence != header.sequences;
     if (sequence < previous || sequence > header.sequences || (d == 0 && sequence != 0) || wrong_end)
       return wrong_document(path, d, sequence,
@@ -192,9 +193,9 @@ Result<DocumentIndex> DocumentIndex::open(const std::string& prefix) {
 
 int64_t DocumentIndex::document_start(int64_t document) const {
   TRI_REQUIRE(document >= 0 && document <= num_documents_, "document {} of {}", document, num_documents_);
-  const auto sequence = load<int64_t>(documents_ + document * 8);
+  const auto sequence = load<int64_t>(idx_.data() + documents_ + document * 8);
   if (sequence == num_sequences_) return num_tokens_;
-  return load<int64_t>(pointers_ + sequence * 8) / token_bytes(type_);
+  return load<int64_t>(idx_.data() + pointers_ + sequence * 8) / token_bytes(type_);
 }
 
 void TokenFile::read(int64_t first, std::span<int32_t> out) const { value_or_throw(try_read(first, out)); }

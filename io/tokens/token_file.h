@@ -64,7 +64,7 @@ class TokenFile {
   int64_t num_tokens_ = 0, num_documents_ = 0, num_sequences_ = 0;
 };
 
-// Where documents begin: the whole index, mapped into memory and checked from end to end. Thread-safe.
+// Where documents begin: the whole index, read into memory and checked from end to end. Thread-safe.
 class DocumentIndex {
  public:
   static Result<DocumentIndex> open(const std::string& prefix);
@@ -74,10 +74,10 @@ class DocumentIndex {
   int64_t document_start(int64_t document) const;
 
  private:
-  MappedFile idx_;
+  std::vector<std::byte> idx_;
   TokenType type_ = TokenType::kU16;
   int64_t num_tokens_ = 0, num_documents_ = 0, num_sequences_ = 0;
-  const std::byte *pointers_ = nullptr, *documents_ = nullptr;
+  int64_t pointers_ = 0, documents_ = 0;  // offsets of the arrays in idx_
 };
 
 // Writes a pair of files, one sequence a document. Nothing appears under the final names before finish(): until then

@@ -151,6 +151,18 @@ TEST(TokenFile, damage_is_refused_with_what_is_wrong) {
   EXPECT_FALSE(TokenFile::open("/nonexistent/t"));
 }
 
+// On network storage another machine may do that at any time; a read of a mapped page would then raise SIGBUS.
+TEST(TokenFile, an_open_index_survives_the_truncation_of_its_file) {
+  const TemporaryFolder folder;
+  write_all(folder / "t.idx", kIdx);
+  const DocumentIndex index = value_or_throw(DocumentIndex::open(folder / "t"));
+  std::vector<int64_t> before, after;
+  for (int64_t d = 0; d <= index.num_documents(); ++d) before.push_back(index.document_start(d));
+  std::filesystem::resize_file(folder / "t.idx", 0);
+  for (int64_t d = 0; d <= index.num_documents(); ++d) after.push_back(index.document_start(d));
+  EXPECT_EQ(after, before);
+}
+
 TEST(TokenFile, mutated_and_truncated_files_are_an_error_or_readable_never_a_crash) {
   const TemporaryFolder folder;
   int opened = 0, refused = 0;
