@@ -7,7 +7,7 @@ namespace {
 
 struct Product {
   std::string_view word, second_word;  // of its name; the second may be ""
-  int num_multiprocessors;             // 0: not stated; the peak holds for any number
+  int num_multiprocessors;             // 0: not stated; the peak holds for any number, and for no MIG slice
   double bf16, fp8, fp32;              // 0: none
 };
 
@@ -56,7 +56,9 @@ std::optional<double> gpu_peak_tflops(std::string_view name, int num_multiproces
   if (product == std::end(kProducts)) return std::nullopt;
   const double peak = is_fp8(dtype) ? product->fp8 : dtype == Dtype::kBF16 ? product->bf16 : product->fp32;
   if (peak == 0) return std::nullopt;
-  if (product->num_multiprocessors == 0 || product->num_multiprocessors == num_multiprocessors) return peak;
+  if (product->num_multiprocessors == 0) return has_word(name, "MIG") ? std::nullopt : std::optional(peak);
+  if (num_multiprocessors <= 0) return std::nullopt;
+  if (product->num_multiprocessors == num_multiprocessors) return peak;
   return peak * num_multiprocessors / product->num_multiprocessors;
 }
 

@@ -33,6 +33,15 @@ TEST(GpuPeak, a_part_of_a_gpu_has_its_part_of_the_peak) {
   EXPECT_EQ(gpu_peak_tflops("NVIDIA H100 80GB HBM3", 132, Dtype::kF32), 67);
 }
 
+// The table has no number of multiprocessors for Blackwell, and a driver may report none.
+TEST(GpuPeak, a_slice_of_unknown_size_has_no_peak) {
+  EXPECT_EQ(gpu_peak_tflops("NVIDIA B200 MIG 1g.23gb", 18, Dtype::kBF16), std::nullopt);
+  EXPECT_EQ(gpu_peak_tflops("NVIDIA GB300 MIG 2g.70gb", 0, Dtype::kE4M3), std::nullopt);
+  EXPECT_EQ(gpu_peak_tflops("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 0, Dtype::kBF16), std::nullopt);
+  EXPECT_EQ(gpu_peak_tflops("NVIDIA H100 80GB HBM3", 0, Dtype::kBF16), std::nullopt);
+  EXPECT_EQ(gpu_peak_tflops("NVIDIA B200", 0, Dtype::kBF16), 2250);
+}
+
 TEST(GpuPeak, is_none_where_it_is_not_known) {
   EXPECT_EQ(gpu_peak_tflops("NVIDIA H999", 132, Dtype::kBF16), std::nullopt);
   EXPECT_EQ(gpu_peak_tflops("", 132, Dtype::kBF16), std::nullopt);
