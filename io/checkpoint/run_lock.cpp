@@ -256,7 +256,9 @@ Result<RunLock> RunLock::take(const RunFolders& folders, const std::string& atte
 Result<RunLock> RunLock::take_for_driver(const std::string& run_dir, const std::string& attempt,
                                          const BatchStart& start, How how) {
   RunLock lock;
-  const std::string run = std::filesystem::absolute(run_dir).lexically_normal();
+  std::error_code problem;
+  const std::string run = std::filesystem::absolute(run_dir, problem).lexically_normal();
+  if (problem) return system_error(problem.value(), "run.dir {}: the current folder", run_dir);
   auto file = File::take(run_dir + "/supervise.lock", kDriverField, run, attempt, start, how);
   if (!file) return file.error();
   lock.files_.push_back(std::move(file).value());

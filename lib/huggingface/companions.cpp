@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
+#include "io/base/folder_entries.h"
 #include "io/tokens/tokenizer.h"
 
 namespace tri::huggingface {
@@ -43,7 +44,7 @@ Names companions_in(const std::string& folder) {
   for (const char* name : {"generation_config.json", "chat_template.jinja", "chat_template.json"})
     if (fs::is_regular_file(fs::path(folder) / name, absent)) names.emplace_back(name);
   const size_t files = names.size();
-  for (const auto& entry : fs::directory_iterator(fs::path(folder) / kTemplateFolder, absent))
+  for (const auto& entry : entries_of(fs::path(folder) / kTemplateFolder, absent))
     if (entry.path().extension() == ".jinja" && entry.is_regular_file(absent))
       names.push_back(std::string(kTemplateFolder) + "/" + entry.path().filename().string());
   std::sort(names.begin() + static_cast<int64_t>(files), names.end());
