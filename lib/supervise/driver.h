@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,7 +32,9 @@ Result<int> run_driver(const DriverOptions& options);
 // The run folder as the Supervisor sees it.
 class RunFolderBook : public RunBook {
  public:
-  RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job);
+  // `checkpoint_timeout`: how long newest_checkpoint() waits; a checkpoint may have thousands of files.
+  RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job,
+                std::chrono::milliseconds checkpoint_timeout = std::chrono::seconds(10));
   RunHistory history(double wall) override;
   void append(RunEvent event, const std::string& attempt) override;
   int64_t newest_checkpoint() override;
@@ -44,6 +47,7 @@ class RunFolderBook : public RunBook {
 
  private:
   std::string run_dir_, checkpoint_dir_;
+  const std::chrono::milliseconds checkpoint_timeout_;
   // The time of an event of `attempt`: what is measured within an attempt does not depend on clocks that are set.
   double date_for(const std::string& attempt);
 

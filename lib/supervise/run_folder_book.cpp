@@ -17,8 +17,7 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::milliseconds kTimeout{2000};             // for storage
-constexpr std::chrono::milliseconds kCheckpointTimeout{10000};  // a checkpoint may have thousands of files
+constexpr std::chrono::milliseconds kTimeout{2000};  // for storage
 
 // None: it can't be read now.
 std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
@@ -50,9 +49,11 @@ std::vector<std::string> suspects_of(const std::string& run_dir, const std::stri
 
 }  // namespace
 
-RunFolderBook::RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job)
+RunFolderBook::RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job,
+                             std::chrono::milliseconds checkpoint_timeout)
     : run_dir_(std::move(run_dir)),
       checkpoint_dir_(std::move(checkpoint_dir)),
+      checkpoint_timeout_(checkpoint_timeout),
       book_({.path = run_dir_ + "/events.jsonl",
              .attempt = "",
              .job = std::move(job),
@@ -131,7 +132,7 @@ int64_t RunFolderBook::newest_checkpoint() {
     *newest = 0;
     return true;
   };
-  within(checkpoint_dir_, kCheckpointTimeout, find, false);
+  within(checkpoint_dir_, checkpoint_timeout_, find, false);
   return *checkpoint_;
 }
 

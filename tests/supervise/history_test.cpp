@@ -2,12 +2,16 @@
 #include "lib/supervise/history.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "io/base/within.h"
 #include "lib/supervise/driver.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/io/checkpoint_files.h"
 
 namespace tri {
 namespace {
@@ -144,6 +148,58 @@ TEST(History, events_that_storage_has_refused_are_written_later) {
   ASSERT_EQ(written.value().size(), 3u) << "each of them once";
   EXPECT_EQ(written.value()[1].host, "node1");
   EXPECT_EQ(written.value()[2].attempt, "b");
+}
+
+void save_checkpoint(const std::string& dir, int64_t step) {
+  const std::vector<TestTensor> tensors{make_tensor(1, "model/w", StoredType::kF32, {6, 5})};
+  const auto written = write_checkpoint(dir, step, "a", tensors, 2, 3, 1);
+  ASSERT_TRUE(written) << written.error().message;
+  const auto published = publish(dir, step, "a");
+  ASSERT_TRUE(published) << published.error().message;
+}
+
+// The budget of attempts without a newer checkpoint would never be used up.
+TEST(History, a_damaged_checkpoint_is_no_progress) {
+  const TemporaryFolder folder;
+  const std::string dir = folder / "checkpoints";
+  RunFolderBook book(folder / "", dir, "1");
+  EXPECT_EQ(book.newest_checkpoint(), 0);
+  save_checkpoint(dir, 1);
+  EXPECT_EQ(book.newest_checkpoint(), 1);
+  save_checkpoint(dir, 2);
+  std::filesystem::resize_file(dir + "/step_00000002/shard_00001.h5", 100);
+  EXPECT_EQ(book.newest_checkpoint(), 1) << "a shard is cut off";
+  save_checkpoint(dir, 3);
+  std::filesystem::remove(dir + "/step_00000003/manifest.json");
+  EXPECT_EQ(book.newest_checkpoint(), 1) << "the manifest is gone";
+  save_checkpoint(dir, 4);
+  EXPECT_EQ(book.newest_checkpoint(), 4);
+}
+
+// Opening a FIFO takes until it is opened for writing. Once the answer is due, the folder cannot be listed any more: a
+// later call can only return what the search has stored.
+TEST(History, a_checkpoint_that_was_found_too_late_is_known_to_the_next_call) {
+  const TemporaryFolder folder;
+  const std::string dir = folder / "checkpoints";
+  save_checkpoint(dir, 1);
+  std::filesystem::create_directory(dir + "/step_00000002");
+  const std::string fifo = dir + "/step_00000002/manifest.json";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  RunFolderBook book(folder / "", dir, "1", std::chrono::milliseconds(50));
+  EXPECT_EQ(book.newest_checkpoint(), 0) << "not known yet";
+  {
+    const std::ofstream open_it(fifo);
+    int64_t free = 0;  // no question about the folder is under way
+    for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+         free == 0 && std::chrono::steady_clock::now() < until;
+         std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+      free = OutstandingQuestion::begin(dir, std::chrono::milliseconds(0));
+    ASSERT_NE(free, 0) << "the search has not ended";
+    OutstandingQuestion::end(dir, free);
+  }
+  std::filesystem::rename(dir, folder / "away");
+  std::ofstream(dir) << "not a folder";
+  EXPECT_EQ(book.newest_checkpoint(), 1);
 }
 
 }  // namespace
