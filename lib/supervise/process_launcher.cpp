@@ -1,6 +1,7 @@
 #include "lib/supervise/process_launcher.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -31,11 +32,23 @@ int input_of(const std::string& text) {
   return -1;
 }
 
+pid_t g_driver = 0;  // in a child that has not executed its command yet
+
+// A scheduler that warns every process of the job warns the driver too, which passes the signal on once the command
+// runs. The signal of the driver's death is passed on by no process: the child ends, before there are any ranks.
+void end_without_driver(int) {
+  if (::getppid() != g_driver) ::_exit(1);
+}
+
+struct Started {
+  pid_t process = -1;   // -1: there is no process to be had
+  Descriptor executes;  // at its end once the command runs, or has ended; -1: not known
+};
+
 // A process group of its own: signals from a terminal or to the driver's group are the driver's business. Where the
-// driver dies, ranks are asked to save a checkpoint and leave. `input`: what it finds on its standard input. -1: there
-// is no process to be had.
-pid_t start(const std::vector<std::string>& words, const std::vector<std::string>& environment,
-            const std::string& input) {
+// driver dies, ranks are asked to save a checkpoint and leave. `input`: what it finds on its standard input.
+Started start(const std::vector<std::string>& words, const std::vector<std::string>& environment,
+              const std::string& input) {
   std::vector<char*> argv, envp;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -44,11 +57,18 @@ pid_t start(const std::vector<std::string>& words, const std::vector<std::string
   envp.push_back(nullptr);
   const pid_t driver = ::getpid();
   const Descriptor told(input.empty() ? -1 : input_of(input));
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
+  Descriptor executes(ends[0]);
+  const Descriptor open_until_then(ends[1]);
   const pid_t child = ::fork();
   if (child != 0) {
     if (child > 0) ::setpgid(child, child);
-    return child;
+    return {child, std::move(executes)};
   }
+  g_driver = driver;
+  ::signal(SIGUSR1, end_without_driver);
+  ::signal(SIGTERM, SIG_DFL);  // end_ranks()
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
   if (::getppid() != driver) ::_exit(1);
@@ -143,7 +163,7 @@ void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
     auto& words = commands[i];
     words.insert(words.end(), setup_.agent.begin(), setup_.agent.end());
     const std::string node = commands.size() == nodes.size() ? nodes[i] : "";
-    const pid_t process = start(words, secret, input);
+    const pid_t process = start(words, secret, input).process;
     if (process > 0)
       agents_.push_back({process, node});
     else
@@ -166,12 +186,16 @@ void ProcessLauncher::start_ranks(const RanksStart& start_of) {
   words.insert(words.end(), setup_.marks.begin(), setup_.marks.end());
   words.insert(words.end(), setup_.ranks.begin(), setup_.ranks.end());
   status_.reset();
-  ranks_ = start(words, {}, "");
+  Started started = start(words, {}, "");
+  ranks_ = started.process;
+  executes_ = std::move(started.executes);
+  drains_ = false;
   if (ranks_ < 0) status_ = 1;
 }
 
 std::optional<int> ProcessLauncher::ranks_status() {
   int status = 0;
+  pass_drain_on();
   if (!status_ && ranks_ > 0 && ::waitpid(ranks_, &status, WNOHANG) == ranks_) {
     status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     ranks_ = -1;
@@ -179,9 +203,17 @@ std::optional<int> ProcessLauncher::ranks_status() {
   return status_;
 }
 
-// srun and mpirun pass USR1 on to the ranks.
 void ProcessLauncher::drain_ranks() {
-  if (ranks_ > 0) ::kill(ranks_, SIGUSR1);
+  drains_ = true;
+  pass_drain_on();
+}
+
+// srun and mpirun pass USR1 on to the ranks. A process that has yet to execute them would not.
+void ProcessLauncher::pass_drain_on() {
+  pollfd end{executes_.get(), POLLIN, 0};
+  if (!drains_ || ranks_ <= 0 || (executes_.get() >= 0 && ::poll(&end, 1, 0) == 0)) return;
+  drains_ = false;
+  ::kill(ranks_, SIGUSR1);
 }
 
 void ProcessLauncher::end_ranks(End how) { signal_group(ranks_, how == End::kAsk ? SIGTERM : SIGKILL); }

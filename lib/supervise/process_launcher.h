@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "io/base/file.h"
 #include "lib/supervise/supervisor.h"
 
 namespace tri {
@@ -56,8 +57,12 @@ class ProcessLauncher : public Launcher {
   bool agents_left() const { return !agents_.empty(); }
 
  private:
+  void pass_drain_on();
+
   Setup setup_;
   pid_t ranks_ = -1;
+  Descriptor executes_;  // of the ranks' launcher: at its end once the command runs
+  bool drains_ = false;  // asked to, and not passed on yet
   std::optional<int> status_;
   struct AgentStart {
     pid_t process = -1;

@@ -1,11 +1,123 @@
 #include "lib/supervise/process_launcher.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "lib/fault/stop_signals.h"
+#include "tests/io/forked.h"
+
+namespace {
+
+// Holds processes that are about to execute a command (tests/CMakeLists.txt wraps execvp).
+struct Gate {
+  int reached[2] = {-1, -1};  // they write their number here, and once they go on "x"
+  int opens[2] = {-1, -1};    // and wait here for a byte
+};
+Gate* g_gate = nullptr;
+
+}  // namespace
+
+// NOLINTBEGIN: the linker's names
+extern "C" int __real_execvp(const char* file, char* const argv[]);
+extern "C" int __wrap_execvp(const char* file, char* const argv[]) {
+  if (g_gate != nullptr) {
+    const pid_t self = ::getpid();
+    char byte = 0;
+    if (::write(g_gate->reached[1], &self, sizeof self) != sizeof self) ::_exit(2);
+    while (::read(g_gate->opens[0], &byte, 1) < 0 && errno == EINTR) {
+    }
+    if (::write(g_gate->reached[1], "x", 1) != 1) ::_exit(2);
+  }
+  return __real_execvp(file, argv);
+}
+// NOLINTEND
 
 namespace tri {
 namespace {
+
+constexpr std::chrono::seconds kPatience{60};
+
+// Whether `descriptor` has something to read, or its end.
+bool has_input(int descriptor) {
+  pollfd input{descriptor, POLLIN, 0};
+  return ::poll(&input, 1, std::chrono::milliseconds(kPatience).count()) == 1;
+}
+
+// A launcher as the driver has one, of ranks that sleep.
+ProcessLauncher sleeping_ranks() {
+  return ProcessLauncher({.commands = own_commands("", ""),
+                          .agent = {},
+                          .ranks = {"sleep", "1000"},
+                          .run_dir = "run",
+                          .job = "",
+                          .secret = {},
+                          .marks = {}});
+}
+
+// As from Slurm to all processes of the job: the driver has the signal too, and asks its ranks to drain.
+TEST(ProcessLauncher, a_stop_signal_before_the_command_runs_arrives_when_it_does) {
+  const std::string said = in_child([]() -> std::string {
+    Gate gate;
+    if (::pipe2(gate.reached, O_CLOEXEC) != 0 || ::pipe2(gate.opens, O_CLOEXEC) != 0) return "no pipes";
+    g_gate = &gate;
+    const StopSignals signals;
+    ProcessLauncher launcher = sleeping_ranks();
+    launcher.start_ranks({.attempt = "a", .number = 1, .nodes = {"node1"}});
+    pid_t child = 0;
+    if (!has_input(gate.reached[0]) || ::read(gate.reached[0], &child, sizeof child) != sizeof child)
+      return "the child has not come to its command";
+    ::kill(child, SIGUSR1);
+    launcher.drain_ranks();
+    if (launcher.ranks_status()) return "the child has ended";
+    char byte = 0;
+    if (::write(gate.opens[1], "x", 1) != 1 || !has_input(gate.reached[0]) || ::read(gate.reached[0], &byte, 1) != 1)
+      return "the signal has ended the child before its command";
+    std::optional<int> status;
+    for (const auto until = std::chrono::steady_clock::now() + kPatience;
+         !(status = launcher.ranks_status()) && std::chrono::steady_clock::now() < until;)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return status ? fmt::format("status {}", *status) : "the signal is lost";
+  });
+  EXPECT_EQ(said, fmt::format("status {}", 128 + SIGUSR1));
+}
+
+TEST(ProcessLauncher, a_child_whose_driver_has_died_executes_no_command) {
+  Gate gate;
+  int life[2];
+  ASSERT_EQ(::pipe2(gate.reached, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(gate.opens, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe(life), 0);  // the command would hold it open
+  const pid_t driver = ::fork();
+  ASSERT_GE(driver, 0);
+  if (driver == 0) {
+    g_gate = &gate;
+    const StopSignals signals;
+    ProcessLauncher launcher = sleeping_ranks();
+    launcher.start_ranks({.attempt = "a", .number = 1, .nodes = {"node1"}});
+    for (;;) ::pause();
+  }
+  ::close(life[1]);
+  pid_t child = 0;
+  const bool came = has_input(gate.reached[0]) && ::read(gate.reached[0], &child, sizeof child) == sizeof child;
+  ::kill(driver, SIGKILL);
+  ::waitpid(driver, nullptr, 0);
+  EXPECT_TRUE(came);
+  EXPECT_EQ(::write(gate.opens[1], "x", 1), 1);
+  const bool ended = has_input(life[0]);
+  EXPECT_TRUE(ended);
+  if (came && !ended) ::kill(child, SIGKILL);
+  for (const int descriptor : {life[0], gate.reached[0], gate.reached[1], gate.opens[0], gate.opens[1]})
+    ::close(descriptor);
+}
 
 using Words = LaunchCommands::Words;
 
