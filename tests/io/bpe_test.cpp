@@ -239,6 +239,24 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
                "<|a"),
             (Ids{'<', '|', 'a'}))
       << "with a decoder the older files say nothing";
+  // Of a token that is listed several times the last flags count, unless the decoder or tokenizer.json gives it an id.
+  const std::string wide =
+      R"({"content": "<|a|>", "lstrip": true, "rstrip": true, "normalized": false, "special": true})";
+  const Ids stripped = {'x', 267}, spaced = {'x', ' ', 267, ' '};
+  for (const auto& [content, ids] : {
+           std::pair(R"({"pad_token": )" + wide + "}", stripped),
+           {R"({"additional_special_tokens": ["<|a|>"], "pad_token": )" + wide + "}", spaced},
+           {R"({"extra_special_tokens": ["<|a|>"], "pad_token": )" + wide + "}", spaced},
+           {R"({"pad_token": "<|a|>", "additional_special_tokens": [)" + wide + "]}", stripped},
+           {R"({"bos_token": "<|a|>", "pad_token": )" + wide + "}", stripped},
+           {R"({"pad_token": "<|a|>", "bos_token": )" + wide + "}", spaced},
+           {R"({"image_token": "<|a|>", "pad_token": )" + wide + "}", spaced},
+           {R"({"additional_special_tokens": ["<|a|>", )" + wide + "]}", stripped},
+           {R"({"additional_special_tokens": [)" + wide + R"(, "<|a|>"]})", spaced},
+           {R"({"bos_token": "<|a|>", "pad_token": "<|a|>", "eos_token": )" + wide + "}", stripped},
+           {R"({"additional_special_tokens": ["<|a|>"], "added_tokens_decoder": {"267": )" + wide + "}}", stripped},
+       })
+    EXPECT_EQ(of(settings(content), "x <|a|> "), ids) << content;
   // Flags of the decoder go before those of tokenizer.json; a name may be a token of the vocabulary.
   EXPECT_EQ(of(settings(R"({"added_tokens_decoder": {"264": {"content": "<|endoftext|>", "lstrip": true,
                             "normalized": false, "special": true}}})"),

@@ -124,6 +124,8 @@ def check_folders(base):
         for key in ("pad_token", "image_token", "bos_token"):
             if rng.random() < 0.3:
                 made[key] = rng.choice(names)
+                if rng.random() < 0.5:
+                    made[key] = {"__type": "AddedToken", **flags(made[key])}
         for key in ("additional_special_tokens", "extra_special_tokens"):
             if rng.random() < 0.3:
                 made[key] = rng.sample(names, rng.randrange(3))

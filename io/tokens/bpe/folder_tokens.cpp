@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "io/base/file.h"
 #include "io/tokens/bpe/json_parts.h"
@@ -180,11 +181,17 @@ bool flag_of(const Json& object, const char* key, bool absent, const std::string
   return found->get<bool>();
 }
 
+struct ListedToken : AddedToken {
+  bool is_text = false;  // given as its text alone, without flags
+};
+ListedToken text_token(std::string content) { return {{.content = std::move(content), .special = true}, true}; }
+
 // A token as its text or as an object; none: something else, which names no token.
-std::optional<AddedToken> token_of(const Json& value, bool special, const std::string& where) {
-  if (value.is_string()) return AddedToken{.content = value.get<std::string>(), .special = true};
+std::optional<ListedToken> token_of(const Json& value, bool special, const std::string& where) {
+  if (value.is_string()) return text_token(value.get<std::string>());
   if (!value.is_object() || !value.contains("content") || !value["content"].is_string()) return std::nullopt;
-  AddedToken token{.content = value["content"].get<std::string>()};
+  ListedToken token;
+  token.content = value["content"].get<std::string>();
   const std::string name = where + ": " + token.content;
   token.special = special || flag_of(value, "special", false, name);
   token.normalized = flag_of(value, "normalized", !token.special, name);
@@ -241,7 +248,7 @@ class FolderReader {
     d_.keeps_template = own_->keeps_template;
     if (own_->nfc) d_.own_normalizer = {{"type", "NFC"}};
     d_.own_pre_tokenizer = words_of(own_->words, flag_of(settings_, "add_prefix_space", false, kSettings));
-    for (const auto& [key, content] : own_->defaults) named_[key] = {.content = content, .special = true};
+    for (const auto& [key, content] : own_->defaults) named_[key] = text_token(content);
   }
 
   // bos_token and the like, tokens of the model's own (image_token), and extra ones.
@@ -278,7 +285,7 @@ class FolderReader {
     has_extra_ = true;
     additional_.reset();
   }
-  void set_own(const std::string& key, const AddedToken& token) {
+  void set_own(const std::string& key, const ListedToken& token) {
     for (auto& [name, known] : own_named_)
       if (name == key) return void(known = token);
     own_named_.emplace_back(key, token);
@@ -287,9 +294,7 @@ class FolderReader {
     for (const Json& value : list) {
       const auto token = token_of(value, false, where);
       if (!token) refuse(fmt::format("{}: {} is no token", where, value.dump().substr(0, 80)));
-      if (std::none_of(extra_.begin(), extra_.end(),
-                       [&](const auto& known) { return known.content == token->content; }))
-        extra_.push_back(*token);
+      extra_.push_back(*token);
     }
   }
 
@@ -331,22 +336,27 @@ class FolderReader {
       const bool known = std::any_of(added_.begin(), added_.end(), [&](const auto& old) { return same(old, token); });
       if (own_ != nullptr || !known) d_.tokens.push_back(token);
     }
+    num_numbered_ = d_.tokens.size();
   }
 
-  bool is_added(const std::string& content) const {
-    const auto has = [&](const auto& list) {
-      return std::any_of(list.begin(), list.end(), [&](const auto& token) { return token.content == content; });
-    };
-    return has(d_.tokens) || (own_ == nullptr && has(added_));
-  }
-  void add(AddedToken token) {
-    if (!token.content.empty() && !is_added(token.content)) d_.tokens.push_back(std::move(token));
+  // Adds a named or extra token. Tokens with ids keep their flags; those of any other token are the last ones given,
+  // except that a text given before counts only once.
+  void add(const ListedToken& token) {
+    const auto has_content = [&](const AddedToken& known) { return known.content == token.content; };
+    const auto numbered_end = d_.tokens.begin() + static_cast<std::ptrdiff_t>(num_numbered_);
+    if (token.content.empty() || std::any_of(d_.tokens.begin(), numbered_end, has_content)) return;
+    if (own_ == nullptr && std::any_of(added_.begin(), added_.end(), has_content)) return;
+    if (token.is_text && !texts_.insert(token.content).second) return;
+    const auto known = std::find_if(numbered_end, d_.tokens.end(), has_content);
+    if (known == d_.tokens.end())
+      d_.tokens.push_back(token);
+    else
+      *known = token;
   }
   void add_named() {
     for (const char* key : kNamed)
       if (const auto found = named_.find(key); found != named_.end()) add(found->second);
     for (const auto& [key, token] : own_named_) add(token);
-    for (AddedToken& token : d_.tokens) token.special = token.special || names(token.content);
   }
   // Whether a named token has this content.
   bool names(const std::string& content) const {
@@ -354,7 +364,8 @@ class FolderReader {
     return std::any_of(named_.begin(), named_.end(), has) || std::any_of(own_named_.begin(), own_named_.end(), has);
   }
   void add_extra() {
-    for (const AddedToken& token : extra_) add(token);
+    for (const ListedToken& token : extra_) add(token);
+    for (AddedToken& token : d_.tokens) token.special = token.special || names(token.content);
   }
   // Qwen2Tokenizer adds all special tokens a second time, without their flags.
   void add_again(bool all) {
@@ -379,13 +390,15 @@ class FolderReader {
   const std::vector<AddedToken>& added_;  // of tokenizer.json
   const OwnClassUse class_use_;
   const OwnClass* own_ = nullptr;
-  std::map<std::string, AddedToken, std::less<>> named_;
-  std::vector<std::pair<std::string, AddedToken>> own_named_;  // the model's own: image_token
-  std::vector<AddedToken> extra_;
+  std::map<std::string, ListedToken, std::less<>> named_;
+  std::vector<std::pair<std::string, ListedToken>> own_named_;  // the model's own: image_token
+  std::vector<ListedToken> extra_;
   bool has_extra_ = false;          // a file had a list of them, if an empty one
   std::optional<Json> additional_;  // additional_special_tokens, until it is taken as that list
   std::string additional_in_;
   std::map<int32_t, AddedToken> numbered_;
+  size_t num_numbered_ = 0;      // of d_.tokens, which begins with them
+  std::set<std::string> texts_;  // that add() has taken
   FolderTokens d_;
 };
 
