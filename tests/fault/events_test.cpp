@@ -236,7 +236,12 @@ TEST(Events, a_consequence_waits_for_the_cause_to_be_written) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
   std::thread late([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    // Once the consequence is written.
+    const auto is_written = [&] {
+      const auto events = read_events(path);
+      return events && !events.value().empty();
+    };
+    for (int i = 0; i < 30'000 && !is_written(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     book_in(path, 1).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
   });
   const auto cause = book_in(path, 2).failure_hook()(
