@@ -107,7 +107,11 @@ class GpuWatchTest : public ::testing::Test {
     ::unsetenv("TRIREME_NVML");
     ::unsetenv("TRIREME_TEST_NVML_FILE");
   }
-  void say(const std::string& text) { std::ofstream(words) << text << "\n"; }
+  // At once: whoever reads meanwhile sees all of the old text or all of the new one.
+  void say(const std::string& text) {
+    std::ofstream(words + ".part") << text << "\n";
+    std::filesystem::rename(words + ".part", words);
+  }
 
   const TemporaryFolder folder;
   const std::string words = folder / "words";
@@ -180,12 +184,13 @@ TEST_F(GpuWatchTest, what_a_driver_that_hangs_has_told_grows_old) {
   constexpr std::chrono::milliseconds kPause{5};
   const HealthWatch watch;
   const auto until = [&](const auto& holds) {
-    for (int i = 0; i < 4000 && !holds(watch.last()); ++i) std::this_thread::sleep_for(kPause);
+    for (int i = 0; i < 60'000 && !holds(watch.last()); ++i) std::this_thread::sleep_for(kPause);
     return holds(watch.last());
   };
   ASSERT_TRUE(until([](const HealthWatch::Seen& seen) { return !seen.gpus.empty(); }));
-  say("hang=0:1 recovery=1:1");
+  say("hang=0:1");  // alone: a look that is past the first GPU would see what changes on the second
   EXPECT_TRUE(until([](const HealthWatch::Seen& seen) { return seen.age > 2.5; })) << "looks are a second apart";
+  say("hang=0:1 recovery=1:1");
   EXPECT_EQ(watch.last().gpus[1].recovery_action, 0);
   say("recovery=1:1");
   EXPECT_TRUE(until([](const HealthWatch::Seen& seen) { return seen.gpus[1].recovery_action == 1 && seen.age < 2; }));
