@@ -128,7 +128,7 @@ TEST_F(NodeDumpsTest, none_that_was_taken_on_is_lost) {
     EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
     EXPECT_TRUE(rank->claim(BlackBox::now(), {}, 0, 0));
   }
-  for (int i = 0; i < 5000 && newest_dump(run_, kAttempt) < 3; ++i)
+  for (int i = 0; i < 300'000 && newest_dump(run_, kAttempt) < 3; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(newest_dump(run_, kAttempt), 3);
   await_reports(3);

@@ -32,9 +32,9 @@ class OnTerminal {
     ::close(master_);
   }
 
-  // Reads until `text` has come; false: it has not within 20 s.
+  // Reads until `text` has come; false: it has not within five minutes.
   bool sees(const std::string& text) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
     while (output_.find(text, seen_) == output_.npos) {
       pollfd ready{master_, POLLIN, 0};
       char bytes[4096];

@@ -20,7 +20,7 @@ namespace {
 using Lines = std::vector<std::string>;
 
 int status_of(NodeDoctor& doctor) {
-  for (int i = 0; i < 2000 && doctor.status() < 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 30'000 && doctor.status() < 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return doctor.status();
 }
 
