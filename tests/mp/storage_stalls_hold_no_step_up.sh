@@ -47,7 +47,7 @@ if ((${#seconds[@]} == 0)); then
 fi
 
 # Every file that a run writes, the ranks that write it, and how many writes it has at most for the random one.
-files=(metrics.jsonl:0:60 log.txt:0:20 events.jsonl:0:8 tfevents:0:60 ranks.h5:0:20 figures.prom:0:2 trace/:0:3 trace/:1:3
+files=(metrics.jsonl:0:60 log.txt:0:20 events.jsonl:0:8 tfevents:0:60 ranks.h5:0:20 figures.prom:0:2 trace:0:3 trace:1:3
   shard_00000:0:9 shard_00001:1:9 checkpoint.h5:0:5 manifest:0:3 latest:0:2 resolved.yaml:0:2 config.yaml:0:2)
 at_a_time=${JOBS:-4}
 stall() { # FILE RANK NUMBER SECONDS: one run, in a folder of its own
