@@ -10,6 +10,7 @@
 #include <chrono>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -30,8 +31,9 @@ void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
 }
 
 inline std::string read_all(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();  // no exception where reading fails, as in /proc when a process ends
+  return text.str();
 }
 
 inline Strings lines_of(const std::string& path) {
