@@ -130,7 +130,7 @@ echo "a folder named latest among the checkpoints: status 3 before the first ste
 mkdir -p untidy/checkpoints/latest
 run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.dir=untidy
 has "untidy/checkpoints/latest: a folder has the name of the file"
-! grep -q '"loss":' untidy/metrics.jsonl || fail "the run trained although it could save nothing"
+[[ ! -s untidy/metrics.jsonl ]] || fail "the run trained although it could save nothing"
 
 echo "ulimit -f below a rank's memory: auto shares none of it, and checkpoints fail with EFBIG; copies are refused"
 limited=(bash -c 'ulimit -f 12288 && exec "$@"' limited "$mpirun" -n 2 "$trireme" train tiny.yaml

@@ -69,6 +69,12 @@ start_driver driven "$mpirun -n 2"
 goes_on() { [[ $(attempts driven) -eq 2 ]] && steps_done driven $((before + 10)); }
 before=$(wc -l <driven/metrics.jsonl)
 until_true goes_on
+# It takes a lock whose file was removed again, and refuses another driver as before.
+rm driven/supervise.lock
+taken_again() { grep -q "supervise.lock: removed or replaced while this run held it; it is taken again" driven.txt; }
+until_true taken_again
+run 3 "${drive[@]}"
+has "driven/supervise.lock: the run is supervised already, by process $job on $host"
 kill -TERM "$job"
 end_of driven 75
 has "taken over from process $driver on $host"
