@@ -4,10 +4,13 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <new>
+#include <thread>
 
 #include "io/checkpoint/folder.h"
 #include "kernels/core/arena.h"
@@ -103,6 +106,30 @@ TEST(Checkpointer, one_that_is_due_while_another_is_under_way_waits_for_it_and_s
     EXPECT_EQ(published[i].behind, i == 1);
   }
   EXPECT_EQ(value_or_throw(newest_checkpoint(rank.dir))->step, 3);
+}
+
+// A checkpointer that goes away while it publishes waits for its thread, which may still ask.
+TEST(Checkpointer, what_is_asked_before_publishing_outlives_the_thread_that_asks) {
+  Job& job = *test_job();
+  Rank rank(job);
+  std::atomic<bool> asked{false}, destroyed{false};
+  auto held = std::make_shared<int>(0);
+  const std::weak_ptr<int> held_by_function = held;
+  rank.checkpoints->set_may_publish([&asked, &destroyed, held_by_function, held = std::move(held)]() -> Result<void> {
+    std::atomic<bool>& was_destroyed = destroyed;  // captures would go with the function
+    const std::weak_ptr<int> watched = held_by_function;
+    asked = true;
+    for (int round = 0; round < 200 && !watched.expired(); ++round)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    was_destroyed = watched.expired();
+    return {};
+  });
+  ASSERT_TRUE(rank.checkpoints->begin({.steps = 1, .samples = 2}));
+  while (rank.checkpoints->part_outcome() == PartOutcome::kNone) std::this_thread::yield();
+  ASSERT_TRUE(rank.checkpoints->advance(job.world_size(), 0));
+  while (job.world_rank() == 0 && !asked) std::this_thread::yield();
+  rank.checkpoints.reset();
+  EXPECT_FALSE(destroyed);
 }
 
 // What is said to be needed is what is allocated, once, whatever is saved.

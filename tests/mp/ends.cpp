@@ -5,6 +5,7 @@
 //     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
 //     stopped                                  at step 3: an exception, while rank 2 is stopped by a signal
 //     alike                                    at step 3, on all ranks with the same words
+//     gone                                     rank 1 is killed, and rank 0 throws while its failure hook reports that
 //     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; book in FOLDER
 //     group, inference-group                   the last group that an engine makes, for training or inference
 //     forward, backward, update, evaluation    an exception there, on two ranks
@@ -15,8 +16,10 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -39,6 +42,8 @@ namespace {
 int g_groups_before_failure = -1;
 bool g_over_nccl = false;
 constexpr int kNcclIdBytes = 128;
+
+std::atomic<bool> g_hook_runs{false};
 
 bool group_fails() { return g_groups_before_failure >= 0 && g_groups_before_failure-- == 0; }
 
@@ -82,6 +87,10 @@ class Trouble {
     if (is("alike")) throw Fatal(ExitCode::kDevice, "no rank can go on");
     if (is("stopped") && rank_ == 2) std::raise(SIGSTOP);
     if (is("avalanche") && rank_ == 0) throw Fatal(ExitCode::kComm, "the other end is gone", Cause::kPeer);
+    if (is("gone") && rank_ == 0) {
+      while (!g_hook_runs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      throw Fatal(ExitCode::kDevice, "rank 0 can't go on");
+    }
     if (rank_ != 1) return;
     if (is("stopped")) throw Fatal(ExitCode::kDevice, "rank 1 can't go on beside a stopped one");
     if (end_.rfind("throw=", 0) == 0)
@@ -93,7 +102,7 @@ class Trouble {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       fail();
     }
-    if (is("kill")) std::raise(SIGKILL);
+    if (is("kill") || is("gone")) std::raise(SIGKILL);
     if (is("exit")) std::_Exit(9);
   }
 
@@ -133,6 +142,13 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
         EventBook(
             {.path = folder + "/events.jsonl", .attempt = "ends", .world_rank = job.world_rank(), .host = job.host()})
             .failure_hook());
+  if (trouble.is("gone"))
+    job.set_failure_hook([](const Job::Failure&) -> std::optional<Job::FirstCause> {
+      std::fputs("the failure hook runs\n", stderr);
+      g_hook_runs = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));  // a second call would overlap
+      return std::nullopt;
+    });
   if (trouble.meets("absent"))
     for (;;) ::pause();
   // Rank 1 is the last stage, and of the world's group and that of the tied embeddings the second one fails.

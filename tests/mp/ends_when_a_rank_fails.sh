@@ -52,6 +52,8 @@ expect 2 absent 5 "of ranks 0, 1: not connected after fault.connect_seconds, 1 s
 # A launcher that lets the others go on when one is gone; its own status is 0 then, whatever theirs are.
 options=(--enable-recovery)
 expect 2 kill 0 "rank 1 on $host is gone"
+# Two threads of rank 0 end the job: the hook, which writes the run's files, runs once.
+expect 2 gone 0 "the failure hook runs"
 
 # mpirun may be gone before the last rank.
 deadline=$((SECONDS + 600))
