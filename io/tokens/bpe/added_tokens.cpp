@@ -67,7 +67,7 @@ int AddedTokenFinder::longest(std::string_view text) const {
   return found;
 }
 
-void AddedTokenFinder::split(std::string_view text, std::vector<Piece>& pieces) const {
+void AddedTokenFinder::split(std::string_view text, std::vector<TextPiece>& pieces) const {
   size_t taken = 0;  // of the text, into pieces
   const auto take_until = [&](size_t end, int32_t token) {
     if (end > taken) pieces.push_back({text.substr(taken, end - taken), token});

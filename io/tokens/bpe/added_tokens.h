@@ -19,7 +19,7 @@ struct AddedToken {
 };
 
 // A piece of a text: an added token, or what stands between two.
-struct Piece {
+struct TextPiece {
   std::string_view text;
   int32_t token = -1;  // -1: text
 };
@@ -33,7 +33,7 @@ class AddedTokenFinder {
   bool empty() const { return tokens_.empty(); }
   // Appends the pieces of `text`, well-formed UTF-8, in order; none are empty. Of tokens that begin at the same place
   // the longest is taken, and the search goes on behind it.
-  void split(std::string_view text, std::vector<Piece>& pieces) const;
+  void split(std::string_view text, std::vector<TextPiece>& pieces) const;
 
  private:
   struct Node {

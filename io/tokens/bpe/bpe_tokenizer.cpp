@@ -11,7 +11,7 @@ namespace {
 struct Scratch {
   Matcher matcher;
   BytePairEncoder::WordCache words;
-  std::vector<Piece> pieces, inner_pieces;
+  std::vector<TextPiece> pieces, inner_pieces;
 };
 
 struct Segment {
@@ -115,7 +115,7 @@ class BpeTokenizer final : public Tokenizer {
   void encode_utf8(std::string_view text, Scratch& scratch, std::vector<int32_t>& out) const {
     scratch.pieces.clear();
     before_.split(text, scratch.pieces);
-    for (const Piece& piece : scratch.pieces) {
+    for (const TextPiece& piece : scratch.pieces) {
       if (piece.token >= 0) {
         out.push_back(piece.token);
         continue;
@@ -129,7 +129,7 @@ class BpeTokenizer final : public Tokenizer {
       }
       scratch.inner_pieces.clear();
       behind_.split(words, scratch.inner_pieces);
-      for (const Piece& inner : scratch.inner_pieces)
+      for (const TextPiece& inner : scratch.inner_pieces)
         if (inner.token >= 0)
           out.push_back(inner.token);
         else
