@@ -93,7 +93,7 @@ size_t unchanged_points(const std::string& path, const std::vector<TextPoint>& p
   size_t good = 0;
   char last = '\n';
   for (std::string block; good < points.size();) {
-    if (!reader.value().next_lines(Blocks::kBlockBytes, block)) return good;
+    if (!reader.value().next_lines(TextBlocks::kBlockBytes, block)) return good;
     if (block.empty()) {
       while (good < points.size() && points[good].bytes == at && points[good].hash == hash.digest()) ++good;
       return good;
@@ -152,7 +152,7 @@ class Run {
 
   TextPosition position() const { return now_.at; }
 
-  Result<void> add(Block& block, const EncodedBlock& encoded) {
+  Result<void> add(TextBlock& block, const EncodedBlock& encoded) {
     if (!check_ || checked_ != block.begin.input) {
       if (auto done = finish_input(); !done) return done;
       if (check_) ends_[checked_] = now_.at;
@@ -600,14 +600,14 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   ProgressBar progress("tokenizing", "B", input_bytes);
   const size_t threads = static_cast<size_t>(std::max(options.threads, 1));
   for (size_t i = 0; i < run.position().input; ++i) progress.add(inputs.value().files[i].file_bytes);
-  Blocks stream(inputs.value().files, run.position(), progress);
+  TextBlocks stream(inputs.value().files, run.position(), progress);
   for (bool more = true;;) {
-    std::vector<Block> blocks;
+    std::vector<TextBlock> blocks;
     int64_t bytes = 0;
-    const int64_t usual = static_cast<int64_t>(threads) * 4 * Blocks::kBlockBytes;
+    const int64_t usual = static_cast<int64_t>(threads) * 4 * TextBlocks::kBlockBytes;
     std::optional<Error> unread;  // after these blocks
     while (more && (bytes < usual || (blocks.size() < threads && bytes < kMostRoundBytes))) {
-      Block block;
+      TextBlock block;
       auto got = stream.next(block);
       if (!got) unread = got.error();
       more = got && got.value();

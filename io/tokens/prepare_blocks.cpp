@@ -98,7 +98,8 @@ void add_to(TextFaults& sum, const TextFaults& next) {
 
 class BlockEncoder {
  public:
-  BlockEncoder(const Block& block, const TextInput& input, const PrepareOptions& options, const Tokenizer& tokenizer)
+  BlockEncoder(const TextBlock& block, const TextInput& input, const PrepareOptions& options,
+               const Tokenizer& tokenizer)
       : block_(block), input_(input), options_(options), tokenizer_(tokenizer) {}
 
   EncodedBlock run() {
@@ -164,7 +165,7 @@ class BlockEncoder {
     if (auto text = check.add(faults_of(block_.text)); !text) result_.error = text.error();
   }
 
-  const Block& block_;
+  const TextBlock& block_;
   const TextInput& input_;
   const PrepareOptions& options_;
   const Tokenizer& tokenizer_;
@@ -173,7 +174,7 @@ class BlockEncoder {
 
 }  // namespace
 
-Result<void> Blocks::open() {
+Result<void> TextBlocks::open() {
   auto opened = TextReader::open(inputs_[at_.input].path);
   if (!opened) return opened.error();
   reader_.emplace(std::move(opened).value());
@@ -186,14 +187,15 @@ Result<void> Blocks::open() {
     skip_ -= static_cast<int64_t>(block.size());
   }
   if (skip_ < 0)
-    return file_error("{}: the saved point to continue from is within a line; remove the .json.part file of the "
-                      "interrupted run, and start over",
-                      inputs_[at_.input].path);
+    return file_error(
+        "{}: the saved point to continue from is within a line; remove the .json.part file of the "
+        "interrupted run, and start over",
+        inputs_[at_.input].path);
   progress_.add(reader_->consumed());
   return {};
 }
 
-Result<bool> Blocks::next(Block& block) {
+Result<bool> TextBlocks::next(TextBlock& block) {
   while (at_.input < inputs_.size()) {
     if (!reader_)
       if (auto opened = open(); !opened) return opened.error();
@@ -216,7 +218,7 @@ Result<bool> Blocks::next(Block& block) {
   return false;
 }
 
-std::vector<EncodedBlock> encode_blocks(const std::vector<Block>& blocks, const std::vector<TextInput>& inputs,
+std::vector<EncodedBlock> encode_blocks(const std::vector<TextBlock>& blocks, const std::vector<TextInput>& inputs,
                                         const PrepareOptions& options, const Tokenizer& tokenizer) {
   std::vector<EncodedBlock> encoded(blocks.size());
   std::atomic<size_t> next{0};
@@ -229,10 +231,10 @@ std::vector<EncodedBlock> encode_blocks(const std::vector<Block>& blocks, const 
           encoded[i] = BlockEncoder(blocks[i], input, options, tokenizer).run();
         } catch (const std::bad_alloc&) {
           encoded[i] = {};
-          encoded[i].error = file_error("{}:{}: not enough memory for the tokens of {} of text; split its documents, "
-                                        "or use fewer --threads",
-                                        input.path, blocks[i].begin.line,
-                                        format_bytes(static_cast<int64_t>(blocks[i].text.size())));
+          encoded[i].error = file_error(
+              "{}:{}: not enough memory for the tokens of {} of text; split its documents, "
+              "or use fewer --threads",
+              input.path, blocks[i].begin.line, format_bytes(static_cast<int64_t>(blocks[i].text.size())));
         } catch (const std::exception& problem) {
           encoded[i].error = file_error("{}: {}", input.path, problem.what());
         }

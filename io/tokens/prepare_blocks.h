@@ -21,22 +21,22 @@ struct TextPosition {
 };
 
 // What one task tokenizes: whole lines, or a whole file.
-struct Block {
+struct TextBlock {
   std::string text;
   TextPosition begin, end;   // without hashes
   std::optional<Xxh3> hash;  // of the input's text up to `begin`; only with the first block that is read of an input
 };
 
 // The blocks of all inputs, in order.
-class Blocks {
+class TextBlocks {
  public:
   static constexpr int64_t kBlockBytes = 1 << 20;
 
-  Blocks(const std::vector<TextInput>& inputs, TextPosition start, ProgressBar& progress)
+  TextBlocks(const std::vector<TextInput>& inputs, TextPosition start, ProgressBar& progress)
       : inputs_(inputs), at_(start), skip_(start.bytes), progress_(progress) {}
 
   // False behind the last.
-  Result<bool> next(Block& block);
+  Result<bool> next(TextBlock& block);
 
  private:
   Result<void> open();
@@ -72,7 +72,7 @@ struct EncodedBlock {
 };
 
 // On options.threads threads; the results are in the order of the blocks.
-std::vector<EncodedBlock> encode_blocks(const std::vector<Block>& blocks, const std::vector<TextInput>& inputs,
+std::vector<EncodedBlock> encode_blocks(const std::vector<TextBlock>& blocks, const std::vector<TextInput>& inputs,
                                         const PrepareOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace tri
