@@ -28,6 +28,7 @@
 #include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/dims.h"
+#include "kernels/core/shared_limit.h"
 #include "kernels/ops.h"
 
 namespace tri {

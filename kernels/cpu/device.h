@@ -18,8 +18,5 @@ class CpuStream : public Stream {
 inline CpuStream& cpu_stream(Stream& stream) { return static_cast<CpuStream&>(stream); }
 
 std::unique_ptr<Device> make_cpu_device();
-// Bytes of the largest block that such a device can share: this process's limit on a file's size (`ulimit -f`), which
-// also holds for files in memory. None: it is not limited.
-std::optional<int64_t> most_shared_cpu_bytes();
 
 }  // namespace tri

@@ -94,7 +94,8 @@ Result<Config> checkpoint_config(const std::string& folder, const Manifest& mani
   const auto text = manifest.info.texts.find("config");
   if (text == manifest.info.texts.end()) return file_error("{}: the checkpoint does not say its config", folder);
   auto config = parse_saved_config(text->second, folder + "'s config");
-  if (config) fill_derived(config.value().model);
+  // A resolved config of a version that did not know all of the sizes.
+  if (config && config.value().model.kv_heads > 0) fill_derived(config.value().model);
   return config;
 }
 

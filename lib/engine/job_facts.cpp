@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/arena.h"
-#include "kernels/cpu/device.h"
+#include "kernels/core/shared_limit.h"
 #include "lib/comm/peer/memory.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/engine/wanted_copies.h"

@@ -211,7 +211,7 @@ const BadText kBadConfigs[] = {
     {"precision: {compute: int32}",
      "a.yaml:1: precision.compute: int32 is none of the choices; allowed: fp32|bf16; the default is fp32"},
     {"precision: {gemm: int8}",
-     "a.yaml:1: precision.gemm: int8 is none of the choices; allowed: compute|fp8|auto; the default is compute"},
+     "a.yaml:1: precision.gemm: int8 is none of the choices; allowed: compute|fp8; the default is compute"},
     {"precision: {fp8_gradients: bf16}",
      "a.yaml:1: precision.fp8_gradients: bf16 is none of the choices; allowed: e5m2|e4m3; the default is e5m2"},
     {"optimizer: {name: adam}", "a.yaml:1: optimizer.name: adam is none of the choices; allowed: " +

@@ -307,6 +307,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
     config.run.deterministic = deterministic;
     config.precision.compute = Dtype::kBF16;
     config.model.hidden = hidden;  // over 4 heads
+    config.model.head_dim = hidden / 4;
     config.model.seq_len = seq_len;
     config.model.attention = kernel;
     JobFacts facts = each_sees_its_own(config.parallel.dp, 1);

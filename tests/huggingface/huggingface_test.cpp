@@ -34,6 +34,7 @@ Config gpt2() {
 Config llama() {
   Config c = gpt2();
   c.model.heads = 6;
+  c.model.head_dim = 0;
   c.model.kv_heads = 2;
   c.model.ffn_hidden = 20;
   c.model.norm = Norm::kRmsNorm;

@@ -90,6 +90,14 @@ TEST(Fp8, losses_are_near_those_without_it) {
 // As keeps_fp8_codes, of a layout with FP8.
 bool keeps_codes(const Layout& layout) { return layout.precision == Dtype::kBF16; }
 
+Layout all_axes() {
+  Layout layout = fp8({.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved});
+  layout.llama = true;
+  layout.recompute = Recompute::kSelective;
+  layout.precision = Dtype::kBF16;
+  return layout;
+}
+
 TEST(Fp8, the_same_layout_twice_is_bit_identical) {
   Layout parallel = fp8({.dp = 1, .tp = 4, .pp = 2, .block = Block::kParallel});
   parallel.recompute = Recompute::kFull;

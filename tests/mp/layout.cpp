@@ -299,8 +299,8 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
                      .observer = observer});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
-      splits.forward.fill(layout.split);
-      splits.backward.fill(layout.split);
+      for (auto* const pass : {&splits.forward, &splits.backward})
+        for (auto& branch : *pass) branch.fill(layout.split);
       trainer.engine().set_overlap_splits(splits);
     }
     if (layout.timed_splits && !alone) {
