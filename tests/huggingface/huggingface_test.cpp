@@ -190,7 +190,7 @@ TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
   const std::pair<std::string, nlohmann::json> wrong[] = {
       {"model_type", "bert"},
       {"hidden_act", "gelu"},
-      {"head_dim", 64},
+      {"head_dim", 0},
       {"attention_bias", true},
       {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
       {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}},

@@ -6,10 +6,7 @@
 
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
-#include "kernels/core/qkv_row.h"
 #include "lib/engine/job_plan.h"
-#include "lib/model/parameter_names.h"
-#include "lib/optim/lr.h"
 
 namespace tri {
 
@@ -158,46 +155,16 @@ void bad_step(Trainer& trainer, int64_t step, const std::vector<int32_t>& inputs
   EXPECT_TRUE(trainer.not_finite_names().empty()) << "the repetition finds whole numbers";
 }
 
-QkvRow row_of(const ModelConfig& model) {
-  return qkv_row(QkvOrder::kGrouped, model.kv_heads, model.heads / model.kv_heads, head_size(model));
-}
-
-// Whether the biases of keys have no effect: a bias adds the same number to all scores of a query, which softmax
-// ignores. RoPE turns keys by their positions, and so the bias too.
-bool key_biases_are_noise(const ModelConfig& model) { return model.bias && model.position != Position::kRope; }
-
-constexpr const char* kOfKeys = " of keys";
-
-// Makes parameters of their own of such biases: their gradients are sums of rounding errors.
-void separate_key_biases(const ModelConfig& model, History& history) {
-  if (!key_biases_are_noise(model)) return;
-  const QkvRow row = row_of(model);
-  for (int layer = 0; layer < model.layers; ++layer) {
-    const std::string name = bias_of(modules::kQkv, layer);
-    const auto bias = history.parameters.find(name);
-    if (bias == history.parameters.end()) continue;
-    std::vector<float> keys, others;
-    for (size_t i = 0; i < bias->second.size(); ++i) {
-      const int at = static_cast<int>(i) % row.key_stride;
-      (at >= row.key_at && at < row.value_at ? keys : others).push_back(bias->second[i]);
-    }
-    bias->second = others;
-    history.parameters[name + kOfKeys] = keys;
-  }
-}
-
 // Of the GEMMs of `layout`'s training, which must not be in use.
 class SplitSums {
  public:
   SplitSums(const Layout& layout, Trainer& trainer) {
-    GemmSums sums{.parts = layout.sum_parts, .fault = layout.fault, .row = row_of(config_of(layout).model)};
+    GemmSums sums{.parts = layout.sum_parts, .fault = layout.fault, .faulty_calls = {}};
     const ParameterMemory& memory = trainer.store().memory;
     for (const Parameter& parameter : memory.parameters().front()) {
       if (layout.fault == GemmFault::kNone || !parameter.spec.name.starts_with("layers/1/")) continue;
       const Tensor gradients = memory.buckets()[static_cast<size_t>(memory.bucket_of(parameter))].gradients;
-      const Tensor gradient = memory.gradient_in(gradients, parameter);
-      sums.faulty_calls[gradient.data] = 0;
-      if (parameter.spec.name == bias_of(modules::kQkv, 1)) sums.faulty_bias = gradient.data;
+      sums.faulty_calls[memory.gradient_in(gradients, parameter).data] = 0;
     }
     trainer.runtime().synchronize();
     set_gemm_sums(sums);
@@ -344,10 +311,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
         }
       }
   }
-  if (alone) {
-    separate_key_biases(config.model, history);
-    return history;
-  }
+  if (alone) return history;
   const std::vector<uint64_t> all_codes = job.all_gather(codes);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const Mesh mesh = make_mesh(rank, {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
@@ -361,7 +325,6 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
   for (const std::vector<Share>& shares : job.gather(mine))
     for (const Share& share : shares)
       place(specs.at(share.parameter), {share.tp_rank, layout.tp}, share.values, history.parameters[share.parameter]);
-  separate_key_biases(config.model, history);
   return history;
 }
 
@@ -380,15 +343,10 @@ Deviation deviation(const History& history, const History& from) {
       ADD_FAILURE() << name << " is missing or has another size";
       continue;
     }
-    double difference = 0, size = 0, own_size = 0;
+    double difference = 0, size = 0;
     for (size_t i = 0; i < values.size(); ++i) {
       difference += std::pow(double{mine->second[i]} - values[i], 2);
       size += std::pow(double{values[i]}, 2);
-      own_size += std::pow(double{mine->second[i]}, 2);
-    }
-    if (name.ends_with(kOfKeys)) {
-      found.key_biases[name] = std::sqrt(own_size / static_cast<double>(values.size()));
-      continue;
     }
     found.parameters[name] = std::sqrt(difference / std::max(size, 1e-12));
   }
@@ -497,8 +455,6 @@ namespace {
 constexpr double kFp32Steps = 1e-5, kFp32Parameters = 1e-4;
 // Parameters or moments in bf16: each number may be one rounding off, which few of the runs need to show.
 constexpr double kBf16Parameters = 0x1p-8;
-// A tensor that is off by half of its norm is another one, whatever the spread.
-constexpr double kMostOfParameters = 0.5;
 // Spreads from the reference that a layout may be away from it. Where FP8 rounds what fp32 holds, the spread is that of
 // later steps (Rounding::kRare), which is large already.
 double spreads_of(const Layout& layout) {
@@ -528,34 +484,12 @@ Worst worst_of(const std::map<std::string, double>& found, const std::map<std::s
                double spreads) {
   Worst worst;
   for (const auto& [name, value] : found) {
-    const double bound = spread.empty()
-                             ? kFp32Parameters
-                             : std::min(kMostOfParameters, std::max(kBf16Parameters, spreads * spread.at(name)));
+    const double bound = spread.empty() ? kFp32Parameters : std::max(kBf16Parameters, spreads * spread.at(name));
     const double share = std::isfinite(value) ? value / bound : INFINITY;
     worst.value = std::max(worst.value, value);
     if (share > worst.share) {
       worst.share = share;
       worst.where = fmt::format("{} is {:.2e} off, the bound is {:.2e}", name, value, bound);
-    }
-  }
-  return worst;
-}
-
-// Biases of keys start at zero. Adam makes steps of up to the learning rate of any gradient, however small. Where the
-// signs of a gradient are random, as those of rounding errors are, these steps are a random walk, and two right runs
-// differ by as much as such a bias is large. A gradient that keeps its sign leads further: by the number of steps and
-// not by its square root.
-Worst worst_of_key_biases(const std::map<std::string, double>& found, const LrConfig& lr, int steps) {
-  double squares = 0;
-  for (int step = 0; step < steps; ++step) squares += std::pow(learning_rate(lr, step), 2);
-  const double bound = 2 * std::sqrt(squares);
-  Worst worst;
-  for (const auto& [name, value] : found) {
-    worst.value = std::max(worst.value, value);
-    const double share = std::isfinite(value) ? value / bound : INFINITY;
-    if (share > worst.share) {
-      worst.share = share;
-      worst.where = fmt::format("{} is {:.2e} in root mean square, the bound is {:.2e}", name, value, bound);
     }
   }
   return worst;
@@ -569,17 +503,14 @@ std::string beyond_bounds(const Layout& layout, const Deviation& found) {
   const double spreads = spreads_of(layout);
   const Worst loss = worst_of(found.loss, spread.loss, spreads),
               norm = worst_of(found.grad_norm, spread.grad_norm, spreads),
-              parameters = worst_of(found.parameters, spread.parameters, spreads),
-              keys = worst_of_key_biases(found.key_biases, config_of(layout).lr, layout.steps);
-  fmt::print("{:<100} loss {:.1e} ({:.2f})  norm {:.1e} ({:.2f})  parameters {:.1e} ({:.2f})  keys {:.1e} ({:.2f})\n",
-             layout.name(), loss.value, loss.share, norm.value, norm.share, parameters.value, parameters.share,
-             keys.value, keys.share);
+              parameters = worst_of(found.parameters, spread.parameters, spreads);
+  fmt::print("{:<100} loss {:.1e} ({:.2f})  norm {:.1e} ({:.2f})  parameters {:.1e} ({:.2f})\n", layout.name(),
+             loss.value, loss.share, norm.value, norm.share, parameters.value, parameters.share);
   std::fflush(stdout);
   std::string beyond;
   if (loss.share > 1) beyond += "the loss " + loss.where + "; ";
   if (norm.share > 1) beyond += "the gradient norm " + norm.where + "; ";
   if (parameters.share > 1) beyond += "parameters: " + parameters.where + "; ";
-  if (keys.share > 1) beyond += "key biases: " + keys.where + "; ";
   return beyond;
 }
 
@@ -597,9 +528,7 @@ void expect_like_one_rank(const Layout& layout) {
 
 void expect_faults_are_found(const Layout& layout) {
   const History& expected = reference(layout);
-  for (const GemmFault fault : {GemmFault::kMissesEverySecond, GemmFault::kTwice, GemmFault::kKeysTakeValues}) {
-    const bool of_keys = fault == GemmFault::kKeysTakeValues;
-    if (of_keys && !key_biases_are_noise(config_of(layout).model)) continue;
+  for (const GemmFault fault : {GemmFault::kMissesEverySecond, GemmFault::kTwice}) {
     Layout faulty = one_rank(layout);
     faulty.fault = fault;
     Deviation found;
@@ -607,9 +536,6 @@ void expect_faults_are_found(const Layout& layout) {
     const std::string beyond = beyond_bounds(layout, found);
     if (test_job()->world_rank() == 0) {
       EXPECT_NE(beyond, "") << layout.name() << ", fault " << static_cast<int>(fault);
-      if (of_keys) {
-        EXPECT_NE(beyond.find("key biases"), std::string::npos) << layout.name() << ": " << beyond;
-      }
     }
   }
 }

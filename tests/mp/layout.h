@@ -88,7 +88,6 @@ double relative(double a, double b);
 struct Deviation {
   std::vector<double> loss, grad_norm;       // by step
   std::map<std::string, double> parameters;  // of a tensor's norm, by name
-  std::map<std::string, double> key_biases;  // root mean squares of those without effect: no deviations
 };
 Deviation deviation(const History& history, const History& from);
 
@@ -99,9 +98,6 @@ Deviation deviation(const History& history, const History& from);
 // the model, the step and the processor's kernels. So these bounds are measured on the machine that runs the test, by
 // the spread of one-rank runs that differ from the reference in rounding alone: sums of GEMMs in several parts, which
 // are rounded as tensor parallelism rounds them (split_sums.h), samples in another order, other microbatches.
-//
-// Without RoPE the biases of keys have no effect, and their gradients are rounding errors: their size is bounded
-// instead, by that of a random walk.
 void expect_like_one_rank(const Layout& layout);
 // A training in which the gradients of one layer have a fault is beyond the bounds of `layout`. On the CPU. Collective.
 void expect_faults_are_found(const Layout& layout);

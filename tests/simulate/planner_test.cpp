@@ -35,7 +35,7 @@ std::set<Numbers> found(const std::string& gemm, const std::string& cluster) {
   return numbers;
 }
 
-TEST(Planner, keeps_the_precision_of_the_config) {
+TEST(Planner, searches_the_precision_of_the_config_alone) {
   EXPECT_EQ(found("compute", "h200"), std::set{Numbers::kBf16});
   EXPECT_EQ(found("fp8", "h200"), std::set{Numbers::kFp8});
   const auto refused = search_layouts(config_with("fp8"), cluster_of("a100_megascale"), {.ranks = 16});
