@@ -5,9 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
+#include <thread>
 
 namespace tri {
 
@@ -16,11 +20,23 @@ inline void silence_stderr() {
   if (null >= 0) ::dup2(null, STDERR_FILENO);
 }
 
+// fork() once this process has one thread: a mutex that another thread holds at that moment stays locked in the child
+// for ever. Threads that answered a question of file_system_call.h end soon; others are not waited for beyond 10 s.
+inline pid_t fork_alone() {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+  };
+  while (threads() > 1 && std::chrono::steady_clock::now() < give_up)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return ::fork();
+}
+
 // What `body` returns in the child; "died" when it does not return. Its stderr is silent.
 inline std::string in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";
-  const pid_t child = ::fork();
+  const pid_t child = fork_alone();
   if (child == 0) {
     silence_stderr();
     std::string text;

@@ -27,7 +27,7 @@ std::string text_of(const std::string& host, int pid) {
 }
 
 int dead_pid() {
-  const pid_t child = ::fork();
+  const pid_t child = fork_alone();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
   return child;
@@ -64,7 +64,7 @@ TEST(RunLock, what_a_killed_holder_left_is_taken_over_with_a_word) {
   const TemporaryFolder dir;
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
+  const pid_t child = fork_alone();
   if (child == 0) {
     const auto lock = RunLock::take({.run = dir.path()}, "old-1");
     if (!lock || ::write(ends[1], "x", 1) != 1) ::_exit(1);
@@ -325,7 +325,7 @@ TEST(DriverLock, of_drivers_that_start_at_the_same_moment_one_gets_it) {
     ASSERT_EQ(::pipe(ends), 0);
     std::vector<pid_t> children;
     for (int i = 0; i < kDrivers; ++i) {
-      children.push_back(::fork());
+      children.push_back(fork_alone());
       if (children.back() != 0) continue;
       silence_stderr();
       ::close(begin[1]);
