@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # several ranks, and one device at most: all of it runs on the CPU
 import numpy as np
 import torch
 import transformers
