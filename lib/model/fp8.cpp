@@ -9,9 +9,6 @@
 namespace tri {
 namespace {
 
-// Of a tensor's largest number from one step to the next. A maximum is forgotten by half in seven steps.
-constexpr float kDecay = 0.9f;
-
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
 // (columns, rows) of `format` at the beginning of `scratch`.
@@ -249,7 +246,7 @@ void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
                 .amax = tensors_.amax().flat(first, count),
                 .history = tensors_.history().flat(first, count),
                 .grad_scale = grad_scale,
-                .decay = kDecay},
+                .decay = kFp8HistoryDecay},
                compute_);
 }
 

@@ -22,6 +22,9 @@ struct Fp8Linear {
   const Parameter* weight = nullptr;
 };
 
+// The remembered maximum of a tensor is multiplied by this after each step: a maximum halves in seven steps.
+inline constexpr float kFp8HistoryDecay = 0.9f;
+
 // What a slot has seen in a step, over all ranks.
 struct Fp8Numbers {
   float scale = 0;  // of this rank; in a first step without history 0 where other stages have the layer

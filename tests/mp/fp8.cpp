@@ -167,7 +167,22 @@ TEST(Fp8, gathers_of_weights_move_a_byte_an_element) {
   }
 }
 
-// What casts have met: all ranks say the same, shares and largest numbers are those of one rank but for rounding.
+// Whether scale changes within `noise` of the numbers that it was made of. Those are the largest of the steps before
+// `step` that the history holds: any of them, decayed, may be the history.
+bool is_at_a_border(const std::vector<StepResult>& steps, size_t step, size_t i, float scale, double noise) {
+  if (step == 0) return false;
+  const size_t slots = steps[step].fp8.size() / kNumFp8Operands;
+  const bool is_gradient = i / slots == static_cast<size_t>(Fp8Operand::kGradient);
+  const double limit = fp8_format(is_gradient ? Dtype::kE5M2 : Dtype::kE4M3).limit / kFp8Headroom;
+  double history = 0;
+  for (size_t s = 0; s < step; ++s) history = std::max<double>(steps[s].fp8[i].amax, kFp8HistoryDecay * history);
+  const double share = history * scale / limit;
+  EXPECT_GT(share, 0.5) << i;
+  EXPECT_LE(share, 1.0) << i;
+  return share * (1 + noise) > 1 || share * (1 - noise) <= 0.5;
+}
+
+// Statistics of casts are equal on all ranks. Shares and largest numbers are those of one rank, except for rounding.
 TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   for (Layout layout : that_fit({fp8({.dp = 2, .tp = 2, .pp = 2, .recompute = Recompute::kNone}),
@@ -190,7 +205,11 @@ TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
       for (size_t i = 0; i < numbers.size(); ++i) {
         const bool is_weight = i / (expected.size() / kNumFp8Operands) == static_cast<size_t>(Fp8Operand::kWeight);
         if (step > 0 || (is_weight && keeps_codes(layout))) {
-          EXPECT_EQ(numbers[i].scale, expected[i].scale) << i;
+          const float scale = expected[i].scale;
+          if (numbers[i].scale != scale) {  // a power of two, which rounding moves by one place at most
+            EXPECT_TRUE(is_at_a_border(expected_steps, step, i, scale, noise)) << i << ": " << numbers[i].scale;
+            EXPECT_TRUE(numbers[i].scale == 2 * scale || numbers[i].scale == scale / 2) << i << ": " << scale;
+          }
         }
         EXPECT_NEAR(numbers[i].amax, expected[i].amax, noise * expected[i].amax) << i;
         if (step == 0 && is_weight) {
