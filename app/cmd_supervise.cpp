@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -13,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "app/cmd_job.h"
 #include "app/commands.h"
 #include "io/base/clock.h"
 #include "io/base/host.h"
@@ -21,6 +20,7 @@
 #include "lib/fault/process_deadline.h"
 #include "lib/supervise/agent.h"
 #include "lib/supervise/driver.h"
+#include "lib/supervise/slurm_job.h"
 
 namespace tri {
 namespace {
@@ -50,22 +50,6 @@ std::string environment(const char* name) {
 int number(const char* name, int otherwise) {
   const int value = std::atoi(environment(name).c_str());  // "2(x4)" of Slurm is 2
   return value > 0 ? value : otherwise;
-}
-
-// What a command prints, line by line.
-Result<std::vector<std::string>> lines_of(const std::string& command) {
-  struct Close {
-    void operator()(FILE* pipe) const { ::pclose(pipe); }
-  };
-  const std::unique_ptr<FILE, Close> pipe(::popen(command.c_str(), "re"));
-  std::vector<std::string> lines;
-  char line[4096];
-  while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr) {
-    line[std::strcspn(line, "\n")] = '\0';
-    lines.emplace_back(line);
-  }
-  if (lines.empty()) return usage_error("`{}` names no node", command);
-  return lines;
 }
 
 // Names of the nodes that are left out, a line each, for scripts: name, end, reason. A book that can't be read is an
@@ -131,9 +115,10 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
         options.config);
   const int tasks = number("SLURM_NTASKS", 0);
   int per_node = number("SLURM_NTASKS_PER_NODE", 0);
-  auto nodes = lines_of("scontrol show hostnames \"$SLURM_JOB_NODELIST\"");
-  if (!nodes) return nodes.error();
-  const int count = static_cast<int>(nodes.value().size());
+  std::vector<std::string> nodes = host_names(environment("SLURM_JOB_NODELIST"));
+  if (nodes.empty())
+    return usage_error("`scontrol show hostnames {}` names no node", environment("SLURM_JOB_NODELIST"));
+  const int count = static_cast<int>(nodes.size());
   if (per_node == 0) per_node = tasks > 0 ? std::max(1, tasks / count) : 1;
   auto planned = plan_of(options, (count - options.spares) * per_node);
   if (!planned) return planned.error();
@@ -149,7 +134,7 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
   std::istringstream more(environment("SRUN_OPTIONS"));
   for (std::string word; more >> word;) shape.options.push_back(word);
   return DriverOptions{.commands = slurm_commands(shape),
-                       .setup = {.nodes = std::move(nodes).value(), .nodes_needed = needed, .ranks_per_node = per_node},
+                       .setup = {.nodes = std::move(nodes), .nodes_needed = needed, .ranks_per_node = per_node},
                        .start = {environment("SLURM_JOB_ID"), number("SLURM_RESTART_COUNT", 0)}};
 }
 
@@ -243,6 +228,7 @@ void add_supervise_command(CLI::App& app, int& status) {
     if (!ended) print_err("{}\n", ended.error().message);
     status = ended ? ended.value() : static_cast<int>(ended.error().code);
   });
+  add_job_command(app, status);
 }
 
 }  // namespace tri

@@ -2,10 +2,12 @@
 # slurm/train.sbatch and slurm/submit.sh with simulated Slurm commands: a start that fails before it trains is requeued
 # within RESTART_BUDGET only, whatever fails; settings files of all kinds affect the trainer's environment and nothing
 # else; the log and submit.sh name what is wrong. No Slurm is needed.
-#   budget_holds_without_slurm.sh SOURCE_FOLDER
+#   budget_holds_without_slurm.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_make_checkpoint
 # shellcheck disable=SC2016 # texts of scripts are not expanded here
 set -uo pipefail
-root=$(realpath "${1:?budget_holds_without_slurm.sh SOURCE_FOLDER}")
+root=$(realpath "${1:?budget_holds_without_slurm.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_make_checkpoint}")
+real=$(realpath "${2:?budget_holds_without_slurm.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_make_checkpoint}")
+make_checkpoint=$(realpath "${3:?budget_holds_without_slurm.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_make_checkpoint}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -69,10 +71,19 @@ if [[ -e $SIM/batch ]]; then # it is stopped while it starts its ranks, and lose
   kill -USR1 "$(cat "$SIM/batch")"
   for _ in {1..200}; do sleep 0.1; done
 fi
+if [[ -e $SIM/saves ]]; then
+  mkdir -p "$SIM/run/checkpoints"
+  "$MAKE_CHECKPOINT" "$SIM/run/checkpoints" "$((${SLURM_RESTART_COUNT:-0} + 1))"
+fi
+if [[ -e $SIM/damages ]]; then
+  mkdir -p "$SIM/run/checkpoints/step_0000000$((${SLURM_RESTART_COUNT:-0} + 1))"
+  echo "{}" >"$SIM/run/checkpoints/step_0000000$((${SLURM_RESTART_COUNT:-0} + 1))/manifest.json"
+fi
 exit "$(cat "$SIM/status")"
 SH
 cat >stub/trireme <<'SH'
 #!/usr/bin/env bash
+[[ $1 != job ]] || exec "$REAL" "$@"
 [[ $1 == check ]] || exit 2
 [[ -r $2 ]] || { echo "$2: no such file"; exit 2; }
 for argument in "$@"; do
@@ -87,8 +98,8 @@ for argument in "$@"; do
 done
 SH
 chmod +x stub/*
-export SIM=$work PATH=$work/stub:$PATH TRIREME=$work/stub/trireme
-touch config.yaml
+export SIM=$work REAL=$real MAKE_CHECKPOINT=$make_checkpoint PATH=$work/stub:$PATH TRIREME=$work/stub/trireme
+echo "run: {name: run, dir: run, device: cpu}" >config.yaml
 
 # fresh: a job in the state of its first submission.
 fresh() {
@@ -216,6 +227,15 @@ ends 2 1 "no settings file at a restart"
 start 2
 ends 2 0 "no settings file, budget used up"
 
+# The sweep passes its signal on in the same way.
+fresh
+echo 'echo $PPID >"$SIM/batch"' >site.sh
+status=0
+timeout 60 env SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=0 SLURM_SUBMIT_DIR="$work" SLURM_CPUS_PER_TASK=1 \
+  TRIREME_ENV="$work/site.sh" bash "$root/slurm/examples/sweep.sbatch" config.yaml >log 2>&1 || status=$?
+ends 75 1 "a sweep whose signal srun has lost"
+rm batch
+
 # --- Variables that are missing or wrong --------------------------------------------------------------------------
 echo "export SITE=here" >site.sh
 for restart in "" 1 50; do
@@ -253,37 +273,19 @@ for restart in "" 1 2 50; do
 done
 script=''
 
-# --- Deadlines do not follow the wall clock -----------------------------------------------------------------------
-# $SECONDS does: here it advances by an hour with each command. slurmctld takes the second requeue.
-cat >jump.sh <<'SH'
-unset BASH_ENV
-sleep() { command sleep 0.1; }
-set -o functrace
-trap 'SECONDS=$((SECONDS + 3600))' DEBUG
-SH
-fresh
-echo 75 >status
-touch refuses
-start "" BASH_ENV="$work/jump.sh" CONTROLLER_SECONDS=60
-ends 75 1 "a wall clock that is set forward"
-
 # --- The count survives -------------------------------------------------------------------------------------------
 # A run that is preempted often and saves each time is never stopped; then a settings file breaks.
 for how in "" no_comment; do
   fresh
   echo 75 >status
   [[ -z $how ]] || touch "$how"
-  sed 's/^\[\[ .*train.*$/&\nmkdir -p "$SIM\/run\/checkpoints\/step_$SLURM_RESTART_COUNT"; \
-    echo >"$SIM\/run\/checkpoints\/step_$SLURM_RESTART_COUNT\/manifest.json"/' stub/srun >stub/srun.saves
-  mv stub/srun stub/srun.plain
-  mv stub/srun.saves stub/srun
-  chmod +x stub/srun
+  touch saves
   start 0
   for restart in 1 2 3 4 5 6; do
     start "$restart"
     ends 75 1 "drained, restart $restart${how:+, $how}"
   done
-  mv stub/srun.plain stub/srun
+  rm saves
   grep -qx progress_restart=6 run/slurm.state || fail "the state file has $(cat run/slurm.state)"
   [[ -n $how || $(cat comment) == trireme-progress:6 ]] || fail "comment: $(cat comment)"
   echo "exit 1" >site.sh
@@ -294,6 +296,14 @@ for how in "" no_comment; do
   ends 2 0 "a settings file that breaks later, budget used up"
   echo "export SITE=here" >site.sh
 done
+# A folder with a manifest that no run can load is no progress.
+fresh
+echo 75 >status
+touch damages
+for restart in 0 1 2; do start "$restart"; done
+ends 75 0 "damaged checkpoints"
+says "stopped: 2 restarts in a row got no further than the checkpoint of step 0" || fail "damaged checkpoints count"
+rm damages
 # The run folder cannot be written: the comment counts. A file in its place stands for that, as root may write anywhere.
 fresh
 echo 5 >status
@@ -307,12 +317,34 @@ done
 fresh
 echo 5 >status
 mkdir run
-printf 'job=7\nbest_step=08x\nprogress_restart=99\nhang_count=-1\nhang_node\n=\n\x01=2\n' >run/slurm.state
+printf 'job=7\nbest_step=08x\nprogress_restart=99\nhang_count=-1\nleft_out=a b\n=\n\x01=2\n' >run/slurm.state
 echo "trireme-progress:4711 trireme-progress:x" >comment
 start 1
 ends 5 1 "a damaged state file"
 start 2
 ends 5 0 "a damaged state file, budget used up"
+
+# --- Without Slurm's commands, as in a container's image: the batch script requeues, with the same budget -------------
+cat >stub/container <<'SH'
+#!/usr/bin/env bash
+PATH=/nowhere exec "$REAL" "$@"
+SH
+chmod +x stub/container
+fresh
+echo 5 >status
+for restart in 0 1 2; do
+  TRIREME=$work/stub/container start "$restart"
+  ends 5 $((restart < 2)) "a container, restart $restart"
+done
+says "stopped: 2 restarts in a row made no progress" || fail "the budget of a container is not named"
+fresh
+touch saves
+for restart in 0 1 2 3; do
+  echo 5 >status
+  TRIREME=$work/stub/container start "$restart"
+  ends 5 1 "a container that saves, restart $restart"
+done
+rm saves
 
 # --- What the log says while it waits, of time, and of where its files are ------------------------------------------
 fresh

@@ -5,16 +5,14 @@
 #   trainer.sh check CONFIG [--ranks N] [--set F=V]... --get F...    prints fields
 #   trainer.sh check CONFIG [--ranks N] [--set F=V]... [--no-data]   finds stand_in.data, or ends with status 3
 #   trainer.sh train CONFIG [--set F=V]...                           under srun
-#   trainer.sh report RUN_DIR --time --get effective                 half of the time, once there are steps
+#   trainer.sh job begin CONFIG [--set F=V]..., job end ...          those of trireme (REAL_TRIREME)
 #
 # The config file need only be there; fields come from --set. Beside trireme's own:
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
-#                      status, `kill` (the last rank kills itself), `hang=RANK` or `hang=cycle` (a hang's report names
-#                      the node of RANK or nobody's, then status 6 or, of `hang=RANK/STATUS`, that), `deaf` (signals are
-#                      ignored from here on) or `wait` (no
-#                      further step until there is a signal, or a file `go` in the run folder)
-#   stand_in.check     RESTART:STATUS: `check` ends with that status in that start of the job
+#                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or
+#                      `wait` (no further step until there is a signal, or a file `go` in the run folder)
+#   stand_in.check     RESTART:STATUS: `check` and `job begin` end with that status in that start of the job
 #   stand_in.data      a file that is the data
 set -euo pipefail
 
@@ -30,10 +28,9 @@ mistake() {
   exit 2
 }
 
-if [[ ${1:?} == report ]]; then
-  [[ -s $2/metrics.jsonl ]] || exit 2
-  echo 0.5
-  exit 0
+if [[ ${1:?} == job ]]; then
+  [[ ${2:?} == begin ]] || exec "$REAL_TRIREME" "$@"
+  shift
 fi
 command=${1:?} config=${2:?} ranks=${SLURM_NTASKS:-0} get=() look=yes
 shift 2
@@ -55,6 +52,12 @@ while (($#)); do
   shift 2
 done
 [[ -r $config ]] || mistake "$config: no such file"
+if [[ $command == begin ]]; then
+  if [[ ${field[stand_in.check]} == "${SLURM_RESTART_COUNT:-0}:"* ]]; then exit "${field[stand_in.check]#*:}"; fi
+  : "${field[run.name]:=$(basename "$config" .yaml)}"
+  exec "$REAL_TRIREME" job begin /dev/null --set run.dir="${field[run.dir]:-runs/${field[run.name]}}" \
+    --set run.device=cpu --set checkpoint.dir="${field[checkpoint.dir]}"
+fi
 tp=${field[parallel.tp]} pp=${field[parallel.pp]} dp=${field[parallel.dp]}
 ((ranks)) || ranks=$((tp * pp * dp))
 ((ranks)) || mistake "check needs --ranks N"
@@ -110,47 +113,13 @@ if ((SLURM_PROCID > 0)); then
   exit "$end"
 fi
 
-save() {
-  local name
-  printf -v name 'step_%08d' "$1"
-  make_folder "$checkpoints/$name"
-  echo '{}' >"$checkpoints/$name/manifest.json"
-  echo "$name" >"$checkpoints/latest.tmp"
-  rename "$checkpoints/latest.tmp" "$checkpoints/latest"
-}
+save() { until "$MAKE_CHECKPOINT" "$checkpoints" "$1"; do rest 0.1; done; }
 end_all() {
   echo "$1" >"$verdict.tmp"
   rename "$verdict.tmp" "$verdict"
   [[ $1 != kill ]] || while true; do rest 1; done
   trap '' TERM USR1 USR2 # bash forgets its traps before it is gone
   exit "$1"
-}
-
-# report RANK|cycle: what the watchdog leaves behind (lib/fault/dump_folder.h).
-report() {
-  local folder kind='process stopped' culprit=$1 process host hosts=''
-  folder=$run_dir/hang/$(date -u +%Y%m%dT%H%M%S)
-  if [[ $1 == cycle ]]; then kind='software fault' culprit=0; fi
-  read -r process host <"$run_dir/rank.$culprit"
-  make_folder "$folder"
-  [[ $1 == cycle ]] || hosts="\"$host.cluster\""
-  cat >"$folder/report.json" <<END
-{
- "headline": "rank $culprit on $host (process $process) has \"stopped\"",
- "kind": "$kind",
- "culprits": [
-  {
-   "rank": $culprit,
-   "host": "$host.cluster",
-   "kind": "$kind"
-  }
- ],
- "hosts": [
-  $hosts
- ],
- "trigger": {"rank": 1, "phase": "step"}
-}
-END
 }
 
 # As in MPI_Init: none trains before all are there.
@@ -164,6 +133,15 @@ if [[ -s $checkpoints/latest ]]; then
   step=$((10#${latest#step_}))
 fi
 echo "stand-in: restart $restart from step $step"
+now() { date +%s.%N; }
+event() { # KIND FIELDS
+  echo "{\"time\":$(now),\"attempt\":\"$SLURM_JOB_ID-$restart\",\"job\":\"$SLURM_JOB_ID\",\"kind\":\"$1\",\"rank\":0,\"host\":\"$SLURMD_NODENAME\",\"text\":\"\",\"fields\":{$2}}"
+}
+metrics_bytes=$(stat -c %s "$run_dir/metrics.jsonl" 2>/dev/null || echo 0)
+{
+  event begin "\"began\":$(now)"
+  event start "\"ranks\":$SLURM_NTASKS,\"step\":$step,\"steps\":${field[run.steps]},\"metrics_bytes\":$metrics_bytes"
+} >>"$run_dir/events.jsonl"
 steps=${field[run.steps]} every=${field[checkpoint.every]} step_ms=${field[stand_in.step_ms]}
 printf -v seconds '%d.%03d' $((step_ms / 1000)) $((step_ms % 1000))
 while true; do
@@ -172,11 +150,6 @@ while true; do
       trap '' TERM USR1 USR2
     elif [[ $end == "$restart:$step:wait" ]]; then
       until [[ $drain != no || -e $run_dir/go ]]; do rest 0.1; done
-    elif [[ $end == "$restart:$step:hang="* ]]; then
-      end=${end##*=}/6
-      report "${end%%/*}"
-      end=${end#*/}
-      end_all "${end%%/*}"
     elif [[ $end == "$restart:$step:"* ]]; then
       end_all "${end##*:}"
     fi
@@ -189,7 +162,7 @@ while true; do
   ((step < steps)) || break
   rest "$seconds"
   step=$((step + 1))
-  echo "{\"step\":$step,\"samples\":$((step * 8)),\"loss\":1.5,\"step_ms\":$step_ms}" >>"$run_dir/metrics.jsonl"
+  echo "{\"step\":$step,\"samples\":$((step * 8)),\"loss\":1.5,\"step_ms\":$step_ms,\"time\":$EPOCHREALTIME}" >>"$run_dir/metrics.jsonl"
   ((step % every)) || save "$step"
 done
 save "$step"

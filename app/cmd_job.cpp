@@ -1,0 +1,145 @@
+// trireme job: what slurm/train.sbatch calls before it starts the trainer, and after the trainer has ended.
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/cmd_job.h"
+#include "app/commands.h"
+#include "io/base/console.h"
+#include "io/base/host.h"
+#include "lib/config/config.h"
+#include "lib/supervise/batch_job.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string config;  // of begin
+  std::vector<std::string> overrides;
+  std::string run_dir, checkpoint_dir;  // of end
+  int status = 0;
+};
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// slurm/train.sbatch has checked its own variables; Slurm's may have a tail, as "2(x4)".
+int number(const char* name, int otherwise) {
+  const std::string text = environment(name);
+  return text.empty() ? otherwise : std::atoi(text.c_str());
+}
+
+// Ranks and nodes of this job, by Slurm's variables.
+struct Shape {
+  int nodes = 1, per_node = 1, spares = 0, ranks = 1;
+};
+Result<Shape> shape_of_job() {
+  Shape shape{.nodes = number("SLURM_JOB_NUM_NODES", number("SLURM_NNODES", 1)), .spares = number("SPARES", 0)};
+  const int tasks = number("SLURM_NTASKS", shape.nodes * number("SLURM_NTASKS_PER_NODE", 0));
+  shape.per_node = number("SLURM_NTASKS_PER_NODE", shape.nodes > 0 ? tasks / shape.nodes : 0);
+  if (!environment("SLURM_ARRAY_JOB_ID").empty())
+    return usage_error(
+        "stopped: tasks of a job array would all train in one run folder; submit runs one by one, slurm/submit.sh "
+        "A.yaml B.yaml");
+  if (tasks <= 0 || shape.per_node <= 0)
+    return usage_error(
+        "stopped: the job has no number of ranks (SLURM_NTASKS); submit it with --ntasks-per-node=N or -n N");
+  if (shape.spares >= shape.nodes)
+    return usage_error("stopped: SPARES={} of {} nodes leaves no node to train on; request more with --nodes",
+                       shape.spares, shape.nodes);
+  if (shape.spares > 0 && number("SUPERVISE", 1) == 0)
+    return usage_error("stopped: SPARES={} needs SUPERVISE=1: only `trireme supervise` can use spares", shape.spares);
+  shape.ranks = tasks - shape.spares * shape.per_node;
+  return shape;
+}
+
+Result<BatchJob::Options> options_of_job(RunFolders folders) {
+  ::setenv("SLURM_TIME_FORMAT", "standard", 1);  // SlurmJob reads Slurm's times
+  const std::string job = environment("SLURM_JOB_ID");
+  if (job.empty()) return usage_error("trireme job is called by slurm/train.sbatch, in a job of Slurm's");
+  const auto seconds = [](const char* name, int otherwise) { return static_cast<double>(number(name, otherwise)); };
+  return BatchJob::Options{
+      .start = {.batch = {job, number("SLURM_RESTART_COUNT", 0)},
+                .node_list = environment(std::getenv("SLURM_JOB_NODELIST") ? "SLURM_JOB_NODELIST" : "SLURM_NODELIST"),
+                .partition = environment("SLURM_JOB_PARTITION"),
+                .num_nodes = number("SLURM_JOB_NUM_NODES", number("SLURM_NNODES", 1))},
+      .folders = std::move(folders),
+      .restart_budget = number("RESTART_BUDGET", 3),
+      .controller_seconds = seconds("CONTROLLER_SECONDS", 600),
+      .node_seconds = seconds("NODE_SECONDS", 600),
+      .drain_seconds = seconds("DRAIN_SECONDS", 110)};
+}
+
+Result<int> begin(const Options& options) {
+  const auto shape = shape_of_job();
+  if (!shape) return shape.error();
+  const int ranks = shape.value().ranks, spares = shape.value().spares;
+  auto text = read_config_text(options.config);
+  if (!text) return file_error("{}", text.error().message);  // storage may come back
+  auto parsed = parse_config(text.value(), options.config, options.overrides);
+  if (!parsed) return parsed.error();
+  const auto config = resolve_config(std::move(parsed).value(), ranks);
+  if (!config) return config.error();
+  const RunFolders folders{.run = config.value().run.dir, .checkpoints = config.value().checkpoint.dir};
+  const auto of_job = options_of_job(folders);
+  if (!of_job) return of_job.error();
+  const std::string what = fmt::format("{} ranks on {}{}, {}", ranks, of_job.value().start.node_list,
+                                       spares > 0 ? fmt::format(", {} of them to spare", spares) : "", options.config);
+  BatchJob job(of_job.value());
+  const auto goes_on = job.begin(what);
+  if (!goes_on) return goes_on.error();
+  if (!goes_on.value()) return static_cast<int>(ExitCode::kNoProgress);
+  print_bytes(folders.run + "\n" + folders.checkpoints + "\n");
+  print_out("{}\n{}\n", ranks, std::max(1, number("SLURM_CPUS_ON_NODE", 1) / shape.value().per_node));
+  for (const std::string& entry : job.times()) print_bytes(entry + "\n");
+  return 0;
+}
+
+// Signals to all processes of the job must not end this one before the job is requeued.
+Result<int> end(const Options& options) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) ignore_signal(signal);
+  const auto of_job = options_of_job({.run = options.run_dir, .checkpoints = options.checkpoint_dir});
+  if (!of_job) return of_job.error();
+  const auto left = BatchJob(of_job.value()).end(options.status);
+  print_out("{}\n", left.requeue ? fmt::format("requeue {}", left.progress_restart) : "done");
+  return 0;
+}
+
+void finish(const Result<int>& result, int& status) {
+  if (!result) print_err("{}\n", result.error().message);
+  status = result ? result.value() : static_cast<int>(result.error().code);
+}
+
+}  // namespace
+
+void add_job_command(CLI::App& app, int& status) {
+  auto* job = app.add_subcommand("job", "For slurm/train.sbatch: the begin and the end of each start of a Slurm job");
+  job->require_subcommand(1);
+  auto options = std::make_shared<Options>();
+
+  auto* first = job->add_subcommand("begin", "Check the config, the run folder and the job's budget of restarts");
+  first->add_option("config", options->config, "YAML run config")->required();
+  first->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
+  first->footer(
+      "Prints a line each: run.dir, checkpoint.dir, ranks, CPUs of a rank, and NAME=value lines for the environment of\n"
+      "the trainer. Ranks and options come from the environment (slurm/README.md). Exit status: 0: train;\n"
+      "2: a mistake, or another job uses the run folder; 3: storage is not there, a later try may succeed; 8: the\n"
+      "budget is used up (RESTART_BUDGET).");
+  first->callback([=, &status] { finish(begin(*options), status); });
+
+  auto* last = job->add_subcommand("end", "Requeue the job as the exit status of the trainer and its budget allow");
+  last->add_option("run_dir", options->run_dir, "run.dir")->required();
+  last->add_option("checkpoint_dir", options->checkpoint_dir, "checkpoint.dir")->required();
+  last->add_option("--status", options->status, "Exit status of the trainer")->required()->check(kCountOrZero);
+  last->footer(
+      "Prints \"done\", or \"requeue N\" where Slurm's commands are missing, as in a container: then the caller requeues\n"
+      "the job, whose start number N was the last one that brought a newer checkpoint.");
+  last->callback([=, &status] { finish(end(*options), status); });
+}
+
+}  // namespace tri

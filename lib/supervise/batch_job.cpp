@@ -1,0 +1,346 @@
+#include "lib/supervise/batch_job.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <thread>
+
+#include "io/base/clock.h"
+#include "io/base/console.h"
+#include "io/base/file.h"
+#include "io/base/format.h"
+#include "io/base/host.h"
+#include "io/base/within.h"
+#include "io/checkpoint/folder.h"
+#include "lib/observe/effective_time.h"
+#include "lib/supervise/history.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::duration;
+
+constexpr std::chrono::seconds kStorageTimeout{60};
+constexpr double kLead = 60;  // Slurm sends the signal of --signal up to so many seconds before it is due
+
+void sleep_seconds(double seconds) { std::this_thread::sleep_for(duration<double>(seconds)); }
+
+// The step of the newest valid checkpoint, 0 where there is none. One whose manifest or files are damaged does not
+// count: no run resumes from it.
+Result<int64_t> newest_step(const std::string& checkpoints) {
+  using Step = Result<int64_t>;
+  return within(
+      checkpoints, kStorageTimeout,
+      [checkpoints]() -> Step {
+        const auto newest = newest_checkpoint(checkpoints);
+        if (!newest) return newest.error();
+        return newest.value() ? newest.value()->step : 0;
+      },
+      Step(file_error("{}: storage does not answer", checkpoints)));
+}
+
+// Where the run stands, by events.jsonl and metrics.jsonl.
+struct Past {
+  int64_t last_step = 0;
+  std::string effective;  // ", effective training time 96.3 %"; "": no attempt has begun
+};
+
+Past past_of(const std::string& run_dir) {
+  const auto read = [run_dir]() -> Past {
+    const auto history = read_events_and_steps(run_dir);
+    if (!history) return {};
+    Past past;
+    for (const AttemptSteps& attempt : history.value().steps) {
+      for (const RunEvent& event : history.value().events)
+        if (event.kind == RunEventKind::kStart && event.attempt == attempt.attempt)
+          past.last_step = static_cast<int64_t>(event.number("step", 0));
+      if (!attempt.steps.empty()) past.last_step = attempt.steps.back().step;
+    }
+    if (const auto time = effective_time(history.value()))
+      past.effective = fmt::format(", effective training time {:.1f} %", 100 * time->effective());
+    return past;
+  };
+  return within(run_dir + "/metrics.jsonl", kStorageTimeout, read, Past());
+}
+
+// The nodes that the run excludes at present; none: events.jsonl cannot be read.
+std::optional<std::vector<std::string>> exclusions_of(const std::string& run_dir) {
+  using Nodes = std::optional<std::vector<std::string>>;
+  const std::string path = run_dir + "/events.jsonl";
+  const auto read = [path]() -> Nodes {
+    const auto events = read_events(path);
+    if (!events) return events.error().os_error == ENOENT ? Nodes(std::in_place) : Nodes();
+    std::vector<std::string> nodes;
+    for (const Exclusion& exclusion : history_from(events.value(), wall_seconds()).exclusions)
+      nodes.push_back(exclusion.node);
+    return nodes;
+  };
+  return within(path, kStorageTimeout, read, Nodes());
+}
+
+std::vector<std::string> sorted(std::vector<std::string> names) {
+  const std::set<std::string> unique(names.begin(), names.end());
+  return {unique.begin(), unique.end()};
+}
+
+}  // namespace
+
+StatusMeaning meaning_of(int status) {
+  switch (status) {
+    case 0:
+      return {JobOutcome::kFinished, "finished"};
+    case 1:
+      return {JobOutcome::kRequeue, "srun or an unknown fault"};
+    case static_cast<int>(ExitCode::kUsage):
+      return {JobOutcome::kStop, "config or usage"};
+    case static_cast<int>(ExitCode::kFile):
+      return {JobOutcome::kStop, "file or checkpoint"};
+    case static_cast<int>(ExitCode::kDevice):
+      return {JobOutcome::kRequeue, "device"};
+    case static_cast<int>(ExitCode::kComm):
+      return {JobOutcome::kRequeue, "communication"};
+    case static_cast<int>(ExitCode::kWatchdog):
+      return {JobOutcome::kRequeue, "watchdog"};
+    case static_cast<int>(ExitCode::kNotFinite):
+      return {JobOutcome::kStop, "loss or gradients not finite"};
+    case static_cast<int>(ExitCode::kNoProgress):
+      return {JobOutcome::kStop, "attempts in a row without a newer checkpoint"};
+    case static_cast<int>(ExitCode::kDrained):
+      return {JobOutcome::kRequeue, "drained"};
+    default:
+      if (status > 128) return {JobOutcome::kRequeue, fmt::format("killed by signal {}", status - 128)};
+      return {JobOutcome::kStop, "not a status of trireme"};
+  }
+}
+
+BatchJob::BatchJob(Options options) : options_(std::move(options)), slurm_(options_.start) {}
+
+void BatchJob::say(const std::string& text) const {
+  const auto now = static_cast<time_t>(wall_seconds());
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char date[32];
+  ::strftime(date, sizeof date, "%F %T", &local);
+  print_err("{} job {} restart {}: {}\n", date, options_.start.batch.job, restart(), text);
+}
+
+void BatchJob::say_stalled(int count) const {
+  say(fmt::format("stopped: {} restarts in a row got no further than the checkpoint of step {}; RESTART_BUDGET={} is used "
+                  "up. Find the cause above, then submit again: the run resumes from step {}",
+                  count, record_.best_step, options_.restart_budget, newest_));
+}
+
+// A second job of a run must not touch the state of the first one. It waits for one that is ending.
+Result<void> BatchJob::await_other_job() const {
+  std::ifstream in(state_path());
+  const std::string other = job_of_record(std::string(std::istreambuf_iterator<char>(in), {}));
+  if (other.empty() || other == options_.start.batch.job) return {};
+  std::string state = queue_state(other);
+  const double end = monotonic_seconds() + options_.node_seconds;
+  if (state == "COMPLETING")
+    say(fmt::format("waits up to {:.0f} s for job {} of {}, which is COMPLETING", options_.node_seconds, other,
+                    options_.folders.run));
+  for (; state == "COMPLETING" && monotonic_seconds() < end; state = queue_state(other)) sleep_seconds(2);
+  if (state.empty()) return {};
+  return usage_error("{} is the run of job {}, which is {}; nothing of it was touched", options_.folders.run, other,
+                     state);
+}
+
+// Sets newest_ and record_.
+Result<void> BatchJob::load_record() {
+  const auto newest = newest_step(options_.folders.checkpoints);
+  if (!newest) return newest.error();
+  newest_ = newest.value();
+  const JobRecord fresh{.job = options_.start.batch.job, .best_step = newest_};
+  std::ifstream in(state_path());
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  record_ = restart() == 0 ? fresh : job_record_from(text, fresh, restart());
+  take_noted_progress();
+  return {};
+}
+
+void BatchJob::save_record() const {
+  if (const auto saved = write_file(state_path(), to_text(record_), fmt::format("{}.{}", record_.job, restart()));
+      !saved)
+    say(fmt::format("the state file {} could not be written: {}", state_path(), saved.error().message));
+}
+
+void BatchJob::take_noted_progress() {
+  const int noted = progress_in_comment(slurm_.comment().value_or(""), restart());
+  record_.progress_restart = std::max(record_.progress_restart, noted);
+}
+
+// That start of the job has brought a newer checkpoint, or it has not.
+void BatchJob::note_progress(int of_restart) {
+  if (newest_ <= record_.best_step) return;
+  record_.best_step = newest_;
+  record_.progress_restart = std::max(0, of_restart);
+  if (of_restart <= 0) return;
+  const auto comment = slurm_.comment();
+  if (SlurmJob::has_commands() && (!comment || !slurm_.set_comment(comment_with_progress(*comment, of_restart))))
+    say("the progress of this start could not be noted in the job's comment");
+}
+
+void BatchJob::warn_of_short_limit() const {
+  const double begin = slurm_.time("StartTime"), end = slurm_.time("EndTime");
+  if (begin <= 0 || end <= 0 || end - begin > options_.drain_seconds + kLead) return;
+  say(fmt::format("the time limit of {:.0f} s leaves no time to train: the signal to save a checkpoint (--signal) comes "
+                  "at least DRAIN_SECONDS={:.0f} s before it; submit with a longer --time",
+                  end - begin, options_.drain_seconds));
+}
+
+std::vector<std::string> BatchJob::times() const {
+  std::vector<std::string> times;
+  if (const double time = slurm_.time("SubmitTime"); time > 0) times.push_back(fmt::format("TRIREME_SUBMITTED={:.0f}", time));
+  if (const double time = slurm_.time("StartTime"); time > 0) times.push_back(fmt::format("TRIREME_ALLOCATED={:.0f}", time));
+  return times;
+}
+
+// Earlier starts of this job have left files in the run folder, as has submit.sh. Where there are none, the folder's
+// file system is not mounted, and a run that began there would begin at step 0. So the folder is made, with a state file
+// in it at once, at the first start only.
+Result<bool> BatchJob::begin(const std::string& what) {
+  const std::string& run_dir = options_.folders.run;
+  if (auto free = await_other_job(); !free) return free.error();
+  std::error_code problem;
+  if (restart() == 0) {
+    fs::create_directories(run_dir, problem);
+    if (problem) return system_error(problem.value(), "run.dir {}: creating it", run_dir);
+  }
+  if (auto loaded = load_record(); !loaded) return loaded.error();
+  const auto is_there = [&](const char* name) { return fs::exists(run_dir + name, problem); };
+  if (restart() > 0 && newest_ == 0 && !is_there("/slurm.state") && !is_there("/run.lock") &&
+      !is_there("/slurm.submitted"))
+    return file_error(
+        "{} holds nothing of this job's earlier starts: is its file system mounted on {}? To begin from step 0, cancel "
+        "the job and submit it again",
+        run_dir, host_name());
+  note_progress(restart() - 1);  // of a start that was killed
+  const Past past = past_of(run_dir);
+  say(fmt::format("{} in {}: resumes from step {}, {} steps lost{}", what, run_dir, newest_,
+                  std::max<int64_t>(0, past.last_step - newest_), past.effective));
+  save_record();
+  if (restarts_without_progress() > options_.restart_budget) {
+    say_stalled(restarts_without_progress() - 1);
+    return false;
+  }
+  warn_of_short_limit();
+  return true;
+}
+
+BatchJob::Left BatchJob::end(int status) {
+  const auto [outcome, text] = meaning_of(status);
+  const bool has_slurm = SlurmJob::has_commands();
+  const JobState state =
+      has_slurm ? slurm_.state(outcome == JobOutcome::kFinished ? 0 : options_.controller_seconds) : JobState::kUnknown;
+  // The next start may have begun, on other nodes while these were cut off: run folder and job are its own.
+  if (state == JobState::kRequeued) {
+    say(fmt::format("status {} ({}); the job was requeued already", status, text));
+    return {};
+  }
+  const Past past = past_of(options_.folders.run);
+  if (outcome == JobOutcome::kFinished) {
+    say(fmt::format("finished at step {}{}", past.last_step, past.effective));
+    return {};
+  }
+  if (const auto loaded = load_record(); !loaded) {
+    say(loaded.error().message);
+    record_.job = options_.start.batch.job;
+    take_noted_progress();
+  } else {
+    note_progress(restart());
+    save_record();
+  }
+  say(fmt::format("status {} ({}) after step {}, newest checkpoint: step {}", status, text, past.last_step, newest_));
+  if (outcome == JobOutcome::kStop) {
+    say("stopped: restarting would not help");
+    return {};
+  }
+  if (!has_slurm) return {.requeue = true, .progress_restart = record_.progress_restart};
+  if (restarts_without_progress() >= options_.restart_budget) {
+    // A job that ends otherwise needs no message about its budget.
+    const JobState now = slurm_.state(options_.controller_seconds);
+    if (now != JobState::kRequeued && now != JobState::kCancelled) {
+      say_stalled(restarts_without_progress());
+      return {};
+    }
+  }
+  requeue();
+  return {};
+}
+
+// A job that is requeued while one of its nodes is dead, but not DOWN yet, may pend for ever. So its nodes have to
+// answer first, or be known to be DOWN; in that case Slurm itself has mostly requeued the job. Waits no longer than
+// node_seconds, and not while the job is being ended.
+void BatchJob::await_nodes() const {
+  const double end = monotonic_seconds() + options_.node_seconds;
+  for (bool said = false; !slurm_.nodes_answer() && !slurm_.has_node_out_of_service(); said = true) {
+    if (!said)
+      say(fmt::format("a node of {} does not answer; requeued when Slurm has taken note of it",
+                      options_.start.node_list));
+    if (monotonic_seconds() >= end)
+      return say(fmt::format("a node still does not answer after {:.0f} s; requeued all the same",
+                             options_.node_seconds));
+    const JobState state = slurm_.state(0);
+    if (state != JobState::kRunning && state != JobState::kUnknown) return;
+    sleep_seconds(2);
+  }
+}
+
+void BatchJob::requeue() {
+  const std::string resumes =
+      newest_ > 0 ? fmt::format("; the next submission resumes from step {}", newest_) : "";
+  JobState state = slurm_.state(0);
+  if (state == JobState::kRunning || state == JobState::kUnknown) {
+    await_nodes();
+    state = slurm_.state(options_.controller_seconds);
+  }
+  if (state == JobState::kRequeued) return say("the job was requeued already");
+  if (state == JobState::kCancelled) return say("stopped: cancelled" + resumes);
+  if (state == JobState::kNoRequeue) return say("stopped: the job's owner allows no requeue" + resumes);
+  say("requeued");  // Slurm then ends the batch script, and may end this process
+  for (const double end = monotonic_seconds() + options_.controller_seconds; !slurm_.requeue(); sleep_seconds(5))
+    if (monotonic_seconds() >= end)
+      return say(fmt::format("stopped: slurmctld took no requeue for {:.0f} s", options_.controller_seconds));
+  exclude_nodes();
+}
+
+// The job is pending again: only then, and only before it starts, Slurm accepts a change of its excluded nodes. Those
+// that its owner has excluded stay.
+void BatchJob::exclude_nodes() {
+  const auto excluded = exclusions_of(options_.folders.run);
+  if (!excluded || sorted(*excluded) == sorted(record_.excluded)) return;
+  std::vector<std::string> all = slurm_.excluded();
+  std::erase_if(all, [&](const std::string& node) {
+    return std::find(record_.excluded.begin(), record_.excluded.end(), node) != record_.excluded.end();
+  });
+  all.insert(all.end(), excluded->begin(), excluded->end());
+  all = sorted(all);
+  const std::string why =
+      fmt::format("the run excludes {} (trireme supervise {} --nodes says why)",
+                  excluded->empty() ? "no node any more" : joined(*excluded), options_.folders.run);
+  const auto set = [&] {  // just after a requeue Slurm may not be ready
+    for (const double end = monotonic_seconds() + 15; !slurm_.set_excluded(all); sleep_seconds(1))
+      if (monotonic_seconds() >= end) return false;
+    return true;
+  };
+  if (slurm_.can_spare(all) && set()) {
+    record_.excluded = *excluded;
+    save_record();
+    return say(fmt::format("{}: this job excludes {} from now on (scontrol update JobId={} ExcNodeList= clears that)", why,
+                           all.empty() ? "nothing" : joined(all), options_.start.batch.job));
+  }
+  if (slurm_.are_out_of_service(*excluded))
+    return say(why + ", and Slurm has taken these nodes out of service");
+  say(fmt::format("{}, and Slurm has not excluded these nodes from the job; submit with --exclude={}, and have the nodes "
+                  "examined",
+                  why, joined(all)));
+}
+
+}  // namespace tri

@@ -1,0 +1,74 @@
+// One start of a Slurm job that trains (slurm/train.sbatch): what must hold before the trainer is started, and what its
+// exit status leads to. A job is requeued as long as its restarts bring the run newer checkpoints (job_record.h).
+//
+//   begin() --> the batch script starts `trireme supervise`, or srun, and waits --> end(status)
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/base/error.h"
+#include "io/checkpoint/run_lock.h"
+#include "lib/supervise/job_record.h"
+#include "lib/supervise/slurm_job.h"
+
+namespace tri {
+
+// What the exit status of `trireme train`, `trireme supervise` or srun means for the job.
+enum class JobOutcome { kFinished, kRequeue, kStop };
+struct StatusMeaning {
+  JobOutcome outcome = JobOutcome::kStop;
+  std::string text;  // "drained"
+};
+StatusMeaning meaning_of(int status);
+
+class BatchJob {
+ public:
+  struct Options {
+    SlurmJob::Start start;
+    RunFolders folders;
+    int restart_budget = 3;  // restarts in a row that may bring the run no newer checkpoint
+    double controller_seconds = 600;  // timeout of a slurmctld that does not answer
+    double node_seconds = 600;        // ... of nodes that neither answer nor are DOWN
+    double drain_seconds = 110;       // from the signal until the checkpoint is saved
+  };
+  explicit BatchJob(Options options);
+
+  // Prepares the run folder and logs where the run stands; `what` names ranks and nodes. Returns false when the budget is
+  // used up. Fails with kUsage when the run folder belongs to another job, and with kFile when the folder, or what
+  // earlier starts of this job have left in it, is not there or cannot be read: it may come back.
+  Result<bool> begin(const std::string& what);
+  // "NAME=value": when the job was submitted and allocated, for the trainer.
+  std::vector<std::string> times() const;
+
+  struct Left {
+    bool requeue = false;  // where Slurm's commands are missing, as in a container: the caller requeues the job
+    int progress_restart = 0;
+  };
+  // Reports the trainer's end, and requeues the job where that helps and its budget allows it. Returns what is left to
+  // be done. Call it with the signals ignored that end a job.
+  Left end(int status);
+
+ private:
+  void say(const std::string& text) const;
+  void say_stalled(int count) const;
+  int restart() const { return options_.start.batch.restart; }
+  int restarts_without_progress() const { return restart() - record_.progress_restart; }
+  std::string state_path() const { return options_.folders.run + "/slurm.state"; }
+  Result<void> await_other_job() const;
+  Result<void> load_record();
+  void save_record() const;
+  void note_progress(int of_restart);
+  void take_noted_progress();
+  void warn_of_short_limit() const;
+  void requeue();
+  void await_nodes() const;
+  void exclude_nodes();
+
+  Options options_;
+  SlurmJob slurm_;
+  JobRecord record_;
+  int64_t newest_ = 0;  // the step of the newest valid checkpoint
+};
+
+}  // namespace tri

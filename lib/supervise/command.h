@@ -1,0 +1,25 @@
+// Commands that other programs provide: scontrol, squeue, sinfo, srun.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tri {
+
+struct CommandResult {
+  int status = 127;    // the exit status; 127: the command could not be run; 128 + N: signal N ended it
+  std::string output;  // its standard output
+  bool timed_out = false;
+  bool ok() const { return status == 0; }
+};
+
+enum class CommandErrors { kDrop, kShow };  // what becomes of the command's standard error
+
+// Runs a command, without a shell, and waits for its end. Ends it after `timeout` seconds. A command
+// that a signal has ended, as one to all processes of a job does, is run again, three times at most.
+CommandResult run_command(const std::vector<std::string>& words, double timeout,
+                          CommandErrors errors = CommandErrors::kDrop);
+
+std::vector<std::string> split_lines(const std::string& text);  // without empty ones
+
+}  // namespace tri
