@@ -11,13 +11,13 @@ namespace {
 
 constexpr double kAskSeconds = 5;    // launcher and ranks have to leave when they are asked to
 constexpr double kAloneSeconds = 3;  // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
-// Without slurmd, in the agent's sight and in the driver's: a service that is started anew comes back within seconds.
+// Without slurmd, in the agent's sight and in the driver's: a service that is started again comes back within seconds.
 constexpr double kDaemonSeconds = 5;
-// Such a node is whole but for a service, which somebody starts again.
-constexpr double kDaemonHours = 1;
-// What a GPU has against it may show a moment after its rank has died.
+constexpr double kDaemonHours = 1;  // such a node is whole except for a service, which somebody starts again
+// A GPU may show what is wrong with it a moment after its rank has died.
 constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
 constexpr double kPulseSeconds = 10, kMaxDrainPause = 30, kRereadSeconds = 5;
+constexpr double kStragglerSeconds = 30;  // between two readings of what the run folder says of stragglers
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -26,104 +26,130 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }  // namespace
 
 Supervisor::Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book)
-    : setup_(std::move(setup)), launcher_(launcher), agents_(agents), book_(book) {
-  for (const std::string& name : setup_.nodes) nodes_[name];
-}
+    : setup_(std::move(setup)),
+      launcher_(launcher),
+      book_(book),
+      pool_(setup_.nodes, setup_.host, launcher, agents),
+      attempt_(setup_.ranks_per_node) {}
 
 void Supervisor::enter(Phase phase, double now) {
   phase_ = phase;
   since_ = now;
 }
 
-void Supervisor::stop_requested(Moment moment) {
-  const double now = moment.monotonic;
+void Supervisor::set_clocks(Moment moment) {
   wall_ = moment.wall;
+  pool_.set_wall(moment.wall);
+}
+
+void Supervisor::stop_requested(Moment moment) {
+  set_clocks(moment);
   if (asked_to_stop_ || status_) return;
   asked_to_stop_ = true;
   log_info("supervise: asked to stop");
-  if (phase_ != Phase::kRun && phase_ != Phase::kEnd) leave(static_cast<int>(ExitCode::kDrained), now);
+  if (phase_ != Phase::kRun && phase_ != Phase::kEnd)
+    leave(static_cast<int>(ExitCode::kDrained), moment.monotonic);
+}
+
+void Supervisor::take(const AgentReport& report, Moment moment) {
+  const double now = moment.monotonic;
+  set_clocks(moment);
+  const NodePool::Node* node = pool_.take(report, now);
+  if (node == nullptr) return;
+  for (const std::string& line : report.lines) log_warn("supervise: {}: {}", report.node, line);
+  if ((phase_ != Phase::kRun && phase_ != Phase::kEnd) || !attempt_.uses(report.node)) return;
+  for (AttemptCause& finding : attempt_.take(report, thresholds_, now)) found(std::move(finding), now);
+  if (phase_ == Phase::kRun) attempt_.take_ranks(report, now);
+}
+
+// The node is neither lost nor at fault: it is not used, and not excluded, for the next driver may be of its build.
+void Supervisor::agent_of_another_build(const std::string& name, Moment moment) {
+  set_clocks(moment);
+  if (!pool_.note_foreign(name, moment.monotonic)) return;
+  log_error(
+      "supervise: the agent on {} is of another build of trireme than this driver: the node is not used. Install "
+      "one build on all nodes; if the program was replaced during the run, end this driver and start it again",
+      pool_.has(name) ? name : "a node that is not in this run");
+}
+
+void Supervisor::begin(double now) {
+  thresholds_ = book_.thresholds();
+  pool_.set_thresholds(thresholds_);
+  RunHistory history = book_.history(wall_);
+  past_ = std::move(history.attempts);
+  pool_.set_exclusions(std::move(history.exclusions), now);
+  pool_.start_all(now);
+  pool_.order_all(OrderKind::kEnd);  // what earlier attempts have left behind
+  enter(Phase::kGather, now);
+}
+
+// Those of every phase.
+void Supervisor::do_chores(double now) {
+  pool_.note_failed_starts();
+  if (now - read_ > kRereadSeconds) {
+    read_ = now;
+    thresholds_ = book_.thresholds();
+    pool_.set_thresholds(thresholds_);
+  }
+  if (now - pulsed_ > kPulseSeconds) {
+    pulsed_ = now;
+    pool_.keep_alive();
+  }
 }
 
 void Supervisor::tick(Moment moment) {
   const double now = moment.monotonic;
-  wall_ = moment.wall;
+  set_clocks(moment);
   if (phase_ == Phase::kOver) return;
-  if (!begun_) {
-    begun_ = true;
-    since_ = now;
-    thresholds_ = book_.thresholds();
-    history_ = book_.history(wall_);
-    std::vector<std::string> all = usable(now);
-    for (auto& [name, node] : nodes_) node.asked = node.probed = now;
-    if (!all.empty()) launcher_.start_agents(all);
-    order_all(OrderKind::kEnd);  // what earlier attempts have left behind
-  }
-  for (const std::string& name : launcher_.failed_agents())
-    if (const auto at = nodes_.find(name); at != nodes_.end()) ++at->second.failed;
-  if (now - read_ > kRereadSeconds) {
-    read_ = now;
-    thresholds_ = book_.thresholds();
-  }
-  if (now - pulsed_ > kPulseSeconds) {
-    pulsed_ = now;
-    for (const auto& [name, node] : nodes_) agents_.send(name, {});
-  }
+  if (phase_ == Phase::kBegin) begin(now);
+  do_chores(now);
   switch (phase_) {
     case Phase::kGather:
-      gather(now);
-      break;
+      return gather(now);
     case Phase::kExamine:
-      await_examination(now);
-      break;
+      return await_examination(now);
     case Phase::kRun:
-      run(now);
-      break;
+      return run(now);
     case Phase::kEnd:
-      finish_ending(now);
-      break;
+      return finish_ending(now);
     case Phase::kDoctor:
-      await_doctor(now);
-      break;
+      return await_doctor(now);
+    case Phase::kBegin:
     case Phase::kOver:
-      break;
+      return;
   }
 }
 
-// Nodes whose slurmd is gone, also those that this gathering has left out for it. Several at once are nobody's fault:
-// an upgrade, or Slurm itself.
-int Supervisor::num_without_daemon(double now) const {
-  return static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& known) {
-    const auto& [name, node] = known;
-    return lacks_daemon(node, now) && (!excluded(name) || node.excluded >= since_);
-  }));
+void Supervisor::leave(int status, double now) {
+  pool_.order_all(OrderKind::kLeave);
+  status_ = status;
+  enter(Phase::kOver, now);
 }
 
-bool Supervisor::lacks_daemon(const Node& node, double now) const {
-  return !node.lost && has_come(node) && now - node.heard < thresholds_.silent_seconds && node.report.daemon_gone > 0;
-}
+// --- Gather -----------------------------------------------------------------------------------------------------------
 
 // Usable nodes in the order in which they are taken: where several lack their slurmd, those come last.
 std::vector<std::string> Supervisor::preferred(double now) const {
-  std::vector<std::string> names = usable(now);
-  if (num_without_daemon(now) < 2 || now - since_ < kDaemonSeconds) return names;
+  std::vector<std::string> names = pool_.usable(now);
+  if (pool_.num_without_daemon(since_, now) < 2 || now - since_ < kDaemonSeconds) return names;
   std::stable_partition(names.begin(), names.end(),
-                        [&](const std::string& name) { return !lacks_daemon(nodes_.at(name), now); });
+                        [&](const std::string& name) { return !pool_.lacks_daemon(pool_.at(name), now); });
   return names;
 }
 
-// A node that is wanted has no slurmd. One alone is left out for a while, soon where a spare takes its place; of
-// several none is.
+// A node that is wanted has no slurmd. One alone is excluded for a while, soon where a spare takes its place. Of several
+// none is: that is an upgrade, or Slurm itself.
 void Supervisor::await_daemon(const std::string& name, double now) {
   const double waited = now - since_;
-  if (num_without_daemon(now) > 1) {
+  if (const int count = pool_.num_without_daemon(since_, now); count > 1) {
     if (waited <= thresholds_.start_seconds) return;
-    log_error("supervise: the slurmd of {} nodes is gone, and too few others are there: no node's fault",
-              num_without_daemon(now));
+    log_error("supervise: slurmd is down on {} nodes, and fewer than {} others are left; no node is excluded", count,
+              setup_.nodes_needed);
     return leave(static_cast<int>(ExitCode::kDrained), now);
   }
-  const bool has_spare = static_cast<int>(usable(now).size()) > setup_.nodes_needed;
+  const bool has_spare = static_cast<int>(pool_.usable(now).size()) > setup_.nodes_needed;
   const double patience = has_spare ? kDaemonSeconds : thresholds_.start_seconds;
-  if (waited >= patience && nodes_.at(name).report.daemon_gone >= kDaemonSeconds)
+  if (waited >= patience && pool_.at(name).report.daemon_gone >= kDaemonSeconds)
     exclude(name, "its slurmd is gone: no step starts there", now, std::min(kDaemonHours, thresholds_.exclusion_hours));
 }
 
@@ -132,183 +158,248 @@ void Supervisor::gather(double now) {
   if (static_cast<int>(names.size()) < setup_.nodes_needed) {
     log_error("supervise: {} of the allocation's {} nodes can be used, and {} are needed", names.size(),
               setup_.nodes.size(), setup_.nodes_needed);
-    leave(static_cast<int>(ExitCode::kDrained), now);
-    return;
+    return leave(static_cast<int>(ExitCode::kDrained), now);
   }
+  const std::vector<std::string> wanted(names.begin(), names.begin() + setup_.nodes_needed);
   bool all_there = true;
   std::string without_daemon;
-  for (int i = 0; i < setup_.nodes_needed; ++i) {
-    const std::string& name = names[static_cast<size_t>(i)];
-    Node& node = nodes_.at(name);
-    if (lacks_daemon(node, now)) {
+  for (const std::string& name : wanted) {
+    const NodePool::Node& node = pool_.at(name);
+    if (pool_.lacks_daemon(node, now)) {
       without_daemon = name;
       continue;
     }
-    if (is_ready(node, now)) continue;
+    if (pool_.is_ready(node, now)) continue;
     all_there = false;
-    if (is_lost(name, node, now)) {
-      if (!is_cut_off(now) && starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
+    if (pool_.is_lost(name, now)) {
+      if (!pool_.is_cut_off(now) && pool_.starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
       return;
     }
-    if (has_come(node) && now - since_ > thresholds_.start_seconds && node.report.left > 0) {
-      exclude(name, fmt::format("{} processes of an earlier attempt do not end", node.report.left), now);
-      return;
-    }
+    if (pool_.has_reported(node) && now - since_ > thresholds_.start_seconds && node.report.left > 0)
+      return exclude(name, fmt::format("{} processes of an earlier attempt do not end", node.report.left), now);
   }
   if (!without_daemon.empty()) return await_daemon(without_daemon, now);
   if (!all_there) return;
   if (setup_.examine && examined_.empty()) return examine(now);
-  start_attempt({names.begin(), names.begin() + setup_.nodes_needed}, now);
-}
-
-// Whether the node's agent has reported since its last order, and nothing of an earlier attempt is left there.
-bool Supervisor::is_ready(const Node& node, double now) const {
-  return has_come(node) && now - node.heard < thresholds_.silent_seconds && heard_since_order(node) &&
-         node.report.left == 0;
+  start_attempt(wanted, now);
 }
 
 // On nodes that are ready. One whose exclusion is cleared at this moment is not: it is for the next attempt.
-void Supervisor::start_attempt(std::vector<std::string> names, double now) {
+void Supervisor::start_attempt(const std::vector<std::string>& names, double now) {
   read_history(now);
   const bool all_ready = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-    return !excluded(name) && is_ready(nodes_.at(name), now);
+    return !pool_.is_excluded(name) && pool_.is_ready(pool_.at(name), now);
   });
   if (!all_ready) return;  // gather() goes on with others
-  const int64_t number = history_.attempts.empty() ? 1 : history_.attempts.back().number + 1;
-  current_ = {.number = std::max(number, current_.number + 1),
-              .attempt = new_attempt(),
-              .job = setup_.job,
-              .nodes = names,
-              .began = wall_};
-  began_ = now;
-  current_.from_step = current_.checkpoint = book_.newest_checkpoint();
-  current_.step = current_.from_step;
-  facts_ = {};
-  first_failed_.reset();
-  cpu_before_.clear();
-  spin_since_ = now;
-  reported_.clear();
+  const int64_t number = past_.empty() ? 1 : past_.back().number + 1, step = book_.newest_checkpoint();
+  attempt_.begin({.number = std::max(number, attempt_.attempt().number + 1),
+                  .attempt = new_attempt(),
+                  .job = setup_.job,
+                  .nodes = names,
+                  .began = wall_,
+                  .from_step = step,
+                  .checkpoint = step,
+                  .step = step},
+                 pool_, now);
+  const PastAttempt& attempt = attempt_.attempt();
   killed_ = false;
-  next_drain_ = drain_pause_ = 0;
-  for (const std::string& name : names) {
-    Node& node = nodes_.at(name);
-    node.number = current_.number;
-    node.stopped.clear();
-    node.gone.clear();
-    node.behind = 0;
-    node.few = false;
-    node.gpus_before.clear();
-    for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
-    node.bytes_before.clear();
-    for (const PortSight& port : node.report.ports) node.bytes_before[port.name] = port.received + port.sent;
-  }
-  book_.append(start_event(current_), current_.attempt);
+  drain_ = {};
+  book_.append(start_event(attempt), attempt.attempt);
   if (const double seconds = std::exchange(examination_seconds_, 0); seconds > 0)
-    book_.append(diagnosis_event("", seconds, current_.step), current_.attempt);
-  order_all(OrderKind::kWatch, current_.attempt);
-  log_info("supervise: attempt {} on {} from step {}", current_.number, joined(names), current_.from_step);
-  launcher_.start_ranks({.attempt = current_.attempt, .number = current_.number, .nodes = names});
+    book_.append(diagnosis_event("", seconds, attempt.step), attempt.attempt);
+  pool_.order_all(OrderKind::kWatch, attempt.attempt);
+  log_info("supervise: attempt {} on {} from step {}", attempt.number, joined(names), attempt.from_step);
+  launcher_.start_ranks({.attempt = attempt.attempt, .number = attempt.number, .nodes = names});
   enter(Phase::kRun, now);
 }
 
+void Supervisor::exclude(const std::string& node, const std::string& why, double now, double hours) {
+  const Exclusion exclusion{.node = node, .why = why, .since = wall_, .until = wall_ + 3600 * hours};
+  pool_.exclude(exclusion, now);
+  book_.append(exclusion_event(exclusion), attempt_.attempt().attempt);
+  log_info("supervise: node {} is excluded for {:g} h: {} (`trireme supervise --nodes {} --lift {}` clears that)", node,
+           hours, why, setup_.run_dir, node);
+}
+
+// The run's events: somebody may have cleared what the driver has excluded, or its time is over.
+void Supervisor::read_history(double now) {
+  RunHistory history = book_.history(wall_);
+  past_ = std::move(history.attempts);
+  pool_.set_exclusions(std::move(history.exclusions), now);
+}
+
+// --- The doctor: looks at every node before the first attempt, where that is requested, and at the node at fault --------
+
+bool Supervisor::doctor_has_answered(const NodePool::Node& node) const {
+  return pool_.has_heard_order(node) && node.report.doctor_status >= 0;
+}
+
+// Spares too: they are to be in order when they are needed. A node that has not reported yet is no reason to wait.
+void Supervisor::examine(double now) {
+  for (const std::string& name : pool_.usable(now)) {
+    if (!pool_.has_reported(pool_.at(name))) continue;
+    pool_.order(name, OrderKind::kDoctor);
+    examined_.push_back(name);
+  }
+  log_info("supervise: the doctor looks at {} nodes", examined_.size());
+  enter(Phase::kExamine, now);
+}
+
+void Supervisor::await_examination(double now) {
+  std::vector<std::pair<std::string, Diagnosis>> nodes;
+  for (const std::string& name : examined_) {
+    const bool answered = doctor_has_answered(pool_.at(name));
+    if (!answered && now - since_ <= thresholds_.doctor_seconds && !pool_.is_lost(name, now)) return;
+    nodes.emplace_back(name, answered ? diagnosis_of(pool_.at(name).report.doctor_status) : Diagnosis::kUnknown);
+  }
+  for (const Decision& decision :
+       decide_before_start(nodes, setup_.nodes_needed, static_cast<int>(pool_.usable(now).size()))) {
+    log_warn("supervise: before the first attempt: {} {}: {}", enum_name(decision.action), decision.node, decision.why);
+    book_.append({.kind = RunEventKind::kDecision,
+                  .host = decision.node,
+                  .text = decision.why,
+                  .fields = {{"action", std::string(enum_name(decision.action))}}},
+                 "");
+    if (decision.action == Response::kExclude) exclude(decision.node, decision.why, now);
+  }
+  examination_seconds_ = now - since_;
+  enter(Phase::kGather, now);
+}
+
+void Supervisor::await_doctor(double now) {
+  const NodePool::Node& node = pool_.at(suspect_);
+  const bool answered = doctor_has_answered(node);
+  if (!answered && now - since_ <= thresholds_.doctor_seconds) return;
+  book_.append(diagnosis_event(suspect_, now - since_, attempt_.attempt().step), attempt_.attempt().attempt);
+  decide_now(answered ? diagnosis_of(node.report.doctor_status) : Diagnosis::kUnknown, now);
+}
+
+// --- Run --------------------------------------------------------------------------------------------------------------
+
+// A launcher that is still starting ranks loses the signal. It is repeated after 1, 2, 4, ... seconds, so that a drain is
+// delayed by no more than the start itself takes.
+void Supervisor::drain(double now) {
+  if (now < drain_.next) return;
+  drain_.pause = std::clamp(2 * drain_.pause, 1.0, kMaxDrainPause);
+  drain_.next = now + drain_.pause;
+  launcher_.drain_ranks();
+}
+
 void Supervisor::run(double now) {
-  if ((asked_to_stop_ || facts_.relief) && now >= next_drain_) {
-    // A launcher that is still starting ranks loses the signal. It is repeated after 1, 2, 4, ... seconds, so that a
-    // drain is delayed by no more than the start itself takes.
-    drain_pause_ = std::clamp(2 * drain_pause_, 1.0, kMaxDrainPause);
-    next_drain_ = now + drain_pause_;
-    launcher_.drain_ranks();
-  }
-  facts_.status = launcher_.ranks_status();
-  if (facts_.status) return end_attempt(now);
-  size_t num_ranks = 0, num_stopped = 0;
-  for (const std::string& name : current_.nodes) {
-    Node& node = nodes_.at(name);
-    if (is_lost(name, node, now)) {
-      facts_.findings.push_back(
-          {.kind = CauseKind::kNodeLost,
-           .node = name,
-           .text = fmt::format("node {} is lost: its agent is silent for {:.0f} s, and could not be started anew", name,
-                               now - node.heard)});
-      return end_attempt(now);
-    }
-    num_ranks += node.report.ranks.size();
-    num_stopped += node.stopped.size();
-  }
-  // A job that is suspended as a whole is no fault.
-  const bool suspended = num_stopped == num_ranks;
-  for (const std::string& name : current_.nodes) {
-    const Node& node = nodes_.at(name);
-    const auto overdue = [&](const std::map<int, Node::RankSince>& ranks, double limit) {
-      return std::find_if(ranks.begin(), ranks.end(),
-                          [&](const auto& rank) { return limit > 0 && now - rank.second.since > limit; });
-    };
-    // Who went first is told by the book, or by who was first seen gone.
-    if (overdue(node.gone, thresholds_.gone_seconds) != node.gone.end()) {
-      facts_.died_unnoticed = true;
-      return end_attempt(now);
-    }
-    if (suspended) continue;
-    const auto stopped = overdue(node.stopped, thresholds_.stopped_seconds);
-    if (stopped == node.stopped.end()) continue;
-    const auto& [process, rank] = *stopped;
-    const std::string who =
-        rank.world_rank < 0 ? fmt::format("process {}", process) : fmt::format("rank {}", rank.world_rank);
-    facts_.findings.push_back({.kind = CauseKind::kHang,
-                               .node = name,
-                               .world_rank = rank.world_rank,
-                               .text = fmt::format("{} on {} is stopped", who, name)});
+  EndFacts& facts = attempt_.facts();
+  if (asked_to_stop_ || facts.relief) drain(now);
+  facts.status = launcher_.ranks_status();
+  if (facts.status) return end_attempt(now);
+  for (const std::string& name : attempt_.attempt().nodes) {
+    if (!pool_.is_lost(name, now)) continue;
+    facts.findings.push_back(
+        {.kind = CauseKind::kNodeLost,
+         .node = name,
+         .text = fmt::format("node {} is lost: its agent is silent for {:.0f} s, and could not be started again", name,
+                             now - pool_.at(name).heard)});
     return end_attempt(now);
   }
-  watch_beginning(now);
-  auto late = late_beginning(now);
-  if (!late) late = spinning_at_start(now);
-  if (late) {
-    facts_.findings.push_back(*late);
-    return end_attempt(now);
-  }
-  if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
+  const auto has_begun = [&] { return book_.has_begun(attempt_.attempt().attempt); };
+  if (attempt_.must_end(pool_, thresholds_, has_begun, now)) return end_attempt(now);
+  if (facts.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
   watch_spares(now);
   watch_stragglers(now);
   watch_step(now);
 }
 
+void Supervisor::found(AttemptCause finding, double now) {
+  finding.time = now;
+  EndFacts& facts = attempt_.facts();
+  if (finding.kind != CauseKind::kStraggler) attempt_.add(finding);  // which brings no attempt to its end
+  const bool is_sure = finding.kind == CauseKind::kGpuSick || finding.kind == CauseKind::kPortFlaps ||
+                       finding.kind == CauseKind::kStraggler;
+  if (phase_ != Phase::kRun || facts.relief || asked_to_stop_) return;
+  const Decision decision = is_sure ? decide_at_work_now(finding, now)
+                                    : Decision{.action = Response::kReport, .why = "it counts if the attempt fails"};
+  if (decision.action == Response::kRelieve) {
+    facts.relief = finding;
+    relieved_ = now;
+  } else if (!attempt_.is_first_report_of(finding)) {
+    return;
+  }
+  log_warn("supervise: {}: {}: {}", finding.text, enum_name(decision.action), decision.why);
+  book_.append({.kind = RunEventKind::kDecision,
+                .host = finding.node,
+                .text = finding.text + ": " + decision.why,
+                .fields = {{"action", std::string(enum_name(decision.action))},
+                           {"cause", std::string(enum_name(finding.kind))}}},
+               attempt_.attempt().attempt);
+}
+
+Decision Supervisor::decide_at_work_now(const AttemptCause& finding, double now) const {
+  return decide_at_work({.attempts = past_,
+                         .nodes_needed = setup_.nodes_needed,
+                         .nodes_usable = static_cast<int>(pool_.usable(now).size()),
+                         .thresholds = thresholds_},
+                        finding, wall_);
+}
+
+// The trainer measures which ranks are slower than those that do the same work, and writes that into the run folder.
+void Supervisor::watch_stragglers(double now) {
+  if (now - looked_ < kStragglerSeconds) return;
+  looked_ = now;
+  for (const RunEvent& event : book_.stragglers(attempt_.attempt().attempt))
+    if (const std::string node = pool_.node_of_host(event.host); !node.empty())
+      found({.kind = CauseKind::kStraggler, .node = node, .world_rank = event.world_rank, .text = event.text}, now);
+}
+
+// A spare node that is lost is to be known before it is needed.
+void Supervisor::watch_spares(double now) {
+  for (const std::string& name : pool_.usable(now))
+    if (!attempt_.uses(name) && pool_.is_lost(name, now) && !pool_.is_cut_off(now))
+      exclude(name, "its agent does not answer", now);
+}
+
+// A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
+void Supervisor::watch_step(double now) {
+  const auto passing = decide_in_passing({.attempts = past_, .thresholds = thresholds_, .job = setup_.job},
+                                         attempt_.attempt().step);
+  if (!passing || pool_.is_excluded(passing->node)) return;
+  const auto known = std::any_of(pool_.exclusions().begin(), pool_.exclusions().end(),
+                                 [&](const Exclusion& e) { return e.node == passing->node; });
+  if (!known) exclude(passing->node, passing->why, now);
+}
+
+// --- End --------------------------------------------------------------------------------------------------------------
+
 void Supervisor::end_attempt(double now) {
-  if (!facts_.status) launcher_.end_ranks(Launcher::End::kAsk);
-  current_.noticed = date_of(now);
-  order_all(OrderKind::kEnd);
+  if (!attempt_.facts().status) launcher_.end_ranks(Launcher::End::kAsk);
+  attempt_.attempt().noticed = attempt_.date_of(now);
+  pool_.order_all(OrderKind::kEnd);
   enter(Phase::kEnd, now);
 }
 
-// Until launcher and ranks are gone, and each node of the attempt has said so, a moment later where it has failed, or
-// is lost.
-void Supervisor::finish_ending(double now) {
-  const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
-  const bool at_fault = facts_.status != 0 && !asked_to_stop_;
-  bool all_clear = true;
-  for (const std::string& name : current_.nodes) {
-    Node& node = nodes_.at(name);
-    const auto finding = [&](CauseKind kind, const std::string& text) {
-      const bool known = std::any_of(facts_.findings.begin(), facts_.findings.end(),
-                                     [&](const AttemptCause& f) { return f.kind == kind && f.node == name; });
-      if (!known) facts_.findings.push_back({.kind = kind, .node = name, .text = text});
-    };
-    if (is_foreign(node, now)) continue;  // it can't say what is left there
-    if (is_lost(name, node, now)) {
-      finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
-      continue;
-    }
-    // A driver that has hung since before the end is told of by itself (watch_hardware).
-    const double age = node.report.gpu_age;
-    const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
-                                          (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
-    if (has_looked && heard_since_order(node) && node.report.left == 0) continue;
-    if (heard_since_order(node) && now - since_ > thresholds_.end_seconds) {
-      finding(CauseKind::kUnkillable, fmt::format("{} processes on {} do not end", node.report.left, name));
-      continue;
-    }
-    all_clear = false;
+// Whether nothing is left of the attempt on this node, or nothing more is to be expected there.
+bool Supervisor::is_clear(const std::string& name, double now) {
+  const NodePool::Node& node = pool_.at(name);
+  if (pool_.is_foreign(node, now)) return true;  // it can't say what is left there
+  if (pool_.is_lost(name, now)) {
+    attempt_.add_once(CauseKind::kNodeLost, name, fmt::format("node {} is lost: its agent does not answer", name));
+    return true;
   }
+  const bool at_fault = attempt_.facts().status != 0 && !asked_to_stop_;
+  // A driver of GPUs that has hung since before the end is reported by itself (AttemptWatch).
+  const double age = node.report.gpu_age;
+  const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
+                                        (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
+  if (has_looked && pool_.has_heard_order(node) && node.report.left == 0) return true;
+  if (!pool_.has_heard_order(node) || now - since_ <= thresholds_.end_seconds) return false;
+  attempt_.add_once(CauseKind::kUnkillable, name,
+                    fmt::format("{} processes on {} do not end", node.report.left, name));
+  return true;
+}
+
+// Until launcher and ranks are gone, and each node of the attempt has reported so, a moment later where it has failed,
+// or is lost.
+void Supervisor::finish_ending(double now) {
+  const bool ended = attempt_.facts().status.has_value() || launcher_.ranks_status().has_value();
+  bool all_clear = true;
+  for (const std::string& name : attempt_.attempt().nodes) all_clear = is_clear(name, now) && all_clear;
   if (!ended && !killed_ && now - since_ > (all_clear ? kAloneSeconds : kAskSeconds)) {
     killed_ = true;
     launcher_.end_ranks(Launcher::End::kKill);
@@ -316,69 +407,48 @@ void Supervisor::finish_ending(double now) {
   if (ended && all_clear) conclude(now);
 }
 
-// The only node of the attempt that does not see the run's book; "": none, or several. An error that all ranks know of
-// does not say who met it.
-std::string Supervisor::blind_node() const {
-  std::string blind;
-  for (const std::string& name : current_.nodes) {
-    if (nodes_.at(name).report.sees_run) continue;
-    if (!blind.empty()) return "";
-    blind = name;
-  }
-  return blind;
-}
-
 void Supervisor::conclude(double now) {
-  facts_.asked_to_stop = asked_to_stop_;
-  if (is_cut_off(now)) {
-    std::erase_if(facts_.findings, [](const AttemptCause& f) { return f.kind == CauseKind::kNodeLost; });
-    facts_.findings.push_back({.kind = CauseKind::kCommunication,
-                               .text = "no other node is heard any more: the driver's own can't be reached"});
+  EndFacts& facts = attempt_.facts();
+  PastAttempt& attempt = attempt_.attempt();
+  facts.asked_to_stop = asked_to_stop_;
+  if (pool_.is_cut_off(now)) {
+    std::erase_if(facts.findings, [](const AttemptCause& f) { return f.kind == CauseKind::kNodeLost; });
+    facts.findings.push_back({.kind = CauseKind::kCommunication,
+                              .text = "no other node is heard any more: the driver's own can't be reached"});
   }
-  facts_.event = book_.first_cause(current_.attempt);
-  // Whose it was the boxes say where the book can't, as of a node without the run's storage.
-  const bool is_known = facts_.event && (facts_.event->kind != RunEventKind::kFailure ||
-                                         (!facts_.event->host.empty() && !facts_.event->flag("consequence")));
-  const bool explains =
-      first_failed_ && (first_failed_->second.status != static_cast<int>(ExitCode::kComm) || !facts_.first_gone);
-  if (explains && !is_known) {
-    const auto& [host, failure] = *first_failed_;
-    facts_.event = {.time = failure.time,
-                    .kind = RunEventKind::kFailure,
-                    .world_rank = failure.world_rank,
-                    .host = host,
-                    .text = failure.text,
-                    .fields = {{"code", int64_t{failure.status}}, {"consequence", false}}};
-    if (failure.step >= 0) facts_.event->fields["step"] = failure.step;
+  facts.event = book_.first_cause(attempt.attempt);
+  // Whose failure it was the flight recorders say where the events can't, as of a node without the run's storage.
+  const bool is_known = facts.event && (facts.event->kind != RunEventKind::kFailure ||
+                                        (!facts.event->host.empty() && !facts.event->flag("consequence")));
+  if (auto recorded = attempt_.recorded_failure(); recorded && !is_known) facts.event = std::move(recorded);
+  if (facts.event) facts.event_node = pool_.node_of_host(facts.event->host);
+  for (const std::string& host : book_.suspects(attempt.attempt))
+    if (const std::string node = pool_.node_of_host(host); !node.empty()) facts.suspects.push_back(node);
+  attempt.ended = attempt_.date_of(now);
+  attempt.checkpoint = std::max(attempt.from_step, book_.newest_checkpoint());
+  attempt.step = std::max({attempt.step, attempt.checkpoint, book_.reached_step(attempt.attempt)});
+  attempt.cause = cause_of(facts, now);
+  if (attempt.cause.kind == CauseKind::kFile && attempt.cause.node.empty()) {
+    attempt.cause.node = attempt_.blind_node(pool_);
+    if (!attempt.cause.node.empty())
+      attempt.cause.text += fmt::format("; {} does not see the run folder", attempt.cause.node);
   }
-  if (facts_.event) facts_.event_node = node_of_host(facts_.event->host);
-  for (const std::string& host : book_.suspects(current_.attempt))
-    if (const std::string node = node_of_host(host); !node.empty()) facts_.suspects.push_back(node);
-  current_.ended = date_of(now);
-  current_.checkpoint = std::max(current_.from_step, book_.newest_checkpoint());
-  current_.step = std::max({current_.step, current_.checkpoint, book_.reached_step(current_.attempt)});
-  current_.cause = cause_of(facts_, now);
-  if (current_.cause.kind == CauseKind::kFile && current_.cause.node.empty()) {
-    current_.cause.node = blind_node();
-    if (!current_.cause.node.empty())
-      current_.cause.text += fmt::format("; {} does not see the run folder", current_.cause.node);
-  }
-  book_.append(end_event(current_), current_.attempt);
-  log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", current_.number,
-           now - began_, current_.step, current_.checkpoint, enum_name(current_.cause.kind),
-           current_.cause.node.empty() ? "" : " (node " + current_.cause.node + ")", current_.cause.text);
+  book_.append(end_event(attempt), attempt.attempt);
+  log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", attempt.number,
+           attempt_.seconds(now), attempt.step, attempt.checkpoint, enum_name(attempt.cause.kind),
+           attempt.cause.node.empty() ? "" : " (node " + attempt.cause.node + ")", attempt.cause.text);
   read_history(now);
-  // Where the book can't be read, this attempt counts all the same.
-  if (history_.attempts.empty() || history_.attempts.back().attempt != current_.attempt)
-    history_.attempts.push_back(current_);
+  // Where the events can't be read, this attempt counts all the same.
+  if (past_.empty() || past_.back().attempt != attempt.attempt) past_.push_back(attempt);
   decide_now(std::nullopt, now);
 }
 
 void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
-  const std::vector<std::string> names = usable(now);
-  const std::string& guilty = current_.cause.node;
-  const int num_usable = static_cast<int>(names.size()) + (guilty.empty() || contains(names, guilty) ? 0 : 1);
-  const Decision decision = decide({.attempts = history_.attempts,
+  const PastAttempt& attempt = attempt_.attempt();
+  const std::vector<std::string> names = pool_.usable(now);
+  const std::string& faulty = attempt.cause.node;
+  const int num_usable = static_cast<int>(names.size()) + (faulty.empty() || contains(names, faulty) ? 0 : 1);
+  const Decision decision = decide({.attempts = past_,
                                     .diagnosis = diagnosis,
                                     .nodes_needed = setup_.nodes_needed,
                                     .nodes_usable = num_usable,
@@ -387,33 +457,29 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
                 .host = decision.node,
                 .text = decision.why,
                 .fields = {{"action", std::string(enum_name(decision.action))},
-                           {"cause", std::string(enum_name(current_.cause.kind))}}},
-               current_.attempt);
+                           {"cause", std::string(enum_name(attempt.cause.kind))}}},
+               attempt.attempt);
   log_info("supervise: {}{}: {}", enum_name(decision.action), decision.node.empty() ? "" : " " + decision.node,
            decision.why);
   if (decision.action == Response::kDoctor) {
     suspect_ = decision.node;
-    const auto at = nodes_.find(suspect_);
-    if (at == nodes_.end()) return decide_now(Diagnosis::kUnknown, now);
-    order(at->second, OrderKind::kDoctor);
-    agents_.send(suspect_, at->second.order);
+    if (!pool_.has(suspect_)) return decide_now(Diagnosis::kUnknown, now);
+    pool_.order(suspect_, OrderKind::kDoctor);
     return enter(Phase::kDoctor, now);
   }
-  if (!decision.node.empty() && !excluded(decision.node)) exclude(decision.node, current_.cause.text, now);
-  for (const AttemptCause& finding : facts_.findings)
-    if (finding.kind == CauseKind::kNodeLost && !excluded(finding.node)) exclude(finding.node, finding.text, now);
+  if (!decision.node.empty() && !pool_.is_excluded(decision.node)) exclude(decision.node, attempt.cause.text, now);
+  for (const AttemptCause& finding : attempt_.facts().findings)
+    if (finding.kind == CauseKind::kNodeLost && !pool_.is_excluded(finding.node))
+      exclude(finding.node, finding.text, now);
   if (decision.action != Response::kRetry && decision.action != Response::kExclude)
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
-  for (auto& [name, node] : nodes_) node.probed = now;
-  order_all(OrderKind::kEnd);
-  if (current_.cause.kind == CauseKind::kNotStarted || current_.cause.kind == CauseKind::kUnknown) renew_agents(now);
+  pool_.await_reports(now);
+  pool_.order_all(OrderKind::kEnd);
+  // The launcher has failed: a node that can't start an agent any more is lost, even where the agent before lives on, as
+  // without its slurmd.
+  if (attempt.cause.kind == CauseKind::kNotStarted || attempt.cause.kind == CauseKind::kUnknown)
+    pool_.renew_agents(attempt.nodes, now);
   enter(Phase::kGather, now);
-}
-
-void Supervisor::leave(int status, double now) {
-  order_all(OrderKind::kLeave);
-  status_ = status;
-  enter(Phase::kOver, now);
 }
 
 }  // namespace tri
