@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <vector>
 
 #include "lib/config/nearest.h"
+#include "lib/config/value.h"
+#include "lib/config/yaml_reader.h"
 
 namespace tri {
 namespace {
@@ -36,39 +35,44 @@ constexpr std::array kFields{
     Field{"drain_seconds", &Thresholds::drain_seconds},
 };
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
-  return begin == text.npos ? "" : text.substr(begin, end - begin + 1);
-}
+class ThresholdsReader : YamlReader {
+ public:
+  explicit ThresholdsReader(const std::string& source) : YamlReader(source) {}
+
+  Result<Thresholds> read(std::string_view text) && {
+    const YAML::Node root = document(text);
+    if (root.IsMap())
+      each_pair(root, "", [&](const YamlPair& pair) { read_pair(pair); });
+    else if (!root.IsNull())
+      add(at_line(root.Mark().line + 1), "expected lines such as \"silent_seconds: 30\"");
+    if (has_errors()) return all_errors();
+    return thresholds_;
+  }
+
+ private:
+  void read_pair(const YamlPair& pair) {
+    const auto field = std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.name == pair.key; });
+    if (field == kFields.end()) {
+      std::vector<std::string> known;
+      for (const Field& f : kFields) known.emplace_back(f.name);
+      const std::string meant = nearest(pair.key, known);
+      return add(at_line(pair.line),
+                 pair.key + ": unknown threshold" + (meant.empty() ? "" : "; did you mean " + meant + "?"));
+    }
+    const Allowed allowed = at_least(field->least);
+    const ValueRule rule{allowed, describe<double>(allowed), print_value(Thresholds{}.*(field->value))};
+    std::vector<Problem> problems;
+    read_value(pair.value, rule, thresholds_.*(field->value), problems);
+    for (const Problem& problem : problems) add(at_line(pair.line), pair.key + ": " + problem.text);
+  }
+
+  Thresholds thresholds_;
+};
 
 }  // namespace
 
 Result<Thresholds> thresholds_from(std::string_view text, const std::string& source) {
-  Thresholds thresholds;
-  std::istringstream in{std::string(text)};
-  int number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    line = trimmed(line.substr(0, line.find('#')));
-    if (line.empty()) continue;
-    const size_t colon = line.find(':');
-    const std::string name = trimmed(line.substr(0, colon));
-    const std::string value = colon == line.npos ? "" : trimmed(line.substr(colon + 1));
-    const auto field = std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.name == name; });
-    if (field == kFields.end()) {
-      std::vector<std::string> known;
-      for (const Field& f : kFields) known.emplace_back(f.name);
-      const std::string meant = nearest(name, known);
-      return usage_error("{}:{}: no threshold is called '{}'{}", source, number, name,
-                         meant.empty() ? "" : "; did you mean " + meant + "?");
-    }
-    char* end = nullptr;
-    const double parsed = std::strtod(value.c_str(), &end);
-    if (value.empty() || *end != '\0' || !std::isfinite(parsed) || parsed < field->least)
-      return usage_error("{}:{}: {} '{}' is no number of {:g} or more", source, number, name, value, field->least);
-    thresholds.*(field->value) = parsed;
-  }
-  return thresholds;
+  return ThresholdsReader(source).read(text);
 }
 
 Result<Thresholds> read_thresholds(const std::string& run_dir) {

@@ -1,5 +1,5 @@
-// What the driver measures by. run.dir/supervise.conf changes it while the run goes on: a line a value, "name: number",
-// '#' begins a comment. Names that are missing have their defaults.
+// The limits by which the driver judges. run.dir/supervise.conf, a YAML map of names and numbers, changes them while the
+// run goes on. Names that are missing have their defaults.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct Thresholds {
   double drain_seconds = 300;   // ranks that make way for a spare have so long to save a checkpoint
 };
 
-// Error: a line that is no such line, by its number; it names the nearest threshold, or the smallest value.
+// Error: every problem of the file, by its line, with the nearest name or the numbers that are allowed.
 Result<Thresholds> thresholds_from(std::string_view text, const std::string& source);
 // Of the run folder; the defaults where there is no file.
 Result<Thresholds> read_thresholds(const std::string& run_dir);
