@@ -47,7 +47,7 @@ void print_error_text(std::string_view text) {
 Result<void> finish_output() {
   const auto result = [](int error) -> Result<void> {
     if (error == EPIPE) return {};
-    return system_error(error, "standard output: what was to be printed is incomplete");
+    return system_error(error, "standard output: the output is incomplete");
   };
   if (g_output_error != 0) return result(g_output_error);
   errno = 0;

@@ -59,12 +59,12 @@ Result<void> write_at(int fd, const std::string& path, const void* data, int64_t
 
 Result<std::vector<std::string>> list_folder(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), ::closedir);
-  if (!stream) return system_error(errno, "{}: listing it", folder);
+  if (!stream) return system_error(errno, "{}: listing the folder", folder);
   std::vector<std::string> names;
   while (true) {
     errno = 0;
     const dirent* entry = ::readdir(stream.get());
-    if (entry == nullptr && errno != 0) return system_error(errno, "{}: listing it", folder);
+    if (entry == nullptr && errno != 0) return system_error(errno, "{}: listing the folder", folder);
     if (entry == nullptr) return names;
     if (const std::string_view name = entry->d_name; name != "." && name != "..") names.emplace_back(name);
   }
@@ -160,7 +160,7 @@ Result<void> AtomicFile::publish() {
   if (std::fclose(std::exchange(file_, nullptr)) != 0) {
     const int why = errno;
     ::unlink(temporary_.c_str());
-    return system_error(why, "{}: closing it", path_);
+    return system_error(why, "{}: closing the file", path_);
   }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int why = errno;

@@ -59,7 +59,7 @@ struct FileWriter::State {
     if (reported || (last_report && now - *last_report < kReportInterval)) return "";
     reported = true;
     last_report = now;
-    return reason + "; the run goes on, and writes to this file are lost until they succeed again";
+    return reason + "; the run continues, but writes to this file are lost until they succeed again";
   }
 
   std::string recover() {
@@ -83,7 +83,7 @@ Result<std::unique_ptr<FileWriter>> FileWriter::start(Options options) {
   try {
     std::thread([state] { run(state); }).detach();  // it may outlive this object, in a call that hangs
   } catch (const std::system_error& problem) {
-    return file_error("{}: no thread to write it: {}", state->options.path, problem.what());
+    return file_error("{}: cannot start the thread that writes this file: {}", state->options.path, problem.what());
   }
   return std::unique_ptr<FileWriter>(new FileWriter(std::move(state)));
 }
@@ -100,8 +100,9 @@ bool FileWriter::post(size_t bytes, Task task) {
   std::unique_lock lock(state_->mutex);
   // A task that is larger than the queue may still have it to itself.
   if (state_->bytes > 0 && state_->bytes + bytes > state_->options.max_bytes) {
-    state_->report(lock, state_->lose(fmt::format("{}: storage has not taken the {} bytes that wait for it",
-                                                  state_->options.path, state_->bytes)));
+    state_->report(lock,
+                   state_->lose(fmt::format("{}: storage has not accepted the {} bytes that are queued for this file",
+                                            state_->options.path, state_->bytes)));
     return false;
   }
   if (state_->options.required) ++g_pending;

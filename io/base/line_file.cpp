@@ -88,7 +88,7 @@ Result<void> append_line(const std::string& path, const std::string& line, std::
   // A network file system may report only here that the line did not fit.
   const bool closed = ::close(file) == 0;
   if (!whole) return system_error(problem, "{}", path);
-  return closed ? Result<void>() : system_error(errno, "{}: closing it", path);
+  return closed ? Result<void>() : system_error(errno, "{}: closing the file", path);
 }
 
 }  // namespace tri

@@ -58,8 +58,8 @@ TEST(FileWriter, a_full_queue_drops_and_reports_it_once) {
   EXPECT_EQ(ran, 10);
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[0],
-            "f: storage has not taken the 10 bytes that wait for it; the run goes on, and writes to this file are lost "
-            "until they succeed again");
+            "f: storage has not accepted the 10 bytes that are queued for this file; the run continues, but writes to "
+            "this file are lost until they succeed again");
   EXPECT_EQ(reports[1], "f: writes succeed again; 15 writes were lost");
 }
 

@@ -139,7 +139,8 @@ TEST(LineFile, a_line_that_is_cut_short_does_not_join_the_next_one) {
   });
   EXPECT_EQ(text_of(path), "first line\nseco\nthird line\nfourth line\n");
   EXPECT_EQ(said, path +
-                      ": File too large; the run goes on, and writes to this file are lost until they succeed again\n" +
+                      ": File too large; the run continues, but writes to this file are lost until they succeed "
+                      "again\n" +
                       path + ": writes succeed again; 3 writes were lost\n");
 }
 
