@@ -46,7 +46,7 @@ Result<std::vector<std::string>> files_below(const std::string& folder) {
     around.push_back(fs::canonical(entry->path(), problem));
     if (problem) break;
     if (std::find(around.begin(), around.end() - 1, around.back()) != around.end() - 1)
-      return usage_error("{}: leads back to {}, in which it lies", at, around.back().string());
+      return usage_error("{}: links back to {}, which contains it; remove the link", at, around.back().string());
   }
   if (problem) return system_error(problem.value(), "{}", at);
   std::sort(paths.begin(), paths.end());
@@ -63,8 +63,8 @@ Result<void> add_folder(const std::string& folder, std::optional<TextFormat> for
     else if (auto added = add_file(path, format, found); !added)
       return added;
   if (found.files.size() == before)
-    return usage_error("{}: a folder without text files by their names; say what they hold with --format {}", folder,
-                       enum_choices<TextFormat>());
+    return usage_error("{}: no file in this folder has a known text extension; give the format with --format {}",
+                       folder, enum_choices<TextFormat>());
   return {};
 }
 
@@ -86,7 +86,7 @@ Result<TextInputs> find_inputs(const std::vector<std::string>& inputs, std::opti
   for (const std::string& input : inputs) {
     if (input == "-" || input == "/dev/stdin")
       return usage_error(
-          "{}: standard input is not read, since an interrupted run could not read it again; write it to a file "
+          "{}: standard input is not supported, since an interrupted run could not read it again; write it to a file "
           "(... | zstd >text.jsonl.zst)",
           input);
     std::error_code ignored;  // what can't be looked at is refused where it is opened

@@ -37,14 +37,14 @@ std::vector<std::string> prefixes_of(const PrepareOptions& options) {
 Result<void> check_output(const PrepareOptions& options) {
   // A folder's name would make files such as DIR/.bin, which are hidden.
   if (const std::string name = fs::path(options.output).filename(); name.empty() || name == "." || name == "..")
-    return usage_error("--output {}: names a folder; give the files a name in it, such as {}", options.output,
+    return usage_error("--output {}: is a folder; name the files in it, such as {}", options.output,
                        (fs::path(options.output) / "text").string());
   if (options.existing == Existing::kOverwrite) return {};
   std::error_code ignored;  // a folder that can't be looked into can't be written into
   for (const std::string& prefix : prefixes_of(options))
     for (const char* extension : {".bin", ".idx", ".json"})
       if (const std::string path = prefix + extension; fs::exists(path, ignored))
-        return usage_error("{}: is there already; overwrite it with --force, or give another --output", path);
+        return usage_error("{}: already exists; overwrite it with --force, or give another --output", path);
   return {};
 }
 
@@ -56,7 +56,7 @@ Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, cons
   if (auto written = file.value().flush(); !written) return written;
   std::error_code problem;
   fs::remove(path, problem);  // of the output that is overwritten
-  if (problem) return system_error(problem.value(), "{}: removing it", path);
+  if (problem) return system_error(problem.value(), "{}: removing the file", path);
   if (auto done = tokens.finish(); !done) return done;
   return file.value().commit();
 }
@@ -208,7 +208,7 @@ class Run {
   Error stopped(Error error) {
     const int64_t documents = num_documents();
     if (documents > 0 && save())
-      error.message += fmt::format("; the {} before are kept, and the same command continues after them",
+      error.message += fmt::format("; the {} before it are saved, and the same command continues after them",
                                    counted(documents, "document"));
     return error;
   }
@@ -224,7 +224,7 @@ class Run {
       summary_.text_bytes += output.text_bytes;
     }
     summary_.skipped = now_.skipped;
-    if (summary_.documents == 0) return file_error("{}: no text in the inputs", options_.output);
+    if (summary_.documents == 0) return file_error("{}: the inputs contain no text", options_.output);
     for (const auto& output : summary_.outputs)
       if (output.documents == 0)
         return usage_error("--split: none of the {} documents is in {}; give it a larger share", summary_.documents,
@@ -308,7 +308,7 @@ class Run {
     ++now_.skipped;
     last_bad_ = fmt::format("{}: {}", place_of(bad), bad.why);
     if (now_.skipped <= kNamed) log_warn("skipped {}", last_bad_);
-    if (now_.skipped == kNamed) log_warn("further documents that are skipped are counted, and not named");
+    if (now_.skipped == kNamed) log_warn("further skipped documents are counted but not listed");
   }
   Error refusal(const BadDocument& bad) const {
     const SkipBad& allowed = options_.skip_bad;
@@ -430,8 +430,8 @@ class Run {
       const Json state = Json::parse(text);
       if (state.at("options") != options_of())
         return usage_error(
-            "{}: of a run that was interrupted, with other options (--tokenizer, --field or --split); give the same to "
-            "continue it, or start over with --force",
+            "{}: belongs to an interrupted run with other options (--tokenizer, --field or --split); give the same "
+            "options to continue it, or start over with --force",
             path);
       if (state.contains("marks"))
         for (const Json& mark : state.at("marks")) marks_.push_back(mark_of(mark));
@@ -442,13 +442,13 @@ class Run {
       went_back = marks_.size() < saved;
       if (const std::string& moved = counted_otherwise_; marks_.empty() && !moved.empty())
         return usage_error(
-            "{}: an earlier version of trireme wrote it, and counted the byte order mark at the start of {}, which "
+            "{}: was written by an earlier version of trireme, which counted the byte order mark at the start of {}; "
             "this version does not; start over with --force",
             path, moved);
       if (marks_.empty())
         return usage_error(
-            "{}: of a run that was interrupted, and its inputs have changed from the first one on; give the same to "
-            "continue it, or start over with --force",
+            "{}: belongs to an interrupted run, but its inputs have changed from the first one on; give the same "
+            "inputs to continue it, or start over with --force",
             path);
       if (const TextPosition& at = marks_.back().at; went_back)
         log_warn("inputs have changed since the run was interrupted: it continues at {}:{}", inputs_[at.input].path,
@@ -528,7 +528,7 @@ Result<std::vector<DocumentSplit>> parse_splits(const std::string& text) {
       return usage_error("--split: \"{}\"; expected NAME:SHARE, with a share above 0 up to 1: train:0.99,val:0.01",
                          entry);
     for (const DocumentSplit& other : splits)
-      if (other.name == split.name) return usage_error("--split: {} is there twice", split.name);
+      if (other.name == split.name) return usage_error("--split: {} is given twice", split.name);
     sum += split.share;
     splits.push_back(std::move(split));
     at = end + 1;

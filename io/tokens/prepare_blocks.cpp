@@ -182,7 +182,8 @@ Result<void> TextBlocks::open() {
   std::string block;
   while (skip_ > 0) {  // it ends with a line, as blocks do
     if (auto got = reader_->next_lines(std::min(skip_, kBlockBytes), block); !got) return got;
-    if (block.empty()) return file_error("{}: is shorter than it was", inputs_[at_.input].path);
+    if (block.empty())
+      return file_error("{}: is shorter than when the interrupted run read it", inputs_[at_.input].path);
     hash_->update(block.data(), block.size());
     skip_ -= static_cast<int64_t>(block.size());
   }

@@ -46,8 +46,8 @@ Result<TextFormat> format_of(const std::string& path) {
   for (const auto& [extension, format] : kExtensions)
     if (name.ends_with(extension)) return format;
   if (name.ends_with(".parquet"))
-    return usage_error("{}: Parquet is not read; make JSON lines of it, by the lines of io/tokens/README.md", path);
-  return usage_error("{}: its name does not say what it holds; say it with --format {}", path,
+    return usage_error("{}: Parquet is not supported; convert it to JSON lines as io/tokens/README.md shows", path);
+  return usage_error("{}: the format is not clear from the file name; give it with --format {}", path,
                      enum_choices<TextFormat>());
 }
 
@@ -78,8 +78,8 @@ TextFaults faults_of(std::string_view text) {
 
 Error TextCheck::refusal() const {
   return file_error(
-      "{}: not UTF-8 text: of its first {} bytes (unpacked), {} are NUL or no UTF-8 ({:.2g} %; at most {:g} % "
-      "are taken), the first at offset {}; convert it, or give another file",
+      "{}: not UTF-8 text: of its first {} bytes (decompressed), {} are NUL or not UTF-8 ({:.2g} %; at most {:g} % are "
+      "accepted), the first at offset {}; convert it, or give another file",
       path_, total_.bytes, total_.faults, 100 * static_cast<double>(total_.faults) / static_cast<double>(total_.bytes),
       100 * kMaxShare, total_.first);
 }
@@ -198,7 +198,7 @@ class ZstdSource final : public TextReader::Source {
     ZSTD_outBuffer produced{output_.data(), output_.size(), 0};
     const size_t hint = ::ZSTD_decompressStream(stream_, &produced, &in_);
     if (::ZSTD_isError(hint) && ::ZSTD_getErrorCode(hint) == ZSTD_error_memory_allocation)
-      return file_error("{}: not enough memory for its zstd window; pack it again without --long", path_);
+      return file_error("{}: not enough memory for its zstd window; compress it again without --long", path_);
     if (::ZSTD_isError(hint))
       return file_error("{}: zstd before byte {}: {}; damaged", path_,
                         consumed_ - static_cast<int64_t>(in_.size - in_.pos), ::ZSTD_getErrorName(hint));
@@ -236,7 +236,8 @@ Result<TextReader> TextReader::open(const std::string& path, int64_t most) {
   if (magic.starts_with(kGzipMagic)) return TextReader(std::make_unique<GzipSource>(path, std::move(input)), most);
   if (is_zstd(magic)) return TextReader(std::make_unique<ZstdSource>(path, std::move(input)), most);
   for (const char* packed : {".gz", ".zst"})
-    if (lower(path).ends_with(packed)) return file_error("{}: not what its name says: no {} stream", path, packed + 1);
+    if (lower(path).ends_with(packed))
+      return file_error("{}: not a {} stream, although its name says so", path, packed + 1);
   return TextReader(std::make_unique<Source>(path, std::move(input)), most);
 }
 
@@ -246,10 +247,10 @@ Result<bool> TextReader::more(std::string& block, const char* what) {
     auto got = source_->more(block);
     if (!got || block.size() <= most_) return got;
   } catch (const std::bad_alloc&) {
-    return file_error("{}: not enough memory for {}, of which {} are unpacked; split it", source_->path_, what,
+    return file_error("{}: not enough memory for {}, of which {} are decompressed; split it", source_->path_, what,
                       format_bytes(static_cast<int64_t>(block.size())));
   }
-  return file_error("{}: {} is longer than {} (unpacked); split it, or say with --format what the file holds",
+  return file_error("{}: {} is longer than {} (decompressed); split it, or give the file's format with --format",
                     source_->path_, what, format_bytes(static_cast<int64_t>(most_)));
 }
 

@@ -57,7 +57,7 @@ Result<IndexHeader> read_header(const std::string& path, const std::byte* bytes,
   const auto sequences = load<uint64_t>(at + 9), documents = load<uint64_t>(at + 17);
   if (version != 1) return file_error("{}: version {}, expected 1", path, version);
   if (dtype != 1 && dtype != 4 && dtype != 8)
-    return file_error("{}: tokens of type {} ({}); readable are u8, u16 and i32", path, dtype,
+    return file_error("{}: tokens of type {} ({}); supported are u8, u16 and i32", path, dtype,
                       dtype >= 1 && dtype <= 8 ? kDtypeNames[dtype] : "unknown");
 
   // Bounds before products: a mutated count must not overflow the sum below.
@@ -113,9 +113,9 @@ Result<int64_t> bytes_by_ends(const InputFile& file, const std::string& path, co
 Error no_index(const std::string& prefix, Error error) {
   if (error.os_error != ENOENT) return error;
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx"))
-    error.message += fmt::format("; name the pair without its ends: {}", prefix.substr(0, prefix.size() - 4));
+    error.message += fmt::format("; name the pair without the extension: {}", prefix.substr(0, prefix.size() - 4));
   else
-    error.message += fmt::format("; `trireme data prepare --output {} TEXT...` makes it", prefix);
+    error.message += fmt::format("; `trireme data prepare --output {} TEXT...` creates it", prefix);
   return error;
 }
 
@@ -271,8 +271,8 @@ Result<TokenFileWriter> TokenFileWriter::open(const std::string& prefix, TokenTy
   if (::flock(::fileno(file), LOCK_EX | LOCK_NB) != 0) {
     const int why = errno;
     std::fclose(file);
-    if (why == EWOULDBLOCK) return file_error("{}: another process writes it", path);
-    return system_error(why, "{}: locking it", path);
+    if (why == EWOULDBLOCK) return file_error("{}: another process is writing it", path);
+    return system_error(why, "{}: locking the file", path);
   }
   return TokenFileWriter(prefix, type, file);
 }
@@ -296,8 +296,8 @@ Result<TokenFileWriter> TokenFileWriter::resume(const std::string& prefix, Token
       std::fseek(w.bin_, 0, SEEK_END) != 0)
     return system_error(errno, "{}", w.bin_part());
   if (w.num_tokens_ != saved.tokens || found.st_size < bytes)
-    return file_error("{}: holds less than was saved; remove it and {}.json.part, and begin anew", w.bin_part(),
-                      prefix);
+    return file_error("{}: is shorter than the saved state says; remove it and {}.json.part, and start over",
+                      w.bin_part(), prefix);
   return writer;
 }
 

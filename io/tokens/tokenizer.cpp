@@ -52,9 +52,9 @@ int bytes_of_piece(const std::string& piece) {
 Error unopened(const std::string& path, Error error) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
-    return file_error("{}: holds no tokenizer: no tokenizer.json, tokenizer.model or .tiktoken", path);
+    return file_error("{}: contains no tokenizer: no tokenizer.json, tokenizer.model or .tiktoken", path);
   if (error.os_error == ENOENT)
-    error.message += "; a tokenizer is bytes, or a file here: a name of Hugging Face's Hub is not fetched";
+    error.message += "; a tokenizer is bytes or a local path: names on Hugging Face's Hub are not downloaded";
   return error;
 }
 
@@ -66,8 +66,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     auto tokenizer = std::make_unique<SentencePieceTokenizer>();
     const std::string_view model = file.value().text();
     if (!tokenizer->processor_.LoadFromSerializedProto(model).ok())
-      return file_error("{}: not a SentencePiece model; other tokenizers are known by their names: .json, .tiktoken",
-                        path);
+      return file_error(
+          "{}: not a SentencePiece model; other tokenizers are recognized by their extensions: .json, .tiktoken", path);
     tokenizer->fingerprint_ = fmt::format("sentencepiece:{:016x}", derive_key(0, model));
     const auto& processor = tokenizer->processor_;
     tokenizer->eod_ = processor.eos_id();
@@ -118,7 +118,7 @@ Result<void> check_training_text(const std::string& path) {
   auto reader = TextReader::open(path);
   if (!reader) return reader.error();
   if (const auto format = format_of(path); format && format.value() == TextFormat::kJsonl)
-    return usage_error("{}: JSON; training a tokenizer needs plain text: take the text out of it", path);
+    return usage_error("{}: is JSON, but training a tokenizer needs plain text; extract the text first", path);
   std::string block;
   if (auto got = reader.value().next_lines(kLooked, block); !got) return got;
   if (const auto encoding = foreign_encoding(block); !encoding.empty())
@@ -159,7 +159,7 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec, Other
   if (spec == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
   const std::string path = tokenizer_file(spec);
   if (const auto files = tiktoken_files(path); files.size() > 1)
-    return file_error("{}: {} .tiktoken files, of which one has to be named: {}", path, files.size(),
+    return file_error("{}: contains {} .tiktoken files; name one of them: {}", path, files.size(),
                       fmt::join(files, ", "));
   if (path.ends_with(".json")) return open_tokenizer_json(path, other_class);
   if (is_tiktoken_file(path)) return open_tiktoken(path);
@@ -168,7 +168,7 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec, Other
 
 Result<void> train_tokenizer(const TokenizerTraining& t) {
   if (!t.model_path.ends_with(".model"))
-    return usage_error("--output {}: a tokenizer's name ends in .model", t.model_path);
+    return usage_error("--output {}: a tokenizer's name must end in .model", t.model_path);
   for (const std::string& input : t.inputs)
     if (auto text = check_training_text(input); !text) return text;
   TrainingLines lines(t.inputs);
@@ -190,7 +190,7 @@ Result<void> train_tokenizer(const TokenizerTraining& t) {
                                                   {"minloglevel", "1"}},
                                                  &lines, &model);
   if (lines.error()) return *lines.error();
-  if (!lines.any()) return file_error("{}: no text in the inputs", fmt::join(t.inputs, ", "));
+  if (!lines.any()) return file_error("{}: the inputs contain no text", fmt::join(t.inputs, ", "));
   if (!status.ok()) return usage_error("tokenizer training: {}", status.ToString());
   return write_file(t.model_path, model);
 }

@@ -67,7 +67,7 @@ TEST(PrepareInputs, folders_and_patterns_mean_their_files_in_order) {
   fs::create_directories(folder / "empty");
   const auto empty = find_inputs({folder / "empty"}, {});
   ASSERT_FALSE(empty);
-  EXPECT_NE(empty.error().message.find("a folder without text files"), std::string::npos);
+  EXPECT_NE(empty.error().message.find("no file in this folder has a known text extension"), std::string::npos);
   ASSERT_TRUE(prepare({.inputs = {folder / "in"}, .output = folder / "out"}));
   EXPECT_EQ(documents_of(folder / "out"), (Texts{"a name, no pattern", "a", "b", "c"}));
 }
@@ -167,7 +167,7 @@ TEST(PrepareInputs, splits_divide_documents_by_their_text_alone) {
   EXPECT_FALSE(fs::exists(folder / "out.bin"));
 
   const std::pair<const char*, const char*> bad[] = {{"train:0.9", "add up to 0.9"},
-                                                     {"a:0.5,a:0.5", "a is there twice"},
+                                                     {"a:0.5,a:0.5", "a is given twice"},
                                                      {"a:0.5,b", "\"b\"; expected NAME:SHARE"},
                                                      {"a:0.5,b:x", "\"b:x\""},
                                                      {"a:1.5", "\"a:1.5\""},
@@ -219,7 +219,7 @@ TEST_F(PrepareResumed, a_run_goes_on_to_the_same_bytes) {
   other.text_field = "other";
   const auto refused = prepare(other);
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("of a run that was interrupted, with other options"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("belongs to an interrupted run with other options"), std::string::npos);
   other = options("out");
   other.threads = 2;
   const auto resumed = prepare(other);
@@ -272,7 +272,7 @@ TEST_F(PrepareResumed, the_work_before_a_bad_line_is_kept) {
       EXPECT_NE(stopped.error().message.find("one.jsonl" + std::string(packed ? ".gz" : "") + ":30001: not valid JSON"),
                 std::string::npos)
           << stopped.error().message;
-      EXPECT_NE(stopped.error().message.find("the 30000 documents before are kept"), std::string::npos);
+      EXPECT_NE(stopped.error().message.find("the 30000 documents before it are saved"), std::string::npos);
       EXPECT_FALSE(fs::exists(folder_ / (path + ".bin")));
       if (output == "mended" || output == "forced") put(good + rest);
       if (output == "changed") put(good + json_lines(40000, 10) + rest);
@@ -416,7 +416,8 @@ TEST_F(PrepareResumed, parts_that_hold_less_than_was_saved_are_refused) {
   fs::resize_file(folder_ / "out_train.bin.part", 1000);
   const auto refused = prepare(options("out"));
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("out_train.bin.part: holds less than was saved"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("out_train.bin.part: is shorter than the saved state says"),
+            std::string::npos);
 }
 
 TEST(TokenFileWriter, a_second_writer_of_the_same_files_is_refused) {
@@ -425,7 +426,7 @@ TEST(TokenFileWriter, a_second_writer_of_the_same_files_is_refused) {
   ASSERT_TRUE(first);
   const auto second = TokenFileWriter::create(folder / "a", TokenType::kU16);
   ASSERT_FALSE(second);
-  EXPECT_NE(second.error().message.find("a.bin.part: another process writes it"), std::string::npos);
+  EXPECT_NE(second.error().message.find("a.bin.part: another process is writing it"), std::string::npos);
   first.value().add_document(std::vector<int32_t>{1, 2, 3});
   ASSERT_TRUE(first.value().finish());
   EXPECT_EQ(value_or_throw(TokenFile::open(folder / "a")).num_tokens(), 3);

@@ -98,7 +98,7 @@ TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
       {"{\"text\": \"a\xff\"}\n", "c.jsonl:1: not valid JSON at byte 12: invalid string: ill-formed UTF-8 byte"},
       {"{\n\"text\": \"a\"}\n", "unexpected end of input; expected string literal; JSON lines has a whole object on"},
       {"{\"text\": 01}\n", "c.jsonl:1: not valid JSON at byte 11"},
-      {"\n\n", "no text in the inputs"},
+      {"\n\n", "the inputs contain no text"},
   };
   for (const auto& [text, message] : table) {
     const TemporaryFolder folder;
@@ -276,7 +276,7 @@ TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {
     const auto refused = run("b.txt", Existing::kRefuse);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().message, folder / (std::string("out") + there) +
-                                           ": is there already; overwrite it with --force, or give another --output");
+                                           ": already exists; overwrite it with --force, or give another --output");
     EXPECT_EQ(refused.error().code, ExitCode::kUsage);
     if (there == std::string(".bin")) {
       EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"first"});
@@ -304,7 +304,7 @@ TEST(Prepare, output_has_a_name_in_its_folder) {
     const auto refused = run(output);
     ASSERT_FALSE(refused) << output;
     EXPECT_EQ(refused.error().code, ExitCode::kUsage);
-    EXPECT_EQ(refused.error().message.rfind("--output " + output + ": names a folder; ", 0), 0u)
+    EXPECT_EQ(refused.error().message.rfind("--output " + output + ": is a folder; ", 0), 0u)
         << refused.error().message;
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "absent"));

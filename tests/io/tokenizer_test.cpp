@@ -92,7 +92,7 @@ TEST(SentencePiece, lines_of_any_length_are_trained_on) {
   write_all(folder / "wide.txt", std::string("\xff\xfe"
                                              "a\0b\0",
                                              6));
-  for (const auto& [name, message] : {std::pair{"empty.txt", "empty.txt: no text in the inputs"},
+  for (const auto& [name, message] : {std::pair{"empty.txt", "empty.txt: the inputs contain no text"},
                                       std::pair{"wide.txt",
                                                 "wide.txt: not UTF-8 text: its byte order mark is that of "
                                                 "UTF-16 (little-endian)"}}) {
@@ -129,20 +129,20 @@ TEST(SentencePiece, what_is_no_model_is_refused) {
   const auto opened = open_tokenizer(folder / "x.model");
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().message, (folder / "x.model") +
-                                        ": not a SentencePiece model; other tokenizers are known by "
-                                        "their names: .json, .tiktoken");
+                                        ": not a SentencePiece model; other tokenizers are recognized by their "
+                                        "extensions: .json, .tiktoken");
   const auto missing = open_tokenizer("meta-llama/Llama-3.1-8B");
   ASSERT_FALSE(missing);
   EXPECT_EQ(
       missing.error().message,
-      "meta-llama/Llama-3.1-8B: No such file or directory; a tokenizer is bytes, or a file here: a name of Hugging "
-      "Face's Hub is not fetched");
+      "meta-llama/Llama-3.1-8B: No such file or directory; a tokenizer is bytes or a local path: names on Hugging "
+      "Face's Hub are not downloaded");
   EXPECT_EQ(missing.error().os_error, ENOENT);
   std::filesystem::create_directory(folder / "empty");
   const auto empty = open_tokenizer(folder / "empty");
   ASSERT_FALSE(empty);
   EXPECT_EQ(empty.error().message,
-            (folder / "empty") + ": holds no tokenizer: no tokenizer.json, tokenizer.model or .tiktoken");
+            (folder / "empty") + ": contains no tokenizer: no tokenizer.json, tokenizer.model or .tiktoken");
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "missing.txt"}, .model_path = folder / "y.model"}));
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "x.model"}, .model_path = folder / "y.bin"}));
   // SentencePiece would take these for text.

@@ -293,7 +293,7 @@ class FolderReader {
   void read_extra(const Json& list, const std::string& where) {
     for (const Json& value : list) {
       const auto token = token_of(value, false, where);
-      if (!token) refuse(fmt::format("{}: {} is no token", where, value.dump().substr(0, 80)));
+      if (!token) refuse(fmt::format("{}: {} is not a token", where, value.dump().substr(0, 80)));
       extra_.push_back(*token);
     }
   }
@@ -305,7 +305,7 @@ class FolderReader {
       const auto token =
           value.is_object() ? token_of(value, false, fmt::format("{}: added_tokens_decoder", kSettings)) : std::nullopt;
       if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || id < 0 || !token)
-        refuse(fmt::format("{}: added_tokens_decoder: {}: {} is no token with an id", kSettings, key,
+        refuse(fmt::format("{}: added_tokens_decoder: {}: {} is not a token with an id", kSettings, key,
                            value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80)));
       numbered_[id] = *token;
       numbered_[id].id = id;
@@ -318,7 +318,7 @@ class FolderReader {
   void read_ids() {
     for (const auto& [content, id] : ids_.items()) {
       if (!id.is_number_integer() || id < 0 || id > (1 << 30))
-        refuse(fmt::format("{}: {}: {} is no token id", kAdded, content, id.dump().substr(0, 80)));
+        refuse(fmt::format("{}: {}: {} is not a token id", kAdded, content, id.dump().substr(0, 80)));
       bool special = false;
       for (const auto& [key, token] : named_) special = special || token.content == content;
       for (const AddedToken& token : extra_) special = special || token.content == content;

@@ -27,7 +27,7 @@ Json read_beside(const std::string& path, const char* name) {
   if (!file && file.error().os_error == ENOENT) return Json::object();
   if (!file) throw file.error();
   Json json = parse_shallow(file.value().text(), name);
-  if (!json.is_object()) throw file_error("{}: no JSON object", beside);
+  if (!json.is_object()) throw file_error("{}: not a JSON object", beside);
   return json;
 }
 

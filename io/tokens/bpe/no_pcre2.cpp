@@ -5,8 +5,8 @@ namespace tri {
 
 Result<void> unicode_support() {
   return usage_error(
-      "this build reads no tokenizer.json and no .tiktoken: it was made without PCRE2 and utf8proc; install "
-      "libpcre2-dev and libutf8proc-dev (make deps), and build again");
+      "this build cannot read tokenizer.json and .tiktoken files because it was built without PCRE2 and utf8proc; "
+      "install libpcre2-dev and libutf8proc-dev (make deps), and rebuild");
 }
 
 std::string normalize(std::string_view, NormalForm) {

@@ -90,7 +90,7 @@ class Translator {
     if (at_end()) return refuse(1, "the pattern ends too early");
     if (peek() == '\\') return read_escape();
     const size_t length = utf8_sequence(pattern_.substr(at_, 4));
-    if (length == 0) return refuse(1, "no UTF-8");
+    if (length == 0) return refuse(1, "not UTF-8");
     const std::string_view character = pattern_.substr(at_, length);
     at_ += length;
     return literal(utf8_code_point(character, length));
@@ -155,9 +155,9 @@ class Translator {
     while (end < pattern_.size() && end - begin < most && is_hex(pattern_[end])) ++end;
     const size_t length = end - at_ + (braces ? 1 : 0);
     if (end == begin || (braces && (end >= pattern_.size() || pattern_[end] != '}')) || (!braces && end - begin < most))
-      return refuse(length, "no code point");
+      return refuse(length, "not a code point");
     const auto point = static_cast<uint32_t>(std::stoul(std::string(pattern_.substr(begin, end - begin)), nullptr, 16));
-    if (most == 2 && point > 0x7F) return refuse(length, "a byte that is no character");
+    if (most == 2 && point > 0x7F) return refuse(length, "a byte that is not a character");
     at_ += length;
     return literal(point);
   }
@@ -182,7 +182,7 @@ class Translator {
       const size_t comma = bounds.find(',');
       if (end >= pattern_.size() || pattern_[end] != '}' || bounds.empty() || bounds == "," ||
           (comma != std::string_view::npos && bounds.find(',', comma + 1) != std::string_view::npos))
-        return refuse(end - at_ + 1, "no interval");
+        return refuse(end - at_ + 1, "not an interval");
       out_ += fmt::format("{{{}{}}}", comma == 0 ? "0" : "", bounds);
       at_ = end + 1;
       if (peek() == '?' && comma != std::string_view::npos) out_ += take();
@@ -201,11 +201,12 @@ class Translator {
       if (take("]")) {
         --depth;
       } else if (peek() == '[') {
-        if (peek(1) == '^' || peek(1) == ':' || peek(1) == ']') return refuse(2, "this class in a class");
+        if (peek(1) == '^' || peek(1) == ':' || peek(1) == ']')
+          return refuse(2, "this class inside a class is not supported");
         ++at_;
         ++depth;
       } else if (peek() == '&' && peek(1) == '&') {
-        return refuse(2, "an intersection of classes");
+        return refuse(2, "an intersection of classes is not supported");
       } else if (auto done = take_range(); !done) {
         return done;
       }

@@ -68,7 +68,7 @@ Result<SplitPattern> SplitPattern::compile(std::string_view pattern) {
   uint32_t matches_nothing = 0;
   ::pcre2_pattern_info(made->code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing != 0)
-    return file_error("the regular expression {} is not supported: it may match no character at all", pattern);
+    return file_error("the regular expression {} is not supported: it can match empty text", pattern);
   made->jit = ::pcre2_jit_compile(made->code.get(), PCRE2_JIT_COMPLETE) == 0;
   return SplitPattern(std::move(made));
 }

@@ -84,8 +84,8 @@ Result<Encoding> encoding_of(const std::string& path, size_t ranks) {
     names += (names.empty() ? "" : ", ") + encoding.name;
   }
   return file_error(
-      "{}: its name does not say how text is split into words; known are {}, and LLaMA 3's tokenizer.model of {} ranks "
-      "(here are {}): rename it to the one that its model has",
+      "{}: the file name does not say which rule splits text into words; known names are {}, and LLaMA 3's "
+      "tokenizer.model with {} ranks (this file has {}): rename the file to the name that its model uses",
       path, names, kLlama3Ranks, ranks);
 }
 
@@ -133,16 +133,16 @@ Result<Ids> read_ranks(const std::string& path, std::string_view text, BpeDescri
     const size_t end = std::min(text.find('\n'), text.size());
     auto line = line_of(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (!line) return file_error("{}: line {} is no token in base64 and a rank", path, number);
+    if (!line) return file_error("{}: line {} is not a base64 token and a rank", path, number);
     if (line->bytes.size() > kLongestToken)
-      return file_error("{}: line {}: a token of {} bytes; {} are the most", path, number, line->bytes.size(),
+      return file_error("{}: line {}: a token of {} bytes; at most {} are supported", path, number, line->bytes.size(),
                         kLongestToken);
     if (line->rank >= most)
-      return file_error("{}: line {}: rank {} is too large for a file of so few tokens", path, number, line->rank);
+      return file_error("{}: line {}: rank {} is too large for a file with so few tokens", path, number, line->rank);
     const auto id = static_cast<size_t>(line->rank);
     if (id >= d.token_bytes.size()) d.token_bytes.resize(id + 1);
     if (!d.token_bytes[id].empty() || !ids.emplace(line->bytes, line->rank).second)
-      return file_error("{}: line {}: rank {}, or its token, has been there before", path, number, line->rank);
+      return file_error("{}: line {}: rank {}, or its token, occurs twice", path, number, line->rank);
     d.token_bytes[id] = std::move(line->bytes);
   }
   return ids;
@@ -154,7 +154,7 @@ Result<void> add_special(const Encoding& encoding, BpeDescription& d) {
     const int32_t id = first + number;
     if (static_cast<size_t>(id) >= d.token_bytes.size()) d.token_bytes.resize(static_cast<size_t>(id) + 1);
     if (!d.token_bytes[static_cast<size_t>(id)].empty())
-      return file_error("{}: rank {} is that of {} in {}: the file is another model's", d.path, id, content,
+      return file_error("{}: rank {} must be free for {} of {}: the file belongs to another model", d.path, id, content,
                         encoding.name);
     d.token_bytes[static_cast<size_t>(id)] = content;
     d.added.push_back({.id = id, .content = content, .special = true});

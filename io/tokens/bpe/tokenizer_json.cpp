@@ -47,7 +47,7 @@ class Reader {
                 "decoder", "model"});
     for (const char* key : {"truncation", "padding"})
       if (file_.contains(key) && !file_[key].is_null())
-        refuse(fmt::format("{}: {} would shorten or fill documents; set it to null", key, shown(file_[key])));
+        refuse(fmt::format("{}: {} would truncate or pad documents; set it to null", key, shown(file_[key])));
     read_model(member(file_, "model", "the file"));
     read_added();
     if (const Json* normalizer = set_member(file_, "normalizer")) read_normalizer(*normalizer, "normalizer");
@@ -66,13 +66,13 @@ class Reader {
       const int32_t said = token.id;
       token.id = id_to_add(token.content);
       if (said >= 0 && said != token.id)
-        refuse(
-            fmt::format("the files beside it give token {} the id {}, and transformers 5 gives it {}; make the ids "
-                        "agree, or add the token to tokenizer.json",
-                        token.content, said, token.id));
+        refuse(fmt::format(
+            "the other files of the folder give token {} the id {}, but transformers 5 gives it {}; make the ids "
+            "agree, or add the token to tokenizer.json",
+            token.content, said, token.id));
       std::string& known_as = bytes_of(token.id);
       if (find(token.content) < 0 && !known_as.empty())
-        refuse(fmt::format("the files beside it add token {}, for which id {} is next, which is another token's",
+        refuse(fmt::format("the other files of the folder add token {}, but the next id {} belongs to another token",
                            token.content, token.id));
       known_as = token.content;
       const auto old = std::find_if(d_.added.begin(), d_.added.end(),
@@ -107,7 +107,7 @@ class Reader {
   void take_class(const FolderTokens& folder) {
     if (const std::string change = class_change(folder); !change.empty())
       refuse(
-          fmt::format("transformers 5 takes the class {} for this folder, which {}; to take this file as it is, set "
+          fmt::format("transformers 5 uses the class {} for this folder, which {}; to use this file unchanged, set "
                       "tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json",
                       folder.own_class, change));
     d_.steps.clear();
@@ -128,7 +128,7 @@ class Reader {
     };
     for (const auto& [key, own] :
          {std::pair{"normalizer", &folder.own_normalizer}, std::pair{"pre_tokenizer", &folder.own_pre_tokenizer}})
-      if (differs(key, *own)) return fmt::format("replaces the file's {} by its own", key);
+      if (differs(key, *own)) return fmt::format("replaces the file's {} with its own", key);
     if (d_.whole == WholeWords::kTaken) return "drops the file's ignore_merges";
     for (const AddedToken& token : d_.added)
       if (std::none_of(folder.tokens.begin(), folder.tokens.end(),
@@ -161,14 +161,14 @@ class Reader {
   }
   static std::string text(const Json& object, const char* key, const std::string& where) {
     const Json& value = member(object, key, where);
-    if (!value.is_string()) refuse(fmt::format("{}: {}: {} is no string", where, key, shown(value)));
+    if (!value.is_string()) refuse(fmt::format("{}: {}: {} is not a string", where, key, shown(value)));
     return value.get<std::string>();
   }
   // An id may have no token, but the numbers must be of use for as many as there are: memory is taken for every id.
   int32_t id_of(const Json& value, std::string_view where) const {
-    if (!value.is_number_integer() || value < 0) refuse(fmt::format("{}: {} is no token id", where, shown(value)));
+    if (!value.is_number_integer() || value < 0) refuse(fmt::format("{}: {} is not a token id", where, shown(value)));
     if (value >= ids_below_)
-      refuse(fmt::format("{}: id {} is too large for a file of so few tokens: {} and above are refused", where,
+      refuse(fmt::format("{}: id {} is too large for a file with so few tokens: {} and above are refused", where,
                          shown(value), ids_below_));
     return value.get<int32_t>();
   }
@@ -191,14 +191,14 @@ class Reader {
         refuse(fmt::format("model: {}: {} is not supported", key, shown(*affix)));
     d_.whole = flag(model, "ignore_merges", "model", false) ? WholeWords::kTaken : WholeWords::kMerged;
     const Json& vocab = member(model, "vocab", "model");
-    if (!vocab.is_object()) refuse("model: vocab is no object");
+    if (!vocab.is_object()) refuse("model: vocab is not an object");
     const Json* added = set_member(file_, "added_tokens");
     ids_below_ = static_cast<int64_t>(2 * (vocab.size() + (added == nullptr ? 0 : added->size())) + 1024);
     for (const auto& [token, id] : vocab.items()) {
       const int32_t number = id_of(id, "model: vocab");
       ids_.emplace(token, number);
       if (!bytes_of(number).empty())
-        refuse(fmt::format("model: vocab: id {} is that of {} and of another token", number, token));
+        refuse(fmt::format("model: vocab: id {} belongs to {} and to another token", number, token));
       auto bytes = bytes_of_letters(token);
       if (!bytes) d_.unspelled.push_back(number);
       bytes_of(number) = bytes ? std::move(*bytes) : token;
@@ -207,13 +207,13 @@ class Reader {
   }
 
   void read_merges(const Json& merges) {
-    if (!merges.is_array()) refuse("model: merges is no list");
+    if (!merges.is_array()) refuse("model: merges is not a list");
     const auto token = [&](const std::string& letters, const Json& merge) {
       const auto found = ids_.find(letters);
       if (found == ids_.end())
         refuse(fmt::format("model: merges: {}: {} is not in the vocabulary", shown(merge), letters));
       if (!bytes_of_letters(letters))
-        refuse(fmt::format("model: merges: {}: not of byte-level letters (GPT-2's)", shown(merge)));
+        refuse(fmt::format("model: merges: {}: contains characters outside GPT-2's byte-level alphabet", shown(merge)));
       return found->second;
     };
     for (const Json& merge : merges) {
@@ -222,12 +222,12 @@ class Reader {
         const std::string pair = merge.get<std::string>();
         const size_t space = pair.find(' ');
         if (space == std::string::npos || pair.find(' ', space + 1) != std::string::npos)
-          refuse(fmt::format("model: merges: {} is no pair", shown(merge)));
+          refuse(fmt::format("model: merges: {} is not a pair", shown(merge)));
         left = pair.substr(0, space), right = pair.substr(space + 1);
       } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
         left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
       } else {
-        refuse(fmt::format("model: merges: {} is no pair", shown(merge)));
+        refuse(fmt::format("model: merges: {} is not a pair", shown(merge)));
       }
       d_.merges.push_back({.left = token(left, merge),
                            .right = token(right, merge),
@@ -239,7 +239,7 @@ class Reader {
   void read_added() {
     const Json* list = set_member(file_, "added_tokens");
     if (list == nullptr) return;
-    if (!list->is_array()) refuse("added_tokens is no list");
+    if (!list->is_array()) refuse("added_tokens is not a list");
     for (const Json& entry : *list) {
       known_keys(entry, "added_tokens", {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
       AddedToken token{.content = text(entry, "content", "added_tokens")};
@@ -254,7 +254,7 @@ class Reader {
       std::string& known_as = bytes_of(token.id);  // a token of the vocabulary may be added under its own name
       const auto known = ids_.find(token.content);
       if (!known_as.empty() && known_as != token.content && (known == ids_.end() || known->second != token.id))
-        refuse(fmt::format("{}: id {} is another token's", where, token.id));
+        refuse(fmt::format("{}: id {} belongs to another token", where, token.id));
       known_as = token.content;
       d_.added.push_back(std::move(token));
     }
@@ -288,7 +288,7 @@ class Reader {
       const Json& list = member(json, "pretokenizers", where);
       for (size_t i = 0; i < list.size(); ++i) read_pre_tokenizer(list[i], where, last && i + 1 == list.size());
     } else if (type == "ByteLevel") {
-      if (!last) refuse(where + ": ByteLevel before another one is not supported; only as the last");
+      if (!last) refuse(where + ": ByteLevel is supported only as the last step");
       known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});  // offsets are no tokens
       byte_level_ = true;
       if (flag(json, "add_prefix_space", where)) d_.steps.emplace_back();
@@ -358,10 +358,10 @@ class Reader {
       }
       const std::string name = text(member(element, "SpecialToken", where), "id", where);
       const Json& ids = member(member(member(json, "special_tokens", where), name.c_str(), where), "ids", where);
-      if (!ids.is_array()) refuse(fmt::format("{}: {}: ids is no list", where, name));
+      if (!ids.is_array()) refuse(fmt::format("{}: {}: ids is not a list", where, name));
       for (const Json& id : ids) (behind ? ends_ : d_.begin).push_back(id_of(id, where));
     }
-    if (!behind) refuse(where + ": single: has no place for the text");
+    if (!behind) refuse(where + ": single: does not contain the text");
   }
 
   void read_decoder(const Json& json, const std::string& where) {
@@ -397,26 +397,28 @@ void warn_of_bos(const std::string& path, const FolderTokens& folder, const BpeD
   const auto add = settings.find("add_bos_token");
   if (add == settings.end() || !add->is_boolean() || add->get<bool>() == !d.begin.empty()) return;
   log_warn(
-      "{}: its post_processor puts {} before a text, whatever add_bos_token in tokenizer_config.json says: as "
-      "transformers 5 does, and 4 does not with all classes",
+      "{}: its post_processor puts {} before a text and add_bos_token in tokenizer_config.json is ignored; "
+      "transformers 5 does the same, transformers 4 not for all classes",
       path, d.begin.empty() ? fmt::format("no bos_token {}", folder.bos) : "a token");
 }
 
 void read_ends(const Reader& reader, const FolderTokens& folder, BpeDescription& d) {
   if (!folder.eos.empty()) {
     d.eod = reader.find(folder.eos);
-    if (d.eod < 0) refuse(fmt::format("eos_token {} of tokenizer_config.json has no token", folder.eos));
+    if (d.eod < 0) refuse(fmt::format("eos_token {} of tokenizer_config.json is not in the vocabulary", folder.eos));
   }
   for (const char* usual : {"<|endoftext|>", "<|end_of_text|>", "</s>"})
     if (d.eod < 0) d.eod = reader.find(usual);
   if (d.eod < 0)
-    refuse("which token ends a document? Say it as \"eos_token\" in a file tokenizer_config.json beside this one");
+    refuse(
+        "the token that ends a document is unknown; name it as \"eos_token\" in a file tokenizer_config.json in the "
+        "same folder");
   for (const int32_t end : reader.ends_)
     if (end != d.eod)
-      refuse(
-          fmt::format("post_processor: puts token {} behind every text; only the one that ends documents is "
-                      "supported there ({}, eos_token)",
-                      end, d.eod));
+      refuse(fmt::format(
+          "post_processor: appends token {} to every text; only the token that ends documents is supported there "
+          "({}, eos_token)",
+          end, d.eod));
   for (const int32_t id : d.begin)
     if (static_cast<size_t>(id) >= d.token_bytes.size() || d.token_bytes[static_cast<size_t>(id)].empty())
       refuse(fmt::format("post_processor: token {} is not in the vocabulary", id));
@@ -455,7 +457,7 @@ Result<ReadFile> read_file(const std::string& path, std::string_view text, Other
   BpeDescription& d = read.description;
   try {
     const Json json = parse_shallow(text, "the file");
-    if (!json.is_object()) refuse("no JSON object");
+    if (!json.is_object()) refuse("not a JSON object");
     Reader reader(json, d);
     reader.read();
     BpeDescription alone{.added = d.added};
@@ -463,7 +465,7 @@ Result<ReadFile> read_file(const std::string& path, std::string_view text, Other
     FolderTokens folder = read_folder_tokens(path, d.added, OwnClassUse::kFollow);
     if (const std::string change = reader.class_change(folder); !change.empty() && other_class == OtherClass::kWarn) {
       read.warning = fmt::format(
-          "{}: taken as it is, but transformers 5 takes the class {} for this folder, which {}: its tokens can differ "
+          "{}: used unchanged, but transformers 5 uses the class {} for this folder, which {}: its tokens can differ "
           "from those of this run",
           path, folder.own_class, change);
       folder = read_folder_tokens(path, d.added, OwnClassUse::kIgnore);
@@ -477,7 +479,7 @@ Result<ReadFile> read_file(const std::string& path, std::string_view text, Other
   } catch (const Error& error) {
     return Error{fmt::format("{}: {}", path, error.message), error.code};
   } catch (const Json::exception& problem) {
-    return file_error("{}: not what a tokenizer.json holds: {}", path, problem.what());
+    return file_error("{}: not a valid tokenizer.json: {}", path, problem.what());
   }
   return read;
 }
