@@ -77,7 +77,7 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   const bool flash = flash_attention_takes(s, gpu), cudnn = cudnn_attention_takes(s, gpu);
   if (kernel == AttentionKernel::kCudnn) {
     if (cudnn) return AttentionPath::kCudnn;
-    return usage_error("model.attention: cudnn does not take {} with head size {}{}; set model.attention: auto",
+    return usage_error("model.attention: cudnn does not support {} with head size {}{}; set model.attention: auto",
                        enum_name(s.dtype), s.head_size,
                        gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
   }

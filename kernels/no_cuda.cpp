@@ -7,10 +7,10 @@ Result<std::vector<std::string>> cuda_devices() {
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
-  return Error{fmt::format("run.device: cuda asks for GPU {}, but this trireme was built without CUDA; set run.device: "
-                           "cpu",
-                           ordinal),
-               ExitCode::kDevice};
+  return Error{
+      fmt::format("run.device: cuda needs GPU {}, but this trireme was built without CUDA; set run.device: cpu",
+                  ordinal),
+      ExitCode::kDevice};
 }
 
 }  // namespace tri

@@ -23,8 +23,8 @@ Tensor Arena::take(const std::string& name, Dtype dtype, std::initializer_list<i
   char* base = measuring() ? reinterpret_cast<char*>(kNowhere) : memory_;
   Tensor slice(base + used_, dtype, shape);
   const int64_t bytes = round_up(slice.bytes(), kAlignment);
-  TRI_REQUIRE(measuring() || used_ + bytes <= capacity_, "arena of {} bytes has no room for {} more of {}", capacity_,
-              bytes, name);
+  TRI_REQUIRE(measuring() || used_ + bytes <= capacity_, "an arena of {} bytes has no space for {} more bytes of {}",
+              capacity_, bytes, name);
   used_ += bytes;
   for (auto& [known, total] : table_) {
     if (known == name) {

@@ -277,7 +277,8 @@ class CpuDevice final : public Device {
     if (memory == MAP_FAILED) {
       const int problem = errno;
       if (file >= 0) close(file);
-      throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes: {}", bytes, std::strerror(problem)));
+      throw Fatal(ExitCode::kDevice,
+                  fmt::format("cannot allocate {} bytes of host memory: {}", bytes, std::strerror(problem)));
     }
     blocks_[memory] = {file, bytes};
     return memory;
@@ -298,7 +299,8 @@ class CpuDevice final : public Device {
   Result<std::string> share(void* memory) override {
     const Block& block = blocks_.at(memory);
     if (block.file < 0)
-      return Error{fmt::format("{} bytes cannot be shared between processes: `ulimit -f` is lower", block.bytes),
+      return Error{fmt::format("{} bytes cannot be shared between processes because `ulimit -f` is lower; raise it",
+                               block.bytes),
                    ExitCode::kDevice};
     const SharedName name{getpid(), block.file, block.bytes};
     return std::string(reinterpret_cast<const char*>(&name), sizeof name);
@@ -320,7 +322,8 @@ class CpuDevice final : public Device {
   void* allocate_host(size_t bytes) override {
     void* memory = std::aligned_alloc(Arena::kAlignment,
                                       static_cast<size_t>(round_up(static_cast<int64_t>(bytes), Arena::kAlignment)));
-    if (memory == nullptr) throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes", bytes));
+    if (memory == nullptr)
+      throw Fatal(ExitCode::kDevice, fmt::format("cannot allocate {} bytes of host memory", bytes));
     return memory;
   }
   void release_host(void* memory) noexcept override { std::free(memory); }

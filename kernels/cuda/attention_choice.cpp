@@ -19,7 +19,7 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
       gpu.has_cudnn = false;
       path = value_or_throw(attention_path(a.kernel, pass, shape, gpu));
       if (context.first_time(prepared.error().message))
-        log_warn_alike("model.attention: auto: {}; our own {} take its place", prepared.error().message,
+        log_warn_alike("model.attention: auto: {}; using the built-in {} instead", prepared.error().message,
                        enum_name(path));
     }
   }

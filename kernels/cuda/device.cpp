@@ -108,7 +108,7 @@ class CudaStreamImpl final : public CudaStream {
   }
   void mark(std::atomic<uint32_t>& word, uint32_t value) override {
     write_word(stream_, &word, value,
-               "cuStreamWriteValue32 into the rank's black box (fault.black_box: false does without)");
+               "cuStreamWriteValue32 into the rank's flight record (set fault.black_box: false to run without it)");
   }
   bool busy() override {
     const cudaError_t status = cudaStreamQuery(stream_);
@@ -175,10 +175,11 @@ class CudaDevice final : public Device {
     size_t free = 0, total = 0;
     TRI_CUDA(cudaMemGetInfo(&free, &total));
     if (bytes > free)
-      throw Fatal(ExitCode::kDevice,
-                  fmt::format("the GPU has {} of {} bytes free, this rank needs {}; `trireme check` shows by name what "
-                              "takes them. Raise parallel.tp, pp or zero, set parallel.recompute, or lower micro_batch",
-                              free, total, bytes));
+      throw Fatal(
+          ExitCode::kDevice,
+          fmt::format("the GPU has {} of {} bytes free, but this rank needs {}; raise parallel.tp, pp or zero, set "
+                      "parallel.recompute, or lower data.micro_batch. `trireme check` lists what needs the memory",
+                      free, total, bytes));
     TRI_CUDA(cudaMalloc(&memory, std::max<size_t>(bytes, Arena::kAlignment)));
     return memory;
   }
@@ -220,14 +221,17 @@ class CudaDevice final : public Device {
   }
   Result<void> map_host(void* memory, size_t bytes) override {
     if (attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal_) == 0)
-      return Error{"the GPU sees host memory at other addresses than the host", ExitCode::kDevice};
+      return Error{"the GPU maps host memory at other addresses than the host does", ExitCode::kDevice};
     if (const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
         status != cudaSuccess) {
       cudaGetLastError();                                      // an answer here, not an error of the next call
       const bool elsewhere = status == cudaErrorInvalidValue;  // a mapped file, other than on a tmpfs
-      return Error{fmt::format("cudaHostRegister: {}{}", cudaGetErrorString(status),
-                               elsewhere ? " (black boxes of a GPU run have to lie in memory, as in /dev/shm)" : ""),
-                   ExitCode::kDevice};
+      return Error{
+          fmt::format("cudaHostRegister: {}{}", cudaGetErrorString(status),
+                      elsewhere ? " (flight records of a GPU run must be in memory; set TRIREME_BLACK_BOXES to a "
+                                  "folder such as /dev/shm)"
+                                : ""),
+          ExitCode::kDevice};
     }
     // No mark is tried here: what streams are used before compute's is made decides how fast that is (lib/fault).
     return {};
@@ -281,7 +285,7 @@ Result<std::vector<std::string>> cuda_devices() {
     return Error{cudaGetErrorString(status), ExitCode::kDevice};
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) names.push_back(uuid(ordinal));
-  if (names.empty()) return Error{"the CUDA driver shows none", ExitCode::kDevice};
+  if (names.empty()) return Error{"the CUDA driver reports no GPU", ExitCode::kDevice};
   return names;
 }
 
@@ -293,8 +297,12 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
         fmt::format("run.device: cuda: {}; set run.device: cpu to train without a GPU", cudaGetErrorString(status)),
         ExitCode::kDevice};
   if (ordinal >= count)
-    return Error{fmt::format("run.device: cuda: there is no GPU {}: this process sees {}", ordinal, count),
-                 ExitCode::kDevice};
+    return Error{
+        fmt::format(
+            "run.device: cuda: GPU {} does not exist, since this process sees {}; start one rank per GPU, or check "
+            "CUDA_VISIBLE_DEVICES",
+            ordinal, count),
+        ExitCode::kDevice};
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(ordinal));
 }
 

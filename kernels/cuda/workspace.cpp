@@ -31,7 +31,7 @@ void* Workspace::buffer(cudaStream_t stream, Scratch use, size_t bytes) {
   allocated_.push_back(memory);
   beyond_ += size;
   if (lent_ != nullptr)
-    log_info("workspace of kernels: {} MiB more than the arena's {} MiB", (beyond_ + (1 << 20) - 1) >> 20,
+    log_info("kernel workspace: {} MiB were allocated beyond the {} MiB of the arena", (beyond_ + (1 << 20) - 1) >> 20,
              lent_bytes_ >> 20);
   return memory;
 }
