@@ -98,7 +98,7 @@ Result<void> begin_folder(const std::string& folder) {
   for (const auto& entry : entries_of(folder, problem)) {
     const std::string name = entry.path().filename().string();
     if (name == "config.json" || name.ends_with(".safetensors"))
-      return file_error("{}: holds a model already ({}); name another folder, or remove it first", folder, name);
+      return file_error("{}: already contains a model ({}); name another folder, or remove it first", folder, name);
   }
   if (problem) return file_error("{}: {}", folder, problem.message());
   return {};

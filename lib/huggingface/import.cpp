@@ -40,7 +40,7 @@ class Theirs {
       theirs.paths_.push_back(folder + "/" + name);
       for (const SafetensorsEntry& entry : theirs.files_.back()->entries())
         if (!theirs.places_.emplace(entry.name, Place{theirs.files_.size() - 1, &entry}).second)
-          return file_error("{}: tensor {} is in another file too", theirs.paths_.back(), entry.name);
+          return file_error("{}: tensor {} is also in another file of this model", theirs.paths_.back(), entry.name);
     }
     return theirs;
   }
@@ -89,8 +89,8 @@ class Theirs {
     if (fs::exists(folder + "/model.safetensors", ignored)) return std::vector<std::string>{"model.safetensors"};
     if (!fs::exists(index, ignored))
       return file_error(
-          "{}: neither model.safetensors nor model.safetensors.index.json; save a model that is in another format "
-          "again with transformers: model.save_pretrained(folder)",
+          "{}: neither model.safetensors nor model.safetensors.index.json; convert a model in another format by "
+          "saving it with transformers: model.save_pretrained(folder)",
           folder);
     auto text = MappedFile::open(index);
     if (!text) return text.error();
@@ -99,7 +99,8 @@ class Theirs {
       const Json json = Json::parse(text.value().text());
       for (const auto& [tensor, file] : json.at("weight_map").items()) {
         const auto name = file.get<std::string>();
-        if (name.find('/') != std::string::npos) return file_error("{}: {}: not in this folder", index, name);
+        if (name.find('/') != std::string::npos)
+          return file_error("{}: lists {}, which is not in this folder", index, name);
         names.insert(name);
       }
       return std::vector<std::string>(names.begin(), names.end());
@@ -131,7 +132,7 @@ Result<void> with_values(const Theirs::Found& found, const Use& use) {
     return read_as(bf16(), [](bf16 value) { return static_cast<float>(value); });
   if (entry.is_readable() && entry.type == StoredType::kF16)
     return read_as(uint16_t{}, [](uint16_t value) { return float_of_half(value); });
-  return file_error("{}: tensor {} is {}; weights are F32, BF16 or F16", *found.path, entry.name, entry.dtype());
+  return file_error("{}: tensor {} is {}; weights must be F32, BF16 or F16", *found.path, entry.name, entry.dtype());
 }
 
 std::string name_of(const WeightFormat& format, std::string_view module) {
@@ -231,7 +232,7 @@ Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, co
   const std::string head_name = name_of(format, modules::kHead);
   if (head == TiedHead::kSame) ignored.push_back(head_name);
   if (const std::string name = theirs.left_over(ignored); !name.empty())
-    return file_error("tensor {} has no place in {}", name, format.architecture);
+    return file_error("tensor {} is not part of {}", name, format.architecture);
   return writer.value().finish();
 }
 
@@ -291,7 +292,7 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   if (!present) return present.error();
   summary.config = options.run_dir + "/config.yaml";
   if (!present.value().empty() || fs::exists(summary.config, problem))
-    return file_error("{}: a run has begun here; name another folder", options.run_dir);
+    return file_error("{}: already contains a run; name another folder", options.run_dir);
 
   auto folder = begin_attempt(dir, 0, attempt);
   if (!folder) return folder.error();

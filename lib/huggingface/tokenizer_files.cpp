@@ -105,14 +105,15 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
   const std::string& spec = config.data.tokenizer;
   const auto opened = open_tokenizer(spec, OtherClass::kWarn);
   if (!opened)
-    return TokenizerInfo{
-        spec, fmt::format("{}, which is not here ({}); add its files yourself", spec, opened.error().message)};
+    return TokenizerInfo{spec, fmt::format("{}, which cannot be read ({}); add its files to the folder yourself", spec,
+                                           opened.error().message)};
   const Tokenizer& tokenizer = *opened.value();
   TokenizerInfo info{.name = tokenizer.fingerprint()};
   const int vocab = tokenizer.vocab_size();
   if (vocab > config.model.vocab || (spec == "bytes" && vocab != config.model.vocab)) {
     info.summary = fmt::format(
-        "unknown: data.tokenizer {} has {} tokens, the model {}; add the files of the one that it was trained with",
+        "unknown: data.tokenizer {} has {} tokens, but the model has {}; add the files of the tokenizer that the "
+        "model was trained with",
         spec, vocab, config.model.vocab);
     info.name = "unknown";
     return info;
@@ -126,8 +127,9 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
   const auto json = json_of(spec, path);
   if (!json) {
     if (!sentencepiece) return json.error();
-    info.summary = fmt::format("{}, copied to tokenizer.model (SentencePiece; no tokenizer.json of it: {})", info.name,
-                               json.error().message);
+    info.summary =
+        fmt::format("{}, copied to tokenizer.model (SentencePiece; it cannot be converted to tokenizer.json: {})",
+                    info.name, json.error().message);
     return info;
   }
   if (auto done = write_file(folder + "/tokenizer.json", json.value()); !done) return done.error();
@@ -145,11 +147,13 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
 
 Result<std::string> find_tokenizer(const std::string& folder, int vocab) {
   const std::string path = tokenizer_file(folder);
-  if (path == folder) return file_error("none of ours is in the folder: prepare token files with the model's own one");
+  if (path == folder)
+    return file_error("the folder has no supported tokenizer: prepare token files with the model's own tokenizer");
   const auto tokenizer = open_tokenizer(path);
   if (!tokenizer) return tokenizer.error();
   if (tokenizer.value()->vocab_size() > vocab)
-    return file_error("{} has {} tokens, the model {}: not used", path, tokenizer.value()->vocab_size(), vocab);
+    return file_error("{} is not used: it has {} tokens, but the model has {}", path, tokenizer.value()->vocab_size(),
+                      vocab);
   return path;
 }
 

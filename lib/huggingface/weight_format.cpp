@@ -218,15 +218,16 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   must_be("qk_norm", m.qk_norm, t.qk_norm);
   must_be("block", m.block, Block::kSequential);
   if (m.kv_heads != m.heads && !t.groups)
-    lines.push_back(fmt::format("model.kv_heads: {} can't be expressed as {}, which has as many as model.heads ({})",
-                                m.kv_heads, t.format.architecture, m.heads));
+    lines.push_back(fmt::format(
+        "model.kv_heads: {} can't be expressed as {}, which has as many key/value heads as model.heads ({})",
+        m.kv_heads, t.format.architecture, m.heads));
   if (head_size(m) * int64_t{m.heads} != m.hidden && t.position == Position::kLearned)
     lines.push_back(
         fmt::format("model.head_dim: {} can't be expressed as {}, whose heads have model.hidden {} / "
                     "model.heads {}",
                     head_size(m), t.format.architecture, m.hidden, m.heads));
   if (m.window > 0 && !t.window)
-    lines.push_back(fmt::format("model.window: {} can't be expressed as {}, which attends to all tokens before",
+    lines.push_back(fmt::format("model.window: {} can't be expressed as {}, which attends to all earlier tokens",
                                 m.window, t.format.architecture));
   if (m.bias && !t.biases)
     lines.push_back(fmt::format("model.bias: {} can't be expressed as {}", m.bias, t.format.architecture));
@@ -258,7 +259,7 @@ Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& m
     rope_theta = value.value();
   }
   if (factor != json.end() && !factor->is_null() && *factor != 1)
-    return file_error("{}: partial_rotary_factor: {} can't be expressed; only 1 can", path, factor->dump());
+    return file_error("{}: partial_rotary_factor: {} is not supported; only 1 is", path, factor->dump());
   std::string key;
   for (const char* candidate : {"rope_parameters", "rope_scaling"})
     if (const auto rope = json.find(candidate); rope != json.end() && !rope->is_null() && !rope->empty())
@@ -269,8 +270,8 @@ Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& m
     for (const auto& [name, value] : rope.items()) {
       const bool is_type = name == "rope_type" || name == "type";
       if ((is_type && value != "default") || (name == "partial_rotary_factor" && value != 1) || value.is_object())
-        return file_error("{}: {}.{}: {} can't be expressed; positions are rotated by rope_theta alone", path, key,
-                          name, value.dump());
+        return file_error("{}: {}.{}: {} is not supported; only rope_theta can change how positions are rotated", path,
+                          key, name, value.dump());
     }
     const auto inside = number_of(path, rope, "rope_theta", rope_theta);
     if (!inside) return file_error("{}: {}", key, inside.error().message);
@@ -318,21 +319,21 @@ Result<Described> read_model(const std::string& path, const Json& json) {
       continue;
     }
     if (!value->is_number_integer() || *value < 1 || *value > (1 << 27))
-      return file_error("{}: {}: {} is no size", path, field.theirs, value->dump());
+      return file_error("{}: {}: {} is not a valid size", path, field.theirs, value->dump());
     m.*field.ours = value->get<int>();
   }
   if (m.window >= m.seq_len) m.window = 0;
   if (const auto kinds = json.find("layer_types"); kinds != json.end() && kinds->is_array())
     for (const Json& kind : *kinds)
       if (kind != (m.window > 0 ? "sliding_attention" : "full_attention"))
-        return file_error("{}: layer_types: {} can't be expressed; all layers have the same attention", path,
+        return file_error("{}: layer_types: {} is not supported; all layers must have the same attention", path,
                           kind.dump());
   for (const FixedField& field : table->fixed) {
     const auto value = json.find(std::string(field.theirs));
     if (value == json.end() || value->is_null()) continue;
     const std::string found = value->dump();
     if (!field.any && found != field.json && found != field.also)
-      return file_error("{}: {}: {} can't be expressed; only {} can", path, field.theirs, found, field.json);
+      return file_error("{}: {}: {} is not supported; only {} is", path, field.theirs, found, field.json);
   }
   if (const auto quantized = json.find("quantization_config"); quantized != json.end() && !quantized->is_null())
     return file_error("{}: quantization_config: quantized weights can't be imported; save the model in bf16 or fp32",
@@ -354,7 +355,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   for (const auto& flag : {attention_bias, mlp_bias})
     if (!flag) return flag.error();
   if (attention_bias.value() != mlp_bias.value())
-    return file_error("{}: attention_bias {} and mlp_bias {} can't be expressed; both or none", path,
+    return file_error("{}: attention_bias {} and mlp_bias {} are not supported; they must be equal", path,
                       attention_bias.value(), mlp_bias.value());
   m.bias = attention_bias.value();
   if (const auto head = json.find("head_dim"); head != json.end() && !head->is_null()) {

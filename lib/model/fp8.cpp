@@ -292,7 +292,8 @@ Result<std::vector<float>> history_of_text(const std::string& text, int64_t slot
     at = next == end ? end : next + 1;
   }
   if (at != end || static_cast<int64_t>(history.size()) != slots)
-    return file_error("the checkpoint's FP8 history is not that of {} tensors", slots);
+    return file_error(
+        "the checkpoint's FP8 history does not hold {} values; the checkpoint is damaged or of another model", slots);
   return history;
 }
 

@@ -510,9 +510,9 @@ TEST(HuggingFace, neither_way_overwrites_what_is_there) {
   write_run(gpt2(), dir / "run");
   const ExportOptions options{.checkpoint = dir / "run/step_00000007", .folder = dir / "hf"};
   value_or_throw(export_checkpoint(options));
-  EXPECT_NE(message(export_checkpoint(options)).find("holds a model already"), std::string::npos);
+  EXPECT_NE(message(export_checkpoint(options)).find("already contains a model"), std::string::npos);
   value_or_throw(import_model({.folder = dir / "hf", .run_dir = dir / "back"}));
-  EXPECT_NE(message(import_model({.folder = dir / "hf", .run_dir = dir / "back"})).find("a run has begun here"),
+  EXPECT_NE(message(import_model({.folder = dir / "hf", .run_dir = dir / "back"})).find("already contains a run"),
             std::string::npos);
 }
 
