@@ -13,7 +13,8 @@ constexpr int64_t kLine = 64;  // bytes of a cache line: counters of different p
 constexpr int64_t kTextBytes = 4096 - 2 * kLine;
 enum State : int64_t { kRunning = 0, kEnded, kFailed };
 
-static_assert(std::atomic_ref<int64_t>::is_always_lock_free, "locks of one process mean nothing to another");
+static_assert(std::atomic_ref<int64_t>::is_always_lock_free,
+              "the ring needs atomics without locks, which processes can share");
 
 int64_t load(int64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }
 void store(int64_t& counter, int64_t value) { std::atomic_ref(counter).store(value, std::memory_order_release); }
@@ -39,7 +40,7 @@ int64_t BatchRing::bytes(const Shape& shape) {
 
 BatchRing::BatchRing(void* memory, const Shape& shape) : memory_(static_cast<char*>(memory)), shape_(shape) {
   TRI_REQUIRE(reinterpret_cast<uintptr_t>(memory) % kLine == 0, "a ring at {}", memory);
-  TRI_REQUIRE(shape.slots >= 1 && shape.takers >= 1, "{} slots, {} takers", shape.slots, shape.takers);
+  TRI_REQUIRE(shape.slots >= 1 && shape.takers >= 1, "{} slots, {} consumers", shape.slots, shape.takers);
 }
 
 BatchRing::Header& BatchRing::header() const { return *reinterpret_cast<Header*>(memory_); }
@@ -81,7 +82,7 @@ bool BatchRing::ready(int64_t turn) const {
   const int64_t state = load(header().state);  // first: what was written before the end is seen after it
   if (load(header().written) > turn) return true;
   if (state == kRunning) return false;
-  if (state == kEnded) throw Fatal(ExitCode::kComm, "the rank that reads tokens for this one has ended");
+  if (state == kEnded) throw Fatal(ExitCode::kComm, "the rank that reads tokens for this rank has exited");
   throw Fatal(static_cast<ExitCode>(header().code), std::string(header().text, static_cast<size_t>(header().length)));
 }
 

@@ -169,7 +169,7 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
   const auto tokens = static_cast<size_t>(plan_.shape.samples()) * static_cast<size_t>(plan_.seq_len);
   for (const StepTokens& buffer : buffers_)
     for (const std::span<int32_t> place : {buffer.inputs, buffer.targets})
-      TRI_REQUIRE(place.empty() || place.size() == tokens, "room for {} of {} tokens", place.size(), tokens);
+      TRI_REQUIRE(place.empty() || place.size() == tokens, "a buffer of {} tokens for {}", place.size(), tokens);
   if (plan_.member == 0) {
     reader_ = std::make_shared<Reader>(*dataset, plan_, ring_);
     reading_ = std::thread([reader = reader_] { reader->read_all(); });

@@ -45,7 +45,7 @@ void add_differences(const OrderFields& before, const OrderFields& now, OrderCha
   compare("data.validation_fraction", before.validation_fraction, now.validation_fraction);
   const std::string sources = "data.sources";
   if (before.sources.size() != now.sources.size())
-    add(sources, fmt::format("{}: {} of them, now {}", sources, before.sources.size(), now.sources.size()));
+    add(sources, fmt::format("{}: {} listed, now {}", sources, before.sources.size(), now.sources.size()));
   for (size_t i = 0; i < std::min(before.sources.size(), now.sources.size()); ++i) {
     const OrderedSource &was = before.sources[i], &is = now.sources[i];
     if (was.weight != is.weight)
@@ -144,9 +144,10 @@ std::optional<OrderChange> order_change(const OrderFields& before, const OrderFi
   if (was == is) return std::nullopt;
   const auto first = first_difference(was, is, consumed, kLookedAt);
   OrderChange change;
-  change.text = first ? fmt::format("of {} samples consumed, the order is another from sample {} on", consumed, *first)
-                      : fmt::format("the order is another, though not for the {} samples that follow the {} consumed",
-                                    kLookedAt, consumed);
+  change.text =
+      first ? fmt::format("{} samples were consumed; their order differs from sample {} on", consumed, *first)
+            : fmt::format("the sample order differs, but not in the {} samples that follow the {} consumed ones",
+                          kLookedAt, consumed);
   add_differences(before, now, change);
   return change;
 }

@@ -108,15 +108,15 @@ TEST(OrderChange, names_what_has_changed) {
       {[](OrderFields& now) { now.seq_len = 4; }, "model.seq_len: 8, now 4"},
       {[](OrderFields& now) { now.sources[1].weight = 0.4; }, "data.sources[1].weight: 0.3, now 0.4"},
       {[](OrderFields& now) { now.sources[0].fingerprint = 7; }, "data.sources[0]: a with 1001 tokens, fingerprint"},
-      {[](OrderFields& now) { now.sources.pop_back(); }, "data.sources: 2 of them, now 1"},
-      {[](OrderFields& now) { now.sources.push_back(now.sources[0]); }, "data.sources: 2 of them, now 3"},
+      {[](OrderFields& now) { now.sources.pop_back(); }, "data.sources: 2 listed, now 1"},
+      {[](OrderFields& now) { now.sources.push_back(now.sources[0]); }, "data.sources: 2 listed, now 3"},
       {[](OrderFields& now) { std::swap(now.sources[0], now.sources[1]); },
        "now b with 2001 tokens, fingerprint 000000000000feed"},
   };
   for (const Row& row : rows) {
     const std::string said = said_of(row.change);
     EXPECT_NE(said.find(row.line), std::string::npos) << row.line << "\n" << said;
-    EXPECT_NE(said.find("the order is another from sample"), std::string::npos) << said;
+    EXPECT_NE(said.find("their order differs from sample"), std::string::npos) << said;
   }
 }
 
@@ -155,7 +155,7 @@ TEST(OrderChange, says_from_which_sample_on) {
     last = expected;
     const std::string said = text_of(order_change(before, now, consumed));
     EXPECT_EQ(
-        said.find(fmt::format("of {} samples consumed, the order is another from sample {} on", consumed, expected)),
+        said.find(fmt::format("{} samples were consumed; their order differs from sample {} on", consumed, expected)),
         0u)
         << said;
   }
@@ -163,7 +163,7 @@ TEST(OrderChange, says_from_which_sample_on) {
   // Nothing for a million samples is still a change.
   now.sources[1].weight = std::nextafter(before.sources[1].weight, 1);
   const std::string said = text_of(order_change(before, now, 0));
-  EXPECT_EQ(said.find("the order is another, though not for the 1048576 samples"), 0u) << said;
+  EXPECT_EQ(said.find("the sample order differs, but not in the 1048576 samples"), 0u) << said;
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST(CheckOrder, a_change_is_accepted_by_the_names_of_all_its_fields) {
     if (well) continue;
     EXPECT_EQ(checked.error().code, ExitCode::kUsage);
     for (const std::string part :
-         {"runs/a/checkpoints/step_00000004: of 32 samples consumed, the order is another from sample 32 on",
+         {"runs/a/checkpoints/step_00000004: 32 samples were consumed; their order differs from sample 32 on",
           "data.seed: 1, now 2", "data.sources[0]: a with 1001 tokens, fingerprint 0000000000000007",
           "checkpoint.accept_changes to data.seed,data.sources"})
       EXPECT_NE(checked.error().message.find(part), std::string::npos) << part << "\n" << checked.error().message;
