@@ -19,7 +19,9 @@ std::string_view name_in(std::string_view text) {
 Result<std::string> value_of(std::string_view name) {
   const std::string text(name);
   if (const char* value = std::getenv(text.c_str())) return std::string(value);
-  return usage_error("the environment has no {}; export it, or write ${{{}:-DEFAULT}} (a plain $ is $$)", text, text);
+  return usage_error(
+      "the environment variable {} is not set; export it, or write ${{{}:-DEFAULT}} ($$ stands for a plain $)", text,
+      text);
 }
 
 // What stands in braces: "NAME" or "NAME:-DEFAULT".
@@ -27,7 +29,8 @@ Result<std::string> value_in_braces(std::string_view inside) {
   const std::string_view name = name_in(inside), rest = inside.substr(name.size());
   const bool has_default = rest.starts_with(":-");
   if (name.empty() || (!rest.empty() && !has_default))
-    return usage_error("${{{}}} is no variable; write ${{NAME}} or ${{NAME:-DEFAULT}} (a plain $ is $$)", inside);
+    return usage_error("${{{}}} is not a variable; write ${{NAME}} or ${{NAME:-DEFAULT}} ($$ stands for a plain $)",
+                       inside);
   if (!has_default) return value_of(name);
   const char* value = std::getenv(std::string(name).c_str());
   return std::string(value != nullptr && *value != '\0' ? value : rest.substr(2));
@@ -47,7 +50,7 @@ Result<std::string> expand_environment(std::string_view text) {
       text.remove_prefix(1);
     } else if (text.starts_with('{')) {
       const size_t close = text.find('}');
-      if (close == text.npos) return usage_error("${} has no closing brace; a plain $ is $$", text);
+      if (close == text.npos) return usage_error("${} has no closing brace; $$ stands for a plain $", text);
       value = value_in_braces(text.substr(1, close - 1));
       text.remove_prefix(close + 1);
     } else if (const std::string_view name = name_in(text); !name.empty()) {

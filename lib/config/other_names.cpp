@@ -10,15 +10,15 @@
 namespace tri {
 namespace {
 
-constexpr std::string_view kRanksAreStarted = "srun, or mpirun -n RANKS, starts the ranks, one a GPU";
-constexpr std::string_view kNodesAreStarted = "srun, or mpirun with its hosts, starts ranks on several nodes";
-constexpr std::string_view kRanksMeet = "the launcher, srun or mpirun, tells the ranks of each other";
-constexpr std::string_view kNoDropout = "there is no dropout";
+constexpr std::string_view kRanksAreStarted = "start the ranks with srun or mpirun -n RANKS, one per GPU";
+constexpr std::string_view kNodesAreStarted = "start ranks on several nodes with srun, or with mpirun and its hosts";
+constexpr std::string_view kRanksMeet = "the launcher, srun or mpirun, connects the ranks; delete the setting";
+constexpr std::string_view kNoDropout = "dropout is not supported; delete the setting";
 constexpr std::string_view kFromEpochs = "optimizer steps: epochs x samples / data.global_batch";
 constexpr std::string_view kPresets = "trireme config new --model NAME writes a config with the model of a preset";
 constexpr std::string_view kImported =
-    "trireme checkpoint import FOLDER RUN_DIR makes a run of a model of transformers";
-constexpr std::string_view kPrepared = "a list of token files, which trireme data prepare makes";
+    "trireme checkpoint import FOLDER RUN_DIR starts a run from a Hugging Face model";
+constexpr std::string_view kPrepared = "a list of token files; trireme data prepare creates them";
 
 constexpr OtherName kNames[] = {
     // the run
@@ -35,10 +35,10 @@ constexpr OtherName kNames[] = {
     {"eval_steps", "run.eval_every"},
     {"validation.freq", "run.eval_every"},
     {"validation.interval", "run.eval_every"},
-    {"val_check_interval", "run.eval_every", "whole steps, no share of an epoch"},
+    {"val_check_interval", "run.eval_every", "a number of steps, not a fraction of an epoch"},
     {"eval_iters", "run.eval_batches"},
     {"validation.steps", "run.eval_batches"},
-    {"limit_val_batches", "run.eval_batches", "global batches, no share of them"},
+    {"limit_val_batches", "run.eval_batches", "a number of global batches, not a fraction"},
     // the model
     {"num_layers", "model.layers"},
     {"n_layers", "model.layers"},
@@ -57,7 +57,7 @@ constexpr OtherName kNames[] = {
     {"ffn_hidden_size", "model.ffn_hidden"},
     {"intermediate_size", "model.ffn_hidden"},
     {"vocab_size", "model.vocab"},
-    {"padded_vocab_size", "model.vocab", "without the padding, which is added inside"},
+    {"padded_vocab_size", "model.vocab", "without padding, which Trireme adds internally"},
     {"seq_length", "model.seq_len"},
     {"sequence_len", "model.seq_len"},
     {"max_seq_len", "model.seq_len"},
@@ -65,7 +65,7 @@ constexpr OtherName kNames[] = {
     {"encoder_seq_length", "model.seq_len"},
     {"max_position_embeddings", "model.seq_len"},
     {"sliding_window", "model.window"},
-    {"window_size", "model.window", "tokens, itself included: Megatron-LM's number to the left + 1"},
+    {"window_size", "model.window", "tokens, including the token itself: Megatron-LM's left window + 1"},
     {"normalization", "model.norm"},
     {"hidden_act", "model.activation"},
     {"swiglu", "model.activation"},
@@ -95,20 +95,22 @@ constexpr OtherName kNames[] = {
     {"dataset_path", "data.sources", kPrepared},
     {"tokenizer_model", "data.tokenizer"},
     {"tokenizer_path", "data.tokenizer"},
-    {"tokenizer_type", "data.tokenizer", "bytes, or a path, which tells the type"},
+    {"tokenizer_type", "data.tokenizer", "bytes, or a path; the file decides the type"},
     {"hf_assets_path", "data.tokenizer"},
     {"global_batch_size", "data.global_batch"},
     {"train_batch_size", "data.global_batch"},
-    {"gradient_accumulation_steps", "data.global_batch", "samples a step: data.micro_batch x replicas x their number"},
+    {"gradient_accumulation_steps", "data.global_batch",
+     "samples per step: data.micro_batch x replicas x accumulation steps"},
     {"micro_batch_size", "data.micro_batch"},
     {"local_batch_size", "data.micro_batch"},
-    {"batch_size", "data.micro_batch", "of one forward pass; data.global_batch is that of a step over all ranks"},
+    {"batch_size", "data.micro_batch",
+     "samples per forward pass; data.global_batch is samples per step over all ranks"},
     {"per_device_train_batch_size", "data.micro_batch"},
     {"train_micro_batch_size_per_gpu", "data.micro_batch"},
-    {"val_set_size", "data.validation_fraction", "a share, no number of samples"},
-    {"split", "data.validation_fraction", "a share: of 949,50,1 it is 0.05"},
-    {"num_workers", "data.prefetch", "batches read ahead; the threads that read are started as needed"},
-    {"dataloader_num_workers", "data.prefetch", "batches read ahead; the threads that read are started as needed"},
+    {"val_set_size", "data.validation_fraction", "a fraction, not a number of samples"},
+    {"split", "data.validation_fraction", "a fraction: 949,50,1 becomes 0.05"},
+    {"num_workers", "data.prefetch", "batches to read ahead; reader threads are started as needed"},
+    {"dataloader_num_workers", "data.prefetch", "batches to read ahead; reader threads are started as needed"},
     // how it is spread
     {"tensor_model_parallel_size", "parallel.tp"},
     {"tensor_parallel_degree", "parallel.tp"},
@@ -124,41 +126,41 @@ constexpr OtherName kNames[] = {
     {"data_parallel", "parallel.dp"},
     {"virtual_pipeline_model_parallel_size", "parallel.chunks"},
     {"num_layers_per_virtual_pipeline_stage", "parallel.chunks",
-     "chunks a stage: model.layers / parallel.pp / the layers of one"},
+     "chunks per stage: model.layers / parallel.pp / layers per chunk"},
     {"pipeline_parallel_schedule", "parallel.schedule"},
     {"zero_stage", "parallel.zero"},
     {"zero_optimization.stage", "parallel.zero"},
     {"use_distributed_optimizer", "parallel.zero", "1 shards the optimizer's states, and is the default"},
-    {"deepspeed", "parallel.zero", "its stage, 0 to 2; its file is not read"},
-    {"deepspeed_config", "parallel.zero", "its stage, 0 to 2; its file is not read"},
+    {"deepspeed", "parallel.zero", "the ZeRO stage, 0 to 2; DeepSpeed's file is not read"},
+    {"deepspeed_config", "parallel.zero", "the ZeRO stage, 0 to 2; DeepSpeed's file is not read"},
     {"fsdp", "parallel.zero", "2 shards gradients and optimizer states; weights are not sharded over dp"},
     {"recompute_granularity", "parallel.recompute"},
     {"activation_checkpoint", "parallel.recompute"},
     {"activation_checkpoint.mode", "parallel.recompute"},
     {"activations_checkpoint_granularity", "parallel.recompute"},
-    {"recompute_activations", "parallel.recompute", "their true is selective"},
-    {"gradient_checkpointing", "parallel.recompute", "their true is full"},
-    {"sequence_parallel", "", "where parallel.tp is above 1 it is always so"},
-    {"context_parallel_size", "", "there is no context parallelism"},
-    {"context_parallel_degree", "", "there is no context parallelism"},
-    {"expert_model_parallel_size", "", "there are no experts"},
-    {"expert_parallel_degree", "", "there are no experts"},
+    {"recompute_activations", "parallel.recompute", "true there is selective here"},
+    {"gradient_checkpointing", "parallel.recompute", "true there is full here"},
+    {"sequence_parallel", "", "always on if parallel.tp is above 1; delete the setting"},
+    {"context_parallel_size", "", "context parallelism is not supported; delete the setting"},
+    {"context_parallel_degree", "", "context parallelism is not supported; delete the setting"},
+    {"expert_model_parallel_size", "", "mixture-of-experts models are not supported; delete the setting"},
+    {"expert_parallel_degree", "", "mixture-of-experts models are not supported; delete the setting"},
     // number formats
     {"bf16", "precision.compute"},
     {"dtype", "precision.compute"},
     {"torch_dtype", "precision.compute"},
     {"mixed_precision", "precision.compute"},
-    {"fp16", "precision.compute", "in place of fp16, which is not there"},
+    {"fp16", "precision.compute", "fp16 is not supported; use bf16"},
     {"fp8", "precision.gemm"},
     {"float8", "precision.gemm"},
-    {"fp8_format", "precision.gemm", "fp8; in what gradients are: precision.fp8_gradients"},
+    {"fp8_format", "precision.gemm", "fp8; precision.fp8_gradients is the format of gradients"},
     // the update and its rate
     {"optim", "optimizer.name"},
     {"optim.name", "optimizer.name"},
     {"optimizer.type", "optimizer.name"},
     {"adam_beta1", "optimizer.beta1"},
     {"adam_beta2", "optimizer.beta2"},
-    {"betas", "optimizer.beta1", "the first of them; the second is optimizer.beta2"},
+    {"betas", "optimizer.beta1", "the first value; the second is optimizer.beta2"},
     {"adam_eps", "optimizer.eps"},
     {"adam_epsilon", "optimizer.eps"},
     {"clip_grad", "optimizer.clip"},
@@ -179,7 +181,8 @@ constexpr OtherName kNames[] = {
     {"lr_decay_iters", "lr.decay_steps"},
     {"lr_decay_samples", "lr.decay_steps", "steps: samples / data.global_batch"},
     {"total_num_steps", "lr.decay_steps"},
-    {"decay_ratio", "lr.wsd_decay_fraction", "with lr.rule wsd: the last share, in which it decays"},
+    {"decay_ratio", "lr.wsd_decay_fraction",
+     "with lr.rule wsd: the last fraction of the steps, in which the rate decays"},
     {"lr_decay_style", "lr.rule"},
     {"decay_type", "lr.rule"},
     {"lr_scheduler", "lr.rule"},
@@ -194,7 +197,7 @@ constexpr OtherName kNames[] = {
     {"save_steps", "checkpoint.every"},
     {"checkpoint.interval", "checkpoint.every"},  // elsewhere an interval is anything
     {"save_total_limit", "checkpoint.keep_last"},
-    {"save_top_k", "checkpoint.keep_last", "the newest ones, not those of the lowest loss"},
+    {"save_top_k", "checkpoint.keep_last", "keeps the newest checkpoints, not those with the lowest loss"},
     {"keep_latest_k", "checkpoint.keep_last"},
     {"log_interval", "metrics.log_every"},
     {"log_freq", "metrics.log_every"},
@@ -232,8 +235,8 @@ constexpr OtherName kNames[] = {
     {"node_rank", "", kRanksMeet},
     {"machine_rank", "", kRanksMeet},
     {"local_rank", "", kRanksMeet},
-    {"max_restarts", "", "trireme supervise starts a run again"},
-    {"distributed_backend", "", "GPUs meet through NCCL, the CPU's ranks through MPI: run.device"},
+    {"max_restarts", "", "trireme supervise restarts a run"},
+    {"distributed_backend", "", "run.device decides: GPUs use NCCL, CPU ranks use MPI"},
 };
 
 }  // namespace

@@ -138,7 +138,7 @@ std::string preset_named(const std::string& path) {
   for (const Preset& preset : presets())
     if (preset.name == name)
       return fmt::format(
-          "; {0} is a preset: trireme config new --model {0} --gpus N --output my.yaml makes a config of it", name);
+          "; {0} is a preset: trireme config new --model {0} --gpus N --output my.yaml writes a config from it", name);
   return "";
 }
 
@@ -197,7 +197,7 @@ class Parser : YamlReader {
   void read_file(std::string_view text) {
     if (file_name().ends_with(".toml"))
       return add(file_name(),
-                 "TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: value");
+                 "TOML is not supported; write YAML: a section such as \"run:\", and its keys below it, as key: value");
     if (const int line = line_not_utf8(text); line > 0)
       return add(at_line(line), "not UTF-8 text; save the file as UTF-8, such as with iconv -f latin1 -t utf-8");
     const YAML::Node root = document(text);

@@ -19,15 +19,16 @@ constexpr RemovedSetting kRemoved[] = {
      .key = "fp8_wgrad",
      .neutral = "fp8",
      .reason = "compute was slower and served comparisons only",
-     .now = "the weight gradients of FP8 layers always multiply FP8",
+     .now = "the weight gradients of FP8 layers are always computed in FP8",
      .remedy = "delete the setting"},
     {.section = "precision",
      .key = "fp8_guard",
      .neutral = "off",
      .reason = "it doubled the memory for the saved rows and the weights of all FP8 layers",
-     .now = "layers stay in FP8, and the log names tensors that lose numbers",
-     .remedy = "delete the setting; a run that loses too much may resume with precision.gemm=compute, or with more "
-               "precision.fp8_first_layers or fp8_last_layers"},
+     .now = "layers stay in FP8, and the log names tensors that lose precision",
+     .remedy =
+         "delete the setting; a run that loses too much precision may resume with precision.gemm=compute, or with "
+         "more precision.fp8_first_layers or fp8_last_layers"},
 };
 
 }  // namespace

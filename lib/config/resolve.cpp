@@ -83,16 +83,16 @@ class Resolver {
           m.hidden, either(multiples_around(m.hidden, m.heads), m.hidden),
           or_set("model.heads", divisors(m.hidden), m.heads));
     } else if (m.position == Position::kRope && m.head_dim % 2 != 0) {
-      add("model.position: rope rotates pairs, and model.head_dim {} is odd; set model.head_dim to {}, or "
+      add("model.position: rope rotates pairs, but model.head_dim {} is odd; set model.head_dim to {}, or "
           "model.position to learned",
           m.head_dim, either(multiples_around(m.head_dim, 2), m.head_dim));
     }
     if (m.qk_norm != QkNorm::kNone && m.position != Position::kRope)
-      add("model.qk_norm: {} goes with rope, and model.position is {}; set model.position to rope, or model.qk_norm to "
+      add("model.qk_norm: {} requires rope, but model.position is {}; set model.position to rope, or model.qk_norm to "
           "none",
           enum_name(m.qk_norm), enum_name(m.position));
     if (m.kv_heads > m.heads)
-      add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 for as many", m.kv_heads,
+      add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 to use model.heads", m.kv_heads,
           m.heads, either(divisors(m.heads), m.kv_heads));
     else if (m.heads % m.kv_heads != 0)
       add("model.kv_heads: {} does not divide model.heads {}; set model.kv_heads to {}", m.kv_heads, m.heads,
@@ -139,7 +139,7 @@ class Resolver {
     must_divide(micro_rows(), fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {})",
                                           micro_rows(), c_.data.micro_batch, m.seq_len));
     if (tp > c_.cluster.ranks_per_node)
-      add("parallel.tp: {} exceeds cluster.ranks_per_node {}, and a tp group stays inside a node; {}", tp,
+      add("parallel.tp: {} exceeds cluster.ranks_per_node {}, but a tp group must fit in a node; {}", tp,
           c_.cluster.ranks_per_node, remedy);
   }
 
@@ -171,7 +171,7 @@ class Resolver {
     const int layers = c_.model.layers;
     const int64_t parts = int64_t{p.pp} * p.chunks;
     if (layers % parts != 0)
-      add("model.layers: {} is no multiple of parallel.pp {} x parallel.chunks {} = {}; set model.layers to "
+      add("model.layers: {} is not a multiple of parallel.pp {} x parallel.chunks {} = {}; set model.layers to "
           "{}{}",
           layers, p.pp, p.chunks, parts, either(multiples_around(layers, parts), layers),
           or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
@@ -197,7 +197,7 @@ class Resolver {
   void check_batch() {
     const int64_t global = c_.data.global_batch, micro = c_.data.micro_batch, dp = c_.parallel.dp;
     if (global % (micro * dp) == 0) return;
-    add("data.global_batch: {} is no multiple of data.micro_batch {} x dp {} = {}; set data.global_batch to "
+    add("data.global_batch: {} is not a multiple of data.micro_batch {} x dp {} = {}; set data.global_batch to "
         "{}{}",
         global, micro, dp, micro * dp, either(multiples_around(global, micro * dp), global),
         or_set("data.micro_batch", global % dp == 0 ? divisors(global / dp) : Numbers{}, micro));
@@ -207,11 +207,11 @@ class Resolver {
     const PrecisionConfig& p = c_.precision;
     if (p.gemm == GemmFormat::kCompute) return;
     if (int64_t{p.fp8_first_layers} + p.fp8_last_layers >= c_.model.layers)
-      add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers to "
-          "fp8; set fewer, or precision.gemm to compute",
+      add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers in "
+          "fp8; lower them, or set precision.gemm to compute",
           enum_name(p.gemm), p.fp8_first_layers, p.fp8_last_layers, c_.model.layers);
     for (const std::string& obstacle : fp8_obstacles(c_))
-      add("precision.gemm: fp8 {}; set precision.gemm to compute, or other sizes", obstacle);
+      add("precision.gemm: fp8 {}; set precision.gemm to compute, or change the sizes", obstacle);
   }
 
   void check_lr() {
@@ -239,7 +239,7 @@ class Resolver {
       std::string near = nearest(name, meant);
       const std::string key = near.empty() ? nearest(name.substr(name.rfind('.') + 1), keys) : "";
       if (!key.empty()) near = meant[static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin())];
-      add("checkpoint.accept_changes: {} is no field; {}", name,
+      add("checkpoint.accept_changes: {} is not a field; {}", name,
           near.empty() ? "name fields, such as model.window, or set true" : "did you mean " + near + "?");
     }
   }
@@ -257,7 +257,7 @@ std::vector<std::string> fp8_obstacles(const Config& config) {
   std::vector<std::string> obstacles;
   const auto must_be_multiple = [&](int64_t value, const std::string& what) {
     if (value % kFp8Multiple != 0)
-      obstacles.push_back(fmt::format("needs multiples of {}, and {} is {}", kFp8Multiple, what, value));
+      obstacles.push_back(fmt::format("needs multiples of {}, but {} is {}", kFp8Multiple, what, value));
   };
   must_be_multiple(int64_t{config.data.micro_batch} * m.seq_len, "data.micro_batch x model.seq_len");
   must_be_multiple(m.hidden, "model.hidden");
@@ -291,8 +291,8 @@ Result<int> planned_ranks(const Config& parsed, int asked) {
   if (asked == 0 && p.dp == 0) return usage_error("--ranks N is needed: parallel.dp 0 leaves the number of ranks open");
   const int64_t ranks = ranks_along(kAllAxes, p);
   if (asked == 0 && ranks > kMostRanks)
-    return usage_error("parallel: {} are more than {} ranks", sizes_along(kAllAxes, p), kMostRanks);
-  if (asked > kMostRanks) return usage_error("--ranks {}: more than {}", asked, kMostRanks);
+    return usage_error("parallel: {} exceeds the limit of {} ranks", sizes_along(kAllAxes, p), kMostRanks);
+  if (asked > kMostRanks) return usage_error("--ranks {}: at most {} ranks are supported", asked, kMostRanks);
   return asked > 0 ? asked : static_cast<int>(ranks);
 }
 

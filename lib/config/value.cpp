@@ -177,8 +177,11 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
   }
   // A checkpoint holds the config as JSON.
   if (utf8_prefix(text) < text.size())
-    return problems.push_back({.text = shown(node) + ": its value is not UTF-8 text, which checkpoints need; rename "
-                                                     "the folder, or change the environment's variable"});
+    return problems.push_back(
+        {.text =
+             shown(node) +
+             ": its value is not UTF-8 text, which checkpoints require; rename the folder, or change the environment "
+             "variable"});
   if (rule.allowed.text == TextRule::kFileName && !is_file_name(text))
     return report(problems, rule, print_value(text) + " is not a file name", name_advice(text));
   if (rule.allowed.text == TextRule::kNotEmpty && text.empty()) return report(problems, rule, "\"\" is empty");
@@ -211,7 +214,7 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Sourc
       for (Problem& problem : found) problems.push_back({line_of(entry), part, std::move(problem.text)});
     } else {
       const int line = entry.IsNull() ? 0 : line_of(entry);  // yaml-cpp gives an empty entry no place
-      problems.push_back({line, part, "is no source; write a path or {path: FILE, weight: NUMBER}"});
+      problems.push_back({line, part, "is not a source; write a path or {path: FILE, weight: NUMBER}"});
     }
   }
   if (problems.size() == problems_before) out = std::move(sources);
@@ -229,7 +232,7 @@ std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& 
   const std::string& text = node.Scalar();
   if (std::find(names.begin(), names.end(), text) != names.end()) return text;
   const std::string near = nearest(text, names);
-  report(problems, rule, shown(node) + " is none of the choices", near.empty() ? "" : "did you mean " + near + "?");
+  report(problems, rule, shown(node) + " is not one of the choices", near.empty() ? "" : "did you mean " + near + "?");
   return std::nullopt;
 }
 

@@ -78,7 +78,7 @@ class Pairs {
       }
     if (!maps)
       problems_.push_back(
-          {line, prefix_ + "<<", "merges maps; write <<: *NAME, where &NAME stands before a map further up"});
+          {line, prefix_ + "<<", "merges only maps; write <<: *NAME, where &NAME marks a map further up"});
   }
 
   const std::string& prefix_;
@@ -99,7 +99,7 @@ YAML::Node load_document(std::string_view text, std::vector<Problem>& problems) 
   } catch (const YAML::Exception& error) {
     if (const int line = line_after_tab(text); line > 0 && line <= error.mark.line + 1)
       problems.push_back(
-          {line, "", "a tab indents this line, and YAML takes spaces alone; put two spaces in place of each tab"});
+          {line, "", "a tab indents this line, but YAML allows only spaces; replace each tab with two spaces"});
     else
       problems.push_back({error.mark.line + 1, "", "not valid YAML: " + error.msg});
   }

@@ -57,20 +57,21 @@ const BadText kBadConfigs[] = {
     {"run: {num_epochs: 3}",
      "a.yaml:1: run.num_epochs: unknown key; did you mean run.steps (optimizer steps: epochs x samples / "
      "data.global_batch)?"},
-    {"run: {devices: 8}", "a.yaml:1: run.devices: unknown key; srun, or mpirun -n RANKS, starts the ranks, one a GPU"},
+    {"run: {devices: 8}",
+     "a.yaml:1: run.devices: unknown key; start the ranks with srun or mpirun -n RANKS, one per GPU"},
     {"optimizer: {params: {lr: 1e-3, betas: [0.9, 0.95]}}",
-     "a.yaml:1: optimizer.params: unknown key; here its lr is lr.peak, its betas is optimizer.beta1 (the first of "
-     "them; the second is optimizer.beta2)"},
+     "a.yaml:1: optimizer.params: unknown key; here its lr is lr.peak, its betas is optimizer.beta1 (the first value; "
+     "the second is optimizer.beta2)"},
     // What stands in a section of theirs is answered, whatever the section is called.
     {"lr_scheduler: {warmup_steps: 20, decay_ratio: 0.1}",
      "a.yaml:1: lr_scheduler: unknown section; here its warmup_steps is lr.warmup_steps, its decay_ratio is "
-     "lr.wsd_decay_fraction (with lr.rule wsd: the last share, in which it decays)"},
+     "lr.wsd_decay_fraction (with lr.rule wsd: the last fraction of the steps, in which the rate decays)"},
     {"optim: {name: adam, lr: 1e-3, sched: {name: CosineAnnealing, min_lr: 1e-5}}",
      "a.yaml:1: optim: unknown section; here its name is optimizer.name, its lr is lr.peak, its sched.name is lr.rule, "
      "its sched.min_lr is lr.min"},
     {"dataset: {batch_size: 4}",
-     "a.yaml:1: dataset: unknown section; here its batch_size is data.micro_batch (of one forward pass; "
-     "data.global_batch is that of a step over all ranks)"},
+     "a.yaml:1: dataset: unknown section; here its batch_size is data.micro_batch (samples per forward pass; "
+     "data.global_batch is samples per step over all ranks)"},
     {"activation_checkpoint: {mode: full}",
      "a.yaml:1: activation_checkpoint: unknown section; here its mode is parallel.recompute"},
     {"activation_checkpoint: full",
@@ -83,8 +84,8 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: model.flavor: unknown key; trireme config new --model NAME writes a config with the model of a preset"},
     {"lr_scheduler: {speed: 1}", "a.yaml:1: lr_scheduler: unknown section; did you mean lr.rule?"},
     {"trainer: {devices: 8, num_nodes: 2, max_steps: 5}",
-     "a.yaml:1: trainer: unknown section; here its max_steps is run.steps; devices: srun, or mpirun -n RANKS, starts "
-     "the ranks, one a GPU; num_nodes: srun, or mpirun with its hosts, starts ranks on several nodes"},
+     "a.yaml:1: trainer: unknown section; here its max_steps is run.steps; devices: start the ranks with srun or "
+     "mpirun -n RANKS, one per GPU; num_nodes: start ranks on several nodes with srun, or with mpirun and its hosts"},
     {"x-common: &c {lr: 1e-3}\noptim: {<<: *c}", "a.yaml:2: optim: unknown section; here its lr is lr.peak"},
     // An interval is what its section is about.
     {"checkpoint: {interval: 5}", "a.yaml:1: checkpoint.interval: unknown key; did you mean checkpoint.every?"},
@@ -105,7 +106,7 @@ const BadText kBadConfigs[] = {
     {"checkpoint: a b", "a.yaml:1: checkpoint: is a section; did you mean checkpoint: {dir: \"a b\"}?"},
     {"model: llama_8b",
      "a.yaml:1: model: is a section; put its keys on lines of their own below it, as key: value; llama_8b is a preset: "
-     "trireme config new --model llama_8b --gpus N --output my.yaml makes a config of it"},
+     "trireme config new --model llama_8b --gpus N --output my.yaml writes a config from it"},
     {"run: {steps: 1.5}", "a.yaml:1: run.steps: 1.5 is not an integer; allowed: integer >= 1; try 2"},
     {"run: {steps: \"ten\"}",
      "a.yaml:1: run.steps: \"ten\" is text, not an integer; allowed: integer >= 1; the default is 100"},
@@ -143,15 +144,15 @@ const BadText kBadConfigs[] = {
      "is \"run\""},
     {"run: {dir: }", "a.yaml:1: run.dir: has no value; allowed: path; the default is \"\""},
     {"run: {device: gpu}",
-     "a.yaml:1: run.device: gpu is none of the choices; allowed: auto|cpu|cuda; the default is auto"},
+     "a.yaml:1: run.device: gpu is not one of the choices; allowed: auto|cpu|cuda; the default is auto"},
     {"run: {device: Cuda}",
-     "a.yaml:1: run.device: Cuda is none of the choices; allowed: auto|cpu|cuda; did you mean cuda?"},
+     "a.yaml:1: run.device: Cuda is not one of the choices; allowed: auto|cpu|cuda; did you mean cuda?"},
     {"run: {sample_temperature: -0.5}",
      "a.yaml:1: run.sample_temperature: -0.5 is out of range; allowed: number >= 0; try 0"},
     {"run: {sample_temperature: warm}",
      "a.yaml:1: run.sample_temperature: warm is not a number; allowed: number >= 0; the default is 0.8"},
     {"fault: {watchdog: false}",
-     "a.yaml:1: fault.watchdog: false is none of the choices; allowed: off|on; the default is on"},
+     "a.yaml:1: fault.watchdog: false is not one of the choices; allowed: off|on; the default is on"},
     {"fault: {step_seconds: -1}", "a.yaml:1: fault.step_seconds: -1 is out of range; allowed: number >= 0; try 0"},
     {"fault: {setup_seconds: 0}",
      "a.yaml:1: fault.setup_seconds: 0 is out of range; allowed: number > 0; the default is 900"},
@@ -163,7 +164,7 @@ const BadText kBadConfigs[] = {
     {"model: {bias: \"true\"}",
      "a.yaml:1: model.bias: \"true\" is text, not a boolean; allowed: true|false; remove the quotes"},
     {"model: {activation: relu}",
-     "a.yaml:1: model.activation: relu is none of the choices; allowed: gelu|swiglu; the default is gelu"},
+     "a.yaml:1: model.activation: relu is not one of the choices; allowed: gelu|swiglu; the default is gelu"},
     {"model: {norm_eps: 0}", "a.yaml:1: model.norm_eps: 0 is out of range; allowed: number > 0; the default is 1e-05"},
     {"model: {rope_theta: .inf}",
      "a.yaml:1: model.rope_theta: .inf is not a number; allowed: number > 0; the default is 10000"},
@@ -183,7 +184,7 @@ const BadText kBadConfigs[] = {
      "a.yaml:3: data.sources[0].weight: 0 is out of range; allowed: number > 0; the default is 1\n"
      "a.yaml:4: data.sources[1]: has no path; write {path: FILE, weight: NUMBER}"},
     {"data:\n  sources:\n    -\n    - [c]",
-     "a.yaml:2: data.sources[0]: is no source; write a path or {path: FILE, weight: NUMBER}\n"
+     "a.yaml:2: data.sources[0]: is not a source; write a path or {path: FILE, weight: NUMBER}\n"
      "a.yaml:4: data.sources[1]: is no source; write a path or {path: FILE, weight: NUMBER}"},
     {"data: {sources: [{path: a, path: b}]}", "a.yaml:1: data.sources[0].path: given twice, first on line 1; keep one"},
     {"data: {sources: [{path: a, size: 2}]}",
@@ -196,31 +197,30 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: data.validation_fraction: 0.7 is out of range; allowed: number in [0, 0.5]; try 0.5"},
     {"data: {prefetch: 0}", "a.yaml:1: data.prefetch: 0 is out of range; allowed: integer >= 1; try 1"},
     {"parallel: {zero: 3}", "a.yaml:1: parallel.zero: 3 is out of range; allowed: integer in [0, 2]; try 2"},
-    {"parallel: {schedule: 1b1f}", "a.yaml:1: parallel.schedule: 1b1f is none of the choices; allowed: " +
+    {"parallel: {schedule: 1b1f}", "a.yaml:1: parallel.schedule: 1b1f is not one of the choices; allowed: " +
                                        enum_choices<Schedule>() + "; the default is 1f1b"},
     {"parallel: {recompute: all}",
-     "a.yaml:1: parallel.recompute: all is none of the choices; allowed: none|norms|selective|full|auto; the default "
-     "is "
-     "none"},
+     "a.yaml:1: parallel.recompute: all is not one of the choices; allowed: none|norms|selective|full|auto; the "
+     "default is none"},
     {"parallel: {bucket_elements: 1000}",
      "a.yaml:1: parallel.bucket_elements: 1000 is out of range; allowed: integer >= 1024; try 1024"},
     {"parallel: {overlap_tp: off}",
      "a.yaml:1: parallel.overlap_tp: off is not a boolean; allowed: true|false; the default is true"},
     {"precision: {compute: fp16}",
-     "a.yaml:1: precision.compute: fp16 is none of the choices; allowed: fp32|bf16; the default is fp32"},
+     "a.yaml:1: precision.compute: fp16 is not one of the choices; allowed: fp32|bf16; the default is fp32"},
     {"precision: {compute: int32}",
-     "a.yaml:1: precision.compute: int32 is none of the choices; allowed: fp32|bf16; the default is fp32"},
+     "a.yaml:1: precision.compute: int32 is not one of the choices; allowed: fp32|bf16; the default is fp32"},
     {"precision: {gemm: int8}",
-     "a.yaml:1: precision.gemm: int8 is none of the choices; allowed: compute|fp8; the default is compute"},
+     "a.yaml:1: precision.gemm: int8 is not one of the choices; allowed: compute|fp8; the default is compute"},
     {"precision: {fp8_gradients: bf16}",
-     "a.yaml:1: precision.fp8_gradients: bf16 is none of the choices; allowed: e5m2|e4m3; the default is e5m2"},
-    {"optimizer: {name: adam}", "a.yaml:1: optimizer.name: adam is none of the choices; allowed: " +
+     "a.yaml:1: precision.fp8_gradients: bf16 is not one of the choices; allowed: e5m2|e4m3; the default is e5m2"},
+    {"optimizer: {name: adam}", "a.yaml:1: optimizer.name: adam is not one of the choices; allowed: " +
                                     enum_choices<OptimizerKind>() + "; did you mean adamw?"},
     {"optimizer: {beta1: 1}",
      "a.yaml:1: optimizer.beta1: 1 is out of range; allowed: number in [0, 1); the default is 0.9"},
     {"optimizer: {clip: -1}", "a.yaml:1: optimizer.clip: -1 is out of range; allowed: number >= 0; try 0"},
     {"lr: {rule: cosin}",
-     "a.yaml:1: lr.rule: cosin is none of the choices; allowed: constant|linear|cosine|wsd; did you mean "
+     "a.yaml:1: lr.rule: cosin is not one of the choices; allowed: constant|linear|cosine|wsd; did you mean "
      "cosine?"},
     {"lr: {wsd_decay_fraction: 0}",
      "a.yaml:1: lr.wsd_decay_fraction: 0 is out of range; allowed: number in (0, 1]; the default is 0.2"},
@@ -246,7 +246,7 @@ const BadText kBadConfigs[] = {
     {"[run, model]", "a.yaml:1: expected sections, such as \"run:\"; the sections are " SECTIONS},
     {"hello", "a.yaml:1: expected sections, such as \"run:\"; the sections are " SECTIONS},
     {"run:\n\tsteps: 5",
-     "a.yaml:2: a tab indents this line, and YAML takes spaces alone; put two spaces in place of each tab"},
+     "a.yaml:2: a tab indents this line, but YAML allows only spaces; replace each tab with two spaces"},
     {"run: {steps: 5", "a.yaml:1: not valid YAML: end of map flow not found"},
     {"run: {steps: 5}\n---\nrun: {steps: 6}", "a.yaml: 2 YAML documents in one file; keep one"},
     {"? [a, b]\n: 5", "a.yaml:1: a key must be a single word"},
@@ -321,13 +321,12 @@ const Combination kBadCombinations[] = {
     {"model: {kv_heads: 5}", 1,
      "model.kv_heads: 5 does not divide model.heads 12; set model.kv_heads to 1, 2, 3, 4 or 6"},
     {"model: {kv_heads: 24}", 1,
-     "model.kv_heads: 24 exceeds model.heads 12; set model.kv_heads to 2, 3, 4, 6 or 12, or to 0 for as "
-     "many"},
+     "model.kv_heads: 24 exceeds model.heads 12; set model.kv_heads to 2, 3, 4, 6 or 12, or to 0 to use model.heads"},
     {"model: {hidden: 36, position: rope}", 1,
-     "model.position: rope rotates pairs, and model.head_dim 3 is odd; set model.head_dim to 2 or 4, or "
+     "model.position: rope rotates pairs, but model.head_dim 3 is odd; set model.head_dim to 2 or 4, or "
      "model.position to learned"},
     {"model: {qk_norm: head}", 1,
-     "model.qk_norm: head goes with rope, and model.position is learned; set model.position to rope, or model.qk_norm "
+     "model.qk_norm: head requires rope, but model.position is learned; set model.position to rope, or model.qk_norm "
      "to none"},
     {"model: {window: 4096}", 1,
      "model.window: 4096 exceeds model.seq_len 1024; set model.window to 0 for full attention, or to 1024 or "
@@ -349,16 +348,16 @@ const Combination kBadCombinations[] = {
      "parallel.tp: 3 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
      "1024); set parallel.tp to 1"},
     {"model: {heads: 16, vocab: 100}\nparallel: {tp: 16}", 16,
-     "parallel.tp: 16 exceeds cluster.ranks_per_node 8, and a tp group stays inside a node; set parallel.tp "
+     "parallel.tp: 16 exceeds cluster.ranks_per_node 8, but a tp group must fit in a node; set parallel.tp "
      "to 1, 2, 4 or 8"},
     {"model: {layers: 12}\nparallel: {pp: 5}", 5,
-     "model.layers: 12 is no multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
+     "model.layers: 12 is not a multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
      "15, or set parallel.pp to 1"},
     {"model: {layers: 2}\nparallel: {pp: 4}", 4,
-     "model.layers: 2 is no multiple of parallel.pp 4 x parallel.chunks 1 = 4; set model.layers to 4, or set "
+     "model.layers: 2 is not a multiple of parallel.pp 4 x parallel.chunks 1 = 4; set model.layers to 4, or set "
      "parallel.pp to 1 or 2"},
     {"model: {layers: 12}\nparallel: {pp: 4, chunks: 2, schedule: interleaved}", 4,
-     "model.layers: 12 is no multiple of parallel.pp 4 x parallel.chunks 2 = 8; set model.layers to 8 or 16, "
+     "model.layers: 12 is not a multiple of parallel.pp 4 x parallel.chunks 2 = 8; set model.layers to 8 or 16, "
      "or set parallel.pp to 2"},
     {"parallel: {pp: 2, chunks: 2}", 2,
      "parallel.chunks: 2 needs parallel.schedule interleaved, got 1f1b; set parallel.chunks to 1, or "
@@ -369,12 +368,12 @@ const Combination kBadCombinations[] = {
     {"parallel: {schedule: interleaved, chunks: 2}", 1,
      "parallel.schedule: interleaved needs parallel.pp >= 2, got 1; set parallel.schedule to 1f1b"},
     {"data: {global_batch: 30, micro_batch: 4}", 2,
-     "data.global_batch: 30 is no multiple of data.micro_batch 4 x dp 2 = 8; set data.global_batch to 24 or "
+     "data.global_batch: 30 is not a multiple of data.micro_batch 4 x dp 2 = 8; set data.global_batch to 24 or "
      "32, or set data.micro_batch to 1, 3, 5 or 15"},
     {"data: {global_batch: 3, micro_batch: 4}", 2,
-     "data.global_batch: 3 is no multiple of data.micro_batch 4 x dp 2 = 8; set data.global_batch to 8"},
+     "data.global_batch: 3 is not a multiple of data.micro_batch 4 x dp 2 = 8; set data.global_batch to 8"},
     {"data: {global_batch: 9, micro_batch: 1}", 2,
-     "data.global_batch: 9 is no multiple of data.micro_batch 1 x dp 2 = 2; set data.global_batch to 8 or "
+     "data.global_batch: 9 is not a multiple of data.micro_batch 1 x dp 2 = 2; set data.global_batch to 8 or "
      "10"},
     {"lr: {warmup_steps: 20}\nrun: {steps: 5}", 1,
      "lr.warmup_steps: 20 exceeds lr.decay_steps 5 (0 = run.steps); set lr.warmup_steps to 5 or less; or, for a short "
@@ -382,10 +381,10 @@ const Combination kBadCombinations[] = {
     {"lr: {min: 1e-3}", 1, "lr.min: 0.001 exceeds lr.peak 0.0003; set lr.min to 0.0003 or less"},
     {"parallel: {tp: 2}", 3, "parallel: tp 2 x pp 1 = 2 does not divide 3 ranks; start 2 or 4 ranks"},
     {"model: {layers: 12}\nparallel: {pp: 5, dp: 2}", 10,
-     "model.layers: 12 is no multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
+     "model.layers: 12 is not a multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
      "15"},
     {"model: {heads: 16}\nparallel: {tp: 16, pp: 2, dp: 1}\ncluster: {ranks_per_node: 4}", 32,
-     "parallel.tp: 16 exceeds cluster.ranks_per_node 4, and a tp group stays inside a node; set parallel.tp "
+     "parallel.tp: 16 exceeds cluster.ranks_per_node 4, but a tp group must fit in a node; set parallel.tp "
      "to 1, 2 or 4"},
     {"lr: {warmup_steps: 20, decay_steps: 10}", 1,
      "lr.warmup_steps: 20 exceeds lr.decay_steps 10 (0 = run.steps); set lr.warmup_steps to 10 or less; or, for a "
@@ -442,9 +441,10 @@ TEST(BadConfig, names_of_other_programs_lead_to_fields_that_there_are) {
 TEST(BadConfig, toml_is_no_yaml) {
   const Result<Config> config = parse_config("[training]\nsteps = 5\n", "llama.toml", {});
   ASSERT_FALSE(config.ok());
-  EXPECT_EQ(config.error().message,
-            with_count("llama.toml: TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: "
-                       "value"));
+  EXPECT_EQ(
+      config.error().message,
+      with_count("llama.toml: TOML is not supported; write YAML: a section such as \"run:\", and its keys below it, as "
+                 "key: value"));
 }
 
 TEST(BadConfig, text_that_is_not_utf8_is_refused_with_its_line) {

@@ -199,7 +199,7 @@ TEST(RemovedSettings, saved_configs_load_with_a_warning) {
   const auto [guarded, warned] = loaded("  gemm: fp8\n  fp8_wgrad: compute\n  fp8_guard: on\n");
   EXPECT_EQ(guarded, plain);
   EXPECT_NE(warned.find("its config:4: precision.fp8_wgrad: compute was removed: the weight gradients of FP8 layers "
-                        "always multiply FP8"),
+                        "are always computed in FP8"),
             std::string::npos)
       << warned;
   EXPECT_NE(warned.find("its config:5: precision.fp8_guard: on was removed: layers stay in FP8"), std::string::npos)
@@ -319,7 +319,7 @@ TEST_F(ConfigFile, missing_is_a_usage_error) {
   EXPECT_EQ(read_config_text(preset).error().message,
             preset +
                 ": cannot read the config: No such file or directory; llama_8b is a preset: trireme config new --model "
-                "llama_8b --gpus N --output my.yaml makes a config of it");
+                "llama_8b --gpus N --output my.yaml writes a config from it");
 }
 
 TEST_F(ConfigFile, folder_is_a_usage_error) {

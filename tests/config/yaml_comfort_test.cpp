@@ -81,9 +81,9 @@ TEST(MergeKeys, of_the_same_map_in_many_ways_cost_no_more) {
 
 TEST(MergeKeys, of_something_else_are_refused_where_they_stand) {
   EXPECT_EQ(error_of("run:\n  <<: 5"),
-            "a.yaml:2: run.<<: merges maps; write <<: *NAME, where &NAME stands before a map further up");
+            "a.yaml:2: run.<<: merges only maps; write <<: *NAME, where &NAME marks a map further up");
   EXPECT_EQ(error_of("x-a: &a [1]\nrun: {<<: *a}"),
-            "a.yaml:2: run.<<: merges maps; write <<: *NAME, where &NAME stands before a map further up");
+            "a.yaml:2: run.<<: merges only maps; write <<: *NAME, where &NAME marks a map further up");
   EXPECT_EQ(error_of("x-a: &a {stepz: 5}\nrun: {<<: *a}"), "a.yaml:1: run.stepz: unknown key; did you mean run.steps?");
   EXPECT_EQ(error_of("x-a: &a\n  steps: 5\n  steps: 6\nrun: {<<: *a}"),
             "a.yaml:3: run.steps: given twice, first on line 2; keep one");
@@ -131,15 +131,16 @@ TEST(Environment, takes_overrides_and_the_home_folder) {
 TEST(Environment, that_lacks_a_variable_is_told_with_the_remedy) {
   const Variable unset("TRI_TEST_UNSET", nullptr);
   EXPECT_EQ(error_of("run:\n  dir: $TRI_TEST_UNSET/x"),
-            "a.yaml:2: run.dir: $TRI_TEST_UNSET/x: the environment has no TRI_TEST_UNSET; export it, or write "
-            "${TRI_TEST_UNSET:-DEFAULT} (a plain $ is $$)");
+            "a.yaml:2: run.dir: $TRI_TEST_UNSET/x: the environment variable TRI_TEST_UNSET is not set; export it, or "
+            "write ${TRI_TEST_UNSET:-DEFAULT} ($$ stands for a plain $)");
   EXPECT_EQ(error_of("data:\n  sources:\n    - a\n    - ${TRI_TEST_UNSET}"),
-            "a.yaml:4: data.sources[1]: ${TRI_TEST_UNSET}: the environment has no TRI_TEST_UNSET; export it, or write "
-            "${TRI_TEST_UNSET:-DEFAULT} (a plain $ is $$)");
+            "a.yaml:4: data.sources[1]: ${TRI_TEST_UNSET}: the environment variable TRI_TEST_UNSET is not set; export "
+            "it, or write ${TRI_TEST_UNSET:-DEFAULT} ($$ stands for a plain $)");
   EXPECT_EQ(error_of("", {"run.dir=${a"}),
-            "--set run.dir=${a: run.dir: ${a: ${a has no closing brace; a plain $ is $$");
+            "--set run.dir=${a: run.dir: ${a: ${a has no closing brace; $$ stands for a plain $");
   EXPECT_EQ(error_of("run: {dir: '${1x}'}"),
-            "a.yaml:1: run.dir: \"${1x}\": ${1x} is no variable; write ${NAME} or ${NAME:-DEFAULT} (a plain $ is $$)");
+            "a.yaml:1: run.dir: \"${1x}\": ${1x} is not a variable; write ${NAME} or ${NAME:-DEFAULT} ($$ stands for a "
+            "plain $)");
 }
 
 TEST(Environment, escaped_text_expands_to_itself) {
@@ -148,8 +149,7 @@ TEST(Environment, escaped_text_expands_to_itself) {
 }
 
 TEST(Tabs, are_named_where_they_indent) {
-  const std::string advice =
-      ": a tab indents this line, and YAML takes spaces alone; put two spaces in place of each tab";
+  const std::string advice = ": a tab indents this line, but YAML allows only spaces; replace each tab with two spaces";
   EXPECT_EQ(error_of("run:\n\tsteps: 5"), "a.yaml:2" + advice);
   EXPECT_EQ(error_of("run:\n  steps: 5\n\tname: x"), "a.yaml:3" + advice);
   EXPECT_EQ(error_of("run:\n  steps: 5\n  \tname: x"), "a.yaml:3" + advice);
