@@ -44,24 +44,24 @@ void print(const std::vector<OverlapRow>& rows) {
   }
   if (clamped)
     print_out(
-        "!  outside 0 to 100 % by the numbers as they are: slower together than one after the other, or "
-        "faster than compute alone\n");
-  if (uncertain) print_out("~  scatters by more than half of the transfer: no figure to rely on\n");
+        "!  the measured value is outside 0 to 100 %: together slower than one after the other, or faster than "
+        "compute alone\n");
+  if (uncertain) print_out("~  varies by more than half of the transfer's time: not reliable\n");
 }
 
 }  // namespace
 
 const char* const kOverlapHelp =
-    "Of every axis of the config's mesh that has more than one rank: the transfer alone, the compute alone, both as "
-    "in a step, and hidden = 1 - (together - compute) / transfer.\n"
+    "Measures every axis of the config's mesh that has more than one rank: the transfer alone, the compute alone, "
+    "both as in a step, and hidden = 1 - (together - compute) / transfer.\n"
     "  tp  rows gathered for the GEMMs that read them, GEMMs with the reduce of their rows, forward and backward, "
-    "through the layers' own code; compute alone takes undivided GEMMs, so their splits count as not hidden\n"
-    "  dp  the largest bucket's gradient reduction beside weight-gradient GEMMs, its parameter gather beside forward "
+    "through the layers' own code; compute alone uses undivided GEMMs, so splitting them counts as not hidden\n"
+    "  dp  the largest bucket's gradient reduction during weight-gradient GEMMs, its parameter gather during forward "
     "GEMMs\n"
-    "  pp  a boundary tensor sent and received both ways, beside a block's forward pass\n"
-    "Compute that is shorter than its transfer is repeated (x N). Medians; in every round the slowest rank counts. "
-    "parallel.overlap_tp, overlap_dp, overlap_pp and tp_transfers are as the config says: another value shows what "
-    "they are worth.";
+    "  pp  a boundary tensor sent and received both ways, during a block's forward pass\n"
+    "Compute that is shorter than its transfer is repeated (x N). Times are medians; in every round the slowest rank "
+    "counts. parallel.overlap_tp, overlap_dp, overlap_pp and tp_transfers are those of the config: change them to see "
+    "what they gain.";
 
 Result<void> bench_overlaps(const std::string& path, const std::vector<std::string>& overrides,
                             const OverlapBench& bench, bool json, Job& job) {

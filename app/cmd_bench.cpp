@@ -163,7 +163,7 @@ Result<void> bench_gemms(const Options& options, Job& job) {
     return {};
   }
   if (result.gemms.empty())
-    print_out("nothing to search: the {} backend has one algorithm\n", enum_name(loaded.value().config().run.device));
+    print_out("nothing to autotune: the {} backend has one algorithm\n", enum_name(loaded.value().config().run.device));
   print_gemms(result);
   return {};
 }
@@ -267,7 +267,7 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   print_out("{} of state, {} rank(s)\n", format_bytes(r.bytes), r.ranks);
   if (!options.checkpoint.stall_only)
     print_out("reads {}\n",
-               r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
+              r.cold ? "from storage" : "at least partly from the page cache, which could not be dropped");
   print_out("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
   for (const CheckpointRow& row : r.rows)
     print_out("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
@@ -343,32 +343,35 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
       ->check(kCountOrZero)
       ->capture_default_str()
       ->excludes(sweep);
-  step->add_flag("!--untimed", options->step.timed, "Without measuring where the time goes: shows what that costs")
+  step->add_flag("!--untimed", options->step.timed,
+                 "Do not measure where the time goes; shows what that measurement costs")
       ->excludes(sweep);
-  step->add_option("--limit", options->layouts.limit, "Layouts that a sweep tries at most")
+  step->add_option("--limit", options->layouts.limit, "Largest number of layouts that a sweep tries")
       ->check(kCount)
       ->capture_default_str()
       ->needs(sweep);
   step->footer(kSweepHelp);
   auto* kernels =
       add("kernels", "Every operation at a config's shapes, against its floor; one rank", bench_the_kernels);
-  add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the middle one counts");
-  add("gemm", "The search over the algorithms of a config's GEMMs", bench_gemms);
+  add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the median counts");
+  add("gemm", "Autotuning of a config's GEMMs over the library's algorithms", bench_gemms);
   auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
-  add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; smaller ones are a 16th each");
-  add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the middle one counts");
+  add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; each smaller one is 1/16 of the one before");
+  add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the median counts");
   auto* overlap =
-      add("overlap", "How much of each axis's communication hides behind compute: mpirun -n RANKS", bench_the_overlap);
-  add_count(overlap, "--rounds", options->overlap.rounds, "Rounds of each; the middle one counts");
+      add("overlap", "How much of each axis's communication is hidden by compute: mpirun -n RANKS", bench_the_overlap);
+  add_count(overlap, "--rounds", options->overlap.rounds, "Rounds of each; the median counts");
   overlap->footer(kOverlapHelp);
-  auto* checkpoint = add("checkpoint", "Saving and loading a config's state, against plain copies, writes and reads",
-                         bench_the_checkpoint);
+  auto* checkpoint =
+      add("checkpoint", "Saving and loading a config's state, compared with plain copies, writes and reads",
+          bench_the_checkpoint);
   checkpoint->add_option("--dir", options->checkpoint.dir,
-                         "Folder on the storage to measure; what is written there is removed. Default: run.dir");
-  add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "A larger state a rank is refused");
-  add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Runs of each; the middle one counts");
+                         "Folder on the storage to measure; the files written there are removed; default: run.dir");
+  add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "Refuse a larger state per rank");
+  add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Runs of each; the median counts");
   checkpoint->add_flag("--stall", options->checkpoint.stall_only,
-                       "The snapshot and what steps wait for it alone: a third of the time for a large state");
+                       "Measure only the snapshot and how long steps wait for it: a third of the time for a large "
+                       "state");
   auto* calibration =
       add("calibrate", "A cluster file for `trireme simulate` from steps measured here: mpirun -n RANKS",
           bench_calibration);

@@ -73,20 +73,20 @@ Result<void> check(const Options& options) {
 
 void add_check_command(CLI::App& app, int& status) {
   auto* command =
-      app.add_subcommand("check", "Topology, memory, FLOPs, bubble and data of a config, without starting it");
+      app.add_subcommand("check", "Print topology, memory, FLOPs, bubble and data of a config without starting it");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
   command
       ->add_option("--ranks,--gpus", options->ranks,
-                   "Number of MPI ranks to plan for; may be left out where parallel.dp is given")
+                   "Number of MPI ranks to plan for; may be omitted if parallel.dp is given")
       ->check(CLI::Range(1, kMostRanks));
   command->add_option("--set", options->overrides, "section.key=value; repeatable");
-  command->add_option("--get", options->get,
-                      "section.key: print this field as the run will see it, and no more; repeatable");
+  command->add_option("--get", options->get, "section.key: print only this field, as the run will use it; repeatable");
   command->add_flag("--no-data", options->no_data,
-                    "Do not open token files and tokenizer, which are not on this machine; --get opens none either");
-  command->add_option("--svg", options->svg, "Write a picture of the mesh here");
-  command->add_flag("--json", options->json, "For machines: one object");
+                    "Do not open token files and tokenizer, for data on another machine; --get does not open them "
+                    "either");
+  command->add_option("--svg", options->svg, "Write a picture of the mesh to this file");
+  command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {

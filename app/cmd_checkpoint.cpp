@@ -139,8 +139,8 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   if (!r.problems.empty())
     return file_error("{}: {}", folder, counted(static_cast<int64_t>(r.problems.size()), "problem"));
   if (!json)
-    print_out("{}: {} in {}, {}: all checksums are right\n", folder, counted(r.pieces, "piece"),
-               counted(r.files, "file"), format_bytes(r.bytes));
+    print_out("{}: {} in {}, {}: all checksums match\n", folder, counted(r.pieces, "piece"), counted(r.files, "file"),
+              format_bytes(r.bytes));
   return {};
 }
 
@@ -153,7 +153,7 @@ struct PruneOptions {
 
 // The numbers that are asked for, and for those that are not the run's own.
 Result<Retention> retention_asked(const PruneOptions& options) {
-  Retention retention{.source = "as asked"};
+  Retention retention{.source = "as given"};
   if (!options.keep_last || !options.keep_every) {
     auto of_run = retention_of(options.path);
     if (!of_run)
@@ -203,8 +203,8 @@ Result<void> prune_folder(const PruneOptions& options) {
   for (const std::string& name : removed.value()) print_out("{} {}\n", name, removed_word);
   const std::string milestones =
       kept.value().keep_every > 0 ? fmt::format(" and multiples of step {}", kept.value().keep_every) : "";
-  print_out("{}: {} {}, {} left; the {} newest{} stay ({})\n", dir.value(), removed.value().size(), removed_word, left,
-             kept.value().keep_last, milestones, kept.value().source);
+  print_out("{}: {} {}, {} left; the {} newest{} are kept ({})\n", dir.value(), removed.value().size(), removed_word,
+            left, kept.value().keep_last, milestones, kept.value().source);
   return {};
 }
 
@@ -253,21 +253,25 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
 
 void add_export(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
-      "export", "Weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA, Mistral or Qwen3 layout)");
+      "export",
+      "Write the weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA, Mistral or Qwen3 "
+      "layout)");
   auto options = std::make_shared<huggingface::ExportOptions>();
   auto path = std::make_shared<std::string>(), dtype = std::make_shared<std::string>("fp32");
   auto gigabytes = std::make_shared<double>(5);
   command->add_option("checkpoint", *path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
-  command->add_option("out_dir", options->folder, "Folder to write, made when absent")->required();
+  command->add_option("out_dir", options->folder, "Folder to write; created if missing")->required();
   command->add_option("--dtype", *dtype, "fp32: exact; bf16: rounded to nearest even")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
-  command->add_option("--max-shard-size", *gigabytes, "Gigabytes (10^9 bytes) a file; more only for a single tensor")
+  command
+      ->add_option("--max-shard-size", *gigabytes,
+                   "Gigabytes (10^9 bytes) per file; exceeded only by a single larger tensor")
       ->check(kPositive)
       ->capture_default_str();
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "For machines: one object");
+  command->add_flag("--json", *json, "Print one JSON object");
   on_run(command, status, [=] {
     options->dtype = *enum_from_name<Dtype>(*dtype);
     options->max_shard_bytes = static_cast<int64_t>(*gigabytes * 1e9);
@@ -277,17 +281,18 @@ void add_export(CLI::App& checkpoint, int& status) {
 
 void add_import(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
-      "import", "A folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen3) as the start of a run: weights, config");
+      "import",
+      "Start a run from the weights and config of a folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen3)");
   auto options = std::make_shared<huggingface::ImportOptions>();
   command->add_option("hf_dir", options->folder, "Folder with config.json and safetensors")->required();
   command
       ->add_option("run_dir", options->run_dir,
-                   "Run folder to make: config.yaml, and checkpoints/step_00000000, from which training begins with "
+                   "Run folder to create: config.yaml, and checkpoints/step_00000000, from which training starts with "
                    "zero moments")
       ->required();
   command->add_option("--set", options->overrides, "section.key=value of the run's config; repeatable");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "For machines: one object");
+  command->add_flag("--json", *json, "Print one JSON object");
   on_run(command, status, [options, json] { return import_run(*options, *json); });
 }
 
@@ -352,7 +357,7 @@ void print_text(const std::string& a, const std::string& b, const CheckpointDiff
     relative = std::max(relative, t.max_relative);
   }
   print_out(
-      "{}: {} tensors, {} equal; {} on one side alone, {} of other type or shape, {} of other values "
+      "{}: {} tensors, {} equal; {} in only one of them, {} with other types or shapes, {} with other values "
       "({} elements, by {:.3g} at most, relative {:.3g}); {} config fields differ\n",
       d.equal() ? "EQUAL" : "DIFFERENT", d.tensors.size(), equal, alone, form, values, different, largest, relative,
       d.config.size());
@@ -385,36 +390,40 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
 
 void add_diff(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
-      "diff", "Compare two checkpoints of any layouts: exit status 0 when all tensors are equal, 1 when one differs");
+      "diff", "Compare two checkpoints of any layouts: exit status 0 if all tensors are equal, 1 if one differs");
   auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>(),
        prefix = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   command->add_option("a", *a, "A step_... folder; or a run's folder: its newest valid checkpoint")->required();
-  command->add_option("b", *b, "Another; differences of the configs are shown, but do not count")->required();
-  command->add_option("--only", *prefix, "Tensors whose names begin so: model/ compares the weights alone");
-  command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
+  command
+      ->add_option("b", *b,
+                   "Checkpoint to compare with; config differences are printed but do not change the exit status")
+      ->required();
+  command->add_option("--only", *prefix,
+                      "Compare only tensors whose names begin with this: model/ compares the weights");
+  command->add_option("--threads", *threads, "Number of threads that read")->check(CLI::Range(1, 1024));
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "For machines: one object");
+  command->add_flag("--json", *json, "Print one JSON object");
   on_answer(command, status, [=] { return diff(*a, *b, *prefix, *threads, *json); });
 }
 
 }  // namespace
 
 void add_checkpoint_command(CLI::App& app, int& status) {
-  auto* command = app.add_subcommand("checkpoint", "Look into, check, compare, convert and remove checkpoints")
+  auto* command = app.add_subcommand("checkpoint", "Inspect, verify, compare, convert and remove checkpoints")
                       ->require_subcommand(1);
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  const auto add_json = [json](CLI::App* to) { to->add_flag("--json", *json, "For machines: one object"); };
+  const auto add_json = [json](CLI::App* to) { to->add_flag("--json", *json, "Print one JSON object"); };
   const char* one = "A step_... folder; or a run's folder: its newest valid checkpoint";
 
-  auto* list_command = command->add_subcommand("list", "The checkpoints of a folder, newest first");
+  auto* list_command = command->add_subcommand("list", "List the checkpoints of a folder, newest first");
   list_command->add_option("dir", *path, "A run's folder, or its checkpoint.dir")->required();
   add_json(list_command);
   on_run(list_command, status, [path, json] { return list(*path, *json); });
 
   auto* inspect_command =
-      command->add_subcommand("inspect", "The tensors of a checkpoint: types, shapes, sizes, pieces");
+      command->add_subcommand("inspect", "List the tensors of a checkpoint: types, shapes, sizes, shards");
   inspect_command->add_option("checkpoint", *path, one)->required();
   add_json(inspect_command);
   on_run(inspect_command, status, [path, json] { return inspect(*path, *json); });
@@ -423,22 +432,24 @@ void add_checkpoint_command(CLI::App& app, int& status) {
   auto threads = std::make_shared<int>(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   verify_command->add_option("checkpoint", *path, one)->required();
   add_json(verify_command);
-  verify_command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
+  verify_command->add_option("--threads", *threads, "Number of threads that read")->check(CLI::Range(1, 1024));
   on_run(verify_command, status, [path, threads, json] { return verify_folder(*path, *threads, *json); });
 
-  auto* prune_command = command->add_subcommand("prune", "Remove the checkpoints that the run itself would not keep");
+  auto* prune_command = command->add_subcommand("prune", "Remove the checkpoints that the run would not keep");
   auto pruned = std::make_shared<PruneOptions>();
   prune_command->add_option("dir", pruned->path, "Folder of a run that is not running, or its checkpoint.dir")
       ->required();
   prune_command
-      ->add_option("--keep-last", pruned->keep_last, "Newest ones that stay; none: the run's checkpoint.keep_last")
+      ->add_option("--keep-last", pruned->keep_last,
+                   "Number of newest checkpoints to keep; default: the run's checkpoint.keep_last")
       ->check(kCount);
   prune_command
       ->add_option("--keep-every", pruned->keep_every,
-                   "Multiples of this step stay, with 0 none for that; none: the run's checkpoint.keep_every")
+                   "Keep checkpoints at multiples of this step; 0 = none of them; default: the run's "
+                   "checkpoint.keep_every")
       ->check(kCountOrZero);
-  prune_command->add_flag("--dry-run", pruned->dry_run, "Only say what would go");
-  prune_command->add_flag("--json", pruned->json, "For machines: one object");
+  prune_command->add_flag("--dry-run", pruned->dry_run, "Only print what would be removed");
+  prune_command->add_flag("--json", pruned->json, "Print one JSON object");
   on_run(prune_command, status, [pruned] { return prune_folder(*pruned); });
 
   add_diff(*command, status);

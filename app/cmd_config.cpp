@@ -31,7 +31,7 @@ constexpr const char* kSchemaName = "trireme.schema.json";
 Result<void> write_new(const NewOptions& options, const std::string& text) {
   std::error_code ignored;
   if (!options.force && std::filesystem::exists(options.output, ignored))
-    return usage_error("{}: there already; name another file, or overwrite it with --force", options.output);
+    return usage_error("{}: already exists; name another file, or overwrite it with --force", options.output);
   const std::string first_line = fmt::format("# yaml-language-server: $schema={}\n", kSchemaName);
   if (auto written = write_file(options.output, first_line + text); !written) return written;
   const std::string schema = (std::filesystem::path(options.output).parent_path() / kSchemaName).string();
@@ -48,7 +48,8 @@ Result<void> look_at_data(NewConfig& config) {
   std::string known_prefix;
   for (const std::string& prefix : config.data) {
     if (auto file = TokenFile::open(prefix); !file)
-      return Error{fmt::format("--data {}: {}\nof data that are not on this machine: --set 'data.sources=[{}]' instead",
+      return Error{fmt::format("--data {}: {}\n"
+                               "if the data are not on this machine, use --set 'data.sources=[{}]' instead",
                                prefix, file.error().message, prefix),
                    file.error().code};
     const auto origin = prepared_with(prefix);
@@ -119,29 +120,34 @@ void add_new(CLI::App& config, int& status) {
   for (const Preset& preset : presets()) names += (names.empty() ? "" : ",") + std::string(preset.name);
   // For help and completion: new_config refuses other names, with the nearest.
   const CLI::Validator known([](std::string&) { return std::string(); }, "{" + names + "}");
-  auto* command = config.add_subcommand("new", "A run config with comments, for a model, GPUs and data that are named");
+  auto* command =
+      config.add_subcommand("new", "Write a commented run config for a given model, number of GPUs and data");
   auto o = std::make_shared<NewOptions>();
-  command->add_option("--model", o->config.model, "The preset to begin with")->required()->check(known);
-  command->add_option("--gpus,--ranks", o->config.ranks, "How many there will be: the layout that runs fastest on them")
+  command->add_option("--model", o->config.model, "Preset to start from")->required()->check(known);
+  command
+      ->add_option("--gpus,--ranks", o->config.ranks,
+                   "Number of GPUs; the config gets the layout that is predicted to be fastest on them")
       ->required();
   command->add_option("--data", o->config.data, "PREFIX of a token file; repeatable");
-  command->add_option("--tokenizer", o->config.tokenizer, "data.tokenizer; none: the one that the data were made with");
+  command->add_option("--tokenizer", o->config.tokenizer,
+                      "data.tokenizer; default: the tokenizer that the data were prepared with");
   command->add_option("--name", o->config.name, "run.name");
   command->add_option("--set", o->config.overrides, "section.key=value; repeatable");
-  command->add_option("--cluster", o->cluster, "Cluster file of the machines; none: nodes of eight H100");
-  command->add_option("--output", o->output, "File to write, with the schema for editors beside it; none: stdout");
-  command->add_flag("--force", o->force, "Overwrite a config that is there already");
+  command->add_option("--cluster", o->cluster, "Cluster file; default: nodes of eight H100");
+  command->add_option("--output", o->output,
+                      "File to write, with the schema for editors next to it; default: standard output");
+  command->add_flag("--force", o->force, "Overwrite an existing config");
   on_run(command, status, [o] { return make_new(*o); });
 }
 
 void add_diff(CLI::App& config, int& status) {
   auto* command = config.add_subcommand(
-      "diff", "Fields that differ between two run configs: exit status 0 when none does, 1 when one does");
+      "diff", "List fields that differ between two run configs: exit status 0 if none differs, 1 if one does");
   auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   command->add_option("a", *a, "A config file, or a run's folder")->required();
   command->add_option("b", *b, "Another")->required();
-  command->add_flag("--json", *json, "For machines: one object");
+  command->add_flag("--json", *json, "Print one JSON object");
   on_answer(command, status, [=] { return diff(*a, *b, *json); });
 }
 

@@ -22,9 +22,8 @@ namespace tri {
 namespace {
 
 void print_summary(const PrepareSummary& s, bool json) {
-  if (s.resumed > 0) log_info("went on behind {} of a run that was interrupted", counted(s.resumed, "document"));
-  if (s.passed_over > 0)
-    log_info("passed over {} whose names do not say what they hold", counted(s.passed_over, "file"));
+  if (s.resumed > 0) log_info("continued after {} of an interrupted run", counted(s.resumed, "document"));
+  if (s.passed_over > 0) log_info("ignored {} without a known text extension", counted(s.passed_over, "file"));
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
   for (const PrepareSummary::Output& output : s.outputs)
     if (json)
@@ -58,9 +57,9 @@ void add_prepare(CLI::App& data, int& status) {
   auto skip_bad = std::make_shared<std::string>("0");
   command
       ->add_option("inputs", options->inputs,
-                   "Text files in UTF-8, as they are or packed (gzip, zstd); folders of them; patterns ('*.jsonl.gz')")
+                   "Text files in UTF-8, plain or compressed (gzip, zstd); folders of them; patterns ('*.jsonl.gz')")
       ->required();
-  command->add_option("--output", options->output, "PREFIX of the files to write; its folder is made when absent")
+  command->add_option("--output", options->output, "PREFIX of the files to write; its folder is created if missing")
       ->required();
   command
       ->add_option("--tokenizer", options->tokenizer,
@@ -69,29 +68,29 @@ void add_prepare(CLI::App& data, int& status) {
   command
       ->add_option(
           "--format", *format,
-          "text: a file is a document; lines: a line is; jsonl: a JSON object a line; auto: by each name (.txt, "
-          ".text, .md: text; .jsonl, .ndjson, .json: jsonl)")
+          "text: each file is a document; lines: each line is one; jsonl: each line is a JSON object; auto: by file "
+          "name (.txt, .text, .md: text; .jsonl, .ndjson, .json: jsonl)")
       ->check(CLI::IsMember({"auto", "text", "lines", "jsonl"}))
       ->capture_default_str();
   command
       ->add_option("--field,--text-field", options->text_field,
-                   "jsonl: the field that holds the text; in objects within objects: a.b")
+                   "jsonl: the field that holds the text; a.b in nested objects")
       ->capture_default_str();
   command->add_option(
       "--split", *splits,
-      "NAME:SHARE,...: files of their own, PREFIX_NAME, for shares of the documents (train:0.99,val:0.01); "
-      "which, each document's text alone decides");
+      "NAME:SHARE,...: write shares of the documents (train:0.99,val:0.01) to separate files, PREFIX_NAME; a "
+      "document's share depends only on its text");
   command
       ->add_option("--skip-bad", *skip_bad,
-                   "Skip bad lines (of text: files), at most so many (100) or this share of all (0.001), checked at "
-                   "the end; the sidecar has their count")
+                   "Skip bad lines (files if the format is text): at most this many (100), or this share of all "
+                   "(0.001), checked at the end; PREFIX.json has their count")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "Tokenizing threads; the result is the same for any")
+  command->add_option("--threads", options->threads, "Number of tokenizing threads; does not change the result")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_flag("--force", *force, "Overwrite output that is there already");
+  command->add_flag("--force", *force, "Overwrite existing output");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "For machines: one object");
+  command->add_flag("--json", *json, "Print one JSON object");
   on_run(command, status, [options, format, force, splits, skip_bad, json]() -> Result<void> {
     if (!splits->empty()) {
       auto parsed = parse_splits(*splits);
@@ -116,10 +115,10 @@ void add_train_tokenizer(CLI::App& data, int& status) {
   options->threads = available_threads();
   command->add_option("inputs", options->inputs, "Text files")->required();
   command->add_option("--output", options->model_path, "Model to write; its name ends in .model")->required();
-  command->add_option("--vocab", options->vocab_size, "Pieces, the 256 bytes among them")
+  command->add_option("--vocab", options->vocab_size, "Number of pieces, including the 256 bytes")
       ->check(CLI::Range(300, 1000000))
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "Training threads")
+  command->add_option("--threads", options->threads, "Number of training threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   on_run(command, status, [options]() -> Result<void> {
@@ -128,9 +127,9 @@ void add_train_tokenizer(CLI::App& data, int& status) {
     if (!tokenizer) return tokenizer.error();
     const int pieces = tokenizer.value()->vocab_size();
     print_out("{}: {} pieces{}\n", options->model_path, pieces,
-               pieces < options->vocab_size
-                   ? fmt::format(", fewer than the {} of --vocab: the text yields no more", options->vocab_size)
-                   : "");
+              pieces < options->vocab_size
+                  ? fmt::format(", fewer than the {} of --vocab: the text has no more", options->vocab_size)
+                  : "");
     return {};
   });
 }
@@ -169,8 +168,8 @@ Result<void> inspect(const InspectOptions& options) {
     const auto origin = prepared_with(options.prefix);
     if (!origin) return origin.error();
     if (!origin.value().fingerprint.empty() && origin.value().fingerprint != tokenizer->fingerprint())
-      log_warn("{}: made with the tokenizer {}; by {}, another one, its tokens stand for other text", options.prefix,
-               origin.value().tokenizer, options.tokenizer);
+      log_warn("{}: prepared with the tokenizer {}; the given tokenizer, {}, decodes its tokens to other text",
+               options.prefix, origin.value().tokenizer, options.tokenizer);
   }
   int32_t largest = 0;
   std::vector<int32_t> block(1 << 16);
@@ -213,14 +212,14 @@ Result<void> inspect(const InspectOptions& options) {
 }
 
 void add_inspect(CLI::App& data, int& status) {
-  auto* command = data.add_subcommand("inspect", "Counts and decoded samples of a token file");
+  auto* command = data.add_subcommand("inspect", "Print counts and decoded samples of a token file");
   auto options = std::make_shared<InspectOptions>();
   command->add_option("prefix", options->prefix, "PREFIX of .bin and .idx")->required();
   command->add_option("--tokenizer", options->tokenizer,
-                      "bytes, or the path of a tokenizer.json, .tiktoken or SentencePiece model; none: show ids");
+                      "bytes, or the path of a tokenizer.json, .tiktoken or SentencePiece model; default: print ids");
   command->add_option("--samples", options->samples, "Documents to show")->check(kCountOrZero)->capture_default_str();
   command->add_option("--length", options->length, "Tokens to show of each")->check(kCount)->capture_default_str();
-  command->add_flag("--json", options->json, "For machines: one object");
+  command->add_flag("--json", options->json, "Print one JSON object");
   on_run(command, status, [options] { return inspect(*options); });
 }
 
@@ -229,9 +228,9 @@ void add_verify(CLI::App& data, int& status) {
   auto prefix = std::make_shared<std::string>();
   auto vocab = std::make_shared<int>(0);
   command->add_option("prefix", *prefix, "PREFIX of .bin and .idx")->required();
-  command->add_option("--vocab", *vocab, "Size of the vocabulary; none: the one that PREFIX.json names")->check(kCount);
+  command->add_option("--vocab", *vocab, "Size of the vocabulary; default: the one in PREFIX.json")->check(kCount);
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "For machines: one object");
+  command->add_flag("--json", *json, "Print one JSON object");
   on_run(command, status, [prefix, vocab, json]() -> Result<void> {
     auto file = TokenFile::open(*prefix);
     if (!file) return file.error();
@@ -241,8 +240,9 @@ void add_verify(CLI::App& data, int& status) {
       if (!origin) return origin.error();
       *vocab = origin.value().vocab;
       if (*vocab == 0)
-        return usage_error("{}: no {}.json says its vocabulary, as of data prepared elsewhere; give --vocab", *prefix,
-                           *prefix);
+        return usage_error(
+            "{}: no {}.json gives the size of its vocabulary, as for data prepared by other programs; give --vocab",
+            *prefix, *prefix);
     }
     const int64_t total = file.value().num_tokens(), stride = int64_t{1} << 24;
     ProgressBar progress("verifying", "token", total);

@@ -38,7 +38,7 @@ Result<Verdict> examine(const Options& options, Job& job) {
   log_identify(job.world_rank(), "");
   // A driver that hangs mostly does so when a device is opened, before any check.
   CheckDeadline deadline(options.doctor.check_seconds, job);
-  deadline.begin("what opens storage and devices");
+  deadline.begin("opening storage and devices");
   DoctorOptions doctor = options.doctor;
   doctor.depth = options.full ? Depth::kFull : Depth::kQuick;
   DeviceChoice choice = *enum_from_name<DeviceChoice>(options.device);
@@ -67,32 +67,32 @@ Result<Verdict> examine(const Options& options, Job& job) {
 
 void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
-      "doctor", "Health of the machines of a job, before its start or on suspects: mpirun -n RANKS trireme doctor");
+      "doctor", "Check the machines of a job before it starts, or suspected ones: mpirun -n RANKS trireme doctor");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config, for its device and its folder of checkpoints");
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
-  command->add_flag("--full", options->full, "Up to two minutes instead of ten seconds: computing, copies, links");
-  command->add_option("--dir", options->dir, "Folder whose storage is measured; else the config's, else this one");
-  command
-      ->add_option("--device", options->device, "auto, cpu or cuda; auto: the config's, else GPUs where there are any")
+  command->add_flag("--full", options->full, "Take up to two minutes instead of ten seconds: compute, copies, links");
+  command->add_option("--dir", options->dir,
+                      "Folder whose storage is measured; default: the config's, else the current one");
+  command->add_option("--device", options->device, "auto, cpu or cuda; auto: the config's, else GPUs if there are any")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command
       ->add_option("--check-seconds", options->doctor.check_seconds,
-                   "A check that takes longer hangs, and ends the doctor with status 41")
+                   "Seconds after which a check counts as hung and ends the doctor with status 41")
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
   std::vector<std::string> names;
   for (const Check& check : all_checks()) names.emplace_back(check.rule.name);
-  command->add_option("--only", options->doctor.only, "These checks alone, by their names in --json, with commas")
+  command->add_option("--only", options->doctor.only, "Run only these checks: names as in --json, separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   command->add_flag("--json", options->json, "JSON instead of a table: lib/doctor/README.md");
   command->footer(
-      "One process looks at its machine, ranks on several nodes compare them; with GPUs, a rank a GPU. What is worse\n"
-      "than its like on the other nodes, or than a floor, is named, once three measurements have shown it.\n"
-      "Exit status: 0 healthy; 40 suspect: slower than its like, or set up otherwise; 41 bad: broken, do not use it.\n"
-      "Other numbers are those of every subcommand: the doctor itself could not work.");
+      "One process checks its machine; ranks on several nodes compare their machines, with one rank per GPU. What is\n"
+      "worse than its peers on other nodes, or than a fixed limit, is reported once three measurements confirm it.\n"
+      "Exit status: 0 healthy; 40 suspect: slower than its peers, or configured differently; 41 bad: do not use it.\n"
+      "Other codes are those of every subcommand: the doctor itself failed.");
   command->callback([=, &status] {
     if (options->doctor.only == std::vector<std::string>{kNicLoopback})
       for (const auto& [variable, value] : kNicLoopbackVariables) ::setenv(variable, value, 1);

@@ -128,17 +128,17 @@ void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
       ->required();
   command->add_option(
       "--data", options->data,
-      "PREFIX of a token file, all samples of which are read once; repeatable. Without: the run's validation samples");
-  command->add_option("--batches", options->batches, "At most so many batches of data.global_batch samples; 0: all")
+      "PREFIX of a token file; all its samples are read once; repeatable; default: the run's validation samples");
+  command->add_option("--batches", options->batches, "At most this many batches of data.global_batch samples; 0: all")
       ->check(kCountOrZero)
       ->capture_default_str();
   command->add_option(
       "--set", options->overrides,
-      "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is "
-      "split as in training where that divides their number, else each has all of it; where parallel.tp or pp "
-      "is set, the other is 1 unless it is set too");
-  command->add_flag("--json", options->json, "For machines: one object");
-  command->add_flag("--quiet", options->quiet, "On the terminal the answer, warnings and errors alone");
+      "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is split as in "
+      "training if that divides their number, else every rank holds all of it; if parallel.tp or pp is set, the other "
+      "is 1 unless it is set too");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--quiet", options->quiet, "Print only the answer, warnings and errors on the terminal");
   on_watched_job(command, status, argc, argv,
                  [options](Job& job, ProcessDeadline& deadline) { return eval(*options, job, deadline); });
 }

@@ -52,11 +52,13 @@ Result<Prompt> read_prompt(const Options& options, const Config& config) {
   prompt.tokenizer = std::move(tokenizer).value();
   const int vocab = prompt.tokenizer->vocab_size();
   if (vocab > config.model.vocab)
-    return usage_error("data.tokenizer: {} has {} tokens, the model {}; name the one that it was trained with",
-                       config.data.tokenizer, vocab, config.model.vocab);
+    return usage_error(
+        "data.tokenizer: {} has {} tokens, but the model has {}; name the tokenizer that the model was trained with",
+        config.data.tokenizer, vocab, config.model.vocab);
   if (vocab != config.model.vocab)
-    log_info("data.tokenizer: {} has {} tokens, the model {}: is it the one that the model was trained with?",
-             config.data.tokenizer, vocab, config.model.vocab);
+    log_info(
+        "data.tokenizer: {} has {} tokens, but the model has {}: check that the model was trained with this tokenizer",
+        config.data.tokenizer, vocab, config.model.vocab);
   prompt.tokens = prompt.tokenizer->encode(options.prompt);
   if (prompt.tokens.empty()) {  // as if a document began
     prompt.tokens.push_back(prompt.tokenizer->eod());
@@ -172,28 +174,34 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto o = std::make_shared<Options>();
   command->add_option("checkpoint", o->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
-  auto* text = command->add_option("--prompt", o->prompt, "Text to continue; none: a new document");
-  command->add_option("--prompt-ids", o->prompt_ids, "Token ids instead, separated by commas; ids are printed")
+  auto* text = command->add_option("--prompt", o->prompt, "Text to continue; default: a new document");
+  command
+      ->add_option("--prompt-ids", o->prompt_ids,
+                   "Token ids to continue instead of text, separated by commas; prints ids")
       ->delimiter(',')
       ->excludes(text);
-  command->add_option("--tokens", o->tokens, "At most so many")->check(kCount)->capture_default_str();
+  command->add_option("--tokens", o->tokens, "Largest number of tokens to generate")
+      ->check(kCount)
+      ->capture_default_str();
   command->add_option("--temperature", o->sampling.temperature, "Higher: more varied; 0: always the likeliest token")
       ->check(kNonNegative)
       ->capture_default_str();
-  command->add_option("--top-k", o->sampling.top_k, "Among this many likeliest tokens; 0: all")
+  command->add_option("--top-k", o->sampling.top_k, "Sample among this many likeliest tokens; 0: all")
       ->check(kCountOrZero)
       ->capture_default_str();
-  command->add_option("--top-p", o->sampling.top_p, "Of those the fewest that hold this much of the probability")
+  command
+      ->add_option("--top-p", o->sampling.top_p,
+                   "Sample among the fewest of those tokens that hold this much of the probability")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--seed", o->seed, "Equal seeds, equal texts")->capture_default_str();
-  command->add_flag("--ignore-end", o->ignore_end, "Go on where the model ends the document");
-  command->add_flag("--json", o->json, "For machines: one object at the end, the prompt's text included");
-  command->add_flag("--quiet", o->quiet, "On the terminal the answer, warnings and errors alone");
+  command->add_option("--seed", o->seed, "Equal seeds give equal texts")->capture_default_str();
+  command->add_flag("--ignore-end", o->ignore_end, "Continue after the model ends the document");
+  command->add_flag("--json", o->json, "Print one JSON object at the end, including the prompt's text");
+  command->add_flag("--quiet", o->quiet, "Print only the answer, warnings and errors on the terminal");
   command->add_option(
       "--set", o->overrides,
-      "section.key=value, overrides the checkpoint's config; repeatable. Where parallel.tp or pp is set, the "
-      "other is 1 unless it is set too");
+      "section.key=value, overrides the checkpoint's config; repeatable. If parallel.tp or pp is set, the other is 1 "
+      "unless it is set too");
   on_watched_job(command, status, argc, argv,
                  [o](Job& job, ProcessDeadline& deadline) { return generate(*o, job, deadline); });
 }

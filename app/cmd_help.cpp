@@ -32,7 +32,7 @@ void add_help_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand("help", "Help of a subcommand: trireme help data prepare; or the man page");
   auto words = std::make_shared<std::vector<std::string>>();
   auto man = std::make_shared<bool>(false);
-  command->add_option("command", *words, "Whose help");
+  command->add_option("command", *words, "The subcommand");
   command->add_flag("--man", *man, "A page for man: all commands and config fields; trireme help --man | man -l -");
   on_run(command, status, [&app, words, man] { return help(app, *words, *man); });
 

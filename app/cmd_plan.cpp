@@ -26,7 +26,7 @@ Result<void> check_output(const std::string& path) {
   if (fs::is_directory(path, ignored)) return usage_error("--output {}: is a folder; name a file in it", path);
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, ignored))
-    return usage_error("--output {}: there is no folder {}; make it first", path, folder.string());
+    return usage_error("--output {}: the folder {} does not exist; create it first", path, folder.string());
   return {};
 }
 
@@ -62,25 +62,26 @@ Result<void> plan(const Options& options) {
 }  // namespace
 
 void add_plan_command(CLI::App& app, int& status) {
-  auto* command =
-      app.add_subcommand("plan", "The fastest layouts of a model on a cluster that is not here, and a run config");
+  auto* command = app.add_subcommand(
+      "plan", "Predict the fastest layouts of a model on a described cluster, and write a run config");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config; its model, batch and optimizer are kept")
       ->required();
   command->add_option("--ranks,--gpus", options->plan.ranks, "Number of ranks")
       ->required()
       ->check(CLI::Range(1, kMostRanks));
-  command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s")
+  command
+      ->add_option("--cluster", options->cluster, "Cluster file: from configs/clusters/ or `trireme bench calibrate`")
       ->required();
   command->add_option(
       "--set", options->overrides,
-      "section.key=value of the config; repeatable. What of parallel, or data.micro_batch, is set here is kept; the "
-      "rest of the layout is searched for");
+      "section.key=value of the config; repeatable. Fields of parallel and data.micro_batch that are set here are "
+      "kept; the search chooses the rest of the layout");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
-  command->add_option("--keep", options->plan.keep, "Layouts to show")->check(CLI::Range(1, 1000));
-  command->add_option("--output", options->output, "Write the best layout's run config here");
+  command->add_option("--keep", options->plan.keep, "Number of layouts to print")->check(CLI::Range(1, 1000));
+  command->add_option("--output", options->output, "Write the best layout's run config to this file");
   command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8");
-  command->add_flag("--json", options->json, "For machines: one object, best first");
+  command->add_flag("--json", options->json, "Print one JSON object, best layout first");
   on_run(command, status, [options] { return plan(*options); });
 }
 

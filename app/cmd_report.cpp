@@ -36,18 +36,18 @@ Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
   }
   if (const auto category = enum_from_name<WallTime>(name)) return time.of(*category);
   for (const auto& [category, category_name] : EnumNames<WallTime>::table) known += fmt::format(", {}", category_name);
-  return usage_error("--get {}: no such figure; known: {}", name, known);
+  return usage_error("--get {}: no such value; known: {}", name, known);
 }
 
 Result<void> show_time(const Options& options) {
-  if (options.run_dirs.size() > 1) return usage_error("--time is of one run");
+  if (options.run_dirs.size() > 1) return usage_error("--time takes one run");
   const std::string& run_dir = options.run_dirs.front();
   const auto history = read_events_and_steps(run_dir);
   if (!history && history.error().os_error == ENOENT)
     return usage_error("{}: no events.jsonl; name the folder of a run (run.dir) that has been started", run_dir);
   if (!history) return history.error();
   const auto time = effective_time(history.value());
-  if (!time) return usage_error("{}: no start of this run is on record in events.jsonl", run_dir);
+  if (!time) return usage_error("{}: events.jsonl has no start of this run", run_dir);
   if (!options.get.empty()) {
     const auto figure = figure_of(*time, options.get);
     if (!figure) return figure.error();
@@ -66,7 +66,7 @@ std::string page_path(const Options& options) {
 
 Result<void> show_runs(const Options& options) {
   if (options.run_dirs.size() > kMostRuns)
-    return usage_error("{} runs: a report has {} at most", options.run_dirs.size(), kMostRuns);
+    return usage_error("{} runs given: a report shows at most {}", options.run_dirs.size(), kMostRuns);
   std::vector<RunData> runs;
   for (const std::string& dir : options.run_dirs) {
     auto run = read_run_data(dir, kHeatBytes / static_cast<int64_t>(options.run_dirs.size()));
@@ -94,7 +94,7 @@ Result<void> show_runs(const Options& options) {
 Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   const auto recorded = list_timelines(run.dir);
   if (recorded.empty()) {
-    print_out("{}: not drawn, no step of the run is on record (metrics.timeline)\n", path);
+    print_out("{}: not drawn, since no step of the run was recorded (metrics.timeline)\n", path);
     return {};
   }
   const auto pieces = read_timeline(run.dir, recorded.back(), {});
@@ -106,7 +106,7 @@ Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
 }
 
 Result<void> draw_run(const Options& options) {
-  if (options.run_dirs.size() > 1) return usage_error("--pictures is of one run");
+  if (options.run_dirs.size() > 1) return usage_error("--pictures takes one run");
   const auto run = read_run_data(options.run_dirs.front());
   if (!run) return run.error();
   std::error_code problem;
@@ -125,21 +125,24 @@ Result<void> show(const Options& options) {
 }  // namespace
 
 void add_report_command(CLI::App& app, int& status) {
-  auto* command = app.add_subcommand("report", "What a run has done, across all of its attempts and jobs");
+  auto* command = app.add_subcommand("report", "Report what a run did across all of its attempts and jobs");
   auto options = std::make_shared<Options>();
   command->add_option("run_dir", options->run_dirs, "run.dir of a run; several are shown side by side")->required();
-  auto* text = command->add_flag("--text", options->text, "On the terminal, in 40 lines at most, instead of the page");
+  auto* text =
+      command->add_flag("--text", options->text, "Print at most 40 lines on the terminal instead of writing the page");
   auto* output = command->add_option("-o,--output", options->output,
-                                     "The page's file; RUN_DIR/report.html, of several runs report.html, if not given");
+                                     "File of the page; default: RUN_DIR/report.html, for several runs report.html");
   output->excludes(text);
   auto* pictures = command->add_option("--pictures", options->pictures,
                                        "Write SVG pictures into this folder instead: loss.svg and, where steps were "
                                        "recorded (metrics.timeline), step.svg");
   pictures->excludes(text)->excludes(output);
-  auto* time = command->add_flag("--time", options->time, "Where its wall time went, every second in one category");
+  auto* time =
+      command->add_flag("--time", options->time, "Print where the run's wall time went, every second in one category");
   time->excludes(text)->excludes(output)->excludes(pictures);
-  command->add_flag("--json", options->json, "For machines: one object")->needs(time);
-  command->add_option("--get", options->get, "One figure: wall, effective, megascale, goodput, ettr, or a category")
+  command->add_flag("--json", options->json, "Print one JSON object")->needs(time);
+  command
+      ->add_option("--get", options->get, "Print one value: wall, effective, megascale, goodput, ettr, or a category")
       ->needs("--time");
   command->footer(
       "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents,\n"

@@ -34,7 +34,7 @@ struct Options {
 };
 
 Error begins_beyond(const std::string& what, const Simulation& simulation, const Options& options) {
-  return usage_error("{} begins at {} ranks, more than --to {}", what, simulation.workload.ranks(), options.most_ranks);
+  return usage_error("{} starts at {} ranks, more than --to {}", what, simulation.workload.ranks(), options.most_ranks);
 }
 
 Result<void> show_scaling(const Simulation& simulation, const Options& options) {
@@ -149,19 +149,19 @@ Result<void> run_simulation(const Options& options) {
 
 void add_simulate_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand(
-      "simulate", "Step time, MFU, memory and where the time goes, of a config on a cluster that is not here");
+      "simulate", "Predict step time, MFU, memory and where the time goes, for a config on a described cluster");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
-  command
-      ->add_option("--ranks,--gpus", options->ranks, "Number of MPI ranks; may be left out where parallel.dp is given")
+  command->add_option("--ranks,--gpus", options->ranks, "Number of MPI ranks; may be omitted if parallel.dp is given")
       ->check(CLI::Range(1, kMostRanks));
-  command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s");
+  command->add_option("--cluster", options->cluster,
+                      "Cluster file: from configs/clusters/ or `trireme bench calibrate`");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8: precision.gemm=fp8");
-  command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp")
+  command->add_option("--cp", options->workload.cp, "Context parallelism as in other programs; uses ranks of dp")
       ->check(CLI::Range(1, kMostRanks));
-  command->add_flag("--fsdp", options->workload.fsdp, "Weights sharded over dp as well, as other programs do");
+  command->add_flag("--fsdp", options->workload.fsdp, "Shard weights over dp as well, as other programs do");
   auto* scaling =
       command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
           ->check(CLI::IsMember({"strong", "weak"}));
@@ -170,30 +170,32 @@ void add_simulate_command(CLI::App& app, int& status) {
       ->capture_default_str();
   auto* startup = command
                       ->add_flag("--startup", options->startup,
-                                 "Calls, messages, bytes and time of a start against the number of ranks")
+                                 "Calls, messages, bytes and time of a start for growing numbers of ranks")
                       ->excludes(scaling);
-  command->add_option("--trace", options->trace, "Write the step of one pipeline here, for Perfetto");
-  command->add_option("--report", options->page,
-                      "Write an HTML page here: the step, weak and strong scaling, ablation, layouts, start-up");
+  command->add_option("--trace", options->trace, "Write the step of one pipeline to this file, for Perfetto");
+  command->add_option(
+      "--report", options->page,
+      "Write an HTML page to this file: the step, weak and strong scaling, ablation, layouts, start-up");
   command->add_option("--svg", options->svg,
-                      "Write a picture of one pipeline's step here; with --scaling of where the steps' time goes");
+                      "Write a picture of one pipeline's step to this file; with --scaling, of where the steps' time "
+                      "goes");
   auto* network = command
                       ->add_flag("--network", options->network_asked,
-                                 "What share of the network each axis gets, and why; steps with congestion; link flaps")
+                                 "Print the share of the network that each axis gets, and why; steps with congestion; "
+                                 "link flaps")
                       ->excludes(scaling)
                       ->excludes(startup);
-  command->add_option("--placement", options->placement, "Of machines on switches: packed or scattered")
+  command->add_option("--placement", options->placement, "Placement of machines on switches: packed or scattered")
       ->check(CLI::IsMember({"packed", "scattered"}))
       ->capture_default_str()
       ->needs(network);
-  command->add_option("--seed", options->network.seed, "Of hashes and of scattered machines")
+  command->add_option("--seed", options->network.seed, "Seed of hashes and of scattered placement")
       ->capture_default_str()
       ->needs(network);
-  command->add_flag("--no-stragglers", options->no_stragglers, "No slow machines, no jitter");
+  command->add_flag("--no-stragglers", options->no_stragglers, "Simulate no slow machines and no jitter");
   command->add_flag(
       "--json", options->json,
-      "For machines: one object, with --scaling or --startup a list of one for each number of ranks; times in "
-      "seconds");
+      "Print one JSON object, with --scaling or --startup a list with one per number of ranks; times in seconds");
   command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");
   on_run(command, status, [options] { return run_simulation(*options); });
 }

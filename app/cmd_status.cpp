@@ -74,30 +74,32 @@ Result<void> show_heat(const Options& options) {
 
 void add_status_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand(
-      "status", "How a run stands, while it runs, hangs or is over: step, rate, what each rank does, what ended it");
+      "status", "Print the state of a running, hung or ended run: step, rate, what each rank does, what ended it");
   auto options = std::make_shared<Options>();
-  command->add_option("run_dir", options->run_dir, "run.dir of a run; its ranks on this machine are seen")->required();
+  command->add_option("run_dir", options->run_dir, "run.dir of a run; shows its ranks on this machine")->required();
   auto* hang = command->add_option("--hang", options->dump,
-                                   "The report of the newest hang, or of the dump named: who held the run up, and how");
+                                   "Print the report of the newest hang, or of the given dump: which ranks blocked "
+                                   "the run, and how");
   hang->expected(0, 1)->type_name("[DUMP]");
   auto* heat = command->add_option(
       "--heat", options->heat,
-      fmt::format("A map of all ranks, of the newest steps in ranks.h5: {}", fmt::join(heat_quantities(), ", ")));
+      fmt::format("Print a map of all ranks for the newest steps in ranks.h5: {}", fmt::join(heat_quantities(), ", ")));
   heat->type_name("QUANTITY")->excludes(hang);
   auto* json = command->add_flag("--json", options->json,
-                                 "For machines: one object; with --hang or --heat, the report's or the map's");
+                                 "Print one JSON object; with --hang or --heat, that of the report or the map");
   auto* watched = command->add_flag("--watch", options->watch,
-                                    "A screen that follows the run: curve, where the time goes, ranks, last events");
+                                    "Show a screen that follows the run: curve, where the time goes, ranks, last "
+                                    "events");
   watched->excludes(hang)->excludes(heat)->excludes(json);
-  command->add_option("--every", options->every, "Seconds between two looks of --watch; default 1")
+  command->add_option("--every", options->every, "Seconds between updates of --watch; default: 1")
       ->check(CLI::Range(0.1, 3600.0))
       ->needs(watched);
   command->footer(
-      "Ranks are seen through the black boxes that they keep in /dev/shm (TRIREME_BLACK_BOXES) of their machine, also\n"
-      "when they are stopped or dead. Of a run on many machines:\n"
+      "Ranks are read from their flight records in /dev/shm (TRIREME_BLACK_BOXES) of their machine, even when they\n"
+      "are stopped or dead. For a run on several machines:\n"
       "  srun --overlap --jobid=J --ntasks-per-node=1 trireme status RUN_DIR\n"
-      "--heat: colours and figures compare a rank with those that do the same work, its stage's. NO_COLOR: plain.\n"
-      "Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped, no times yet.\n"
+      "--heat: colours and numbers compare a rank with its stage's others, which do the same work. NO_COLOR: plain.\n"
+      "Exit status: 0 in any state of the run; 2: not the folder of a run; 3: no dump of a hang, or no times yet.\n"
       "--json: run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, newest_dump, last_log_line,\n"
       "state (runs, stands still, ended, failed, gone, unknown), rate {step, step_ms, tokens_per_s, loss, age_s},\n"
       "slowest {rank, step_ms, of_median}, stragglers [{rank, host, slowdown, text}],\n"

@@ -73,11 +73,11 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
     for (const Exclusion& exclusion : history.exclusions) {
       if (exclusion.node != lift) continue;
       const EventBook book({.path = path, .attempt = "", .job = "", .world_rank = -1, .host = host_name()});
-      if (!book.append(lift_event(lift))) return file_error("{}: could not be written", path);
-      print_out("node {} is taken again\n", lift);
+      if (!book.append(lift_event(lift))) return file_error("{}: cannot be written", path);
+      print_out("node {}: exclusion cleared\n", lift);
       return {};
     }
-    return usage_error("--lift {}: the run in {} leaves out no such node", lift, run_dir);
+    return usage_error("--lift {}: the run in {} excludes no such node", lift, run_dir);
   }
   for (const Exclusion& exclusion : history.exclusions) {
     const auto until = static_cast<time_t>(exclusion.until);
@@ -110,7 +110,7 @@ Result<SupervisedRun> plan_of(const Options& options, int offered) {
 Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
   if (environment("SLURM_JOB_NODELIST").empty())
     return usage_error(
-        "supervise takes its nodes from Slurm, and this is no job of Slurm's; on this machine: trireme supervise {} "
+        "supervise takes its nodes from a Slurm job, and this is not one; on this machine: trireme supervise {} "
         "--launcher \"slurm/mpirun -n RANKS\"",
         options.config);
   const int tasks = number("SLURM_NTASKS", 0);
@@ -124,10 +124,11 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
   if (!planned) return planned.error();
   plan = std::move(planned).value();
   if (plan.ranks % per_node != 0)
-    return usage_error("{} ranks do not fill nodes of {} (--ntasks-per-node)", plan.ranks, per_node);
+    return usage_error("{} ranks are not a multiple of {} ranks per node (--ntasks-per-node)", plan.ranks, per_node);
   const int needed = plan.ranks / per_node;
   if (needed + options.spares > count)
-    return usage_error("{} nodes and {} spares are more than the {} of the allocation", needed, options.spares, count);
+    return usage_error("{} nodes and {} spares are more than the {} nodes of the allocation", needed, options.spares,
+                       count);
   SlurmShape shape{.ranks_per_node = per_node,
                    .cpus_per_rank = std::max(1, number("SLURM_CPUS_ON_NODE", 1) / per_node),
                    .straggler_seconds = static_cast<double>(number("STRAGGLER_SECONDS", 60))};
@@ -190,7 +191,7 @@ Result<int> supervise(const Options& options) {
   if (std::getenv(kStartSecondsVariable) == nullptr) of_run.marks = {start_deadline(plan.config.fault)};
   std::error_code problem;
   std::filesystem::create_directories(of_run.run_dir, problem);
-  if (problem) return system_error(problem.value(), "run.dir {}: creating it", of_run.run_dir);
+  if (problem) return system_error(problem.value(), "run.dir {}: creating the folder", of_run.run_dir);
   return run_driver(of_run);
 }
 
@@ -198,30 +199,32 @@ Result<int> supervise(const Options& options) {
 
 void add_supervise_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand(
-      "supervise", "Train, and go on by itself after faults: inside an sbatch allocation, or with --launcher");
+      "supervise", "Train, and restart automatically after faults: inside an sbatch allocation, or with --launcher");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config; with --nodes, run.dir of a run")->required();
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   command->add_option("--ranks", options->ranks,
-                      "Ranks; default: the config's mesh, or what the nodes but spares hold");
-  command->add_option("--spares", options->spares, "Nodes of the allocation that are kept for those that fail")
+                      "Number of ranks; default: the config's mesh, or all that fit on the nodes without the spares");
+  command->add_option("--spares", options->spares, "Nodes of the allocation that replace failed ones")
       ->check(kCountOrZero);
   command->add_option(
       "--launcher", options->launcher,
-      "Without Slurm: what starts the ranks, such as \"slurm/mpirun -n 8\"; {nodes} becomes their nodes");
-  command->add_option("--hosts", options->hosts, "With --launcher: names of the nodes, with commas; else this machine");
+      "Without Slurm: the command that starts the ranks, such as \"slurm/mpirun -n 8\"; {nodes} is replaced by their "
+      "nodes");
+  command->add_option("--hosts", options->hosts,
+                      "With --launcher: names of the nodes, separated by commas; default: this machine");
   command->add_option(
       "--agent-launcher", options->agent_launcher,
-      "With --hosts: what starts the agent of {node}, such as \"ssh {node} env SLURMD_NODENAME={node}\"");
+      "With --hosts: the command that starts the agent of {node}, such as \"ssh {node} env SLURMD_NODENAME={node}\"");
   command->add_flag("--doctor", options->doctor,
-                    "Before the first attempt `trireme doctor` looks at all nodes; bad ones are left out");
-  command->add_flag("--nodes", options->nodes, "List the nodes that the run leaves out, until when and why");
-  command->add_option("--lift", options->lift, "With --nodes: take this node again")->type_name("NODE");
-  command->add_flag("--agent", options->agent, "Be the agent of a node; for `trireme supervise` itself");
+                    "Run `trireme doctor` on all nodes before the first attempt, and exclude bad ones");
+  command->add_flag("--nodes", options->nodes, "List the nodes that the run excludes, until when and why");
+  command->add_option("--lift", options->lift, "With --nodes: clear this node's exclusion")->type_name("NODE");
+  command->add_flag("--agent", options->agent, "Run as the agent of a node; `trireme supervise` itself uses this");
   command->footer(
-      "Exit status: 0: done; 2, 3, 7: as of train, where another attempt would not help; 8: attempts in a row brought\n"
-      "no newer checkpoint; 75: asked to stop, or too few nodes are left: run me again, without the nodes of --nodes.\n"
-      "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run goes on:\n"
+      "Exit status: 0: done; 2, 3, 7: as of train, where another attempt would not help; 8: consecutive attempts\n"
+      "made no newer checkpoint; 75: stop signal, or too few nodes: re-run it without the nodes that --nodes lists.\n"
+      "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run continues:\n"
       "lib/supervise/README.md.");
   command->callback([=, &status] {
     const auto ended = supervise(*options);

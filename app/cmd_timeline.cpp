@@ -31,8 +31,8 @@ Result<void> ask_for(const Options& options) {
     return usage_error("{}: not the folder of a run", options.run_dir);
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), problem);
   if (auto written = write_file(path, fmt::format("{}\n", options.record)); !written) return written;
-  print_out("the run, if it goes on, records its next {} steps: then `trireme timeline {}`\n", options.record,
-             options.run_dir);
+  print_out("the run records its next {} steps if it is still running; then run `trireme timeline {}`\n",
+            options.record, options.run_dir);
   return {};
 }
 
@@ -42,7 +42,7 @@ Result<void> show_hang(const Options& options) {
   const std::string& folder = dump.value().folder;
   const auto ranks = recorded_ranks(folder);
   const auto records = read_records(folder, ranks);
-  if (records.empty()) return file_error("{}: no records of ranks", folder);
+  if (records.empty()) return file_error("{}: no flight records of ranks", folder);
   const std::string path = options.output.empty() ? folder + "/hang.pftrace" : options.output;
   if (auto written = write_hang_trace(records, path); !written) return written;
   print_out("the last moments of {} ranks: {}\nopen it in https://ui.perfetto.dev\n", records.size(), path);
@@ -93,8 +93,8 @@ Result<void> show_steps(const Options& options) {
   const auto recorded = list_timelines(options.run_dir);
   if (recorded.empty())
     return file_error(
-        "{}: nothing is recorded; ask a run for it by metrics.timeline, or one that goes on by `trireme "
-        "timeline {} --record 3`",
+        "{}: no steps were recorded; set metrics.timeline, or request steps of a running run with `trireme timeline "
+        "{} --record 3`",
         options.run_dir, options.run_dir);
   const auto asked = parse_step_range(options.steps);
   if (!asked && !options.steps.empty()) return usage_error("--steps {}: FIRST:LAST is expected", options.steps);
@@ -129,26 +129,29 @@ Result<void> show_steps(const Options& options) {
 
 void add_timeline_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand(
-      "timeline", "What all streams of a run's ranks did in some steps, as a trace for Perfetto; who waited for whom");
+      "timeline",
+      "Write a trace for Perfetto of what all streams of a run's ranks did in some steps; print which ranks "
+      "waited for which");
   auto options = std::make_shared<Options>();
   command->add_option("run_dir", options->run_dir, "run.dir of a run")->required();
-  command->add_option("--steps", options->steps, "FIRST:LAST of recorded steps; by default the last recording");
-  command->add_option("--ranks", options->ranks, "FIRST:LAST, world ranks; by default all that recorded");
-  command->add_option("--output", options->output, "The trace; by default in run.dir/trace");
-  command->add_option("--record", options->record, "Ask a run that goes on to record its next N steps, and return")
+  command->add_option("--steps", options->steps, "FIRST:LAST of recorded steps; default: the last recording");
+  command->add_option("--ranks", options->ranks, "FIRST:LAST, world ranks; default: all that recorded");
+  command->add_option("--output", options->output, "File of the trace; default: in run.dir/trace");
+  command->add_option("--record", options->record, "Request that a running run records its next N steps, and return")
       ->check(CLI::Range(1, kMostRecordedSteps));
   auto* hang = command->add_option("--hang", options->dump,
-                                   "The last moments of the newest hang, or of the dump named, from the black boxes");
+                                   "Write the last moments before the newest hang, or the given dump, from the flight "
+                                   "records");
   hang->expected(0, 1)->type_name("[DUMP]");
-  command->add_flag("--json", options->json, "For machines: one object");
+  command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(
-      "Steps are recorded where metrics.timeline names them (20:22), or on request while the run goes on. The trace\n"
-      "has a process a rank and a track a stream: actions of the plan with microbatch and chunk, operations,\n"
+      "Steps are recorded if metrics.timeline names them (20:22), or on request while the run is running. The trace\n"
+      "has a process per rank and a track per stream: actions of the plan with microbatch and chunk, operations,\n"
       "transfers with their channels and sequence numbers, waits that name the rank they are for, flows from each\n"
       "send to its receive.\n"
       "--json: path, bytes, first_step, last_step, ranks, hosts, slices, flows, unmatched, early, lost_marks,\n"
       "clock_error_us, waits [{rank, for, axis, count, ms}].\n"
-      "Exit status: 0; 2: usage; 3: nothing is recorded, or it can't be read or written.");
+      "Exit status: 0; 2: usage; 3: no steps were recorded, or a file can't be read or written.");
   on_run(command, status, [options, hang] {
     if (hang->count() > 0) return show_hang(*options);
     return options->record > 0 ? ask_for(*options) : show_steps(*options);

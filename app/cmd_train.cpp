@@ -65,7 +65,7 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("config", options->config, "YAML run config")->required();
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   command->add_flag("--quiet", options->quiet,
-                    "Warnings and errors alone on the terminal; log.txt is as ever: metrics.log");
+                    "Print only warnings and errors on the terminal; log.txt still follows metrics.log");
   command->footer([] { return "Config fields:\n" + config_help(); });
   command->callback([=, &status] {
     const StartupClock startup;

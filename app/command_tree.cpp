@@ -33,18 +33,18 @@ struct OtherOption {
   const char* here;
 };
 constexpr OtherOption kOtherOptions[] = {
-    {"trireme train", "dry-run", "trireme check CONFIG --ranks N says what a run would do"},
-    {"trireme train", "resume", "a run goes on by itself from the newest checkpoint in its folder"},
-    {"trireme train", "resume-from-checkpoint", "a run goes on by itself from the newest checkpoint in its folder"},
-    {"trireme train", "load", "a run goes on by itself from the newest checkpoint in its folder"},
-    {"trireme data prepare", "input", "the files' paths stand alone: trireme data prepare --output PREFIX FILES"},
+    {"trireme train", "dry-run", "trireme check CONFIG --ranks N shows what a run would do"},
+    {"trireme train", "resume", "a run resumes automatically from the newest checkpoint in its folder"},
+    {"trireme train", "resume-from-checkpoint", "a run resumes automatically from the newest checkpoint in its folder"},
+    {"trireme train", "load", "a run resumes automatically from the newest checkpoint in its folder"},
+    {"trireme data prepare", "input", "the files' paths need no option: trireme data prepare --output PREFIX FILES"},
     {"trireme data prepare", "json-keys", "--field names the text's field"},
-    {"trireme data prepare", "workers", "--threads says how many tokenize"},
-    {"trireme data prepare", "num-workers", "--threads says how many tokenize"},
-    {"trireme data prepare", "append-eod", "every document ends with the tokenizer's token for that"},
-    {"trireme generate", "max-new-tokens", "--tokens says how many"},
-    {"trireme generate", "max-length", "--tokens says how many"},
-    {"trireme generate", "max-tokens", "--tokens says how many"},
+    {"trireme data prepare", "workers", "--threads sets the number of tokenizing threads"},
+    {"trireme data prepare", "num-workers", "--threads sets the number of tokenizing threads"},
+    {"trireme data prepare", "append-eod", "every document ends with the tokenizer's end-of-document token"},
+    {"trireme generate", "max-new-tokens", "--tokens sets their number"},
+    {"trireme generate", "max-length", "--tokens sets their number"},
+    {"trireme generate", "max-tokens", "--tokens sets their number"},
     {"trireme eval", "data-path", "--data PREFIX names a token file"},
 };
 constexpr std::string_view kConfigOptions[] = {"config", "config-file", "config-path", "config-name",
@@ -80,10 +80,10 @@ std::string in_place_of(const Command& command, const std::string& name) {
   for (const OtherOption& other : kOtherOptions)
     if (command.path == other.command && option == other.option) return fmt::format("; {}", other.here);
   if (std::ranges::count(kConfigOptions, option) > 0 && has_option(command, "config"))
-    return fmt::format("; the config's path stands alone: {} my.yaml", command.path);
+    return fmt::format("; the config's path needs no option: {} my.yaml", command.path);
 
   const Counterpart here = counterpart_of(name);
-  if (here.option == "--ranks" && has_option(command, here.option)) return "; --ranks says how many ranks there are";
+  if (here.option == "--ranks" && has_option(command, here.option)) return "; --ranks sets the number of ranks";
   if (here.fields.empty())
     return here.known() && (has_option(command, "--set") || !here.option.empty()) ? fmt::format("; {}", here.remark)
                                                                                   : "";
@@ -92,9 +92,10 @@ std::string in_place_of(const Command& command, const std::string& name) {
   for (const std::string& field : here.fields)
     if (takes_field(command, *find_field(field))) settings.push_back(setting(field));
   if (!settings.empty() && here.remark.empty()) return fmt::format("; {} sets it", fmt::join(settings, " or "));
-  if (!settings.empty()) return fmt::format("; {} comes nearest ({})", fmt::join(settings, " or "), here.remark);
+  if (!settings.empty())
+    return fmt::format("; the closest setting is {} ({})", fmt::join(settings, " or "), here.remark);
   if (here.fields[0].starts_with("model."))
-    return fmt::format("; {} is that of the model that is read", here.fields[0]);
+    return fmt::format("; {} is fixed by the model that is read", here.fields[0]);
   return "";
 }
 
@@ -107,7 +108,7 @@ std::string in_place_of_setting(const Command& command, const std::string& word)
 std::string unknown_option(const Command& command, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   if (const std::string instead = in_place_of(command, name); !instead.empty())
-    return fmt::format("{}: no option of {}{}", name, command.path, instead);
+    return fmt::format("{}: not an option of {}{}", name, command.path, instead);
   std::vector<std::string> known;
   for (const CLI::Option* option : command.app->get_options())
     known.insert(known.end(), option->get_lnames().begin(), option->get_lnames().end());
@@ -126,7 +127,8 @@ std::string unknown_subcommand(const CLI::App& root, const Command& command, con
   if (!elsewhere.empty())
     return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path,
                        fmt::join(elsewhere, " or "));
-  return fmt::format("{}: unknown subcommand of {}; there are {}", word, command.path, fmt::join(names, ", "));
+  return fmt::format("{}: unknown subcommand of {}; the subcommands are {}", word, command.path,
+                     fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -176,13 +178,13 @@ std::string usage_problem(const CLI::App& root, const CLI::ParseError& problem) 
     else
       for (const std::string& word : words)
         lines.push_back(
-            fmt::format("{}: {} takes no such argument{}", word, command.path, in_place_of_setting(command, word)));
+            fmt::format("{}: unexpected argument of {}{}", word, command.path, in_place_of_setting(command, word)));
   }
   if (lines.empty() && lacks_subcommand)
     lines.push_back(
         fmt::format("{} needs a subcommand: {}", command.path, fmt::join(subcommand_names(*command.app), ", ")));
   if (lines.empty()) lines.push_back(fmt::format("{}: {}", command.path, problem.what()));
-  return fmt::format("{}\n{} --help says more\n", fmt::join(lines, "\n"), command.path);
+  return fmt::format("{}\nsee {} --help\n", fmt::join(lines, "\n"), command.path);
 }
 
 }  // namespace tri

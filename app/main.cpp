@@ -49,7 +49,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of all subcommands");
   bool json = false;
-  auto* as_json = app.add_flag("--json", json, "With --version: for machines, one object");
+  auto* as_json = app.add_flag("--json", json, "With --version: print one JSON object");
   as_json->needs(app.set_version_flag(
       "--version", [&json] { return json ? version_json() : version_text(); },
       "Version, commit, compilers and the libraries that run"));

@@ -65,17 +65,17 @@ std::string fields() {
 std::string exit_statuses() {
   const std::pair<int, const char*> meanings[] = {
       {static_cast<int>(ExitCode::kOk), "Done."},
-      {1, "An internal error, or the answer no: checkpoints or configs differ."},
-      {static_cast<int>(ExitCode::kUsage), "A mistake in the config or on the command line."},
-      {static_cast<int>(ExitCode::kFile), "A file or a checkpoint."},
-      {static_cast<int>(ExitCode::kDevice), "A device or its driver."},
-      {static_cast<int>(ExitCode::kComm), "MPI, NCCL or another rank."},
-      {static_cast<int>(ExitCode::kWatchdog), "The run hung: runs/NAME/hang says which rank held it up."},
+      {1, "An internal error, or the checked condition is false: checkpoints or configs differ."},
+      {static_cast<int>(ExitCode::kUsage), "An error in the config or on the command line."},
+      {static_cast<int>(ExitCode::kFile), "A file or a checkpoint failed."},
+      {static_cast<int>(ExitCode::kDevice), "A device or its driver failed."},
+      {static_cast<int>(ExitCode::kComm), "MPI, NCCL or another rank failed."},
+      {static_cast<int>(ExitCode::kWatchdog), "The run hung: runs/NAME/hang names the rank that blocked it."},
       {static_cast<int>(ExitCode::kNotFinite), "Loss or gradients are not finite."},
-      {static_cast<int>(ExitCode::kNoProgress), "Of supervise: attempts in a row brought no newer checkpoint."},
-      {static_cast<int>(ExitCode::kSuspect), "Of doctor: slower than its like, or set up otherwise."},
-      {static_cast<int>(ExitCode::kBad), "Of doctor: broken, do not use it."},
-      {static_cast<int>(ExitCode::kDrained), "Stopped on a signal, or storage was away: start it again."},
+      {static_cast<int>(ExitCode::kNoProgress), "supervise: consecutive attempts made no newer checkpoint."},
+      {static_cast<int>(ExitCode::kSuspect), "doctor: a machine is slower than its peers, or configured differently."},
+      {static_cast<int>(ExitCode::kBad), "doctor: a machine is broken; do not use it."},
+      {static_cast<int>(ExitCode::kDrained), "Stopped by a signal, or storage was unavailable: re-run the job."},
   };
   std::string text;
   for (const auto& [status, meaning] : meanings) text += entry(fmt::format("{}", status), "", meaning);
@@ -99,8 +99,8 @@ std::string manual_page(const CLI::App& root, const std::string& version) {
     text += options_of(*command.app);
   }
   text +=
-      ".SH CONFIG FIELDS\nA run config is YAML, a table a section. Here is every field with its default, what is "
-      "allowed, and its consequence.\n" +
+      ".SH CONFIG FIELDS\n"
+      "A run config is YAML with one table per section. Each field has its default, allowed values and effect.\n" +
       fields();
   return text + ".SH EXIT STATUS\n" + exit_statuses();
 }

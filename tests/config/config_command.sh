@@ -26,7 +26,7 @@ says 0 'next: trireme check a.yaml' config new --model quickstart --gpus 8 --dat
 says 0 'topology: 8 ranks = tp 2 x dp 2 x pp 2' check a.yaml
 [[ $(head -1 a.yaml) == "# yaml-language-server: \$schema=trireme.schema.json" ]] || fail "the first line"
 cmp -s trireme.schema.json "$source_dir/configs/trireme.schema.json" || fail "the schema beside it"
-says 2 'a.yaml: there already' config new --model quickstart --gpus 8 --output a.yaml
+says 2 'a.yaml: already exists' config new --model quickstart --gpus 8 --output a.yaml
 says 0 'wrote a.yaml' config new --model quickstart --gpus 4 --data text --output a.yaml --force
 says 0 'topology: 4 ranks' check a.yaml
 "$trireme" config new --model llama_8b --gpus 16 --data text >b.yaml || fail "config new to stdout"
@@ -43,12 +43,12 @@ says 0 '  else/where/text ' check d.yaml
 says 2 '--data text and --data else/where/text: prepared with different tokenizers, bytes (bytes) and bpe.model (' \
   config new --model quickstart --gpus 8 --data text --data else/where/text
 says 0 'wrote e.yaml' config new --model quickstart --gpus 8 --data text --data text --output e.yaml
-says 3 "of data that are not on this machine: --set 'data.sources=[nowhere]' instead" \
+says 3 "if the data are not on this machine, use --set 'data.sources=[nowhere]' instead" \
   config new --model quickstart --gpus 8 --data nowhere
 says 0 'wrote f.yaml' config new --model quickstart --gpus 8 --set 'data.sources=[nowhere]' --output f.yaml
 [[ $("$trireme" check f.yaml --get data.sources) == *nowhere* ]] || fail "data that are elsewhere"
-says 3 'text.bin.idx: No such file or directory; name the pair without its ends: text' data inspect text.bin
-says 2 '; llama_8b is a preset: trireme config new --model llama_8b --gpus N --output my.yaml makes' check llama_8b
+says 3 'text.bin.idx: No such file or directory; name the pair without the extension: text' data inspect text.bin
+says 2 '; llama_8b is a preset: trireme config new --model llama_8b --gpus N --output my.yaml writes' check llama_8b
 says 2 'did you mean llama_8b?' config new --model lama_8b --gpus 16
 
 echo "what differs"

@@ -97,7 +97,7 @@ run 0 "$trireme" checkpoint inspect whole/checkpoints/step_00000012
 has "optimizer/layers/3/"
 has "samples: 96"
 run 0 "$trireme" checkpoint verify whole/checkpoints/step_00000012
-has "all checksums are right"
+has "all checksums match"
 printf x | dd of=whole/checkpoints/step_00000012/shard_00001.h5 bs=1 seek=5000 conv=notrunc status=none
 run 3 "$trireme" checkpoint verify whole/checkpoints/step_00000012
 has "shard_00001.h5"
@@ -163,7 +163,7 @@ cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared ane
 train 2 whole 4 parallel.tp=2 parallel.pp=2 data.global_batch=12
 has "does not divide the 32 samples that the run has consumed; set it to 8 or 16"
 train 2 whole 4 parallel.tp=2 parallel.pp=2
-has "whole/checkpoints/step_00000004: of 32 samples consumed, the order is another from sample 32 on"
+has "whole/checkpoints/step_00000004: 32 samples were consumed; their order differs from sample 32 on"
 has "data.sources[0]: text with"
 has "checkpoint.accept_changes to data.sources"
 cp kept.bin text.bin
@@ -176,12 +176,12 @@ train 2 whole 4 parallel.tp=2 parallel.pp=2 data.seed=7 data.validation_fraction
 # Weights in the same proportion, another place, another batch: the same order.
 for kind in text.bin text.idx text.json; do cp "$kind" "moved.${kind#text.}"; done
 train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[{path: moved, weight: 3}]' data.global_batch=16 run.steps=6
-lacks "the order is another"
+lacks "order differs"
 has "for 2 steps"
 train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' checkpoint.accept_changes=data.sources run.steps=8
-has "the order is another from sample"
-has "data.sources: 1 of them, now 2"
+has "their order differs from sample"
+has "data.sources: 1 listed, now 2"
 train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' run.steps=9
-lacks "the order is another"
+lacks "order differs"
 
 finish

@@ -11,7 +11,7 @@ run 0 "$trireme" data train-tokenizer --vocab 400 --output bpe.model text.txt
 run 0 "$trireme" data prepare --format text --tokenizer bpe.model --output text text.txt
 cp text.bin first.bin
 run 2 "$trireme" data prepare --tokenizer bytes --output text text.txt
-has "text.bin: is there already; overwrite it with --force"
+has "text.bin: already exists; overwrite it with --force"
 cmp -s text.bin first.bin || fail "output that was refused was written"
 gzip -k text.txt
 run 0 "$trireme" data prepare --tokenizer bpe.model --output text --force text.txt.gz

@@ -25,37 +25,37 @@ says 2 'did you mean trireme data inspect or trireme checkpoint inspect?' inspec
 says 2 'there are train, check, ' qqq
 says 2 '--outptu: unknown option of trireme data prepare; did you mean --output?' data prepare x --outptu=y
 echo "a name of another trainer is answered with what there is here"
-says 2 '--dry-run: no option of trireme train; trireme check CONFIG --ranks N says' train x --dry-run
-says 2 '--num-layers: no option of trireme train; --set model.layers=VALUE sets it' train x --num-layers 4
-says 2 '--run.steps: no option of trireme check; --set run.steps=VALUE sets it' check x --run.steps=4
-says 2 '--num-epochs: no option of trireme train; --set run.steps=VALUE comes nearest (optimizer steps: ' \
+says 2 '--dry-run: not an option of trireme train; trireme check CONFIG --ranks N shows' train x --dry-run
+says 2 '--num-layers: not an option of trireme train; --set model.layers=VALUE sets it' train x --num-layers 4
+says 2 '--run.steps: not an option of trireme check; --set run.steps=VALUE sets it' check x --run.steps=4
+says 2 '--num-epochs: not an option of trireme train; the closest setting is --set run.steps=VALUE (optimizer steps: ' \
   train x --num-epochs 3
-says 2 '; --set model.tie_embeddings=true|false comes nearest (the opposite: ' \
+says 2 '; the closest setting is --set model.tie_embeddings=true|false (the opposite: ' \
   train x --untie-embeddings-and-output-weights
-says 2 '; --set parallel.zero=VALUE comes nearest (its stage, 0 to 2; ' train x --deepspeed ds.json
-says 2 '; --set lr.wsd_decay_fraction=VALUE comes nearest (with lr.rule wsd: ' train x --lr_scheduler.decay_ratio 0.1
+says 2 '; the closest setting is --set parallel.zero=VALUE (the ZeRO stage, 0 to 2; ' train x --deepspeed ds.json
+says 2 '; the closest setting is --set lr.wsd_decay_fraction=VALUE (with lr.rule wsd: ' train x --lr_scheduler.decay_ratio 0.1
 for pair in steps:run.steps tp:parallel.tp pp:parallel.pp dp:parallel.dp global-batch:data.global_batch lr:lr.peak; do
-  says 2 "--${pair%:*}: no option of trireme train; --set ${pair#*:}=VALUE sets it" train x "--${pair%:*}" 2
+  says 2 "--${pair%:*}: not an option of trireme train; --set ${pair#*:}=VALUE sets it" train x "--${pair%:*}" 2
 done
 says 2 '; --set run.seed=VALUE or --set data.seed=VALUE sets it' train x --seed 5
 for option in --nproc-per-node --nproc_per_node --num-gpus --ranks; do
-  says 2 "$option: no option of trireme train; srun, or mpirun -n RANKS, starts the ranks" train x "$option" 8
+  says 2 "$option: not an option of trireme train; start the ranks with srun or mpirun -n RANKS" train x "$option" 8
 done
-says 2 '--nnodes: no option of trireme train; srun, or mpirun with its hosts,' train x --nnodes=2
-says 2 '--master-addr: no option of trireme train; the launcher, ' train x --master-addr node1
-says 2 '; --set data.prefetch=VALUE comes nearest (batches read ahead' train x --num-workers 4
-says 2 '--num-gpus: no option of trireme check; --ranks says how many' check x --num-gpus 8
+says 2 '--nnodes: not an option of trireme train; start ranks on several nodes with srun, or with mpirun' train x --nnodes=2
+says 2 '--master-addr: not an option of trireme train; the launcher, ' train x --master-addr node1
+says 2 '; the closest setting is --set data.prefetch=VALUE (batches to read ahead' train x --num-workers 4
+says 2 '--num-gpus: not an option of trireme check; --ranks sets the number' check x --num-gpus 8
 for command in train check plan simulate 'bench step'; do
   # shellcheck disable=SC2086
-  says 2 "--config: no option of trireme $command; the config's path stands alone: trireme $command my.yaml" \
+  says 2 "--config: not an option of trireme $command; the config's path needs no option: trireme $command my.yaml" \
     $command --config x
 done
-says 2 'run.steps=5: trireme train takes no such argument; --set run.steps=VALUE sets it' train x run.steps=5
-says 2 '+model.optim.lr=1: trireme train takes no such argument; --set lr.peak=VALUE sets it' train x +model.optim.lr=1
-says 2 '=: trireme train takes no such argument' train x =
-says 2 '--tensor-model-parallel-size: no option of trireme plan; --set parallel.tp=VALUE sets it' \
+says 2 'run.steps=5: unexpected argument of trireme train; --set run.steps=VALUE sets it' train x run.steps=5
+says 2 '+model.optim.lr=1: unexpected argument of trireme train; --set lr.peak=VALUE sets it' train x +model.optim.lr=1
+says 2 '=: unexpected argument of trireme train' train x =
+says 2 '--tensor-model-parallel-size: not an option of trireme plan; --set parallel.tp=VALUE sets it' \
   plan x --tensor-model-parallel-size 2
-says 2 '--micro-batch-size: no option of trireme plan; --set data.micro_batch=VALUE sets it' plan x --micro-batch-size 2
+says 2 '--micro-batch-size: not an option of trireme plan; --set data.micro_batch=VALUE sets it' plan x --micro-batch-size 2
 says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 \
   --cluster "$source_dir/configs/clusters/h100.yaml" --set parallel.tp=3
 # One question at a time, and none that could not be answered in the end.
@@ -65,14 +65,14 @@ for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --n
     --cluster "$source_dir/configs/clusters/h100.yaml" $pair
 done
 says 2 '--output /: is a folder; name a file in it' plan nowhere.yaml --ranks 8 --cluster x --output /
-says 2 '--output /nowhere/x.yaml: there is no folder /nowhere' plan nowhere.yaml --ranks 8 --cluster x \
+says 2 '--output /nowhere/x.yaml: the folder /nowhere does not exist' plan nowhere.yaml --ranks 8 --cluster x \
   --output /nowhere/x.yaml
 # Where --set would not do it, nothing says so.
-says 2 '--num-layers: no option of trireme eval; model.layers is that of the model that is read' eval x --num-layers 4
+says 2 '--num-layers: not an option of trireme eval; model.layers is fixed by the model that is read' eval x --num-layers 4
 says 2 '--max-steps: unknown option of trireme generate' generate x --max-steps 5
 [[ $output != *--set* ]] || fail "generate takes no run.steps: $output"
-says 2 '--max-new-tokens: no option of trireme generate; --tokens says how many' generate x --max-new-tokens 5
-says 2 '--workers: no option of trireme data prepare; --threads says how many' data prepare x --workers=4 --output y
+says 2 '--max-new-tokens: not an option of trireme generate; --tokens sets their number' generate x --max-new-tokens 5
+says 2 '--workers: not an option of trireme data prepare; --threads sets the number' data prepare x --workers=4 --output y
 says 2 '--num-layers: unknown option of trireme data prepare' data prepare x --num-layers 4 --output y
 says 2 '--keep-last: 0 is not a whole number from 1' checkpoint prune x --keep-last 0
 says 2 '--top-k: 1.5 is not a whole number from 0' generate x --top-k 1.5
@@ -80,10 +80,10 @@ says 2 '--temperature: nan is not a number from 0' generate x --temperature nan
 says 2 '--max-shard-size: 0 is not a number above 0' checkpoint export x y --max-shard-size 0
 says 2 '1048577 not in range' plan x --ranks 1048577 --cluster x
 says 2 '1048577 not in range' simulate x --ranks 1048577 --cluster x
-says 2 'y: trireme check takes no such argument' check x y
+says 2 'y: unexpected argument of trireme check' check x y
 says 2 'trireme checkpoint needs a subcommand: list, ' checkpoint
 says 2 'trireme train: config is required' train
-says 2 'trireme generate --help says more' generate x --top-p 7
+says 2 'see trireme generate --help' generate x --top-p 7
 says 2 'trireme needs a subcommand' --json
 
 echo "help of any subcommand, and the page for man"
