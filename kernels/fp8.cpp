@@ -9,8 +9,8 @@ namespace tri {
 namespace {
 
 void require_fp8(const char* op, const char* operand, const Tensor& tensor) {
-  TRI_REQUIRE(!tensor.empty() && is_fp8(tensor.dtype) && tensor.dims == 2, "{}: {} {} is no FP8 matrix", op, operand,
-              tensor.shape_text());
+  TRI_REQUIRE(!tensor.empty() && is_fp8(tensor.dtype) && tensor.dims == 2, "{}: {} {} is not an FP8 matrix", op,
+              operand, tensor.shape_text());
 }
 
 // What a cast of an (R, C) tensor writes.

@@ -13,7 +13,7 @@ Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.nu
 LinearId id_of(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec, int layer) {
   const std::vector<LinearSpec> all = layer_spec.linears();
   const auto at = std::ranges::find(all, spec.module, &LinearSpec::module);
-  TRI_REQUIRE(at != all.end(), "{} is no linear of layer {}", spec.module, layer);
+  TRI_REQUIRE(at != all.end(), "{} is not a linear of layer {}", spec.module, layer);
   return {layer, {branch, spec.split}, static_cast<int>(at - all.begin())};
 }
 
