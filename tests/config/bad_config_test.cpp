@@ -185,7 +185,7 @@ const BadText kBadConfigs[] = {
      "a.yaml:4: data.sources[1]: has no path; write {path: FILE, weight: NUMBER}"},
     {"data:\n  sources:\n    -\n    - [c]",
      "a.yaml:2: data.sources[0]: is not a source; write a path or {path: FILE, weight: NUMBER}\n"
-     "a.yaml:4: data.sources[1]: is no source; write a path or {path: FILE, weight: NUMBER}"},
+     "a.yaml:4: data.sources[1]: is not a source; write a path or {path: FILE, weight: NUMBER}"},
     {"data: {sources: [{path: a, path: b}]}", "a.yaml:1: data.sources[0].path: given twice, first on line 1; keep one"},
     {"data: {sources: [{path: a, size: 2}]}",
      "a.yaml:1: data.sources[0].size: unknown key; the keys of a source are path, weight"},
