@@ -294,11 +294,12 @@ const BadText kBadOverrides[] = {
 // Every field is fine by itself; together they are not.
 const Combination kBadCombinations[] = {
     {"checkpoint: {accept_changes: \"model.window,model.rope_teta\"}", 1,
-     "checkpoint.accept_changes: model.rope_teta is no field; did you mean model.rope_theta?"},
-    {"checkpoint: {accept_changes: seed}", 1, "checkpoint.accept_changes: seed is no field; did you mean data.seed?"},
-    {"checkpoint: {accept_changes: True}", 1, "checkpoint.accept_changes: True is no field; did you mean true?"},
+     "checkpoint.accept_changes: model.rope_teta is not a field; did you mean model.rope_theta?"},
+    {"checkpoint: {accept_changes: seed}", 1,
+     "checkpoint.accept_changes: seed is not a field; did you mean data.seed?"},
+    {"checkpoint: {accept_changes: True}", 1, "checkpoint.accept_changes: True is not a field; did you mean true?"},
     {"checkpoint: {accept_changes: whatever}", 1,
-     "checkpoint.accept_changes: whatever is no field; name fields, such as model.window, or set true"},
+     "checkpoint.accept_changes: whatever is not a field; name fields, such as model.window, or set true"},
     {"parallel: {tp: 2, pp: 3}", 8,
      "parallel: tp 2 x pp 3 = 6 does not divide 8 ranks; start 6 or 12 ranks, or set parallel.pp to 1, 2 or "
      "4"},

@@ -284,7 +284,7 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
       {R"({"added_tokens_decoder": {"300": )" + a + "}}",
        "give token <|a|> the id 300, but transformers 5 gives it 267"},
       {R"({"added_tokens_decoder": {"267": {"content": "<|a|>", "single_word": true}}})", "single_word: true"},
-      {R"({"tokenizer_class": "Qwen2Tokenizer"})", "replaces the file's normalizer by its own"},
+      {R"({"tokenizer_class": "Qwen2Tokenizer"})", "replaces the file's normalizer with its own"},
       {R"({"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {)" + end + ", " + begin + "}}",
        "drops the token <|endoftext|><|x|>"}};
   std::filesystem::remove(folder_ / "config.json");
@@ -335,7 +335,7 @@ TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
       {"/model/dropout", 0.1, "model: dropout: 0.1"},
       {"/model/end_of_word_suffix", "</w>", "model: end_of_word_suffix: \"</w>\""},
       {"/model/new_thing", 1, "model: new_thing: 1 is not supported"},
-      {"/model/merges/0", "a b c", "\"a b c\" is no pair"},
+      {"/model/merges/0", "a b c", "\"a b c\" is not a pair"},
       {"/model/merges/0", "a z", "az is not in the vocabulary"},
       {"/model/vocab/a", -1, "-1 is not a token id"},
       {"/model/vocab/a", 99, "model: vocab: id 99 belongs to c and to another token"},

@@ -34,7 +34,7 @@ TEST(AtomicFile, a_close_that_fails_leaves_the_file_that_was_there) {
     const auto published = file.publish();
     return published ? std::string("published") : published.error().message;
   });
-  EXPECT_EQ(said, path + ": closing it: Disk quota exceeded");
+  EXPECT_EQ(said, path + ": closing the file: Disk quota exceeded");
   std::ifstream in(path);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "earlier");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "no temporary file is left";

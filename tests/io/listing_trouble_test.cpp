@@ -28,7 +28,8 @@ TEST(ListingTrouble, a_folder_that_cannot_be_listed_is_an_error_and_nothing_is_r
     for (const int point : {1, 2, 5})  // opening it, its first entry, one in the middle
       for (const auto& [name, call] : calls) {
         const std::string rule = fmt::format("0/list/{}/fail={}+", point, error);
-        EXPECT_EQ(on_storage(dir.path(), rule, call), fmt::format("{}: listing it: {}", dir.path().string(), text))
+        EXPECT_EQ(on_storage(dir.path(), rule, call),
+                  fmt::format("{}: listing the folder: {}", dir.path().string(), text))
             << name << ", " << rule;
         EXPECT_EQ(names_of(dir.path()), before) << name << ", " << rule;
       }
@@ -119,8 +120,8 @@ TEST(ListingTrouble, a_failure_that_lasts_ends_after_its_tries_and_one_of_rights
     return on_storage(dir.path(), rule, [&] { return read_newest(dir.path(), tensors, 4); });
   };
   EXPECT_EQ(with("0/list/1/fail=EIO+"),
-            dir.path().string() + ": listing it: Input/output error (tried 4 times), 3 pauses");
-  EXPECT_EQ(with("0/list/1/fail=EACCES+"), dir.path().string() + ": listing it: Permission denied, 0 pauses");
+            dir.path().string() + ": listing the folder: Input/output error (tried 4 times), 3 pauses");
+  EXPECT_EQ(with("0/list/1/fail=EACCES+"), dir.path().string() + ": listing the folder: Permission denied, 0 pauses");
   EXPECT_EQ(with("0/read/1/fail=ESTALE+"), "none, 3 pauses");
   const std::string late = with("0/read/7/fail=ESTALE+");  // behind the manifests, in the shards
   EXPECT_TRUE(contains(late, "shard_") && contains(late, "Stale file handle") &&

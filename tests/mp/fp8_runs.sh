@@ -106,9 +106,9 @@ run 0 "$trireme" eval whole --batches 1
 
 echo "what can't be is refused, with the reason"
 train 2 wrong 4 "${mesh[@]}" model.hidden=72 model.heads=4
-has "precision.gemm: fp8 needs multiples of 16, and model.hidden is 72"
+has "precision.gemm: fp8 needs multiples of 16, but model.hidden is 72"
 train 2 wrong 1 precision.fp8_first_layers=3 precision.fp8_last_layers=1
-has "leave none of 4 layers to fp8"
+has "leave none of 4 layers in fp8"
 run 2 "$trireme" check tiny.yaml --ranks 4 --set run.device=cuda --set parallel.tp=2 --set precision.compute=fp32
 has "precision.gemm: fp8: on GPUs it goes with precision.compute: bf16, and that is fp32"
 run 0 "$trireme" check tiny.yaml --ranks 4 --set run.device=cuda --set parallel.tp=2 --set precision.compute=bf16

@@ -102,10 +102,10 @@ printf x | dd of=whole/checkpoints/step_00000012/shard_00001.h5 bs=1 seek=5000 c
 run 3 "$trireme" checkpoint verify whole/checkpoints/step_00000012
 has "shard_00001.h5"
 run 0 "$trireme" checkpoint prune whole # keeps what the run keeps
-has "whole/checkpoints: 0 removed, 3 left; the 3 newest and multiples of step 8 stay (whole/resolved.yaml)"
+has "whole/checkpoints: 0 removed, 3 left; the 3 newest and multiples of step 8 are kept (whole/resolved.yaml)"
 run 0 "$trireme" checkpoint prune whole/checkpoints --keep-last 1 --dry-run
 has "step_00000010 would be removed"
-has "1 would be removed, 2 left; the 1 newest and multiples of step 8 stay (whole/checkpoints/step_00000012's config)"
+has "1 would be removed, 2 left; the 1 newest and multiples of step 8 are kept (whole/checkpoints/step_00000012's config)"
 [[ $(ls -d whole/checkpoints/step_*) == "$(printf 'whole/checkpoints/step_%08d\n' 8 10 12)" ]] || fail "prune --dry-run"
 run 0 "$trireme" checkpoint prune whole/checkpoints --keep-last 1
 [[ $(ls -d whole/checkpoints/step_*) == "$(printf 'whole/checkpoints/step_%08d\n' 8 12)" ]] || fail "prune" "$output"

@@ -135,7 +135,7 @@ echo "checkpoints that can't be listed end the run, which does not begin anew; i
 train 0 unlisted 2 run.steps=12
 export TRIREME_TEST_STORAGE=$folder/unlisted/checkpoints TRIREME_TEST_STORAGE_RULES="0/list/1/fail=EACCES+"
 train 3 unlisted 2 run.steps=14
-has "unlisted/checkpoints: listing it: Permission denied"
+has "unlisted/checkpoints: listing the folder: Permission denied"
 unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 train 0 unlisted 2 run.steps=14
 has "resumed from unlisted/checkpoints/step_00000012:"
