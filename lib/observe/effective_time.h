@@ -1,5 +1,6 @@
 // Where a run's wall time went, across attempts and jobs: every second since the first submission in exactly one
-// category. A pure function of what the run folder says (events.jsonl, metrics.jsonl); README.md defines them.
+// category. A pure function of what the run folder says (events.jsonl, metrics.jsonl); wall_time_meanings()
+// defines them.
 //
 //   events + steps  ->  attempts  ->  intervals that lie side by side  ->  seconds by category
 #pragma once
@@ -136,7 +137,7 @@ std::vector<EffectiveShare> effective_shares(const EffectiveTime& time);
 // Google's badput: seconds by its names, the longest first; with goodput they add up to the time since the first start.
 std::vector<std::pair<std::string, double>> google_badput(const EffectiveTime& time);
 
-// For people, at most about 40 lines; one line, for logs; for machines (README.md has its fields).
+// For people, at most about 40 lines; one line, for logs; for machines (app/JSON.md has its fields).
 std::string effective_time_text(const EffectiveTime& time);
 std::string effective_time_line(const EffectiveTime& time);
 std::string effective_time_json(const EffectiveTime& time);

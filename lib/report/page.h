@@ -19,7 +19,7 @@ struct PageHead {
 // Well-formed as XML but for the bodies of <script> and <style>. `summary`: what readers without JavaScript see.
 std::string report_page(const std::vector<RunData>& runs, const PageHead& head, const std::string& summary);
 
-// What the page draws, as JSON: README.md has its fields. No "<", ">" or "&" is in it, whatever the runs say.
+// What the page draws, as JSON: page_data.cpp has its fields. No "<", ">" or "&" is in it, whatever the runs say.
 std::string page_data(const std::vector<RunData>& runs, const PageHead& head);
 
 }  // namespace tri

@@ -40,8 +40,8 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
   if (options.fsdp)
     notes.push_back(
         "--fsdp: published steps of PyTorch's FSDP that no constant was fitted to come out 8 to 19 % off on average, "
-        "single ones 41 % (lib/simulate/README.md): an allocator that runs out of memory and tries again is not "
-        "modelled");
+        "single ones 41 % (lib/bench/measurements/simulator_errors.md): an allocator that runs out of memory and tries "
+        "again is not modelled");
   if (s.memory_estimated)
     notes.push_back("memory is an estimate, as this program has neither context parallelism nor sharded weights");
   return notes;

@@ -1,5 +1,6 @@
 // What it costs to keep progress in a black box, in nanoseconds: of the host's and the stream's threads together, and
-// of the host alone. A measurement for lib/fault/README.md, which proves nothing, so it runs only when asked for:
+// of the host alone. A measurement (lib/bench/measurements/flight_recorder_cost.md) which proves nothing, so it runs
+// only on request:
 //   build/bin/test_comm --gtest_also_run_disabled_tests --gtest_filter='*Cost*'
 #include <gtest/gtest.h>
 

@@ -17,7 +17,8 @@ compare() { echo -n "$1: "; python3 tests/golden/compare.py "$out/$2/metrics.jso
 curve cpu_fp32 20 --set run.device=cpu --set precision.compute=fp32
 curve cuda_fp32 20 --set run.device=cuda --set precision.compute=fp32
 compare "CPU fp32, CUDA fp32, 20 steps" cpu_fp32 cuda_fp32 1e-4
-# With the quick start's peak rounding alone parts two curves by more than 1 % (tests/golden/README.md).
+# With the quick start's peak, rounding alone moves two curves apart by more than 1 %
+# (lib/bench/measurements/loss_curves.md).
 calm=(--set run.device=cuda --set lr.peak=8e-4 --set lr.warmup_steps=100)
 curve cuda_fp32_long 200 "${calm[@]}" --set precision.compute=fp32
 curve cuda_bf16_long 200 "${calm[@]}" --set precision.compute=bf16

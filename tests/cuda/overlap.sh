@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On a machine with four GPUs: the tables of the README's section on overlap. Prints them; whole outputs go to OUT_DIR.
+# On a machine with four GPUs: prints the tables of lib/bench/measurements/four_gpus.md; whole outputs go to OUT_DIR.
 #   tests/cuda/overlap.sh BUILD_DIR OUT_DIR      SECTIONS="hidden layouts ablation": of these; 175b: its row of layouts
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit

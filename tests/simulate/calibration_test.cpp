@@ -12,7 +12,7 @@
 namespace tri {
 namespace {
 
-// GPT 1.3B with tp 2 on two H200s (2026-11-22, lib/simulate/README.md).
+// GPT 1.3B with tp 2 on two H200s (2026-11-22, lib/bench/measurements/calibration.md).
 Config config_of(const std::vector<std::string>& changes) {
   const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/gpt_1b3.yaml";
   const auto text = read_config_text(path);

@@ -327,8 +327,8 @@ TEST(Published, our_own_h200_figures) {
   }
 }
 
-// FP8 on one GPU (lib/bench/README.md): the bf16 GEMMs' rate is that of the bf16 figures, FP8's own is fitted on the
-// 13B shape, and on GPT 1.316B where that was measured. The others are blind.
+// FP8 on one GPU (lib/bench/measurements/one_gpu.md): the bf16 GEMMs' rate is that of the bf16 figures, FP8's own is
+// fitted on the 13B shape, and on GPT 1.316B where that was measured. The others are blind.
 TEST(Published, our_own_fp8_figures) {
   for (const auto& [program, cluster_of_then] : {std::pair<std::string, Cluster>{"Trireme H200 ", h200_with_cudnn()},
                                                  {"Trireme H200 own attention ", cluster_of("h200")}}) {

@@ -6,7 +6,7 @@
 The tokenizers are trained here, with the pre-tokenizers of GPT-2, LLaMA 3 and Qwen and some that use the rest of the
 format, on text of this machine: the King James Bible, Python's and this tree's source. They then encode N MB of that
 text (default 2), of many scripts, emoji, control characters, and every character that there is. --time prints MB/s of
-one core of both instead (what io/tokens/README.md quotes): of trireme all of `data prepare`, of the package encode
+one core of both instead (lib/bench/measurements/tokenizers.md): of trireme all of `data prepare`, of the package encode
 alone.
 """
 import argparse

@@ -7,7 +7,7 @@ Megatron's tool is no part of its package on PyPI (megatron-core has the writer 
 stands here: a pool of workers that read lines of JSON, encode with a Hugging Face tokenizer and append the token that
 ends a document, and one process that writes .bin and .idx. Without Megatron's own wrappers, so rather faster than the
 tool. Both write the same bytes, which is checked. Prints MB/s of text by the clock, and by one core's time (what
-io/tokens/README.md quotes).
+lib/bench/measurements/tokenizers.md quotes).
 """
 import argparse
 import json
