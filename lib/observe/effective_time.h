@@ -1,6 +1,5 @@
 // Where a run's wall time went, across attempts and jobs: every second since the first submission in exactly one
-// category. A pure function of what the run folder says (events.jsonl, metrics.jsonl); wall_time_meanings()
-// defines them.
+// category (wall_time_meanings). A pure function of what the run folder says (events.jsonl, metrics.jsonl).
 //
 //   events + steps  ->  attempts  ->  intervals that lie side by side  ->  seconds by category
 #pragma once
