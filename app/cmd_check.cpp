@@ -21,7 +21,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::vector<std::string> get;
   int ranks = 0;  // 0: what the config's mesh has
-  bool fields = false, schema = false, no_data = false, json = false;
+  bool fields = false, schema = false, reference = false, no_data = false, json = false;
 };
 
 Result<void> report(const Options& options, const Config& config, const JobPlan& plan, int ranks) {
@@ -30,7 +30,7 @@ Result<void> report(const Options& options, const Config& config, const JobPlan&
   if (!options.no_data)
     if (auto opened = open_inputs(config, inputs); !opened) return opened;
   if (options.json)
-    print_json(check_json(config, plan, inputs.tokenizer.get(), inputs.dataset ? &*inputs.dataset : nullptr));
+    print_answer(check_json(config, plan, inputs.tokenizer.get(), inputs.dataset ? &*inputs.dataset : nullptr));
   else if (!options.no_data)
     print_out("{}", data_report(config, *inputs.tokenizer, *inputs.dataset));
   return {};
@@ -41,11 +41,15 @@ Result<void> check(const Options& options) {
     print_out("{}", config_help());
     return {};
   }
+  if (options.reference) {
+    print_out("{}", config_reference());
+    return {};
+  }
   if (options.schema) {
     print_json(config_schema());
     return {};
   }
-  if (options.config.empty()) return usage_error("check needs CONFIG; or --fields or --schema alone");
+  if (options.config.empty()) return usage_error("check needs CONFIG, or one of --fields, --reference and --schema");
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
@@ -88,6 +92,7 @@ void add_check_command(CLI::App& app, int& status) {
   command->add_option("--svg", options->svg, "Write a picture of the mesh to this file");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
+  command->add_flag("--reference", options->reference, "Print the fields as Markdown: configs/REFERENCE.md");
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {

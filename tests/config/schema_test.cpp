@@ -38,11 +38,31 @@ TEST(ConfigSchema, has_every_field_with_its_default_and_consequence) {
                           R"("type":"integer"})");
 }
 
-TEST(ConfigSchema, beside_the_presets_is_this_one) {
-  std::ifstream file(std::string(TRI_SOURCE_DIR) + "/configs/trireme.schema.json");
+std::string file_text(const std::string& name) {
+  std::ifstream file(std::string(TRI_SOURCE_DIR) + "/" + name);
   std::ostringstream text;
   text << file.rdbuf();
-  EXPECT_EQ(text.str(), config_schema()) << "run: build/bin/trireme check --schema >configs/trireme.schema.json";
+  return text.str();
+}
+
+TEST(ConfigSchema, beside_the_presets_is_this_one) {
+  EXPECT_EQ(file_text("configs/trireme.schema.json"), config_schema())
+      << "run: build/bin/trireme check --schema >configs/trireme.schema.json";
+}
+
+TEST(ConfigReference, beside_the_presets_is_this_one) {
+  EXPECT_EQ(file_text("configs/REFERENCE.md"), config_reference())
+      << "run: build/bin/trireme check --reference >configs/REFERENCE.md";
+}
+
+TEST(ConfigReference, has_every_field) {
+  const std::string reference = config_reference();
+  for (const Section& section : config_sections()) {
+    const size_t begin = reference.find("\n## " + section.name + ": "), end = reference.find("\n## ", begin + 1);
+    ASSERT_NE(begin, std::string::npos) << section.name;
+    for (const Field& field : section.fields)
+      EXPECT_LT(reference.find("\n- `" + field.key + "` = ", begin), end) << field.name();
+  }
 }
 
 }  // namespace
