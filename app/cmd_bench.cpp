@@ -183,8 +183,7 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
                       {"bytes", row.bytes},
                       {"flops", row.flops},
                       {"floor_us", row.floor_microseconds}});
-    print_out("{}\n",
-               nlohmann::ordered_json({{"copy_bytes_per_s", result.copy_bytes_per_s}, {"kernels", rows}}).dump());
+    print_object(nlohmann::ordered_json({{"copy_bytes_per_s", result.copy_bytes_per_s}, {"kernels", rows}}));
     return {};
   }
   print_out(

@@ -59,7 +59,7 @@ Result<Verdict> examine(const Options& options, Job& job) {
   const auto device = open_planned_device(plan.value(), job);
   if (!device) return device.error();
   const DoctorReport report = run_doctor(doctor, job, *device.value(), deadline);
-  if (job.world_rank() == 0) options.json ? print_json(doctor_json(report)) : print_text(doctor_text(report));
+  if (job.world_rank() == 0) options.json ? print_answer(doctor_json(report)) : print_text(doctor_text(report));
   return report.verdict;
 }
 
@@ -87,7 +87,7 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--only", options->doctor.only, "Run only these checks: names as in --json, separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
-  command->add_flag("--json", options->json, "JSON instead of a table: lib/doctor/README.md");
+  command->add_flag("--json", options->json, "JSON instead of a table: app/JSON.md");
   command->footer(
       "One process checks its machine; ranks on several nodes compare their machines, with one rank per GPU. What is\n"
       "worse than its peers on other nodes, or than a fixed limit, is reported once three measurements confirm it.\n"

@@ -47,7 +47,7 @@ Result<void> plan(const Options& options) {
   if (!cluster) return cluster.error();
   auto search = search_layouts(config.value(), cluster.value(), asked);
   if (!search) return search.error();
-  options.json ? print_json(to_json(search.value())) : print_text(to_text(search.value(), cluster.value()));
+  options.json ? print_answer(to_json(search.value())) : print_text(to_text(search.value(), cluster.value()));
   if (options.output.empty()) return {};
   const PlannedLayout& best = search.value().best.front();
   const Config winner =

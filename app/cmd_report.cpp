@@ -53,7 +53,7 @@ Result<void> show_time(const Options& options) {
     if (!figure) return figure.error();
     print_out("{:.6g}\n", figure.value());
   } else {
-    options.json ? print_json(effective_time_json(*time)) : print_text(effective_time_text(*time));
+    options.json ? print_answer(effective_time_json(*time)) : print_text(effective_time_text(*time));
   }
   return {};
 }
@@ -148,7 +148,7 @@ void add_report_command(CLI::App& app, int& status) {
       "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents,\n"
       "the config and its changes, of one run or of several side by side. With --time:\n"
       "Time runs from the first submission, or the first start where no scheduler is known, to the last sign of life.\n"
-      "lib/observe/README.md defines the categories and the fields of --json: begin, end, wall_s,\n"
+      "lib/observe/README.md defines the shares, app/JSON.md the fields of --json: begin, end, wall_s,\n"
       "seconds {by category}, startup_s {by phase}, shares {effective, megascale, goodput, ettr},\n"
       "google_badput_s {by name}, kept_steps, lost_steps, median_step_ms, data_wait_s, attempts [{attempt, job,\n"
       "begin, end, first_step, last_step, kept_steps, lost_steps, productive_s, code, failed, outcome}]; null where\n"

@@ -41,7 +41,7 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
   const Scaling scaling = *enum_from_name<Scaling>(options.scaling);
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, scaling, options.most_ranks);
   if (rows.empty()) return begins_beyond("--scaling " + options.scaling, simulation, options);
-  options.json ? print_json(to_json(rows)) : print_text(to_text(rows));
+  options.json ? print_answer(to_json(rows)) : print_text(to_text(rows));
   if (options.svg.empty()) return {};
   return write_file(options.svg, to_svg(rows, fmt::format("{}, {} scaling on {}", simulation.name, options.scaling,
                                                           simulation.cluster.device.name)));
@@ -50,7 +50,7 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
 Result<void> show_start_up(const Simulation& simulation, const Options& options) {
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, Scaling::kWeak, options.most_ranks);
   if (rows.empty()) return begins_beyond("--startup", simulation, options);
-  options.json ? print_json(to_json(rows)) : print_text(start_up_text(rows));
+  options.json ? print_answer(to_json(rows)) : print_text(start_up_text(rows));
   return {};
 }
 
@@ -99,7 +99,7 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   auto network = analyse_network(s.workload, s.cluster, asked);
   if (!network) return network.error();
   if (options.json) {
-    print_json(to_json(network.value(), s.cluster));
+    print_answer(to_json(network.value(), s.cluster));
     return {};
   }
   const auto compared = analyse_network(s.workload, s.cluster, other);
@@ -141,7 +141,7 @@ Result<void> run_simulation(const Options& options) {
   if (options.startup) return show_start_up(simulation.value(), options);
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
   if (options.network_asked) return show_network(simulation.value(), options);
-  options.json ? print_json(to_json(simulation.value())) : print_text(to_text(simulation.value()));
+  options.json ? print_answer(to_json(simulation.value())) : print_text(to_text(simulation.value()));
   return {};
 }
 

@@ -25,7 +25,7 @@ struct Options {
 Result<void> show_status(const Options& options) {
   const auto status = read_run_status(options.run_dir);
   if (!status) return status.error();
-  options.json ? print_json(status_json(status.value())) : print_text(status_text(status.value()));
+  options.json ? print_answer(status_json(status.value())) : print_text(status_text(status.value()));
   return {};
 }
 
@@ -33,7 +33,7 @@ Result<void> show_hang(const Options& options) {
   const auto dump = read_hang_dump(options.run_dir, options.dump);
   if (!dump) return dump.error();
   if (options.json)
-    print_json(dump.value().json);
+    print_answer(dump.value().json);
   else
     print_out("{}:\n{}", dump.value().folder, dump.value().text);
   return {};
@@ -61,7 +61,7 @@ Result<void> show_heat(const Options& options) {
   const auto heat = heat_of(mesh, window, options.heat);
   if (!heat) return heat.error();
   if (options.json) {
-    print_json(heat_map_json(mesh, window, heat.value()));
+    print_answer(heat_map_json(mesh, window, heat.value()));
     return {};
   }
   const HeatScreen shown = screen();

@@ -225,7 +225,7 @@ void add_supervise_command(CLI::App& app, int& status) {
       "Exit status: 0: done; 2, 3, 7: as of train, where another attempt would not help; 8: consecutive attempts\n"
       "made no newer checkpoint; 75: stop signal, or too few nodes: re-run it without the nodes that --nodes lists.\n"
       "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run continues:\n"
-      "lib/supervise/README.md.");
+      "slurm/OPERATIONS.md.");
   command->callback([=, &status] {
     const auto ended = supervise(*options);
     if (!ended) print_err("{}\n", ended.error().message);

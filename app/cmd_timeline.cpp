@@ -121,7 +121,7 @@ Result<void> show_steps(const Options& options) {
                                                                  options.run_dir, steps.first, steps.last);
   const auto summary = write_timeline(pieces.value(), steps, path);
   if (!summary) return summary.error();
-  options.json ? print_json(json_of(summary.value())) : print_text(timeline_text(summary.value(), pieces.value()));
+  options.json ? print_answer(json_of(summary.value())) : print_text(timeline_text(summary.value(), pieces.value()));
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "io/base/log.h"
 
@@ -33,6 +34,28 @@ const CLI::Validator kCount = whole_number_from(1);
 const CLI::Validator kCountOrZero = whole_number_from(0);
 const CLI::Validator kPositive = number("above 0", "POSITIVE", [](double value) { return value > 0; });
 const CLI::Validator kNonNegative = number("from 0", "NONNEGATIVE", [](double value) { return value >= 0; });
+
+std::string with_schema(std::string_view json) {
+  using Json = nlohmann::ordered_json;
+  const Json answer = Json::parse(json, nullptr, false);
+  if (answer.is_discarded()) return std::string(json);
+  const auto versioned = [](const Json& object) {
+    if (!object.is_object()) return object;
+    Json whole = {{"schema", kJsonSchema}};
+    for (const auto& [key, value] : object.items()) whole[key] = value;
+    return whole;
+  };
+  Json whole = versioned(answer);
+  if (answer.is_array()) {
+    whole = Json::array();
+    for (const Json& object : answer) whole.push_back(versioned(object));
+  }
+  const size_t line = json.find('\n'), text = json.find_first_not_of(' ', line + 1);
+  const int indent = line == json.npos || text == json.npos ? -1 : static_cast<int>(text - line) - 1;
+  return whole.dump(indent);
+}
+
+void print_answer(std::string_view json) { print_json(with_schema(json)); }
 
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action) {
   command->callback([&status, action = std::move(action)] {

@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
+#include <string_view>
 
 #include "io/base/console.h"
 #include "io/base/error.h"
@@ -34,11 +36,20 @@ extern const CLI::Validator kCountOrZero;  // from 0
 extern const CLI::Validator kPositive;     // a number above 0
 extern const CLI::Validator kNonNegative;  // from 0
 
-// Prints a JSON value (nlohmann::json) on one line. Bytes of its texts that are not UTF-8 become U+FFFD: names of files
-// may hold them.
+// The version of the shapes that --json prints (app/JSON.md). Raise it when a field is removed or changes its meaning;
+// adding a field does not raise it.
+inline constexpr int kJsonSchema = 1;
+
+// Returns the JSON text of an answer with "schema": kJsonSchema as the first field of the object or, in a list, of each
+// object. Indentation is kept. A text that is not JSON is returned unchanged.
+std::string with_schema(std::string_view json);
+// Prints the JSON text of an answer to --json, with its schema.
+void print_answer(std::string_view json);
+// Prints a JSON value (nlohmann::json) as an answer on one line. Bytes that are not UTF-8 become U+FFFD: file names may
+// contain them.
 template <class Json>
 void print_object(const Json& object) {
-  print_json(object.dump(-1, ' ', false, Json::error_handler_t::replace));
+  print_answer(object.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.

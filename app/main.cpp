@@ -51,7 +51,7 @@ int run(int argc, char** argv) {
   bool json = false;
   auto* as_json = app.add_flag("--json", json, "With --version: print one JSON object");
   as_json->needs(app.set_version_flag(
-      "--version", [&json] { return json ? version_json() : version_text(); },
+      "--version", [&json] { return json ? with_schema(version_json()) : version_text(); },
       "Version, commit, compilers and the libraries that run"));
   int status = 0;
   add_train_command(app, status, &argc, &argv);

@@ -73,7 +73,7 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
 
 // For people: findings, a line a check, a verdict.
 std::string doctor_text(const DoctorReport& report);
-// One object, in the shape that lib/doctor/README.md tells.
+// One JSON object, in the shape of app/JSON.md.
 std::string doctor_json(const DoctorReport& report);
 
 // 0, kSuspectStatus or kBadStatus.

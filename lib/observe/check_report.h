@@ -18,7 +18,7 @@ std::string check_report(const Config& config, const JobPlan& plan, int ranks);
 // often the run passes through those that it trains on. `dataset`: of config.data.sources.
 std::string data_report(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset);
 
-// The same for machines: one object on one line; app/README.md names its fields. `tokenizer` and `dataset` may be null.
+// The same for machines: one object on one line; app/JSON.md names its fields. `tokenizer` and `dataset` may be null.
 std::string check_json(const Config& config, const JobPlan& plan, const Tokenizer* tokenizer, const Dataset* dataset);
 
 }  // namespace tri

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What answers takes --json: one object on stdout, of the shape that app/README.md documents, and the numbers that the
-# text says. A run's folder stands wherever a checkpoint does.
+# Commands that answer take --json: one object on stdout, with its schema version, the shape that app/JSON.md documents,
+# and the numbers of the text. A run's folder stands wherever a checkpoint does.
 #   answers_are_json.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 if ! command -v python3 >/dev/null; then
@@ -28,7 +28,7 @@ shape() {
   local status=0
   "$trireme" "${@:3}" --json >answer 2>errors || status=$?
   [[ $status -eq $1 ]] || fail "${*:3} --json: status $status, expected $1" "$(cat errors)"
-  python3 - "$source_dir/app/README.md" "$2" answer <<'PYTHON' || fail "${*:3} --json" "$(cat answer)"
+  python3 - "$source_dir/app/JSON.md" "$2" answer <<'PYTHON' || fail "${*:3} --json" "$(cat answer)"
 import json, re, sys
 
 table, row, answer = sys.argv[1:]
@@ -50,11 +50,30 @@ def shape(value, name=""):
     return ""
 
 found = re.search(r"^\| `%s` \| `(.*)` \|" % re.escape(row), open(table).read(), re.M)
-assert found, "app/README.md has no row " + row
+assert found, "app/JSON.md has no row " + row
 text = open(answer).read()
 assert text.count("\n") == 1 or row == "--version", "more than one line"
-found, documented = shape(json.loads(text)).strip(), found.group(1)
+answer = json.loads(text)
+for each in answer if isinstance(answer, list) else [answer]:
+    assert next(iter(each)) == "schema" and each.pop("schema") == 1, "no schema version first"
+found, documented = shape(answer).strip(), found.group(1)
 assert found == documented, "\n%s\nis documented as\n%s" % (found, documented)
+PYTHON
+}
+# fields ROW ARGUMENTS...: the object has the fields of this row, whose lists may be empty.
+fields() {
+  "$trireme" "${@:2}" --json >answer 2>errors || fail "${*:2} --json: status $?" "$(cat errors)"
+  python3 - "$source_dir/app/JSON.md" "$1" answer <<'PYTHON' || fail "${*:2} --json" "$(cat answer)"
+import json, re, sys
+
+table, row, answer = sys.argv[1:]
+found = re.search(r"^\| `%s` \| `(.*)` \|" % re.escape(row), open(table).read(), re.M)
+assert found, "app/JSON.md has no row " + row
+documented = found.group(1)[1:-1]
+while re.search(r" ?[\[{][^\[\]{}]*[\]}]", documented):  # of the parts of a field nothing is asked
+    documented = re.sub(r" ?[\[{][^\[\]{}]*[\]}]", "", documented)
+answer = json.load(open(answer))
+assert list(answer) == ["schema"] + documented.split(", ") and answer["schema"] == 1, (list(answer), documented)
 PYTHON
 }
 # value EXPRESSION: of the answer `a`.
@@ -115,6 +134,14 @@ run 0 "$trireme" plan "$llama" --ranks 512 --cluster "$h100" --keep 2
 has "$(value 'a["reason"]')"
 equal "$(value 'len(a["layouts"]), [part in a["layouts"][0]["parts_s"] for part in a["layouts"][0]["limited_by"]]')" \
   "2 [True, True]"
+
+echo "a run and its machine"
+fields status status run
+fields 'report --time' report run --time
+fields doctor doctor --device cpu
+fields 'bench step' bench step tiny.yaml --set parallel.pp=1
+fields 'bench kernels' bench kernels tiny.yaml --set parallel.pp=1
+equal "$(value 'list(a["kernels"][0])[0]')" kernel
 
 echo "verify says what is damaged"
 shape 0 'checkpoint verify' checkpoint verify run
