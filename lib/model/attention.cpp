@@ -112,18 +112,7 @@ class AttentionLayer final : public BranchLayer {
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner) const override {
     const AttentionTensors& a = t.attention;
     rotate_forward(ctx, a.qkv, projected(ctx, a));
-    const AttentionShare share = share_of(spec_, ctx.dims.tp);
-    attention_forward({.out = a.out,
-                       .lse = a.lse,
-                       .qkv = a.qkv,
-                       .order = share.order,
-                       .seq_len = ctx.dims.T,
-                       .num_kv_heads = share.NKVl,
-                       .group = share.G,
-                       .window = spec_.window,
-                       .scale = scale(),
-                       .kernel = ctx.config.model.attention},
-                      ctx.compute);
+    attention_forward(with_shape(ctx, AttentionForward{.out = a.out, .lse = a.lse, .qkv = a.qkv}), ctx.compute);
     if (fp8_) ctx.fp8->cast(Fp8Operand::kInput, proj_.linear, a.out, ctx.work.attention.fp8_out);
   }
 
@@ -138,22 +127,14 @@ class AttentionLayer final : public BranchLayer {
   void inner_backward(const LayerContext& ctx, const LayerTensors& t) const override {
     const AttentionTensors& a = t.attention;
     const AttentionWorkspace& w = ctx.work.attention;
-    const AttentionShare share = share_of(spec_, ctx.dims.tp);
     const Tensor dqkv = rope_input(ctx, w.dqkv);
-    attention_backward({.dqkv = dqkv,
-                        .delta = w.delta,
-                        .dout = w.dout,
-                        .out = a.out,
-                        .lse = a.lse,
-                        .qkv = a.qkv,
-                        .order = share.order,
-                        .seq_len = ctx.dims.T,
-                        .num_kv_heads = share.NKVl,
-                        .group = share.G,
-                        .window = spec_.window,
-                        .scale = scale(),
-                        .kernel = ctx.config.model.attention,
-                        .deterministic = ctx.config.run.deterministic},
+    attention_backward(with_shape(ctx, AttentionBackward{.dqkv = dqkv,
+                                                         .delta = w.delta,
+                                                         .dout = w.dout,
+                                                         .out = a.out,
+                                                         .lse = a.lse,
+                                                         .qkv = a.qkv,
+                                                         .deterministic = ctx.config.run.deterministic}),
                        ctx.compute);
     rotate_backward(ctx, w.dqkv, dqkv, a);
     if (!fp8_) return;
@@ -182,7 +163,19 @@ class AttentionLayer final : public BranchLayer {
   const RowLinear& row_linear() const override { return proj_; }
 
  private:
-  float scale() const { return 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)); }
+  // `args`, those of either pass, with the shape and the kernel, on which both passes agree.
+  template <class Args>
+  Args with_shape(const LayerContext& ctx, Args args) const {
+    const AttentionShare share = share_of(spec_, ctx.dims.tp);
+    args.order = share.order;
+    args.seq_len = ctx.dims.T;
+    args.num_kv_heads = share.NKVl;
+    args.group = share.G;
+    args.window = spec_.window;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+    args.kernel = ctx.config.model.attention;
+    return args;
+  }
 
   // From qkv's output `inp` to the rows `out` that attention reads: QK-norm and RoPE. Without either `inp` is `out`.
   void rotate_forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
