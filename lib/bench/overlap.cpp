@@ -50,7 +50,7 @@ Extra allocate_extra(const Config& config, const Mesh& mesh, const StoreTensors&
   const StageDims d = stage_dims(config, mesh);
   const std::string name = "bench";
   extra.number = arena.take(name, Dtype::kF32, {1});
-  const int64_t bucket = mesh.axis("dp").size > 1 ? largest_bucket(store).size : 0;
+  const int64_t bucket = mesh.joint_axis(kBucketAxes).size > 1 ? largest_bucket(store).size : 0;
   for (Tensor* tensor : {&extra.bucket, &extra.source}) *tensor = arena.take(name, Dtype::kF32, {bucket});
   extra.block_input = arena.take(name, d.dtype, {d.Rl, d.C});
   for (Tensor& tensor : extra.sends) tensor = arena.take(name, d.dtype, {d.Rl, d.C});
@@ -94,8 +94,8 @@ class Bench {
       for (const LayerTransfer& transfer :
            layer_transfers(config_, mesh_, engine_.tensors().stage, engine_.parameters().front()))
         rows.push_back(measure(row_case(transfer), mesh_.axis("tp").size));
-    if (mesh_.axis("dp").size > 1)
-      for (const Case& c : buckets()) rows.push_back(measure(c, mesh_.axis("dp").size));
+    if (runtime_.dp().size() > 1)
+      for (const Case& c : buckets()) rows.push_back(measure(c, runtime_.dp().size()));
     if (mesh_.axis("pp").size > 1) rows.push_back(measure(boundary(), mesh_.axis("pp").size));
     runtime_.synchronize();
     return rows;

@@ -63,16 +63,16 @@ void add_pieces(const Slice& slice, const Mesh& mesh, std::vector<StatePiece>& p
 
 std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, const StoreTensors& store) {
   const bool sharded = config.parallel.zero >= 1;
-  const int64_t parts = sharded ? mesh.axis("dp").size : 1;
+  const Axis dp = mesh.joint_axis(kBucketAxes);
+  const int64_t parts = sharded ? dp.size : 1;
   std::vector<StatePiece> pieces;
   int number = 0;  // of the bucket
   for (size_t c = 0; c < store.chunks.size(); ++c) {
     const ChunkStoreTensors& chunk = store.chunks[c];
     const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.axis("pp"), static_cast<int>(c));
     for (const Bucket& bucket : chunk.layout.buckets) {
-      const int64_t share = bucket.size / mesh.axis("dp").size, held = bucket.size / parts;
-      const int64_t local_begin = bucket.first + mesh.axis("dp").rank * share,
-                    begin = sharded ? local_begin : bucket.first;
+      const int64_t share = bucket.size / dp.size, held = bucket.size / parts;
+      const int64_t local_begin = bucket.first + dp.rank * share, begin = sharded ? local_begin : bucket.first;
       const auto slice_of = [&](const Tensor& slices) { return slices.flat(bucket.first / parts, held); };
       std::vector<Tensor> state;
       for (const Tensor& slices : chunk.state) state.push_back(slice_of(slices));

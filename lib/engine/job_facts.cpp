@@ -7,6 +7,7 @@
 #include "lib/comm/peer/memory.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/engine/wanted_copies.h"
+#include "lib/optim/flat_layout.h"
 
 namespace tri {
 
@@ -80,7 +81,7 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
     return problem_of_opening(group, job, device, arena, facts);
   };
   if (tp) mine.tp_problem = problem(mesh.group({"tp"}));
-  if (dp) mine.dp_problem = problem(mesh.group({"dp"}));
+  if (dp) mine.dp_problem = problem(mesh.group(kBucketAxes));
   for (const StageEdge& edge : pp ? own_edges(mesh, ring_end(config)) : std::vector<StageEdge>()) {
     const std::string found = problem(edge.pair());
     if (edge.source == mesh.world_rank) mine.pp_problem = found;

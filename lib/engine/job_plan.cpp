@@ -10,6 +10,7 @@
 #include "lib/config/axis_fields.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
+#include "lib/optim/flat_layout.h"
 
 namespace tri {
 
@@ -17,11 +18,19 @@ namespace {
 
 constexpr const char* kSeveralMachines = "the group's ranks are on several machines";
 
-// Why the ranks of any of the axis's groups can't open each other's memory; "" where all can.
-std::string problem_of_axis(const Config& config, const JobFacts& facts, AxisName axis,
+// The first rank of the group of `axes` that `rank` belongs to.
+int first_of_group(const Config& config, int rank, AxisSet axes) {
+  Mesh first = mesh_of(config, rank);
+  for (const AxisField& field : kAxisFields)
+    if (axes.contains(field.axis)) first = first.moved(field.axis, 0);
+  return first.world_rank;
+}
+
+// Why the ranks of any of the groups of `axes` can't open each other's memory; "" where all can.
+std::string problem_of_axes(const Config& config, const JobFacts& facts, AxisSet axes,
                             std::string RankFacts::*problem) {
   for (size_t rank = 0; rank < facts.size(); ++rank) {
-    const int first = mesh_of(config, static_cast<int>(rank)).moved(axis, 0).world_rank;
+    const int first = first_of_group(config, static_cast<int>(rank), axes);
     if (facts[rank].machine != facts[static_cast<size_t>(first)].machine) return kSeveralMachines;
     if (!(facts[rank].*problem).empty()) return facts[rank].*problem;
   }
@@ -81,11 +90,11 @@ class Planner {
                     counted(static_cast<int64_t>(machines.size()), "machine"),
                     plan_.device.kind == DeviceKind::kCuda ? "a GPU each" : "on the CPU") +
         origin("run.device", config_.run.device, ""));
-    if (auto done = plan_axis("tp", p.tp, p.overlap_tp, p.tp_transfers, wants_tp_copies(config_),
+    if (auto done = plan_axis("tp", {"tp"}, p.overlap_tp, p.tp_transfers, wants_tp_copies(config_),
                               &RankFacts::tp_problem, plan_.tp);
         !done)
       return done.error();
-    if (auto done = plan_axis("dp", p.dp, p.overlap_dp, p.dp_transfers, wants_dp_copies(config_),
+    if (auto done = plan_axis("dp", kBucketAxes, p.overlap_dp, p.dp_transfers, wants_dp_copies(config_),
                               &RankFacts::dp_problem, plan_.dp);
         !done)
       return done.error();
@@ -99,13 +108,14 @@ class Planner {
  private:
   void add(std::string line) { plan_.lines.push_back(std::move(line)); }
 
-  Result<void> plan_axis(AxisName axis, int size, bool overlap, Transfers asked, bool wants_copies,
+  // `axis` names the transfers of the groups of `axes`.
+  Result<void> plan_axis(AxisName axis, AxisSet axes, bool overlap, Transfers asked, bool wants_copies,
                          std::string RankFacts::*problem, Transfers& choice) {
     choice = Transfers::kCollectives;
-    if (size == 1) return {};
+    if (ranks_along(axes, config_.parallel) == 1) return {};
     std::string why;
     if (wants_copies) {
-      why = problem_of_axis(config_, facts_, axis, problem);
+      why = problem_of_axes(config_, facts_, axes, problem);
       if (why.empty()) choice = Transfers::kCopies;
       if (!why.empty() && asked == Transfers::kCopies) return copies_refused(axis, why);
     } else if (asked == Transfers::kAuto && overlap) {

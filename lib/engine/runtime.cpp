@@ -28,8 +28,8 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
   const Config& config = rank.config;
   const Mesh& mesh = rank.mesh;
   Device& device = rank.device;
-  const Axis tp = mesh.axis("tp"), dp = mesh.axis("dp"), pp = mesh.axis("pp");
-  const std::vector<int> tp_group = mesh.group({"tp"}), dp_group = mesh.group({"dp"});
+  const Axis tp = mesh.axis("tp"), dp = mesh.joint_axis(kBucketAxes), pp = mesh.axis("pp");
+  const std::vector<int> tp_group = mesh.group({"tp"}), dp_group = mesh.group(kBucketAxes);
 
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && tp.size > 1 ? add_stream("tp") : *compute_;

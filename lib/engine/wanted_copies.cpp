@@ -1,5 +1,8 @@
 #include "lib/engine/wanted_copies.h"
 
+#include "lib/config/axis_fields.h"
+#include "lib/optim/flat_layout.h"
+
 namespace tri {
 
 bool wants_tp_copies(const Config& config) {
@@ -8,7 +11,7 @@ bool wants_tp_copies(const Config& config) {
 }
 bool wants_dp_copies(const Config& config) {
   const ParallelConfig& p = config.parallel;
-  if (p.dp == 1 || !p.overlap_dp || p.zero == 0) return false;
+  if (ranks_along(kBucketAxes, p) == 1 || !p.overlap_dp || p.zero == 0) return false;
   // Measured on four H200s: copies are 2 % of a step faster alone, and 1 % slower where they share the copy engines
   // with those of tp.
   return p.dp_transfers == Transfers::kCopies || (p.dp_transfers == Transfers::kAuto && p.tp == 1);

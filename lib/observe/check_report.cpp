@@ -10,6 +10,7 @@
 #include "lib/model/flops.h"
 #include "lib/observe/estimates.h"
 #include "lib/observe/report.h"
+#include "lib/optim/flat_layout.h"
 #include "lib/simulate/pipeline.h"
 
 namespace tri {
@@ -125,10 +126,10 @@ std::string bandwidth_source(const Config& config, const DpTraffic& traffic) {
 
 std::string data_parallel(const Config& config, DeviceKind device) {
   const ParallelConfig& p = config.parallel;
-  if (p.dp == 1) return "";
   const DpTraffic traffic = dp_traffic(config);
-  std::string text = fmt::format("data parallel: a rank sends {} a step over dp {} (zero {}: {})",
-                                 format_bytes(traffic.step_bytes), p.dp, p.zero,
+  if (traffic.ranks == 1) return "";
+  std::string text = fmt::format("data parallel: a rank sends {} a step over {} (zero {}: {})",
+                                 format_bytes(traffic.step_bytes), sizes_along(kBucketAxes, p), p.zero,
                                  p.zero == 0   ? "gradients all-reduced once"
                                  : p.zero == 1 ? "gradients reduced once, parameters gathered once"
                                                : "gradients reduced after each microbatch, parameters gathered once");

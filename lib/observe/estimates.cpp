@@ -17,12 +17,13 @@ namespace tri {
 DpTraffic dp_traffic(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const ClusterConfig& cluster = config.cluster;
+  const Mesh mesh = mesh_of(config, 0);
   int64_t most = 0, codes = 0;  // elements of the flat buffers of a rank, and of FP8 codes among them
   for (int stage = 0; stage < p.pp; ++stage) {
     int64_t elements = 0, of_codes = 0;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       const FlatLayout layout =
-          make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), mesh_of(config, 0), p.bucket_elements);
+          make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), mesh, p.bucket_elements);
       elements += layout.size;
       of_codes += layout.codes;
     }
@@ -30,19 +31,22 @@ DpTraffic dp_traffic(const Config& config) {
     most = elements;
     codes = of_codes;
   }
-  // A ring: of a buffer a rank sends (dp - 1) / dp to reduce-scatter it, and as much to gather it.
-  const int64_t slices = most / p.dp * (p.dp - 1), slices_of_codes = codes / p.dp * (p.dp - 1);
+  const std::vector<int> group = mesh.group(kBucketAxes);
+  const auto ranks = static_cast<int>(group.size());
+  // A ring: of a buffer a rank sends (ranks - 1) / ranks to reduce-scatter it, and as much to gather it.
+  const int64_t slices = most / ranks * (ranks - 1), slices_of_codes = codes / ranks * (ranks - 1);
   const int64_t element = config.precision.compute == Dtype::kBF16 ? 2 : 4;
   const int64_t gradients = slices * 4, parameters = (slices - slices_of_codes) * element + slices_of_codes;
   const int64_t num_microbatches = config.data.global_batch / config.data.micro_batch / p.dp;
-  DpTraffic traffic;
+  DpTraffic traffic{.ranks = ranks};
   if (p.zero == 2) traffic.microbatch_bytes = gradients;
   traffic.step_bytes = p.zero == 0   ? 2 * gradients  // an all-reduce
                        : p.zero == 1 ? gradients + parameters
                                      : num_microbatches * gradients + parameters;
-  // tp ranks are neighbours; then come those of dp. Of a machine that holds n of a dp group, n adapters carry its ring.
-  traffic.on_node = std::max(1, std::min(p.dp, cluster.ranks_per_node / p.tp));
-  traffic.crosses_nodes = traffic.on_node < p.dp;
+  // Of a machine that holds n of a group, n adapters carry its ring.
+  const int stride = ranks > 1 ? group[1] - group[0] : 1;
+  traffic.on_node = std::max(1, std::min(ranks, cluster.ranks_per_node / stride));
+  traffic.crosses_nodes = traffic.on_node < ranks;
   const double inside = cluster.node_gb_per_s * 1e9, across = traffic.on_node * cluster.network_gb_per_s * 1e9;
   traffic.network_bound = traffic.crosses_nodes && across < inside;
   traffic.bytes_per_second = traffic.network_bound ? across : inside;
@@ -64,7 +68,7 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
 }
 
 std::string dp_warning(const Config& config, const DpTraffic& traffic) {
-  if (config.parallel.dp == 1 || !traffic.exceeds_compute()) return "";
+  if (traffic.ranks == 1 || !traffic.exceeds_compute()) return "";
   return fmt::format(
       "parallel.zero: 2 sends {} after each of {}, {:.1f} ms beside {:.1f} ms of compute "
       "(cluster.rank_tflops {:g}): set parallel.zero to 1, or make data.micro_batch larger",

@@ -10,12 +10,14 @@ namespace tri {
 
 struct OrderFields;
 
-// Gradients and parameters of one step over dp, of a rank of the stage that has most of them. `config` resolved.
+// Gradients and parameters of one step over dp (kBucketAxes), of a rank of the stage that has most of them. `config`
+// resolved.
 struct DpTraffic {
   int64_t microbatch_bytes = 0;  // that a rank sends after each microbatch: zero 2 reduces each one's gradients
   int64_t step_bytes = 0;        // that it sends in a step, those included
   double bytes_per_second = 0;   // that leave the rank
-  int on_node = 1;               // ranks of a dp group on a machine, whose adapters carry its ring together
+  int ranks = 1;                 // of a dp group
+  int on_node = 1;               // those of them on a machine, whose adapters carry its ring together
   bool crosses_nodes = false;    // the dp group is on several machines
   bool network_bound = false;    // the network's adapters say bytes_per_second, not the links inside a machine
   double compute_seconds = 0;    // forward and backward of a microbatch, recompute not counted

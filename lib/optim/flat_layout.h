@@ -14,7 +14,7 @@
 
 namespace tri {
 
-// The axes of the collectives that reduce and gather buckets.
+// The axes of the collectives that reduce and gather buckets. Names and comments call what is along them "dp".
 inline constexpr AxisSet kBucketAxes{"dp"};
 
 struct Bucket {

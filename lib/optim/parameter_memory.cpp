@@ -56,8 +56,8 @@ ParameterMemory::ParameterMemory(const Config& config, const Mesh& mesh, StoreTe
                                  const Fp8Tensors& fp8)
     : tensors_(std::move(tensors)),
       sharded_(config.parallel.zero >= 1),
-      parts_(sharded_ ? mesh.axis("dp").size : 1),
-      rank_(sharded_ ? mesh.axis("dp").rank : 0) {
+      parts_(sharded_ ? mesh.joint_axis(kBucketAxes).size : 1),
+      rank_(sharded_ ? mesh.joint_axis(kBucketAxes).rank : 0) {
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
     add_parameters(chunk_parameters(config, mesh.axis("pp"), chunk), mesh);
     add_buckets(chunk, mesh, config.parallel.zero == 2, fp8);

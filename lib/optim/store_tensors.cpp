@@ -24,7 +24,7 @@ void count_tensor(const ParamSpec& spec, StoreTensors& store) {
 }  // namespace
 
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena) {
-  const int dp = mesh.axis("dp").size, zero = config.parallel.zero;
+  const int dp = mesh.joint_axis(kBucketAxes).size, zero = config.parallel.zero;
   const int64_t parts = zero >= 1 ? dp : 1;
   StoreTensors store;
   int64_t pool_elements = 0;

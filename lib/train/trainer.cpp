@@ -144,7 +144,7 @@ std::vector<std::string> Trainer::not_finite_names() {
   const TensorRun& sharded = store().memory.tensors().runs.front();
   const auto split = static_cast<size_t>(sharded.sharded.empty() ? 0 : sharded.count);
   for (size_t i = 0; i < local.size(); ++i)
-    if (!std::isfinite(local[i]) || (mesh.axis("dp").size == 1 && i < split && !std::isfinite(reduced[i])))
+    if (!std::isfinite(local[i]) || (runtime().dp().size() == 1 && i < split && !std::isfinite(reduced[i])))
       names.push_back("gradient of " + store().memory.tensor_names()[i]);
   return names;
 }
