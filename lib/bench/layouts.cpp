@@ -13,6 +13,7 @@
 namespace tri {
 namespace {
 
+constexpr AxisSet kKeptAxes = AxisSet::outside({"tp", "pp", "dp"});  // whose sizes stay the config's
 constexpr int kMicroBatches = 3;  // tried of each mesh and schedule
 
 struct Guess {
@@ -51,9 +52,10 @@ class Chooser {
       choice_.layouts.push_back(*first);
       choice_.own_first = true;
     }
-    for (int tp = 1; tp <= world_; ++tp)
-      for (int pp = 1; world_ % tp == 0 && pp <= world_ / tp; ++pp)
-        if (world_ / tp % pp == 0) add_mesh({.tp = tp, .pp = pp, .dp = world_ / tp / pp});
+    const int ranks = world_ / static_cast<int>(ranks_along(kKeptAxes, config_.parallel));
+    for (int tp = 1; tp <= ranks; ++tp)
+      for (int pp = 1; ranks % tp == 0 && pp <= ranks / tp; ++pp)
+        if (ranks / tp % pp == 0) add_mesh({.tp = tp, .pp = pp, .dp = ranks / tp / pp});
     in_rounds(first);
     const size_t all = choice_.layouts.size();
     choice_.layouts.resize(std::min(all, static_cast<size_t>(limit)));

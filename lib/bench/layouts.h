@@ -43,7 +43,7 @@ struct LayoutChoice {
 };
 
 // At most `limit` layouts for `world` ranks whose `bytes` (predicted_bytes, but for tests) are at most `most_bytes`.
-//   meshes       every tp x pp x dp = world
+//   meshes       every tp x pp x dp = world, divided by the ranks along the config's other axes
 //   schedules    1f1b; with pp > 1 interleaved too, of 2 and 4 chunks. gpipe is 1f1b with more memory
 //   micro-batch  powers of two; of each mesh and schedule the three that fit and are guessed the fastest
 //   zero 1 or 2, recompute none, norms, selective or full: only as much of both as it takes to fit. zero 0 is zero 1

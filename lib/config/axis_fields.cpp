@@ -17,11 +17,17 @@ int64_t ranks_along(AxisSet axes, const ParallelConfig& parallel) {
   return ranks;
 }
 
+std::vector<AxisSize> named_axes(const ParallelConfig& parallel) {
+  std::vector<AxisSize> named;
+  for (const auto& [axis, size] : kAxisFields)
+    if (parallel.*size != 1 || kAxes[axis.index()].always_named) named.push_back({axis, parallel.*size});
+  return named;
+}
+
 std::string sizes_along(AxisSet axes, const ParallelConfig& parallel) {
   std::string text;
-  for (const auto& [axis, size] : kAxisFields)
-    if (axes.contains(axis) && (parallel.*size != 1 || kAxes[axis.index()].always_named))
-      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.text(), parallel.*size);
+  for (const auto& [axis, size] : named_axes(parallel))
+    if (axes.contains(axis)) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.text(), size);
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
@@ -33,7 +34,9 @@ Mesh mesh_of(const Config& config, int world_rank);
 // The number of ranks along `axes`; dp counts as it stands, 0 where it is not resolved. Of more than two axes a number
 // above kMostRanks need not be exact.
 int64_t ranks_along(AxisSet axes, const ParallelConfig& parallel);
-// "tp 2 x pp 4"
+// The axes that texts name, in the order of fields.def: those that are always named, and others of several ranks.
+std::vector<AxisSize> named_axes(const ParallelConfig& parallel);
+// Those of `axes` that texts name: "tp 2 x pp 4"
 std::string sizes_along(AxisSet axes, const ParallelConfig& parallel);
 
 }  // namespace tri

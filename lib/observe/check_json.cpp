@@ -64,6 +64,16 @@ std::vector<std::string> warnings(const Config& config, const JobPlan& plan, con
   return all;
 }
 
+Json layout(const ParallelConfig& p, const Mesh& mesh) {
+  Json object;
+  for (const GridAxis& axis : mesh.grid.axes) object[axis.name] = axis.size;
+  object["chunks"] = p.chunks;
+  object["schedule"] = enum_name(p.schedule);
+  object["zero"] = p.zero;
+  object["recompute"] = enum_name(p.recompute);
+  return object;
+}
+
 }  // namespace
 
 std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer* tokenizer, const Dataset* dataset) {
@@ -79,14 +89,7 @@ std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer
       {"ranks", mesh.world_size()},
       {"device", enum_name(plan.device.kind)},
       {"parameters", parameters},
-      {"layout",
-       {{"tp", p.tp},
-        {"dp", p.dp},
-        {"pp", p.pp},
-        {"chunks", p.chunks},
-        {"schedule", enum_name(p.schedule)},
-        {"zero", p.zero},
-        {"recompute", enum_name(p.recompute)}}},
+      {"layout", layout(p, mesh)},
       {"batch",
        {{"samples", config.data.global_batch},
         {"micro_batch", config.data.micro_batch},
@@ -95,7 +98,7 @@ std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer
       {"flops_per_token", model_flops_per_token(config)},
       {"flops_per_token_causal", model_flops_per_token(config, AttentionWork::kCausal)},
       {"bubble", bubble(config, mesh)},
-      {"dp_bytes_per_step", p.dp == 1 ? 0 : dp_traffic(config).step_bytes},
+      {"dp_bytes_per_step", dp_traffic(config).step_bytes},
       {"memory", memory(config, mesh)},
       {"checkpoint",
        {{"bytes", saves.bytes}, {"write_seconds", saves.write_seconds}, {"interval_seconds", saves.interval_seconds}}},

@@ -9,6 +9,7 @@
 #include "io/base/file.h"
 #include "io/base/log.h"
 #include "io/net/text_server.h"
+#include "lib/config/axis_fields.h"
 #include "lib/observe/prometheus.h"
 
 namespace tri {
@@ -111,11 +112,9 @@ class Exporters::Prometheus {
   explicit Prometheus(const Context& context) : figures_(std::make_shared<SharedFigures>()) {
     const Config& config = context.config;
     figures_->change([&](PrometheusFigures& f) {
-      f.labels = {{"run", config.run.name},
-                  {"attempt", context.attempt},
-                  {"tp", std::to_string(config.parallel.tp)},
-                  {"pp", std::to_string(config.parallel.pp)},
-                  {"dp", std::to_string(config.parallel.dp)}};
+      f.labels = {{"run", config.run.name}, {"attempt", context.attempt}};
+      for (const auto& [axis, size] : named_axes(config.parallel))
+        f.labels.emplace_back(axis.text(), std::to_string(size));
       f.steps_of_run = config.run.steps;
       f.memory_bytes = context.memory_bytes;
     });

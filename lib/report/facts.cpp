@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "io/base/format.h"
+#include "lib/config/axis_fields.h"
 #include "lib/config/config.h"
 #include "lib/model/parameter.h"
 #include "lib/report/run_data.h"
@@ -19,11 +20,12 @@ std::string moment(double seconds_since_1970) {
 }
 
 // The fields that are there, with a word before each: "tp 2, pp 2".
-std::string listed(const RunData& run, std::initializer_list<std::pair<const char*, const char*>> fields) {
+using NamedFields = std::vector<std::pair<std::string, std::string>>;
+std::string listed(const RunData& run, const NamedFields& fields) {
   std::string text;
   for (const auto& [word, name] : fields)
     if (const std::string value = run.field(name); !value.empty())
-      text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", word, *word == '\0' ? "" : " ", value);
+      text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", word, word.empty() ? "" : " ", value);
   return text;
 }
 
@@ -91,12 +93,15 @@ std::string layout_of(const RunData& run) {
   std::string text;
   if (const RunEvent* start = run.last_start(); start != nullptr && start->number("ranks", 0) > 0)
     text = fmt::format("{:.0f} rank{}: ", start->number("ranks", 0), start->number("ranks", 0) == 1 ? "" : "s");
-  return text + listed(run, {{"tp", "parallel.tp"},
-                             {"pp", "parallel.pp"},
-                             {"dp", "parallel.dp"},
-                             {"", "parallel.schedule"},
-                             {"chunks", "parallel.chunks"},
-                             {"zero", "parallel.zero"}});
+  NamedFields fields;
+  for (const auto& [axis, size] : kAxisFields) {
+    const std::string word(axis.text()), name = "parallel." + word;
+    if (kAxes[axis.index()].always_named || run.field(name) != "1") fields.emplace_back(word, name);
+  }
+  for (const auto& [word, name] :
+       NamedFields{{"", "parallel.schedule"}, {"chunks", "parallel.chunks"}, {"zero", "parallel.zero"}})
+    fields.emplace_back(word, name);
+  return text + listed(run, fields);
 }
 
 // Of the executable and the machines, as far as the last start has said.

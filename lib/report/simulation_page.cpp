@@ -46,13 +46,9 @@ Json start_json(const ScalingRow& row) {
 Json layout_json(const PlannedLayout& layout) {
   const Workload& w = layout.workload;
   Json json = json_of(layout.step);
-  json["layout"] = {{"tp", w.tp},
-                    {"pp", w.pp},
-                    {"dp", w.dp},
-                    {"chunks", w.chunks},
-                    {"micro_batch", w.micro_batch},
-                    {"zero", w.zero},
-                    {"recompute", enum_name(w.recompute)}};
+  json["layout"] = axes_json(w);
+  json["layout"].update(
+      {{"chunks", w.chunks}, {"micro_batch", w.micro_batch}, {"zero", w.zero}, {"recompute", enum_name(w.recompute)}});
   json["memory_bytes"] = layout.memory_bytes;
   return json;
 }

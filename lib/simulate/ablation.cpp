@@ -15,7 +15,7 @@ constexpr Choice kChoices[] = {
      [](Workload& w) { w.overlap_tp = false; }},
     {"without pp overlap", [](const Workload& w) { return w.pp > 1 && w.overlap_pp; },
      [](Workload& w) { w.overlap_pp = false; }},
-    {"without dp overlap", [](const Workload& w) { return w.dp * w.cp > 1 && w.overlap_dp; },
+    {"without dp overlap", [](const Workload& w) { return w.reducing() > 1 && w.overlap_dp; },
      [](Workload& w) { w.overlap_dp = false; }},
     {"one chunk a stage", [](const Workload& w) { return w.chunks > 1; },
      [](Workload& w) {

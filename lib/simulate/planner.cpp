@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "kernels/fp8.h"
+#include "lib/config/axis_fields.h"
 #include "lib/config/divisors.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
@@ -17,6 +18,7 @@ namespace tri {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
+constexpr AxisSet kKeptAxes = AxisSet::outside({"tp", "pp", "dp"});  // whose sizes stay the config's
 
 std::vector<int> divisors_up_to(int most, int number) {
   std::vector<int> all;
@@ -66,7 +68,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
         check("chunks", pinned.chunks, "the layers of a stage,", m.layers / (m.layers % pp == 0 ? pp : 1)),
         check("dp", pinned.dp, "data.global_batch", base.global_batch)})
     if (!problem.empty()) return problem;
-  const int64_t together = int64_t{tp} * pp * dp;
+  const int64_t together = int64_t{tp} * pp * dp * base.ranks_of_others(kKeptAxes);
   if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
     return fmt::format("parallel.tp x pp x dp, as far as they are set, is {}, which {} ranks do not make", together,
                        ranks);
@@ -89,6 +91,8 @@ class Search {
         room_(room_of(cluster)) {
     Config planned = config;
     planned.parallel = {};
+    for (const auto& [axis, size] : kAxisFields)
+      if (kKeptAxes.contains(axis)) planned.parallel.*size = config.parallel.*size;
     planned.parallel.overlap_tp = config.parallel.overlap_tp;
     planned.parallel.overlap_pp = config.parallel.overlap_pp;
     planned.parallel.overlap_dp = config.parallel.overlap_dp;
@@ -96,6 +100,7 @@ class Search {
     planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     base_ = workload_of(planned);
+    kept_ranks_ = base_.ranks_of_others(kKeptAxes);
   }
 
   // What there is to do where no layout of so many ranks obeys the rules: "take 2 or 4 ranks, or ...". All numbers of
@@ -108,7 +113,7 @@ class Search {
       for (const int pp : stages)
         for (const int dp : replicas) {
           if (!leaves(tp, pp, dp)) continue;
-          const int64_t ranks = int64_t{tp} * pp * dp;
+          const int64_t ranks = int64_t{tp} * pp * dp * kept_ranks_;
           const bool is_nearer = ranks > options_.ranks ? ranks < above : ranks > below;
           if (!is_nearer || ranks > kMostRanks || !has_layout(tp, pp, dp)) continue;
           (ranks > options_.ranks ? above : below) = ranks;
@@ -134,10 +139,12 @@ class Search {
   PlanSearch run() {
     // Of the bound: it is the formula of a pipeline of equal stages, and one whose ends are longer may be a bit faster.
     constexpr double kSlack = 0.97;
+    const int ranks = options_.ranks / kept_ranks_;
     for (const int tp : tensor_degrees())
-      for (const int pp : divisors_up_to(options_.ranks / tp, base_.model.layers)) {
-        const int dp = options_.ranks / tp / pp;
-        if (tp * pp * dp == options_.ranks && base_.global_batch % dp == 0 && leaves(tp, pp, dp)) add_mesh(tp, pp);
+      for (const int pp : divisors_up_to(ranks / tp, base_.model.layers)) {
+        const int dp = ranks / tp / pp;
+        if (tp * pp * dp * kept_ranks_ == options_.ranks && base_.global_batch % dp == 0 && leaves(tp, pp, dp))
+          add_mesh(tp, pp);
       }
     const auto keep = static_cast<size_t>(options_.keep);
     std::vector<PlannedLayout>& best = result_.best;
@@ -167,10 +174,10 @@ class Search {
     Workload w = base_;
     w.tp = tp;
     w.pp = pp;
-    w.dp = options_.ranks / tp / pp;
+    w.dp = options_.ranks / kept_ranks_ / tp / pp;
     w.zero = 1;
     const Config config = with_layout(config_, w);
-    const int stage = w.tp * w.dp;
+    const int stage = w.ranks_of_stage();
     w.tp_copies = wants_tp_copies(config);
     copies_of_mesh_ =
         wants_dp_copies(config) && stage <= cluster_.node.ranks && (pp == 1 || cluster_.node.ranks % stage == 0);
@@ -287,6 +294,7 @@ class Search {
   GpuProperties gpu_;
   double room_;
   Workload base_;
+  int kept_ranks_ = 1;                 // along kKeptAxes
   std::vector<Candidate> candidates_;  // a heap
   int64_t num_candidates_ = 0;
   bool copies_of_mesh_ = false;                                   // dp's groups are on one machine each
@@ -302,7 +310,8 @@ Result<Config> without_layout(Config parsed) {
   p.tp = p.pp = p.dp = p.chunks = 1;
   p.schedule = Schedule::k1F1B;
   if (parsed.data.global_batch % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
-  return resolve_config(std::move(parsed), 1);
+  const auto ranks = static_cast<int>(ranks_along(kKeptAxes, p));
+  return resolve_config(std::move(parsed), ranks);
 }
 
 bool chosen_by_search(std::string_view field) {

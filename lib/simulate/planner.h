@@ -24,8 +24,8 @@ struct PlanSearch {
   double seconds = 0;               // that the search took
 };
 
-// `parsed` with its derived fields, for one rank: what is searched for. Of its layout, and of a micro-batch that does
-// not divide the batch, nothing is asked. Error (kUsage): as resolve_config.
+// `parsed` with its derived fields, and with tp, pp and dp of 1: what is searched for. Of its layout, and of a
+// micro-batch that does not divide the batch, nothing is asked. Error (kUsage): as resolve_config.
 Result<Config> without_layout(Config parsed);
 
 // Whether a search chooses a field ("parallel.tp") itself, whatever the config says.
@@ -50,7 +50,8 @@ struct PlanOptions {
   PinnedLayout pinned;
 };
 
-// `config` resolved; of its parallel section overlaps, transfers and buckets alone count. Its precision is kept.
+// `config` resolved; of its parallel section overlaps, transfers, buckets, and axes other than tp, pp and dp count. Its
+// precision is kept.
 // Error (kUsage): no layout fits, none divides the model, or what is pinned does not.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 

@@ -69,21 +69,20 @@ std::string to_json(const PlanSearch& search) {
     const Workload& w = layout.workload;
     nlohmann::ordered_json parts;
     for (const auto& [name, seconds] : named_parts(layout.step.parts)) parts[name] = seconds;
-    layouts.push_back({{"tp", w.tp},
-                       {"pp", w.pp},
-                       {"dp", w.dp},
-                       {"chunks", w.chunks},
-                       {"schedule", enum_name(w.schedule)},
-                       {"micro_batch", w.micro_batch},
-                       {"zero", w.zero},
-                       {"recompute", enum_name(w.recompute)},
-                       {"numbers", enum_name(w.numbers)},
-                       {"step_s", layout.step.seconds},
-                       {"tokens_per_s", layout.step.tokens_per_second},
-                       {"mfu", layout.step.mfu},
-                       {"memory_bytes", layout.memory_bytes},
-                       {"parts_s", parts},
-                       {"limited_by", largest_others(layout.step)}});
+    nlohmann::ordered_json json = axes_json(w);
+    json.update({{"chunks", w.chunks},
+                 {"schedule", enum_name(w.schedule)},
+                 {"micro_batch", w.micro_batch},
+                 {"zero", w.zero},
+                 {"recompute", enum_name(w.recompute)},
+                 {"numbers", enum_name(w.numbers)},
+                 {"step_s", layout.step.seconds},
+                 {"tokens_per_s", layout.step.tokens_per_second},
+                 {"mfu", layout.step.mfu},
+                 {"memory_bytes", layout.memory_bytes},
+                 {"parts_s", parts},
+                 {"limited_by", largest_others(layout.step)}});
+    layouts.push_back(std::move(json));
   }
   nlohmann::ordered_json json{{"tried", search.tried},
                               {"fitted", search.fitted},

@@ -36,7 +36,7 @@ void add_groups(const Cluster& cluster, int64_t count, int size, int of_a_rank, 
 
 // Machines that hold ranks of the first or the last stage: those that need tokens.
 int64_t machines_of_ends(const Workload& w, const Cluster& c) {
-  const int64_t stage = int64_t{w.tp} * w.cp * w.dp, node = c.node.ranks;
+  const int64_t stage = w.ranks_of_stage(), node = c.node.ranks;
   const auto machines = [&](int64_t begin) { return (begin + stage - 1) / node - begin / node + 1; };
   if (w.pp == 1) return machines(0);
   const int64_t last = (w.pp - 1) * stage;
@@ -62,7 +62,7 @@ StartUp start_up(const Workload& w, const Cluster& c) {
                      static_cast<double>(start.gathered_bytes) / (c.network.gb_per_s * c.network.share * 1e9);
   add_groups(c, 1, static_cast<int>(ranks), 1, start);  // all
   add_groups(c, ranks / w.tp, w.tp, 1, start);
-  add_groups(c, ranks / (w.dp * w.cp), w.dp * w.cp, 1, start);
+  add_groups(c, ranks / w.reducing(), w.reducing(), 1, start);
   // A communicator for each one-way edge between stages: a rank has four ends, two where the pipeline does not close.
   if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
   if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, int64_t{w.tp} * w.dp, 2, 1, start);

@@ -12,8 +12,7 @@ namespace {
 constexpr double kGib = 1024.0 * 1024 * 1024;
 
 std::string layout_text(const Workload& w) {
-  return fmt::format("tp {} x {}dp {} x pp {}, {}{}, {} of {}, zero {}, recompute {}, {}", w.tp,
-                     w.cp > 1 ? fmt::format("cp {} x ", w.cp) : "", w.dp, w.pp, enum_name(w.schedule),
+  return fmt::format("{}, {}{}, {} of {}, zero {}, recompute {}, {}", RankGrid{w.axes()}.sizes(), enum_name(w.schedule),
                      w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "",
                      counted(w.num_microbatches(), "microbatch"), w.micro_batch, w.zero, enum_name(w.recompute),
                      enum_name(w.numbers));
@@ -136,6 +135,15 @@ std::string to_json(const Simulation& s) {
   for (const auto& [name, seconds] : named_parts(s.step.parts)) parts[name] = seconds;
   const Workload& w = s.workload;
   const Goodput& g = s.goodput;
+  nlohmann::ordered_json layout = axes_json(w);
+  layout.update({{"cp", w.cp},
+                 {"chunks", w.chunks},
+                 {"schedule", enum_name(w.schedule)},
+                 {"micro_batch", w.micro_batch},
+                 {"num_microbatches", w.num_microbatches()},
+                 {"zero", w.zero},
+                 {"recompute", enum_name(w.recompute)},
+                 {"numbers", enum_name(w.numbers)}});
   const nlohmann::ordered_json json{
       {"name", s.name},
       {"ranks", w.ranks()},
@@ -143,18 +151,7 @@ std::string to_json(const Simulation& s) {
        {{"device", s.cluster.device.name},
         {"software", s.cluster.software.name},
         {"fixed_s", s.cluster.software.fixed_s}}},
-      {"layout",
-       {{"tp", w.tp},
-        {"cp", w.cp},
-        {"dp", w.dp},
-        {"pp", w.pp},
-        {"chunks", w.chunks},
-        {"schedule", enum_name(w.schedule)},
-        {"micro_batch", w.micro_batch},
-        {"num_microbatches", w.num_microbatches()},
-        {"zero", w.zero},
-        {"recompute", enum_name(w.recompute)},
-        {"numbers", enum_name(w.numbers)}}},
+      {"layout", layout},
       {"step_s", s.step.seconds},
       {"uncertainty", s.cluster.uncertainty > 0 ? nlohmann::ordered_json(s.cluster.uncertainty) : nullptr},
       {"tokens_per_s", s.step.tokens_per_second},

@@ -162,7 +162,7 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
-  const double elements = parameters_of_stage(w, stage), shards = w.dp * w.cp;
+  const double elements = parameters_of_stage(w, stage), shards = w.reducing();
   StepMemory memory;
   const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // fp32: the master weights are the weights
   memory.parameters = elements * weights;
@@ -273,7 +273,8 @@ Result<Config> planned_for(Config config, const Cluster& cluster) {
   if (auto known = check_numbers(config, cluster); !known) return known.error();
   config.cluster.ranks_per_node = cluster.node.ranks;
   if (config.run.device == DeviceChoice::kAuto) config.run.device = DeviceChoice::kCuda;
-  return plan_on_paper(config, config.parallel.tp * config.parallel.dp * config.parallel.pp, gpu_of(cluster));
+  const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), config.parallel));
+  return plan_on_paper(config, ranks, gpu_of(cluster));
 }
 
 double room_of(const Cluster& cluster) {

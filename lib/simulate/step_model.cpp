@@ -87,7 +87,7 @@ class StepModel {
       const ChunkTraffic buckets = traffic(chunk * w_.pp);
       const int reductions = w_.zero == 2 ? w_.num_microbatches() : 1;
       loads.dp += buckets.buckets * (reductions * buckets.reduce + buckets.gather);
-      if (w_.zero == 3 && w_.dp * w_.cp > 1)
+      if (w_.zero == 3 && w_.reducing() > 1)
         for_layer_kinds(w_, chunk * w_.pp, [&](const LayerSpec& layer, int count) {
           loads.dp += w_.num_microbatches() * count * (2 * weight_gather_seconds(layer) + weight_reduce_seconds(layer));
         });
@@ -169,8 +169,7 @@ class StepModel {
     if (w_.pp == 1) return 0;
     const double rows = static_cast<double>(w_.micro_batch) * w_.model.seq_len / w_.cp / w_.tp;
     const double bytes = rows * w_.model.hidden * (w_.numbers == Numbers::kFp32 ? 4 : 2);
-    const int stride = w_.tp * w_.cp * w_.dp;
-    const bool crosses = stride * w_.pp > c_.node.ranks;
+    const bool crosses = w_.ranks() > c_.node.ranks;
     const double message = transfers_.seconds({Collective::kMessage, bytes, 2, crosses ? 1 : 2, TransferAxis::kPp});
     // Batched calls send both ways at once, through one adapter.
     const bool coupled = !w_.overlap_pp && c_.software.coupled_transfers;
@@ -190,14 +189,14 @@ class StepModel {
   }
 
   Transfer over_dp(Collective kind, double bytes) const {
-    const int group = w_.dp * w_.cp;
-    return {kind, bytes, group, members_on_node(c_, w_.tp, group)};
+    const int group = w_.reducing();
+    return {kind, bytes, group, members_on_node(c_, w_.reducing_stride(), group)};
   }
 
   // The first and the last stage add up the gradients of the table that they share, when all else is reduced.
   double tied_seconds(int rank) const {
     if (w_.pp == 1 || !w_.model.tie_embeddings || (rank > 0 && rank < w_.pp - 1)) return 0;
-    const bool one_node = w_.tp * w_.cp * w_.dp * (w_.pp - 1) < c_.node.ranks;
+    const bool one_node = w_.ranks_of_stage() * (w_.pp - 1) < c_.node.ranks;
     return transfers_.seconds({.kind = Collective::kAllReduce,
                                .bytes = embedding_parameters(w_) / w_.tp * w_.gradient_bytes,
                                .ranks = 2,
@@ -220,7 +219,7 @@ class StepModel {
   // Zero 3: a stage's weights are gathered before each use and its gradients reduced after it, a layer at a time
   // beside the compute of another.
   double weight_waits(int stage, bool backward) const {
-    if (w_.zero < 3 || w_.dp * w_.cp == 1) return 0;
+    if (w_.zero < 3 || w_.reducing() == 1) return 0;
     double seconds = 0;
     for_layer_kinds(w_, stage, [&](const LayerSpec& layer, int count) {
       const double transfer = weight_gather_seconds(layer) + (backward ? weight_reduce_seconds(layer) : 0);
@@ -234,7 +233,7 @@ class StepModel {
 
   ChunkTraffic traffic(int stage) const {
     ChunkTraffic traffic;
-    if (w_.dp * w_.cp == 1 || w_.zero == 3) return traffic;
+    if (w_.reducing() == 1 || w_.zero == 3) return traffic;
     const double elements = stage_parameters(stage);
     traffic.buckets = std::max(1, static_cast<int>(std::ceil(elements / static_cast<double>(w_.bucket_elements))));
     const double bucket = elements / traffic.buckets;
@@ -276,7 +275,7 @@ class StepModel {
   }
 
   double optimizer_seconds(int rank) const {
-    const double slices = w_.zero == 0 ? 1 : w_.dp * w_.cp;
+    const double slices = w_.zero == 0 ? 1 : w_.reducing();
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
     double bytes = elements / slices * optimizer_bytes(w_);

@@ -1,7 +1,9 @@
 #include "lib/simulate/workload.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "lib/config/axis_fields.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/optimizers.h"
 
@@ -14,11 +16,37 @@ Numbers numbers_of(const PrecisionConfig& precision) {
   return precision.gemm == GemmFormat::kFp8 ? Numbers::kFp8 : Numbers::kBf16;
 }
 
+constexpr AxisSet kOtherAxes = AxisSet::outside({"tp", "dp", "pp"});
+
 }  // namespace
+
+int Workload::ranks_of_others(AxisSet axes) const {
+  int ranks = 1;
+  for (const AxisSize& other : others)
+    if (axes.contains(other.axis)) ranks *= other.size;
+  return ranks;
+}
+
+std::vector<GridAxis> Workload::axes() const {
+  std::vector<GridAxis> all{{"tp", tp}};
+  for (const AxisSize& other : others) all.push_back({std::string(other.axis.text()), other.size});
+  if (cp > 1) all.push_back({"cp", cp});
+  all.push_back({"dp", dp});
+  all.push_back({"pp", pp});
+  return all;
+}
+
+nlohmann::ordered_json axes_json(const Workload& workload) {
+  nlohmann::ordered_json json;
+  for (const GridAxis& axis : workload.axes()) json[axis.name] = axis.size;
+  return json;
+}
 
 Workload workload_of(const Config& config) {
   TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute is still auto");
   const ParallelConfig& p = config.parallel;
+  std::vector<AxisSize> others = named_axes(p);
+  std::erase_if(others, [](const AxisSize& named) { return !kOtherAxes.contains(named.axis); });
   return {.model = config.model,
           .numbers = numbers_of(config.precision),
           .fp8_codes = true,  // as keeps_fp8_codes (lib/model/fp8_tensors.h)
@@ -26,6 +54,7 @@ Workload workload_of(const Config& config) {
           .dp = p.dp,
           .pp = p.pp,
           .chunks = p.chunks,
+          .others = std::move(others),
           .schedule = p.schedule,
           .micro_batch = config.data.micro_batch,
           .global_batch = config.data.global_batch,
@@ -36,7 +65,7 @@ Workload workload_of(const Config& config) {
           .overlap_dp = p.overlap_dp,
           .stage_buffers = true,
           .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
-          .dp_copies = p.dp > 1 && p.dp_transfers == Transfers::kCopies,
+          .dp_copies = ranks_along(kBucketAxes, p) > 1 && p.dp_transfers == Transfers::kCopies,
           .bucket_elements = p.bucket_elements,
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer))};
 }

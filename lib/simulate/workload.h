@@ -1,10 +1,13 @@
 // What a step computes and how it is spread: the simulator's view of a run config, and of what other programs run.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "lib/config/config.h"
 #include "lib/model/flops.h"
+#include "lib/optim/flat_layout.h"
 
 namespace tri {
 
@@ -32,9 +35,12 @@ struct Workload {
   Numbers numbers = Numbers::kBf16;
   bool fp8_codes = false;  // where numbers is kFp8: the layers' weights are kept as FP8 codes, and not in bf16 too
 
-  // ranks = tp · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that split a
-  // sequence; this one has 1.
+  // ranks = tp · others · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that
+  // split a sequence; this one has 1.
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
+  // Axes of several ranks that the simulator has no model of. Their ranks count, and those of kBucketAxes reduce
+  // gradients together with the ranks of dp.
+  std::vector<AxisSize> others = {};
   Schedule schedule = Schedule::k1F1B;
   int micro_batch = 1, global_batch = 1;
   int zero = 1;  // as parallel.zero; 3: weights are sharded too, and gathered for each use (other programs)
@@ -63,12 +69,21 @@ struct Workload {
   int gradient_bytes = 4;   // of an element that dp reduces
   int optimizer_bytes = 8;  // an element of what the optimizer keeps beside the master weights
 
-  int ranks() const { return tp * cp * dp * pp; }
+  int ranks() const { return ranks_of_stage() * pp; }
+  int ranks_of_stage() const { return reducing_stride() * reducing(); }
+  // The number of ranks that reduce a gradient together, and the distance from each of them to the next.
+  int reducing() const { return dp * cp * ranks_of_others(kBucketAxes); }
+  int reducing_stride() const { return tp * ranks_of_others(AxisSet::outside(kBucketAxes)); }
+  int ranks_of_others(AxisSet axes) const;
+  std::vector<GridAxis> axes() const;  // that texts name, fastest first
   int num_microbatches() const { return global_batch / (micro_batch * dp); }
 };
 
 // `config` planned for its ranks: recompute is not auto.
 Workload workload_of(const Config& config);
+
+// The axes that texts name, with their sizes.
+nlohmann::ordered_json axes_json(const Workload& workload);
 
 // What the mesh's own rules refuse; "" for a workload that can be timed.
 std::string problem_of(const Workload& workload);

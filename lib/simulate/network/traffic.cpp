@@ -24,7 +24,7 @@ class Traffic {
   }
 
   AxisTraffic messages(bool forward) const {
-    const int stride = w_.tp * w_.cp * w_.dp;
+    const int stride = w_.ranks_of_stage();
     AxisTraffic traffic{TransferAxis::kPp,
                         forward ? "pp forward" : "pp backward",
                         stride,
@@ -82,12 +82,12 @@ std::vector<AxisTraffic> traffic_of(const Workload& w, const Cluster& c, const s
   const Traffic traffic(w, c, places);
   std::vector<AxisTraffic> all;
   if (w.tp > 1) all.push_back(traffic.rings(TransferAxis::kTp, 1, w.tp));
-  if (w.cp > 1) all.push_back(traffic.rings(TransferAxis::kCp, w.tp, w.cp));
+  if (w.cp > 1) all.push_back(traffic.rings(TransferAxis::kCp, w.reducing_stride(), w.cp));
   if (w.pp > 1) {
     all.push_back(traffic.messages(true));
     all.push_back(traffic.messages(false));
   }
-  if (w.dp * w.cp > 1) all.push_back(traffic.rings(TransferAxis::kDp, w.tp, w.dp * w.cp));
+  if (w.reducing() > 1) all.push_back(traffic.rings(TransferAxis::kDp, w.reducing_stride(), w.reducing()));
   return all;
 }
 
