@@ -91,13 +91,14 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   if (s.seq_len > (pass == Pass::kForward ? most_forward : most_backward))
     return usage_error(
         "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which on this GPU take at "
-        "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a head size "
-        "(model.hidden / model.heads) of 64, 96 or 128",
+        "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim of "
+        "64, 96 or 128",
         s.seq_len, enum_name(s.dtype), s.head_size, most_backward, most_forward);
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
-        "model.heads: a head size of {} is beyond the {} that attention on a GPU takes; raise model.heads", s.head_size,
-        kScalarMaxHeadSize);
+        "model.head_dim: a head size of {} is beyond the {} that attention on a GPU takes; set a smaller one, or raise "
+        "model.heads",
+        s.head_size, kScalarMaxHeadSize);
   return AttentionPath::kScalar;
 }
 
@@ -108,7 +109,7 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     if (!path || path.value() != AttentionPath::kScalar) continue;
     return fmt::format(
         "attention with head size {} has no kernel on tensor cores here and runs on the scalar ones, many times "
-        "slower; head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
+        "slower; a model.head_dim of 64, 96 or 128 has one",
         s.head_size);
   }
   return {};
