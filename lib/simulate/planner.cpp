@@ -18,7 +18,6 @@ namespace tri {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
-constexpr AxisSet kKeptAxes = AxisSet::outside({"tp", "pp", "dp"});  // whose sizes stay the config's
 
 std::vector<int> divisors_up_to(int most, int number) {
   std::vector<int> all;
@@ -68,7 +67,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
         check("chunks", pinned.chunks, "the layers of a stage,", m.layers / (m.layers % pp == 0 ? pp : 1)),
         check("dp", pinned.dp, "data.global_batch", base.global_batch)})
     if (!problem.empty()) return problem;
-  const int64_t together = int64_t{tp} * pp * dp * base.ranks_of_others(kKeptAxes);
+  const int64_t together = int64_t{tp} * pp * dp * base.ranks_of_others(kOtherAxes);
   if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
     return fmt::format("parallel.tp x pp x dp, as far as they are set, is {}, which {} ranks do not make", together,
                        ranks);
@@ -92,7 +91,7 @@ class Search {
     Config planned = config;
     planned.parallel = {};
     for (const auto& [axis, size] : kAxisFields)
-      if (kKeptAxes.contains(axis)) planned.parallel.*size = config.parallel.*size;
+      if (kOtherAxes.contains(axis)) planned.parallel.*size = config.parallel.*size;
     planned.parallel.overlap_tp = config.parallel.overlap_tp;
     planned.parallel.overlap_pp = config.parallel.overlap_pp;
     planned.parallel.overlap_dp = config.parallel.overlap_dp;
@@ -100,7 +99,7 @@ class Search {
     planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     base_ = workload_of(planned);
-    kept_ranks_ = base_.ranks_of_others(kKeptAxes);
+    kept_ranks_ = base_.ranks_of_others(kOtherAxes);
   }
 
   // What there is to do where no layout of so many ranks obeys the rules: "take 2 or 4 ranks, or ...". All numbers of
@@ -294,7 +293,7 @@ class Search {
   GpuProperties gpu_;
   double room_;
   Workload base_;
-  int kept_ranks_ = 1;                 // along kKeptAxes
+  int kept_ranks_ = 1;                 // along kOtherAxes, whose sizes stay the config's
   std::vector<Candidate> candidates_;  // a heap
   int64_t num_candidates_ = 0;
   bool copies_of_mesh_ = false;                                   // dp's groups are on one machine each
@@ -310,7 +309,7 @@ Result<Config> without_layout(Config parsed) {
   p.tp = p.pp = p.dp = p.chunks = 1;
   p.schedule = Schedule::k1F1B;
   if (parsed.data.global_batch % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
-  const auto ranks = static_cast<int>(ranks_along(kKeptAxes, p));
+  const auto ranks = static_cast<int>(ranks_along(kOtherAxes, p));
   return resolve_config(std::move(parsed), ranks);
 }
 

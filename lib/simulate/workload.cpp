@@ -16,8 +16,6 @@ Numbers numbers_of(const PrecisionConfig& precision) {
   return precision.gemm == GemmFormat::kFp8 ? Numbers::kFp8 : Numbers::kBf16;
 }
 
-constexpr AxisSet kOtherAxes = AxisSet::outside({"tp", "dp", "pp"});
-
 }  // namespace
 
 int Workload::ranks_of_others(AxisSet axes) const {

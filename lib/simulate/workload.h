@@ -27,6 +27,9 @@ enum class SelectiveRecompute {
   kEverySecondGemm,      // torchtitan's of 2024 keeps every second GEMM's output and attention's
 };
 
+// The axes of a mesh that the simulator has no model of.
+inline constexpr AxisSet kOtherAxes = AxisSet::outside({"tp", "dp", "pp"});
+
 // A Plan lists a step's actions: beyond this many microbatches it is refused.
 inline constexpr int kMostMicrobatches = 100'000;
 
@@ -38,8 +41,8 @@ struct Workload {
   // ranks = tp · others · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that
   // split a sequence; this one has 1.
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
-  // Axes of several ranks that the simulator has no model of. Their ranks count, and those of kBucketAxes reduce
-  // gradients together with the ranks of dp.
+  // Those of kOtherAxes with several ranks. Their ranks count, and those of kBucketAxes reduce gradients together with
+  // the ranks of dp.
   std::vector<AxisSize> others = {};
   Schedule schedule = Schedule::k1F1B;
   int micro_batch = 1, global_batch = 1;
