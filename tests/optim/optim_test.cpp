@@ -70,6 +70,12 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
       }
 }
 
+TEST(FlatLayout, a_parameter_that_the_collectives_of_buckets_would_sum_too_often_is_refused) {
+  const std::vector<ParamSpec> specs{{.name = "p", .shape = {64}, .reduced = {"tp"}}};
+  EXPECT_THROW(make_flat_layout(specs, make_mesh(0, {{"tp", 2}, {"dp", 2}}), 1024), std::exception);
+  EXPECT_EQ(make_flat_layout(specs, make_mesh(0, {{"tp", 2}}), 1024).buckets.size(), 1u) << "dp has one rank";
+}
+
 // A model's layout: the linears' weights, which are kept as FP8 codes, lie at the beginning in buckets of their own;
 // what is used before them and what is used after them do not share one. All else as without FP8.
 TEST(FlatLayout, fp8_codes_have_buckets_of_their_own) {
