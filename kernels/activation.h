@@ -3,10 +3,15 @@
 //   SwiGLU            out = silu(gate) · up,  silu(x) = x / (1 + exp(-x)),  each row of inp is gate (F), then up (F)
 #pragma once
 
+#include <array>
+
 #include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
+
+// The kinds that these ops compute.
+inline constexpr std::array kActivationKernels{Activation::kGelu, Activation::kSwiglu};
 
 struct ActivationForward {
   Activation kind = Activation::kGelu;

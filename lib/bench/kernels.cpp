@@ -30,8 +30,11 @@ class Cases {
     element_ = static_cast<double>(dtype_bytes(type_));
     R_ = int64_t{config.data.micro_batch} * m.seq_len;
     norms();
-    activations();
     fp8_casts();
+    if (std::ranges::count(kActivationKernels, c_.model.activation) > 0) {
+      activations();
+      fp8_activations();
+    }
     embeddings();
     attention();
     cross_entropy();
@@ -118,10 +121,11 @@ class Cases {
   }
 
   void activations() {
-    const int64_t F = c_.model.ffn_hidden, inputs = c_.model.activation == Activation::kSwiglu ? 2 : 1;
-    const Tensor pre = take({R_, inputs * F}), dpre = take({R_, inputs * F}), out = take({R_, F});
-    const Tensor dbias = take(Dtype::kF32, {inputs * F});
-    const double rows = static_cast<double>(R_) * static_cast<double>(F), in = static_cast<double>(inputs);
+    const MlpSpec mlp = layer_spec(c_.model, 0).mlp;
+    const int64_t F = mlp.ffn_hidden, width = mlp.fc1_width();
+    const Tensor pre = take({R_, width}), dpre = take({R_, width}), out = take({R_, F});
+    const Tensor dbias = take(Dtype::kF32, {width});
+    const double rows = static_cast<double>(R_) * static_cast<double>(F), in = static_cast<double>(width / F);
     const Activation kind = c_.model.activation;
     const std::string name(enum_name(kind)), shape = fmt::format("R {} F {}", R_, F);
     memory_case(name + " forward", shape, (in + 1) * rows,
@@ -140,23 +144,31 @@ class Cases {
     const double count = static_cast<double>(R_) * static_cast<double>(F);
     const std::string shape = fmt::format("R {} F {}", R_, F);
     const Fp8Cast rows{.out = out, .inp = inp, .scale = scale, .amax = amax, .counts = counts};
-    Fp8Cast both = rows, made = rows;
+    Fp8Cast both = rows;
     both.out_t = out_t;
-    made.inp = {};
-    Fp8Cast made_both = made;
-    made_both.out_t = out_t;
     memory_case(
         "fp8_cast", shape, count, [=](Stream& s) { fp8_cast(rows, s); }, count);
     memory_case(
         "fp8_cast and transpose", shape, count, [=](Stream& s) { fp8_cast(both, s); }, 2 * count);
     memory_case(
         "fp8_transpose", shape, 0, [=](Stream& s) { fp8_transpose({.out = out_t, .inp = out}, s); }, 2 * count);
-    const int64_t inputs = c_.model.activation == Activation::kSwiglu ? 2 : 1;
-    const Tensor pre = take({R_, inputs * F}), dpre = take(Dtype::kE5M2, {R_, inputs * F});
-    const Tensor dpre_t = take(Dtype::kE5M2, {inputs * F, R_}), dbias = take(Dtype::kF32, {inputs * F});
+    memory_case("fp8_amax", shape, count, [=](Stream& s) { fp8_amax({.amax = amax, .inp = inp}, s); });
+  }
+
+  void fp8_activations() {
+    const MlpSpec mlp = layer_spec(c_.model, 0).mlp;
+    const int64_t F = mlp.ffn_hidden, width = mlp.fc1_width();
+    const Tensor inp = take({R_, F}), scale = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
+    const Tensor out = take(Dtype::kE4M3, {R_, F}), out_t = take(Dtype::kE4M3, {F, R_});
+    const Tensor counts = take(Dtype::kI64, {kNumFp8Counts});
+    const Fp8Cast made{.out = out, .scale = scale, .amax = amax, .counts = counts};
+    Fp8Cast made_both = made;
+    made_both.out_t = out_t;
+    const Tensor pre = take({R_, width}), dpre = take(Dtype::kE5M2, {R_, width});
+    const Tensor dpre_t = take(Dtype::kE5M2, {width, R_}), dbias = take(Dtype::kF32, {width});
     const Activation kind = c_.model.activation;
-    const std::string name(enum_name(kind));
-    const double in = static_cast<double>(inputs);
+    const std::string name(enum_name(kind)), shape = fmt::format("R {} F {}", R_, F);
+    const double count = static_cast<double>(R_) * static_cast<double>(F), in = static_cast<double>(width / F);
     memory_case(
         "fp8 " + name + " forward", shape, in * count,
         [=](Stream& s) { fp8_activation_forward({.kind = kind, .inp = pre, .cast = made}, s); }, count);
@@ -168,7 +180,6 @@ class Cases {
         "fp8 " + name + " backward", shape, (in + 1) * count,
         [=](Stream& s) { fp8_activation_backward({.kind = kind, .dout = inp, .inp = pre, .cast = gradient}, s); },
         2 * in * count);
-    memory_case("fp8_amax", shape, count, [=](Stream& s) { fp8_amax({.amax = amax, .inp = inp}, s); });
   }
 
   void embeddings() {
