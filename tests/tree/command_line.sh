@@ -22,7 +22,7 @@ echo "a misspelt name is answered with the nearest"
 says 2 'chekc: unknown subcommand of trireme; did you mean check?' chekc x
 says 2 'lst: unknown subcommand of trireme checkpoint; did you mean list?' checkpoint lst x
 says 2 'did you mean trireme data inspect or trireme checkpoint inspect?' inspect
-says 2 'there are train, check, ' qqq
+says 2 'the subcommands are train, check, ' qqq
 says 2 '--outptu: unknown option of trireme data prepare; did you mean --output?' data prepare x --outptu=y
 echo "a name of another trainer is answered with what there is here"
 says 2 '--dry-run: not an option of trireme train; trireme check CONFIG --ranks N shows' train x --dry-run
@@ -33,7 +33,8 @@ says 2 '--num-epochs: not an option of trireme train; the closest setting is --s
 says 2 '; the closest setting is --set model.tie_embeddings=true|false (the opposite: ' \
   train x --untie-embeddings-and-output-weights
 says 2 '; the closest setting is --set parallel.zero=VALUE (the ZeRO stage, 0 to 2; ' train x --deepspeed ds.json
-says 2 '; the closest setting is --set lr.wsd_decay_fraction=VALUE (with lr.rule wsd: ' train x --lr_scheduler.decay_ratio 0.1
+says 2 '; the closest setting is --set lr.wsd_decay_fraction=VALUE (with lr.rule wsd: ' \
+  train x --lr_scheduler.decay_ratio 0.1
 for pair in steps:run.steps tp:parallel.tp pp:parallel.pp dp:parallel.dp global-batch:data.global_batch lr:lr.peak; do
   says 2 "--${pair%:*}: not an option of trireme train; --set ${pair#*:}=VALUE sets it" train x "--${pair%:*}" 2
 done
@@ -41,7 +42,8 @@ says 2 '; --set run.seed=VALUE or --set data.seed=VALUE sets it' train x --seed 
 for option in --nproc-per-node --nproc_per_node --num-gpus --ranks; do
   says 2 "$option: not an option of trireme train; start the ranks with srun or mpirun -n RANKS" train x "$option" 8
 done
-says 2 '--nnodes: not an option of trireme train; start ranks on several nodes with srun, or with mpirun' train x --nnodes=2
+says 2 '--nnodes: not an option of trireme train; start ranks on several nodes with srun, or with mpirun' \
+  train x --nnodes=2
 says 2 '--master-addr: not an option of trireme train; the launcher, ' train x --master-addr node1
 says 2 '; the closest setting is --set data.prefetch=VALUE (batches to read ahead' train x --num-workers 4
 says 2 '--num-gpus: not an option of trireme check; --ranks sets the number' check x --num-gpus 8
@@ -55,7 +57,8 @@ says 2 '+model.optim.lr=1: unexpected argument of trireme train; --set lr.peak=V
 says 2 '=: unexpected argument of trireme train' train x =
 says 2 '--tensor-model-parallel-size: not an option of trireme plan; --set parallel.tp=VALUE sets it' \
   plan x --tensor-model-parallel-size 2
-says 2 '--micro-batch-size: not an option of trireme plan; --set data.micro_batch=VALUE sets it' plan x --micro-batch-size 2
+says 2 '--micro-batch-size: not an option of trireme plan; --set data.micro_batch=VALUE sets it' \
+  plan x --micro-batch-size 2
 says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 \
   --cluster "$source_dir/configs/clusters/h100.yaml" --set parallel.tp=3
 # One question at a time, and none that could not be answered in the end.
@@ -68,11 +71,13 @@ says 2 '--output /: is a folder; name a file in it' plan nowhere.yaml --ranks 8 
 says 2 '--output /nowhere/x.yaml: the folder /nowhere does not exist' plan nowhere.yaml --ranks 8 --cluster x \
   --output /nowhere/x.yaml
 # Where --set would not do it, nothing says so.
-says 2 '--num-layers: not an option of trireme eval; model.layers is fixed by the model that is read' eval x --num-layers 4
+says 2 '--num-layers: not an option of trireme eval; model.layers is fixed by the model that is read' \
+  eval x --num-layers 4
 says 2 '--max-steps: unknown option of trireme generate' generate x --max-steps 5
 [[ $output != *--set* ]] || fail "generate takes no run.steps: $output"
 says 2 '--max-new-tokens: not an option of trireme generate; --tokens sets their number' generate x --max-new-tokens 5
-says 2 '--workers: not an option of trireme data prepare; --threads sets the number' data prepare x --workers=4 --output y
+says 2 '--workers: not an option of trireme data prepare; --threads sets the number' \
+  data prepare x --workers=4 --output y
 says 2 '--num-layers: unknown option of trireme data prepare' data prepare x --num-layers 4 --output y
 says 2 '--keep-last: 0 is not a whole number from 1' checkpoint prune x --keep-last 0
 says 2 '--top-k: 1.5 is not a whole number from 0' generate x --top-k 1.5
