@@ -1,8 +1,10 @@
 #include "kernels/cpu/device.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +18,6 @@
 #include <deque>
 #include <exception>
 #include <fstream>
-#include <latch>
 #include <limits>
 #include <map>
 #include <memory>
@@ -42,26 +43,59 @@ double thread_seconds() {
 }
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Each record has a latch of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
+// Sleeps while `word` is `seen`, until a wake-up or for `timeout`; may return early. `sharing` is 0 where other
+// processes have the word open too, else FUTEX_PRIVATE_FLAG.
+void sleep_while(const uint32_t* word, uint32_t seen, const timespec* timeout, int sharing) {
+  ::syscall(SYS_futex, word, FUTEX_WAIT | sharing, seen, timeout, nullptr, 0);
+}
+void wake_all(const uint32_t* word, int sharing) {
+  ::syscall(SYS_futex, word, FUTEX_WAKE | sharing, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
+// Opened once. As std::latch, whose waiters yield a few times before they sleep: where ranks outnumber cores, that is
+// most of what a waiting rank costs.
+class Gate {
+ public:
+  void open() {
+    if (state_.exchange(kOpen, std::memory_order_acq_rel) == kAwaited) wake_all(word(), FUTEX_PRIVATE_FLAG);
+  }
+  void wait() const {
+    for (uint32_t seen = state_.load(std::memory_order_acquire); seen != kOpen;) {
+      if (seen == kAwaited || state_.compare_exchange_strong(seen, kAwaited, std::memory_order_acquire)) {
+        sleep_while(word(), kAwaited, nullptr, FUTEX_PRIVATE_FLAG);
+        seen = state_.load(std::memory_order_acquire);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kShut = 0, kAwaited = 1, kOpen = 2;
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  const uint32_t* word() const { return reinterpret_cast<const uint32_t*>(&state_); }
+
+  mutable std::atomic<uint32_t> state_{kShut};
+};
+
+// Each record has a gate of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
 // its call, whatever is recorded later, on whichever stream.
 struct Record {
-  std::latch reached{1};
-  Clock::time_point time;  // written before the latch opens, as
+  Gate reached;
+  Clock::time_point time;  // written before the gate opens, as
   double work = 0;         // of a timed event: seconds for which the stream's thread has run
   bool timed = false;
 };
-using Latch = std::shared_ptr<Record>;
+using RecordPtr = std::shared_ptr<Record>;
 
 class CpuEvent : public Event {
  public:
   CpuEvent(const Fault& fault, EventKind kind) : fault_(fault), kind_(kind) {}
 
-  Latch next_record() {
+  RecordPtr next_record() {
     latest_ = std::make_shared<Record>();
     latest_->timed = kind_ == EventKind::kTimed;
     return latest_;
   }
-  Latch latest_record() const { return latest_; }  // null when never recorded
+  RecordPtr latest_record() const { return latest_; }  // null when never recorded
   void synchronize() override {
     const HostScope waits(HostState::kAwaitsDevice);
     if (latest_) latest_->reached.wait();
@@ -83,7 +117,7 @@ class CpuEvent : public Event {
 
  private:
   static const Record& of(const Event& event) {
-    const Latch& latest = static_cast<const CpuEvent&>(event).latest_;
+    const RecordPtr& latest = static_cast<const CpuEvent&>(event).latest_;
     TRI_REQUIRE(latest != nullptr, "time of an event that was never recorded");
     latest->reached.wait();
     return *latest;
@@ -91,7 +125,7 @@ class CpuEvent : public Event {
 
   const Fault& fault_;
   const EventKind kind_;
-  Latch latest_;
+  RecordPtr latest_;
 };
 
 class QueueStream final : public CpuStream {
@@ -111,14 +145,17 @@ class QueueStream final : public CpuStream {
   void submit(std::function<void()> task) override { push({Kind::kTask, std::move(task), nullptr}); }
   void record(Event& event) override { push({Kind::kRecord, {}, static_cast<CpuEvent&>(event).next_record()}); }
   void wait(Event& event) override {
-    Latch latest = static_cast<CpuEvent&>(event).latest_record();
+    RecordPtr latest = static_cast<CpuEvent&>(event).latest_record();
     if (latest) push({Kind::kWait, {}, std::move(latest)});
   }
   void idle(std::chrono::microseconds duration) override {
     submit([=] { std::this_thread::sleep_for(duration); });
   }
   void set_flag(uint32_t* flag, uint32_t value) override {
-    submit([=] { std::atomic_ref(*flag).store(value, std::memory_order_release); });
+    submit([=] {
+      std::atomic_ref(*flag).store(value, std::memory_order_release);
+      wake_all(flag, 0);
+    });
   }
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     push({Kind::kWait, [=, this] { await_flag(flag, value); }, nullptr});
@@ -154,11 +191,11 @@ class QueueStream final : public CpuStream {
   }
 
  private:
-  enum class Kind { kTask, kRecord, kWait, kMark };  // kWait: for the latch or, without one, in the task
+  enum class Kind { kTask, kRecord, kWait, kMark };  // kWait: for the record or, without one, in the task
   struct Item {
     Kind kind;
     std::function<void()> task;
-    Latch latch;
+    RecordPtr record;
     std::atomic<uint32_t>* word = nullptr;  // marked behind it
     uint32_t value = 0;
   };
@@ -187,19 +224,18 @@ class QueueStream final : public CpuStream {
     filled_.notify_one();
   }
 
-  // Polls with growing pauses: ranks may outnumber cores. A fault ends the wait.
+  // Sleeps until set_flag, maybe of another process, wakes it: ranks may outnumber cores, and polling would take the
+  // time of those that compute. The flags are in memory that processes share, so the futex is not a private one. The
+  // kernel compares the flag again before it lets the thread sleep, so no wake-up is lost. Returns at a fault, which
+  // wakes no thread: within kLookForFault.
   void await_flag(const uint32_t* flag, uint32_t value) {
-    constexpr int kYields = 20;
+    constexpr timespec kLookForFault{.tv_sec = 0, .tv_nsec = 10'000'000};
+    constexpr int kPolls = 50;  // less than a sleep and a wake-up take
     const std::atomic_ref<uint32_t> shared(*const_cast<uint32_t*>(flag));
-    std::chrono::microseconds pause{5};
-    for (int poll = 0; static_cast<int32_t>(shared.load(std::memory_order_acquire) - value) < 0; ++poll) {
-      if (fault_.raised()) return;
-      if (poll < kYields) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(pause);
-        pause = std::min(pause * 5 / 4, std::chrono::microseconds{400});
-      }
+    for (int poll = 0; !fault_.raised(); ++poll) {
+      const uint32_t seen = shared.load(std::memory_order_acquire);
+      if (static_cast<int32_t>(seen - value) >= 0) return;
+      if (poll >= kPolls) sleep_while(flag, seen, &kLookForFault, 0);
     }
   }
 
@@ -228,13 +264,13 @@ class QueueStream final : public CpuStream {
   double execute(Item item) {
     const auto start = Clock::now();
     if (item.kind == Kind::kRecord) {
-      item.latch->time = start;
-      if (item.latch->timed) item.latch->work = thread_seconds();
-      item.latch->reached.count_down();  // also after a fault: waiters must wake up
+      item.record->time = start;
+      if (item.record->timed) item.record->work = thread_seconds();
+      item.record->reached.open();  // also after a fault: waiters must wake up
       return 0;
     }
     if (item.kind == Kind::kWait) {
-      item.latch ? item.latch->reached.wait() : item.task();
+      item.record ? item.record->reached.wait() : item.task();
     } else if (!fault_.raised()) {
       try {
         item.task();

@@ -24,7 +24,7 @@ using Out = std::back_insert_iterator<std::string>;
 // The function that a thread is in, if it is one in which threads that have nothing to do rest.
 bool is_idle(const StackRecord& stack) {
   constexpr std::array kResting{"futex",     "cond_wait",  "cond_timedwait", "cond_clockwait", "poll",
-                                "nanosleep", "epoll_wait", "select",         "sigwait",        "__syscall_cancel"};
+                                "nanosleep", "epoll_wait", "select",         "sigwait",        "syscall"};
   if (stack.symbols.empty()) return true;
   constexpr size_t kInnermost = 2;
   for (size_t i = 0; i < std::min(kInnermost, stack.symbols.size()); ++i)

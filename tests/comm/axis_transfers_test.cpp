@@ -3,6 +3,7 @@
 #include "lib/comm/axis_transfers.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <atomic>
@@ -378,6 +379,36 @@ TEST(Flags, count_modulo_2_to_the_32) {
   sets->set_flag(flag, 1);
   waits->synchronize();
   EXPECT_TRUE(reached);
+}
+
+// Threads that poll would wake up thousands of times a second, and take the time of ranks that compute.
+TEST(Flags, waiting_for_one_wakes_the_thread_seldom) {
+  const auto switches = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_nvcsw;
+  };
+  auto device = make_cpu_device();
+  auto sets = device->make_stream("sets"), waits = device->make_stream("waits");
+  Arena arena(*device, 256);
+  auto* flag = reinterpret_cast<uint32_t*>(arena.take("flag", Dtype::kI32, {1}).as<int32_t>());
+  const auto start = std::chrono::steady_clock::now();
+  const auto before = switches();
+  waits->wait_flag(flag, 1);
+  sets->idle(std::chrono::milliseconds(300));
+  sets->set_flag(flag, 1);
+  waits->synchronize();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EXPECT_LT(static_cast<double>(switches() - before), 50 + 300 * seconds);
+}
+
+TEST(Flags, a_fault_ends_the_wait_for_one) {
+  auto device = make_cpu_device();
+  auto waits = device->make_stream("waits");
+  Arena arena(*device, 256);
+  waits->wait_flag(reinterpret_cast<uint32_t*>(arena.take("flag", Dtype::kI32, {1}).as<int32_t>()), 1);
+  device->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "a peer is gone")));
+  EXPECT_THROW(waits->synchronize(), Fatal);
 }
 
 }  // namespace
