@@ -2,6 +2,11 @@
 """Compares two loss curves: metrics.jsonl of `trireme train`, or text with lines "step loss ...".
 
     compare.py CURVE REFERENCE [--tolerance 0.01] [--window 10] [--means] [--prefix]
+    compare.py CURVE REFERENCE --spread FROM CURVE...
+
+With --spread the bound is measured: SPREADS times how far the curves after FROM are from it, which are runs that differ
+from FROM in the order of sums alone (root mean square over the curves, at the step where it is largest), and at least
+FLOOR, the rounding of a loss that is a sum of fp32 numbers.
 
 Prints one line. Exit status: 0 within the tolerance at every step (--means: in every window's mean), 1 beyond it, 2 where the curves can't be compared.
 """
@@ -9,6 +14,10 @@ import argparse
 import json
 import math
 import sys
+
+
+SPREADS = 4
+FLOOR = 4 * 2.0 ** -23
 
 
 def read(path):
@@ -37,6 +46,20 @@ def mean(values):
     return sum(values) / len(values)
 
 
+def compare_with_spread(args, curve, reference, steps):
+    start, *others = (read(path) for path in args.spread)
+    if not others or any(other.keys() != start.keys() for other in others) or not start.keys() >= set(steps):
+        print("--spread needs curves of the same steps", file=sys.stderr)
+        return 2
+    spread = max(math.sqrt(mean([relative(other[s], start[s]) ** 2 for other in others])) for s in steps)
+    bound = max(FLOOR, SPREADS * spread)
+    found, step = max((relative(curve[s], reference[s]), s) for s in steps)
+    good = found <= bound and math.isfinite(bound)
+    print(f"{'within' if good else 'BEYOND'} {bound:.3g}, as measured, over {len(steps)} steps: largest relative difference "
+          f"{found:.3g} at step {step}; the spread is {spread:.3g}")
+    return 0 if good else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("curve")
@@ -46,6 +69,7 @@ def main():
     parser.add_argument("--means", action="store_true",
                         help="the tolerance is for means over windows: single steps of bf16 runs differ by more")
     parser.add_argument("--prefix", action="store_true", help="one curve may be the beginning of the other")
+    parser.add_argument("--spread", nargs="+", metavar="CURVE", help="measures the bound, in place of --tolerance")
     args = parser.parse_args()
 
     curve, reference = read(args.curve), read(args.reference)
@@ -54,6 +78,8 @@ def main():
         print(f"{args.curve} has {len(curve)} steps, {args.reference} {len(reference)}, {len(steps)} in common",
               file=sys.stderr)
         return 2
+    if args.spread:
+        return compare_with_spread(args, curve, reference, steps)
 
     by_step, worst = max((relative(curve[s], reference[s]), s) for s in steps)
     windows = [steps[i : i + args.window] for i in range(0, len(steps), args.window)]

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Repeats an exported run in plain PyTorch and writes its curve.
 
-    reference.py RUN_DIR OUT.txt [--precision fp32|bf16] [--device cpu|cuda] [--steps N]
+    reference.py RUN_DIR OUT.txt [--precision fp32|bf16] [--device cpu|cuda] [--steps N] [--parts N]
 
 RUN_DIR holds what export_run wrote. OUT.txt gets a line "step loss grad_norm" a step. Nothing of Trireme is imported
 and autograd does the backward pass: the two share formulas, start weights and data, but no code.
 
 On the CPU, bf16 is how values are stored, and arithmetic is fp32, as inside a GPU's GEMMs: PyTorch's own bf16 there sums
 in bf16 for some shapes, according to the processor.
+
+With --parts the same numbers are added in another order: the sums of linear layers in N parts, the microbatches from
+the last to the first. How far such a run is from the first one is what rounding alone does on this machine.
 """
 import argparse
 import json
@@ -58,8 +61,8 @@ class Stored(torch.autograd.Function):
 class Model:
     """Functions of a dict of weights; `s` are the settings of run.json. `stored` is applied to every activation."""
 
-    def __init__(self, s, device, stored):
-        self.s, self.stored = s, stored
+    def __init__(self, s, device, stored, parts):
+        self.s, self.stored, self.parts = s, stored, parts
         t = torch.arange(s["seq_len"], device=device)
         self.head_size = s["hidden"] // s["heads"]
         if s["position"] == "rope":
@@ -81,7 +84,13 @@ class Model:
     def linear(self, w, name, x, bias=True):
         """weight rows are outputs; leading dims beyond one are joined."""
         weight, b = w[name + "/weight"], w.get(name + "/bias") if bias else None
-        return self.stored(F.linear(x, weight.reshape(-1, x.shape[-1]), None if b is None else b.reshape(-1)))
+        return self.stored(self.product(x, weight.reshape(-1, x.shape[-1]), None if b is None else b.reshape(-1)))
+
+    def product(self, x, weight, b=None):
+        if self.parts == 1:
+            return F.linear(x, weight, b)
+        y = sum(F.linear(u, v) for u, v in zip(x.tensor_split(self.parts, -1), weight.tensor_split(self.parts, -1)))
+        return y if b is None else y + b
 
     def rotate(self, x):
         """x (B, heads, T, HS): element i of the first half pairs with i + HS/2."""
@@ -127,7 +136,7 @@ class Model:
                 x = self.stored(x + self.mlp(w, base + "mlp/", self.norm(w, base + "norm2", x)))
         x = self.norm(w, "final_norm", x)
         head = w["embedding/tokens/weight" if self.s["tie_embeddings"] else "head/weight"]
-        return self.stored(F.linear(x, head[: self.s["vocab"]]))  # rows beyond the vocabulary are padding
+        return self.stored(self.product(x, head[: self.s["vocab"]]))  # rows beyond the vocabulary are padding
 
     def loss_sum(self, w, inputs, targets):
         logits = self.logits(w, inputs).float()
@@ -160,10 +169,10 @@ class AdamW:
         return norm
 
 
-def train(run, folder, steps, precision, device, out):
+def train(run, folder, steps, precision, device, parts, out):
     s = run["settings"]
     emulated = precision == "bf16" and device == "cpu"
-    model = Model(s, device, Stored.apply if emulated else lambda x: x)
+    model = Model(s, device, Stored.apply if emulated else lambda x: x, parts)
     master = {n: w.to(device) for n, w in load_weights(folder, run["tensors"]).items()}
     optimizer = AdamW(s, master, {t["name"]: t["decay"] for t in run["tensors"]})
     grads = {n: torch.zeros_like(w) for n, w in master.items()}
@@ -180,7 +189,7 @@ def train(run, folder, steps, precision, device, out):
             g.zero_()
         inputs, targets = torch.from_numpy(tokens[step].astype(np.int64)).to(device)
         total = 0.0
-        for first in range(0, s["global_batch"], s["micro_batch"]):
+        for first in range(0, s["global_batch"], s["micro_batch"])[:: 1 if parts == 1 else -1]:
             micro = slice(first, first + s["micro_batch"])
             loss = model.loss_sum(weights, inputs[micro], targets[micro])
             (loss / count).backward()
@@ -205,6 +214,7 @@ def main():
     parser.add_argument("--precision", choices=["fp32", "bf16"], help="default: the run's")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, help="the first N steps only")
+    parser.add_argument("--parts", type=int, default=1, help="sums in another order")
     args = parser.parse_args()
 
     with open(os.path.join(args.run_dir, "run.json")) as file:
@@ -217,7 +227,7 @@ def main():
     with open(args.out, "w") as out:
         out.write(f"# run {run['fingerprint']} PyTorch {torch.__version__} {precision} {args.device}\n")
         out.write("# step loss grad_norm\n")
-        train(run, args.run_dir, steps, precision, args.device, out)
+        train(run, args.run_dir, steps, precision, args.device, args.parts, out)
 
 
 if __name__ == "__main__":

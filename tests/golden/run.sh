@@ -8,7 +8,8 @@
 #                         reference
 #              TRIREME_EXPECT_CLIENTS  if set, it may not be missing
 #              TOLERANCE  largest relative difference of a step's loss (default: 0.01); with MEANS=1, of means
-#                         over ten steps
+#                         over ten steps; measured: by the spread of PyTorch's runs whose sums are in another order,
+#                         or without PyTorch, by that of runs with other microbatches
 set -euo pipefail
 if [[ $# -lt 2 ]]; then
   echo "usage: run.sh CONFIG OUT [--set section.key=value ...]" >&2
@@ -20,7 +21,11 @@ config=$1 out=$2
 shift 2
 build=${BUILD:-$root/build} tokenizer=${TOKENIZER:-bytes} tolerance=${TOLERANCE:-0.01} means=()
 [[ ${MEANS:-0} == 1 ]] && means=(--means)
-compare() { "${PYTHON:-python3}" "$here/compare.py" "$@" --tolerance "$tolerance" ${means[@]+"${means[@]}"} || status=1; }
+compare() {
+  local bound=(--tolerance "$tolerance" ${means[@]+"${means[@]}"})
+  [[ $tolerance != measured ]] || bound=(--spread "${spread[@]}")
+  "${PYTHON:-python3}" "$here/compare.py" "$@" "${bound[@]}" || status=1
+}
 trireme=$build/bin/trireme
 mkdir -p "$out"
 
@@ -35,41 +40,56 @@ fi
 # One rank, whatever layout the config asks for. The caller's settings come later and win.
 settings=(--set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set parallel.chunks=1
   --set parallel.schedule=1f1b --set run.sample_tokens=0 --set run.eval_batches=0
-  --set "data.sources=[\"$tokens\"]" --set "data.tokenizer=$tokenizer" "$@" --set "run.dir=$out/train")
-"$build/bin/export_run" "$config" "$out" "${settings[@]}"
-"$root/slurm/mpirun" -n 1 "$trireme" train "$config" "${settings[@]}"
+  --set "data.sources=[\"$tokens\"]" --set "data.tokenizer=$tokenizer" "$@")
+"$build/bin/export_run" "$config" "$out" "${settings[@]}" --set "run.dir=$out/train"
+run() { "$root/slurm/mpirun" -n 1 "$trireme" train "$config" "${settings[@]}" --set "run.dir=$out/$1" "${@:2}"; }
+run train
 
 # The curve in the golden files' form.
 fingerprint=$(sed -n 's/^ "fingerprint": "\(.*\)",$/\1/p' "$out/run.json")
 name=$(sed -n 's/^ "name": "\(.*\)",$/\1/p' "$out/run.json")
+curve() { sed -n 's/^{"step":\([0-9]*\),.*,"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$out/$1/metrics.jsonl"; }
 {
   echo "# run $fingerprint"
   echo "# step loss grad_norm"
-  sed -n 's/^{"step":\([0-9]*\),.*,"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$out/train/metrics.jsonl"
+  curve train
 } >"$out/trireme.txt"
 
 status=0 compared=no
+if python=$("$root/tests/python_with" numpy torch); then
+  "$python" "$here/reference.py" "$out" "$out/reference.txt" >"$out/reference.log"
+  spread=("$out/reference.txt")
+  for parts in 2 3; do
+    [[ $tolerance == measured ]] || break
+    spread+=("$out/parts_$parts.txt")
+    "$python" "$here/reference.py" "$out" "${spread[-1]}" --parts "$parts" >/dev/null
+  done
+  echo "PyTorch:"
+  compare "$out/trireme.txt" "$out/reference.txt"
+elif [[ -n ${TRIREME_EXPECT_CLIENTS:-} ]]; then
+  echo "PyTorch is expected here, and missing" >&2
+  exit 1
+fi
+
 golden=$here/$name.txt
 if [[ ! -s $golden ]]; then
   echo "golden curve: none for $name"
 elif [[ $(head -n 1 "$golden") != "# run $fingerprint"* ]]; then
   echo "golden curve: that of $name is from other settings or other data; not compared"
 else
+  if [[ -z $python && $tolerance == measured ]]; then
+    spread=("$out/trireme.txt")
+    for samples in 1 4; do
+      run "samples_$samples" --set "data.micro_batch=$samples"
+      spread+=("$out/samples_$samples.txt")
+      curve "samples_$samples" >"${spread[-1]}"
+    done
+  fi
   echo "golden curve:"
   compare "$out/trireme.txt" "$golden"
   compared=yes
 fi
-
-if python=$("$root/tests/python_with" numpy torch); then
-  "$python" "$here/reference.py" "$out" "$out/reference.txt" >"$out/reference.log"
-  echo "PyTorch:"
-  compare "$out/trireme.txt" "$out/reference.txt"
-elif [[ -n ${TRIREME_EXPECT_CLIENTS:-} ]]; then
-  echo "PyTorch is expected here, and missing" >&2
-  status=1
-elif [[ $compared == yes ]]; then
-  echo "no PyTorch: compared with the golden curve alone"
-else
-  echo "skipped: no PyTorch"
+if [[ -z $python ]]; then
+  if [[ $compared == yes ]]; then echo "no PyTorch: compared with the golden curve alone"; else echo "skipped: no PyTorch"; fi
 fi
 exit "$status"
