@@ -55,8 +55,8 @@ def compare_with_spread(args, curve, reference, steps):
     bound = max(FLOOR, SPREADS * spread)
     found, step = max((relative(curve[s], reference[s]), s) for s in steps)
     good = found <= bound and math.isfinite(bound)
-    print(f"{'within' if good else 'BEYOND'} {bound:.3g}, as measured, over {len(steps)} steps: largest relative difference "
-          f"{found:.3g} at step {step}; the spread is {spread:.3g}")
+    print(f"{'within' if good else 'BEYOND'} {bound:.3g}, as measured, over {len(steps)} steps: "
+          f"largest relative difference {found:.3g} at step {step}; the spread is {spread:.3g}")
     return 0 if good else 1
 
 
