@@ -4,12 +4,15 @@
 
 #include <map>
 
+#include "kernels/core/qkv_row.h"
+
 namespace tri {
 
 enum class GemmFault {
   kNone,
   kMissesEverySecond,  // of the GEMMs that add to a gradient every second one is not made: a missing reduction
   kTwice,              // each of them is added twice
+  kKeysTakeValues,     // the gradient of a QKV bias adds to its keys what it adds to its values
 };
 
 // What all GEMMs of the CPU backend in this process do. Set while no stream has work.
@@ -19,6 +22,8 @@ struct GemmSums {
   int parts = 1;
   GemmFault fault = GemmFault::kNone;
   std::map<const void*, int> faulty_calls;  // of the outputs that have the fault; 0 at first
+  const void* faulty_bias = nullptr;        // the gradient of a QKV bias
+  QkvRow row{};                             // its heads
 };
 void set_gemm_sums(const GemmSums& sums);
 
