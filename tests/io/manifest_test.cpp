@@ -67,7 +67,7 @@ TEST(Manifest, faults_are_named) {
 
 // The checks of reading hold by themselves: a well-sealed text with other contents.
 TEST(Manifest, sealed_nonsense_is_refused_without_a_crash) {
-  const TemporaryFolder dir;
+  const TemporaryFolder dir(parent_in_memory());
   ASSERT_TRUE(write_manifest(dir.path(), small()));
   const std::string path = dir / kManifestName, good = read_all(path), key = "\n\"checksum\": \"";
   const auto seal = [&](std::string text) {

@@ -179,7 +179,7 @@ TEST(Safetensors, tensors_of_types_that_nothing_reads_are_listed) {
 }
 
 TEST(Safetensors, mutated_files_are_an_error_or_readable_never_a_crash) {
-  const TemporaryFolder dir;
+  const TemporaryFolder dir(parent_in_memory());
   const std::string good = file_of(kHeader, kData);
   int opened = 0, refused = 0;
   for (uint64_t i = 0; i < 5000; ++i) {

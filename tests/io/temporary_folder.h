@@ -13,8 +13,8 @@ namespace tri {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme-XXXXXX").string();
+  explicit TemporaryFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "trireme-XXXXXX").string();
     TRI_REQUIRE(::mkdtemp(name.data()) != nullptr, "no temporary folder");
     path_ = name;
   }
@@ -28,6 +28,12 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+// In memory where that is possible, for small files that a test rewrites thousands of times: some file systems flush
+// each of them to the disk.
+inline std::filesystem::path parent_in_memory() {
+  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
 
 inline std::string read_all(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

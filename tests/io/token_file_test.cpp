@@ -164,7 +164,7 @@ TEST(TokenFile, an_open_index_survives_the_truncation_of_its_file) {
 }
 
 TEST(TokenFile, mutated_and_truncated_files_are_an_error_or_readable_never_a_crash) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(parent_in_memory());
   int opened = 0, refused = 0;
   for (uint64_t i = 0; i < 4000; ++i) {
     std::string idx = kIdx, bin = kBin;
