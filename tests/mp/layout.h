@@ -104,7 +104,8 @@ Deviation deviation(const Layout& layout, const History& history, const History&
 // the test of the bounds finds a gradient of keys that is that of values. Where numbers are rounded to less, two right
 // runs differ there by as much as these biases are large, so they are excluded from their tensor.
 void expect_like_one_rank(const Layout& layout);
-// A training in which the gradients of one layer have a fault (GemmFault) is beyond the bounds of `layout`. On the CPU. Collective.
+// A training in which the gradients of one layer have a fault (GemmFault) is beyond the bounds of `layout`. On the CPU.
+// Collective.
 void expect_faults_are_found(const Layout& layout);
 // What of `found` is beyond the bounds of `layout`, for people; "" if nothing is. On rank 0. Collective.
 std::string beyond_bounds(const Layout& layout, const Deviation& found);
