@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/version.h"
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/format.h"
 #include "lib/observe/effective_time.h"
@@ -78,8 +79,7 @@ Result<void> show_runs(const Options& options) {
     print_out("{}", text);
     return {};
   }
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  const std::string page = report_page(runs, {.made = now.count(), .version = version_line()}, text);
+  const std::string page = report_page(runs, {.made = wall_seconds(), .version = version_line()}, text);
   const std::string path = page_path(options);
   if (auto written = write_file(path, page); !written) {
     Error error = written.error();

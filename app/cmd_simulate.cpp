@@ -7,6 +7,7 @@
 
 #include "app/commands.h"
 #include "app/version.h"
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/format.h"
 #include "lib/observe/simulated_timeline.h"
@@ -83,8 +84,7 @@ Result<void> write_page(const Simulation& s, const Config& config, const Options
   report.ablation = ablation_rows(s.workload, s.cluster, options.no_stragglers ? Stragglers::kOff : Stragglers::kOn);
   auto layouts = search_layouts(config, s.cluster, {.ranks = s.workload.ranks(), .keep = kLayouts});
   if (layouts) report.layouts = std::move(layouts.value().best);
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  const std::string page = simulation_page(report, {.made = now.count(), .version = version_line()});
+  const std::string page = simulation_page(report, {.made = wall_seconds(), .version = version_line()});
   if (auto written = write_file(options.page, page); !written) return written;
   print_err("{}: {}; any browser opens it\n", options.page, format_bytes(static_cast<int64_t>(page.size())));
   return {};

@@ -3,16 +3,13 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
+#include <cstdio>
+#include <memory>
+#include "io/base/text_file.h"
 
 namespace tri {
 
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
-}
+std::string boot_id() { return first_line_of("/proc/sys/kernel/random/boot_id"); }
 
 std::string host_name() {
   char name[256] = "";

@@ -11,13 +11,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 
 #include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/hash.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
+#include "io/base/proc.h"
 
 namespace tri {
 namespace {
@@ -37,20 +37,6 @@ void put(char (&place)[N], std::string_view text) {
   const size_t length = std::min(text.size(), N - 1);
   std::memcpy(place, text.data(), length);
   place[length] = '\0';
-}
-
-// Field 22 of /proc/self/stat, behind the name in parentheses, which may hold anything.
-int64_t process_start() {
-  std::ifstream file("/proc/self/stat");
-  const std::string line((std::istreambuf_iterator<char>(file)), {});
-  size_t at = line.rfind(')');
-  for (int field = 2; at != std::string::npos && field < 21; ++field) at = line.find(' ', at + 1);
-  return at == std::string::npos ? 0 : std::strtoll(line.c_str() + line.find(' ', at + 1), nullptr, 10);
-}
-
-int64_t pid_namespace() {
-  struct stat info {};
-  return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<int64_t>(info.st_ino) : 0;
 }
 
 // Single stores: what reads beside them takes each word as it is.
@@ -103,7 +89,7 @@ Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& ident
   image.num_actions = num_actions;
   image.process = ::getpid();
   image.process_namespace = pid_namespace();
-  image.process_start = process_start();
+  image.process_start = process_stat("/proc/self").value_or(ProcessStat{}).start;
   image.created = now();
   image.created_realtime = static_cast<int64_t>(process_wall_seconds() * 1e9);
   put(image.host, host_name());

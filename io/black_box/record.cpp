@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <fstream>
 #include <memory>
 #include <string_view>
 
 #include "io/base/file.h"
 #include "io/base/host.h"
+#include "io/base/proc.h"
 #include "io/black_box/black_box.h"
 
 namespace tri {
@@ -184,18 +184,10 @@ bool may_be_box(const struct stat& info) {
 }
 
 ProcessState state_of_process(int process, int64_t name_space, int64_t start) {
-  struct stat own {};
-  if (::stat("/proc/self/ns/pid", &own) != 0 || static_cast<int64_t>(own.st_ino) != name_space)
-    return ProcessState::kUnknown;
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  const std::string line((std::istreambuf_iterator<char>(file)), {});
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return ProcessState::kGone;
-  size_t at = name_end;
-  for (int field = 2; at != std::string::npos && field < 22; ++field) at = line.find(' ', at + 1);
-  if (at == std::string::npos || std::strtoll(line.c_str() + at, nullptr, 10) != start)
-    return ProcessState::kGone;  // another process has its number
-  return process_state_from(line[name_end + 2]);
+  if (name_space == 0 || pid_namespace() != name_space) return ProcessState::kUnknown;
+  const auto stat = process_stat(process_folder(process));
+  if (!stat || stat->start != start) return ProcessState::kGone;  // or another process has its number
+  return process_state_from(stat->state);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 
@@ -36,7 +38,7 @@ struct EventData {
 };
 static_assert(sizeof(PciInfo) == 68 && sizeof(FieldValue) == 40 && sizeof(EventData) == 32);
 
-constexpr int kSmClock = 1, kUncorrected = 1, kVolatile = 0, kMostNvlinks = 18;
+constexpr int kSmClock = 1, kGpuTemperature = 0, kUncorrected = 1, kVolatile = 0, kMostNvlinks = 18;
 constexpr unsigned kRecoveryActionField = 230;
 constexpr unsigned long long kXidEvent = 8;
 // nvmlNvLinkErrorCounter_t.
@@ -67,6 +69,14 @@ struct Nvml::Functions {
 
   void* const library;
 };
+
+std::string short_bus_id(std::string_view id) {
+  constexpr std::string_view kZeros = "0000";
+  const bool is_long = id.find(':') == 8 && id.substr(0, kZeros.size()) == kZeros;
+  std::string text(is_long ? id.substr(kZeros.size()) : id);
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
 
 Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
 Nvml::~Nvml() {
@@ -165,6 +175,16 @@ Result<std::vector<GpuHealth>> Nvml::gpus() const {
     list.push_back(std::move(one).value());
   }
   return list;
+}
+
+GpuSensors Nvml::sensors(const std::string& bus_id) const {
+  const Functions& f = *functions_;
+  Handle gpu = nullptr;
+  if (f.call("nvmlDeviceGetHandleByPciBusId_v2", bus_id.c_str(), &gpu) != 0) return {};
+  return {.sm_mhz = f.ask<unsigned>("nvmlDeviceGetClockInfo", gpu, kSmClock),
+          .celsius = f.ask<unsigned>("nvmlDeviceGetTemperature", gpu, kGpuTemperature),
+          .milliwatts = f.ask<unsigned>("nvmlDeviceGetPowerUsage", gpu),
+          .milliwatts_limit = f.ask<unsigned>("nvmlDeviceGetEnforcedPowerLimit", gpu)};
 }
 
 bool Nvml::watch_xids() {

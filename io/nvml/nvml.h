@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/base/error.h"
@@ -29,6 +30,11 @@ struct GpuHealth {
   std::optional<uint64_t> nvlink_recoveries, nvlink_errors;
 };
 
+// What a GPU's sensors say at a moment.
+struct GpuSensors {
+  std::optional<unsigned> sm_mhz, celsius, milliwatts, milliwatts_limit;
+};
+
 // One is 18 calls of the driver a GPU, and five times as many with its counters.
 enum class NvlinkFigures { kNone, kStates, kAll };
 
@@ -40,6 +46,9 @@ struct GpuXid {
 
 // Of GpuHealth::slowdown_reasons: by the hardware, by heat, by the power supply.
 inline constexpr uint64_t kSlowedByFault = 0x8 | 0x20 | 0x40 | 0x80;
+
+// NVML writes the PCI domain with eight digits, the kernel with four: "00000000:18:00.0" -> "0000:18:00.0".
+std::string short_bus_id(std::string_view id);
 
 class Nvml {
  public:
@@ -56,6 +65,9 @@ class Nvml {
   Result<GpuHealth> gpu(int index, NvlinkFigures nvlinks) const;
   // All GPUs that this process may talk to now, with the states of their NVLinks. Error: one of them does not answer.
   Result<std::vector<GpuHealth>> gpus() const;
+
+  // Sensors of the GPU at a PCI bus id ("0000:18:00.0"); none of them if NVML does not know it.
+  GpuSensors sensors(const std::string& bus_id) const;
 
   // From here on XIDs are kept for next_xids(); false: this driver can't.
   bool watch_xids();

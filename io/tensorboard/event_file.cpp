@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
@@ -37,13 +38,9 @@ std::string_view bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 ProtobufMessage event_of(int64_t step) {
   ProtobufMessage event;
-  event.real(1, seconds_since_1970());
+  event.real(1, wall_seconds());
   event.varint(2, static_cast<uint64_t>(step));
   return event;
 }
@@ -87,7 +84,7 @@ class TensorBoardFiles::File {
     std::error_code problem;
     std::filesystem::create_directories(folder_, problem);
     if (problem) return system_error(problem.value(), "{}", folder_);
-    const auto second = static_cast<int64_t>(seconds_since_1970());
+    const auto second = static_cast<int64_t>(wall_seconds());
     bytes_ = 0;
     for (int i = 0; file_.get() < 0; ++i) {  // another file of the same second has another number
       path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", folder_, second, host_name(), ::getpid(), i);
@@ -103,7 +100,7 @@ class TensorBoardFiles::File {
   std::string header() const {
     constexpr uint64_t kStart = 1;  // SessionLog.START: earlier events of this step and later ones are ignored
     ProtobufMessage version, session, start = event_of(first_step_);
-    version.real(1, seconds_since_1970());
+    version.real(1, wall_seconds());
     version.text(3, "brain.Event:2");
     session.varint(1, kStart);
     start.message(7, session);

@@ -17,7 +17,6 @@
 #include <ctime>
 #include <deque>
 #include <exception>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -26,6 +25,9 @@
 #include <tuple>
 #include <utility>
 
+#include "io/base/clock.h"
+#include "io/base/proc.h"
+#include "io/base/text_file.h"
 #include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/dims.h"
@@ -41,7 +43,6 @@ double thread_seconds() {
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Sleeps while `word` is `seen`, until a wake-up or for `timeout`; may return early. `sharing` is 0 where other
 // processes have the word open too, else FUTEX_PRIVATE_FLAG.
@@ -327,10 +328,8 @@ class CpuDevice final : public Device {
     blocks_.erase(block);
   }
   int64_t free_bytes() override {
-    std::ifstream lines("/proc/meminfo");
-    for (std::string word; lines >> word;)
-      if (int64_t kib = 0; word == "MemAvailable:" && lines >> kib) return kib * 1024;
-    return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+    const auto available = available_bytes(text_of("/proc/meminfo"));
+    return available.value_or(int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE));
   }
   Result<std::string> share(void* memory) override {
     const Block& block = blocks_.at(memory);

@@ -1,10 +1,12 @@
-// A GPU's clock, power and temperature, from the driver's management library (NVML), which is opened when first asked
-// for: where it is missing, as in some containers, nothing else is.
+// A GPU's clock, power and temperature, from the driver's management library (io/nvml): where it is missing, as in some
+// containers, nothing else is.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "io/nvml/nvml.h"
 #include "kernels/core/gpu.h"
 
 namespace tri::cuda {
@@ -12,17 +14,12 @@ namespace tri::cuda {
 class LoadReader {
  public:
   explicit LoadReader(const std::string& bus_id);  // "0000:18:00.0"
-  // None where the library or the GPU is not to be had, or does not tell its clock.
+  // nullopt if the library or the GPU cannot be reached, or its clock is unknown.
   std::optional<GpuLoad> read() const;
 
  private:
-  // A library call that asks a device for one number, with NVML's result (0: success).
-  using Ask = int (*)(void* device, unsigned* value);
-  using AskWhich = int (*)(void* device, int which, unsigned* value);
-
-  void* device_ = nullptr;
-  AskWhich clock_ = nullptr, temperature_ = nullptr;
-  Ask power_ = nullptr, power_limit_ = nullptr;
+  std::string bus_id_;
+  std::unique_ptr<Nvml> nvml_;  // null: there is none
 };
 
 }  // namespace tri::cuda

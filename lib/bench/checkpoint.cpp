@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "io/base/clock.h"
 #include "io/base/folder_entries.h"
 #include "io/base/format.h"
 #include "io/base/median.h"
@@ -23,8 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 // The bench's own folder, gone at the end. Rank 0 makes and removes it.
 class Folder {
  public:

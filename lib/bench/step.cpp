@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "io/base/clock.h"
 #include "io/base/median.h"
 #include "io/base/random.h"
 #include "lib/bench/load_watch.h"
@@ -58,7 +59,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
     if (step == bench.warmup) watch.emplace([&] { return device.gpu_load(); });
     const auto start = std::chrono::steady_clock::now();
     const StepResult answer = trainer.step(step, inputs, targets);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     result.last_loss = answer.loss;
     if (step < bench.warmup) continue;
     milliseconds.push_back(1e3 * seconds);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "io/base/clock.h"
 #include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/within.h"
@@ -19,10 +20,6 @@
 
 namespace tri {
 namespace {
-
-double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 // Of a checkpoint whose moments have another type than the run's: what loading makes of them. Else "".
 std::string conversion_text(const Manifest* manifest, const std::vector<StatePiece>& pieces) {

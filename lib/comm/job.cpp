@@ -7,11 +7,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <system_error>
 #include <thread>
 
 #include "io/base/hash.h"
+#include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/black_box/black_box.h"
 #include "lib/comm/host_traffic.h"
@@ -51,12 +51,8 @@ Job::Job(int* argc, char*** argv) {
   TRI_MPI(MPI_Allgather(&self, sizeof self, MPI_BYTE, processes.data(), sizeof self, MPI_BYTE, node));
   TRI_MPI(MPI_Comm_free(&node));
 
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  host_ = host;
-  machine_ = fmt::format("{} {}", host_, boot);
+  host_ = host_name();
+  machine_ = fmt::format("{} {}", host_, boot_id());
 
   node_memory_ = std::make_unique<SharedWindow>(this, node_ranks_, sizeof(NodeState));
   node_ = static_cast<NodeState*>(node_memory_->memory());  // zero: nobody has failed

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <ctime>
 
+#include "io/base/proc.h"
+
 namespace tri {
 namespace {
 
@@ -61,7 +63,7 @@ bool all_end(pollfd* processes, nfds_t count, int64_t until) {
 }  // namespace
 
 NodeReaper::NodeReaper(const std::vector<ProcessId>& processes) {
-  const int64_t here = this_process().pid_namespace;
+  const int64_t here = pid_namespace();
   for (const ProcessId& process : processes) {
     if (process.pid_namespace != here) continue;
     const auto descriptor = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));

@@ -2,11 +2,12 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+
+#include "io/base/proc.h"
 
 namespace tri {
 namespace {
@@ -22,14 +23,10 @@ bool readable(pollfd* descriptors, nfds_t count, double seconds) {
 
 }  // namespace
 
-ProcessId this_process() {
-  struct stat info {};
-  const bool known = ::stat("/proc/self/ns/pid", &info) == 0;
-  return {::getpid(), known ? static_cast<int64_t>(info.st_ino) : 0};
-}
+ProcessId this_process() { return {::getpid(), pid_namespace()}; }
 
 ProcessWatch::ProcessWatch(const ProcessId& process, std::function<void(const WaitFor&)> on_end) {
-  if (process.pid_namespace != this_process().pid_namespace) return;
+  if (process.pid_namespace != pid_namespace()) return;
   process_ = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
   if (process_ < 0) return;
   over_ = ::eventfd(0, EFD_CLOEXEC);

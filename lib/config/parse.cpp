@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "io/base/log.h"
+#include "io/base/text_file.h"
 #include "io/tokens/utf8.h"
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
@@ -300,12 +300,10 @@ Result<std::string> read_config_text(const std::string& path) {
     return usage_error("{}: is a folder; name a config file{}", path,
                        std::filesystem::exists(of_run, ignored) ? ", such as " + of_run : "");
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return usage_error("{}: cannot read the config: {}{}", path, std::strerror(errno), preset_named(path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) return usage_error("{}: cannot read the config", path);
-  return std::move(text).str();
+  auto text = read_text(path);
+  if (text) return text;
+  return usage_error("{}: cannot read the config: {}{}", path, std::strerror(text.error().os_error),
+                     preset_named(path));
 }
 
 bool names_field(const std::vector<std::string>& overrides, std::string_view field) {

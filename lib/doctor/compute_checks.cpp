@@ -4,6 +4,7 @@
 
 #include "io/base/hash.h"
 #include "io/base/random.h"
+#include "io/base/text_file.h"
 #include "kernels/gemm_search.h"
 #include "kernels/ops.h"
 #include "lib/bench/measure.h"
@@ -123,7 +124,7 @@ CheckResult check_repeatable_step(CheckContext& context) {
 CheckResult check_equal_steps(CheckContext& context) {
   MiniTraining training(context.device);
   const std::vector<uint32_t> bits = training.train(context.faults.wrong_bits);
-  std::string kind = cpu_kind(whole_text("/proc/cpuinfo"));
+  std::string kind = cpu_kind(text_of("/proc/cpuinfo"));
   if (const auto gpu = context.device.gpu_properties())
     kind = fmt::format("{} multiprocessors", gpu->num_multiprocessors);
   if (const GemmSearch* search = context.device.gemm_search()) kind += " " + hex64(xxh3_64(search->export_choices()));

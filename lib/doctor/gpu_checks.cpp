@@ -5,11 +5,11 @@
 #include <string_view>
 #include <thread>
 
+#include "io/base/text_file.h"
 #include "io/nvml/nvml.h"
 #include "kernels/ops.h"
 #include "lib/bench/measure.h"
 #include "lib/doctor/checks.h"
-#include "lib/doctor/host_facts.h"
 
 namespace tri {
 namespace {
@@ -25,7 +25,7 @@ CheckResult of_gpus(const CheckContext& context, const Fill& fill) {
   if (!context.speaks()) return result;
   const auto nvml = Nvml::open();
   // A machine without a driver has nothing to ask; one with a driver and without its library is broken.
-  const bool driver = !first_line("/proc/driver/nvidia/version").empty();
+  const bool driver = !first_line_of("/proc/driver/nvidia/version").empty();
   if (!nvml && nvml.error().os_error == ENOENT && !driver) return {.skipped = "no NVIDIA driver"};
   if (!nvml) return {.measurements = {{.problem = nvml.error().message}}};
   const auto gpus = nvml.value()->gpus();
@@ -36,12 +36,6 @@ CheckResult of_gpus(const CheckContext& context, const Fill& fill) {
   }
   if (result.measurements.empty()) result.skipped = "no GPU tells";
   return result;
-}
-
-// NVML writes the PCI domain with eight digits, CUDA with four.
-std::string short_bus_id(const std::string& id) {
-  constexpr size_t kLength = std::string_view("0000:18:00.0").size();
-  return id.size() > kLength ? id.substr(id.size() - kLength) : id;
 }
 
 // Those of the node's GPUs that have a rank. Collective.
@@ -87,7 +81,7 @@ CheckResult check_driver(CheckContext& context) {
   if (!context.speaks()) return result;
   const auto nvml = Nvml::open();
   if (nvml) return {.measurements = {{.text = nvml.value()->driver_version()}}};
-  const bool driver = !first_line("/proc/driver/nvidia/version").empty();
+  const bool driver = !first_line_of("/proc/driver/nvidia/version").empty();
   if (!driver && nvml.error().os_error == ENOENT) return {.skipped = "no NVIDIA driver"};
   return {.measurements = {{.problem = nvml.error().message}}};
 }

@@ -2,10 +2,14 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
 
+#include "io/base/network_ports.h"
+#include "io/base/proc.h"
+#include "io/base/text_file.h"
 #include "lib/doctor/checks.h"
 #include "lib/doctor/host_facts.h"
 #include "lib/doctor/timing.h"
@@ -26,9 +30,8 @@ double limit_of(int resource, bool hard) {
 }
 
 bool has_active_infiniband() {
-  for (const NetworkLink& link : infiniband_ports("/"))
-    if (link.up) return true;
-  return false;
+  const auto ports = network_ports("/sys");
+  return std::ranges::any_of(ports, [](const NetworkPort& p) { return p.is_infiniband() && p.is_active(); });
 }
 
 }  // namespace
@@ -55,7 +58,7 @@ CheckResult check_shared_memory(CheckContext& context) {
 
 CheckResult check_free_memory(CheckContext& context) {
   if (!context.speaks()) return {};
-  const auto available = available_bytes(whole_text("/proc/meminfo"));
+  const auto available = available_bytes(text_of("/proc/meminfo"));
   if (!available) return skipped("/proc/meminfo does not say");
   const auto bytes = static_cast<double>(within_container(*available, "/"));
   return one({.value = bytes / kMiB / static_cast<double>(context.nodes.own_ranks().size())});
@@ -94,7 +97,7 @@ CheckResult check_cpu_clock(CheckContext& context) {
 }
 
 CheckResult check_transports(CheckContext& context) {
-  const std::string transports = transports_of(whole_text("/proc/self/maps"));
+  const std::string transports = transports_of(text_of("/proc/self/maps"));
   if (transports.empty()) return skipped("this MPI's components are not files of their own");
   Measurement m{.part = context.part, .text = transports};
   const bool remote = context.nodes.ranks.size() > 1 && has_active_infiniband();

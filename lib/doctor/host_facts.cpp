@@ -5,37 +5,15 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
 #include <set>
 #include <sstream>
 
-#include "io/base/file.h"
 #include "io/base/hash.h"
+#include "io/base/network_ports.h"
+#include "io/base/text_file.h"
 
 namespace tri {
 namespace {
-
-std::vector<std::string> sorted_names(const std::string& folder) {
-  auto names = list_folder(folder);
-  if (!names) return {};
-  std::sort(names.value().begin(), names.value().end());
-  return std::move(names).value();
-}
-
-std::optional<double> number_in(const std::string& path) {
-  const std::string text = first_line(path);
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  return end == text.c_str() ? std::nullopt : std::optional(number);
-}
-
-void read_lanes(NetworkLink& link, const std::string& device) {
-  if (const auto lanes = number_in(device + "/current_link_width")) link.pcie_lanes = static_cast<int>(*lanes);
-  if (const auto most = number_in(device + "/max_link_width")) link.most_pcie_lanes = static_cast<int>(*most);
-  // 255: a card that is not on PCIe, or asleep.
-  for (auto* lanes : {&link.pcie_lanes, &link.most_pcie_lanes})
-    if (*lanes && (**lanes <= 0 || **lanes > 32)) lanes->reset();
-}
 
 std::string joined(const std::set<std::string>& names) {
   std::string text;
@@ -55,20 +33,6 @@ double cached_files(const std::string& stat, const std::string& prefix) {
 
 }  // namespace
 
-std::string whole_text(const std::string& path) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-std::string first_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
 std::string transports_of(std::string_view maps) {
   std::set<std::string> pml, btl, mtl, ucx;
   const auto collect = [&](std::string_view prefix, std::set<std::string>& names) {
@@ -87,18 +51,6 @@ std::string transports_of(std::string_view maps) {
   return text;
 }
 
-std::optional<int64_t> available_bytes(std::string_view meminfo) {
-  constexpr std::string_view kName = "MemAvailable:";
-  const size_t at = meminfo.find(kName);
-  if (at == meminfo.npos) return std::nullopt;
-  const size_t begin = meminfo.find_first_not_of(' ', at + kName.size());
-  int64_t kib = 0;
-  if (begin == meminfo.npos ||
-      std::from_chars(meminfo.data() + begin, meminfo.data() + meminfo.size(), kib).ec != std::errc())
-    return std::nullopt;
-  return kib * 1024;
-}
-
 int64_t within_container(int64_t available, const std::string& root) {
   // Version 2 of control groups, then version 1; inside a container its own group is the root.
   struct Group {
@@ -110,45 +62,10 @@ int64_t within_container(int64_t available, const std::string& root) {
   for (const Group& group : groups) {
     const auto most = number_in(root + group.limit), used = number_in(root + group.usage);
     if (!most || !used) continue;
-    const double free = *most - *used + cached_files(whole_text(root + group.stat), group.prefix);
+    const double free = *most - *used + cached_files(text_of(root + group.stat), group.prefix);
     available = std::min(available, static_cast<int64_t>(std::max(free, 0.0)));
   }
   return available;
-}
-
-std::vector<NetworkLink> infiniband_ports(const std::string& root) {
-  std::vector<NetworkLink> links;
-  const std::string cards = root + "sys/class/infiniband";
-  for (const std::string& card : sorted_names(cards))
-    for (const std::string& port : sorted_names(cards + "/" + card + "/ports")) {
-      const std::string folder = cards + "/" + card + "/ports/" + port;
-      NetworkLink link{.name = card + " port " + port};
-      link.up = first_line(folder + "/state").find("ACTIVE") != std::string::npos;
-      link.gigabits = link.up ? number_in(folder + "/rate") : 0;  // "400 Gb/sec (4X NDR)"
-      double errors = 0;
-      for (const char* name : {"link_downed", "symbol_error", "port_rcv_errors", "local_link_integrity_errors"})
-        errors += number_in(folder + "/counters/" + name).value_or(0);
-      link.errors = errors;
-      read_lanes(link, cards + "/" + card + "/device");
-      links.push_back(std::move(link));
-    }
-  return links;
-}
-
-std::vector<NetworkLink> network_interfaces(const std::string& root) {
-  std::vector<NetworkLink> links;
-  const std::string cards = root + "sys/class/net";
-  for (const std::string& card : sorted_names(cards)) {
-    const std::string folder = cards + "/" + card;
-    if (sorted_names(folder + "/device").empty()) continue;
-    NetworkLink link{.name = card};
-    link.up = first_line(folder + "/operstate") == "up";
-    const auto megabits = number_in(folder + "/speed");  // -1: a virtual card that does not know
-    if (link.up && megabits && *megabits > 0) link.gigabits = *megabits / 1000;
-    read_lanes(link, folder + "/device");
-    links.push_back(std::move(link));
-  }
-  return links;
 }
 
 std::vector<int> numbers_of_list(std::string_view list) {
@@ -168,7 +85,7 @@ std::vector<int> numbers_of_list(std::string_view list) {
 }
 
 std::vector<int> numa_nodes(const std::string& root) {
-  return numbers_of_list(first_line(root + "sys/devices/system/node/has_memory"));
+  return numbers_of_list(first_line_of(root + "sys/devices/system/node/has_memory"));
 }
 
 std::string cpu_kind(std::string_view cpuinfo) {

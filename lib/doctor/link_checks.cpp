@@ -1,21 +1,21 @@
 // Network cards, as /sys shows them. Each is compared with the card of the same name on the other nodes.
-#include <cmath>
+#include <algorithm>
 
+#include "io/base/network_ports.h"
 #include "lib/doctor/checks.h"
-#include "lib/doctor/host_facts.h"
 
 namespace tri {
 namespace {
 
-// What `measure` makes of each link, on one rank of the node.
+// What `measure` makes of each port, on one rank of the node.
 template <class Measure>
-CheckResult of_links(const CheckContext& context, const std::vector<NetworkLink>& links, const char* none,
-                     Measure measure) {
+CheckResult of_ports(const CheckContext& context, const char* none, Measure measure) {
   CheckResult result;
   if (!context.speaks()) return result;
-  for (const NetworkLink& link : links) {
-    Measurement m{.part = link.name, .group = link.name};
-    if (measure(link, m)) result.measurements.push_back(std::move(m));
+  for (const NetworkPort& port : network_ports("/sys")) {
+    const std::string name = port.is_infiniband() ? port.card + " port " + port.port : port.card;
+    Measurement m{.part = name, .group = name};
+    if (measure(port, m)) result.measurements.push_back(std::move(m));
   }
   if (result.measurements.empty()) result.skipped = none;
   return result;
@@ -23,36 +23,35 @@ CheckResult of_links(const CheckContext& context, const std::vector<NetworkLink>
 
 }  // namespace
 
+// The rate that a port which is down reports is not its rate.
 CheckResult check_infiniband(CheckContext& context) {
-  return of_links(context, infiniband_ports("/"), "no InfiniBand", [](const NetworkLink& link, Measurement& m) {
-    m.value = link.gigabits;
-    return m.value.has_value();
+  return of_ports(context, "no InfiniBand", [](const NetworkPort& port, Measurement& m) {
+    m.value = port.is_active() ? port.rate : 0;
+    return port.is_infiniband() && m.value.has_value();
   });
 }
 
 CheckResult check_infiniband_errors(CheckContext& context) {
-  return of_links(context, infiniband_ports("/"), "no InfiniBand", [](const NetworkLink& link, Measurement& m) {
-    m.value = std::max(link.errors.value_or(0), 1.0);  // compared as a ratio: none and one are alike
-    return link.up && link.errors.has_value();
+  return of_ports(context, "no InfiniBand", [](const NetworkPort& port, Measurement& m) {
+    const int64_t errors = port.link_downed + port.symbol_errors + port.receive_errors + port.integrity_errors;
+    m.value = static_cast<double>(std::max<int64_t>(errors, 1));  // compared as a ratio: none and one are alike
+    return port.is_infiniband() && port.is_active();
   });
 }
 
 CheckResult check_network_speed(CheckContext& context) {
-  return of_links(context, network_interfaces("/"), "no interface tells its speed",
-                  [](const NetworkLink& link, Measurement& m) {
-                    m.value = link.gigabits;
-                    return m.value.has_value();
-                  });
+  return of_ports(context, "no interface tells its speed", [](const NetworkPort& port, Measurement& m) {
+    if (port.is_infiniband() || !port.is_active() || port.rate.value_or(-1) <= 0) return false;  // -1: a virtual card
+    m.value = *port.rate / 1000;
+    return true;
+  });
 }
 
 CheckResult check_nic_width(CheckContext& context) {
-  std::vector<NetworkLink> links = infiniband_ports("/");
-  for (NetworkLink& link : network_interfaces("/"))
-    if (link.up) links.push_back(std::move(link));
-  return of_links(context, links, "no card tells its lanes", [](const NetworkLink& link, Measurement& m) {
-    if (!link.pcie_lanes) return false;
-    m.value = *link.pcie_lanes;
-    if (link.most_pcie_lanes) m.wanted = *link.most_pcie_lanes;
+  return of_ports(context, "no card tells its lanes", [](const NetworkPort& port, Measurement& m) {
+    if (!port.pcie_lanes || !(port.is_infiniband() || port.is_active())) return false;
+    m.value = *port.pcie_lanes;
+    if (port.most_pcie_lanes) m.wanted = *port.most_pcie_lanes;
     return true;
   });
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "io/base/clock.h"
 #include "kernels/core/device.h"
 
 namespace tri {
@@ -13,7 +14,7 @@ namespace tri {
 inline double seconds_of(const std::function<void()>& run) {
   const auto begin = std::chrono::steady_clock::now();
   run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 // The fastest of `rounds` runs.

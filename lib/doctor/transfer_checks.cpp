@@ -13,6 +13,7 @@
 #include <cstring>
 #include <thread>
 
+#include "io/base/text_file.h"
 #include "io/base/file.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/doctor/checks.h"
@@ -80,7 +81,7 @@ CheckResult check_host_copies(CheckContext& context) {
   const std::vector<int> numa = numa_nodes("/");
   const std::string own = context.device.bus_id().empty()
                               ? ""
-                              : first_line("/sys/bus/pci/devices/" + context.device.bus_id() + "/numa_node");
+                              : first_line_of("/sys/bus/pci/devices/" + context.device.bus_id() + "/numa_node");
   for (const int node : numa) {
     const NumaBinding binding(numa.size() > 1 ? node : -1);
     if (!binding.bound()) continue;

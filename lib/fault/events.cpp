@@ -5,14 +5,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "io/base/clock.h"
 #include "io/base/line_file.h"
 #include "io/base/log.h"
+#include "io/base/text_file.h"
 #include "io/base/within.h"
 
 namespace tri {
@@ -105,13 +106,12 @@ std::optional<RunEvent> run_event_from(const std::string& line) {
 }
 
 Result<std::vector<RunEvent>> read_events(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path);
-  if (!file) return system_error(errno, "{}", path);
+  const auto text = read_text(path);
+  if (!text) return text.error();
+  std::istringstream file(text.value());
   std::vector<RunEvent> events;
   for (std::string line; std::getline(file, line);)
     if (auto event = run_event_from(line)) events.push_back(std::move(*event));
-  if (file.bad()) return system_error(errno, "{}", path);
   return events;
 }
 

@@ -8,11 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/proc.h"
+#include "io/base/text_file.h"
 
 namespace tri {
 
@@ -108,7 +110,7 @@ Symbolizer::~Symbolizer() = default;
 const std::vector<Symbolizer::Range>& Symbolizer::ranges_of(int process) {
   const auto [at, is_new] = processes_.try_emplace(process);
   if (!is_new) return at->second;
-  std::ifstream maps(fmt::format("/proc/{}/maps", process));
+  std::istringstream maps(text_of(process_folder(process) + "/maps"));
   for (std::string line; std::getline(maps, line);) {
     unsigned long long begin = 0, end = 0, offset = 0;
     char rights[5] = {};

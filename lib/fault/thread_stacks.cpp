@@ -11,12 +11,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/proc.h"
+#include "io/base/text_file.h"
 
 namespace tri {
 namespace {
@@ -57,22 +59,8 @@ void answer(int /*signal*/) {
   errno = saved;
 }
 
-std::string first_line(const std::string& path) {
-  std::string line;
-  std::ifstream file(path);
-  std::getline(file, line);
-  return line;
-}
-
-// 'R', 'S', 'T' ...; 0: there is no such thread. The name before it stands in brackets, and may hold anything.
-char thread_state(const std::string& folder) {
-  const std::string line = first_line(folder + "/stat");
-  const size_t name_end = line.rfind(')');
-  return name_end == line.npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
-}
-
 bool blocks(const std::string& folder, int signal) {
-  std::ifstream file(folder + "/status");
+  std::istringstream file(text_of(folder + "/status"));
   for (std::string line; std::getline(file, line);)
     if (line.rfind("SigBlk:", 0) == 0) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
   return false;
@@ -152,13 +140,13 @@ std::vector<StackRecord> silent_threads(const RankRecord& record) {
   bool training = false;  // seen: of the threads of its name it is the first, which created the others
   for (const int thread : threads_of(record.process)) {
     const std::string folder = fmt::format("{}/{}", tasks_of(record.process), thread);
-    std::string name = first_line(folder + "/comm");
+    std::string name = first_line_of(folder + "/comm");
     if (name == kTrainingThread && std::exchange(training, true)) name = kOther;
     if (answered.contains(thread)) continue;
-    const char state = thread_state(folder);
-    if (state == 0) continue;
-    const std::string place = first_line(folder + "/wchan"), call = first_line(folder + "/syscall");
-    std::string words = fmt::format("state {}", state);
+    const auto stat = process_stat(folder);
+    if (!stat) continue;
+    const std::string place = first_line_of(folder + "/wchan"), call = first_line_of(folder + "/syscall");
+    std::string words = fmt::format("state {}", stat->state);
     if (!place.empty() && place != "0") words += ", in " + place;
     if (!call.empty()) words += call == "running" ? ", running" : ", system call " + call.substr(0, call.find(' '));
     silent.push_back({.thread = thread, .name = name, .frames = {}, .symbols = {words}});

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/log.h"
 #include "io/net/text_server.h"
@@ -14,10 +15,6 @@
 
 namespace tri {
 namespace {
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // What the thread that trains tells, and others read.
 class SharedFigures {
@@ -178,7 +175,7 @@ void Exporters::step(const StepMetrics& m) {
     f.not_finite_steps += std::isfinite(m.loss) && std::isfinite(m.grad_norm) ? 0 : 1;
     for (size_t i = 0; i < f.seconds.size(); ++i) f.seconds[i] += std::max(0.0, m.times.values()[i]);  // never falls
     f.last = m;
-    f.last_time = seconds_since_1970();
+    f.last_time = wall_seconds();
   });
 }
 

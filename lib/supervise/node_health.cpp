@@ -1,73 +1,32 @@
 #include "lib/supervise/node_health.h"
-#include "io/base/folder_entries.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
-#include <filesystem>
-#include <fstream>
 #include <thread>
+
+#include "io/base/clock.h"
+#include "io/base/network_ports.h"
 
 namespace tri {
 namespace {
 
-namespace fs = std::filesystem;
-
-int64_t number_in(const fs::path& path, int64_t otherwise = 0) {
-  std::ifstream in(path);
-  int64_t value = otherwise;
-  return in >> value ? value : otherwise;
-}
-
-std::string word_in(const fs::path& path) {
-  std::ifstream in(path);
-  std::string word;
-  in >> word;
-  return word;
-}
-
 constexpr size_t kMostXids = 16;
-constexpr int64_t kWord = 4;  // InfiniBand's counters of data are in words of four bytes
 
 }  // namespace
 
 std::vector<PortSight> read_ports(const std::string& sys) {
   std::vector<PortSight> ports;
-  std::error_code problem;
-  for (const auto& entry : entries_of(sys + "/class/net", problem)) {
-    if (!fs::exists(entry.path() / "device", problem)) continue;  // virtual
-    const fs::path statistics = entry.path() / "statistics";
-    PortSight sight{.name = entry.path().filename(),
-                    .up = word_in(entry.path() / "operstate") != "down",
-                    .changes = number_in(entry.path() / "carrier_changes"),
-                    .received = number_in(statistics / "rx_bytes"),
-                    .sent = number_in(statistics / "tx_bytes"),
-                    .errors = number_in(statistics / "rx_errors") + number_in(statistics / "tx_errors")};
-    // RDMA over Ethernet passes the kernel by, and its statistics.
-    for (const auto& device : entries_of(entry.path() / "device/infiniband", problem))
-      for (const auto& port : entries_of(device.path() / "ports", problem)) {
-        sight.received += kWord * number_in(port.path() / "counters/port_rcv_data");
-        sight.sent += kWord * number_in(port.path() / "counters/port_xmit_data");
-      }
-    ports.push_back(std::move(sight));
-  }
-  for (const auto& device : entries_of(sys + "/class/infiniband", problem))
-    for (const auto& port : entries_of(device.path() / "ports", problem)) {
-      const fs::path counters = port.path() / "counters";
-      ports.push_back({.name = device.path().filename().string() + ":" + port.path().filename().string(),
-                       .up = word_in(port.path() / "state") == "4:",  // "4: ACTIVE"
-                       .changes = 2 * number_in(counters / "link_downed"),
-                       .received = kWord * number_in(counters / "port_rcv_data"),
-                       .sent = kWord * number_in(counters / "port_xmit_data"),
-                       .errors = number_in(counters / "symbol_error") + number_in(counters / "port_rcv_errors")});
-    }
-  std::sort(ports.begin(), ports.end(), [](const PortSight& a, const PortSight& b) { return a.name < b.name; });
+  for (const NetworkPort& p : network_ports(sys))
+    ports.push_back({.name = p.is_infiniband() ? p.card + ":" + p.port : p.card,
+                     .up = p.is_infiniband() ? p.is_active() : p.state != "down",
+                     .changes = p.carrier_changes,
+                     .received = p.received,
+                     .sent = p.sent,
+                     .errors = p.receive_errors + p.transmit_errors + p.symbol_errors});
   return ports;
 }
 
@@ -118,15 +77,6 @@ void add_xid(GpuSight& gpu, int xid) {
   if (gpu.xids.size() > kMostXids) gpu.xids.erase(gpu.xids.begin());
 }
 
-std::string short_bus_id(std::string_view id) {
-  // NVML writes the domain with eight digits, the kernel with four.
-  constexpr std::string_view kZeros = "0000";
-  const bool is_long = id.find(':') == 8 && id.substr(0, kZeros.size()) == kZeros;
-  std::string text(is_long ? id.substr(kZeros.size()) : id);
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 KernelXid kernel_xid(std::string_view line) {
   constexpr std::string_view kMark = "NVRM: Xid (PCI:";
   const size_t at = line.find(kMark);
@@ -161,10 +111,7 @@ HealthWatch::HealthWatch() {
     GpuWatch gpus;
     while (true) {
       Seen seen;
-      try {
-        seen.ports = read_ports();
-      } catch (const std::exception&) {  // a card is being taken away, and its folder with it
-      }
+      seen.ports = read_ports();
       seen.gpus = gpus.look(500);
       {
         const std::lock_guard lock(shared->mutex);
@@ -185,7 +132,7 @@ HealthWatch::~HealthWatch() {
 HealthWatch::Seen HealthWatch::last() const {
   const std::lock_guard lock(shared_->mutex);
   Seen seen = shared_->seen;
-  seen.age = std::chrono::duration<double>(std::chrono::steady_clock::now() - shared_->time).count();
+  seen.age = seconds_since(shared_->time);
   return seen;
 }
 

@@ -35,8 +35,6 @@ class GpuWatch {
 };
 
 void add_xid(GpuSight& gpu, int xid);
-// "00000000:18:00.0" -> "0000:18:00.0", as black boxes and the kernel have it.
-std::string short_bus_id(std::string_view id);
 
 // "NVRM: Xid (PCI:0000:18:00): 79, ..." -> {"0000:18:00.0", 79}; none: pci is empty.
 struct KernelXid {

@@ -7,21 +7,18 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "io/base/file.h"
-#include "io/base/folder_entries.h"
 #include "io/base/host.h"
+#include "io/base/proc.h"
+#include "io/base/text_file.h"
 #include "io/base/within.h"
 
 namespace tri {
@@ -29,62 +26,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// The value of a variable in an environment as /proc shows it.
-std::optional<std::string_view> variable(std::string_view environment, std::string_view name) {
-  while (!environment.empty()) {
-    const std::string_view entry = environment.substr(0, environment.find('\0'));
-    if (entry.size() > name.size() && entry.substr(0, name.size()) == name && entry[name.size()] == '=')
-      return entry.substr(name.size() + 1);
-    environment.remove_prefix(std::min(entry.size() + 1, environment.size()));
-  }
-  return std::nullopt;
-}
-
-// Of a process's folder in /proc.
-struct ProcessStat {
-  ProcessState state = ProcessState::kGone;
-  pid_t parent = 0;
-  double cpu_seconds = 0;
-};
-ProcessStat stat_of(const std::string& folder) {
-  const std::string stat = contents(folder + "/stat");
-  const size_t name_end = stat.rfind(')');
-  if (name_end == stat.npos || stat.size() < name_end + 4) return {};
-  std::istringstream fields(stat.substr(name_end + 4));  // from the fourth on
-  pid_t parent = 0;
-  std::string passed;
-  fields >> parent;
-  for (int field = 5; field < 14; ++field) fields >> passed;
-  double user = 0, system = 0;  // ticks
-  fields >> user >> system;
-  return {.state = process_state_from(stat[name_end + 2]),
-          .parent = parent,
-          .cpu_seconds = (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK))};
+ProcessState state_in(const std::string& folder) {
+  const auto stat = process_stat(folder);
+  return stat ? process_state_from(stat->state) : ProcessState::kGone;
 }
 
 // As the launcher counts them.
 int world_rank_in(std::string_view environment) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const auto text = variable(environment, name)) return std::atoi(std::string(*text).c_str());
+    if (const auto text = variable_in(environment, name)) return std::atoi(std::string(*text).c_str());
   return -1;
 }
 
-// All processes but this one, with their folders in /proc.
+// All processes except this one, with their folders in /proc.
 std::vector<std::pair<pid_t, std::string>> processes() {
   std::vector<std::pair<pid_t, std::string>> found;
-  std::error_code problem;
-  for (const auto& entry : entries_of("/proc", problem)) {
-    const std::string name = entry.path().filename();
-    pid_t pid = 0;
-    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (bad == std::errc() && end == name.data() + name.size() && pid != ::getpid())
-      found.emplace_back(pid, entry.path().string());
-  }
+  for (const pid_t pid : process_ids())
+    if (pid != ::getpid()) found.emplace_back(pid, process_folder(pid));
   return found;
 }
 
@@ -92,12 +50,12 @@ std::vector<std::pair<pid_t, std::string>> processes() {
 bool has_other_agents(const RunOnNode& run) {
   const std::string command = std::string(1, '\0') + "supervise" + '\0' + "--agent" + '\0' + run.run_dir + '\0';
   for (const auto& [pid, folder] : processes()) {
-    const std::string of_process = contents(folder + "/cmdline");
+    const std::string of_process = text_of(folder + "/cmdline");
     if (of_process.size() < command.size() ||
         of_process.compare(of_process.size() - command.size(), command.npos, command) != 0)
       continue;
-    const std::string environment = contents(folder + "/environ");
-    if (variable(environment, "SLURMD_NODENAME").value_or(run.node) != run.node) return true;
+    const std::string environment = text_of(folder + "/environ");
+    if (variable_in(environment, "SLURMD_NODENAME").value_or(run.node) != run.node) return true;
   }
   return false;
 }
@@ -110,10 +68,10 @@ class NodesOwn {
 
   // The attempt of the run on this node that a process with this environment belongs to.
   std::optional<std::string_view> attempt_of(std::string_view environment) {
-    if (variable(environment, kSupervisedVariable) != run_.run_dir) return std::nullopt;
-    const auto node = variable(environment, "SLURMD_NODENAME");
+    if (variable_in(environment, kSupervisedVariable) != run_.run_dir) return std::nullopt;
+    const auto node = variable_in(environment, "SLURMD_NODENAME");
     const bool own = run_.node.empty() || (node ? *node == run_.node : is_alone());
-    return own ? variable(environment, kAttemptVariable) : std::nullopt;
+    return own ? variable_in(environment, kAttemptVariable) : std::nullopt;
   }
 
  private:
@@ -130,10 +88,10 @@ class NodesOwn {
 bool is_leftover(const RunOnNode& run, NodesOwn& own, std::span<const RankRecord> boxes, const std::string& attempt,
                  pid_t process) {
   const std::string folder = "/proc/" + std::to_string(process);
-  const std::string environment = contents(folder + "/environ");  // of other users: empty
+  const std::string environment = text_of(folder + "/environ");  // of other users: empty
   const auto of_process = own.attempt_of(environment);
-  if (of_process && *of_process != attempt && is_there(stat_of(folder).state)) return true;
-  if (!environment.empty() && variable(environment, kSupervisedVariable) != run.run_dir) return false;
+  if (of_process && *of_process != attempt && is_there(state_in(folder))) return true;
+  if (!environment.empty() && variable_in(environment, kSupervisedVariable) != run.run_dir) return false;
   return std::any_of(boxes.begin(), boxes.end(), [&](const RankRecord& box) {
     return box.process == process && box.attempt != attempt && is_there(process_state_of(box));
   });
@@ -174,18 +132,18 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
   std::map<pid_t, std::pair<RankSight, pid_t>> found;  // and its parent
   NodesOwn own(run);
   for (const auto& [pid, folder] : processes()) {
-    const std::string environment = contents(folder + "/environ");
+    const std::string environment = text_of(folder + "/environ");
     if (own.attempt_of(environment) != attempt) continue;
-    const ProcessStat stat = stat_of(folder);
-    if (stat.state == ProcessState::kGone) continue;
+    const auto stat = process_stat(folder);
+    if (!stat || process_state_from(stat->state) == ProcessState::kGone) continue;
     std::error_code unknown;
     const bool is_program = fs::read_symlink(folder + "/exe", unknown).filename() == run.program;
     found[pid] = {{.world_rank = world_rank_in(environment),
                    .process = pid,
                    .has_box = false,
-                   .state = stat.state,
-                   .cpu_seconds = is_program ? stat.cpu_seconds : 0},
-                  stat.parent};
+                   .state = process_state_from(stat->state),
+                   .cpu_seconds = is_program ? stat->cpu_seconds : 0},
+                  stat->parent};
   }
   std::vector<RankSight> ranks;
   for (const auto& [pid, process] : found) {
@@ -236,9 +194,9 @@ void kill_earlier_agents(const std::string& program, const std::string& run_dir,
   const std::string command = program + '\0' + "supervise" + '\0' + "--agent" + '\0' + run_dir + '\0';
   for (const auto& [pid, path] : processes()) {
     const auto is_one = [&, folder = path] {
-      if (contents(folder + "/cmdline") != command) return false;
-      const std::string environment = contents(folder + "/environ");
-      return variable(environment, "SLURMD_NODENAME").value_or(host_name()) == node;
+      if (text_of(folder + "/cmdline") != command) return false;
+      const std::string environment = text_of(folder + "/environ");
+      return variable_in(environment, "SLURMD_NODENAME").value_or(host_name()) == node;
     };
     if (is_one()) kill_process(pid, is_one);
   }

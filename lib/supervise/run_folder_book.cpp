@@ -1,14 +1,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "io/base/clock.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
+#include "io/base/text_file.h"
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 #include "lib/fault/dump_folder.h"
@@ -36,8 +35,7 @@ std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
 std::vector<std::string> suspects_of(const std::string& run_dir, const std::string& attempt) {
   const auto dumps = list_dumps(run_dir);
   for (auto dump = dumps.rbegin(); dump != dumps.rend(); ++dump) {
-    std::ifstream in(*dump + "/report.json");
-    const auto report = nlohmann::json::parse(std::string(std::istreambuf_iterator<char>(in), {}), nullptr, false);
+    const auto report = nlohmann::json::parse(text_of(*dump + "/report.json"), nullptr, false);
     if (!report.is_object() || report.value("attempt", "") != attempt) continue;
     std::vector<std::string> hosts;
     for (const auto& host : report.value("hosts", nlohmann::json::array()))

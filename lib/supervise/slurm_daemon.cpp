@@ -1,34 +1,25 @@
 #include "lib/supervise/slurm_daemon.h"
-#include "io/base/folder_entries.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 #include <vector>
+
+#include "io/base/proc.h"
+#include "io/base/text_file.h"
 
 namespace tri {
 namespace {
 
 constexpr int kLookAgain = 10;  // calls, of which there is one a second
 
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 bool is_slurmd(const std::string& proc, pid_t process) {
-  return contents(proc + "/" + std::to_string(process) + "/comm") == "slurmd\n";
+  return text_of(process_folder(process, proc) + "/comm") == "slurmd\n";
 }
 
-// 0: not known.
+// 0: unknown.
 pid_t parent_of(const std::string& proc, pid_t process) {
-  const std::string stat = contents(proc + "/" + std::to_string(process) + "/stat");
-  const size_t name_end = stat.rfind(')');  // ") S PARENT"
-  return name_end == stat.npos || stat.size() < name_end + 4 ? 0 : std::atoi(stat.c_str() + name_end + 4);
+  const auto stat = process_stat(process_folder(process, proc));
+  return stat ? stat->parent : 0;
 }
 
 // The node that "slurmd -N NODE" stands for, where several share a machine; "": that of the machine.
@@ -49,13 +40,9 @@ SlurmDaemon::SlurmDaemon(std::string node, std::string proc) : node_(std::move(n
 
 pid_t SlurmDaemon::find() const {
   std::vector<std::pair<pid_t, pid_t>> named, unnamed;  // and their parents
-  std::error_code problem;
-  for (const auto& entry : entries_of(proc_, problem)) {
-    const std::string name = entry.path().filename();
-    pid_t process = 0;
-    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), process);
-    if (bad != std::errc() || end != name.data() + name.size() || !is_slurmd(proc_, process)) continue;
-    const std::string node = node_of(contents(entry.path().string() + "/cmdline"));
+  for (const pid_t process : process_ids(proc_)) {
+    if (!is_slurmd(proc_, process)) continue;
+    const std::string node = node_of(text_of(process_folder(process, proc_) + "/cmdline"));
     if (node == node_) named.emplace_back(process, parent_of(proc_, process));
     if (node.empty()) unnamed.emplace_back(process, parent_of(proc_, process));
   }

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
+#include "io/base/text_file.h"
 #include "lib/config/nearest.h"
 #include "lib/config/value.h"
 #include "lib/config/yaml_reader.h"
@@ -77,14 +76,10 @@ Result<Thresholds> thresholds_from(std::string_view text, const std::string& sou
 
 Result<Thresholds> read_thresholds(const std::string& run_dir) {
   const std::string path = run_dir + "/supervise.conf";
-  errno = 0;
-  std::ifstream in(path);
-  if (!in) {
-    if (errno == ENOENT) return Thresholds{};
-    return system_error(errno, "{}", path);
-  }
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return thresholds_from(text, path);
+  const auto text = read_text(path);
+  if (!text && text.error().os_error == ENOENT) return Thresholds{};
+  if (!text) return text.error();
+  return thresholds_from(text.value(), path);
 }
 
 }  // namespace tri

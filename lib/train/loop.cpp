@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "io/base/clock.h"
 #include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
@@ -18,10 +19,6 @@ namespace tri {
 namespace {
 
 const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inputs.dataset : nullptr; }
-
-double seconds_between(std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end) {
-  return std::chrono::duration<double>(end - start).count();
-}
 
 // `trireme simulate --startup` foretells these figures for any number of ranks.
 std::string told_at_the_start() {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "io/base/proc.h"
 #include "lib/doctor/planted_faults.h"
 #include "tests/io/temporary_folder.h"
 
@@ -56,50 +57,6 @@ TEST(HostFacts, memory_is_what_a_container_of_the_first_version_leaves) {
   put(group + "memory.usage_in_bytes", "800");
   put(group + "memory.stat", "inactive_file 1\nactive_file 2\ntotal_inactive_file 30\ntotal_active_file 40");
   EXPECT_EQ(within_container(1000, root), 170);
-}
-
-TEST(HostFacts, infiniband_ports_with_rates_errors_and_lanes) {
-  const TemporaryFolder folder;
-  const std::string root = folder / "", cards = root + "sys/class/infiniband/";
-  EXPECT_TRUE(infiniband_ports(root).empty());
-  put(cards + "mlx5_0/ports/1/state", "4: ACTIVE");
-  put(cards + "mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)");
-  put(cards + "mlx5_0/ports/1/counters/link_downed", "3");
-  put(cards + "mlx5_0/ports/1/counters/symbol_error", "4");
-  put(cards + "mlx5_0/device/current_link_width", "8");
-  put(cards + "mlx5_0/device/max_link_width", "16");
-  put(cards + "mlx5_1/ports/1/state", "1: DOWN");
-  put(cards + "mlx5_1/ports/1/rate", "10 Gb/sec (4X SDR)");
-  put(cards + "mlx5_1/device/current_link_width", "255");
-  const auto ports = infiniband_ports(root);
-  ASSERT_EQ(ports.size(), 2u);
-  EXPECT_EQ(ports[0].name, "mlx5_0 port 1");
-  EXPECT_TRUE(ports[0].up);
-  EXPECT_EQ(ports[0].gigabits, 400);
-  EXPECT_EQ(ports[0].errors, 7);
-  EXPECT_EQ(ports[0].pcie_lanes, 8);
-  EXPECT_EQ(ports[0].most_pcie_lanes, 16);
-  EXPECT_FALSE(ports[1].up);
-  EXPECT_EQ(ports[1].gigabits, 0) << "what a port that is down says of its rate is not its rate";
-  EXPECT_EQ(ports[1].pcie_lanes, std::nullopt);
-}
-
-TEST(HostFacts, network_interfaces_are_those_with_a_card) {
-  const TemporaryFolder folder;
-  const std::string root = folder / "", cards = root + "sys/class/net/";
-  put(cards + "lo/operstate", "unknown");
-  put(cards + "eth0/operstate", "up");
-  put(cards + "eth0/speed", "25000");
-  put(cards + "eth0/device/max_link_width", "8");
-  put(cards + "eth1/operstate", "up");
-  put(cards + "eth1/speed", "-1");
-  put(cards + "eth1/device/vendor", "0x1af4");
-  const auto links = network_interfaces(root);
-  ASSERT_EQ(links.size(), 2u);
-  EXPECT_EQ(links[0].name, "eth0");
-  EXPECT_EQ(links[0].gigabits, 25);
-  EXPECT_EQ(links[0].most_pcie_lanes, 8);
-  EXPECT_EQ(links[1].gigabits, std::nullopt);
 }
 
 TEST(HostFacts, lists_of_numbers) {

@@ -89,13 +89,6 @@ TEST(KernelMessages, keywords_are_those_of_faults) {
   for (const char* line : {"", "step 100 loss 3.2", "eth0: Link is Up"}) EXPECT_FALSE(is_alarming(line)) << line;
 }
 
-TEST(BusIds, are_written_as_the_kernel_does) {
-  EXPECT_EQ(short_bus_id("00000000:18:00.0"), "0000:18:00.0");
-  EXPECT_EQ(short_bus_id("0000:1A:00.0"), "0000:1a:00.0");
-  EXPECT_EQ(short_bus_id("00010000:18:00.0"), "00010000:18:00.0") << "a domain that needs more digits";
-  EXPECT_EQ(short_bus_id(""), "");
-}
-
 class GpuWatchTest : public ::testing::Test {
  protected:
   void SetUp() override {
