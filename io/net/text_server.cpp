@@ -2,14 +2,12 @@
 
 #include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -27,26 +25,6 @@ constexpr size_t kLongestRequest = 8192;
 std::string answer(std::string_view status, std::string_view type, std::string_view body, bool with_body) {
   return fmt::format("HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}", status,
                      type, body.size(), with_body ? body : "");
-}
-
-// A socket that listens there.
-Result<Descriptor> listening_at(const addrinfo& address) {
-  Descriptor socket(
-      ::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
-  const int yes = 1;
-  if (socket.get() < 0) return system_error(errno, "socket");
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0) return system_error(errno, "bind");
-  if (::listen(socket.get(), TextServer::kMostConnections) != 0) return system_error(errno, "listen");
-  return socket;
-}
-
-int port_of(int socket) {
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof address;
-  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &bytes);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
 // One visitor: sends a request, gets an answer.
@@ -101,19 +79,6 @@ class Connection {
 };
 
 }  // namespace
-
-std::optional<HostAndPort> parse_host_and_port(std::string_view text) {
-  const size_t colon = text.rfind(':');
-  if (colon == text.npos) return std::nullopt;
-  std::string_view host = text.substr(0, colon), port = text.substr(colon + 1);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  if (host.empty() || (!bracketed && host.find_first_of(":[] /") != host.npos)) return std::nullopt;
-  int number = -1;
-  const auto [end, problem] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (problem != std::errc() || end != port.data() + port.size() || number < 0 || number > 65535) return std::nullopt;
-  return HostAndPort{std::string(host), number};
-}
 
 class TextServer::Loop {
  public:
@@ -187,7 +152,7 @@ Result<std::unique_ptr<TextServer>> TextServer::start(const HostAndPort& where, 
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
   Result<Descriptor> listener = file_error("{}: no address", where.host);
   for (const addrinfo* address = found; address != nullptr && !listener; address = address->ai_next)
-    listener = listening_at(*address);
+    listener = listen_at(*address->ai_addr, address->ai_addrlen, kMostConnections);
   if (!listener) return Error{fmt::format("{}:{}: {}", where.host, where.port, listener.error().message)};
   std::unique_ptr<TextServer> server(new TextServer);
   server->port_ = port_of(listener.value().get());

@@ -5,22 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "io/base/error.h"
+#include "io/net/socket.h"
 
 namespace tri {
-
-struct HostAndPort {
-  std::string host;  // a name or an address
-  int port = 0;      // 0: any that is free
-  bool operator==(const HostAndPort&) const = default;
-};
-
-// "localhost:9400", "[::1]:9400"; nothing else.
-std::optional<HostAndPort> parse_host_and_port(std::string_view text);
 
 class TextServer {
  public:

@@ -1,6 +1,5 @@
 #include "lib/supervise/agent.h"
 
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,8 +18,10 @@
 #include <sstream>
 #include <utility>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/host.h"
+#include "io/net/socket.h"
 #include "lib/supervise/agent_messages.h"
 #include "lib/supervise/node_doctor.h"
 #include "lib/supervise/node_health.h"
@@ -33,89 +34,41 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kConnectMilliseconds = 3000;
-constexpr int kGreetingMilliseconds = 15000;  // the driver may have 1,500 agents, or a flood of strangers, to greet
+constexpr double kConnectSeconds = 3;
+constexpr double kGreetingSeconds = 15;  // the driver may have 1,500 agents, or a flood of strangers, to greet
 constexpr double kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16;
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
-
-bool ready(int fd, short events, int milliseconds) {
-  pollfd descriptor{fd, events, 0};
-  int num_ready = 0;
-  do num_ready = ::poll(&descriptor, 1, milliseconds);
-  while (num_ready < 0 && errno == EINTR);
-  return num_ready > 0;
-}
-
-// The driver's greeting: exactly so many bytes, in time.
-bool receive(int fd, char* data, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    if (!ready(fd, POLLIN, kGreetingMilliseconds)) return false;
-    const ssize_t got = ::recv(fd, data + done, bytes - done, MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
-    if (got > 0) done += static_cast<size_t>(got);
-  }
-  return true;
-}
-
-bool send_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    if (!ready(fd, POLLOUT, kConnectMilliseconds)) return false;
-    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
-    if (sent > 0) bytes.remove_prefix(static_cast<size_t>(sent));
-  }
-  return true;
-}
-
-Descriptor connect_to(const std::string& address, int port) {
-  addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return Descriptor();
-  Descriptor connected;
-  for (const addrinfo* one = found; one != nullptr && connected.get() < 0; one = one->ai_next) {
-    Descriptor socket(::socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (socket.get() < 0) continue;
-    if (::connect(socket.get(), one->ai_addr, one->ai_addrlen) != 0) {
-      int problem = 0;
-      socklen_t size = sizeof problem;
-      if (errno != EINPROGRESS || !ready(socket.get(), POLLOUT, kConnectMilliseconds) ||
-          ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &problem, &size) != 0 || problem != 0)
-        continue;
-    }
-    connected = std::move(socket);
-  }
-  ::freeaddrinfo(found);
-  return connected;
-}
 
 // A connection that both ends know to be the right one.
 class Connection {
  public:
   static std::unique_ptr<Connection> open(const AgentOptions& options) {
     for (const std::string& address : options.addresses) {
-      Descriptor socket = connect_to(address, options.port);
+      Descriptor socket = connect_to({address, options.port}, kConnectSeconds);
       if (socket.get() < 0) continue;
       std::array<char, 24> greeting;
-      if (!receive(socket.get(), greeting.data(), greeting.size()) ||
+      if (!receive_exactly(socket.get(), greeting.data(), greeting.size(), deadline_in(kGreetingSeconds)) ||
           std::string_view(greeting.data(), kGreeting.size()) != kGreeting)
         continue;
       Nonce of_driver;
       std::memcpy(of_driver.data(), greeting.data() + kGreeting.size(), sizeof of_driver);
       const Nonce own = random_nonce();
-      if (!send_all(socket.get(), {reinterpret_cast<const char*>(own.data()), sizeof own})) continue;
+      if (!send_all(socket.get(), {reinterpret_cast<const char*>(own.data()), sizeof own}, kConnectSeconds)) continue;
       return std::unique_ptr<Connection>(new Connection(std::move(socket), session_key(options.token, of_driver, own)));
     }
     return nullptr;
   }
 
-  bool send(const AgentHello& hello) { return send_all(socket_.get(), writer_.frame(to_bytes(hello))); }
-  bool send(const AgentReport& report) { return send_all(socket_.get(), writer_.frame(to_bytes(report))); }
+  bool send(const AgentHello& hello) {
+    return send_all(socket_.get(), writer_.frame(to_bytes(hello)), kConnectSeconds);
+  }
+  bool send(const AgentReport& report) {
+    return send_all(socket_.get(), writer_.frame(to_bytes(report)), kConnectSeconds);
+  }
 
   // Orders that come within so long; false: the connection is over.
   bool take(int milliseconds, std::vector<AgentOrder>& orders) {
-    if (!ready(socket_.get(), POLLIN, milliseconds)) return true;
+    if (!is_ready(socket_.get(), POLLIN, deadline_in(1e-3 * milliseconds))) return true;
     std::array<char, 4096> bytes;
     const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got == 0) return false;
@@ -320,11 +273,11 @@ class Agent {
 
 // "NAME=value" lines of the standard input, as of the environment: ssh passes that on, and no environment.
 void take_input() {
-  constexpr int kPatience = 10000;  // milliseconds, between two pieces
+  constexpr double kPatience = 10;  // seconds, between two pieces
   constexpr size_t kMost = 65536;
   std::string text;
   std::array<char, 4096> piece;
-  while (text.size() < kMost && ready(STDIN_FILENO, POLLIN, kPatience)) {
+  while (text.size() < kMost && is_ready(STDIN_FILENO, POLLIN, deadline_in(kPatience))) {
     const ssize_t got = ::read(STDIN_FILENO, piece.data(), piece.size());
     if (got <= 0) break;
     text.append(piece.data(), static_cast<size_t>(got));

@@ -12,11 +12,14 @@
 #include <cmath>
 #include <cstring>
 
+#include "io/net/socket.h"
+
 namespace tri {
 namespace {
 
 constexpr size_t kChunk = 16 << 10;  // bytes read of a client at a time, so that none keeps the others waiting
 constexpr int kAcceptsATurn = 32;
+constexpr int kBacklog = 4096;
 
 void watch(int epoll, int operation, int fd, uint32_t events) {
   epoll_event event{.events = events, .data = {.fd = fd}};
@@ -32,36 +35,23 @@ Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, in
   server->limits_ = limits;
   server->now_ = std::move(now);
   // One socket for both families; where there is no IPv6, and on the loopback, IPv4 alone.
-  int family = reach == Reach::kThisMachine ? AF_INET : AF_INET6;
-  server->listener_ = Descriptor(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (server->listener_.get() < 0) {
-    family = AF_INET;
-    server->listener_ = Descriptor(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const auto network_port = htons(static_cast<uint16_t>(port));
+  Result<Descriptor> listener = usage_error("");
+  if (reach != Reach::kThisMachine) {
+    const sockaddr_in6 any{.sin6_family = AF_INET6, .sin6_port = network_port, .sin6_addr = in6addr_any};
+    listener = listen_at(reinterpret_cast<const sockaddr&>(any), sizeof any, kBacklog);
   }
-  const int listener = server->listener_.get();
-  if (listener < 0) return system_error(errno, "a socket for the agents");
-  const int on = 1, off = 0;
-  ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  sockaddr_storage address{};
-  socklen_t size = sizeof(sockaddr_in);
-  if (family == AF_INET6) {
-    ::setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    auto* any = reinterpret_cast<sockaddr_in6*>(&address);
-    *any = {.sin6_family = AF_INET6, .sin6_port = htons(static_cast<uint16_t>(port)), .sin6_addr = in6addr_any};
-    size = sizeof(sockaddr_in6);
-  } else {
+  if (!listener) {
     const in_addr_t from = reach == Reach::kThisMachine ? INADDR_LOOPBACK : INADDR_ANY;
-    auto* any = reinterpret_cast<sockaddr_in*>(&address);
-    *any = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(from)}};
+    const sockaddr_in any{.sin_family = AF_INET, .sin_port = network_port, .sin_addr = {htonl(from)}};
+    listener = listen_at(reinterpret_cast<const sockaddr&>(any), sizeof any, kBacklog);
   }
-  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener, 4096) != 0)
-    return system_error(errno, "port {} for the agents", port);
-  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  server->port_ = ntohs(family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                                           : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  if (!listener) return system_error(listener.error().os_error, "port {} for the agents", port);
+  server->listener_ = std::move(listener).value();
+  server->port_ = port_of(server->listener_.get());
   server->epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
   if (server->epoll_.get() < 0) return system_error(errno, "epoll for the agents");
-  watch(server->epoll_.get(), EPOLL_CTL_ADD, listener, EPOLLIN);
+  watch(server->epoll_.get(), EPOLL_CTL_ADD, server->listener_.get(), EPOLLIN);
   return server;
 }
 
