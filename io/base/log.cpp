@@ -1,9 +1,7 @@
 #include "io/base/log.h"
 
-#include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
+#include <fmt/chrono.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -24,7 +22,6 @@ namespace {
 
 constexpr std::chrono::seconds kErrorTimeout{2};  // less than ranks wait for each other before one ends the job
 constexpr std::chrono::seconds kExitTimeout{30};  // of a process that has done its work otherwise
-constexpr const char* kFilePattern = "%Y-%m-%d %H:%M:%S.%e %v";
 
 // Set rarely, read by every line.
 struct State {
@@ -32,10 +29,9 @@ struct State {
   bool in_job = false;
   int world_rank = 0;
   std::string place;
-  std::string path;                       // of the file; "": there is none
-  std::shared_ptr<spdlog::logger> lines;  // into it, on the rank that speaks
-  std::shared_ptr<LineFile> file;         // ... behind them
-  std::shared_ptr<spdlog::logger> own;    // lines into the file of this rank; null: there is none
+  std::string path;                // of the file; "": there is none
+  std::shared_ptr<LineFile> file;  // open on the rank that speaks
+  std::shared_ptr<LineFile> own;   // of this rank alone; null: there is none
   LogLevel level = LogLevel::kInfo;
   bool quiet = false;
 };
@@ -51,50 +47,31 @@ void keep_line(const std::string& line) {
   if (const auto keep = g_keep.load()) keep(line);
 }
 
-std::shared_ptr<spdlog::logger> make_console(spdlog::color_mode colours, const char* pattern) {
-  auto made =
-      std::make_shared<spdlog::logger>("trireme", std::make_shared<spdlog::sinks::stderr_color_sink_mt>(colours));
-  made->set_pattern(pattern);
-  made->flush_on(spdlog::level::info);
-  return made;
+// stderr, in one write, so that lines of several ranks do not mix.
+void print_line(std::string_view line, std::string_view colour = "") {
+  const std::string shown = colour.empty() ? fmt::format("{}\n", line) : fmt::format("{}{}\033[m\n", colour, line);
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
-// stderr: lines that are as they are, and warnings and errors, which a terminal shows in colours.
-spdlog::logger& console() {
-  static const std::shared_ptr<spdlog::logger> instance = make_console(spdlog::color_mode::never, "%v");
-  return *instance;
+// Whether stderr is a terminal that shows colours.
+bool has_colours() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string_view(value == nullptr ? "" : value);
+  };
+  const std::string_view terminal = variable("TERM");
+  return variable("NO_COLOR").empty() && !terminal.empty() && terminal != "dumb" && ::isatty(STDERR_FILENO) != 0;
 }
 
-spdlog::logger& trouble_console() {
-  static const std::shared_ptr<spdlog::logger> instance = [] {
-    const char* const plain = std::getenv("NO_COLOR");
-    const bool may_colour = plain == nullptr || *plain == '\0';
-    return make_console(may_colour ? spdlog::color_mode::automatic : spdlog::color_mode::never, "%^%v%$");
-  }();
-  return *instance;
-}
+void print_warning(std::string_view line) { print_line(line, has_colours() ? "\033[33m\033[1m" : ""); }
+void print_error(std::string_view line) { print_line(line, has_colours() ? "\033[31m\033[1m" : ""); }
 
-// The rank that speaks does so in the middle of its steps, which must not wait for storage.
-class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  explicit LineSink(std::shared_ptr<LineFile> file) : file_(std::move(file)) {}
-
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t text;
-    formatter_->format(message, text);
-    file_->append(std::string(text.data(), text.size()));
-  }
-  void flush_() override {}
-
-  const std::shared_ptr<LineFile> file_;
-};
-
-std::shared_ptr<spdlog::logger> file_logger(const spdlog::sink_ptr& sink) {
-  auto made = std::make_shared<spdlog::logger>("file", sink);
-  made->set_pattern(kFilePattern);
-  made->flush_on(spdlog::level::info);
-  return made;
+// `line` as a file has it, without its end: after the local date and time.
+std::string dated(const std::string& line) {
+  const auto now = std::chrono::system_clock::now();
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03} {}", fmt::localtime(std::chrono::system_clock::to_time_t(now)),
+                     milliseconds % 1000, line);
 }
 
 bool speaks() {
@@ -102,9 +79,14 @@ bool speaks() {
   return state().world_rank == 0;
 }
 
-std::shared_ptr<spdlog::logger> file_lines() {
-  const std::lock_guard lock(state().mutex);
-  return state().lines;
+// The rank that speaks does so in the middle of its steps, which must not wait for storage: LineFile does not.
+void write_to_file(const std::string& line) {
+  std::shared_ptr<LineFile> file;
+  {
+    const std::lock_guard lock(state().mutex);
+    file = state().file;
+  }
+  if (file) file->append(dated(line) + "\n");
 }
 
 bool is_wanted(LogLevel level) {
@@ -113,12 +95,12 @@ bool is_wanted(LogLevel level) {
 }
 
 void tell_own_file(const std::string& line) {
-  std::shared_ptr<spdlog::logger> own;
+  std::shared_ptr<LineFile> own;
   {
     const std::lock_guard lock(state().mutex);
     own = state().own;
   }
-  if (own) own->info(line);
+  if (own) own->append(dated(line) + "\n");
 }
 
 // Trouble with the log itself can only go to stderr.
@@ -127,36 +109,28 @@ Result<std::unique_ptr<LineFile>> open_lines(const std::string& path) {
   return LineFile::open(path, report, kExitTimeout);
 }
 
-std::string with_time(const std::string& text) {
-  spdlog::memory_buf_t line;
-  spdlog::pattern_formatter(kFilePattern, spdlog::pattern_time_type::local, "")
-      .format(spdlog::details::log_msg("", spdlog::level::info, text), line);
-  return std::string(line.data(), line.size());
-}
-
 // A line that only the rank that speaks prints, on stderr unless it is quiet, and into the file.
 void tell(const std::string& text) {
   if (!speaks()) return;
-  if (!log_is_quiet()) console().info(text);
-  if (const auto lines = file_lines()) lines->info(text);
+  if (!log_is_quiet()) print_line(text);
+  write_to_file(text);
 }
 
 // A line of the file that is waited for, though not for long: it may be the last. A rank that does not speak has no
 // file open yet: the thread that opens it may hang there.
 void append_to_file(const std::string& text) {
   std::string path;
-  std::shared_ptr<spdlog::logger> lines;
   std::shared_ptr<LineFile> file;
   {
     const std::lock_guard lock(state().mutex);
-    path = state().path, lines = state().lines, file = state().file;
+    path = state().path, file = state().file;
   }
   if (file) {
-    lines->info(text);
+    file->append(dated(text) + "\n");
     file->flush(kErrorTimeout);
   } else if (!path.empty()) {
     within(
-        path, kErrorTimeout, [path, line = with_time(text)] { return append_line(path, line).ok(); }, false);
+        path, kErrorTimeout, [path, line = dated(text)] { return append_line(path, line).ok(); }, false);
   }
 }
 
@@ -200,18 +174,15 @@ bool log_is_quiet() {
 }
 
 void log_open(const std::string& path, const std::string& head) {
-  std::shared_ptr<spdlog::logger> lines;
   std::shared_ptr<LineFile> file;
   if (speaks()) {
     auto opened = open_lines(path);
     if (!opened) throw Fatal(ExitCode::kFile, "log file " + opened.error().message);
     file = std::move(opened).value();
-    lines = file_logger(std::make_shared<LineSink>(file));
-    lines->info(readable_text(head));
+    file->append(dated(readable_text(head)) + "\n");
   }
   const std::lock_guard lock(state().mutex);
   state().path = path;
-  state().lines = std::move(lines);
   state().file = std::move(file);
 }
 
@@ -220,9 +191,8 @@ void log_open_rank(const std::string& path) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   auto opened = open_lines(path);
   if (!opened) return log_line_warn("metrics.log_ranks: " + opened.error().message);
-  auto lines = file_logger(std::make_shared<LineSink>(std::move(opened).value()));
   const std::lock_guard lock(state().mutex);
-  state().own = std::move(lines);
+  state().own = std::move(opened).value();
 }
 
 void log_keep_lines(void (*keep)(const std::string& line)) { g_keep = keep; }
@@ -249,8 +219,8 @@ void log_line_warn(const std::string& text) {
   keep_line(line);
   if (!is_wanted(LogLevel::kWarn)) return;
   tell_own_file(line);
-  trouble_console().warn(line);
-  if (const auto lines = file_lines()) lines->warn(line);
+  print_warning(line);
+  write_to_file(line);
 }
 
 void log_line_alike(const std::string& text) {
@@ -264,13 +234,13 @@ void log_line_error(const std::string& text) {
   const std::string line = error_of(readable_text(text));
   keep_line(line);
   tell_own_file(line);
-  trouble_console().error(line);
+  print_error(line);
   append_to_file(line);
 }
 
 void log_last_words(const std::string& raw) {
   const std::string text = readable_text(raw);
-  trouble_console().error(text);
+  print_error(text);
   append_to_file(text);
 }
 

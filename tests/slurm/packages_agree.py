@@ -29,7 +29,6 @@ PACKAGES = {
     "libcli11-dev": "cli11",
     "nlohmann-json3-dev": "nlohmann-json",
     "libfmt-dev": "fmt",
-    "libspdlog-dev": "spdlog",
     "libopenblas-dev": "openblas",
     "libsentencepiece-dev": "sentencepiece",
     "zlib1g-dev": "zlib-api",

@@ -38,7 +38,6 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("cli11")
     depends_on("nlohmann-json")
     depends_on("fmt")
-    depends_on("spdlog")
     depends_on("openblas threads=pthreads")
     depends_on("sentencepiece")
     depends_on("zlib-api")
