@@ -82,8 +82,8 @@ void print(const Config& config, const SweepResult& result, int ranks) {
 const char* const kSweepHelp =
     "With --sweep layout: the same global batch on many layouts of the ranks that there are, the config's own first, "
     "best first in the table.\n"
-    "Layouts: every tp x pp x dp; 1f1b, and interleaved with 2 and 4 chunks; of each the three micro-batches (powers "
-    "of two) that fit and are guessed the fastest; of zero 1 and 2 and parallel.recompute only as much as it takes "
+    "Layouts: every tp x pp x dp; 1f1b, and interleaved with up to 4 chunks; of each the three micro-batches that "
+    "fit and are guessed the fastest; of zero 1 and 2 and parallel.recompute only as much as it takes "
     "to fit. Left out: gpipe and zero 0, which are 1f1b and zero 1 with more memory; what breaks a rule of the "
     "config; what does not fit. What fits is what `trireme check` predicts, against the memory that is free (on the "
     "CPU: half of it, shared by a machine's ranks).\n"

@@ -13,8 +13,8 @@
 namespace tri {
 namespace {
 
-constexpr AxisSet kKeptAxes = AxisSet::outside({"tp", "pp", "dp"});  // whose sizes stay the config's
 constexpr int kMicroBatches = 3;  // tried of each mesh and schedule
+constexpr int kMostChunks = 4;
 
 struct Guess {
   ParallelLayout layout;
@@ -39,7 +39,11 @@ bool spares_more(const Saving& a, const Saving& b) { return a.zero >= b.zero && 
 class Chooser {
  public:
   Chooser(const Config& config, int world, int64_t most_bytes, const std::function<int64_t(const Config&)>& bytes)
-      : config_(config), world_(world), most_bytes_(most_bytes), bytes_(bytes) {}
+      : config_(config),
+        world_(world),
+        space_(config, config.cluster.ranks_per_node),
+        most_bytes_(most_bytes),
+        bytes_(bytes) {}
 
   LayoutChoice choose(const Result<Config>& own, int limit) && {
     std::optional<ParallelLayout> first;
@@ -52,10 +56,7 @@ class Chooser {
       choice_.layouts.push_back(*first);
       choice_.own_first = true;
     }
-    const int ranks = world_ / static_cast<int>(ranks_along(kKeptAxes, config_.parallel));
-    for (int tp = 1; tp <= ranks; ++tp)
-      for (int pp = 1; ranks % tp == 0 && pp <= ranks / tp; ++pp)
-        if (ranks / tp % pp == 0) add_mesh({.tp = tp, .pp = pp, .dp = ranks / tp / pp});
+    for (const ParallelLayout& mesh : space_.meshes(world_)) add_mesh(mesh);
     in_rounds(first);
     const size_t all = choice_.layouts.size();
     choice_.layouts.resize(std::min(all, static_cast<size_t>(limit)));
@@ -66,10 +67,10 @@ class Chooser {
  private:
   void add_mesh(ParallelLayout layout) {
     std::vector<Guess> mesh;
-    add_schedule(layout, mesh);
-    if (layout.pp > 1) {
-      layout.schedule = Schedule::kInterleaved;
-      for (layout.chunks = 2; layout.chunks <= 4; layout.chunks *= 2) add_schedule(layout, mesh);
+    for (const auto& [schedule, chunks] : space_.pipelines(layout.pp, kMostChunks)) {
+      layout.schedule = schedule;
+      layout.chunks = chunks;
+      add_schedule(layout, mesh);
     }
     std::sort(mesh.begin(), mesh.end(), better);
     if (!mesh.empty()) meshes_.push_back(std::move(mesh));
@@ -78,8 +79,8 @@ class Chooser {
   // The microbatches of one mesh and schedule.
   void add_schedule(ParallelLayout layout, std::vector<Guess>& mesh) {
     std::vector<Guess> sizes;
-    for (int64_t size = 1; size <= config_.data.global_batch / layout.dp; size *= 2) {
-      layout.micro_batch = static_cast<int>(size);
+    for (const int size : space_.micro_batches(layout, config_.data.global_batch)) {
+      layout.micro_batch = size;
       const auto resolved = resolve_config(with_layout(config_, layout), world_);
       if (!resolved) {
         ++choice_.refused;
@@ -133,6 +134,7 @@ class Chooser {
 
   const Config& config_;
   const int world_;
+  const LayoutSpace space_;
   const int64_t most_bytes_;
   const std::function<int64_t(const Config&)>& bytes_;
   std::vector<std::vector<Guess>> meshes_;  // best guess first
@@ -140,46 +142,6 @@ class Chooser {
 };
 
 }  // namespace
-
-ParallelLayout layout_of(const Config& c) {
-  return {.tp = c.parallel.tp,
-          .pp = c.parallel.pp,
-          .dp = c.parallel.dp,
-          .chunks = c.parallel.chunks,
-          .schedule = c.parallel.schedule,
-          .zero = c.parallel.zero,
-          .micro_batch = c.data.micro_batch,
-          .recompute = c.parallel.recompute};
-}
-
-Config with_layout(Config config, const ParallelLayout& layout) {
-  ParallelConfig& p = config.parallel;
-  p.tp = layout.tp;
-  p.pp = layout.pp;
-  p.dp = layout.dp;
-  p.chunks = layout.chunks;
-  p.schedule = layout.schedule;
-  p.zero = layout.zero;
-  p.recompute = layout.recompute;
-  config.data.micro_batch = layout.micro_batch;
-  return config;
-}
-
-std::string to_string(const ParallelLayout& l) {
-  std::string pipeline, recomputed;
-  if (l.pp > 1) pipeline = fmt::format(" ({})", enum_name(l.schedule));
-  if (l.chunks > 1) pipeline = fmt::format(" ({}, {} chunks)", enum_name(l.schedule), l.chunks);
-  if (l.recompute != Recompute::kNone) recomputed = fmt::format(", recompute {}", enum_name(l.recompute));
-  return fmt::format("tp {}, pp {}{}, dp {} (zero {}), micro-batch {}{}", l.tp, l.pp, pipeline, l.dp, l.zero,
-                     l.micro_batch, recomputed);
-}
-
-std::string as_settings(const ParallelLayout& l) {
-  return fmt::format(
-      "--set parallel.tp={} --set parallel.pp={} --set parallel.dp={} --set parallel.chunks={} "
-      "--set parallel.schedule={} --set parallel.zero={} --set parallel.recompute={} --set data.micro_batch={}",
-      l.tp, l.pp, l.dp, l.chunks, enum_name(l.schedule), l.zero, enum_name(l.recompute), l.micro_batch);
-}
 
 double guessed_slowness(const Config& c) {
   const int num_microbatches = microbatches(c), pp = c.parallel.pp, chunks = c.parallel.chunks;

@@ -6,25 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/config/config.h"
+#include "lib/config/layouts.h"
 
 namespace tri {
-
-// The fields that a sweep varies: how a step is laid out over ranks and time. dp is never 0 here.
-struct ParallelLayout {
-  int tp = 1, pp = 1, dp = 1, chunks = 1;
-  Schedule schedule = Schedule::k1F1B;
-  int zero = 1, micro_batch = 1;
-  Recompute recompute = Recompute::kNone;
-  bool operator==(const ParallelLayout&) const = default;
-};
-
-ParallelLayout layout_of(const Config& resolved);
-Config with_layout(Config config, const ParallelLayout& layout);
-// "tp 2, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4"
-std::string to_string(const ParallelLayout& layout);
-// "--set parallel.tp=2 …": makes any config one of this layout.
-std::string as_settings(const ParallelLayout& layout);
 
 // Time of a step against one without idle stages, recomputation and small GEMMs: a guess, from the pipeline's
 // bubble, the work that is done twice, and the rows of a GEMM. It decides the order of trial, nothing else.
@@ -43,9 +27,9 @@ struct LayoutChoice {
 };
 
 // At most `limit` layouts for `world` ranks whose `bytes` (predicted_bytes, but for tests) are at most `most_bytes`.
-//   meshes       every tp x pp x dp = world, divided by the ranks along the config's other axes
-//   schedules    1f1b; with pp > 1 interleaved too, of 2 and 4 chunks. gpipe is 1f1b with more memory
-//   micro-batch  powers of two; of each mesh and schedule the three that fit and are guessed the fastest
+//   meshes       all of LayoutSpace (lib/config/layouts.h)
+//   schedules    1f1b; with pp > 1 interleaved too, with up to 4 chunks
+//   micro-batch  of each mesh and schedule the three that fit and are guessed the fastest
 //   zero 1 or 2, recompute none, norms, selective or full: only as much of both as it takes to fit. zero 0 is zero 1
 //                with more memory
 // Order: the config's own layout, then the best guess of each mesh, then the second of each, and so on. `config` need

@@ -83,7 +83,8 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
       search_layouts(resolved.value(), cluster, {.ranks = options.ranks, .keep = 1, .micro_batch = micro_batch});
   if (!search) return search.error();
   const PlannedLayout& best = search.value().best.front();
-  const Config config = on_cluster(with_layout(preset, best.workload), cluster, best.step, options.overrides);
+  const Config config =
+      on_cluster(with_layout(preset, layout_of(best.workload)), cluster, best.step, options.overrides);
   return Layout{config,
                 fmt::format("{} ranks of {}: {:.3g} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank foretold; "
                             "other layouts: trireme plan",

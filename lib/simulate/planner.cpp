@@ -7,9 +7,10 @@
 #include <limits>
 #include <tuple>
 
+#include "io/base/clock.h"
 #include "kernels/fp8.h"
 #include "lib/config/axis_fields.h"
-#include "lib/config/divisors.h"
+#include "lib/config/layouts.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
 #include "lib/simulate/step_memory.h"
@@ -18,13 +19,6 @@ namespace tri {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
-
-std::vector<int> divisors_up_to(int most, int number) {
-  std::vector<int> all;
-  for (const int64_t divisor : divisors(number))
-    if (divisor <= most) all.push_back(static_cast<int>(divisor));
-  return all;
-}
 
 // As fp8_obstacles (lib/config/config.h), for a layout without a config.
 bool fp8_sides_fit(const Workload& w) {
@@ -85,6 +79,7 @@ class Search {
       : config_(config),
         cluster_(cluster),
         options_(options),
+        space_(config, cluster.node.ranks),
         times_(cluster),
         gpu_(gpu_of(cluster)),
         room_(room_of(cluster)) {
@@ -108,10 +103,10 @@ class Search {
     const std::vector<int> stages = divisors_up_to(kMostRanks, base_.model.layers),
                            replicas = divisors_up_to(kMostRanks, base_.global_batch);
     int64_t below = 0, above = std::numeric_limits<int64_t>::max();
-    for (const int tp : tensor_degrees())
+    for (const int tp : space_.tensor_degrees())
       for (const int pp : stages)
         for (const int dp : replicas) {
-          if (!leaves(tp, pp, dp)) continue;
+          if (!simulates(tp) || !leaves(tp, pp, dp)) continue;
           const int64_t ranks = int64_t{tp} * pp * dp * kept_ranks_;
           const bool is_nearer = ranks > options_.ranks ? ranks < above : ranks > below;
           if (!is_nearer || ranks > kMostRanks || !has_layout(tp, pp, dp)) continue;
@@ -138,13 +133,8 @@ class Search {
   PlanSearch run() {
     // Of the bound: it is the formula of a pipeline of equal stages, and one whose ends are longer may be a bit faster.
     constexpr double kSlack = 0.97;
-    const int ranks = options_.ranks / kept_ranks_;
-    for (const int tp : tensor_degrees())
-      for (const int pp : divisors_up_to(ranks / tp, base_.model.layers)) {
-        const int dp = ranks / tp / pp;
-        if (tp * pp * dp * kept_ranks_ == options_.ranks && base_.global_batch % dp == 0 && leaves(tp, pp, dp))
-          add_mesh(tp, pp);
-      }
+    for (const ParallelLayout& mesh : space_.meshes(options_.ranks))
+      if (simulates(mesh.tp) && leaves(mesh.tp, mesh.pp, mesh.dp)) add_mesh(mesh);
     const auto keep = static_cast<size_t>(options_.keep);
     std::vector<PlannedLayout>& best = result_.best;
     while (!candidates_.empty()) {
@@ -168,22 +158,22 @@ class Search {
   }
 
  private:
-  void add_mesh(int tp, int pp) {
+  void add_mesh(const ParallelLayout& mesh) {
     const PinnedLayout& pinned = options_.pinned;
     Workload w = base_;
-    w.tp = tp;
-    w.pp = pp;
-    w.dp = options_.ranks / kept_ranks_ / tp / pp;
+    w.tp = mesh.tp;
+    w.pp = mesh.pp;
+    w.dp = mesh.dp;
     w.zero = 1;
-    const Config config = with_layout(config_, w);
+    const Config config = with_layout(config_, mesh);
     const int stage = w.ranks_of_stage();
     w.tp_copies = wants_tp_copies(config);
     copies_of_mesh_ =
-        wants_dp_copies(config) && stage <= cluster_.node.ranks && (pp == 1 || cluster_.node.ranks % stage == 0);
-    const int most_chunks = pp == 1 ? 1 : std::max(options_.max_chunks, pinned.chunks.value_or(1));
-    for (const int chunks : divisors_up_to(most_chunks, w.model.layers / pp)) {
+        wants_dp_copies(config) && stage <= cluster_.node.ranks && (w.pp == 1 || cluster_.node.ranks % stage == 0);
+    const int most_chunks = std::max(options_.max_chunks, pinned.chunks.value_or(1));
+    for (const auto& [schedule, chunks] : space_.pipelines(w.pp, most_chunks)) {
       w.chunks = chunks;
-      w.schedule = pinned.schedule.value_or(chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B);
+      w.schedule = pinned.schedule.value_or(schedule);
       if (chunks != pinned.chunks.value_or(chunks) || (chunks > 1) != takes_chunks(w.schedule)) continue;
       each_microbatch(w, [&] { add_levels(w); });
     }
@@ -195,33 +185,21 @@ class Search {
     return tp == pinned.tp.value_or(tp) && pp == pinned.pp.value_or(pp) && dp == pinned.dp.value_or(dp);
   }
 
-  // The degrees that the heads, the layers' other sides and the nodes allow.
-  std::vector<int> tensor_degrees() const {
-    const ModelConfig& m = base_.model;
-    std::vector<int> degrees = divisors_up_to(cluster_.node.ranks, m.heads);
-    std::erase_if(degrees, [&](int tp) {
-      return cluster_.node.ranks % tp != 0 || m.kv_heads % tp != 0 || m.ffn_hidden % tp != 0 || m.seq_len % tp != 0;
-    });
-    return degrees;
-  }
+  // The time model knows nodes of whole tp groups, and samples whose rows are split evenly.
+  bool simulates(int tp) const { return cluster_.node.ranks % tp == 0 && base_.model.seq_len % tp == 0; }
 
   // Calls visit() for each microbatch that the rules allow `w`, which then has it.
   template <class Visit>
   void each_microbatch(Workload& w, Visit visit) const {
-    const int samples = w.global_batch / w.dp;
-    for (const int micro_batch : micro_batches(samples)) {
+    for (const int micro_batch : space_.micro_batches(layout_of(w), std::numeric_limits<int>::max())) {
+      const bool is_asked = options_.micro_batch > 0
+                                ? micro_batch == options_.micro_batch
+                                : micro_batch <= options_.max_micro_batch || micro_batch == base_.micro_batch;
+      if (!is_asked) continue;
       w.micro_batch = micro_batch;
-      if (samples % micro_batch != 0 || samples / micro_batch > kMostMicrobatches) continue;
+      if (w.num_microbatches() > kMostMicrobatches) continue;
       if (w.numbers != Numbers::kFp8 || fp8_sides_fit(w)) visit();
     }
-  }
-
-  // Those to try: the one that is asked for, or those up to a limit, and the config's own.
-  std::vector<int> micro_batches(int samples) const {
-    if (options_.micro_batch > 0) return {options_.micro_batch};
-    std::vector<int> all = divisors_up_to(options_.max_micro_batch, samples);
-    if (base_.micro_batch > options_.max_micro_batch) all.push_back(base_.micro_batch);
-    return all;
   }
 
   int largest_microbatch() const {
@@ -279,7 +257,7 @@ class Search {
 
   // By the program's own plan.
   int64_t bytes_of(const Workload& w) const {
-    Config config = with_layout(config_, w);
+    Config config = with_layout(config_, layout_of(w));
     config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
     config.parallel.tp_transfers = w.tp_copies ? Transfers::kCopies : Transfers::kCollectives;
     config.parallel.dp_transfers = w.dp_copies ? Transfers::kCopies : Transfers::kCollectives;
@@ -289,6 +267,7 @@ class Search {
   const Config& config_;
   const Cluster& cluster_;
   const PlanOptions& options_;
+  const LayoutSpace space_;
   RingTimes times_;
   GpuProperties gpu_;
   double room_;
@@ -341,7 +320,7 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
   Search walk(config, cluster, options);
   if (const std::string problem = walk.problem(); !problem.empty()) return usage_error("{}", problem);
   PlanSearch search = walk.run();
-  search.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  search.seconds = seconds_since(begin);
   if (search.tried == 0)
     return usage_error(
         "no layout of {} ranks divides model.heads {}, model.layers {} and data.global_batch {} into at most {} "
@@ -352,7 +331,7 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
     return usage_error("none of {} layouts fits into {:.1f} GiB a rank, the smallest takes {:.1f}; take more ranks",
                        search.tried, room_of(cluster) / kGib, walk.least_bytes() / kGib);
   // What a job's start would refuse, it would refuse in every layout.
-  if (auto planned = planned_for(with_layout(config, search.best.front().workload), cluster); !planned)
+  if (auto planned = planned_for(with_layout(config, layout_of(search.best.front().workload)), cluster); !planned)
     return planned.error();
   return search;
 }
@@ -369,20 +348,6 @@ Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& s
   set(c.network_gb_per_s, "cluster.network_gb_per_s", cluster.network.gb_per_s, "network.gb_per_s");
   set(c.storage_gb_per_s, "cluster.storage_gb_per_s", cluster.network.storage_gb_per_s, "network.storage_gb_per_s");
   set(c.rank_mtbf_hours, "cluster.rank_mtbf_hours", cluster.faults.device_mtbf_hours, "faults.device_mtbf_hours");
-  return config;
-}
-
-Config with_layout(Config config, const Workload& w) {
-  ParallelConfig& p = config.parallel;
-  p.tp = w.tp;
-  p.pp = w.pp;
-  p.dp = w.dp;
-  p.chunks = w.chunks;
-  p.schedule = w.schedule;
-  p.zero = w.zero;
-  p.recompute = w.recompute;
-  config.precision.gemm = w.numbers == Numbers::kFp8 ? GemmFormat::kFp8 : GemmFormat::kCompute;
-  config.data.micro_batch = w.micro_batch;
   return config;
 }
 

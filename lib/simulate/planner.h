@@ -64,7 +64,4 @@ std::string to_json(const PlanSearch& search);
 Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,
                   const std::vector<std::string>& overrides);
 
-// `config` with the layout's parallel section and micro-batch: a run config that works as it is.
-Config with_layout(Config config, const Workload& layout);
-
 }  // namespace tri

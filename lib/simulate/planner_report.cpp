@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
 
-std::string layout_of(const Workload& w) {
+std::string layout_text(const Workload& w) {
   return fmt::format("tp {:>2} pp {:>2} dp {:>5} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, w.pp,
                      w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
 }
@@ -56,7 +56,7 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
   int place = 1;
   for (const PlannedLayout& layout : search.best)
     text += fmt::format("  {:>3}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB  {}\n", place++,
-                        layout_of(layout.workload), layout.step.seconds, format_count(layout.step.tokens_per_second),
+                        layout_text(layout.workload), layout.step.seconds, format_count(layout.step.tokens_per_second),
                         100 * layout.step.mfu, static_cast<double>(layout.memory_bytes) / kGib, limits_of(layout.step));
   if (search.best.size() > 1) text += why(search.best[0], search.best[1]) + "\n";
   text += software_note(cluster, search.best[0].step.seconds) + "\n";

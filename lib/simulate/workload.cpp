@@ -68,6 +68,17 @@ Workload workload_of(const Config& config) {
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer))};
 }
 
+ParallelLayout layout_of(const Workload& w) {
+  return {.tp = w.tp,
+          .pp = w.pp,
+          .dp = w.dp,
+          .chunks = w.chunks,
+          .schedule = w.schedule,
+          .zero = w.zero,
+          .micro_batch = w.micro_batch,
+          .recompute = w.recompute};
+}
+
 std::string problem_of(const Workload& w) {
   if (w.tp < 1 || w.cp < 1 || w.dp < 1 || w.pp < 1 || w.chunks < 1) return "an axis has no ranks";
   if (w.micro_batch < 1 || w.global_batch % (w.micro_batch * w.dp) != 0)

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/config/config.h"
+#include "lib/config/layouts.h"
 #include "lib/model/flops.h"
 #include "lib/optim/flat_layout.h"
 
@@ -84,6 +84,7 @@ struct Workload {
 
 // `config` planned for its ranks: recompute is not auto.
 Workload workload_of(const Config& config);
+ParallelLayout layout_of(const Workload& workload);
 
 // The axes that texts name, with their sizes.
 nlohmann::ordered_json axes_json(const Workload& workload);

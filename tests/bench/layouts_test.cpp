@@ -63,7 +63,13 @@ TEST(Layouts, all_meshes_are_there_when_all_fit) {
   narrow.cluster.ranks_per_node = 2;
   const LayoutChoice choice = choose(narrow, 4);
   for (const ParallelLayout& layout : choice.layouts) EXPECT_LE(layout.tp, 2);
-  EXPECT_GT(choice.refused, 0);
+  EXPECT_EQ(choice.refused, 0);
+  Config fp8 = small_config();  // 64 columns over tp 8 are too few for its GEMMs
+  fp8.precision.compute = Dtype::kBF16;
+  fp8.precision.gemm = GemmFormat::kFp8;
+  const LayoutChoice refusing = choose(fp8, 8);
+  for (const ParallelLayout& layout : refusing.layouts) EXPECT_LE(layout.tp, 4);
+  EXPECT_GT(refusing.refused, 0);
 }
 
 TEST(Layouts, the_own_one_comes_first_and_once_even_if_no_rule_would_pick_it) {

@@ -1,0 +1,95 @@
+#include "lib/config/layouts.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "lib/config/axis_fields.h"
+#include "lib/config/divisors.h"
+
+namespace tri {
+
+ParallelLayout layout_of(const Config& c) {
+  return {.tp = c.parallel.tp,
+          .pp = c.parallel.pp,
+          .dp = c.parallel.dp,
+          .chunks = c.parallel.chunks,
+          .schedule = c.parallel.schedule,
+          .zero = c.parallel.zero,
+          .micro_batch = c.data.micro_batch,
+          .recompute = c.parallel.recompute};
+}
+
+Config with_layout(Config config, const ParallelLayout& layout) {
+  ParallelConfig& p = config.parallel;
+  p.tp = layout.tp;
+  p.pp = layout.pp;
+  p.dp = layout.dp;
+  p.chunks = layout.chunks;
+  p.schedule = layout.schedule;
+  p.zero = layout.zero;
+  p.recompute = layout.recompute;
+  config.data.micro_batch = layout.micro_batch;
+  return config;
+}
+
+std::string to_string(const ParallelLayout& l) {
+  std::string pipeline, recomputed;
+  if (l.pp > 1) pipeline = fmt::format(" ({})", enum_name(l.schedule));
+  if (l.chunks > 1) pipeline = fmt::format(" ({}, {} chunks)", enum_name(l.schedule), l.chunks);
+  if (l.recompute != Recompute::kNone) recomputed = fmt::format(", recompute {}", enum_name(l.recompute));
+  return fmt::format("tp {}, pp {}{}, dp {} (zero {}), micro-batch {}{}", l.tp, l.pp, pipeline, l.dp, l.zero,
+                     l.micro_batch, recomputed);
+}
+
+std::string as_settings(const ParallelLayout& l) {
+  return fmt::format(
+      "--set parallel.tp={} --set parallel.pp={} --set parallel.dp={} --set parallel.chunks={} "
+      "--set parallel.schedule={} --set parallel.zero={} --set parallel.recompute={} --set data.micro_batch={}",
+      l.tp, l.pp, l.dp, l.chunks, enum_name(l.schedule), l.zero, enum_name(l.recompute), l.micro_batch);
+}
+
+std::vector<int> divisors_up_to(int64_t most, int64_t number) {
+  std::vector<int> all;
+  for (const int64_t divisor : divisors(number))
+    if (divisor <= std::min<int64_t>(most, std::numeric_limits<int>::max())) all.push_back(static_cast<int>(divisor));
+  return all;
+}
+
+LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
+    : model_(config.model), global_batch_(config.data.global_batch), ranks_per_node_(ranks_per_node),
+      kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside({"tp", "pp", "dp"}), config.parallel))) {
+  fill_derived(model_);
+}
+
+std::vector<int> LayoutSpace::tensor_degrees() const {
+  const int64_t sides = std::gcd(std::gcd(model_.heads, model_.kv_heads), model_.ffn_hidden);
+  return divisors_up_to(ranks_per_node_, std::gcd(sides, padded_vocab(model_)));
+}
+
+std::vector<ParallelLayout> LayoutSpace::meshes(int ranks) const {
+  std::vector<ParallelLayout> all;
+  if (ranks % kept_ranks_ != 0) return all;
+  ranks /= kept_ranks_;
+  for (const int tp : tensor_degrees())
+    for (const int pp : divisors_up_to(ranks / tp, model_.layers)) {
+      const int dp = ranks / tp / pp;
+      if (tp * pp * dp == ranks && global_batch_ % dp == 0) all.push_back({.tp = tp, .pp = pp, .dp = dp});
+    }
+  return all;
+}
+
+std::vector<std::pair<Schedule, int>> LayoutSpace::pipelines(int pp, int most_chunks) const {
+  std::vector<std::pair<Schedule, int>> all;
+  for (const int chunks : divisors_up_to(pp == 1 ? 1 : most_chunks, model_.layers / pp))
+    all.emplace_back(chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B, chunks);
+  return all;
+}
+
+std::vector<int> LayoutSpace::micro_batches(const ParallelLayout& mesh, int most) const {
+  std::vector<int> all = divisors_up_to(most, global_batch_ / mesh.dp);
+  std::erase_if(all, [&](int samples) { return int64_t{samples} * model_.seq_len % mesh.tp != 0; });
+  return all;
+}
+
+}  // namespace tri

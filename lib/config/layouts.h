@@ -1,0 +1,54 @@
+// How a step is laid out over ranks and time, and which layouts of a config there are: what `trireme plan` predicts and
+// `trireme bench step --sweep layout` measures.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/config/config.h"
+
+namespace tri {
+
+// The fields of a config that make up its layout. dp is never 0 here.
+struct ParallelLayout {
+  int tp = 1, pp = 1, dp = 1, chunks = 1;
+  Schedule schedule = Schedule::k1F1B;
+  int zero = 1, micro_batch = 1;
+  Recompute recompute = Recompute::kNone;
+  bool operator==(const ParallelLayout&) const = default;
+};
+
+ParallelLayout layout_of(const Config& resolved);
+Config with_layout(Config config, const ParallelLayout& layout);
+// "tp 2, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4"
+std::string to_string(const ParallelLayout& layout);
+// "--set parallel.tp=2 ...": the options that give any config this layout.
+std::string as_settings(const ParallelLayout& layout);
+
+// The divisors of `number` that are at most `most`, ascending.
+std::vector<int> divisors_up_to(int64_t most, int64_t number);
+
+// The layouts that the model, the batch and the machines allow, axis by axis. Each layout of a config that
+// resolve_config accepts is among them, except for gpipe, which is 1f1b with more memory.
+class LayoutSpace {
+ public:
+  // Keeps copies. `config` need not be resolved. A tp group lies inside a node of `ranks_per_node` ranks.
+  LayoutSpace(const Config& config, int ranks_per_node);
+
+  // Degrees of tensor parallelism, whatever the number of ranks.
+  std::vector<int> tensor_degrees() const;
+  // All tp x pp x dp = `ranks`, divided by the ranks along the config's other axes, whose sizes are kept. Other fields
+  // are not set.
+  std::vector<ParallelLayout> meshes(int ranks) const;
+  // Schedules of `pp` stages with at most `most_chunks` chunks each, and their chunks; the fewest first.
+  std::vector<std::pair<Schedule, int>> pipelines(int pp, int most_chunks) const;
+  // Micro-batches for a mesh, at most `most`, ascending.
+  std::vector<int> micro_batches(const ParallelLayout& mesh, int most) const;
+
+ private:
+  ModelConfig model_;
+  int global_batch_, ranks_per_node_, kept_ranks_;
+};
+
+}  // namespace tri
