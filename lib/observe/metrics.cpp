@@ -9,6 +9,7 @@
 
 #include "io/base/clock.h"
 #include "io/base/log.h"
+#include "lib/observe/metrics_reader.h"
 
 namespace tri {
 namespace {
@@ -24,11 +25,6 @@ Json number(const std::optional<double>& value) { return value ? number(*value) 
 // Behind the other fields of `object`.
 std::string with_time(const std::string& object) {
   return fmt::format("{},\"time\":{:.3f}}}", object.substr(0, object.size() - 1), process_wall_seconds());
-}
-
-int64_t number_of(const std::string& line, const std::string& key) {
-  const size_t at = line.find(key);
-  return at == line.npos ? 0 : std::strtoll(line.c_str() + at + key.size(), nullptr, 10);
 }
 
 }  // namespace
@@ -66,25 +62,19 @@ void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, 
 }
 
 Result<void> begin_metrics(const std::string& path, int64_t completed) {
+  int64_t restarts = 0, last_step = 0;  // evaluations and checkpoints are of steps that are on record already
+  const auto whole = read_whole_lines(path, 0, [&](std::string_view text, int64_t) {
+    const MetricsLine line = read_metrics_line(text);
+    if (const auto* restart = std::get_if<RestartRecord>(&line)) ++restarts, last_step = restart->step;
+    if (const auto* step = std::get_if<StepRecord>(&line)) last_step = step->step;
+  });
+  if (!whole && whole.error().os_error == ENOENT) return {};
+  if (!whole) return whole.error();
   std::error_code problem;
-  if (!std::filesystem::exists(path, problem)) return {};
-  std::ifstream earlier(path);
-  if (!earlier) return system_error(errno, "{}", path);
-  int64_t restarts = 0, last_step = 0, whole_bytes = 0;
-  std::string line;
-  while (std::getline(earlier, line) && !earlier.eof()) {
-    whole_bytes += static_cast<int64_t>(line.size()) + 1;
-    if (line.starts_with("{\"restart\":")) {
-      ++restarts;
-      last_step = number_of(line, "\"step\":");
-    } else if (line.find("\"step_ms\":") != line.npos) {  // other lines speak of steps that are done already
-      last_step = number_of(line, "\"step\":");
-    }
-  }
-  if (earlier.bad()) return system_error(errno, "{}", path);
-  if (!line.empty()) std::filesystem::resize_file(path, static_cast<uintmax_t>(whole_bytes), problem);
+  if (std::filesystem::file_size(path, problem) > static_cast<uintmax_t>(whole.value()) && !problem)
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(whole.value()), problem);
   if (problem) return file_error("{}: {}", path, problem.message());
-  if (whole_bytes == 0) return {};
+  if (whole.value() == 0) return {};
   std::ofstream file(path, std::ios::app);
   file << with_time(fmt::format(R"({{"restart":{},"step":{},"lost_steps":{}}})", restarts + 1, completed,
                                 std::max<int64_t>(0, last_step - completed)))

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <thread>
 #include <tuple>
@@ -16,14 +15,15 @@
 #include "io/base/folder_entries.h"
 #include "io/base/host.h"
 #include "io/base/median.h"
+#include "io/base/text_file.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/rank_text.h"
+#include "lib/observe/metrics_reader.h"
 
 namespace tri {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr size_t kRateSteps = 20;                      // the rate is that of their median
 constexpr double kStillSeconds = 10;                   // without an event, at least, and
@@ -45,29 +45,23 @@ std::vector<std::string> last_lines(const std::string& path) {
   return lines;
 }
 
-double number(const Json& object, const char* name) {
-  const auto field = object.find(name);
-  return field != object.end() && field->is_number() ? field->get<double>() : 0;
-}
-
 // `now`: by the clock of the process that has written the lines.
 std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now) {
   RunRate rate;
   std::vector<double> seconds;
   double tokens = 0, time = 0;
   for (auto line = lines.rbegin(); line != lines.rend() && seconds.size() < kRateSteps; ++line) {
-    const Json object = Json::parse(*line, nullptr, false);
-    if (!object.is_object()) continue;
-    if (object.contains("restart")) break;  // the steps above it were another attempt's
-    const double step_seconds = number(object, "step_ms") / 1000;
-    if (step_seconds <= 0) continue;
+    const MetricsLine read = read_metrics_line(*line);
+    if (std::holds_alternative<RestartRecord>(read)) break;  // the steps above it were another attempt's
+    const auto* step = std::get_if<StepRecord>(&read);
+    if (step == nullptr || !(step->step_ms > 0)) continue;
     if (seconds.empty()) {
-      rate.step = static_cast<int64_t>(number(object, "step"));
-      if (object.contains("loss") && object["loss"].is_number()) rate.loss = number(object, "loss");
-      time = number(object, "time");
+      rate.step = step->step;
+      if (std::isfinite(step->loss)) rate.loss = step->loss;
+      time = step->time;
     }
-    seconds.push_back(step_seconds);
-    tokens += number(object, "tokens_per_s") * step_seconds;
+    seconds.push_back(step->step_ms / 1000);
+    if (std::isfinite(step->tokens_per_s)) tokens += step->tokens_per_s * step->step_ms / 1000;
   }
   if (seconds.empty()) return std::nullopt;
   rate.num_steps = static_cast<int64_t>(seconds.size());
@@ -245,14 +239,6 @@ Result<std::string> canonical_run(const std::string& run_dir) {
   const fs::path path = fs::canonical(run_dir, problem);
   if (problem) return usage_error("{}: {}; name the folder of a run (run.dir)", run_dir, problem.message());
   return path.string();
-}
-
-Result<std::string> read_text(const std::string& path) {
-  const auto file = InputFile::open(path);
-  if (!file) return file.error();
-  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
-  if (auto read = file.value().read(text.data(), file.value().bytes(), 0); !read) return read.error();
-  return text;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/report/metrics_reader.h"
+#include "lib/observe/metrics_reader.h"
 
 namespace tri {
 

@@ -12,7 +12,7 @@
 #include "lib/config/flat.h"
 #include "lib/fault/events.h"
 #include "lib/observe/effective_time.h"
-#include "lib/report/metrics_reader.h"
+#include "lib/observe/metrics_reader.h"
 #include "lib/report/rank_heat.h"
 #include "lib/report/rank_waits.h"
 

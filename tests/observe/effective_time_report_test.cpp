@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/observe/metrics.h"
+#include "lib/observe/metrics_reader.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/story.h"
 
@@ -48,6 +49,10 @@ TEST(EffectiveTime, a_run_folder_is_read_past_torn_lines) {
   const EffectiveTime time = effective_time(history.value()).value();
   expect_partition(time);
   EXPECT_EQ(time.lost_steps, 1);
+  MetricsReader curve(metrics);
+  curve.poll();
+  EXPECT_EQ(static_cast<int64_t>(curve.metrics().lost.size()), time.lost_steps) << "the report's curve agrees";
+  EXPECT_EQ(static_cast<int64_t>(curve.metrics().steps.size()), time.kept_steps);
   EXPECT_EQ(read_events_and_steps(folder / "absent").error().os_error, ENOENT);
 }
 

@@ -1,4 +1,4 @@
-#include "lib/report/metrics_reader.h"
+#include "lib/observe/metrics_reader.h"
 
 #include <gtest/gtest.h>
 

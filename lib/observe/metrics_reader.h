@@ -1,13 +1,16 @@
-// metrics.jsonl, read as it grows: each line once, steps that were lost apart from those that count.
+// The one reader of metrics.jsonl: its lines, and the steps that they leave, apart from those that were lost.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "io/base/error.h"
 #include "lib/observe/step_times.h"
 
 namespace tri {
@@ -48,6 +51,19 @@ struct NotFiniteRecord {
   std::string places;  // the ranks, in their own words
 };
 
+struct StrangeLine {};  // not a line that MetricsFile (metrics.h) writes, or not all of one
+struct OtherLine {};    // nothing of the above
+using MetricsLine = std::variant<OtherLine, StrangeLine, StepRecord, EvaluationRecord, CheckpointRecord, RestartRecord,
+                                 NotFiniteRecord>;
+// `line` without its end. StepRecord::start is not set.
+MetricsLine read_metrics_line(std::string_view line);
+
+// Calls take(line, at) for each whole line of the file from byte `from` on, the start of a line, with its first byte;
+// from byte 0 on if the file is shorter. Returns where the next line begins. Error: the file cannot be read (os_error
+// ENOENT: there is none); the lines before the error were taken.
+Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
+                                 const std::function<void(std::string_view line, int64_t at)>& take);
+
 struct RunMetrics {
   std::vector<StepRecord> steps;  // those that count: step grows
   std::vector<StepRecord> lost;   // those that were done again, or were undone by a restart; in the order of the file
@@ -57,7 +73,7 @@ struct RunMetrics {
   std::vector<NotFiniteRecord> not_finite;
   int64_t strange_lines = 0;  // whole lines that could not be read
 
-  // A line without its end. A step that is there already, or lies behind one that is, undoes those from it on.
+  // A step that is there already, or lies behind one that is, undoes those from it on.
   void take(std::string_view line);
 
  private:

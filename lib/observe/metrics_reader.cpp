@@ -1,4 +1,4 @@
-#include "lib/report/metrics_reader.h"
+#include "lib/observe/metrics_reader.h"
 
 #include <algorithm>
 #include <cmath>
@@ -108,69 +108,89 @@ void RunMetrics::undo_after(int64_t step) {
   std::erase_if(evaluations, [&](const EvaluationRecord& e) { return e.step > step; });
 }
 
-void RunMetrics::take(std::string_view line) {
-  if (line.empty()) return;
-  if (line.front() != '{' || line.back() != '}') {
-    ++strange_lines;
-    return;
-  }
+MetricsLine read_metrics_line(std::string_view line) {
+  if (line.empty()) return OtherLine();
+  if (line.front() != '{' || line.back() != '}') return StrangeLine();
   if (line.find("\"step_ms\":") != line.npos) {
     StepRecord step = step_of(line);
-    if (step.step <= 0) {
-      ++strange_lines;
-      return;
-    }
+    if (step.step <= 0) return StrangeLine();
+    return step;
+  }
+  const Json object = Json::parse(line, nullptr, false);
+  if (!object.is_object()) return StrangeLine();
+  const int64_t step = whole(object, "step");
+  const double time = number(object, "time");
+  if (object.contains("restart"))
+    return RestartRecord{.step = step, .lost_steps = whole(object, "lost_steps"), .time = time};
+  if (object.contains("validation_loss"))
+    return EvaluationRecord{.step = step, .time = time, .loss = number(object, "validation_loss", kUnknown)};
+  if (object.contains("checkpoint_bytes"))
+    return CheckpointRecord{.step = step,
+                            .bytes = whole(object, "checkpoint_bytes"),
+                            .time = time,
+                            .stall_seconds = number(object, "checkpoint_stall_ms") / 1000,
+                            .seconds = number(object, "checkpoint_ms") / 1000};
+  if (object.contains("not_finite"))
+    return NotFiniteRecord{.step = step, .time = time, .places = places_of(object["not_finite"])};
+  return OtherLine();
+}
+
+Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
+                                 const std::function<void(std::string_view line, int64_t at)>& take) {
+  const auto file = InputFile::open(path);
+  if (!file) return file.error();
+  const int64_t bytes = file.value().bytes();
+  int64_t done = bytes < from ? 0 : from;
+  std::string piece;
+  size_t begun = 0;  // bytes of an unfinished line at the beginning of `piece`
+  for (int64_t at = done; at < bytes;) {
+    const int64_t more = std::min(kPiece, bytes - at);
+    piece.resize(begun + static_cast<size_t>(more));
+    if (auto read = file.value().read(piece.data() + begun, more, at); !read) return read.error();
+    at += more;
+    size_t line = 0;
+    for (size_t end; (end = piece.find('\n', std::max(line, begun))) != piece.npos; line = end + 1)
+      take(std::string_view(piece).substr(line, end - line), done + static_cast<int64_t>(line));
+    done += static_cast<int64_t>(line);
+    piece.erase(0, line);
+    begun = piece.size();
+  }
+  return done;
+}
+
+void RunMetrics::take(std::string_view line) {
+  const auto take_step = [&](StepRecord step) {
     if (!steps.empty() && steps.back().step >= step.step) undo_after(step.step - 1);
     step.start = static_cast<int>(restarts.size());
     steps.push_back(step);
-    return;
-  }
-  const Json object = Json::parse(line, nullptr, false);
-  if (!object.is_object()) {
+  };
+  const MetricsLine read = read_metrics_line(line);
+  if (const auto* step = std::get_if<StepRecord>(&read)) {
+    take_step(*step);
+  } else if (const auto* restart = std::get_if<RestartRecord>(&read)) {
+    undo_after(restart->step);
+    restarts.push_back(*restart);
+  } else if (const auto* evaluation = std::get_if<EvaluationRecord>(&read)) {
+    std::erase_if(evaluations, [&](const EvaluationRecord& e) { return e.step >= evaluation->step; });
+    evaluations.push_back(*evaluation);
+  } else if (const auto* checkpoint = std::get_if<CheckpointRecord>(&read)) {
+    checkpoints.push_back(*checkpoint);
+  } else if (const auto* wrong = std::get_if<NotFiniteRecord>(&read)) {
+    not_finite.push_back(*wrong);
+  } else if (std::holds_alternative<StrangeLine>(read)) {
     ++strange_lines;
-    return;
-  }
-  const int64_t step = whole(object, "step");
-  const double time = number(object, "time");
-  if (object.contains("restart")) {
-    undo_after(step);
-    restarts.push_back({.step = step, .lost_steps = whole(object, "lost_steps"), .time = time});
-  } else if (object.contains("validation_loss")) {
-    std::erase_if(evaluations, [&](const EvaluationRecord& e) { return e.step >= step; });
-    evaluations.push_back({.step = step, .time = time, .loss = number(object, "validation_loss", kUnknown)});
-  } else if (object.contains("checkpoint_bytes")) {
-    checkpoints.push_back({.step = step,
-                           .bytes = whole(object, "checkpoint_bytes"),
-                           .time = time,
-                           .stall_seconds = number(object, "checkpoint_stall_ms") / 1000,
-                           .seconds = number(object, "checkpoint_ms") / 1000});
-  } else if (object.contains("not_finite")) {
-    not_finite.push_back({.step = step, .time = time, .places = places_of(object["not_finite"])});
   }
 }
 
 void MetricsReader::poll() {
-  const auto file = InputFile::open(path_);
-  if (!file) return;
-  const int64_t bytes = file.value().bytes();
-  if (bytes < at_) {
-    metrics_ = {};
-    at_ = 0;
-  }
-  std::string piece;
-  size_t begun = 0;  // bytes of an unfinished line at the beginning of `piece`
-  for (int64_t at = at_; at < bytes;) {
-    const int64_t more = std::min(kPiece, bytes - at);
-    piece.resize(begun + static_cast<size_t>(more));
-    if (!file.value().read(piece.data() + begun, more, at)) return;
-    at += more;
-    size_t from = 0;
-    for (size_t end; (end = piece.find('\n', std::max(from, begun))) != piece.npos; from = end + 1)
-      metrics_.take(std::string_view(piece).substr(from, end - from));
-    piece.erase(0, from);
-    begun = piece.size();
-    at_ = at - static_cast<int64_t>(begun);
-  }
+  const auto end = read_whole_lines(path_, at_, [&](std::string_view line, int64_t at) {
+    if (at == 0) metrics_ = {};
+    metrics_.take(line);
+    at_ = at + static_cast<int64_t>(line.size()) + 1;
+  });
+  if (!end || end.value() > 0) return;
+  metrics_ = {};
+  at_ = 0;
 }
 
 }  // namespace tri
