@@ -50,10 +50,6 @@ Result<Verdict> examine(const Options& options, Job& job) {
     if (folder.empty()) folder = checkpoint_folder(config.value().config);
   }
   doctor.storage_dir = existing(folder);
-  const char* planted = std::getenv("TRIREME_TEST_DOCTOR");
-  auto faults = agree(job, planted_faults(planted == nullptr ? "" : planted, job.world_rank()));
-  if (!faults) return faults.error();
-  doctor.faults = faults.value();
   const auto plan = plan_device(choice, gather_host_facts(choice, job));
   if (!plan) return plan.error();
   const auto device = open_planned_device(plan.value(), job);

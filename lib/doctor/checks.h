@@ -11,7 +11,6 @@
 #include "lib/comm/job.h"
 #include "lib/comm/peer/memory.h"
 #include "lib/doctor/measurement.h"
-#include "lib/doctor/planted_faults.h"
 
 namespace tri {
 
@@ -28,8 +27,7 @@ struct CheckContext {
   Job& job;
   Device& device;
   const Nodes& nodes;
-  const std::string& storage_dir;  // existing; where checkpoints go
-  const PlantedFaults& faults;
+  const std::string& storage_dir;     // existing; where checkpoints go
   std::string part;                   // this rank's own, for people: "GPU 3", "rank 3"
   int64_t copy_bytes = 0;             // of a copy between parts
   Arena* arena = nullptr;             // full checks: holds what follows

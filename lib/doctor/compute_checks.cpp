@@ -44,7 +44,7 @@ class MiniTraining {
         trainer_({.config = config_, .mesh = mesh_, .device = device, .arena = arena_}) {}
 
   // The bits of weights and losses after some steps from the start values.
-  std::vector<uint32_t> train(bool wrong_bit) {
+  std::vector<uint32_t> train() {
     const auto count = static_cast<size_t>(config_.data.global_batch) * static_cast<size_t>(config_.model.seq_len);
     std::vector<int32_t> inputs(count), targets(count);
     for (size_t i = 0; i < count; ++i) {
@@ -59,7 +59,6 @@ class MiniTraining {
     for (int step = 0; step < kSteps; ++step) {
       const StepResult result = trainer_.step(step, inputs, targets);
       bits.push_back(std::bit_cast<uint32_t>(static_cast<float>(result.loss)));
-      if (wrong_bit && step == 0) flip_a_bit();
     }
     trainer_.runtime().synchronize();
     for (const Parameter& parameter : trainer_.store().memory.parameters().front()) append(parameter.weight, bits);
@@ -73,16 +72,6 @@ class MiniTraining {
     bits.resize(at + (bytes + 3) / 4);
     Stream& stream = trainer_.runtime().compute();
     stream.copy(bits.data() + at, weight.data, weight.bytes());
-    stream.synchronize();
-  }
-  void flip_a_bit() {
-    const Tensor& weight = trainer_.store().memory.parameters().front().back().weight;
-    Stream& stream = trainer_.runtime().compute();
-    uint32_t word = 0;
-    stream.copy(&word, weight.data, sizeof word);
-    stream.synchronize();
-    word ^= 1u << 20;
-    stream.copy(weight.data, &word, sizeof word);
     stream.synchronize();
   }
 
@@ -112,8 +101,8 @@ CheckResult check_gemm(CheckContext& context) {
 // The same steps twice, by the same algorithms (the device keeps what a search has chosen), from zeroed memory each
 // time, since start values leave moments as they are: what differs was computed or kept wrongly.
 CheckResult check_repeatable_step(CheckContext& context) {
-  const std::vector<uint32_t> first = MiniTraining(context.device).train(false);
-  const std::vector<uint32_t> second = MiniTraining(context.device).train(context.faults.wrong_bits);
+  const std::vector<uint32_t> first = MiniTraining(context.device).train();
+  const std::vector<uint32_t> second = MiniTraining(context.device).train();
   double different = 0;
   for (size_t i = 0; i < first.size(); ++i) different += std::popcount(first[i] ^ second[i]);
   return {.measurements = {{.part = context.part, .value = different}}};
@@ -123,7 +112,7 @@ CheckResult check_repeatable_step(CheckContext& context) {
 // differ in good health: they are groups of their own.
 CheckResult check_equal_steps(CheckContext& context) {
   MiniTraining training(context.device);
-  const std::vector<uint32_t> bits = training.train(context.faults.wrong_bits);
+  const std::vector<uint32_t> bits = training.train();
   std::string kind = cpu_kind(text_of("/proc/cpuinfo"));
   if (const auto gpu = context.device.gpu_properties())
     kind = fmt::format("{} multiprocessors", gpu->num_multiprocessors);

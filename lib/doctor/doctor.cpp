@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <map>
 
+#include "io/base/clock.h"
 #include "lib/doctor/judge.h"
 
 namespace tri {
 namespace {
 
-Nodes find_nodes(Job& job, int pretended) {
+Nodes find_nodes(Job& job) {
   const int world = job.world_size();
-  std::string machine = job.machine(), host = job.host();
-  if (pretended > 0) machine = host = fmt::format("pretended{}", job.world_rank() * pretended / world);
-  const auto machines = job.all_gather(machine), hosts = job.all_gather(host);
+  const auto machines = job.all_gather(job.machine()), hosts = job.all_gather(job.host());
   Nodes nodes;
   std::map<std::string, size_t> index;
   for (int rank = 0; rank < world; ++rank) {
@@ -143,13 +142,12 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
   const std::vector<Check>& checks = all_checks();
   const std::vector<Rule> rules = rules_of(checks);
   deadline.begin("the meeting of all ranks");
-  const Nodes nodes = find_nodes(job, options.faults.pretend_nodes);
+  const Nodes nodes = find_nodes(job);
   const auto stream = device.make_stream("doctor");
   CheckContext context{.job = job,
                        .device = device,
                        .nodes = nodes,
                        .storage_dir = options.storage_dir,
-                       .faults = options.faults,
                        .part = own_part(job, device, nodes),
                        .copy_bytes = device.kind() == DeviceKind::kCuda ? int64_t{256} << 20 : int64_t{4} << 20,
                        .stream = *stream};
@@ -195,7 +193,7 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
   for (Finding& finding : findings)
     finding.rule = static_cast<int>(std::find(wanted.begin(), wanted.end(), finding.rule) - wanted.begin());
   report.findings = std::move(findings);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.seconds = seconds_since(begin);
   return report;
 }
 

@@ -25,30 +25,6 @@ CheckResult number(double value, const CheckContext& context) {
   return {.measurements = {{.part = context.storage_dir, .value = value}}};
 }
 
-// A full disk, planted: files of this process end early for the time of a check, with EFBIG instead of a signal.
-class PlantedFullDisk {
- public:
-  explicit PlantedFullDisk(bool planted) : planted_(planted) {
-    if (!planted_) return;
-    getrlimit(RLIMIT_FSIZE, &before_);
-    handler_ = ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit small{.rlim_cur = 65536, .rlim_max = before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~PlantedFullDisk() {
-    if (!planted_) return;
-    setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  PlantedFullDisk(const PlantedFullDisk&) = delete;
-  PlantedFullDisk& operator=(const PlantedFullDisk&) = delete;
-
- private:
-  const bool planted_;
-  rlimit before_{};
-  sighandler_t handler_ = SIG_DFL;
-};
-
 class TestFile {
  public:
   explicit TestFile(const CheckContext& context, const char* name = "file")
@@ -120,7 +96,6 @@ CheckResult check_storage_space(CheckContext& context) {
 
 CheckResult check_storage_write(CheckContext& context) {
   if (!context.speaks()) return {};
-  const PlantedFullDisk planted(context.faults.full_disk);
   const std::vector<uint64_t> words = pattern();
   const TestFile file(context);
   const auto seconds = fastest(2, [&](int) { return write_pattern(file, words); });
@@ -131,7 +106,6 @@ CheckResult check_storage_write(CheckContext& context) {
 // From storage where the page cache gives the file up, else from the cache; what was read must be what was written.
 CheckResult check_storage_read(CheckContext& context) {
   if (!context.speaks()) return {};
-  const PlantedFullDisk planted(context.faults.full_disk);
   const std::vector<uint64_t> words = pattern();
   const TestFile file(context);
   if (auto written = write_pattern(file, words); !written) return broken(written.error().message, context);

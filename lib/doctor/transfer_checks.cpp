@@ -13,8 +13,8 @@
 #include <cstring>
 #include <thread>
 
-#include "io/base/text_file.h"
 #include "io/base/file.h"
+#include "io/base/text_file.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/doctor/checks.h"
 #include "lib/doctor/host_facts.h"
@@ -109,10 +109,8 @@ CheckResult check_peer_copies(CheckContext& context) {
       if (sender != self) continue;
       const int peer = (self + distance) % members;
       char* to = context.peers->memory().at(peer, static_cast<char*>(context.landing.data));
-      const double seconds = best_seconds_on(context.stream, context.device, 3, [&] {
-        if (context.faults.slow_copy.count() > 0) context.stream.idle(context.faults.slow_copy);
-        context.stream.copy(to, context.source.data, context.copy_bytes);
-      });
+      const double seconds = best_seconds_on(context.stream, context.device, 3,
+                                             [&] { context.stream.copy(to, context.source.data, context.copy_bytes); });
       const int world_peer = ranks[static_cast<size_t>(peer)];
       const std::string &from_end = context.end(context.job.world_rank()), &to_end = context.end(world_peer);
       result.measurements.push_back({.part = context.part + " → " + to_end.substr(to_end.find(": ") + 2),
@@ -137,7 +135,6 @@ CheckResult check_all_to_all(CheckContext& context) {
       for (int shift = 1; shift < members; ++shift) {
         const int peer = (self + shift) % members;
         char* landing = context.peers->memory().at(peer, static_cast<char*>(context.landing.data));
-        if (context.faults.slow_copy.count() > 0) context.stream.idle(context.faults.slow_copy);
         context.stream.copy(landing + self * block, static_cast<char*>(context.source.data) + peer * block, block);
       }
     });

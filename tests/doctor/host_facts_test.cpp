@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "io/base/proc.h"
-#include "lib/doctor/planted_faults.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -72,20 +71,6 @@ TEST(HostFacts, machines_of_a_kind_have_model_and_instructions_in_common) {
   EXPECT_EQ(cpu_kind(one).substr(0, 6), "A CPU ");
   EXPECT_EQ(cpu_kind(one), cpu_kind("processor\t: 7\nmodel name\t: A CPU\nflags\t\t: fpu avx2\n\n"));
   EXPECT_NE(cpu_kind(one), cpu_kind("model name\t: A CPU\nflags\t\t: fpu avx512f\n\n"));
-}
-
-TEST(PlantedFaults, are_those_of_the_rank) {
-  const std::string text = "1/slow-copy=2000 */nodes=2 2/wrong-bits 2/full-disk 0/throttled-link=7";
-  const auto of = [&](int rank) { return value_or_throw(planted_faults(text, rank)); };
-  EXPECT_EQ(of(0).throttled_link.count(), 7);
-  EXPECT_EQ(of(0).slow_copy.count(), 0);
-  EXPECT_FALSE(of(0).wrong_bits);
-  EXPECT_EQ(of(1).slow_copy.count(), 2000);
-  EXPECT_TRUE(of(2).wrong_bits && of(2).full_disk);
-  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(of(rank).pretend_nodes, 2);
-  EXPECT_EQ(value_or_throw(planted_faults("", 0)).pretend_nodes, 0);
-  for (const char* wrong : {"slow-copy=2", "1/slow-copy", "1/slow-copy=x", "x/wrong-bits", "1/wrong-bits=1", "1/other"})
-    EXPECT_FALSE(planted_faults(wrong, 5).ok()) << wrong;
 }
 
 }  // namespace
