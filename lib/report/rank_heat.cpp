@@ -127,11 +127,4 @@ Result<std::optional<RankHeat>> read_rank_heat(const std::string& run_dir, int64
   return std::optional(std::move(heat));
 }
 
-double heat_amount(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh) {
-  const double byte = quantity.bytes[slice][static_cast<size_t>(world_rank)];
-  if (quantity.scale == HeatScale::kAmount) return byte / 255 * quantity.most;
-  const double slower = std::exp2((byte - 128) / 127), middle = quantity.medians[slice][role_index(mesh, world_rank)];
-  return quantity.is_rate ? middle / slower : middle * slower;
-}
-
 }  // namespace tri

@@ -42,7 +42,4 @@ struct RankHeat {
 // are at most `most_bytes`. None: no window is there. Error: the file can't be read (os_error ENOENT: there is none).
 Result<std::optional<RankHeat>> read_rank_heat(const std::string& run_dir, int64_t most_bytes);
 
-// The amount that a byte of `quantity` stands for.
-double heat_amount(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh);
-
 }  // namespace tri

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
 namespace tri {
 
@@ -27,34 +26,6 @@ double best_interval(const FaultRates& rates) {
     (left > 1 ? low : high) = middle;
   }
   return std::max(low, 1.0);
-}
-
-double played_effective_share(const FaultRates& rates, double interval_s, double work_s, int runs, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  // Not std::exponential_distribution, whose numbers differ between standard libraries.
-  const auto next_stop = [&] {
-    const double uniform = (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
-    return -rates.mtbf_s * std::log(uniform);
-  };
-  double time = 0, done = 0;
-  for (int run = 0; run < runs; ++run) {
-    double work = 0, stop = next_stop();  // from now
-    while (work < work_s) {
-      const double segment = interval_s + rates.stall_s;
-      if (stop >= segment) {  // saved
-        work += interval_s;
-        time += segment;
-        stop -= segment;
-        continue;
-      }
-      time += stop;
-      for (stop = next_stop(); stop < rates.recovery_s; stop = next_stop()) time += stop;  // and again from the start
-      time += rates.recovery_s;
-      stop -= rates.recovery_s;
-    }
-    done += work;
-  }
-  return done / time;
 }
 
 int spares_needed(const Cluster& cluster, int ranks, double probability) {

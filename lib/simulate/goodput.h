@@ -1,4 +1,4 @@
-// What faults leave of a run's time: a closed form, and the same process played with random numbers.
+// What faults leave of a run's time, in closed form.
 //
 // Stops arrive as a Poisson process with mean distance M. After each the job stands still for R: detection,
 // diagnosis, restart; work since the last checkpoint is done again. Between checkpoints lie τ seconds of work, each
@@ -28,9 +28,6 @@ double effective_share(const FaultRates& rates, double interval_s);
 
 // τ that makes effective_share largest.
 double best_interval(const FaultRates& rates);
-
-// The share of `work_s` seconds of work in the time that they took, over all of `runs` runs. Repeatable by its seed.
-double played_effective_share(const FaultRates& rates, double interval_s, double work_s, int runs, uint64_t seed);
 
 // Spare machines with which, at a given moment, none is missing with this probability: those in repair are Poisson
 // distributed with mean (stops an hour that take a machine away) · (hours of repair).

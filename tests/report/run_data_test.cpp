@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "tests/io/temporary_folder.h"
@@ -107,6 +108,28 @@ TEST(RankHeat, joins_windows_until_the_bytes_suffice) {
   EXPECT_EQ(heat.slices.front().first_step, 1);
   EXPECT_EQ(heat.slices.back().last_step, 400);
   for (size_t i = 1; i < 10; ++i) EXPECT_EQ(heat.slices[i].first_step, heat.slices[i - 1].last_step + 1);
+}
+
+TEST(RunData, changes_as_earlier_versions_wrote_them) {
+  TemporaryFolder folder;
+  write_all(folder / "events.jsonl",
+            R"({"time":1763812345.5,"attempt":"a","job":"","kind":"start","rank":0,"host":"","text":"",)"
+            R"("fields":{"changed.lr.peak":"0.1 -> 0.2"}})"
+            "\n");
+  const RunData run = value_or_throw(read_run_data(folder.path().string()));
+  ASSERT_EQ(run.changes.size(), 1u);
+  EXPECT_EQ(run.changes[0].name, "lr.peak");
+  EXPECT_EQ(run.changes[0].before, "0.1");
+  EXPECT_EQ(run.changes[0].after, "0.2");
+}
+
+// The amount that a byte of `quantity` stands for, as page/heat.js has it.
+double heat_amount(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh) {
+  const double byte = quantity.bytes[slice][static_cast<size_t>(world_rank)];
+  if (quantity.scale == HeatScale::kAmount) return byte / 255 * quantity.most;
+  const auto role = static_cast<size_t>(mesh.stage_of(world_rank) * mesh.tp() + mesh.grid.rank_on("tp", world_rank));
+  const double slower = std::exp2((byte - 128) / 127), middle = quantity.medians[slice][role];
+  return quantity.is_rate ? middle / slower : middle * slower;
 }
 
 TEST(RankHeat, bytes_stand_for_the_seconds_that_were_measured) {
