@@ -1,6 +1,6 @@
 // AdamW (Loshchilov & Hutter 2019): formulas in kernels/optimizer.h. State: first and second moment.
 #include "kernels/ops.h"
-#include "lib/optim/update.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri {
 

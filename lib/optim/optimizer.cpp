@@ -1,7 +1,7 @@
 #include "lib/optim/optimizer.h"
 
 #include "kernels/ops.h"
-#include "lib/optim/update.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri {
 

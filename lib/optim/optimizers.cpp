@@ -1,13 +1,50 @@
 #include "lib/optim/optimizers.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "io/base/error.h"
+#include "io/base/random.h"
 
 namespace tri {
 
 void update_adamw(const Update&);  // adamw.cpp
 void update_lamb(const Update&);   // lamb.cpp
+
+// A tensor's parts lie on the dp ranks (their slices) and along the axes over which it is sharded.
+void Update::sum_over_parts(Tensor sums) const {
+  if (memory.sharded()) {
+    dp.after(compute);
+    dp.all_reduce(sums, ReduceOp::kSum);
+    dp.before(compute);
+  }
+  for (const AxisGroup& sum : groups)
+    for (const TensorRun& run : memory.tensors().runs) {
+      if (!run.sharded.contains(sum.axis)) continue;
+      sum.group->after(compute);
+      sum.group->all_reduce(sums.flat(run.first, run.count), ReduceOp::kSum);
+      sum.group->before(compute);
+    }
+}
+
+Moments Update::adam_moments(const BucketSlice& slice) const {
+  const auto count = static_cast<double>(step + 1);
+  return {.master = slice.master,
+          .exp_avg = slice.state[0],
+          .exp_avg_sq = slice.state[1],
+          .grad = slice.grad,
+          .grad_scale = grad_scale,
+          .block_tensor = slice.block_tensor,
+          .decay = decay(),
+          .beta1 = static_cast<float>(config.beta1),
+          .beta2 = static_cast<float>(config.beta2),
+          .eps = static_cast<float>(config.eps),
+          .bias_correction1 = static_cast<float>(1.0 - std::pow(config.beta1, count)),
+          .bias_correction2 = static_cast<float>(1.0 - std::pow(config.beta2, count)),
+          .rounding = {.draws = memory.tensors().draws,
+                       .first_block = slice.first_block,
+                       .step_key = random_u64(derive_key(0, "optimizer step"), static_cast<uint64_t>(step))}};
+}
 
 const std::vector<OptimizerRow>& optimizers() {
   static const std::vector<OptimizerRow> rows = {
