@@ -11,8 +11,7 @@
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
 #include "lib/tune/layer_transfers.h"
-#include "lib/tune/null_group.h"
-#include "lib/tune/null_hooks.h"
+#include "lib/tune/null_objects.h"
 #include "lib/tune/overlap_splits.h"
 
 namespace tri {

@@ -10,8 +10,7 @@
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
 #include "lib/tune/kept_choices.h"
-#include "lib/tune/null_group.h"
-#include "lib/tune/null_hooks.h"
+#include "lib/tune/null_objects.h"
 
 namespace tri {
 namespace {

@@ -15,7 +15,7 @@
 #include "lib/tune/gemm_tuning.h"
 #include "lib/tune/kept_choices.h"
 #include "lib/tune/layer_transfers.h"
-#include "lib/tune/null_hooks.h"
+#include "lib/tune/null_objects.h"
 
 namespace tri {
 namespace {

@@ -18,7 +18,7 @@
 #include "kernels/cpu/device.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/peer/copies.h"
-#include "lib/tune/null_group.h"
+#include "lib/tune/null_objects.h"
 #include "tests/comm/local_collectives.h"
 #include "tests/comm/on_transfer.h"
 #include "tests/io/temporary_folder.h"

@@ -1,10 +1,27 @@
-// Gradients where they lie in a step, without the store's bookkeeping and its transfers: nobody collects them.
+// What takes the place of a step's transfers and of its gradients' bookkeeping, so that layers work as in a step, alone.
 #pragma once
 
+#include "lib/comm/comm_group.h"
 #include "lib/optim/parameter_memory.h"
+#include "lib/parallel/mesh.h"
 
 namespace tri {
 
+// A group in which nothing is moved.
+class NullGroup final : public CommGroup {
+ public:
+  explicit NullGroup(Axis axis) : CommGroup("null", axis.rank, axis.size) {}
+
+ private:
+  void do_all_gather(Tensor, Tensor, Stream&) override {}
+  void do_reduce_scatter(Tensor, Tensor, Stream&) override {}
+  void do_all_reduce(Tensor, ReduceOp, Stream&) override {}
+  void do_broadcast(Tensor, int, Stream&) override {}
+  void do_send(Tensor, int, Stream&) override {}
+  void do_recv(Tensor, int, Stream&) override {}
+};
+
+// Gradients at their places of a step, without the store's bookkeeping and its transfers.
 class NullHooks final : public ParameterHooks {
  public:
   // GEMMs overwrite their gradients (beta 0) or add to them (1).
