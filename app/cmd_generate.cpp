@@ -16,7 +16,7 @@
 #include "lib/config/axis_fields.h"
 #include "lib/config/messages.h"
 #include "lib/infer/loaded_model.h"
-#include "lib/train/watched_use.h"
+#include "lib/train/flight_recorder.h"
 
 namespace tri {
 namespace {

@@ -23,10 +23,9 @@
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
-#include "lib/train/accept_checkpoint.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
-#include "lib/train/run_recorder.h"
+#include "lib/train/flight_recorder.h"
 
 namespace tri {
 namespace {

@@ -5,7 +5,11 @@
 #include <filesystem>
 
 #include "io/base/file.h"
+#include "io/base/log.h"
 #include "io/checkpoint/folder.h"
+#include "lib/checkpoint/weights.h"
+#include "lib/config/changes.h"
+#include "lib/optim/lr.h"
 
 namespace tri {
 
@@ -58,6 +62,77 @@ Result<void> write_configs(const std::string& dir, const std::string& source, co
   if (!std::filesystem::equivalent(source, path, absent))
     if (auto done = write_file(path, to_yaml(written)); !done) return done;
   return write_file(dir + "/resolved.yaml", to_yaml(decided));
+}
+
+namespace {
+
+constexpr double kJump = 1.5;  // times a learning rate, up or down, that are worth a warning
+
+bool differs_much(double a, double b) { return std::max(a, b) > kJump * std::min(a, b); }
+
+// Whether the checkpoint's weights have the shapes of the config's model; accepting a change does not give them others.
+Result<void> check_shapes(const Manifest& manifest, const Config& config) {
+  for (const ParamSpec& spec : model_parameters(config))
+    if (const auto found = manifest.find(weight_name(spec.name), StoredType::kF32, spec.shape); !found)
+      return found.error();
+  return {};
+}
+
+}  // namespace
+
+std::string rate_warning(const Config& before, const Config& now, int64_t steps) {
+  if (steps < 1 || steps >= now.run.steps) return "";
+  const double last = learning_rate(before.lr, steps - 1), next = learning_rate(now.lr, steps);
+  if (!differs_much(last, next) || !differs_much(learning_rate(before.lr, steps), next)) return "";
+  std::string back;
+  for (const FieldChange& change : changed_fields(before, now))
+    if (change.name.starts_with("lr."))
+      back += fmt::format("{}{}={}", back.empty() ? "" : ", ", change.name, change.before);
+  // A rate of 0 cannot be held, but no step needs it.
+  const std::string hold =
+      last > 0 ? fmt::format("; to hold the rate, set lr.rule=constant, lr.peak={:g}, lr.warmup_steps=0", last) : "";
+  return fmt::format(
+      "the learning rate jumps: {:.3g} in step {}, {:.3g} in step {}; to go on with the schedule of before, set {}{}",
+      last, steps, next, steps + 1, back, hold);
+}
+
+Result<void> accept_checkpoint(const Config& config, const std::string& folder, const Manifest& manifest) {
+  const auto saved = checkpoint_config(folder, manifest);
+  if (!saved && config.checkpoint.accept_changes == "true") {
+    log_warn("{}; what changed since is not known, and checkpoint.accept_changes is true: the run goes on",
+             saved.error().message);
+    return {};
+  }
+  if (!saved)
+    return usage_error("{}\nso it is not known what changed since; set checkpoint.accept_changes to true to go on",
+                       saved.error().message);
+
+  std::string told, refused, names;
+  for (const FieldChange& change : changed_fields(saved.value(), config)) {
+    const bool fixed = change.on_resume == OnResume::kFixed, accepted = fixed && accepts_change(config, change.name);
+    const std::string line = fmt::format("\n  {}: {}, now {}", change.name, change.before, change.after);
+    if (fixed && !accepted) {
+      refused += line;
+      names += (names.empty() ? "" : ",") + change.name;
+    } else if (fixed || !holds_weights_alone(manifest)) {  // weights alone come from no run with a config of its own
+      told += line + (accepted ? " (accepted by checkpoint.accept_changes)" : "");
+    }
+  }
+  if (!refused.empty() && !manifest.tensors.empty())
+    if (const auto fits = check_shapes(manifest, config); !fits)
+      return usage_error(
+          "{} was saved with another model:{}\n{}; set it back, or begin another run under another run.name", folder,
+          refused, fits.error().message);
+  if (!refused.empty())
+    return usage_error(
+        "{} was saved with another model:{}\nset it back; or, where the change is meant, checkpoint.accept_changes to "
+        "{}",
+        folder, refused, names);
+  if (!told.empty()) log_info("the config has changed since {} was saved:{}", folder, told);
+  if (const std::string warning = rate_warning(saved.value(), config, manifest.step);
+      !warning.empty() && !holds_weights_alone(manifest))
+    log_warn_alike("{}", warning);
+  return {};
 }
 
 }  // namespace tri

@@ -1,8 +1,10 @@
-// What a run keeps in its folder, run.dir. For one rank of the job.
+// What a run keeps in its folder, run.dir, and whether it may go on from one of its checkpoints. For one rank of the
+// job.
 #pragma once
 
 #include <string>
 
+#include "io/checkpoint/manifest.h"
 #include "io/checkpoint/run_lock.h"
 #include "lib/config/config.h"
 
@@ -30,5 +32,15 @@ JobTimes job_times();
 //   resolved.yaml   `decided`: every field as this start runs with it
 Result<void> write_configs(const std::string& dir, const std::string& source, const Config& written,
                            const Config& decided);
+
+// `config`: resolved, as the run would keep it in a checkpoint of its own. The log tells every field that differs from
+// the config with which `manifest`, of the checkpoint in `folder`, was saved. Error (kUsage), naming each field with
+// both values: a field that is fixed for the life of a checkpoint differs, and checkpoint.accept_changes does not say
+// that this is meant. The error names accept_changes only where the weights keep their shapes. For one rank of the job.
+Result<void> accept_checkpoint(const Config& config, const std::string& folder, const Manifest& manifest);
+
+// A line when the learning rate of the next step, after `steps`, is far from that of the last one because the schedule
+// has changed; it names both rates and how to keep either the schedule or the rate. "" when it is not. Both resolved.
+std::string rate_warning(const Config& before, const Config& now, int64_t steps);
 
 }  // namespace tri

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "lib/checkpoint/weights.h"
-#include "lib/train/accept_checkpoint.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {

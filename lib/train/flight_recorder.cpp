@@ -1,4 +1,4 @@
-#include "lib/train/run_recorder.h"
+#include "lib/train/flight_recorder.h"
 
 #include <filesystem>
 #include <system_error>
@@ -10,6 +10,8 @@
 
 namespace tri {
 namespace {
+
+constexpr const char* kNoRun = "";
 
 // Compute actions that the host may be ahead of the device: those of a step and an evaluation.
 int most_actions(const Config& config) { return 4 * microbatches(config) * config.parallel.chunks + 64; }
@@ -64,6 +66,23 @@ void RunRecorder::give_up(const Error& why) {
   unmap();
   if (box_) box_->end_well();
   box_.reset();
+}
+
+WatchedUse::WatchedUse(const PlannedJob& planned, Job& job, Device& device, ProcessDeadline& deadline)
+    : recorder_(planned.config, planned.mesh, job.broadcast(own_attempt()), job, kNoRun), mapped_(recorder_, device) {
+  if (BlackBox* const box = recorder_.box())
+    watchdog_.emplace(Watchdog::Context{.box = *box,
+                                        .job = job,
+                                        .fault = planned.config.fault,
+                                        .attempt = box->image().attempt,
+                                        .run_dir = kNoRun,
+                                        .uses_nccl = device.kind() == DeviceKind::kCuda});
+  deadline.hand_over();
+}
+
+// An exception ends the job where it is thrown (run_job): a rank that comes here has completed its work.
+WatchedUse::~WatchedUse() {
+  if (BlackBox* const box = recorder_.box()) box->end_well();
 }
 
 }  // namespace tri

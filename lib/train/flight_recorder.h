@@ -1,14 +1,18 @@
-// The black box of this rank's run: made when a run begins, told where the rank stands, mapped for its device's marks,
-// and gone when the run leaves the rank in good order.
+// This rank's flight recorder (io/black_box): created when a run or another use of a model begins, mapped for the marks
+// of its device's streams, and removed when the rank ends in good order.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "io/black_box/black_box.h"
 #include "kernels/core/device.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
+#include "lib/engine/job_plan.h"
+#include "lib/fault/process_deadline.h"
+#include "lib/fault/watchdog.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
@@ -46,6 +50,22 @@ class MappedRecorder {
 
  private:
   RunRecorder& recorder_;
+};
+
+// Flight recorder and watchdog of a job that uses a model: `trireme eval` and `trireme generate`. It belongs to no run
+// and has no folder: what a hang's dump finds goes to stderr.
+class WatchedUse {
+ public:
+  // Collective. Lives less than `device` and longer than its streams. Takes over from `deadline`.
+  WatchedUse(const PlannedJob& planned, Job& job, Device& device, ProcessDeadline& deadline);
+  ~WatchedUse();
+  WatchedUse(const WatchedUse&) = delete;
+  WatchedUse& operator=(const WatchedUse&) = delete;
+
+ private:
+  RunRecorder recorder_;
+  const MappedRecorder mapped_;
+  std::optional<Watchdog> watchdog_;
 };
 
 }  // namespace tri
