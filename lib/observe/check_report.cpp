@@ -9,7 +9,7 @@
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/estimates.h"
-#include "lib/observe/report.h"
+#include "lib/observe/run_summary.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/simulate/pipeline.h"
 

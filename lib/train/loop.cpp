@@ -11,7 +11,7 @@
 #include "lib/comm/host_traffic.h"
 #include "lib/model/flops.h"
 #include "lib/observe/fp8_report.h"
-#include "lib/observe/report.h"
+#include "lib/observe/run_summary.h"
 #include "lib/observe/step_times.h"
 #include "lib/train/not_finite.h"
 

@@ -22,7 +22,7 @@
 #include "lib/observe/effective_time.h"
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
-#include "lib/observe/report.h"
+#include "lib/observe/run_summary.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
 #include "lib/train/flight_recorder.h"

@@ -21,7 +21,7 @@
 #include "lib/comm/job.h"
 #include "lib/data/dataset.h"
 #include "lib/engine/runtime.h"
-#include "lib/observe/report.h"
+#include "lib/observe/run_summary.h"
 #include "lib/optim/optimizer.h"
 #include "tests/hangs/stream_task.h"
 

@@ -1,4 +1,4 @@
-#include "lib/observe/report.h"
+#include "lib/observe/run_summary.h"
 
 #include <algorithm>
 #include <map>
