@@ -1,4 +1,4 @@
-#include "lib/bench/calibrate.h"
+#include "lib/simulate/calibrate.h"
 
 #include <algorithm>
 #include <cmath>
