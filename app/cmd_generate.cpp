@@ -14,7 +14,7 @@
 #include "io/base/random.h"
 #include "io/base/readable_text.h"
 #include "lib/config/axis_fields.h"
-#include "lib/config/messages.h"
+#include "lib/config/error_list.h"
 #include "lib/infer/loaded_model.h"
 #include "lib/train/flight_recorder.h"
 

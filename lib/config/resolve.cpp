@@ -11,7 +11,7 @@
 #include "lib/config/changes.h"
 #include "lib/config/config.h"
 #include "lib/config/divisors.h"
-#include "lib/config/messages.h"
+#include "lib/config/error_list.h"
 #include "lib/config/nearest.h"
 
 namespace tri {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/base/readable_text.h"
-#include "lib/config/messages.h"
+#include "lib/config/error_list.h"
 #include "lib/config/yaml_map.h"
 
 namespace tri {

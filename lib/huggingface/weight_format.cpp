@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "lib/config/messages.h"
+#include "lib/config/error_list.h"
 
 namespace tri::huggingface {
 namespace {

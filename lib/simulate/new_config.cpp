@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "io/base/format.h"
+#include "lib/config/error_list.h"
 #include "lib/config/fields.h"
-#include "lib/config/messages.h"
 #include "lib/config/nearest.h"
 #include "lib/config/presets.h"
 #include "lib/simulate/planner.h"
