@@ -1,4 +1,4 @@
-// The timed search over a backend's algorithms for GEMMs, at start-up. Choices are text that can be kept, so that a run
+// The timed search over a backend's algorithms for GEMMs, at start-up. Choices can be stored, so that a run
 // started again computes the same bits.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "io/base/error.h"
 #include "kernels/core/device.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
@@ -16,6 +17,19 @@
 namespace tri {
 
 using AnyGemm = std::variant<Gemm, Fp8Gemm>;
+
+// The choice for a shape, as it is stored between starts.
+struct GemmChoice {
+  std::string shape, form;  // as in GemmSearch::Row
+  std::string algorithm;    // the library's, opaque
+  double microseconds = 0, first_microseconds = 0;
+  bool operator==(const GemmChoice&) const = default;
+};
+struct GemmChoices {
+  std::string library;              // name of the GPU and version of the library
+  std::vector<GemmChoice> choices;  // by shape
+  bool operator==(const GemmChoices&) const = default;
+};
 
 class GemmSearch {
  public:
@@ -32,17 +46,17 @@ class GemmSearch {
 
   virtual ~GemmSearch() = default;
 
-  // Of `gemms` those whose shape has no choice yet, one a shape, by the word with which the choice's line begins.
+  // Of `gemms` those whose shape has no choice yet, one a shape, by shape.
   virtual std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) = 0;
 
   // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_hot: about a second
   // each), on the operands' own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
   virtual void search(std::span<const AnyGemm> gemms, Stream& stream) = 0;
 
-  // All choices: a "# library" line, then a line each that begins with the shape. import() takes those made by the same
-  // library on the same kind of GPU, also over choices made here, and leaves the rest.
-  virtual std::string export_choices() const = 0;
-  virtual void import_choices(const std::string& text) = 0;
+  virtual GemmChoices choices() const = 0;
+  // Takes choices, also over those made here, if they were made by the same library on the same kind of GPU; else does
+  // nothing. Error: one has a form or an algorithm that this version does not know; then none is taken.
+  virtual Result<void> take_choices(const GemmChoices& choices) = 0;
 
   virtual std::vector<Row> rows() const = 0;
 };

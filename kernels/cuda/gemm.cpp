@@ -6,12 +6,13 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <sstream>
+#include <string_view>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
@@ -39,10 +40,13 @@ std::string to_text(const cublasLtMatmulAlgo_t& algorithm) {
   for (const uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
   return text;
 }
-bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
+bool from_text(std::string_view text, cublasLtMatmulAlgo_t& algorithm) {
   if (text.size() != 16 * std::size(algorithm.data)) return false;
-  for (size_t i = 0; i < std::size(algorithm.data); ++i)
-    algorithm.data[i] = std::strtoull(text.substr(16 * i, 16).c_str(), nullptr, 16);
+  for (size_t i = 0; i < std::size(algorithm.data); ++i) {
+    const char *const begin = text.data() + 16 * i, *const end = begin + 16;
+    const auto [read, problem] = std::from_chars(begin, end, algorithm.data[i], 16);
+    if (problem != std::errc() || read != end) return false;
+  }
   return true;
 }
 
@@ -222,41 +226,42 @@ void GemmEngine::search(std::span<const AnyGemm> gemms, Stream& stream) {
   TRI_CUDA(cudaStreamSynchronize(on));
 }
 
-std::string GemmEngine::export_choices() const {
+GemmChoices GemmEngine::choices() const {
   std::lock_guard lock(state_->mutex);
-  std::string text = "# " + state_->library + "\n";
-  for (const auto& [key, entry] : state_->entries) {
-    if (!entry.choice || entry.choice->microseconds <= 0) continue;
-    text += fmt::format("{} {} {} {:.2f} {:.2f}\n", key.text(), name_of(entry.choice->form),
-                        to_text(entry.choice->algorithm), entry.choice->microseconds, entry.choice->first_microseconds);
-  }
-  return text;
+  GemmChoices all{.library = state_->library};
+  for (const auto& [key, entry] : state_->entries)
+    if (entry.choice && entry.choice->microseconds > 0)
+      all.choices.push_back({.shape = key.text(),
+                             .form = name_of(entry.choice->form),
+                             .algorithm = to_text(entry.choice->algorithm),
+                             .microseconds = entry.choice->microseconds,
+                             .first_microseconds = entry.choice->first_microseconds});
+  std::ranges::sort(all.choices, {}, &GemmChoice::shape);
+  return all;
 }
 
-void GemmEngine::import_choices(const std::string& text) {
+Result<void> GemmEngine::take_choices(const GemmChoices& choices) {
   std::lock_guard lock(state_->mutex);
-  std::istringstream lines(text);
-  bool ours = false;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("# ")) ours = line == "# " + state_->library;
-    std::istringstream words(line);
-    std::string key, form, algorithm;
-    Choice choice;
-    if (!ours || !(words >> key >> form >> algorithm >> choice.microseconds >> choice.first_microseconds) ||
-        !from_text(algorithm, choice.algorithm))
-      continue;
-    const std::optional<GemmForm> known = form_of_name(form);
-    if (!known) continue;  // of another version
-    choice.form = *known;
-    state_->imported.insert_or_assign(key, choice);
+  if (choices.library != state_->library) return {};
+  std::map<std::string, Choice> taken;
+  for (const GemmChoice& of_shape : choices.choices) {
+    const std::optional<GemmForm> form = form_of_name(of_shape.form);
+    Choice choice{.microseconds = of_shape.microseconds, .first_microseconds = of_shape.first_microseconds};
+    if (!form) return file_error("GEMM {}: the form '{}' is unknown", of_shape.shape, of_shape.form);
+    if (!from_text(of_shape.algorithm, choice.algorithm))
+      return file_error("GEMM {}: '{}' is not an algorithm", of_shape.shape, of_shape.algorithm);
+    choice.form = *form;
+    taken.insert_or_assign(of_shape.shape, choice);
   }
-  // Every rank goes by the same text: what was chosen here gives way to it.
+  for (const auto& [shape, choice] : taken) state_->imported.insert_or_assign(shape, choice);
+  // Every rank goes by the same choices: what was chosen here gives way to them.
   for (auto& [key, entry] : state_->entries) {
     const auto kept = state_->imported.find(key.text());
     if (!entry.choice || kept == state_->imported.end()) continue;
     const auto& plan = entry.plans[static_cast<int>(kept->second.form)];
     if (plan == nullptr || plan->takes(state_->handle, kept->second.algorithm)) *entry.choice = kept->second;
   }
+  return {};
 }
 
 std::vector<GemmSearch::Row> GemmEngine::rows() const {

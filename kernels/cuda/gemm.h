@@ -19,8 +19,8 @@ class GemmEngine final : public GemmSearch {
 
   std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) override;
   void search(std::span<const AnyGemm> gemms, Stream& stream) override;
-  std::string export_choices() const override;
-  void import_choices(const std::string& text) override;
+  GemmChoices choices() const override;
+  Result<void> take_choices(const GemmChoices& choices) override;
   std::vector<Row> rows() const override;
 
  private:

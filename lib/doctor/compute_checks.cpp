@@ -116,7 +116,11 @@ CheckResult check_equal_steps(CheckContext& context) {
   std::string kind = cpu_kind(text_of("/proc/cpuinfo"));
   if (const auto gpu = context.device.gpu_properties())
     kind = fmt::format("{} multiprocessors", gpu->num_multiprocessors);
-  if (const GemmSearch* search = context.device.gemm_search()) kind += " " + hex64(xxh3_64(search->export_choices()));
+  if (const GemmSearch* search = context.device.gemm_search()) {
+    std::string chosen;
+    for (const GemmChoice& choice : search->choices().choices) chosen += choice.shape + choice.form + choice.algorithm;
+    kind += " " + hex64(xxh3_64(chosen));
+  }
   return {.measurements = {
               {.part = context.part, .group = kind, .text = "bits " + hex64(xxh3_64(bits.data(), 4 * bits.size()))}}};
 }

@@ -37,15 +37,11 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
   const auto phase_done = [&](const char* name) {
     if (options.startup != nullptr) options.startup->phase_done(name);
   };
-  const auto file = [&](const char* name) {
-    return options.tuning_dir.empty() ? "" : fmt::format("{}/{}", options.tuning_dir, name);
-  };
   // Those between the statistics and FP8's counts are summed too.
   runtime().compute().zero(engine_.tensors().step_statistics);
   if (Fp8Layers* const fp8 = engine_.stage().fp8(); fp8 != nullptr) fp8_.emplace(rank.device, *fp8);
   phase_done("communicators");
-  engine_.set_overlap_splits(
-      find_overlap_splits(engine_, {.gemms = file("gemm_algorithms.txt"), .splits = file("overlap_splits.txt")}));
+  engine_.set_overlap_splits(find_overlap_splits(engine_, options.tuning_dir));
   phase_done("searches");
 }
 

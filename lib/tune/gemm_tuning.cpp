@@ -1,16 +1,13 @@
 #include "lib/tune/gemm_tuning.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <sstream>
 
-#include "io/base/file.h"
-#include "io/base/log.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
-#include "lib/tune/kept_choices.h"
 #include "lib/tune/null_objects.h"
+#include "lib/tune/tuning_file.h"
 
 namespace tri {
 namespace {
@@ -44,28 +41,6 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
     }
   }
   return recorder.gemms();
-}
-
-// The lines of several exports, each shape once: the first text that has it decides. Comment lines name the library;
-// only texts of the first one's count.
-std::string merge(const std::vector<std::string>& texts) {
-  std::string library;
-  std::map<std::string, std::string> lines;  // by shape
-  for (const std::string& text : texts) {
-    std::istringstream stream(text);
-    bool counts = false;
-    for (std::string line; std::getline(stream, line);) {
-      if (line.starts_with("# ")) {
-        if (library.empty()) library = line;
-        counts = line == library;
-      } else if (counts) {
-        lines.emplace(line.substr(0, line.find(' ')), line);
-      }
-    }
-  }
-  std::string merged = library + "\n";
-  for (const auto& [shape, line] : lines) merged += line + "\n";
-  return merged;
 }
 
 // Of the GEMMs that this rank lacks a choice for, those that it times: ranks that lack the same on the same `library`
@@ -106,32 +81,32 @@ std::string search_owners(const std::vector<std::string>& missing) {
   return owners;
 }
 
-void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& file) {
+void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& dir) {
   GemmSearch* search = engine.device().gemm_search();
   if (search == nullptr || !engine.config().run.gemm_search) return;
   Job* const job = engine.job();
   const bool writes = engine.mesh().world_rank == 0;
-  std::string kept = writes && !file.empty() ? value_or_throw(read_choices(file)) : "";
-  if (job != nullptr) kept = job->broadcast(kept);
-  search->import_choices(kept);
+  const Tuning kept = writes && !dir.empty() ? value_or_throw(read_tuning(dir)) : Tuning();
+  const auto take = [&](std::vector<GemmChoices> all) {
+    if (job != nullptr) all = job->broadcast(all);
+    for (const GemmChoices& choices : all)
+      if (auto taken = search->take_choices(choices); !taken)
+        throw Fatal(taken.error().code,
+                    fmt::format("{}/tuning.json: {}; move the file away to search again, after which a run's bits may "
+                                "differ",
+                                dir, taken.error().message));
+  };
+  take(kept.gemms);
   const auto missing = search->without_choice(gemms_of_a_step(engine, tp, splits));
-  const std::string choices = search->export_choices();
-  const std::string library = choices.substr(0, choices.find('\n'));
-  search->search(share_of_search(missing, library, job), engine.runtime().compute());
-  std::vector<std::string> exports{search->export_choices()};
-  if (job != nullptr) exports = job->gather(exports.front());
-  std::string merged = writes ? merge(exports) : "";
-  if (job != nullptr) merged = job->broadcast(merged);
-  search->import_choices(merged);
-
-  const std::filesystem::path path(file);
-  std::error_code ignored;  // writing says what is wrong
-  if (!writes || file.empty() || !std::filesystem::is_directory(path.parent_path(), ignored)) return;
-  const std::string all = merge({merged, kept});
-  if (all == kept) return;
-  // Whole or not at all: choices that were lost would be made anew, and perhaps otherwise.
-  if (const auto written = write_file(file, all); !written)
-    log_warn("{}: the next start searches again", written.error().message);
+  search->search(share_of_search(missing, search->choices().library, job), engine.runtime().compute());
+  std::vector<GemmChoices> of_ranks{search->choices()};
+  if (job != nullptr) of_ranks = job->gather(of_ranks.front());
+  Tuning found = kept;
+  found.gemms.clear();
+  for (const GemmChoices& choices : of_ranks) add_choices(choices, found.gemms);
+  take(found.gemms);
+  for (const GemmChoices& choices : kept.gemms) add_choices(choices, found.gemms);
+  if (writes && !dir.empty() && found != kept) write_tuning(dir, found);
 }
 
 }  // namespace tri

@@ -1,21 +1,16 @@
 #include "lib/tune/overlap_splits.h"
 
 #include <algorithm>
-#include <charconv>
-#include <filesystem>
 #include <optional>
-#include <sstream>
 
-#include "io/base/file.h"
-#include "io/base/log.h"
 #include "io/base/median.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
-#include "lib/tune/kept_choices.h"
 #include "lib/tune/layer_transfers.h"
 #include "lib/tune/null_objects.h"
+#include "lib/tune/tuning_file.h"
 
 namespace tri {
 namespace {
@@ -51,13 +46,6 @@ std::string shape_key(const Config& config, const Mesh& mesh, const std::string&
                      enum_name(config.model.block), library);
   std::replace(key.begin(), key.end(), ' ', '_');
   return key;
-}
-
-void keep(const std::string& file, const std::string& text) {
-  std::error_code ignored;  // writing says what is wrong
-  if (file.empty() || !std::filesystem::is_directory(std::filesystem::path(file).parent_path(), ignored)) return;
-  if (const auto written = write_file(file, text); !written)
-    log_warn("{}: the next start searches again", written.error().message);
 }
 
 }  // namespace
@@ -108,7 +96,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
   return best;
 }
 
-OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
+OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir) {
   const Config& config = engine.config();
   const Mesh& mesh = engine.mesh();
   const AxisTransfers& tp = engine.runtime().tp();
@@ -116,55 +104,34 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   const bool splits_matter = by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size);
   if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
     const OverlapSplits standard;
-    search_gemms(engine, tp, standard, files.gemms);
+    search_gemms(engine, tp, standard, dir);
     return standard;
   }
-  const std::string library = gemm_search->export_choices();
-  const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
+  const std::string key = shape_key(config, mesh, "# " + gemm_search->choices().library);
   std::optional<OverlapSplits> kept;  // rank 0's, on all
-  std::string text;                   // rank 0: of the file
-  if (mesh.world_rank == 0) {
-    if (!files.splits.empty()) text = value_or_throw(read_choices(files.splits));
-    if (const auto splits = overlap_splits_of(kept_choice(text, key), mesh.axis("tp").size)) kept = splits.value();
+  if (mesh.world_rank == 0 && !dir.empty()) {
+    const Tuning tuning = value_or_throw(read_tuning(dir));
+    if (const auto of_key = tuning.splits.find(key); of_key != tuning.splits.end()) kept = of_key->second;
+    for (const Pass pass : {Pass::kForward, Pass::kBackward})
+      for (const LinearPlace linear : kLinears)
+        if (kept && kept->of(linear, pass).num_splits > mesh.axis("tp").size)
+          throw Fatal(ExitCode::kFile,
+                      fmt::format("{}/tuning.json: overlap_splits of {}: {} splits are more than tp {}", dir, key,
+                                  kept->of(linear, pass).num_splits, mesh.axis("tp").size));
   }
   kept = engine.job()->broadcast(kept);
   if (kept) {
-    search_gemms(engine, tp, *kept, files.gemms);
+    search_gemms(engine, tp, *kept, dir);
     return *kept;
   }
-  for (const OverlapSplit split : candidates(mesh.axis("tp").size))
-    search_gemms(engine, tp, splits_alike(split), files.gemms);
+  for (const OverlapSplit split : candidates(mesh.axis("tp").size)) search_gemms(engine, tp, splits_alike(split), dir);
   const OverlapSplits best = timed_overlap_splits(engine);
-  if (mesh.world_rank == 0) keep(files.splits, with_choice(text, key, to_text(best)));
+  if (mesh.world_rank == 0 && !dir.empty()) {
+    Tuning tuning = value_or_throw(read_tuning(dir));  // with the GEMMs of above
+    tuning.splits[key] = best;
+    write_tuning(dir, tuning);
+  }
   return best;
-}
-
-std::string to_text(const OverlapSplits& splits) {
-  std::string text;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const LinearPlace linear : kLinears) {
-      const OverlapSplit split = splits.of(linear, pass);
-      text += fmt::format("{}{}{}", text.empty() ? "" : " ", split.num_splits, split.direct ? "d" : "");
-    }
-  return text;
-}
-
-Result<OverlapSplits> overlap_splits_of(const std::string& text, int tp) {
-  std::istringstream words(text);
-  OverlapSplits splits;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const LinearPlace linear : kLinears) {
-      std::string word;
-      words >> word;
-      OverlapSplit split;
-      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), split.num_splits);
-      const std::string rest = word.substr(static_cast<size_t>(end - word.data()));
-      split.direct = rest == "d";
-      if (error != std::errc{} || (!rest.empty() && !split.direct) || split.num_splits < 0 || split.num_splits > tp)
-        return Error{fmt::format("\"{}\" is no list of 8 numbers of splits, at most {} each", text, tp)};
-      splits.of(linear, pass) = split;
-    }
-  return splits;
 }
 
 }  // namespace tri

@@ -3,6 +3,8 @@
 #include "tests/cuda/cuda_test.h"
 #include "tests/kernels/compare.h"
 
+#include <tuple>
+
 namespace tri::test {
 namespace {
 
@@ -137,11 +139,12 @@ TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
     const AnyGemm g = args(d_out, d_a, d_b, d_pre);
     GemmSearch& search = *device->gemm_search();
     search.search({&g, 1}, *stream);
-    const std::string choices = search.export_choices();
-    EXPECT_NE(choices.find("256x512x128,nt,bf16,bf16,gelu"), std::string::npos) << choices;
+    const GemmChoices choices = search.choices();
+    ASSERT_EQ(choices.choices.size(), 1u);
+    EXPECT_TRUE(choices.choices[0].shape.starts_with("256x512x128,nt,bf16,bf16,gelu")) << choices.choices[0].shape;
     search.search({&g, 1}, *stream);
-    search.import_choices(choices);
-    EXPECT_EQ(search.export_choices(), choices) << "searched again, or not taken back";
+    EXPECT_TRUE(search.take_choices(choices));
+    EXPECT_EQ(search.choices(), choices) << "searched again, or not taken back";
   }
   const Buffer expected = out, expected_pre = pre;
   cpu::gemm(args(expected, a, b, expected_pre));
@@ -151,8 +154,7 @@ TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
   EXPECT_EQ(difference(d_out.values(out), expected.values(), elements(kBf16Tolerance)), "");
 }
 
-// Choices of a version that knows other forms are searched again, not run in another form.
-TEST(CudaGemm, a_kept_choice_of_an_unknown_form_is_not_taken) {
+TEST(CudaGemm, a_stored_choice_of_an_unknown_form_or_algorithm_is_refused) {
   TRI_NEEDS_GPU();
   const Buffer a(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")), out(Dtype::kBF16, {64, 64});
   const DeviceBuffer d_a(a), d_out(out);
@@ -160,15 +162,18 @@ TEST(CudaGemm, a_kept_choice_of_an_unknown_form_is_not_taken) {
   const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
   const auto stream = device->make_stream("test");
   device->gemm_search()->search({&g, 1}, *stream);
-  const std::string known = device->gemm_search()->export_choices();
-  const size_t form = known.find(" plain ");
-  ASSERT_NE(form, std::string::npos) << known;
-  std::string unknown = known;
-  unknown.replace(form, 7, " folded ");
-  for (const auto& [choices, without] : {std::pair{known, 0u}, {unknown, 1u}}) {
+  const GemmChoices known = device->gemm_search()->choices();
+  ASSERT_EQ(known.choices.size(), 1u);
+  GemmChoices unknown = known, damaged = known, of_others = known;
+  unknown.choices[0].form = "folded";
+  damaged.choices[0].algorithm.back() = 'x';
+  of_others.library += " of another version";
+  of_others.choices[0].form = "folded";
+  for (const auto& [choices, accepted, without] :
+       {std::tuple{known, true, 0u}, {unknown, false, 1u}, {damaged, false, 1u}, {of_others, true, 1u}}) {
     const auto other = value_or_throw(open_device(DeviceKind::kCuda, 0));
-    other->gemm_search()->import_choices(choices);
-    EXPECT_EQ(other->gemm_search()->without_choice({&g, 1}).size(), without) << choices;
+    EXPECT_EQ(other->gemm_search()->take_choices(choices).ok(), accepted) << choices.choices[0].form;
+    EXPECT_EQ(other->gemm_search()->without_choice({&g, 1}).size(), without) << choices.choices[0].form;
   }
 }
 

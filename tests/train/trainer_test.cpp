@@ -6,7 +6,6 @@
 
 #include "kernels/no_target.h"
 #include "lib/infer/sampling.h"
-#include "lib/tune/overlap_splits.h"
 #include "tests/train/one_rank.h"
 
 namespace tri::test {
@@ -300,16 +299,6 @@ TEST(SampleToken, draws_follow_the_softmax) {
   for (int i = 0; i < kDraws; ++i)
     ++counts[static_cast<size_t>(sample_token(logits, {.temperature = temperature, .top_k = 0}, (i + 0.5) / kDraws))];
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(counts[i], kDraws * std::exp(logits[i] / temperature) / total, 2);
-}
-
-TEST(OverlapSplits, their_line_holds_them_and_others_are_refused) {
-  OverlapSplits splits;
-  splits.of({Branch::kAttention, LinearSplit::kRow}, Pass::kForward) = {.num_splits = 4, .direct = true};
-  splits.of({Branch::kMlp, LinearSplit::kRow}, Pass::kBackward) = {.num_splits = 3};
-  EXPECT_EQ(to_text(splits), "0 4d 0 0 1 2 1 3");
-  EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), 4)), splits);
-  for (const char* text : {"", "1 2 3", "0 4d 0 0 1 2 1 5", "0 4x 0 0 1 2 1 3", "0 4d 0 0 1 2 1 -1", "0 d 0 0 1 2 1 3"})
-    EXPECT_FALSE(overlap_splits_of(text, 4).ok()) << text;
 }
 
 }  // namespace
