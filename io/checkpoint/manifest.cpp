@@ -142,6 +142,8 @@ Manifest manifest_of(std::string_view text) {
   manifest.step = integer_of(json.at("step"));
   manifest.info.texts = json.at("texts").get<std::map<std::string, std::string>>();
   for (const auto& [name, value] : json.at("numbers").items()) manifest.info.numbers[name] = integer_of(value);
+  if (const auto lists = json.find("lists"); lists != json.end())  // manifests of earlier versions have none
+    for (const auto& [name, values] : lists->items()) manifest.info.lists[name] = values.get<std::vector<float>>();
   for (const Json& file : json.at("files")) manifest.files.push_back(file_of(file));
   if (const Json& left = json.at("tensors"); !left.is_array() || !left.empty()) refuse("expected a list of tensors");
   return manifest;
@@ -324,6 +326,7 @@ Result<std::string> manifest_text(const Manifest& manifest) {
         fmt::format("{{\n\"format\": {},{}{}\",\n\"attempt\": {},\n\"step\": {},\n\"texts\": {},\n\"numbers\": {},\n",
                     kFormat, kChecksumKey, kNoChecksum, Json(manifest.attempt).dump(), manifest.step,
                     Json(manifest.info.texts).dump(), Json(manifest.info.numbers).dump());
+    if (!manifest.info.lists.empty()) text += fmt::format("\"lists\": {},\n", Json(manifest.info.lists).dump());
     text += fmt::format("\"files\": {},\n\"tensors\": {}\n}}\n", files_text(manifest.files),
                         tensors_text(manifest.tensors));
   } catch (const Json::exception& problem) {

@@ -66,6 +66,7 @@ Result<ShardRecord> shard_record_from_text(std::string_view text);
 struct CheckpointInfo {
   std::map<std::string, std::string> texts;
   std::map<std::string, int64_t> numbers;
+  std::map<std::string, std::vector<float>> lists;  // finite numbers, which come back bit for bit
   bool operator==(const CheckpointInfo&) const = default;
 };
 

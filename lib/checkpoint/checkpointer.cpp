@@ -310,7 +310,7 @@ Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
   manifest.info.texts["layout"] =
       fmt::format("{}, {} chunk(s), zero {}", mesh_.grid.sizes(), config_.parallel.chunks, config_.parallel.zero);
   manifest.info.numbers = {{"samples", progress.samples}};
-  if (!progress.fp8_history.empty()) manifest.info.texts[kFp8HistoryText] = progress.fp8_history;
+  if (!progress.fp8_history.empty()) manifest.info.lists[kFp8History] = progress.fp8_history;
   return manifest;
 }
 

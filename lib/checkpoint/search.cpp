@@ -3,6 +3,10 @@
 #include "io/base/log.h"
 #include "lib/checkpoint/weights.h"
 
+#include <bit>
+#include <charconv>
+#include <sstream>
+
 namespace tri {
 namespace {
 
@@ -12,7 +16,7 @@ struct LoadFrom {
   bool any = false;                   // there are checkpoints, whether they can be read or not
   int64_t step = 0;
   std::optional<int64_t> samples;
-  std::string fp8_history;
+  std::vector<float> fp8_history;
   bool weights_alone = false;
 };
 template <class Archive>
@@ -38,14 +42,31 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     from.folder = candidate.path;
     from.step = manifest->step;
     if (samples != manifest->info.numbers.end()) from.samples = samples->second;
-    const auto history = manifest->info.texts.find(kFp8HistoryText);
-    if (history != manifest->info.texts.end()) from.fp8_history = history->second;
+    auto history = fp8_history_of(manifest->info);
+    if (!history) return file_error("{}: {}", candidate.path, history.error().message);
+    from.fp8_history = std::move(history).value();
     from.weights_alone = holds_weights_alone(*manifest);
   }
   return from;
 }
 
 }  // namespace
+
+Result<std::vector<float>> fp8_history_of(const CheckpointInfo& info) {
+  if (const auto list = info.lists.find(kFp8History); list != info.lists.end()) return list->second;
+  const auto text = info.texts.find(kFp8History);
+  std::vector<float> history;
+  if (text == info.texts.end()) return history;
+  std::istringstream words(text->second.substr(0, text->second.find(" guard ")));
+  for (std::string word; words >> word;) {
+    uint32_t bits = 0;
+    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), bits, 16);
+    if (problem != std::errc() || end != word.data() + word.size())
+      return file_error("the FP8 history contains '{}', which is not a hexadecimal number", word);
+    history.push_back(std::bit_cast<float>(bits));
+  }
+  return history;
+}
 
 Error load_error(const Error& error) {
   if (!passes(error.os_error, Missing::kPasses)) return error;

@@ -13,13 +13,14 @@
 
 namespace tri {
 
-inline constexpr const char* kFp8HistoryText = "fp8_history";  // a checkpoint's text: RunProgress::fp8_history
+inline constexpr const char* kFp8History = "fp8_history";  // a list of a checkpoint: RunProgress::fp8_history
 
 // How far a run has come.
 struct RunProgress {
   int64_t steps = 0, samples = 0;  // completed, consumed
-  // What FP8's scales come from after these steps (lib/model/fp8.h: history_text); "": there is none. Rank 0's is kept.
-  std::string fp8_history = {};
+  // The largest magnitudes that FP8's scales are made of after these steps, by slot (lib/model/fp8_tensors.h); empty:
+  // there are none. Rank 0's is stored.
+  std::vector<float> fp8_history = {};
 };
 
 // A checkpoint that can be read and may be loaded, as far as its manifest says.
@@ -61,6 +62,11 @@ class CheckpointSearch {
   std::optional<Manifest> manifest_;
   std::optional<FoundCheckpoint> found_;
 };
+
+// The FP8 history that a checkpoint holds; empty: none. Checkpoints of earlier versions hold it as a text of eight
+// hexadecimal digits a number, which may end in " guard " and what layers were excluded from FP8, which is ignored.
+// Error: the text is not of this form.
+Result<std::vector<float>> fp8_history_of(const CheckpointInfo& info);
 
 // What ends a run that could not load: where the trouble may pass, so that it is started again and forgets nothing.
 Error load_error(const Error& error);

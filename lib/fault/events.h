@@ -32,7 +32,7 @@ enum class RunEventKind {
   // monotonic clock's seconds at `began`)
   kStart,  // of an attempt's steps; fields: ranks, step (done before it), steps (of the run), metrics_bytes (length of
            // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`),
-           // version (of the executable), changed.SECTION.KEY ("OLD -> NEW": against the start before)
+           // version (of the executable), before.SECTION.KEY and after.SECTION.KEY (against the start before)
   kSpan,   // of time that was no step, and ends now; fields: what (a category of lib/observe/effective_time.h, such as
            // "checkpoint" or "diagnosis"), seconds, step (done before it)
   kFailure,    // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak;

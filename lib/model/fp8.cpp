@@ -274,27 +274,4 @@ void Fp8Layers::load_history(std::span<const float> history) {
       has_history_ = false;
 }
 
-std::string history_text(std::span<const float> history) {
-  std::string text;
-  for (const float value : history)
-    text += fmt::format("{}{:08x}", text.empty() ? "" : " ", std::bit_cast<uint32_t>(value));
-  return text;
-}
-
-Result<std::vector<float>> history_of_text(const std::string& text, int64_t slots) {
-  std::vector<float> history;
-  const char *at = text.data(), *const end = at + text.size();
-  while (at < end) {
-    uint32_t bits = 0;
-    const auto [next, problem] = std::from_chars(at, end, bits, 16);
-    if (problem != std::errc() || (next != end && *next != ' ')) break;
-    history.push_back(std::bit_cast<float>(bits));
-    at = next == end ? end : next + 1;
-  }
-  if (at != end || static_cast<int64_t>(history.size()) != slots)
-    return file_error(
-        "the checkpoint's FP8 history does not hold {} values; the checkpoint is damaged or of another model", slots);
-  return history;
-}
-
 }  // namespace tri

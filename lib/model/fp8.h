@@ -113,8 +113,4 @@ class Fp8Layers {
   std::vector<bool> made_;  // [Fp8Slots::place]: the weight is cast or transposed, in this run of a plan
 };
 
-// A history as text, bit for bit, and back. Error: it is not one of so many slots.
-std::string history_text(std::span<const float> history);
-Result<std::vector<float>> history_of_text(const std::string& text, int64_t slots);
-
 }  // namespace tri

@@ -8,23 +8,15 @@
 
 #include "io/base/file.h"
 #include "io/base/median.h"
+#include "io/base/text_file.h"
 
 namespace tri {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kChangedField = "changed.";
-constexpr std::string_view kArrow = " -> ";
+constexpr std::string_view kBefore = "before.", kAfter = "after.";
 constexpr size_t kRecentSteps = 100;
-
-Result<std::string> text_of_file(const std::string& path) {
-  const auto file = InputFile::open(path);
-  if (!file) return file.error();
-  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
-  if (auto read = file.value().read(text.data(), file.value().bytes(), 0); !read) return read.error();
-  return text;
-}
 
 bool is_run(const std::string& dir) {
   std::error_code absent;
@@ -44,23 +36,23 @@ int64_t step_at(const RunMetrics& metrics, double time) {
   return step;
 }
 
-// "zero: 1 -> 2" as it stands in the start's event.
-ConfigChange change_of(const RunEvent& start, int number, const std::string& field) {
-  const std::string text = start.string(field);
-  const size_t arrow = text.find(kArrow);
-  ConfigChange change{.time = start.time, .start = number, .name = field.substr(kChangedField.size())};
-  change.before = text.substr(0, arrow);
-  change.after = arrow == text.npos ? "" : text.substr(arrow + kArrow.size());
-  return change;
-}
-
 std::vector<ConfigChange> changes_of(const std::vector<RunEvent>& events) {
   std::vector<ConfigChange> changes;
   int number = 0;
   for (const RunEvent& event : events) {
     if (event.kind != RunEventKind::kStart) continue;
-    for (const auto& [name, value] : event.fields)
-      if (name.starts_with(kChangedField)) changes.push_back(change_of(event, number, name));
+    const auto add = [&](const std::string& name, const std::string& before, const std::string& after) {
+      changes.push_back({.time = event.time, .start = number, .name = name, .before = before, .after = after});
+    };
+    for (const auto& [field, value] : event.fields) {
+      // Starts of earlier versions say "changed.NAME": "BEFORE -> AFTER".
+      constexpr std::string_view kChanged = "changed.", kArrow = " -> ";
+      if (const std::string name = field.substr(std::min(field.size(), kBefore.size())); field.starts_with(kBefore))
+        add(name, event.string(field), event.string(std::string(kAfter) + name));
+      const std::string text = event.string(field);
+      if (const size_t arrow = text.find(kArrow); field.starts_with(kChanged) && arrow != text.npos)
+        add(field.substr(kChanged.size()), text.substr(0, arrow), text.substr(arrow + kArrow.size()));
+    }
     ++number;
   }
   return changes;
@@ -82,7 +74,7 @@ std::vector<StragglerRecord> stragglers_of(const std::vector<RunEvent>& events) 
 
 void read_config(RunData& run) {
   for (const char* name : {"/resolved.yaml", "/config.yaml"}) {
-    const auto text = text_of_file(run.dir + name);
+    const auto text = read_text(run.dir + name);
     if (!text) {
       if (text.error().os_error != ENOENT) run.remarks.push_back(text.error().message);
       continue;

@@ -39,11 +39,11 @@ std::vector<Fp8Numbers> Fp8State::numbers() const {
   return numbers;
 }
 
-Result<void> Fp8State::load(const std::string& text) {
-  const auto loaded = history_of_text(text.substr(0, text.find(" guard ")), layers_.tensors().slots());
-  if (!loaded) return loaded.error();
-  layers_.load_history(loaded.value());
-  std::copy(loaded.value().begin(), loaded.value().end(), history().begin());
+Result<void> Fp8State::load(const std::vector<float>& saved) {
+  if (saved.size() != slots())
+    return file_error("the checkpoint's FP8 history is of {} tensors, the model has {}", saved.size(), slots());
+  layers_.load_history(saved);
+  std::copy(saved.begin(), saved.end(), history().begin());
   return {};
 }
 

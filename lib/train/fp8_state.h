@@ -1,4 +1,4 @@
-// What the host knows of FP8 GEMMs on this rank: the numbers of a step, the history of scales, and its text in a
+// What the host knows of FP8 GEMMs on this rank: the numbers of a step, the history of scales, and its copy in a
 // checkpoint. The only owner of the layout in which they are read from the device.
 #pragma once
 
@@ -16,7 +16,7 @@ class Fp8State {
   Fp8State(Device& device, Fp8Layers& layers);
 
   // Enqueue copies to the host: of scales, amax and counts once they are summed over all ranks, of the history once it
-  // is updated. The stream must be waited for before numbers() or text().
+  // is updated. The stream must be waited for before numbers() or saved_history().
   void read_numbers(Stream& stream);
   void read_history(Stream& stream);
   // By slot (lib/model/fp8_tensors.h), of the step whose numbers were read.
@@ -24,10 +24,9 @@ class Fp8State {
   // After a step that was finite.
   void finished() { layers_.step_was_finite(); }
 
-  std::string text() const { return history_text(layers_.saved_history(history())); }
-  // Fails with kFile if `text` is not that of this model; then nothing has changed. The texts of earlier versions may
-  // end in " guard " and what layers were excluded from FP8, which is ignored.
-  Result<void> load(const std::string& text);
+  std::vector<float> saved_history() const { return layers_.saved_history(history()); }
+  // Fails with kFile if `saved` is not of this model; then nothing has changed.
+  Result<void> load(const std::vector<float>& saved);
 
  private:
   size_t slots() const { return static_cast<size_t>(layers_.tensors().slots()); }

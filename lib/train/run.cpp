@@ -12,6 +12,7 @@
 #include "io/base/file_writer.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
+#include "io/base/text_file.h"
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
@@ -23,9 +24,9 @@
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/run_summary.h"
+#include "lib/train/flight_recorder.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
-#include "lib/train/flight_recorder.h"
 
 namespace tri {
 namespace {
@@ -113,7 +114,8 @@ Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std
   const Config& config = planned.config;
   if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
   if (holds_weights_alone(manifest)) return {};
-  const auto& [texts, numbers] = manifest.info;
+  const auto& texts = manifest.info.texts;
+  const auto& numbers = manifest.info.numbers;
   const auto samples = numbers.find("samples");
   const int64_t consumed = samples == numbers.end() ? 0 : samples->second;
   if (consumed % config.data.global_batch != 0)
@@ -140,24 +142,19 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
   return *loaded.value();
 }
 
-// Of its config, against that of the start before, for the book: "1 -> 2" by field. Nothing: it is the first start.
+// Of its config, against that of the start before, for the event log: the fields before.NAME and after.NAME. Nothing:
+// it is the first start.
 std::map<std::string, EventField> changes_since_last_start(const Config& decided) {
   std::map<std::string, EventField> changes;
   const std::string path = decided.run.dir + "/resolved.yaml";
-  const auto text = retried({}, [&]() -> Result<std::string> {
-    const auto file = InputFile::open(path);
-    if (!file) return file.error();
-    std::string all(static_cast<size_t>(file.value().bytes()), '\0');
-    if (auto read = file.value().read(all.data(), file.value().bytes(), 0); !read) return read.error();
-    return all;
-  });
+  const auto text = retried({}, [&]() -> Result<std::string> { return read_text(path); });
   if (!text && text.error().os_error != ENOENT)
     log_warn("{}; events.jsonl does not say what this start has changed", text.error().message);
   if (!text) return changes;
   const auto before = flat_config(text.value()), after = flat_config(to_yaml(decided));
   if (!before || !after) return changes;
   for (const FlatChange& change : flat_changes(before.value(), after.value()))
-    changes["changed." + change.name] = fmt::format("{} -> {}", change.before, change.after);
+    changes["before." + change.name] = change.before, changes["after." + change.name] = change.after;
   return changes;
 }
 

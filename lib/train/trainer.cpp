@@ -53,7 +53,7 @@ void Trainer::make_start_values() {
   has_state_ = true;
 }
 
-Result<void> Trainer::state_loaded(const std::string& fp8_history) {
+Result<void> Trainer::state_loaded(const std::vector<float>& fp8_history) {
   store().gathers.state_loaded();
   has_state_ = true;
   if (!fp8_) return {};
@@ -63,11 +63,11 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   return {};
 }
 
-std::string Trainer::fp8_history() {
-  if (!fp8_) return "";
+std::vector<float> Trainer::fp8_history() {
+  if (!fp8_) return {};
   fp8_->read_history(runtime().compute());
   runtime().compute().synchronize();
-  return fp8_->text();
+  return fp8_->saved_history();
 }
 
 void Trainer::run_plan() {

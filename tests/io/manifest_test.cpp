@@ -4,6 +4,8 @@
 
 #include "tests/io/checkpoint_files.h"
 
+#include <limits>
+
 namespace tri {
 namespace {
 
@@ -11,6 +13,8 @@ namespace {
 Manifest small() {
   Manifest manifest{.attempt = "x1", .step = 7};
   manifest.info.texts = {{"config", "line\n\"quoted\" \\ ü\t"}, {"version", "1"}};
+  manifest.info.lists = {
+      {"amax", {0.0f, 1.0f, 3.14159274f, 1e-38f, std::numeric_limits<float>::denorm_min(), 448.0f, 3.4e38f}}};
   manifest.info.numbers = {{"samples", int64_t{1} << 62}, {"negative", -5}};
   manifest.files = {{"shard_00000.h5", 100, 1}, {"shard_00001.h5", 50, ~uint64_t{0}}};
   manifest.tensors = {{"a",

@@ -1,4 +1,4 @@
-// Which layers multiply in FP8, the memory that they take, and the text of a checkpoint's history.
+// Which layers multiply in FP8, and the memory that they take.
 #include "lib/model/fp8.h"
 
 #include <gtest/gtest.h>
@@ -73,18 +73,6 @@ TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
   EXPECT_EQ(fp8.mlp.activated.data, tensors.work.mlp.fp8_activated.data);
   EXPECT_EQ(fp8.mlp.activated_t.data, fp8.mlp.activated.data) << "the rows are gone when the transpose is made";
   EXPECT_EQ(compute.mlp.activated.dtype, Dtype::kF32);
-}
-
-TEST(Fp8History, comes_back_bit_for_bit) {
-  const std::vector<float> history = {0.0f,  1.0f, 3.14159274f, 1e-38f, std::numeric_limits<float>::denorm_min(),
-                                      448.0f};
-  EXPECT_EQ(value_or_throw(history_of_text(history_text(history), 6)), history);
-  for (const std::string& text : {history_text(history) + " 00000000", std::string("3f800000 x 1 1 1 1"), std::string(),
-                                  history_text(history).substr(0, 40)}) {
-    const auto wrong = history_of_text(text, 6);
-    ASSERT_FALSE(wrong) << text;
-    EXPECT_EQ(wrong.error().code, ExitCode::kFile);
-  }
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ State state_of(OneRank& rank) {
 }
 
 // As a checkpoint would: master weights, moments, history.
-void load_state(OneRank& to, const State& state, const std::string& history) {
+void load_state(OneRank& to, const State& state, const std::vector<float>& history) {
   const ChunkStoreTensors& chunk = to.trainer->store().memory.tensors().chunks.front();
   to.trainer->runtime().synchronize();
   std::memset(chunk.codes.data, 0x55, static_cast<size_t>(chunk.codes.bytes()));
@@ -166,7 +166,7 @@ TEST(Fp8Codes, a_resume_makes_them_again_bit_for_bit) {
       OneRank whole(config);
       for (int64_t step = 0; step < stop; ++step) whole.step(step);
       const State at_stop = state_of(whole);
-      const std::string history = whole.trainer->fp8_history();
+      const std::vector<float> history = whole.trainer->fp8_history();
       OneRank resumed(config);
       resumed.step(7);  // a history of its own, which does not count
       load_state(resumed, at_stop, history);

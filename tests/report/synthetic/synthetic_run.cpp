@@ -68,7 +68,10 @@ class Writer {
                     {"startup.mpi", 12.0},
                     {"startup.checkpoint", 20.0},
                     {"version", std::string("0.1.0, commit 0123456789ab")}};
-    if (restarts_ == 1) start.fields["changed.lr.peak"] = fmt::format("{} -> {}", run_.peak_lr, run_.peak_lr / 2);
+    if (restarts_ == 1) {
+      start.fields["before.lr.peak"] = fmt::format("{}", run_.peak_lr);
+      start.fields["after.lr.peak"] = fmt::format("{}", run_.peak_lr / 2);
+    }
     event(start);
   }
 
