@@ -126,8 +126,8 @@ void add_job_command(CLI::App& app, int& status) {
   first->add_option("config", options->config, "YAML run config")->required();
   first->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   first->footer(
-      "Prints a line each: run.dir, checkpoint.dir, ranks, CPUs of a rank, and NAME=value lines for the environment of\n"
-      "the trainer. Ranks and options come from the environment (slurm/README.md). Exit status: 0: train;\n"
+      "Prints a line each: run.dir, checkpoint.dir, ranks, CPUs of a rank, and NAME=value lines for the trainer's\n"
+      "environment. Ranks and options come from the environment (slurm/README.md). Exit status: 0: train;\n"
       "2: a mistake, or another job uses the run folder; 3: storage is not there, a later try may succeed; 8: the\n"
       "budget is used up (RESTART_BUDGET).");
   first->callback([=, &status] { finish(begin(*options), status); });
@@ -137,8 +137,8 @@ void add_job_command(CLI::App& app, int& status) {
   last->add_option("checkpoint_dir", options->checkpoint_dir, "checkpoint.dir")->required();
   last->add_option("--status", options->status, "Exit status of the trainer")->required()->check(kCountOrZero);
   last->footer(
-      "Prints \"done\", or \"requeue N\" where Slurm's commands are missing, as in a container: then the caller requeues\n"
-      "the job, whose start number N was the last one that brought a newer checkpoint.");
+      "Prints \"done\", or \"requeue N\" where Slurm's commands are missing, as in a container: then the caller\n"
+      "requeues the job, whose start number N was the last one that brought a newer checkpoint.");
   last->callback([=, &status] { finish(end(*options), status); });
 }
 

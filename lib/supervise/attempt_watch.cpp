@@ -68,17 +68,18 @@ void AttemptWatch::take_ranks(const AgentReport& report, double now) {
     note(stopped, sight.stopped, rank.state == ProcessState::kStopped);
     note(gone, sight.gone, is_gone);
     if (is_gone && !facts_.first_gone)
-      facts_.first_gone = AttemptCause{.kind = CauseKind::kDeath,
-                                       .node = report.node,
-                                       .world_rank = rank.world_rank,
-                                       .text = fmt::format("rank {} on {} is gone: process {} has ended without a report",
-                                                           rank.world_rank, report.node, rank.process),
-                                       .step = rank.step};
+      facts_.first_gone =
+          AttemptCause{.kind = CauseKind::kDeath,
+                       .node = report.node,
+                       .world_rank = rank.world_rank,
+                       .text = fmt::format("rank {} on {} is gone: process {} has ended without a report",
+                                           rank.world_rank, report.node, rank.process),
+                       .step = rank.step};
   }
 }
 
-bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds,
-                            const std::function<bool()>& has_begun, double now) {
+bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, const std::function<bool()>& has_begun,
+                            double now) {
   size_t num_ranks = 0, num_stopped = 0;
   for (const std::string& name : attempt_.nodes) {
     num_ranks += pool.at(name).report.ranks.size();
@@ -114,8 +115,8 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds,
   return late.has_value();
 }
 
-// Which nodes are behind while ranks begin: one with a rank that has no flight recorder, where any has one; and one with
-// fewer processes than its share, where any other has all of its. Once ranks load, all have begun.
+// Which nodes are behind while ranks begin: one with a rank that has no flight recorder, where any has one; and one
+// with fewer processes than its share, where any other has all of its. Once ranks load, all have begun.
 void AttemptWatch::watch_beginning(const NodePool& pool, double now) {
   const auto share = static_cast<size_t>(ranks_per_node_);
   bool over = false, any_box = false, any_whole = false;
@@ -172,9 +173,9 @@ std::optional<AttemptCause> AttemptWatch::late_beginning(const NodePool& pool, c
   return late;
 }
 
-// While no rank has a flight recorder all of them are before the start of MPI, in it, or at the config. A rank that waits
-// in the start of MPI sleeps; one that waits in an exchange after it computes, for a rank that may sleep. So a rank is
-// named where it alone computes, and at least two others sleep, or those of its own node.
+// While no rank has a flight recorder all of them are before the start of MPI, in it, or at the config. A rank that
+// waits in the start of MPI sleeps; one that waits in an exchange after it computes, for a rank that may sleep. So a
+// rank is named where it alone computes, and at least two others sleep, or those of its own node.
 std::optional<AttemptCause> AttemptWatch::spinning_at_start(const NodePool& pool, const Thresholds& thresholds,
                                                             const std::function<bool()>& has_begun, double now) {
   const double window = now - spin_since_;

@@ -1,5 +1,5 @@
-// The attempt that is under way, or has just ended: what its ranks and nodes show, and the facts from which the cause of
-// its end follows (causes.h).
+// The attempt that is under way, or has just ended: what its ranks and nodes show, and the facts from which the cause
+// of its end follows (causes.h).
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,7 @@ class AttemptWatch {
 
   // Whether ranks are gone, stopped, or do not begin: then the attempt has to be ended, and facts() says why.
   // `has_begun`: whether the ranks hold the run folder.
-  bool must_end(const NodePool& pool, const Thresholds& thresholds, const std::function<bool()>& has_begun,
-                double now);
+  bool must_end(const NodePool& pool, const Thresholds& thresholds, const std::function<bool()>& has_begun, double now);
 
   // Notes a finding. The first of a kind keeps its place, so that the first cause wins; seen again, it is younger.
   void add(AttemptCause finding);
@@ -63,10 +62,10 @@ class AttemptWatch {
   struct NodeSight {
     int64_t attempt = 0;  // the number of the attempt that uses it, or used it last
     // Of the attempt.
-    RanksSince stopped, gone;                     // since when a rank is seen so
-    double behind = 0;                            // since when its ranks have not begun, though others have; 0: they have
-    bool few = false;                             // ... since fewer processes than its share are there
-    std::map<std::string, GpuSight> gpus;         // by pci, as they were seen last
+    RanksSince stopped, gone;              // since when a rank is seen so
+    double behind = 0;                     // since when its ranks have not begun, though others have; 0: they have
+    bool few = false;                      // ... since fewer processes than its share are there
+    std::map<std::string, GpuSight> gpus;  // by pci, as they were seen last
     std::map<std::string, int64_t> bytes_before;  // that ports had moved when the attempt began
     // Of all attempts.
     std::map<std::string, int64_t> changes, errors;       // by port

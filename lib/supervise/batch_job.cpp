@@ -131,9 +131,10 @@ void BatchJob::say(const std::string& text) const {
 }
 
 void BatchJob::say_stalled(int count) const {
-  say(fmt::format("stopped: {} restarts in a row got no further than the checkpoint of step {}; RESTART_BUDGET={} is used "
-                  "up. Find the cause above, then submit again: the run resumes from step {}",
-                  count, record_.best_step, options_.restart_budget, newest_));
+  say(fmt::format(
+      "stopped: {} restarts in a row got no further than the checkpoint of step {}; RESTART_BUDGET={} is used "
+      "up. Find the cause above, then submit again: the run resumes from step {}",
+      count, record_.best_step, options_.restart_budget, newest_));
 }
 
 // A second job of a run must not touch the state of the first one. It waits for one that is ending.
@@ -190,21 +191,24 @@ void BatchJob::note_progress(int of_restart) {
 void BatchJob::warn_of_short_limit() const {
   const double begin = slurm_.time("StartTime"), end = slurm_.time("EndTime");
   if (begin <= 0 || end <= 0 || end - begin > options_.drain_seconds + kLead) return;
-  say(fmt::format("the time limit of {:.0f} s leaves no time to train: the signal to save a checkpoint (--signal) comes "
-                  "at least DRAIN_SECONDS={:.0f} s before it; submit with a longer --time",
-                  end - begin, options_.drain_seconds));
+  say(fmt::format(
+      "the time limit of {:.0f} s leaves no time to train: the signal to save a checkpoint (--signal) comes "
+      "at least DRAIN_SECONDS={:.0f} s before it; submit with a longer --time",
+      end - begin, options_.drain_seconds));
 }
 
 std::vector<std::string> BatchJob::times() const {
   std::vector<std::string> times;
-  if (const double time = slurm_.time("SubmitTime"); time > 0) times.push_back(fmt::format("TRIREME_SUBMITTED={:.0f}", time));
-  if (const double time = slurm_.time("StartTime"); time > 0) times.push_back(fmt::format("TRIREME_ALLOCATED={:.0f}", time));
+  if (const double time = slurm_.time("SubmitTime"); time > 0)
+    times.push_back(fmt::format("TRIREME_SUBMITTED={:.0f}", time));
+  if (const double time = slurm_.time("StartTime"); time > 0)
+    times.push_back(fmt::format("TRIREME_ALLOCATED={:.0f}", time));
   return times;
 }
 
 // Earlier starts of this job have left files in the run folder, as has submit.sh. Where there are none, the folder's
-// file system is not mounted, and a run that began there would begin at step 0. So the folder is made, with a state file
-// in it at once, at the first start only.
+// file system is not mounted, and a run that began there would begin at step 0. So the folder is made, with a state
+// file in it at once, at the first start only.
 Result<bool> BatchJob::begin(const std::string& what) {
   const std::string& run_dir = options_.folders.run;
   if (auto free = await_other_job(); !free) return free.error();
@@ -285,8 +289,8 @@ void BatchJob::await_nodes() const {
       say(fmt::format("a node of {} does not answer; requeued when Slurm has taken note of it",
                       options_.start.node_list));
     if (monotonic_seconds() >= end)
-      return say(fmt::format("a node still does not answer after {:.0f} s; requeued all the same",
-                             options_.node_seconds));
+      return say(
+          fmt::format("a node still does not answer after {:.0f} s; requeued all the same", options_.node_seconds));
     const JobState state = slurm_.state(0);
     if (state != JobState::kRunning && state != JobState::kUnknown) return;
     sleep_seconds(2);
@@ -294,8 +298,7 @@ void BatchJob::await_nodes() const {
 }
 
 void BatchJob::requeue() {
-  const std::string resumes =
-      newest_ > 0 ? fmt::format("; the next submission resumes from step {}", newest_) : "";
+  const std::string resumes = newest_ > 0 ? fmt::format("; the next submission resumes from step {}", newest_) : "";
   JobState state = slurm_.state(0);
   if (state == JobState::kRunning || state == JobState::kUnknown) {
     await_nodes();
@@ -322,9 +325,8 @@ void BatchJob::exclude_nodes() {
   });
   all.insert(all.end(), excluded->begin(), excluded->end());
   all = sorted(all);
-  const std::string why =
-      fmt::format("the run excludes {} (trireme supervise {} --nodes says why)",
-                  excluded->empty() ? "no node any more" : joined(*excluded), options_.folders.run);
+  const std::string why = fmt::format("the run excludes {} (trireme supervise {} --nodes says why)",
+                                      excluded->empty() ? "no node any more" : joined(*excluded), options_.folders.run);
   const auto set = [&] {  // just after a requeue Slurm may not be ready
     for (const double end = monotonic_seconds() + 15; !slurm_.set_excluded(all); sleep_seconds(1))
       if (monotonic_seconds() >= end) return false;
@@ -333,14 +335,14 @@ void BatchJob::exclude_nodes() {
   if (slurm_.can_spare(all) && set()) {
     record_.excluded = *excluded;
     save_record();
-    return say(fmt::format("{}: this job excludes {} from now on (scontrol update JobId={} ExcNodeList= clears that)", why,
-                           all.empty() ? "nothing" : joined(all), options_.start.batch.job));
+    return say(fmt::format("{}: this job excludes {} from now on (scontrol update JobId={} ExcNodeList= clears that)",
+                           why, all.empty() ? "nothing" : joined(all), options_.start.batch.job));
   }
-  if (slurm_.are_out_of_service(*excluded))
-    return say(why + ", and Slurm has taken these nodes out of service");
-  say(fmt::format("{}, and Slurm has not excluded these nodes from the job; submit with --exclude={}, and have the nodes "
-                  "examined",
-                  why, joined(all)));
+  if (slurm_.are_out_of_service(*excluded)) return say(why + ", and Slurm has taken these nodes out of service");
+  say(fmt::format(
+      "{}, and Slurm has not excluded these nodes from the job; submit with --exclude={}, and have the nodes "
+      "examined",
+      why, joined(all)));
 }
 
 }  // namespace tri

@@ -27,15 +27,15 @@ class BatchJob {
   struct Options {
     SlurmJob::Start start;
     RunFolders folders;
-    int restart_budget = 3;  // restarts in a row that may bring the run no newer checkpoint
+    int restart_budget = 3;           // restarts in a row that may bring the run no newer checkpoint
     double controller_seconds = 600;  // timeout of a slurmctld that does not answer
     double node_seconds = 600;        // ... of nodes that neither answer nor are DOWN
     double drain_seconds = 110;       // from the signal until the checkpoint is saved
   };
   explicit BatchJob(Options options);
 
-  // Prepares the run folder and logs where the run stands; `what` names ranks and nodes. Returns false when the budget is
-  // used up. Fails with kUsage when the run folder belongs to another job, and with kFile when the folder, or what
+  // Prepares the run folder and logs where the run stands; `what` names ranks and nodes. Returns false when the budget
+  // is used up. Fails with kUsage when the run folder belongs to another job, and with kFile when the folder, or what
   // earlier starts of this job have left in it, is not there or cannot be read: it may come back.
   Result<bool> begin(const std::string& what);
   // "NAME=value": when the job was submitted and allocated, for the trainer.

@@ -21,8 +21,7 @@ std::optional<int64_t> whole(std::string_view text) {
 }
 
 bool is_name(std::string_view text) {
-  constexpr std::string_view kAllowed =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.,_-";
+  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.,_-";
   return !text.empty() && text.find_first_not_of(kAllowed) == text.npos;
 }
 

@@ -166,9 +166,8 @@ void NodePool::probe(const std::string& name, Node& node, double now) {
 }
 
 bool NodePool::starts_agents(double since) const {
-  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& known) {
-    return known.second.asked >= since && has_reported(known.second);
-  });
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [&](const auto& known) { return known.second.asked >= since && has_reported(known.second); });
 }
 
 bool NodePool::is_cut_off(double now) const {

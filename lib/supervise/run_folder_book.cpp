@@ -171,7 +171,8 @@ Thresholds RunFolderBook::thresholds() {
       Answer());
   if (!read) return known_;
   if (!*read) {
-    if (read->error().message != complaint_) log_warn("{}; the previous thresholds stay in effect", read->error().message);
+    if (read->error().message != complaint_)
+      log_warn("{}; the previous thresholds stay in effect", read->error().message);
     complaint_ = read->error().message;
     return known_;
   }

@@ -61,8 +61,7 @@ JobState job_state_of(std::string_view job, int restart) {
   const std::string_view state = job_field(job, "JobState");
   if (state.empty()) return JobState::kUnknown;
   if (job_field(job, "Restarts") != std::to_string(restart)) return JobState::kRequeued;
-  if (state != "RUNNING")
-    return job_field(job, "Reason") == "TimeLimit" ? JobState::kTimedOut : JobState::kCancelled;
+  if (state != "RUNNING") return job_field(job, "Reason") == "TimeLimit" ? JobState::kTimedOut : JobState::kCancelled;
   return job_field(job, "Requeue") == "0" ? JobState::kNoRequeue : JobState::kRunning;
 }
 
@@ -92,9 +91,8 @@ bool SlurmJob::set_comment(const std::string& comment) const {
 
 bool SlurmJob::nodes_answer() const {
   const std::string count = std::to_string(start_.num_nodes);
-  return run_command({"srun", "--overlap", "--mpi=none", "--nodes=" + count, "--ntasks=" + count,
-                      "--ntasks-per-node=1", "--cpus-per-task=1", "--gpus-per-node=0", "--mem=0",
-                      "--kill-on-bad-exit=1", "true"},
+  return run_command({"srun", "--overlap", "--mpi=none", "--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1",
+                      "--cpus-per-task=1", "--gpus-per-node=0", "--mem=0", "--kill-on-bad-exit=1", "true"},
                      60)
       .ok();
 }
@@ -124,9 +122,8 @@ bool SlurmJob::can_spare(const std::vector<std::string>& nodes) const {
   std::set<std::string> left;
   for (const std::string& line : sinfo_lines({"--partition=" + start_.partition, "--format=%N %t"})) {
     const std::string name = line.substr(0, line.find(' ')), state = line.substr(line.find(' ') + 1);
-    const bool usable = state.back() != '*' && std::none_of(std::begin(kUnusable), std::end(kUnusable), [&](auto s) {
-                          return state.rfind(s, 0) == 0;
-                        });
+    const bool usable = state.back() != '*' && std::none_of(std::begin(kUnusable), std::end(kUnusable),
+                                                            [&](auto s) { return state.rfind(s, 0) == 0; });
     if (usable && std::find(nodes.begin(), nodes.end(), name) == nodes.end()) left.insert(name);
   }
   return static_cast<int>(left.size()) >= start_.num_nodes;

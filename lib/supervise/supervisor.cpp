@@ -47,8 +47,7 @@ void Supervisor::stop_requested(Moment moment) {
   if (asked_to_stop_ || status_) return;
   asked_to_stop_ = true;
   log_info("supervise: asked to stop");
-  if (phase_ != Phase::kRun && phase_ != Phase::kEnd)
-    leave(static_cast<int>(ExitCode::kDrained), moment.monotonic);
+  if (phase_ != Phase::kRun && phase_ != Phase::kEnd) leave(static_cast<int>(ExitCode::kDrained), moment.monotonic);
 }
 
 void Supervisor::take(const AgentReport& report, Moment moment) {
@@ -126,7 +125,7 @@ void Supervisor::leave(int status, double now) {
   enter(Phase::kOver, now);
 }
 
-// --- Gather -----------------------------------------------------------------------------------------------------------
+// --- Gather ----------------------------------------------------------------------------------------------------------
 
 // Usable nodes in the order in which they are taken: where several lack their slurmd, those come last.
 std::vector<std::string> Supervisor::preferred(double now) const {
@@ -137,8 +136,8 @@ std::vector<std::string> Supervisor::preferred(double now) const {
   return names;
 }
 
-// A node that is wanted has no slurmd. One alone is excluded for a while, soon where a spare takes its place. Of several
-// none is: that is an upgrade, or Slurm itself.
+// A node that is wanted has no slurmd. One alone is excluded for a while, soon where a spare takes its place. Of
+// several none is: that is an upgrade, or Slurm itself.
 void Supervisor::await_daemon(const std::string& name, double now) {
   const double waited = now - since_;
   if (const int count = pool_.num_without_daemon(since_, now); count > 1) {
@@ -228,7 +227,7 @@ void Supervisor::read_history(double now) {
   pool_.set_exclusions(std::move(history.exclusions), now);
 }
 
-// --- The doctor: looks at every node before the first attempt, where that is requested, and at the node at fault --------
+// --- The doctor: looks at every node before the first attempt, where that is requested, and at the node at fault -----
 
 bool Supervisor::doctor_has_answered(const NodePool::Node& node) const {
   return pool_.has_heard_order(node) && node.report.doctor_status >= 0;
@@ -274,10 +273,10 @@ void Supervisor::await_doctor(double now) {
   decide_now(answered ? diagnosis_of(node.report.doctor_status) : Diagnosis::kUnknown, now);
 }
 
-// --- Run --------------------------------------------------------------------------------------------------------------
+// --- Run -------------------------------------------------------------------------------------------------------------
 
-// A launcher that is still starting ranks loses the signal. It is repeated after 1, 2, 4, ... seconds, so that a drain is
-// delayed by no more than the start itself takes.
+// A launcher that is still starting ranks loses the signal. It is repeated after 1, 2, 4, ... seconds, so that a drain
+// is delayed by no more than the start itself takes.
 void Supervisor::drain(double now) {
   if (now < drain_.next) return;
   drain_.pause = std::clamp(2 * drain_.pause, 1.0, kMaxDrainPause);
@@ -357,15 +356,15 @@ void Supervisor::watch_spares(double now) {
 
 // A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
 void Supervisor::watch_step(double now) {
-  const auto passing = decide_in_passing({.attempts = past_, .thresholds = thresholds_, .job = setup_.job},
-                                         attempt_.attempt().step);
+  const auto passing =
+      decide_in_passing({.attempts = past_, .thresholds = thresholds_, .job = setup_.job}, attempt_.attempt().step);
   if (!passing || pool_.is_excluded(passing->node)) return;
   const auto known = std::any_of(pool_.exclusions().begin(), pool_.exclusions().end(),
                                  [&](const Exclusion& e) { return e.node == passing->node; });
   if (!known) exclude(passing->node, passing->why, now);
 }
 
-// --- End --------------------------------------------------------------------------------------------------------------
+// --- End -------------------------------------------------------------------------------------------------------------
 
 void Supervisor::end_attempt(double now) {
   if (!attempt_.facts().status) launcher_.end_ranks(Launcher::End::kAsk);
@@ -389,8 +388,7 @@ bool Supervisor::is_clear(const std::string& name, double now) {
                                         (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
   if (has_looked && pool_.has_heard_order(node) && node.report.left == 0) return true;
   if (!pool_.has_heard_order(node) || now - since_ <= thresholds_.end_seconds) return false;
-  attempt_.add_once(CauseKind::kUnkillable, name,
-                    fmt::format("{} processes on {} do not end", node.report.left, name));
+  attempt_.add_once(CauseKind::kUnkillable, name, fmt::format("{} processes on {} do not end", node.report.left, name));
   return true;
 }
 
@@ -475,8 +473,8 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   pool_.await_reports(now);
   pool_.order_all(OrderKind::kEnd);
-  // The launcher has failed: a node that can't start an agent any more is lost, even where the agent before lives on, as
-  // without its slurmd.
+  // The launcher has failed: a node that can't start an agent any more is lost, even where the agent before lives on,
+  // as without its slurmd.
   if (attempt.cause.kind == CauseKind::kNotStarted || attempt.cause.kind == CauseKind::kUnknown)
     pool_.renew_agents(attempt.nodes, now);
   enter(Phase::kGather, now);

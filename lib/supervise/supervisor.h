@@ -97,13 +97,13 @@ class Supervisor {
   std::optional<int> status_;
   struct Drain {
     double next = 0, pause = 0;
-  } drain_;                               // of the attempt
-  double relieved_ = 0;                   // when the attempt was asked to make way for a spare
-  bool killed_ = false;                   // the launcher, as it did not end when it was asked to
+  } drain_;                                    // of the attempt
+  double relieved_ = 0;                        // when the attempt was asked to make way for a spare
+  bool killed_ = false;                        // the launcher, as it did not end when it was asked to
   double looked_ = 0, pulsed_ = 0, read_ = 0;  // when stragglers, agents and thresholds were last attended to
-  std::string suspect_;                   // the node that the doctor looks at
-  std::vector<std::string> examined_;     // the nodes that it looks at before the first attempt
-  double examination_seconds_ = 0;        // that took, until it is written down
+  std::string suspect_;                        // the node that the doctor looks at
+  std::vector<std::string> examined_;          // the nodes that it looks at before the first attempt
+  double examination_seconds_ = 0;             // that took, until it is written down
 };
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// The limits by which the driver judges. run.dir/supervise.conf, a YAML map of names and numbers, changes them while the
-// run goes on. Names that are missing have their defaults.
+// The limits by which the driver judges. run.dir/supervise.conf, a YAML map of names and numbers, changes them while
+// the run goes on. Names that are missing have their defaults.
 #pragma once
 
 #include <string>
@@ -21,9 +21,9 @@ struct Thresholds {
   double flap_seconds = 300;    // two losses of the carrier of a port in use within these exclude its node
   double port_errors =
       100;  // of the ports in use of a node within flap_seconds: it is suspect when an attempt fails; 0: never
-  double attempts = 3;          // in a row without a newer checkpoint: the run stops
-  double doctor_seconds = 60;   // patience with `trireme doctor`
-  double drain_seconds = 300;   // ranks that make way for a spare have so long to save a checkpoint
+  double attempts = 3;         // in a row without a newer checkpoint: the run stops
+  double doctor_seconds = 60;  // patience with `trireme doctor`
+  double drain_seconds = 300;  // ranks that make way for a spare have so long to save a checkpoint
 };
 
 // Error: every problem of the file, by its line, with the nearest name or the numbers that are allowed.

@@ -170,7 +170,7 @@ fault_slurmd_killed() {
   guilty[$node]=1
   "$cluster" kill-daemon "$node"
   strike kill -KILL "$(rank_of_node "$node")"
-  until_true "$node left out" says "node $node is left out"
+  until_true "$node left out" says "node $node is excluded"
   healed "a slurmd killed"
 }
 # No spare is left: the job is put back, and leaves out what the run leaves out.
@@ -180,7 +180,7 @@ fault_too_few_nodes() {
     node=$(used 2)
     guilty[$node]=1
     strike "$cluster" kill-node "$node"
-    until_true "$node left out" says "node $node is left out"
+    until_true "$node left out" says "node $node is excluded"
     ! says "nodes are left, and 2 are needed" || break
     healed "a node without power"
     since=$SECONDS
@@ -190,7 +190,7 @@ fault_too_few_nodes() {
   for node in "${!guilty[@]}"; do "$cluster" notice "$node"; done
   restarts=$((restarts + 1))
   # It is told so where it can be told, and does itself with nodes that it knows to be dead.
-  expect_log "the run leaves out .*(: this job leaves out node|, and Slurm has taken them out of service)"
+  expect_log "the run excludes .*(: this job excludes node|, and Slurm has taken these nodes out of service)"
   expect_log "restart $restarts: 4 ranks"
   healed "too few nodes"
   for node in "${!guilty[@]}"; do ! nodes_of | grep -qx "$node" || fail "$node was allocated again: $(nodes_of)"; done

@@ -2,7 +2,9 @@
 # slurm/train.sbatch and slurm/submit.sh on a private Slurm cluster (cluster.sh): what is requeued, what is not, and
 # what the log says. The trainer is a stand-in (trainer.sh) unless another one is named.
 #
-#   requeues_what_can_go_on.sh PATH_OF_trireme PATH_OF_make_checkpoint [CASE...]      all cases, or these; exit status 77 and "skipped" where Slurm is not installed
+#   requeues_what_can_go_on.sh PATH_OF_trireme PATH_OF_make_checkpoint [CASE...]
+#
+# All cases, or these; exit status 77 and "skipped" where Slurm is not installed
 #
 # TRAINER  executable in place of the stand-in: the cases that need no stand_in.* fields run, with
 # CONFIG   its config for two ranks on a CPU, which gets --set run.name, run.steps and checkpoint.every, and

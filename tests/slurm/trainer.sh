@@ -135,7 +135,8 @@ fi
 echo "stand-in: restart $restart from step $step"
 now() { date +%s.%N; }
 event() { # KIND FIELDS
-  echo "{\"time\":$(now),\"attempt\":\"$SLURM_JOB_ID-$restart\",\"job\":\"$SLURM_JOB_ID\",\"kind\":\"$1\",\"rank\":0,\"host\":\"$SLURMD_NODENAME\",\"text\":\"\",\"fields\":{$2}}"
+  printf '{"time":%s,"attempt":"%s","job":"%s","kind":"%s","rank":0,"host":"%s","text":"","fields":{%s}}\n' \
+    "$(now)" "$SLURM_JOB_ID-$restart" "$SLURM_JOB_ID" "$1" "$SLURMD_NODENAME" "$2"
 }
 metrics_bytes=$(stat -c %s "$run_dir/metrics.jsonl" 2>/dev/null || echo 0)
 {
@@ -162,7 +163,8 @@ while true; do
   ((step < steps)) || break
   rest "$seconds"
   step=$((step + 1))
-  echo "{\"step\":$step,\"samples\":$((step * 8)),\"loss\":1.5,\"step_ms\":$step_ms,\"time\":$EPOCHREALTIME}" >>"$run_dir/metrics.jsonl"
+  printf '{"step":%d,"samples":%d,"loss":1.5,"step_ms":%d,"time":%s}\n' \
+    "$step" $((step * 8)) "$step_ms" "$EPOCHREALTIME" >>"$run_dir/metrics.jsonl"
   ((step % every)) || save "$step"
 done
 save "$step"

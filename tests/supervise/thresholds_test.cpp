@@ -38,7 +38,8 @@ TEST(Thresholds, each_wrong_line_is_named_with_its_number_and_a_remedy) {
   for (const char* text : {"flap_seconds", "flap_seconds 4", "- 4"})
     EXPECT_EQ(error_of(text), "supervise.conf:1: expected lines such as \"silent_seconds: 30\"") << text;
   for (const char* value : {"x", "4 s", "-1", ".nan", ".inf", "1e999", "0x", "[4]", "{}", ""})
-    EXPECT_NE(error_of(fmt::format("flap_seconds: {}", value)).find("supervise.conf:1: flap_seconds: "), std::string::npos)
+    EXPECT_NE(error_of(fmt::format("flap_seconds: {}", value)).find("supervise.conf:1: flap_seconds: "),
+              std::string::npos)
         << value;
   for (const char* text : {"attempts: 0", "exclusion_hours: 0", "silent_seconds: 1"})
     EXPECT_NE(error_of(text).find("number >= "), std::string::npos) << error_of(text);

@@ -1,0 +1,95 @@
+// A Slurm job between its starts: what it keeps, what the trainer's status means, what Slurm says.
+#include "lib/supervise/batch_job.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/supervise/command.h"
+
+namespace tri {
+namespace {
+
+const JobRecord kFresh{.job = "7", .best_step = 40};
+
+TEST(JobRecord, reads_back_equal) {
+  const JobRecord record{.job = "7", .best_step = 120, .progress_restart = 3, .excluded = {"node1", "node2"}};
+  EXPECT_EQ(job_record_from(to_text(record), kFresh, 5), record);
+  EXPECT_EQ(job_record_from(to_text(kFresh), {.job = "7"}, 0), kFresh);
+}
+
+TEST(JobRecord, of_another_job_or_damaged_is_replaced) {
+  EXPECT_EQ(job_record_from("job=6\nbest_step=900\n", kFresh, 2), kFresh);
+  EXPECT_EQ(job_record_from("", kFresh, 2), kFresh);
+  EXPECT_EQ(job_record_from("job=7\nbest_step=08x\nprogress_restart=99\nexcluded=a b;c\n=\n\x01=2\n", kFresh, 2),
+            kFresh);
+  EXPECT_EQ(job_record_from("job=7\nprogress_restart=-1\nbest_step=99999999999999999999\n", kFresh, 2), kFresh);
+  EXPECT_EQ(job_of_record("# a comment\nbest_step=1\njob=4711\n"), "4711");
+  EXPECT_EQ(job_of_record("job=47x\n"), "");
+}
+
+TEST(JobRecord, of_an_earlier_version_is_read) {
+  const JobRecord record = job_record_from(
+      "best_step=90\nhang_count=1\nhang_node=node3\njob=7\nleft_out=node3,node4\nprogress_restart=2\n", kFresh, 4);
+  EXPECT_EQ(record, (JobRecord{"7", 90, 2, {"node3", "node4"}}));
+}
+
+TEST(JobComment, keeps_what_the_owner_has_written) {
+  EXPECT_EQ(comment_with_progress("(null)", 2), "trireme-progress:2");
+  EXPECT_EQ(comment_with_progress("", 2), "trireme-progress:2");
+  EXPECT_EQ(comment_with_progress("project a", 2), "project a trireme-progress:2");
+  EXPECT_EQ(comment_with_progress("project a trireme-progress:2", 13), "project a trireme-progress:13");
+  EXPECT_EQ(comment_with_progress("trireme-progress:2 by me", 3), " by me trireme-progress:3");
+}
+
+TEST(JobComment, names_a_start_of_this_job_or_none) {
+  EXPECT_EQ(progress_in_comment("project a trireme-progress:12", 12), 12);
+  EXPECT_EQ(progress_in_comment("trireme-progress:12", 11), 0);
+  EXPECT_EQ(progress_in_comment("trireme-progress:x", 11), 0);
+  EXPECT_EQ(progress_in_comment("trireme-progress:99999999999999999999", 11), 0);
+  EXPECT_EQ(progress_in_comment("", 11), 0);
+}
+
+TEST(SlurmJob, state_follows_from_what_scontrol_shows) {
+  const auto state = [](const std::string& fields) {
+    return job_state_of("JobId=7 JobName=a " + fields + " Comment=b\n", 2);
+  };
+  EXPECT_EQ(state("JobState=RUNNING Reason=None Requeue=1 Restarts=2"), JobState::kRunning);
+  EXPECT_EQ(state("JobState=RUNNING Reason=None Requeue=0 Restarts=2"), JobState::kNoRequeue);
+  EXPECT_EQ(state("JobState=RUNNING Reason=None Requeue=1 Restarts=3"), JobState::kRequeued);
+  EXPECT_EQ(state("JobState=PENDING Reason=BeginTime Requeue=1 Restarts=3"), JobState::kRequeued);
+  EXPECT_EQ(state("JobState=COMPLETING Reason=TimeLimit Requeue=1 Restarts=2"), JobState::kTimedOut);
+  EXPECT_EQ(state("JobState=CANCELLED Reason=None Requeue=1 Restarts=2"), JobState::kCancelled);
+  EXPECT_EQ(job_state_of("", 2), JobState::kUnknown);
+}
+
+TEST(SlurmJob, times_are_local_and_may_be_unknown) {
+  EXPECT_EQ(slurm_time("Unknown"), 0);
+  EXPECT_EQ(slurm_time(""), 0);
+  EXPECT_EQ(slurm_time("2026-01-31T23:59:59x"), 0);
+  EXPECT_EQ(slurm_time("2026-01-31T23:59:59") - slurm_time("2026-01-31T22:59:58"), 3601);
+}
+
+TEST(JobOutcome, of_every_status) {
+  for (const int status : {1, 4, 5, 6, 75, 137, 139, 143})
+    EXPECT_EQ(meaning_of(status).outcome, JobOutcome::kRequeue) << status;
+  for (const int status : {2, 3, 7, 8, 42, 126, 127})
+    EXPECT_EQ(meaning_of(status).outcome, JobOutcome::kStop) << status;
+  EXPECT_EQ(meaning_of(0).outcome, JobOutcome::kFinished);
+  EXPECT_EQ(meaning_of(139).text, "killed by signal 11");
+}
+
+TEST(Commands, give_their_output_and_status) {
+  EXPECT_EQ(run_command({"sh", "-c", "echo one; echo two >&2; exit 3"}, 60).status, 3);
+  EXPECT_EQ(run_command({"sh", "-c", "echo one; echo two >&2"}, 60).output, "one\n");
+  EXPECT_EQ(run_command({"/no/such/command"}, 60).status, 127);
+  EXPECT_EQ(run_command({"sh", "-c", "kill -KILL $$"}, 60).status, 128 + 9);
+  EXPECT_EQ(split_lines("a\n\nb"), (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(Commands, that_take_too_long_are_ended) {
+  const auto result = run_command({"sleep", "600"}, 0.2);
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_FALSE(result.ok());
+}
+
+}  // namespace
+}  // namespace tri
