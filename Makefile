@@ -7,6 +7,7 @@
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
 # make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make
 #               soak-crash ...
+# make lint     format, scripts, line lengths, documents, clang-tidy of changed files
 # make format   clang-format over the tree                        make clean
 BUILD ?= build
 JOBS ?= $(shell nproc)
@@ -25,7 +26,7 @@ ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)
 export TRIREME_TEST_TORCH ?= $(abspath $(BUILD)/clients/torch/bin/python)
 endif
-.PHONY: build all configure run test unit bench soak $(SOAKS) install uninstall deps clients format clean
+.PHONY: build all configure run test unit lint bench soak $(SOAKS) install uninstall deps clients format clean
 
 # The executable alone: the tests would take three times as long again.
 build: configure
@@ -52,6 +53,10 @@ test: all
 unit: all
 	@ctest --test-dir $(BUILD) --output-on-failure --timeout 600 -L unit \
 	  && echo "make unit: PASSED" || { echo "make unit: FAILED"; exit 1; }
+
+# TIDY=all: clang-tidy over every file, else over those changed since LINT_BASE (HEAD~1).
+lint: build
+	@bash tests/lint.sh $(BUILD) && echo "make lint: PASSED" || { echo "make lint: FAILED"; exit 1; }
 
 bench: build
 	@slurm/mpirun -n 1 $(BUILD)/bin/trireme bench step $(CONFIG) --set run.device=cuda --set data.global_batch=32
