@@ -57,7 +57,10 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   if (timed.parallel.recompute == Recompute::kAuto) timed.parallel.recompute = Recompute::kNone;
   if (const std::string problem = problem_of(workload_of(timed)); !problem.empty()) return usage_error("{}", problem);
   const GpuProperties gpu = gpu_of(cluster);
-  Simulation simulation{.name = config.run.name, .cluster = cluster, .room_bytes = room_of(cluster)};
+  Simulation simulation;
+  simulation.name = config.run.name;
+  simulation.cluster = cluster;
+  simulation.room_bytes = room_of(cluster);
   const bool is_other = options.fsdp || options.cp > 1;  // than this program, which could plan its memory
   const bool is_auto = config.parallel.recompute == Recompute::kAuto;
   if (is_auto)
