@@ -53,7 +53,7 @@ LineFile::LineFile(std::shared_ptr<Lines> lines, std::unique_ptr<FileWriter> wri
 
 Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& path,
                                                  std::function<void(const std::string&)> report,
-                                                 std::chrono::milliseconds close_timeout) {
+                                                 std::chrono::milliseconds close_timeout, Need need) {
   auto lines = std::make_shared<Lines>();
   lines->path = path;
   lines->file = Descriptor(open_to_append(path));
@@ -62,7 +62,7 @@ Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& path,
   auto writer = FileWriter::start({.path = path,
                                    .max_bytes = kMaxBytes,
                                    .report = std::move(report),
-                                   .required = true,
+                                   .required = need == Need::kRequired,
                                    .close_timeout = close_timeout});
   if (!writer) return writer.error();
   return std::unique_ptr<LineFile>(new LineFile(std::move(lines), std::move(writer).value()));

@@ -19,11 +19,15 @@ class LineFile {
   static constexpr size_t kMaxBytes = size_t{64} << 20;
   static constexpr std::chrono::milliseconds kForever = FileWriter::kForever;
 
+  // kRequired: a checkpoint is published only when the lines before it are with the operating system.
+  enum class Need { kOptional, kRequired };
+
   // Appends to the file at `path`, which is created where it is missing. `report` receives a warning when lines begin
   // to be lost, and when they are written again. `close_timeout`: how long the destructor waits for storage. Fails
   // where the file cannot be opened.
   static Result<std::unique_ptr<LineFile>> open(const std::string& path, std::function<void(const std::string&)> report,
-                                                std::chrono::milliseconds close_timeout = kForever);
+                                                std::chrono::milliseconds close_timeout = kForever,
+                                                Need need = Need::kOptional);
 
   // `text`: whole lines. Safe for concurrent use.
   void append(std::string text);

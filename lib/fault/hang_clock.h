@@ -31,7 +31,7 @@ struct Sighting {
   int64_t step = 0, step_nanoseconds = 0;
   WriterState writer = WriterState::kIdle;
   uint32_t writer_progress = 0;
-  bool lines_pending = false;  // of metrics.jsonl and log.txt
+  bool lines_pending = false;  // of metrics.jsonl
   uint32_t lines_written = 0;
 };
 Sighting sighting_of(const box::Image& image, int64_t now);

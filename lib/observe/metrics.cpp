@@ -30,7 +30,8 @@ std::string with_time(const std::string& object) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path) {
-  auto opened = LineFile::open(path, [](const std::string& message) { log_warn("{}", message); });
+  auto opened = LineFile::open(
+      path, [](const std::string& message) { log_warn("{}", message); }, LineFile::kForever, LineFile::Need::kRequired);
   if (!opened) throw Fatal(ExitCode::kFile, opened.error().message);
   lines_ = std::move(opened).value();
 }

@@ -59,7 +59,7 @@ TEST(LineFile, who_appends_does_not_wait_for_storage_and_nothing_is_lost_when_it
   std::string expected;
   std::string got;
   {
-    const auto file = value_or_throw(LineFile::open(pipe, no_problem));
+    const auto file = value_or_throw(LineFile::open(pipe, no_problem, LineFile::kForever, LineFile::Need::kRequired));
     const uint32_t written = file_writer_activity().num_done;
     for (int i = 0; i < 20'000; ++i) {  // more than a pipe takes
       const std::string line = fmt::format("line {} of many\n", i);
