@@ -183,7 +183,7 @@ TEST(Fp8Codes, without_a_history_they_take_the_masters_scales) {
   OneRank first(config);
   const State start = state_of(first);
   OneRank other(config);
-  load_state(other, start, "");
+  load_state(other, start, {});
   EXPECT_EQ(state_of(other), start);
   EXPECT_EQ(losses_and_numbers(other.step(0)), losses_and_numbers(first.step(0)));
 }
