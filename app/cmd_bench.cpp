@@ -11,13 +11,13 @@
 #include "app/job_config.h"
 #include "io/base/file.h"
 #include "io/base/format.h"
+#include "lib/bench/calibrate.h"
 #include "lib/bench/checkpoint.h"
 #include "lib/bench/comm.h"
 #include "lib/bench/kernels.h"
 #include "lib/bench/step.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/schedule/plan.h"
-#include "lib/simulate/calibrate.h"
 
 namespace tri {
 namespace {

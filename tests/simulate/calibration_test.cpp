@@ -1,5 +1,5 @@
 // The fit of `trireme bench calibrate` to steps that were measured once.
-#include "lib/simulate/calibrate.h"
+#include "lib/bench/calibrate.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lib/simulate/calibrate.h"
+#include "lib/bench/calibrate.h"
 
 #include <algorithm>
 #include <cmath>
