@@ -54,23 +54,23 @@ Json to_json(const Config& config, const SweepResult& result, int ranks) {
 
 void print(const Config& config, const SweepResult& result, int ranks) {
   print_out("{} on {} ranks, {} samples a step, at most {} a rank\n", config.run.name, ranks, config.data.global_batch,
-             format_bytes(result.most_bytes));
+            format_bytes(result.most_bytes));
   print_out("{:>3}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "pp", "dp", "schedule",
-             "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
+            "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
   for (const SweepRow& row : result.rows) {
     const ParallelLayout& l = row.layout;
     const std::string numbers = row.problem.empty()
                                     ? fmt::format("{:>11.2f}{:>12}{:>8}", row.ms, format_count(row.tokens_per_s),
                                                   row.mfu ? fmt::format("{:.1f} %", 100 * *row.mfu) : "")
                                     : fmt::format("{:>31}", "failed");
-    print_out("{:3}{:4}{:5}  {:<12}{:7}{:5}{:7}  {:<10}{}{:>12}{}\n", l.tp, l.pp, l.dp, enum_name(l.schedule),
-               l.chunks, l.zero, l.micro_batch, enum_name(l.recompute), numbers, format_bytes(row.memory_bytes),
-               row.own ? "  the config's own" : "");
+    print_out("{:3}{:4}{:5}  {:<12}{:7}{:5}{:7}  {:<10}{}{:>12}{}\n", l.tp, l.pp, l.dp, enum_name(l.schedule), l.chunks,
+              l.zero, l.micro_batch, enum_name(l.recompute), numbers, format_bytes(row.memory_bytes),
+              row.own ? "  the config's own" : "");
     if (!row.problem.empty()) print_out("      {}\n", first_line(row.problem));
   }
   const LayoutChoice& choice = result.choice;
   print_out("not tried: {} that break a rule of the config, {} that do not fit, {} beyond --limit\n", choice.refused,
-             choice.too_large, choice.beyond_limit);
+            choice.too_large, choice.beyond_limit);
   if (!choice.own_problem.empty())
     print_out("the config's own layout was not tried: {}\n", first_line(choice.own_problem));
   const SweepRow& best = result.rows.front();

@@ -33,12 +33,12 @@ void print(const std::vector<OverlapRow>& rows) {
     return;
   }
   print_out("{:<5}{:<30}{:<28}{:>6}{:>13}{:>12}{:>12}{:>12}{:>9}\n", "axis", "transfer", "beside", "ranks", "bytes",
-             "transfer us", "compute us", "together us", "hidden");
+            "transfer us", "compute us", "together us", "hidden");
   bool clamped = false, uncertain = false;
   for (const OverlapRow& row : rows) {
-    print_out("{:<5}{:<30}{:<28}{:6}{:>13}{:12.1f}{:12.1f}{:12.1f}{:7.0f} %{}{}\n", row.axis, row.transfer,
-               row.compute, row.ranks, format_bytes(row.bytes), row.transfer_us, row.compute_us, row.together_us,
-               100 * row.hidden.fraction, row.hidden.clamped ? " !" : "", row.uncertain ? " ~" : "");
+    print_out("{:<5}{:<30}{:<28}{:6}{:>13}{:12.1f}{:12.1f}{:12.1f}{:7.0f} %{}{}\n", row.axis, row.transfer, row.compute,
+              row.ranks, format_bytes(row.bytes), row.transfer_us, row.compute_us, row.together_us,
+              100 * row.hidden.fraction, row.hidden.clamped ? " !" : "", row.uncertain ? " ~" : "");
     clamped |= row.hidden.clamped;
     uncertain |= row.uncertain;
   }

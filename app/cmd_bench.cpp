@@ -58,11 +58,11 @@ nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
 void print_gemms(const StepBenchResult& r) {
   if (r.gemms.empty()) return;
   print_out("\n{:<56}{:>10}{:>10}{:>10}{:>10}{:>9}  {}\n", "GEMM", "us", "first us", "TFLOP/s", "floor us", "of floor",
-             "form");
+            "form");
   for (const auto& row : r.gemms)
     print_out("{:<56}{:10.1f}{:10.1f}{:10.1f}{:10.1f}{:8.0f}%  {}\n", row.shape, row.microseconds,
-               row.first_microseconds, row.flops / row.microseconds * 1e-6, row.floor_microseconds,
-               100 * row.floor_microseconds / row.microseconds, row.form);
+              row.first_microseconds, row.flops / row.microseconds * 1e-6, row.floor_microseconds,
+              100 * row.floor_microseconds / row.microseconds, row.form);
 }
 
 void print_tables(const StepBenchResult& r) {
@@ -121,7 +121,7 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
       r.mfu_fp8 ? fmt::format(", {:.1f} % of FP8's peak", 100 * *r.mfu_fp8) : "", format_bytes(r.memory_bytes));
   if (r.gpu_load)
     print_out("the GPU meanwhile: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
-               r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);
+              r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);
   for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
     const auto values = r.times[stage].values();
@@ -134,8 +134,8 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
     const auto busiest = *std::max_element(r.times.begin(), r.times.end(),
                                            [](const auto& a, const auto& b) { return a.compute < b.compute; });
     print_out("bubble of the busiest stage: {:.1f} % of its work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
-               100 * busiest.bubble / busiest.compute,
-               100 * ideal_bubble(config.parallel.pp, microbatches(config), config.parallel.chunks));
+              100 * busiest.bubble / busiest.compute,
+              100 * ideal_bubble(config.parallel.pp, microbatches(config), config.parallel.chunks));
   }
   print_tables(r);
 }
@@ -191,13 +191,13 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
       "peak\n\n",
       result.copy_bytes_per_s * 1e-9);
   print_out("{:<38}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
-             "of floor");
+            "of floor");
   for (const KernelRow& row : result.rows) {
     const double gigabytes = row.bytes / row.microseconds * 1e-3, teraflops = row.flops / row.microseconds * 1e-6;
     print_out("{:<38}{:<40}{:10.1f}{:>10}{:>10}{:10.1f}{:8.0f}%\n", row.name, row.shape, row.microseconds,
-               row.bytes > 0 ? fmt::format("{:.0f}", gigabytes) : "",
-               row.flops > 0 ? fmt::format("{:.1f}", teraflops) : "", row.floor_microseconds,
-               100 * row.floor_microseconds / row.microseconds);
+              row.bytes > 0 ? fmt::format("{:.0f}", gigabytes) : "",
+              row.flops > 0 ? fmt::format("{:.1f}", teraflops) : "", row.floor_microseconds,
+              100 * row.floor_microseconds / row.microseconds);
   }
   return {};
 }
@@ -223,7 +223,7 @@ Result<void> bench_the_comm(const Options& options, Job& job) {
   print_out("{:<6}{:<16}{:>7}{:>14}{:>12}{:>14}\n", "axis", "operation", "ranks", "bytes", "us", "bus GB/s");
   for (const CommRow& row : rows)
     print_out("{:<6}{:<16}{:7}{:>14}{:12.1f}{:14.1f}\n", row.axis, row.operation, row.ranks, format_bytes(row.bytes),
-               row.microseconds, row.bus_bytes_per_s * 1e-9);
+              row.microseconds, row.bus_bytes_per_s * 1e-9);
   if (rows.empty()) print_out("no axis has more than one rank\n");
   return {};
 }
@@ -270,10 +270,9 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   print_out("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
   for (const CheckpointRow& row : r.rows)
     print_out("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
-               1e-9 * static_cast<double>(row.bytes) / row.seconds, row.floor, row.floor_seconds, 100 * row.speed);
-  print_out(
-      "a step: {:.0f} ms; with a checkpoint begun before it {:.0f} ms longer; one copy of the state: {:.0f} ms\n",
-      1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
+              1e-9 * static_cast<double>(row.bytes) / row.seconds, row.floor, row.floor_seconds, 100 * row.speed);
+  print_out("a step: {:.0f} ms; with a checkpoint begun before it {:.0f} ms longer; one copy of the state: {:.0f} ms\n",
+            1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
   print_out("all steps until it was published: {:.0f} ms longer\n", 1e3 * r.beside_seconds);
   return {};
 }

@@ -72,7 +72,7 @@ Result<void> list(const std::string& path, bool json) {
     const auto where = one["path"].get<std::string>();
     if (one["valid"].get<bool>())
       print_out("{:<48} {:>10} in {} files, {}\n", where, format_bytes(one["bytes"].get<int64_t>()),
-                 one["files"].get<int64_t>(), one["layout"].get<std::string>());
+                one["files"].get<int64_t>(), one["layout"].get<std::string>());
     else
       print_out("{:<48} invalid: {}\n", where, one["why"].get<std::string>());
   }
@@ -106,7 +106,7 @@ Result<void> inspect(const std::string& path, bool json) {
   for (const auto& [name, value] : manifest.info.numbers) print_out("{}: {}\n", name, value);
   for (const TensorRecord& tensor : manifest.tensors)
     print_out("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
-               format_bytes(tensor_bytes(tensor)), tensor.pieces.size());
+              format_bytes(tensor_bytes(tensor)), tensor.pieces.size());
   print_out("{} tensors, {}\n", manifest.tensors.size(), format_bytes(total_bytes(manifest)));
   return {};
 }
@@ -128,12 +128,11 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   const VerifyReport& r = report.value();
   if (json)
     print_object(Json({{"checkpoint", folder},
-                             {"ok", r.problems.empty()},
-                             {"files", r.files},
-                             {"pieces", r.pieces},
-                             {"bytes", r.bytes},
-                             {"problems", r.problems}})
-                           );
+                       {"ok", r.problems.empty()},
+                       {"files", r.files},
+                       {"pieces", r.pieces},
+                       {"bytes", r.bytes},
+                       {"problems", r.problems}}));
   else
     for (const std::string& problem : r.problems) print_err("{}\n", problem);
   if (!r.problems.empty())
@@ -228,7 +227,7 @@ Result<void> export_model(huggingface::ExportOptions options, const std::string&
     return {};
   }
   print_out("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
-             s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
+            s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
   if (!s.kept.empty()) print_out("of the imported model: {}\n", fmt::join(s.kept, ", "));
   return {};
 }
@@ -329,12 +328,11 @@ void print_json(const std::string& a, const std::string& b, const CheckpointDiff
                          {"max_relative", t.max_relative}});
   for (const ConfigDiff& field : d.config) fields.push_back({{"field", field.field}, {"a", field.a}, {"b", field.b}});
   print_object(Json({{"a", {{"checkpoint", a}, {"step", d.a_step}}},
-                           {"b", {{"checkpoint", b}, {"step", d.b_step}}},
-                           {"equal", d.equal()},
-                           {"tensors", d.tensors.size()},
-                           {"different", tensors},
-                           {"config", fields}})
-                         );
+                     {"b", {{"checkpoint", b}, {"step", d.b_step}}},
+                     {"equal", d.equal()},
+                     {"tensors", d.tensors.size()},
+                     {"different", tensors},
+                     {"config", fields}}));
 }
 
 void print_text(const std::string& a, const std::string& b, const CheckpointDiff& d) {

@@ -78,8 +78,7 @@ Result<void> make_new(NewOptions& options) {
   if (!cluster) return cluster.error();
   const auto text = new_config(options.config, cluster.value());
   if (!text) return text.error();
-  if (const std::string remark = ffn_hidden_remark(options.config); !remark.empty())
-    print_err("note: {}\n", remark);
+  if (const std::string remark = ffn_hidden_remark(options.config); !remark.empty()) print_err("note: {}\n", remark);
   if (!options.output.empty()) return write_new(options, text.value());
   print_out("{}", text.value());
   return {};
@@ -111,7 +110,7 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, bool jso
   }
   for (const FieldChange& c : changes) print_out("{}: {} in A, {} in B\n", c.name, c.before, c.after);
   print_out("{}: {} {}\n", changes.empty() ? "EQUAL" : "DIFFERENT",
-             counted(static_cast<int64_t>(changes.size()), "field"), changes.size() == 1 ? "differs" : "differ");
+            counted(static_cast<int64_t>(changes.size()), "field"), changes.size() == 1 ? "differs" : "differ");
   return changes.empty();
 }
 

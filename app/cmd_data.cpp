@@ -33,8 +33,8 @@ void print_summary(const PrepareSummary& s, bool json) {
                          {"text_bytes", output.text_bytes}});
     else
       print_out("{}: {}, {} of a vocabulary of {}, from {} of text\n", output.prefix,
-                 counted(output.documents, "document"), counted(output.tokens, "token"), s.vocab,
-                 counted(output.text_bytes, "byte"));
+                counted(output.documents, "document"), counted(output.tokens, "token"), s.vocab,
+                counted(output.text_bytes, "byte"));
   if (s.skipped > 0) log_warn("skipped {}", counted(s.skipped, "bad document"));
   if (!json) return;
   const nlohmann::ordered_json object = {{"outputs", outputs},
@@ -182,8 +182,8 @@ Result<void> inspect(const InspectOptions& options) {
   nlohmann::ordered_json samples = nlohmann::ordered_json::array();
   if (!options.json)
     print_out("{}: {}, {}, {} of {}; largest token {}\n", options.prefix, counted(file.num_documents(), "document"),
-               counted(file.num_sequences(), "sequence"), counted(file.num_tokens(), "token"),
-               counted(token_bytes(file.type()), "byte"), largest);
+              counted(file.num_sequences(), "sequence"), counted(file.num_tokens(), "token"),
+              counted(token_bytes(file.type()), "byte"), largest);
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
   for (int64_t i = 0; i < shown; ++i) {
     const int64_t document = i * file.num_documents() / shown;  // spread over the file
@@ -199,7 +199,7 @@ Result<void> inspect(const InspectOptions& options) {
     const std::string text =
         tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
     print_out("document {}, {}: {}{}\n", document, counted(end - first, "token"), text,
-               end - first > options.length ? " …" : "");
+              end - first > options.length ? " …" : "");
   }
   if (!options.json) return {};
   const nlohmann::ordered_json object = {

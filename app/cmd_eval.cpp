@@ -53,8 +53,8 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
     return;
   }
   print_out("{}: loss {:.6f} nats/token, perplexity {:.3f} per token{}, over {} samples of {} ({} tokens)\n",
-             loaded.checkpoint.folder, e.loss, e.perplexity(),
-             bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
+            loaded.checkpoint.folder, e.loss, e.perplexity(),
+            bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
 }
 
 Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {

@@ -54,8 +54,8 @@ Result<void> plan(const Options& options) {
       on_cluster(with_layout(config.value(), layout_of(best.workload)), cluster.value(), best.step, options.overrides);
   if (auto written = write_file(options.output, to_yaml(winner)); !written) return written.error();
   if (!options.json)
-    print_out("wrote {}: `trireme check {} --ranks {} --no-data` shows what it costs\n", options.output,
-               options.output, options.plan.ranks);
+    print_out("wrote {}: `trireme check {} --ranks {} --no-data` shows what it costs\n", options.output, options.output,
+              options.plan.ranks);
   return {};
 }
 

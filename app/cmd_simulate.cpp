@@ -59,11 +59,10 @@ Result<void> write_trace(const Simulation& s, const std::string& path) {
   const auto pieces = simulated_pieces(s.workload, s.cluster, RingTimes(s.cluster));
   const auto summary = write_timeline(pieces, {1, 1}, path);
   if (!summary) return summary.error();
-  print_err(
-             "{}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n",
-             path, s.workload.pp, format_bytes(summary.value().bytes),
-             format_count(static_cast<double>(summary.value().num_slices)),
-             format_count(static_cast<double>(summary.value().num_flows)));
+  print_err("{}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n", path,
+            s.workload.pp, format_bytes(summary.value().bytes),
+            format_count(static_cast<double>(summary.value().num_slices)),
+            format_count(static_cast<double>(summary.value().num_flows)));
   return {};
 }
 

@@ -92,8 +92,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tri
 
-__attribute__((section(".preinit_array"), used)) static void (*g_set_signals)(int, char**, char**) =
-    tri::set_signals;
+__attribute__((section(".preinit_array"), used)) static void (*g_set_signals)(int, char**, char**) = tri::set_signals;
 
 int main(int argc, char** argv) {
   const int status = tri::run(argc, argv);

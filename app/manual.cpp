@@ -86,7 +86,7 @@ std::string exit_statuses() {
 
 std::string manual_page(const CLI::App& root, const std::string& version) {
   std::string text = fmt::format(".TH TRIREME 1 \"\" \"trireme {}\" \"User Commands\"\n", troff(version));
-  text += ".nh\n.ad l\n";  // names stay whole, and lines that hold long ones are not stretched
+  text += ".nh\n.ad l\n";                           // names stay whole, and lines that hold long ones are not stretched
   const std::string does = root.get_description();  // "trireme trains ..."
   text += ".SH NAME\ntrireme \\- " + troff(does.starts_with("trireme ") ? does.substr(8) : does) + "\n";
   text +=

@@ -91,8 +91,8 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   if (s.seq_len > (pass == Pass::kForward ? most_forward : most_backward))
     return usage_error(
         "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which on this GPU take at "
-        "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim of "
-        "64, 96 or 128",
+        "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim "
+        "of 64, 96 or 128",
         s.seq_len, enum_name(s.dtype), s.head_size, most_backward, most_forward);
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(

@@ -12,10 +12,10 @@
 
 namespace tri {
 
-void print_text(std::string_view text);      // to standard output
-void print_coloured(std::string_view text);  // ... where colours that this program has set stay
-void print_json(std::string_view json);      // ... one JSON text, which keeps its meaning; a newline follows
-void print_bytes(std::string_view bytes);    // ... as they are, for files and pipes
+void print_text(std::string_view text);        // to standard output
+void print_coloured(std::string_view text);    // ... where colours that this program has set stay
+void print_json(std::string_view json);        // ... one JSON text, which keeps its meaning; a newline follows
+void print_bytes(std::string_view bytes);      // ... as they are, for files and pipes
 void print_error_text(std::string_view text);  // to standard error
 
 template <class... Args>

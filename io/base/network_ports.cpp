@@ -78,7 +78,7 @@ std::vector<NetworkPort> network_ports(const std::string& sys) {
   std::vector<NetworkPort> ports;
   const std::string ethernet = sys + "/class/net/", infiniband = sys + "/class/infiniband/";
   for (const std::string& name : sorted_names(ethernet))
-    if (struct stat device {}; ::stat((ethernet + name + "/device").c_str(), &device) == 0)  // else it is virtual
+    if (struct stat device{}; ::stat((ethernet + name + "/device").c_str(), &device) == 0)  // else it is virtual
       ports.push_back(ethernet_port(ethernet + name, name));
   for (const std::string& name : sorted_names(infiniband))
     for (const std::string& number : sorted_names(infiniband + name + "/ports"))

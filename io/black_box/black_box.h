@@ -20,11 +20,11 @@ namespace tri {
 struct BlackBoxIdentity {
   int world_rank = 0, world_size = 1;
   RankGrid grid = unnamed_grid(1, 1, 1);  // of the job: at most kMaxAxes axes, with names of at most 11 characters
-  std::string attempt;  // of the start of the job, the same on all ranks
-  std::string job;      // the scheduler's name of the job; may be empty
-  std::string run_dir;  // absolute
-  std::string gpu;      // its PCI id, "0000:18:00.0"; "" for a CPU
-  int max_actions = 0;  // compute actions that may be on their way at once
+  std::string attempt;                    // of the start of the job, the same on all ranks
+  std::string job;                        // the scheduler's name of the job; may be empty
+  std::string run_dir;                    // absolute
+  std::string gpu;                        // its PCI id, "0000:18:00.0"; "" for a CPU
+  int max_actions = 0;                    // compute actions that may be on their way at once
 };
 
 // Where boxes lie: TRIREME_BLACK_BOXES, else /dev/shm.

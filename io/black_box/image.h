@@ -167,7 +167,7 @@ using Time = std::atomic<int64_t>;
 static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
-inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
+inline constexpr uint64_t kMagic = 0x584f424b434c4254;            // "TBLCKBOX" in bytes
 inline constexpr uint32_t kVersion = 7, kVersionWithoutAxes = 6;  // both are read
 inline constexpr int kMaxChannels = 64, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
@@ -272,7 +272,7 @@ struct Image {
   uint32_t num_actions;  // entries behind this struct: Action
   int32_t world_rank, world_size;
   int32_t place[6];  // version 6: rank and size on pp, on dp and on tp; since then in `axes`
-  int32_t process;  // in the namespace `process_namespace`
+  int32_t process;   // in the namespace `process_namespace`
   int64_t process_namespace,
       process_start;  // field 22 of /proc/PID/stat: tells a process from a later one of its number
   int64_t created;    // and in nanoseconds since 1970:
@@ -289,7 +289,7 @@ struct Image {
   Count progress;                         // grows with everything that shows that the thread which trains goes on
   Count ended;                            // 1: the run has left this rank in good order
   std::atomic<int64_t> step_nanoseconds;  // of the last step
-  std::atomic<uint64_t> connection;  // under way: Connection::id; 0: none
+  std::atomic<uint64_t> connection;       // under way: Connection::id; 0: none
   char connection_name[108];
   RankSet connection_set;  // its members; where they are no progression, up to 64 by name; neither: any ranks
   Count connection_size;
@@ -302,7 +302,7 @@ struct Image {
   Channel channels[kMaxChannels];
   Feed feeds[2];  // training, validation
   Writer writer;
-  Writer lines;  // of metrics.jsonl and log.txt: kept by the watchdog (io/base/line_file.h)
+  Writer lines;                             // of metrics.jsonl and log.txt: kept by the watchdog (io/base/line_file.h)
   Count num_connections;                    // ever
   Connection connections[kMaxConnections];  // the newest, used in turn
   Failure failure;

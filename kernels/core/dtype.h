@@ -14,12 +14,10 @@ enum class Dtype { kF32, kBF16, kI32, kE4M3, kE5M2, kI64 };
 
 template <>
 struct EnumNames<Dtype> {
-  static constexpr std::array table{std::pair{Dtype::kF32, std::string_view("fp32")},
-                                    std::pair{Dtype::kBF16, std::string_view("bf16")},
-                                    std::pair{Dtype::kI32, std::string_view("int32")},
-                                    std::pair{Dtype::kE4M3, std::string_view("e4m3")},
-                                    std::pair{Dtype::kE5M2, std::string_view("e5m2")},
-                                    std::pair{Dtype::kI64, std::string_view("int64")}};
+  static constexpr std::array table{
+      std::pair{Dtype::kF32, std::string_view("fp32")},  std::pair{Dtype::kBF16, std::string_view("bf16")},
+      std::pair{Dtype::kI32, std::string_view("int32")}, std::pair{Dtype::kE4M3, std::string_view("e4m3")},
+      std::pair{Dtype::kE5M2, std::string_view("e5m2")}, std::pair{Dtype::kI64, std::string_view("int64")}};
 };
 
 constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::kE4M3 || dtype == Dtype::kE5M2; }

@@ -178,8 +178,8 @@ std::string value_of_section(const Section& section, const YAML::Node& value) {
 
 // The first line of a file that is not UTF-8; 0: all are. UTF-16 and UTF-32, which begin with their mark, are read too.
 int line_not_utf8(std::string_view text) {
-  for (const std::string_view mark : {std::string_view("\xFF\xFE"), std::string_view("\xFE\xFF"),
-                                      std::string_view("\0\0\xFE\xFF", 4)})
+  for (const std::string_view mark :
+       {std::string_view("\xFF\xFE"), std::string_view("\xFE\xFF"), std::string_view("\0\0\xFE\xFF", 4)})
     if (text.starts_with(mark)) return 0;
   const size_t good = utf8_prefix(text);
   if (good == text.size()) return 0;

@@ -31,7 +31,7 @@ struct RankTensors {
   // Training; f32: numbers that ranks sum in a step, kMaxStepStatistics and, behind them, stage.fp8.float_counts.
   Tensor step_statistics;
   std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
-  Tensor loss;              // (1) f32: the mean loss of a batch; in training one of step_statistics
+  Tensor loss;                                  // (1) f32: the mean loss of a batch; in training one of step_statistics
   Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
   Tensor sample_logits;     // (V) compute dtype: one row of logits, gathered over tp; last stage only
   Tensor sample_token;      // (1) i32

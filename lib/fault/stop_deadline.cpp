@@ -82,9 +82,10 @@ void StopDeadline::end_job() {
         "after {}, the newest checkpoint, up to {} ARE LOST",
         grace_, saved_, completed_);
   else
-    log_error("stopped by signal {} before the first step; the start did not end by itself, so the process ends now. "
-              "Nothing is lost: start the run again",
-              signals_.received());
+    log_error(
+        "stopped by signal {} before the first step; the start did not end by itself, so the process ends now. "
+        "Nothing is lost: start the run again",
+        signals_.received());
   if (job_ != nullptr) {
     std::thread([job = job_] { job->end_all(ExitCode::kDrained); }).detach();
     std::this_thread::sleep_for(kAbortLimit);

@@ -18,7 +18,7 @@ using Names = std::vector<std::string>;
 constexpr const char* kImportedConfig = "imported_config.json";
 constexpr const char* kTemplateFolder = "additional_chat_templates";
 constexpr std::string_view kTokenizerSettings[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                                 "added_tokens.json"};
+                                                   "added_tokens.json"};
 
 Result<void> copy(const std::string& from, const std::string& to) {
   const auto file = MappedFile::open(from);

@@ -75,9 +75,9 @@ void add_theirs(const std::string& folder, Json& settings) {
     if (!file) continue;
     const Json theirs = Json::parse(file.value().text(), nullptr, false);
     if (!theirs.is_object()) continue;
-    for (const char* key : {"chat_template", "bos_token", "pad_token", "unk_token", "sep_token", "cls_token",
-                            "mask_token", "additional_special_tokens", "extra_special_tokens", "padding_side",
-                            "split_special_tokens"})
+    for (const char* key :
+         {"chat_template", "bos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token",
+          "additional_special_tokens", "extra_special_tokens", "padding_side", "split_special_tokens"})
       if (theirs.contains(key) && !settings.contains(key)) settings[key] = theirs[key];
   }
 }

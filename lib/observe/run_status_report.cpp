@@ -178,8 +178,8 @@ std::string end_of(const RunStatus& s) {
     text += fmt::format("no rank of it has a black box on this machine, {}: it is over, or runs elsewhere\n", s.host);
   // The end's own text is often the last line of the log as well.
   const auto holds = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
-  const bool said = s.end && !s.end->text.empty() &&
-                    (holds(s.last_log_line, s.end->text) || holds(s.end->text, s.last_log_line));
+  const bool said =
+      s.end && !s.end->text.empty() && (holds(s.last_log_line, s.end->text) || holds(s.end->text, s.last_log_line));
   if (s.state != RunState::kRuns && !s.last_log_line.empty() && !said)
     text += fmt::format("last line of log.txt: {}\n", s.last_log_line);
   if (!s.newest_dump.empty())

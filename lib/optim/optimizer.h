@@ -21,8 +21,8 @@ struct OptimizerContext {
   const Config& config;
   ParameterStore& store;
   OptimizerTensors tensors;
-  Tensor sums;     // (n) f32: numbers that reduce() sums over all ranks: the norm's, and any others
-  Tensor norm_sq;  // (1) f32, one of `sums`: reduce() fills it in
+  Tensor sums;                    // (n) f32: numbers that reduce() sums over all ranks: the norm's, and any others
+  Tensor norm_sq;                 // (1) f32, one of `sums`: reduce() fills it in
   std::vector<AxisGroup> groups;  // that sum over the axes of shards, and over those that remain after the buckets'
   GroupOnStream& dp;
   GroupOnStream& world;

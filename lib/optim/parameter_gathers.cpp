@@ -5,9 +5,7 @@
 namespace tri {
 
 ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
-    : memory_(context.memory),
-      compute_(context.compute),
-      dp_(context.dp) {}
+    : memory_(context.memory), compute_(context.compute), dp_(context.dp) {}
 
 void ParameterGathers::publish(const BucketSlice& slice) {
   if (!memory_.sharded()) return;

@@ -26,7 +26,7 @@ struct BucketMemory {
 
 // This rank's part of one bucket, for the optimizer. All (n), n a multiple of kBlock.
 struct BucketSlice {
-  int bucket = 0;  // in ParameterMemory::buckets()
+  int bucket = 0;             // in ParameterMemory::buckets()
   AxisSet remaining;          // Bucket::remaining()
   Tensor master;              // f32: the weights that are updated
   Tensor param;               // bf16 copy to write; empty where `master` is the parameter itself, or codes are written

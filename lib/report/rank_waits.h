@@ -23,11 +23,11 @@ struct RankWaits {
   enum class Source { kSteps, kDump };
   Source source = Source::kSteps;
   int pp = 1, groups = 1, tp = 1;  // groups: tp groups of a stage, one for each place on all other axes
-  std::string title;            // "steps 20 to 22", "dump 20261122T155959"
-  std::string headline;         // of a dump
-  std::vector<int> culprits;    // of a dump: world ranks
-  std::vector<RankWait> waits;  // the longest first; of a dump by waiter
-  int64_t num_waits = 0;        // of which those are
+  std::string title;               // "steps 20 to 22", "dump 20261122T155959"
+  std::string headline;            // of a dump
+  std::vector<int> culprits;       // of a dump: world ranks
+  std::vector<RankWait> waits;     // the longest first; of a dump by waiter
+  int64_t num_waits = 0;           // of which those are
 };
 
 inline constexpr size_t kMostRankWaits = 20'000;  // that are kept, of one source

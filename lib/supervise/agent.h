@@ -12,7 +12,7 @@ namespace tri {
 
 // In the agents' environment, which nobody but their user may read, or on their standard input.
 inline constexpr const char* kTokenVariable = "TRIREME_TOKEN";
-inline constexpr const char* kDriverVariable = "TRIREME_DRIVER";  // "PORT ADDRESS ADDRESS..."
+inline constexpr const char* kDriverVariable = "TRIREME_DRIVER";      // "PORT ADDRESS ADDRESS..."
 inline constexpr const char* kStartVariable = "TRIREME_AGENT_START";  // number of the driver's start of agents, from 1
 
 struct AgentOptions {

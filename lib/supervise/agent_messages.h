@@ -49,7 +49,7 @@ void fields(Archive& archive, FailureSight& f) {
 struct PortSight {
   std::string name;
   bool up = true;
-  int64_t changes = 0;  // of its carrier: down and up again are two
+  int64_t changes = 0;                         // of its carrier: down and up again are two
   int64_t received = 0, sent = 0, errors = 0;  // since its driver was loaded; bytes, RDMA's included
 };
 template <class Archive>

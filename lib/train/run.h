@@ -16,7 +16,7 @@ namespace tri {
 struct RunStart {
   std::string config_path;  // the file that it was given
   std::string command_line;
-  std::string version;                         // of the executable, with its commit
+  std::string version;  // of the executable, with its commit
   const StopSignals& signals;
   StopDeadline& stop_deadline;
   std::function<void()> on_watched = nullptr;  // called when the run's watchdog looks on

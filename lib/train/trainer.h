@@ -57,8 +57,8 @@ class Trainer {
   // This rank's part of the state was overwritten: completes what derives from it. `fp8_history`: the checkpoint's
   // (RunProgress); without one the next step makes it. Error: it is none of this model's.
   Result<void> state_loaded(const std::vector<float>& fp8_history = {});
-  // What a checkpoint stores of FP8 GEMMs (Fp8State::saved_history); empty without them. Between steps: waits for a copy
-  // from the device, which steps therefore need not make.
+  // What a checkpoint stores of FP8 GEMMs (Fp8State::saved_history); empty without them. Call it between steps: it
+  // waits for a copy from the device, which steps therefore need not make.
   std::vector<float> fp8_history();
 
   // After a step that was not finite: where this rank's own numbers went wrong ("gradient of layers/3/…"); may be none.

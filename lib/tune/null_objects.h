@@ -1,4 +1,4 @@
-// What takes the place of a step's transfers and of its gradients' bookkeeping, so that layers work as in a step, alone.
+// Null objects for a step's transfers and for the bookkeeping of its gradients. With them layers run as in a step.
 #pragma once
 
 #include "lib/comm/comm_group.h"

@@ -1,4 +1,4 @@
-// tuning.json: what the searches of a start found, so that the next start of the run chooses alike and computes the same
+// tuning.json: what the searches of a start found. The next start of the run then chooses alike, and computes the same
 // bits. For one rank.
 //   {"version": 1,
 //    "gemms": {LIBRARY: {SHAPE: {"form": .., "algorithm": .., "microseconds": .., "first_microseconds": ..}}},

@@ -22,8 +22,8 @@ DoctorReport report_of_two_nodes() {
   for (const double value : {380.0, 381.0, 112.0})
     report.measurements.push_back({.host = value < 200 ? "node07" : "node06", .part = "GPU 3 → GPU 5", .value = value});
   report.measurements.push_back({.rule = 1, .host = "node06", .value = std::numeric_limits<double>::infinity()});
-  report.findings = judge(std::vector{copies}, DeviceKind::kCuda, std::vector(report.measurements.begin(),
-                                                                              report.measurements.begin() + 3));
+  report.findings = judge(std::vector{copies}, DeviceKind::kCuda,
+                          std::vector(report.measurements.begin(), report.measurements.begin() + 3));
   report.verdict = worst(report.findings);
   return report;
 }

@@ -26,8 +26,8 @@ constexpr int kDrained = static_cast<int>(ExitCode::kDrained);
 
 TEST(StopDeadlineDeathTest, before_the_first_step_a_process_leaves_within_the_grace) {
   constexpr std::chrono::seconds kAnyTime{300};
-  EXPECT_EXIT(wait_after_signal([](StopDeadline& d) { d.set_grace(0.1); }, kAnyTime),
-              testing::ExitedWithCode(kDrained), "stopped by signal 15 before the first step");
+  EXPECT_EXIT(wait_after_signal([](StopDeadline& d) { d.set_grace(0.1); }, kAnyTime), testing::ExitedWithCode(kDrained),
+              "stopped by signal 15 before the first step");
 }
 
 TEST(StopDeadlineDeathTest, in_steps_the_grace_counts) {

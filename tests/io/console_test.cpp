@@ -26,8 +26,8 @@ namespace {
 TEST(ConsoleDeathTest, output_that_a_full_device_does_not_take_is_an_error) {
   const std::string much(1 << 20, 'x');
   for (const auto& print : std::initializer_list<std::function<void()>>{
-           [] { print_out("{}\n", 1); }, [&] { print_text(much); }, [] { print_json("{}"); },
-           [] { print_bytes("x"); }, [] { std::fputs("by another library", stdout); }}) {
+           [] { print_out("{}\n", 1); }, [&] { print_text(much); }, [] { print_json("{}"); }, [] { print_bytes("x"); },
+           [] { std::fputs("by another library", stdout); }}) {
     EXPECT_EXIT(printed_to("/dev/full", print), testing::ExitedWithCode(3), "standard output");
     EXPECT_EXIT(printed_to("/dev/null", print), testing::ExitedWithCode(0), "");
   }

@@ -113,17 +113,25 @@ TEST(Within, storage_that_hangs_is_asked_once_per_path) {
         -1);
   };
   for (int i = 0; i < 20; ++i) EXPECT_EQ(ask("a"), -1);
-  EXPECT_EQ(within("b", 10min, [] { return 2; }, -1), 2);
+  EXPECT_EQ(within(
+                "b", 10min, [] { return 2; }, -1),
+            2);
   EXPECT_LE(*asked, 1);
   go.set_value();
   // Once the question is answered, the next one may be asked.
-  while (within("a", 10min, [] { return 3; }, -1) != 3) std::this_thread::yield();
+  while (within(
+             "a", 10min, [] { return 3; }, -1) != 3)
+    std::this_thread::yield();
   EXPECT_EQ(*asked, 1);
 }
 
 TEST(Within, what_fails_has_the_other_value) {
-  EXPECT_EQ(within("c", 10min, []() -> int { throw std::runtime_error("no"); }, -1), -1);
-  EXPECT_EQ(within("c", 10min, [] { return 5; }, -1), 5);
+  EXPECT_EQ(within(
+                "c", 10min, []() -> int { throw std::runtime_error("no"); }, -1),
+            -1);
+  EXPECT_EQ(within(
+                "c", 10min, [] { return 5; }, -1),
+            5);
 }
 
 }  // namespace

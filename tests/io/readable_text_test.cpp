@@ -19,7 +19,9 @@ TEST(ReadableText, holds_nothing_that_a_terminal_obeys) {
 
 TEST(ReadableText, holds_nothing_that_overrides_the_direction_of_text) {
   for (const std::string evil : {"\u202a", "\u202e", "\u2066", "\u2069"})
-    EXPECT_EQ(readable_text("a" + evil + "b"), "a\xEF\xBF\xBD" "b");
+    EXPECT_EQ(readable_text("a" + evil + "b"),
+              "a\xEF\xBF\xBD"
+              "b");
   EXPECT_EQ(readable_text("\u2029\u202f\u2065\u206a \u05d0"), "\u2029\u202f\u2065\u206a \u05d0");
 }
 

@@ -124,8 +124,7 @@ TRI_CHECK(storage_write, "_ZN3tri19check_storage_writeERNS_12CheckContextE",
 TRI_CHECK(storage_read, "_ZN3tri18check_storage_readERNS_12CheckContextE", with_full_disk(real_storage_read, context))
 TRI_CHECK(repeatable_step, "_ZN3tri21check_repeatable_stepERNS_12CheckContextE",
           with_wrong_bits(real_repeatable_step, context, 1))
-TRI_CHECK(equal_steps, "_ZN3tri17check_equal_stepsERNS_12CheckContextE",
-          with_wrong_bits(real_equal_steps, context, 0))
+TRI_CHECK(equal_steps, "_ZN3tri17check_equal_stepsERNS_12CheckContextE", with_wrong_bits(real_equal_steps, context, 0))
 
 CheckResult real_node_links(CheckContext&) TRI_REAL("_ZN3tri16check_node_linksERNS_12CheckContextE");
 CheckResult wrapped_node_links(CheckContext&) TRI_WRAPPED("_ZN3tri16check_node_linksERNS_12CheckContextE");

@@ -10,7 +10,8 @@
 namespace tri {
 namespace {
 
-// The share of `work_s` seconds of work in the time that they took, over all of `runs` runs, with stops by random numbers.
+// The share of `work_s` seconds of work in the time that they took, over all of `runs` runs, with stops by random
+// numbers.
 double simulated_effective_share(const FaultRates& rates, double interval_s, double work_s, int runs, uint64_t seed) {
   std::mt19937_64 random(seed);
   // Not std::exponential_distribution, whose numbers differ between standard libraries.
