@@ -96,15 +96,17 @@ Result<int> begin(const Options& options) {
   if (!goes_on.value()) return static_cast<int>(ExitCode::kNoProgress);
   print_bytes(folders.run + "\n" + folders.checkpoints + "\n");
   print_out("{}\n{}\n", ranks, std::max(1, number("SLURM_CPUS_ON_NODE", 1) / shape.value().per_node));
-  for (const std::string& entry : job.times()) print_bytes(entry + "\n");
+  for (const std::string& entry : job.environment()) print_bytes(entry + "\n");
   return 0;
 }
 
 // Signals to all processes of the job must not end this one before the job is requeued.
 Result<int> end(const Options& options) {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) ignore_signal(signal);
-  const auto of_job = options_of_job({.run = options.run_dir, .checkpoints = options.checkpoint_dir});
+  auto of_job = options_of_job({.run = options.run_dir, .checkpoints = options.checkpoint_dir});
   if (!of_job) return of_job.error();
+  if (const std::string step = environment("TRIREME_BEGUN_AT"); !step.empty())
+    of_job.value().begun_at = std::atoll(step.c_str());
   const auto left = BatchJob(of_job.value()).end(options.status);
   print_out("{}\n", left.requeue ? fmt::format("requeue {}", left.progress_restart) : "done");
   return 0;

@@ -116,7 +116,7 @@ struct EnumNames<ReaderState> {
                                     std::pair{ReaderState::kDone, std::string_view("done")}};
 };
 
-// The threads that write a checkpoint or read one, and that which appends to metrics.jsonl and log.txt.
+// The threads that write a checkpoint or read one, and that which appends to metrics.jsonl.
 enum class WriterState : uint32_t { kIdle, kCopies, kWrites, kPublishes, kAppends, kReads };
 
 template <>
@@ -302,7 +302,7 @@ struct Image {
   Channel channels[kMaxChannels];
   Feed feeds[2];  // training, validation
   Writer writer;
-  Writer lines;                             // of metrics.jsonl and log.txt: kept by the watchdog (io/base/line_file.h)
+  Writer lines;                             // of metrics.jsonl: kept by the watchdog (io/base/line_file.h)
   Count num_connections;                    // ever
   Connection connections[kMaxConnections];  // the newest, used in turn
   Failure failure;

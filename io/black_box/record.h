@@ -54,7 +54,7 @@ struct FeedRecord {
   double seconds = 0;  // in the reader's state
 };
 
-// Of a checkpoint or, where those of metrics.jsonl and log.txt stand still for longer, of lines.
+// Of a checkpoint or, where those of metrics.jsonl stand still for longer, of lines.
 struct WriterRecord {
   WriterState state = WriterState::kIdle;
   uint32_t progress = 0;

@@ -14,7 +14,11 @@ namespace {
 HostAndPort service() {
   const char* given = std::getenv("NCCL_RAS_ADDR");
   const std::string text = given != nullptr && *given != '\0' ? given : "localhost:28028";
-  return parse_host_and_port(text).value_or(HostAndPort{text, 28028});
+  if (const auto parsed = parse_host_and_port(text)) return *parsed;
+  // NCCL also takes an IPv6 address without brackets.
+  if (const size_t colon = text.rfind(':'); colon != text.npos)
+    if (const auto parsed = parse_host_and_port("[" + text.substr(0, colon) + "]" + text.substr(colon))) return *parsed;
+  return {text, 28028};
 }
 
 // Appends what comes, to the end of the connection or, if asked for, of a line. False: it did not come.

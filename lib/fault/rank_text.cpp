@@ -53,7 +53,7 @@ std::vector<int> connection_members(const RankRecord& record) {
 }
 
 std::string writer_text(const WriterRecord& writer) {
-  if (writer.state == WriterState::kAppends) return "writer of metrics.jsonl and log.txt appends";
+  if (writer.state == WriterState::kAppends) return "writer of metrics.jsonl appends";
   if (writer.state == WriterState::kReads) return "reader of a checkpoint reads";
   return fmt::format("writer of checkpoint {} {}", writer.step, enum_name(writer.state));
 }

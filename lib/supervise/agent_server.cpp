@@ -41,7 +41,9 @@ Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, in
     const sockaddr_in6 any{.sin6_family = AF_INET6, .sin6_port = network_port, .sin6_addr = in6addr_any};
     listener = listen_at(reinterpret_cast<const sockaddr&>(any), sizeof any, kBacklog);
   }
-  if (!listener) {
+  const bool lacks_ipv6 = !listener && (reach == Reach::kThisMachine || listener.error().os_error == EAFNOSUPPORT ||
+                                        listener.error().os_error == EADDRNOTAVAIL);
+  if (lacks_ipv6) {
     const in_addr_t from = reach == Reach::kThisMachine ? INADDR_LOOPBACK : INADDR_ANY;
     const sockaddr_in any{.sin_family = AF_INET, .sin_port = network_port, .sin_addr = {htonl(from)}};
     listener = listen_at(reinterpret_cast<const sockaddr&>(any), sizeof any, kBacklog);

@@ -15,6 +15,7 @@
 #include "io/base/file.h"
 #include "io/base/format.h"
 #include "io/base/host.h"
+#include "io/base/text_file.h"
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 #include "lib/observe/effective_time.h"
@@ -153,20 +154,25 @@ Result<void> BatchJob::await_other_job() const {
                      state);
 }
 
-// Sets newest_ and record_.
+// Sets record_ and newest_. Where the record cannot be read, it is that of a job without progress, and is not saved;
+// where the checkpoints cannot be read, the record is whole, and newest_ is its best step.
 Result<void> BatchJob::load_record() {
-  const auto newest = newest_step(options_.folders.checkpoints);
-  if (!newest) return newest.error();
-  newest_ = newest.value();
-  const JobRecord fresh{.job = options_.start.batch.job, .best_step = newest_};
-  std::ifstream in(state_path());
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  record_ = restart() == 0 ? fresh : job_record_from(text, fresh, restart());
+  record_ = {.job = options_.start.batch.job};
   take_noted_progress();
+  const auto text = read_text(state_path());
+  if (restart() > 0 && !text && text.error().os_error != ENOENT) return text.error();
+  const auto newest = newest_step(options_.folders.checkpoints);
+  const JobRecord fresh{.job = record_.job, .best_step = options_.begun_at.value_or(newest ? newest.value() : 0)};
+  record_ = restart() == 0 || !text ? fresh : job_record_from(text.value(), fresh, restart());
+  take_noted_progress();
+  newest_ = newest ? newest.value() : record_.best_step;
+  has_record_ = true;
+  if (!newest) return newest.error();
   return {};
 }
 
 void BatchJob::save_record() const {
+  if (!has_record_) return;
   if (const auto saved = write_file(state_path(), to_text(record_), fmt::format("{}.{}", record_.job, restart()));
       !saved)
     say(fmt::format("the state file {} could not be written: {}", state_path(), saved.error().message));
@@ -197,8 +203,8 @@ void BatchJob::warn_of_short_limit() const {
       end - begin, options_.drain_seconds));
 }
 
-std::vector<std::string> BatchJob::times() const {
-  std::vector<std::string> times;
+std::vector<std::string> BatchJob::environment() const {
+  std::vector<std::string> times{fmt::format("TRIREME_BEGUN_AT={}", newest_)};
   if (const double time = slurm_.time("SubmitTime"); time > 0)
     times.push_back(fmt::format("TRIREME_SUBMITTED={:.0f}", time));
   if (const double time = slurm_.time("StartTime"); time > 0)
@@ -255,8 +261,6 @@ BatchJob::Left BatchJob::end(int status) {
   }
   if (const auto loaded = load_record(); !loaded) {
     say(loaded.error().message);
-    record_.job = options_.start.batch.job;
-    take_noted_progress();
   } else {
     note_progress(restart());
     save_record();
@@ -275,7 +279,7 @@ BatchJob::Left BatchJob::end(int status) {
       return {};
     }
   }
-  requeue();
+  if (!requeue()) return {.requeue = true, .progress_restart = record_.progress_restart};
   return {};
 }
 
@@ -297,21 +301,28 @@ void BatchJob::await_nodes() const {
   }
 }
 
-void BatchJob::requeue() {
+// False: Slurm does not accept it from here, as from a container without its key.
+bool BatchJob::requeue() {
   const std::string resumes = newest_ > 0 ? fmt::format("; the next submission resumes from step {}", newest_) : "";
   JobState state = slurm_.state(0);
   if (state == JobState::kRunning || state == JobState::kUnknown) {
     await_nodes();
     state = slurm_.state(options_.controller_seconds);
   }
-  if (state == JobState::kRequeued) return say("the job was requeued already");
-  if (state == JobState::kCancelled) return say("stopped: cancelled" + resumes);
-  if (state == JobState::kNoRequeue) return say("stopped: the job's owner allows no requeue" + resumes);
+  if (state == JobState::kRequeued || state == JobState::kCancelled || state == JobState::kNoRequeue) {
+    say(state == JobState::kRequeued    ? "the job was requeued already"
+        : state == JobState::kCancelled ? "stopped: cancelled" + resumes
+                                        : "stopped: the job's owner allows no requeue" + resumes);
+    return true;
+  }
   say("requeued");  // Slurm then ends the batch script, and may end this process
   for (const double end = monotonic_seconds() + options_.controller_seconds; !slurm_.requeue(); sleep_seconds(5))
-    if (monotonic_seconds() >= end)
-      return say(fmt::format("stopped: slurmctld took no requeue for {:.0f} s", options_.controller_seconds));
+    if (monotonic_seconds() >= end) {
+      say(fmt::format("slurmctld accepted no requeue from here for {:.0f} s", options_.controller_seconds));
+      return false;
+    }
   exclude_nodes();
+  return true;
 }
 
 // The job is pending again: only then, and only before it starts, Slurm accepts a change of its excluded nodes. Those

@@ -4,6 +4,8 @@
 //   begin() --> the batch script starts `trireme supervise`, or srun, and waits --> end(status)
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@ class BatchJob {
     double controller_seconds = 600;  // timeout of a slurmctld that does not answer
     double node_seconds = 600;        // ... of nodes that neither answer nor are DOWN
     double drain_seconds = 110;       // from the signal until the checkpoint is saved
+    std::optional<int64_t> begun_at;  // for end(): the newest checkpoint when the trainer was started
   };
   explicit BatchJob(Options options);
 
@@ -38,11 +41,12 @@ class BatchJob {
   // is used up. Fails with kUsage when the run folder belongs to another job, and with kFile when the folder, or what
   // earlier starts of this job have left in it, is not there or cannot be read: it may come back.
   Result<bool> begin(const std::string& what);
-  // "NAME=value": when the job was submitted and allocated, for the trainer.
-  std::vector<std::string> times() const;
+  // "NAME=value", after begin(): TRIREME_BEGUN_AT, the step of the newest checkpoint, for end(); when the job was
+  // submitted and allocated, for the trainer.
+  std::vector<std::string> environment() const;
 
   struct Left {
-    bool requeue = false;  // where Slurm's commands are missing, as in a container: the caller requeues the job
+    bool requeue = false;  // where Slurm's commands are missing or fail, as in a container: the caller requeues the job
     int progress_restart = 0;
   };
   // Reports the trainer's end, and requeues the job where that helps and its budget allows it. Returns what is left to
@@ -61,14 +65,15 @@ class BatchJob {
   void note_progress(int of_restart);
   void take_noted_progress();
   void warn_of_short_limit() const;
-  void requeue();
+  bool requeue();
   void await_nodes() const;
   void exclude_nodes();
 
   Options options_;
   SlurmJob slurm_;
   JobRecord record_;
-  int64_t newest_ = 0;  // the step of the newest valid checkpoint
+  bool has_record_ = false;  // else the state file could not be read
+  int64_t newest_ = 0;       // the step of the newest valid checkpoint
 };
 
 }  // namespace tri

@@ -1,6 +1,7 @@
 #include "lib/tune/tuning_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
@@ -91,6 +92,8 @@ OverlapSplits splits_of(const std::string& shape, const Json& value) {
 }
 
 // gemm_algorithms.txt of earlier versions: a line "# LIBRARY", then "SHAPE FORM ALGORITHM MICROSECONDS MICROSECONDS".
+// Those versions skipped choices of a form that they did not know.
+constexpr std::array<std::string_view, 4> kOldForms = {"plain", "epilogue", "fused", "fast"};
 void take_old_gemms(const std::string& text, Tuning& tuning) {
   std::istringstream lines(text);
   GemmChoices choices;
@@ -102,7 +105,8 @@ void take_old_gemms(const std::string& text, Tuning& tuning) {
     }
     std::istringstream words(line);
     GemmChoice choice;
-    if (words >> choice.shape >> choice.form >> choice.algorithm >> choice.microseconds >> choice.first_microseconds)
+    if (words >> choice.shape >> choice.form >> choice.algorithm >> choice.microseconds >> choice.first_microseconds &&
+        std::ranges::count(kOldForms, choice.form) > 0)
       choices.choices.push_back(std::move(choice));
   }
   add_choices(choices, tuning.gemms);

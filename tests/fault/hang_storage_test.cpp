@@ -85,7 +85,7 @@ TEST(HangLocator, lines_that_storage_does_not_take_are_storage) {
   const HangVerdict verdict = locate_hang(r.all, {.world_rank = 0, .writer = true, .seconds = 600});
   EXPECT_EQ(verdict.kind, HangKind::kStorage);
   EXPECT_EQ(named(verdict), std::vector{0});
-  EXPECT_TRUE(has(verdict.headline, "its writer of metrics.jsonl and log.txt appends"));
+  EXPECT_TRUE(has(verdict.headline, "its writer of metrics.jsonl appends"));
 }
 
 TEST(HangLocator, a_writers_deadline_is_about_writers) {

@@ -83,7 +83,7 @@ run 0 "$trireme" checkpoint prune long --keep-last 1 --dry-run # harms nobody
 kill -TERM "$(pid_of 0)"
 end_of long 75
 run 0 "$trireme" checkpoint prune long --keep-last 1
-has "1 left; the 1 newest stay"
+has "1 left; the 1 newest are kept"
 
 echo "trireme checkpoint lists, shows, verifies and prunes them"
 rm -rf whole
