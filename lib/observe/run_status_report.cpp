@@ -141,8 +141,8 @@ std::string remarks(const RunStatus& s) {
   for (const RankRecord& rank : s.ranks) {
     if (rank.writer.state != WriterState::kIdle && rank.writer.seconds > kWriterStill)
       text += rank.writer.state == WriterState::kAppends
-                  ? fmt::format("{}: storage has taken no line of metrics.jsonl for {}\n",
-                                to_string_place(rank), age(rank.writer.seconds))
+                  ? fmt::format("{}: storage has taken no line of metrics.jsonl for {}\n", to_string_place(rank),
+                                age(rank.writer.seconds))
                   : fmt::format("{}: its checkpoint{} ({}) has made no progress for {}\n", to_string_place(rank),
                                 rank.writer.step > 0 ? fmt::format(" of step {}", rank.writer.step) : "",
                                 enum_name(rank.writer.state), age(rank.writer.seconds));
