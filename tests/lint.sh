@@ -2,7 +2,7 @@
 # Checks of the sources, without running the program's tests: `make lint`. A tool that is not installed is named, and
 # its check is skipped.
 #   lint.sh BUILD_DIR         BUILD_DIR/bin/trireme and BUILD_DIR/compile_commands.json exist
-# Environment: TIDY         files for clang-tidy: changed (since LINT_BASE, default), all, none
+# Environment: TIDY         files for clang-tidy: none (default), changed (since LINT_BASE), all
 #              LINT_BASE    a commit (default: HEAD~1)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -52,7 +52,7 @@ check "commands of documents" commands
 tidy() { # FILES...
   printf '%s\n' "$@" | xargs -P "$(nproc)" -n 4 clang-tidy -p "$build" --quiet --warnings-as-errors='*'
 }
-case ${TIDY:-changed} in
+case ${TIDY:-none} in
   all) mapfile -t sources < <(git ls-files 'app/*.cpp' 'lib/*.cpp' 'io/*.cpp' 'kernels/*.cpp') ;;
   changed) mapfile -t sources < <(git diff --name-only --diff-filter=d "${LINT_BASE:-HEAD~1}" -- '*.cpp' 2>/dev/null) ;;
   none) sources=() ;;
