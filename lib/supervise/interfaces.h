@@ -53,7 +53,7 @@ class RunBook {
   virtual void append(RunEvent event, const std::string& attempt) = 0;
   virtual int64_t newest_checkpoint() = 0;
   virtual int64_t reached_step(const std::string& attempt) = 0;  // by its ranks' own events; 0: they name none
-  virtual bool has_begun(const std::string& attempt) = 0;  // its ranks hold the run folder; true where nobody can say
+  virtual bool has_begun(const std::string& attempt) = 0;  // its ranks hold the run folder; true where that is unknown
   virtual std::optional<RunEvent> first_cause(const std::string& attempt) = 0;
   // Of the ranks that are much slower than their peers, and have been for long: the newest events that say so.
   virtual std::vector<RunEvent> stragglers(const std::string& attempt) = 0;

@@ -15,13 +15,13 @@ constexpr double kProbeAgainSeconds = 1;  // after a failed start
 constexpr int kUnlimited = std::numeric_limits<int>::max();
 
 // How long a silent node is waited for. Silence counts from its last report or, where its agent is awaited, from then.
-struct Patience {
+struct SilenceLimits {
   double first_probe = 0;  // seconds of silence until its agent is started again
   double limit = 0;        // ... until the node is lost, once it was probed three times
   int probes = kProbes;    // at most
 };
 
-Patience patience_with(Contact contact, const Thresholds& t) {
+SilenceLimits limits_with(Contact contact, const Thresholds& t) {
   const double quiet = t.silent_seconds;
   switch (contact) {
     case Contact::kHeard:
@@ -145,15 +145,15 @@ bool NodePool::is_lost(const std::string& name, double now) {
   const Contact state = contact(node, now);
   if (state == Contact::kLost) return true;
   if (state == Contact::kForeign) return false;
-  const Patience patience = patience_with(state, thresholds_);
+  const SilenceLimits limits = limits_with(state, thresholds_);
   const double quiet = thresholds_.silent_seconds, silence = now - std::max({node.heard, node.asked, node.foreign});
   const double pause = state == Contact::kRefuses ? kProbeAgainSeconds
                        : node.probes < kProbes    ? quiet / (kProbes + 1)
                                                   : quiet;
-  const bool is_due = state == Contact::kRefuses || silence > patience.first_probe;
+  const bool is_due = state == Contact::kRefuses || silence > limits.first_probe;
   const bool gives_up = state == Contact::kRefuses && node.failed >= kRefusals;
-  if (is_due && !gives_up && now - node.probed >= pause && node.probes < patience.probes) probe(name, node, now);
-  node.lost = gives_up || (node.probes >= kProbes && silence > patience.limit);
+  if (is_due && !gives_up && now - node.probed >= pause && node.probes < limits.probes) probe(name, node, now);
+  node.lost = gives_up || (node.probes >= kProbes && silence > limits.limit);
   return node.lost;
 }
 

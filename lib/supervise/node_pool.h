@@ -59,7 +59,7 @@ class NodePool {
   void start_all(double now);      // the first start, of all usable nodes
   void note_failed_starts();       // what the launcher reports
   void keep_alive();               // a message to all, which shows that the driver lives
-  void await_reports(double now);  // from now on silence counts anew as far as probes go
+  void await_reports(double now);  // silence before this call no longer counts towards probes
   void start_again(const std::vector<std::string>& names, double now);
   // Their present agents no longer count: each of these nodes has to show that an agent can still be started there.
   void renew_agents(const std::vector<std::string>& names, double now);

@@ -22,7 +22,7 @@ struct Thresholds {
   double port_errors =
       100;  // of the ports in use of a node within flap_seconds: it is suspect when an attempt fails; 0: never
   double attempts = 3;         // in a row without a newer checkpoint: the run stops
-  double doctor_seconds = 60;  // patience with `trireme doctor`
+  double doctor_seconds = 60;  // timeout of `trireme doctor`
   double drain_seconds = 300;  // ranks that make way for a spare have so long to save a checkpoint
 };
 
