@@ -106,7 +106,7 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
   const Evaluation result = model.value()->evaluator().evaluate(
       size, [&] { return loader.next(); }, bytes.value() ? inputs.tokenizer.get() : nullptr,
       [&] {
-        tick_black_box();
+        tick_flight_recorder();
         if (progress) progress->add(std::min(batch_tokens, tokens_left));
         tokens_left -= batch_tokens;
       });

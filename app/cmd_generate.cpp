@@ -154,7 +154,7 @@ Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadlin
                         .stop = tokenizer && !options.ignore_end ? tokenizer->eod() : -1};
   const bool speaks = job.world_rank() == 0;
   generation.on_token = [&](std::span<const int32_t> text) {
-    tick_black_box();
+    tick_flight_recorder();
     if (speaks && !options.json) printer.show(text, false);
   };
   const PhaseScope phase(RunPhase::kSample);

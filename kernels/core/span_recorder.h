@@ -21,7 +21,7 @@ enum class SpanKind : uint8_t {
   kWait,       // the stream waits for transfers, or runs those that it would wait for
 };
 
-// How far a transfer is, as its stream comes past: kernels as in io/black_box/image.h.
+// How far a transfer is, as its stream comes past: kernels as in io/flight_recorder/image.h.
 enum class TransferMark : uint8_t { kJoined, kSent, kCompleted };
 
 class SpanRecorder {

@@ -28,7 +28,7 @@
 #include "io/base/clock.h"
 #include "io/base/proc.h"
 #include "io/base/text_file.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/dims.h"
 #include "kernels/core/shared_limit.h"

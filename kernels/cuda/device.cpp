@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/gpu_peak.h"
 #include "kernels/cuda/check.h"

@@ -10,11 +10,11 @@
 #include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/within.h"
-#include "io/black_box/black_box.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/shard_writer.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/weights.h"
 
@@ -176,7 +176,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
 }
 
 void Checkpointer::writer_is(WriterState state) const {
-  if (BlackBox* const box = black_box()) box->enter(state, progress_.steps);
+  if (FlightRecorder* const recorder = flight_recorder()) recorder->enter(state, progress_.steps);
 }
 
 void Checkpointer::before_update() {
@@ -191,7 +191,7 @@ Result<ShardRecord> Checkpointer::write_shard(const std::string& folder) const {
     if (!pieces_[i].writes) continue;
     if (auto added = writer.value().add(pieces_[i].piece, host_.data() + buffer_.offset[i]); !added)
       return added.error();
-    if (BlackBox* const box = black_box()) box->writer_goes_on();
+    if (FlightRecorder* const recorder = flight_recorder()) recorder->writer_goes_on();
   }
   return writer.value().finish();
 }
@@ -236,7 +236,7 @@ void Checkpointer::await_all_parts() {
     const HostScope waits(HostState::kAwaitsCheckpoint);
     if (future.valid()) future.wait_for(kRound);
   };
-  for (bool done = false; !done; tick_black_box()) {
+  for (bool done = false; !done; tick_flight_recorder()) {
     if (!outcome_ && phase_ == Phase::kWriting) await(writing_);
     if (!outcome_ && phase_ == Phase::kPublishing) await(publishing_);
     done = job_.all_of(phase_done());

@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "io/black_box/image.h"
+#include "io/flight_recorder/image.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/search.h"
 #include "lib/checkpoint/state.h"

@@ -12,8 +12,8 @@
 
 #include "io/base/hash.h"
 #include "io/base/parallel.h"
-#include "io/black_box/black_box.h"
 #include "io/checkpoint/shard_reader.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/dtype.h"
 
 namespace tri {
@@ -78,7 +78,7 @@ const char* convert(const char* elements, int64_t count, StoredType wanted, std:
   return out.data();
 }
 
-// Files are read, in this rank's black box.
+// Files are read, in this rank's flight recorder.
 class ReadingScope {
  public:
   ReadingScope() { is(WriterState::kReads); }
@@ -88,14 +88,14 @@ class ReadingScope {
 
  private:
   static void is(WriterState state) {
-    if (BlackBox* const box = black_box()) box->enter(state, 0);
+    if (FlightRecorder* const recorder = flight_recorder()) recorder->enter(state, 0);
   }
 };
 void piece_is_read() {
-  BlackBox* const box = black_box();
-  if (box == nullptr) return;
-  box->writer_goes_on();
-  box->tick();
+  FlightRecorder* const recorder = flight_recorder();
+  if (recorder == nullptr) return;
+  recorder->writer_goes_on();
+  recorder->tick();
 }
 
 // One rank's part of a load.

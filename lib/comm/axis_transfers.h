@@ -58,7 +58,7 @@ class AxisTransfers {
   // For tensors that are transferred at once and are no rows: sums, norms, vectors.
   GroupOnStream& collectives() { return collectives_; }
 
-  // Writes into the rank's black box how far the transfers are, where streams do not mark it themselves; reads by
+  // Writes into the rank's flight recorder how far the transfers are, where streams do not mark it themselves; reads by
   // `stream`. From one other thread; may hang where the device does.
   virtual void read_progress(Stream&, HostBuffer<uint32_t>&) {}
 

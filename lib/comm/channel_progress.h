@@ -1,12 +1,12 @@
-// How far one channel's transfers are, kept in the rank's black box (io/black_box): by the host, as it enqueues them,
-// and by the streams that run them or, where marks take them too long, by whoever reads how far they are. Without a box
-// all calls do nothing. A SpanRecorder that follows the streams is told in either case.
+// How far one channel's transfers are, kept in the rank's flight recorder (io/flight_recorder): by the host, as it
+// enqueues them, and by the streams that run them or, where marks take them too long, by whoever reads how far they
+// are. Without a flight recorder all calls do nothing. A SpanRecorder that follows the streams is told in either case.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/device.h"
 #include "kernels/core/span_recorder.h"
 
@@ -18,17 +18,17 @@ enum class ChannelCounts { kMarked, kRead };
 class ChannelProgress {
  public:
   ChannelProgress() = default;  // nobody looks on
-  // Of this process's box, if it keeps one. `index`: of this rank among `world_ranks`.
+  // Of this process's flight recorder, if it keeps one. `index`: of this rank among `world_ranks`.
   ChannelProgress(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks, int index,
                   ChannelCounts counts = ChannelCounts::kMarked)
       : counts_(counts),
-        box_(world_ranks.size() > 1 ? black_box() : nullptr),
-        channel_(box_ == nullptr ? nullptr : box_->add_channel(name, kind, rank_set(world_ranks), index)) {}
+        recorder_(world_ranks.size() > 1 ? flight_recorder() : nullptr),
+        channel_(recorder_ == nullptr ? nullptr : recorder_->add_channel(name, kind, rank_set(world_ranks), index)) {}
 
   // The channel's next operation.
   void enqueue(ChannelOperation operation, int64_t bytes) {
     if (channel_ == nullptr) return;
-    last_ = box_->enqueue(*channel_, operation, bytes);
+    last_ = recorder_->enqueue(*channel_, operation, bytes);
     operation_ = operation;
   }
   // The operation enqueued last, as `stream` comes past here; what the counters mean: image.h.
@@ -56,7 +56,7 @@ class ChannelProgress {
 
   // The compute action enqueued last cannot begin before `operation` is complete.
   void awaited_by_action(uint32_t operation) const {
-    if (channel_ != nullptr) box_->action_awaits(*channel_, operation);
+    if (channel_ != nullptr) recorder_->action_awaits(*channel_, operation);
   }
 
  private:
@@ -65,15 +65,15 @@ class ChannelProgress {
     if (static_cast<int32_t>(to - count.load(std::memory_order_relaxed)) > 0)
       count.store(to, std::memory_order_relaxed);
   }
-  void mark(Stream& stream, box::Count& word, TransferMark which, uint32_t operation) const {
+  void mark(Stream& stream, flight::Count& word, TransferMark which, uint32_t operation) const {
     if (counts_ == ChannelCounts::kMarked) stream.mark(word, operation);
     if (SpanRecorder* const spans = stream.spans())
-      spans->transfer(stream, which, box_->index_of(*channel_), operation, static_cast<uint8_t>(operation_));
+      spans->transfer(stream, which, recorder_->index_of(*channel_), operation, static_cast<uint8_t>(operation_));
   }
 
   ChannelCounts counts_ = ChannelCounts::kMarked;
-  BlackBox* box_ = nullptr;
-  box::Channel* channel_ = nullptr;
+  FlightRecorder* recorder_ = nullptr;
+  flight::Channel* channel_ = nullptr;
   uint32_t last_ = 0;
   ChannelOperation operation_ = ChannelOperation::kNone;  // the last enqueued
 };

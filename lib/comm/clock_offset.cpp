@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/job.h"
 #include "lib/comm/mpi_check.h"
 
@@ -19,7 +19,7 @@ constexpr int kPings = 24;   // some are slow: the first, and those that another
 void answer(int host_leader) {
   for (int i = 0; i < kPings; ++i) {
     TRI_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, host_leader, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
-    const int64_t time = BlackBox::now();
+    const int64_t time = FlightRecorder::now();
     TRI_MPI(MPI_Send(&time, sizeof time, MPI_BYTE, host_leader, kTag, MPI_COMM_WORLD));
   }
 }
@@ -28,10 +28,10 @@ ClockOffset ask() {
   ClockOffset best{.error = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < kPings; ++i) {
     int64_t theirs = 0;
-    const int64_t before = BlackBox::now();
+    const int64_t before = FlightRecorder::now();
     TRI_MPI(MPI_Send(nullptr, 0, MPI_BYTE, 0, kTag, MPI_COMM_WORLD));
     TRI_MPI(MPI_Recv(&theirs, sizeof theirs, MPI_BYTE, 0, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
-    const int64_t after = BlackBox::now(), error = (after - before + 1) / 2;
+    const int64_t after = FlightRecorder::now(), error = (after - before + 1) / 2;
     if (error < best.error) best = {.offset = theirs - (before + (after - before) / 2), .error = error};
   }
   return best;

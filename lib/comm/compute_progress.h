@@ -1,8 +1,8 @@
-// Where the compute stream is, kept in the rank's black box as ChannelProgress keeps it of transfers. Without a box
-// nothing.
+// Where the compute stream is, kept in the rank's flight recorder as ChannelProgress keeps it of transfers. Without a
+// flight recorder nothing.
 #pragma once
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/device.h"
 
 namespace tri {
@@ -11,19 +11,20 @@ namespace tri {
 class ComputeProgress {
  public:
   explicit ComputeProgress(ComputeKind kind, int chunk = 0, int microbatch = 0)
-      : box_(black_box()), number_(box_ == nullptr ? 0 : box_->enqueue_action(kind, chunk, microbatch)) {}
+      : recorder_(flight_recorder()),
+        number_(recorder_ == nullptr ? 0 : recorder_->enqueue_action(kind, chunk, microbatch)) {}
 
   // As `compute` comes past here: it waits for what the action needs of other stages; it has that. entered() may be
   // left out where there is nothing to wait for: each mark costs a GPU's stream microseconds.
   void entered(Stream& compute) const {
-    if (box_ != nullptr) compute.mark(box_->image().action_entered, number_);
+    if (recorder_ != nullptr) compute.mark(recorder_->image().action_entered, number_);
   }
   void running(Stream& compute) const {
-    if (box_ != nullptr) compute.mark(box_->image().action_running, number_);
+    if (recorder_ != nullptr) compute.mark(recorder_->image().action_running, number_);
   }
 
  private:
-  BlackBox* const box_;
+  FlightRecorder* const recorder_;
   const uint32_t number_;
 };
 

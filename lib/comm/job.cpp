@@ -13,7 +13,7 @@
 #include "io/base/hash.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/host_traffic.h"
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
@@ -74,22 +74,22 @@ Job::~Job() {
 }
 
 Job::Call::Call(Job& job) {
-  BlackBox* const box = black_box();
-  if (box == nullptr || job.world_size_ == 1) return;
-  if (job.box_ != box) {
-    job.box_ = box;
-    job.calls_ = box->add_channel("job", ChannelKind::kHost, {0, 1, job.world_size_}, job.world_rank_);
+  FlightRecorder* const recorder = flight_recorder();
+  if (recorder == nullptr || job.world_size_ == 1) return;
+  if (job.recorder_ != recorder) {
+    job.recorder_ = recorder;
+    job.calls_ = recorder->add_channel("job", ChannelKind::kHost, {0, 1, job.world_size_}, job.world_rank_);
   }
   channel_ = job.calls_;
   if (channel_ == nullptr) return;
-  number_ = box->enqueue(*channel_, ChannelOperation::kHostCall, 0);
+  number_ = recorder->enqueue(*channel_, ChannelOperation::kHostCall, 0);
   channel_->joined.store(number_, std::memory_order_relaxed);
 }
 
 Job::Call::~Call() {
   if (channel_ == nullptr) return;
   channel_->completed.store(number_, std::memory_order_relaxed);
-  tick_black_box();
+  tick_flight_recorder();
 }
 
 bool Job::all_of(bool mine) {
@@ -127,7 +127,7 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
       wait_sleeping(request);
     }
     message.take(buffer.data());
-    tick_black_box();
+    tick_flight_recorder();
   }
   wait_sleeping(sends);
 }
@@ -193,8 +193,8 @@ void Job::set_failure_hook(FailureHook hook) {
 // Returns the code that the job ends with. The hook runs once: it reads and writes files of the run, and the first
 // cause is the one that counts.
 ExitCode Job::tell(const Failure& failure) {
-  if (BlackBox* const box = black_box(); box != nullptr && failure.world_rank == world_rank_)
-    box->failure(static_cast<uint32_t>(failure.code), failure.cause == Cause::kPeer, failure.text);
+  if (FlightRecorder* const recorder = flight_recorder(); recorder != nullptr && failure.world_rank == world_rank_)
+    recorder->failure(static_cast<uint32_t>(failure.code), failure.cause == Cause::kPeer, failure.text);
   if (g_ends_with) return *g_ends_with;
   FailureHook hook;
   {

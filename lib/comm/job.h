@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "io/base/error.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/device.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_group.h"
@@ -113,7 +113,7 @@ class Job {
                                         Device& device, double connect_seconds = kConnectSeconds);
 
  private:
-  // For the time of a call that all ranks make, in this rank's black box.
+  // For the time of a call that all ranks make, in this rank's flight recorder.
   class Call {
    public:
     explicit Call(Job& job);
@@ -122,7 +122,7 @@ class Job {
     Call& operator=(const Call&) = delete;
 
    private:
-    box::Channel* channel_ = nullptr;  // null: there is no box
+    flight::Channel* channel_ = nullptr;  // null: there is no flight recorder
     uint32_t number_ = 0;
     const HostScope waits_{HostState::kAwaitsJob};
   };
@@ -153,8 +153,8 @@ class Job {
   std::string host_, machine_;
   std::unique_ptr<SharedWindow> node_memory_;  // of a NodeState
   NodeState* node_ = nullptr;
-  BlackBox* box_ = nullptr;  // whose channel this is
-  box::Channel* calls_ = nullptr;
+  FlightRecorder* recorder_ = nullptr;  // whose channel this is
+  flight::Channel* calls_ = nullptr;
   std::mutex ending_;  // taken for good by the thread that ends the job
   std::mutex hook_mutex_;
   FailureHook failure_hook_;  // under hook_mutex_

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
 
@@ -52,7 +52,7 @@ struct LoaderPlan {
   int64_t period = 0;                    // after so many steps the samples are those of step 0 again; 0: never
   int64_t num_samples = 0;               // global samples from this number on have no target; 0: all have theirs
   int prefetch = 1;                      // steps in the ring
-  BlackBox* box = nullptr;               // of this rank; null: none
+  FlightRecorder* recorder = nullptr;    // of this rank; null: none
 
   BatchRing::Shape ring() const;
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
 #include "lib/comm/peer/channel.h"
@@ -50,7 +50,7 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
                           {mesh.moved("pp", 0).world_rank, mesh.moved("pp", pp.size - 1).world_rank}),
           dp_stream, device, over_all);
   }
-  if (device.kind() != DeviceKind::kCpu && black_box() != nullptr) {
+  if (device.kind() != DeviceKind::kCpu && flight_recorder() != nullptr) {
     constexpr int kWordsPerMember = 4;
     reader_ = device.make_stream("progress", StreamPriority::kHigh);
     read_.emplace(device, static_cast<size_t>(kWordsPerMember * std::max(tp.size, dp.size)));

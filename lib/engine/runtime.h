@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/connect_deadline.h"
 #include "lib/comm/peer/copies.h"
 #include "lib/engine/rank_context.h"
@@ -51,8 +51,8 @@ class Runtime {
 
   std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
   void reset_times();
-  // Writes into the rank's black box what the streams do not write themselves (AxisTransfers::read_progress). From one
-  // other thread; may hang where the device does.
+  // Writes into the rank's flight recorder what the streams do not write themselves (AxisTransfers::read_progress).
+  // From one other thread; may hang where the device does.
   void read_progress();
   // What each stream does; any thread, may hang where the device does.
   std::vector<std::pair<std::string, StreamActivity>> activities();
@@ -94,7 +94,7 @@ class Runtime {
   std::unique_ptr<AxisTransfers> tp_, dp_;
   std::unique_ptr<GroupOnStream> world_, embedding_;
   PipelineLinks links_;
-  std::unique_ptr<Stream> reader_;  // of progress; null: streams mark all of it, or there is no black box
+  std::unique_ptr<Stream> reader_;  // of progress; null: streams mark all of it, or there is no flight recorder
   std::optional<HostBuffer<uint32_t>> read_;
 };
 

@@ -16,7 +16,7 @@
 
 #include "io/base/file.h"
 #include "io/base/parallel.h"
-#include "io/black_box/record_json.h"
+#include "io/flight_recorder/record_json.h"
 
 namespace tri {
 namespace {

@@ -3,7 +3,7 @@
 //   run.dir/hang/<attempt>.<n>    a link to the folder of the n-th dump of this start of the job. Whoever is first to
 //                                 make it decides the folder's name: a link is made as a whole or not at all.
 //     trigger.json                what made the first one look
-//     rank_00013.json             a record a rank (io/black_box/record_json.h)
+//     rank_00013.json             a record a rank (io/flight_recorder/record_json.h)
 //     nccl_<host>.txt             NCCL's own report, where there is one
 //     report.txt, report.json     the verdict, for people and for scripts; written once, by whoever is first
 //
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "io/base/error.h"
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 #include "lib/fault/hang_locator.h"
 
 namespace tri {

@@ -23,7 +23,7 @@ PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node) {
   return deadlines;
 }
 
-Sighting sighting_of(const box::Image& image, int64_t now) {
+Sighting sighting_of(const flight::Image& image, int64_t now) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   return {.now = now,
           .phase = static_cast<RunPhase>(std::min<uint32_t>(image.phase.load(kRelaxed), kNumRunPhases - 1)),

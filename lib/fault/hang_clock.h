@@ -1,12 +1,12 @@
-// When nothing has moved for too long: deadlines over what one rank's black box shows. Pure arithmetic over sightings,
-// a few a second; lib/fault/watchdog.h makes them.
+// When nothing has moved for too long: deadlines over what one rank's flight recorder shows. Pure arithmetic over
+// sightings, a few a second; lib/fault/watchdog.h makes them.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "io/black_box/image.h"
+#include "io/flight_recorder/image.h"
 #include "lib/config/config.h"
 #include "lib/fault/hang_locator.h"
 
@@ -23,7 +23,7 @@ struct PhaseDeadlines {
 };
 PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node);
 
-// The fields of a box::Image, at one time.
+// The fields of a flight::Image, at one time.
 struct Sighting {
   int64_t now = 0;  // nanoseconds
   RunPhase phase = RunPhase::kSetup;
@@ -34,7 +34,7 @@ struct Sighting {
   bool lines_pending = false;  // of metrics.jsonl
   uint32_t lines_written = 0;
 };
-Sighting sighting_of(const box::Image& image, int64_t now);
+Sighting sighting_of(const flight::Image& image, int64_t now);
 
 // The phase, the writer of a checkpoint and that of lines have a clock each, which begins anew with every sign of
 // progress. A clock counts the time in which this process was awake: between two sightings a second at most. So a job

@@ -1,4 +1,4 @@
-// Who holds a job up: from the black boxes of its ranks, a graph of who waits for whom, over the numbers of their
+// Who holds a job up: from the flight recorders of its ranks, a graph of who waits for whom, over the numbers of their
 // operations. Who waits for nobody is the culprit; where all wait in a circle, the program is.
 //
 // The nodes are activities: of each rank the training (its thread and its streams), the readers of tokens, and the
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "io/base/enum_names.h"
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 
 namespace tri {
 

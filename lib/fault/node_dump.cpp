@@ -7,8 +7,8 @@
 
 #include "io/base/clock.h"
 #include "io/base/file.h"
-#include "io/black_box/black_box.h"
-#include "io/black_box/record.h"
+#include "io/flight_recorder/flight_recorder.h"
+#include "io/flight_recorder/record.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/nccl_report.h"
 #include "lib/fault/symbols.h"
@@ -37,11 +37,11 @@ bool await(const std::function<bool()>& done, double seconds, std::chrono::milli
 void ask_ranks(const DumpingNode& node, double seconds) {
   const auto begun = Clock::now();
   struct Asked {
-    const box::Image* image;
+    const flight::Image* image;
     uint32_t request;
   };
   std::vector<Asked> asked;
-  for (box::Image* const image : node.images) {
+  for (flight::Image* const image : node.images) {
     if (image == nullptr) continue;
     const uint32_t request = image->dump_requested.fetch_add(1) + 1;
     if (process_state_of(*image) == ProcessState::kRuns && image->stack_signal != 0) asked.push_back({image, request});
@@ -58,8 +58,8 @@ void ask_ranks(const DumpingNode& node, double seconds) {
 
 std::vector<RankRecord> records_of(const DumpingNode& node) {
   std::vector<RankRecord> records;
-  for (const std::string& path : node.boxes) {
-    auto read = read_black_box(path, kMaxEvents);
+  for (const std::string& path : node.recorders) {
+    auto read = read_flight_record(path, kMaxEvents);
     if (!read) continue;
     RankRecord& record = records.emplace_back(std::move(read).value());
     record.process_state = process_state_of(record);
@@ -93,7 +93,7 @@ class Dump {
       : node_(node),
         order_(order),
         progress_(progress),
-        one_node_(static_cast<int>(node.boxes.size()) == node.world_size) {
+        one_node_(static_cast<int>(node.recorders.size()) == node.world_size) {
     outcome_.trigger = order.trigger;
   }
 

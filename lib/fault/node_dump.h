@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/black_box/image.h"
+#include "io/flight_recorder/image.h"
 #include "lib/fault/hang_locator.h"
 
 namespace tri {
@@ -14,8 +14,8 @@ namespace tri {
 struct DumpingNode {
   std::string run_dir, attempt, host;  // run_dir: "": there is none, and nothing is written
   int world_rank = 0, world_size = 1;  // of the rank that dumps
-  std::vector<std::string> boxes;      // files of this node's ranks
-  std::vector<box::Image*> images;     // and where they lie in memory; null: the rank keeps none
+  std::vector<std::string> recorders;  // files of this node's ranks
+  std::vector<flight::Image*> images;  // and where they lie in memory; null: the rank keeps none
   bool uses_nccl = false;
 };
 

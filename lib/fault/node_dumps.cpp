@@ -13,7 +13,7 @@
 
 #include "io/base/file.h"
 #include "io/base/log.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/thread_stacks.h"
 
@@ -22,19 +22,19 @@ namespace {
 
 constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;  // of a dump that another node has begun
 
-// Maps the box of another rank for reading and writing. Returns null where there is none of this version, or the file
-// is not a regular one of this user: anybody may put files and links into /dev/shm.
-box::Image* map_box(const std::string& path) {
+// Maps the flight recorder of another rank for reading and writing. Returns null where there is none of this version,
+// or the file is not a regular one of this user: anybody may put files and links into /dev/shm.
+flight::Image* map_record(const std::string& path) {
   const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return nullptr;
   if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid()) return nullptr;
-  if (info.st_size < static_cast<off_t>(sizeof(box::Image))) return nullptr;
-  void* memory = ::mmap(nullptr, sizeof(box::Image), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (info.st_size < static_cast<off_t>(sizeof(flight::Image))) return nullptr;
+  void* memory = ::mmap(nullptr, sizeof(flight::Image), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return nullptr;
-  auto* const image = static_cast<box::Image*>(memory);
-  if (image->magic == box::kMagic && image->version == box::kVersion) return image;
-  ::munmap(memory, sizeof(box::Image));
+  auto* const image = static_cast<flight::Image*>(memory);
+  if (image->magic == flight::kMagic && image->version == flight::kVersion) return image;
+  ::munmap(memory, sizeof(flight::Image));
   return nullptr;
 }
 
@@ -70,15 +70,15 @@ struct NodeDumps::State {
   int num_threads = 0;  // at work
 
   ~State() {
-    for (box::Image* const image : node.images)
-      if (image != nullptr) ::munmap(image, sizeof(box::Image));
+    for (flight::Image* const image : node.images)
+      if (image != nullptr) ::munmap(image, sizeof(flight::Image));
   }
 
-  // Those of the node's boxes that are there by now. The first of them holds what the node's ranks agree by.
-  box::Image* map_boxes() {
-    box::Image* first = nullptr;
-    for (size_t i = 0; i < node.boxes.size(); ++i) {
-      if (node.images[i] == nullptr) node.images[i] = map_box(node.boxes[i]);
+  // Those of the node's flight recorders that are there by now. The first of them holds what the node's ranks agree by.
+  flight::Image* map_records() {
+    flight::Image* first = nullptr;
+    for (size_t i = 0; i < node.recorders.size(); ++i) {
+      if (node.images[i] == nullptr) node.images[i] = map_record(node.recorders[i]);
       if (first == nullptr) first = node.images[i];
     }
     return first;
@@ -86,11 +86,11 @@ struct NodeDumps::State {
 
   bool claim(int64_t since, DumpOrder wanted) {
     const std::lock_guard lock(mutex);
-    box::Image* const first = map_boxes();
+    flight::Image* const first = map_records();
     if (first == nullptr || over) return false;
-    box::Time& word = wanted.trigger.world_rank < 0 ? first->dump_asked : first->dump_claimed;
+    flight::Time& word = wanted.trigger.world_rank < 0 ? first->dump_asked : first->dump_claimed;
     int64_t claimed = word.load();
-    const int64_t now = BlackBox::now();
+    const int64_t now = FlightRecorder::now();
     if (claimed > since || !word.compare_exchange_strong(claimed, now)) return false;
     wanted.number = static_cast<int>(first->dumps.fetch_add(1)) + 1;
     orders.push_back({wanted, now});
@@ -100,13 +100,13 @@ struct NodeDumps::State {
   }
 };
 
-NodeDumps::NodeDumps(DumpingNode node, const std::string& own_box, const std::vector<int>& node_ranks,
+NodeDumps::NodeDumps(DumpingNode node, const std::string& own_record, const std::vector<int>& node_ranks,
                      std::function<void(const DumpOutcome&)> on_report, std::chrono::milliseconds listen_interval)
     : state_(std::make_shared<State>()) {
-  // Boxes are named alike but for the rank behind the last dot.
-  const std::string stem = own_box.substr(0, own_box.rfind('.') + 1);
-  for (const int rank : node_ranks) node.boxes.push_back(stem + std::to_string(rank));
-  node.images.resize(node.boxes.size());
+  // Flight recorders are named alike but for the rank behind the last dot.
+  const std::string stem = own_record.substr(0, own_record.rfind('.') + 1);
+  for (const int rank : node_ranks) node.recorders.push_back(stem + std::to_string(rank));
+  node.images.resize(node.recorders.size());
   const bool listens = !node.run_dir.empty() && node.world_rank == node_ranks.front() &&
                        node.world_size > static_cast<int>(node_ranks.size());
   state_->node = std::move(node);
@@ -182,14 +182,14 @@ void NodeDumps::listen(const std::shared_ptr<State>& state, std::chrono::millise
   const std::string run_dir = state->node.run_dir, attempt = state->node.attempt;
   std::unique_lock lock(state->mutex);
   while (!state->changed.wait_for(lock, interval, [&] { return state->over; })) {
-    box::Image* const first = state->map_boxes();
+    flight::Image* const first = state->map_records();
     lock.unlock();
     const int seen = newest_dump(run_dir, attempt);
     const int taken_part = first == nullptr ? 0 : static_cast<int>(first->dumps.load());
     if (first != nullptr && seen > taken_part)
       if (const auto dump = join_dump(run_dir, attempt, taken_part + 1, {}))
         state->claim(
-            BlackBox::now() - 1,
+            FlightRecorder::now() - 1,
             {.trigger = dump.value().trigger, .answer_seconds = kAnswerSeconds, .patience_seconds = kPatienceSeconds});
     lock.lock();
   }

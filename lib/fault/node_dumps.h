@@ -24,7 +24,7 @@ class NodeDumps {
   // `own_box`: this rank's file; `node_ranks`: world ranks of this node, ascending. Where the job has several nodes,
   // the node's first rank looks every `listen_interval` whether another node has begun a dump, and takes part in it
   // then. `on_report` is called where the report was written, or could not be.
-  NodeDumps(DumpingNode node, const std::string& own_box, const std::vector<int>& node_ranks,
+  NodeDumps(DumpingNode node, const std::string& own_record, const std::vector<int>& node_ranks,
             std::function<void(const DumpOutcome&)> on_report,
             std::chrono::milliseconds listen_interval = kListenInterval);
   // Waits a second at most for a dump that is under way; where that is not enough, the log says so.
@@ -32,8 +32,8 @@ class NodeDumps {
   NodeDumps(const NodeDumps&) = delete;
   NodeDumps& operator=(const NodeDumps&) = delete;
 
-  // The node dumps, unless one of its ranks has taken that on since `since` (BlackBox::now()). Whether this rank has
-  // now. Dumps that were asked for (trigger.world_rank is -1) count apart from those of hangs.
+  // The node dumps, unless one of its ranks has taken that on since `since` (FlightRecorder::now()). Whether this rank
+  // has now. Dumps that were asked for (trigger.world_rank is -1) count apart from those of hangs.
   bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double patience_seconds);
 
   // Of the last dump that this rank has taken on, as far as it is known.

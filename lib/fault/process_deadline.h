@@ -1,6 +1,6 @@
-// Deadlines of one process for what no watchdog sees: MPI's start, config and plan, before the rank has a black box,
-// and MPI's end. A rank that waits there for longer than the set-up may take says so and ends itself; the launcher, or
-// its MPI, ends the others.
+// Deadlines of one process for what no watchdog sees: MPI's start, config and plan, before the rank has a flight
+// recorder, and MPI's end. A rank that waits there for longer than the set-up may take says so and ends itself; the
+// launcher, or its MPI, ends the others.
 #pragma once
 
 #include <chrono>

@@ -61,8 +61,8 @@ std::string writer_text(const WriterRecord& writer) {
 // Readers and writers go on for a while without the training, and the answer to a signal is no progress.
 double silent_seconds(const RankRecord& record) {
   for (auto event = record.events.rbegin(); event != record.events.rend(); ++event)
-    if (event->kind == BoxEventKind::kPhase || event->kind == BoxEventKind::kHost ||
-        event->kind == BoxEventKind::kAction || event->kind == BoxEventKind::kTransfer)
+    if (event->kind == FlightEventKind::kPhase || event->kind == FlightEventKind::kHost ||
+        event->kind == FlightEventKind::kAction || event->kind == FlightEventKind::kTransfer)
       return event->seconds;
   return record.last_event_seconds;
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 
 namespace tri {
 

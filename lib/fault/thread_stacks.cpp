@@ -26,7 +26,7 @@ namespace {
 // Of those for programs; the first ones are glibc's.
 int stack_signal() { return SIGRTMIN + 9; }
 
-std::atomic<box::Image*> g_image{nullptr};  // null: nobody is to be answered
+std::atomic<flight::Image*> g_image{nullptr};  // null: nobody is to be answered
 std::atomic<int> g_answering{0};            // threads in the handler
 std::atomic<int> g_training{0};             // the thread that trains
 
@@ -41,12 +41,12 @@ constexpr int kOwnFrames = 2;
 void answer(int /*signal*/) {
   const int saved = errno;
   g_answering.fetch_add(1);
-  if (box::Image* const image = g_image.load(); image != nullptr) {
+  if (flight::Image* const image = g_image.load(); image != nullptr) {
     const uint32_t slot = image->num_stacks.fetch_add(1);
-    if (slot < box::kThreads) {
-      box::Stack& stack = image->stacks[slot];
-      void* frames[box::kFrames + kOwnFrames];
-      const int depth = ::backtrace(frames, box::kFrames + kOwnFrames) - kOwnFrames;
+    if (slot < flight::kThreads) {
+      flight::Stack& stack = image->stacks[slot];
+      void* frames[flight::kFrames + kOwnFrames];
+      const int depth = ::backtrace(frames, flight::kFrames + kOwnFrames) - kOwnFrames;
       for (int i = 0; i < depth; ++i) stack.frames[i] = reinterpret_cast<uint64_t>(frames[i + kOwnFrames]);
       stack.thread = this_thread();
       ::prctl(PR_GET_NAME, stack.name);
@@ -77,31 +77,31 @@ std::vector<int> threads_of(int process) {
   return threads;
 }
 
-uint32_t num_answers(const box::Image& image) {
+uint32_t num_answers(const flight::Image& image) {
   uint32_t count = 0;
-  const uint32_t slots = std::min<uint32_t>(image.num_stacks.load(), box::kThreads);
+  const uint32_t slots = std::min<uint32_t>(image.num_stacks.load(), flight::kThreads);
   for (uint32_t i = 0; i < slots; ++i) count += image.stacks[i].depth.load(std::memory_order_acquire) > 0;
   return count;
 }
 
 // How many answers are to be waited for.
-uint32_t ask(box::Image& image) {
+uint32_t ask(flight::Image& image) {
   const auto signal = static_cast<int>(image.stack_signal.load());
   if (signal == 0 || process_state_of(image) != ProcessState::kRuns)
     return 0;  // the signal would end any other process
-  for (box::Stack& stack : image.stacks) stack.depth = 0;
+  for (flight::Stack& stack : image.stacks) stack.depth = 0;
   image.num_stacks = 0;
   uint32_t asked = 0;
   for (const int thread : threads_of(image.process)) {
     if (blocks(fmt::format("{}/{}", tasks_of(image.process), thread), signal)) continue;
     asked += ::syscall(SYS_tgkill, image.process, thread, signal) == 0;
   }
-  return std::min<uint32_t>(asked, box::kThreads);
+  return std::min<uint32_t>(asked, flight::kThreads);
 }
 
 }  // namespace
 
-StackAnswers::StackAnswers(box::Image& image) : image_(image) {
+StackAnswers::StackAnswers(flight::Image& image) : image_(image) {
   void* frames[4];
   ::backtrace(frames, 4);  // loads what it needs
   g_training = this_thread();
@@ -120,10 +120,10 @@ StackAnswers::~StackAnswers() {
   while (g_answering.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-void request_stacks(std::span<box::Image* const> images, double seconds) {
+void request_stacks(std::span<flight::Image* const> images, double seconds) {
   constexpr std::chrono::milliseconds kPause{2};
   std::vector<uint32_t> expected;
-  for (box::Image* const image : images) expected.push_back(image == nullptr ? 0 : ask(*image));
+  for (flight::Image* const image : images) expected.push_back(image == nullptr ? 0 : ask(*image));
   const auto complete = [&] {
     for (size_t i = 0; i < images.size(); ++i)
       if (expected[i] > 0 && num_answers(*images[i]) < expected[i]) return false;
@@ -156,7 +156,7 @@ std::vector<StackRecord> silent_threads(const RankRecord& record) {
 
 void name_thread(const char* name) { ::prctl(PR_SET_NAME, name); }
 
-ProcessState process_state_of(const box::Image& image) {
+ProcessState process_state_of(const flight::Image& image) {
   RankRecord record;
   record.host = image.host;
   record.process = image.process;

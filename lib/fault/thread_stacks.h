@@ -1,13 +1,13 @@
-// Stacks of all threads of this node's ranks: each thread answers a signal by writing its own into its rank's black
-// box. Where a thread can't answer, the kernel's words on it stand in.
+// Stacks of all threads of this node's ranks: each thread answers a signal by writing its own into its rank's flight
+// recorder. Where a thread can't answer, the kernel's words on it stand in.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "io/black_box/image.h"
-#include "io/black_box/record.h"
+#include "io/flight_recorder/image.h"
+#include "io/flight_recorder/record.h"
 
 namespace tri {
 
@@ -18,18 +18,18 @@ inline constexpr const char* kTrainingThread = "training";
 // that trains: its stack is named kTrainingThread.
 class StackAnswers {
  public:
-  explicit StackAnswers(box::Image& image);
+  explicit StackAnswers(flight::Image& image);
   ~StackAnswers();  // later requests are passed over; the handler stays, since a late signal would end the process
   StackAnswers(const StackAnswers&) = delete;
   StackAnswers& operator=(const StackAnswers&) = delete;
 
  private:
-  box::Image& image_;
+  flight::Image& image_;
 };
 
 // Asks all threads of the ranks behind `images`, this process' own included, and waits for their answers: for `seconds`
 // at most. Ranks that are stopped, gone or do not answer yet are not asked, nor are threads that block the signal.
-void request_stacks(std::span<box::Image* const> images, double seconds);
+void request_stacks(std::span<flight::Image* const> images, double seconds);
 
 // For threads of the record's process of which it has no stack: a StackRecord without frames, whose one symbol is what
 // /proc says: "state T, in do_signal_stop, system call 202". Nothing where there is no such process.
@@ -40,6 +40,6 @@ void name_thread(const char* name);
 
 // Of the rank that writes the image: by its number, its start and its namespace, since another process may have the
 // number.
-ProcessState process_state_of(const box::Image& image);
+ProcessState process_state_of(const flight::Image& image);
 
 }  // namespace tri

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 #include "lib/fault/adjacency.h"
 #include "lib/fault/hang_locator.h"
 

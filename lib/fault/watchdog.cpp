@@ -62,17 +62,18 @@ void report(const DumpOutcome& outcome) {
 }  // namespace
 
 Watchdog::Watchdog(const Context& context)
-    : box_(context.box),
+    : recorder_(context.recorder),
       job_(context.job),
       fault_(context.fault),
-      stacks_(context.box.image()),
+      stacks_(context.recorder.image()),
       dumps_({.run_dir = context.run_dir,
               .attempt = context.attempt,
               .host = context.job.host(),
               .world_rank = context.job.world_rank(),
               .world_size = context.job.world_size(),
               .uses_nccl = context.uses_nccl},
-             context.box.path(), context.job.node_ranks(), [on_report = context.on_report](const DumpOutcome& outcome) {
+             context.recorder.path(), context.job.node_ranks(),
+             [on_report = context.on_report](const DumpOutcome& outcome) {
                report(outcome);
                if (on_report && outcome.trigger.world_rank >= 0) on_report(outcome);
              }) {
@@ -104,12 +105,12 @@ void Watchdog::watch() {
   HangClock clock(phase_deadlines(fault_, one_node));
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, kTick, [this] { return end_; })) {
-    const int64_t now = BlackBox::now();
-    box_.image().beat = now;
+    const int64_t now = FlightRecorder::now();
+    recorder_.image().beat = now;
     look_at_lines(now);
     look_at_requests();
     if (fault_.watchdog == Switch::kOff) continue;
-    const HangClock::Verdict verdict = clock.see(sighting_of(box_.image(), now));
+    const HangClock::Verdict verdict = clock.see(sighting_of(recorder_.image(), now));
     if (verdict.alarm == HangClock::Alarm::kDump) dump(verdict);
     if (verdict.alarm == HangClock::Alarm::kEnd) end(verdict);
   }
@@ -119,18 +120,18 @@ void Watchdog::look_at_lines(int64_t now) {
   const FileWriterActivity lines = file_writer_activity();
   if (!lines.pending || !lines_.pending || lines.num_done != lines_.num_done) lines_since_ = now;
   lines_ = lines;
-  box_.lines_stand(lines.pending, lines.num_done, lines_since_);
+  recorder_.lines_stand(lines.pending, lines.num_done, lines_since_);
 }
 
 // SIGQUIT to this rank, and dumps that want this rank's answer.
 void Watchdog::look_at_requests() {
   if (const uint32_t signals = signal_.received(); signals != signals_seen_) {
     signals_seen_ = signals;
-    const auto phase = static_cast<RunPhase>(box_.image().phase.load());
-    dumps_.claim(BlackBox::now() - kOneRequest, {.phase = phase}, kAnswerSeconds, kPatienceSeconds);
+    const auto phase = static_cast<RunPhase>(recorder_.image().phase.load());
+    dumps_.claim(FlightRecorder::now() - kOneRequest, {.phase = phase}, kAnswerSeconds, kPatienceSeconds);
   }
-  const uint32_t requested = box_.image().dump_requested;
-  const int64_t now = BlackBox::now();
+  const uint32_t requested = recorder_.image().dump_requested;
+  const int64_t now = FlightRecorder::now();
   if (requested == requests_seen_ && now - asked_ < kAskInterval) return;
   requests_seen_ = requested;
   asked_ = now;
@@ -144,19 +145,19 @@ void Watchdog::answer_requests() {
     calls_.wait(call);
     if (over_) return;
     call = calls_;
-    answer(box_.image().dump_requested);
+    answer(recorder_.image().dump_requested);
   }
 }
 
 // What streams do counts only in the answer to a dump: at other times it is soon another.
 void Watchdog::answer(uint32_t request) {
-  box::Image& image = box_.image();
+  flight::Image& image = recorder_.image();
   const std::lock_guard lock(streams_mutex_);
   const auto states = streams_ ? streams_() : std::vector<std::pair<std::string, StreamActivity>>();
   if (request == image.dump_answered) return;
-  const size_t count = std::min<size_t>(states.size(), box::kMaxStreams);
+  const size_t count = std::min<size_t>(states.size(), flight::kMaxStreams);
   for (size_t i = 0; i < count; ++i) {
-    box::StreamState& stream = image.streams[i];
+    flight::StreamState& stream = image.streams[i];
     const size_t length = std::min(states[i].first.size(), sizeof stream.name - 1);
     stream.name[states[i].first.copy(stream.name, length)] = '\0';
     stream.state = static_cast<uint32_t>(states[i].second);

@@ -1,8 +1,9 @@
 // The watchdog of a rank: a run never stands still without a word, and never for ever.
 //
-// A thread looks at the rank's black box five times a second. Where nothing has moved for half of the phase's deadline,
-// the ranks of all nodes are dumped (node_dumps.h) and the culprit is named; after all of it the job ends with status
-// 6, also where ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the run goes on.
+// A thread looks at the rank's flight recorder five times a second. Where nothing has moved for half of the phase's
+// deadline, the ranks of all nodes are dumped (node_dumps.h) and the culprit is named; after all of it the job ends
+// with status 6, also where ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the run
+// goes on.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,7 @@
 #include <vector>
 
 #include "io/base/file_writer.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
 #include "lib/fault/dump_signal.h"
@@ -28,7 +29,7 @@ namespace tri {
 class Watchdog {
  public:
   struct Context {
-    BlackBox& box;
+    FlightRecorder& recorder;
     Job& job;
     const FaultConfig& fault;
     std::string attempt;
@@ -58,14 +59,14 @@ class Watchdog {
   void dump(const HangClock::Verdict& verdict);
   void end(const HangClock::Verdict& verdict);
 
-  BlackBox& box_;
+  FlightRecorder& recorder_;
   Job& job_;
   const FaultConfig fault_;
   const StackAnswers stacks_;
   const DumpSignal signal_;
   NodeDumps dumps_;
   uint32_t signals_seen_ = 0, requests_seen_ = 0;
-  int64_t asked_ = 0;  // when, by BlackBox::now(): the streams
+  int64_t asked_ = 0;  // when, by FlightRecorder::now(): the streams
   FileWriterActivity lines_;
   int64_t lines_since_ = 0;  // the last time that they were seen to go on
 

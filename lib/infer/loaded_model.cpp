@@ -1,6 +1,6 @@
 #include "lib/infer/loaded_model.h"
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/job.h"
 #include "lib/config/axis_fields.h"
 

@@ -55,15 +55,15 @@ class RankTracks {
 
   void add(const EventRecord& event) {
     const int64_t time = time_of(event.seconds);
-    if (event.kind == BoxEventKind::kPhase)
+    if (event.kind == FlightEventKind::kPhase)
       begin(phase_open_, phases_, time, enum_name(static_cast<RunPhase>(event.what)), event.value);
-    else if (event.kind == BoxEventKind::kHost)
+    else if (event.kind == FlightEventKind::kHost)
       begin(host_open_, host_, time, enum_name(static_cast<HostState>(event.what)), event.value);
-    else if (event.kind == BoxEventKind::kAction)
+    else if (event.kind == FlightEventKind::kAction)
       events_.push_back({time, HangEvent::Type::kInstant, actions_,
                          fmt::format("{} {}", enum_name(static_cast<ComputeKind>(event.what)), event.value),
                          event.value});
-    else if (event.kind == BoxEventKind::kTransfer && event.what < channels_.size())
+    else if (event.kind == FlightEventKind::kTransfer && event.what < channels_.size())
       add_transfer(event.what, static_cast<uint32_t>(event.value), time);
   }
 

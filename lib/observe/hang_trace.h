@@ -1,12 +1,12 @@
 // The last moments of a hang as a trace for Perfetto, from the records of a dump: what each rank's host did and
-// enqueued, from the rings of its black box, and the transfers that were on their way when it was dumped.
+// enqueued, from the rings of its flight recorder, and the transfers that were on their way when it was dumped.
 #pragma once
 
 #include <span>
 #include <string>
 
 #include "io/base/error.h"
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 
 namespace tri {
 

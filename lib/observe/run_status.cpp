@@ -71,11 +71,11 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
   return rate;
 }
 
-// The boxes of the run on this machine, of all attempts.
-std::vector<RankRecord> boxes_of(const std::string& run_dir) {
+// The flight recorders of the run on this machine, of all attempts.
+std::vector<RankRecord> records_of(const std::string& run_dir) {
   std::vector<RankRecord> records;
-  for (const std::string& path : list_black_boxes()) {
-    auto record = read_black_box(path);
+  for (const std::string& path : list_flight_records()) {
+    auto record = read_flight_record(path);
     if (!record) continue;  // another user's, another version's
     std::error_code absent;
     if (fs::weakly_canonical(record.value().run_dir, absent) != run_dir) continue;
@@ -99,7 +99,7 @@ std::optional<SlowRank> slowest_of(const std::vector<RankRecord>& ranks) {
   return slowest;
 }
 
-// A failure that its rank has noted in its box, where the book of the run could not be written.
+// A failure that its rank has noted in its flight recorder, where the book of the run could not be written.
 RunEvent failure_event(const RankRecord& rank) {
   return {
       .time = static_cast<double>(rank.failure->realtime) * 1e-9,
@@ -112,7 +112,7 @@ RunEvent failure_event(const RankRecord& rank) {
       .fields = {{"code", int64_t{rank.failure->code}}, {"consequence", rank.failure->consequence}, {"gpu", rank.gpu}}};
 }
 
-// From the run's events, and from what boxes say that is not among them: cause, end, size, steps.
+// From the run's events, and from what flight recorders say that is not among them: cause, end, size, steps.
 void take_events(std::vector<RunEvent> events, RunStatus& status) {
   std::erase_if(events, [&](const RunEvent& event) { return event.attempt != status.attempt; });
   std::map<int, RunEvent> stragglers;
@@ -148,7 +148,7 @@ bool has_moved(const RankRecord& before, const RankRecord& after) {
 
 bool any_moves(const RunStatus& status) {
   std::this_thread::sleep_for(kSecondLook);
-  for (const RankRecord& later : boxes_of(status.run_dir)) {
+  for (const RankRecord& later : records_of(status.run_dir)) {
     const auto moves = [&](const RankRecord& rank) { return has_moved(rank, later); };
     if (later.attempt == status.attempt && std::any_of(status.ranks.begin(), status.ranks.end(), moves)) return true;
   }
@@ -176,21 +176,21 @@ RunState state_of(const RunStatus& status) {
   return gone ? RunState::kGone : RunState::kUnknown;
 }
 
-// The attempt that began last: of events by their order in the file, of boxes by the monotonic clock. The names of
-// attempts begin with dates, which go backwards where the clock was set back: they decide only where an attempt has a
-// box and no event.
-std::string newest_attempt(const std::vector<RankRecord>& boxes, const std::vector<RunEvent>& events) {
+// The attempt that began last: of events by their order in the file, of flight recorders by the monotonic clock. The
+// names of attempts begin with dates, which go backwards where the clock was set back: they decide only where an
+// attempt has a flight recorder and no event.
+std::string newest_attempt(const std::vector<RankRecord>& records, const std::vector<RunEvent>& events) {
   std::vector<std::string> begun;
   for (const RunEvent& event : events)
     if (!event.attempt.empty() && std::find(begun.begin(), begun.end(), event.attempt) == begun.end())
       begun.push_back(event.attempt);
   const std::string of_events = begun.empty() ? "" : begun.back();
-  if (boxes.empty()) return of_events;
-  // Not by age: a pause between the reads of two boxes adds to the age of the second.
-  const RankRecord& box = *std::max_element(
-      boxes.begin(), boxes.end(), [](const RankRecord& a, const RankRecord& b) { return a.created < b.created; });
-  if (std::find(begun.begin(), begun.end(), box.attempt) != begun.end()) return of_events;
-  return std::max(box.attempt, of_events);
+  if (records.empty()) return of_events;
+  // Not by age: a pause between the reads of two flight recorders adds to the age of the second.
+  const RankRecord& record = *std::max_element(
+      records.begin(), records.end(), [](const RankRecord& a, const RankRecord& b) { return a.created < b.created; });
+  if (std::find(begun.begin(), begun.end(), record.attempt) != begun.end()) return of_events;
+  return std::max(record.attempt, of_events);
 }
 
 // Who holds up a run that stands still. Ranks without a record count as gone: all must be here.
@@ -247,8 +247,8 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   auto path = canonical_run(run_dir);
   if (!path) return path.error();
   RunStatus status{.run_dir = path.value(), .host = host_name()};
-  std::vector<RankRecord> boxes = boxes_of(status.run_dir);
-  if (boxes.empty() && !is_run(status.run_dir)) {
+  std::vector<RankRecord> records = records_of(status.run_dir);
+  if (records.empty() && !is_run(status.run_dir)) {
     if (const std::string log = newest_job_log(status.run_dir); !log.empty())
       return usage_error(
           "{}: no start of this run has come as far as to read its config: it has neither config.yaml nor log.txt; "
@@ -259,11 +259,11 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
 
   auto events = read_events(status.run_dir + "/events.jsonl");
   const std::vector<RunEvent> known = events ? std::move(events).value() : std::vector<RunEvent>();
-  status.attempt = newest_attempt(boxes, known);
-  std::erase_if(boxes, [&](const RankRecord& box) { return box.attempt != status.attempt; });
-  std::sort(boxes.begin(), boxes.end(),
+  status.attempt = newest_attempt(records, known);
+  std::erase_if(records, [&](const RankRecord& record) { return record.attempt != status.attempt; });
+  std::sort(records.begin(), records.end(),
             [](const RankRecord& a, const RankRecord& b) { return a.world_rank < b.world_rank; });
-  status.ranks = std::move(boxes);
+  status.ranks = std::move(records);
 
   take_events(known, status);
   double now = wall_seconds();

@@ -1,5 +1,5 @@
-// How a run stands, seen from beside it, without MPI and without a word from its ranks: from the black boxes that its
-// ranks keep on this machine, and from the files of its folder. While it runs, when it hangs, and after its death.
+// How a run stands, seen from beside it, without MPI and without a word from its ranks: from the flight recorders that
+// its ranks keep on this machine, and from the files of its folder. While it runs, when it hangs, and after its death.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 #include "io/base/enum_names.h"
 #include "io/base/error.h"
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 #include "lib/fault/events.h"
 #include "lib/fault/hang_locator.h"
 

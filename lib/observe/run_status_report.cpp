@@ -64,7 +64,7 @@ std::string table(const std::vector<Row>& rows) {
   return text;
 }
 
-// The host is named where it is not that of whoever asks: containers may share what holds the boxes.
+// The host is named where it is not that of whoever asks: containers may share what holds the flight recorders.
 std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::string& host) {
   std::vector<Row> rows{
       {"rank", "place", "host", "GPU", "phase", "step", "does", "for", "action", "last event", "process"}};
@@ -175,7 +175,8 @@ std::string end_of(const RunStatus& s) {
     text += fmt::format("ended at {} with status {:.0f}{}\n", moment(s.end->time), s.end->number("code", 0),
                         s.end->text.empty() ? "" : ": " + s.end->text);
   if (s.state == RunState::kUnknown)
-    text += fmt::format("no rank of it has a black box on this machine, {}: it is over, or runs elsewhere\n", s.host);
+    text +=
+        fmt::format("no rank of it has a flight recorder on this machine, {}: it is over, or runs elsewhere\n", s.host);
   // The end's own text is often the last line of the log as well.
   const auto holds = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
   const bool said =
@@ -187,7 +188,7 @@ std::string end_of(const RunStatus& s) {
   return text;
 }
 
-// How to see the ranks that this machine has no boxes of.
+// How to see the ranks that this machine has no flight recorders of.
 std::string elsewhere(const RunStatus& s) {
   const int missing = s.world_size - static_cast<int>(s.ranks.size());
   if (missing <= 0 || s.end || s.state == RunState::kEnded) return "";

@@ -7,7 +7,7 @@
 
 #include "io/base/file.h"
 #include "io/base/hash.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/messages.h"
 
 namespace tri {
@@ -21,11 +21,11 @@ uint16_t index_of(std::vector<std::string>& names, std::string_view name) {
   return static_cast<uint16_t>(index);
 }
 
-std::vector<TimelineChannel> channels_of(const box::Image& image) {
+std::vector<TimelineChannel> channels_of(const flight::Image& image) {
   std::vector<TimelineChannel> channels;
   const uint32_t count = image.num_channels.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
-    const box::Channel& channel = image.channels[i];
+    const flight::Channel& channel = image.channels[i];
     channels.push_back({channel.name, static_cast<ChannelKind>(channel.kind), channel.members, channel.index});
   }
   return channels;
@@ -126,7 +126,8 @@ void add_recording(const SpanRecorder::Recording& recording, const std::vector<H
   piece.streams = recording.streams;
   piece.device_error = recording.clock_error;
   piece.lost_marks = recording.lost_marks;
-  if (const BlackBox* const box = black_box()) piece.channels = channels_of(const_cast<BlackBox*>(box)->image());
+  if (const FlightRecorder* const recorder = flight_recorder())
+    piece.channels = channels_of(const_cast<FlightRecorder*>(recorder)->image());
   piece.transfers = transfers_of(recording, piece.channels.size());
   const auto busy = busy_times(piece, recording.streams.size());
   for (const SpanRecorder::Span& span : recording.spans) {

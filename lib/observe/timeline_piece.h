@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/base/error.h"
-#include "io/black_box/image.h"
+#include "io/flight_recorder/image.h"
 #include "kernels/core/span_recorder.h"
 #include "lib/comm/clock_offset.h"
 #include "lib/config/step_range.h"
@@ -74,8 +74,8 @@ struct HostSpan {
 };
 
 // Adds spans and transfers of a recording, whose first stream is the one that computes, with the channels of this
-// process's black box (none: no transfers). Transfers of which a part is not in the recording are left out, as are
-// operations inside a transfer, which are the transfer.
+// process's flight recorder (none: no transfers). Transfers of which a part is not in the recording are left out, as
+// are operations inside a transfer, which are the transfer.
 void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host, TimelinePiece& piece);
 
 // run.dir/trace/steps_00000020_00000022

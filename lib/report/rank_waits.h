@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 #include "lib/observe/timeline.h"
 
 namespace tri {

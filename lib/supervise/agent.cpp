@@ -187,16 +187,16 @@ class Agent {
   AgentReport report() {
     AgentReport report{.node = options_.node, .host = run_.host, .start = options_.start, .attempt = attempt_};
     report.order = order_;
-    const std::vector<RankRecord> boxes = boxes_of(run_);
-    if (!attempt_.empty()) report.ranks = ranks(boxes);
-    report.failure = first_failure(boxes, watched_);
+    const std::vector<RankRecord> records = records_of(run_);
+    if (!attempt_.empty()) report.ranks = ranks(records);
+    report.failure = first_failure(records, watched_);
     report.watched = watched_;
-    for (const RankRecord& box : boxes)
-      if (box.attempt == watched_) report.step = std::max(report.step, box.step);
+    for (const RankRecord& record : records)
+      if (record.attempt == watched_) report.step = std::max(report.step, record.step);
     report.sees_run = sees_run_;
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
-      report.left = kill_leftovers(run_, boxes, attempt_);
+      report.left = kill_leftovers(run_, records, attempt_);
       sweeps_ = report.left > 0 || attempt_.empty();
     }
     report.doctor_status = doctor_.status();
@@ -206,16 +206,17 @@ class Agent {
     report.gpus = seen.gpus;
     report.gpu_age = seen.gpus.empty() ? 0 : seen.age;
     report.daemon_gone = daemon_.gone_seconds();
-    add_lines(boxes, report);
+    add_lines(records, report);
     keep_within_a_frame(report);
     return report;
   }
 
-  // All processes of the node are looked through only while ranks begin: later, all have boxes that can have one.
-  std::vector<RankSight> ranks(std::span<const RankRecord> boxes) {
-    std::vector<RankSight> ranks = sighted_ranks(boxes, attempt_);
+  // All processes of the node are looked through only while ranks begin: later, all have flight recorders that can have
+  // one.
+  std::vector<RankSight> ranks(std::span<const RankRecord> records) {
+    std::vector<RankSight> ranks = sighted_ranks(records, attempt_);
     if (!ranks_begin_) return ranks;
-    const std::vector<RankSight> others = ranks_without_box(run_, boxes, attempt_);
+    const std::vector<RankSight> others = ranks_without_record(run_, records, attempt_);
     ranks_begin_ = ranks.empty() || !others.empty();
     for (const RankSight& rank : ranks) ranks_begin_ &= rank.phase == RunPhase::kSetup;
     ranks.insert(ranks.end(), others.begin(), others.end());
@@ -223,13 +224,13 @@ class Agent {
   }
 
   // Each line once; XIDs of the kernel's log count like those of NVML.
-  void add_lines(std::span<const RankRecord> boxes, AgentReport& report) {
+  void add_lines(std::span<const RankRecord> records, AgentReport& report) {
     std::vector<std::string> lines = kernel_.lines();
     for (const std::string& line : lines)
       if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) add_xid(kernel_xids_[xid.pci], xid.xid);
     std::erase_if(lines, [](const std::string& line) { return !is_alarming(line); });
     if (!attempt_.empty())
-      for (std::string& line : alarming_lines(boxes, attempt_))
+      for (std::string& line : alarming_lines(records, attempt_))
         if (said_.insert(line).second) lines.push_back(std::move(line));
     if (said_.size() > 1000) said_.clear();
     for (const GpuSight& gpu : report.gpus)

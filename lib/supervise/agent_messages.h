@@ -9,29 +9,29 @@
 #include <string_view>
 #include <vector>
 
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 #include "lib/comm/messages.h"
 
 namespace tri {
 
-// A rank of the attempt, from its black box; before it has one, from its process.
+// A rank of the attempt, from its flight recorder; before it has one, from its process.
 struct RankSight {
-  int world_rank = 0;  // -1: not known, without a box
+  int world_rank = 0;  // -1: not known, without a flight recorder
   int process = 0;
-  bool has_box = true;
+  bool has_record = true;
   ProcessState state = ProcessState::kUnknown;
   RunPhase phase = RunPhase::kSetup;
   int64_t step = 0;
   uint32_t progress = 0;
   bool ended = false;
-  double cpu_seconds = 0;  // that it has computed so far, without a box
+  double cpu_seconds = 0;  // that it has computed so far, without a flight recorder
 };
 template <class Archive>
 void fields(Archive& archive, RankSight& r) {
-  archive(r.world_rank, r.process, r.has_box, r.state, r.phase, r.step, r.progress, r.ended, r.cpu_seconds);
+  archive(r.world_rank, r.process, r.has_record, r.state, r.phase, r.step, r.progress, r.ended, r.cpu_seconds);
 }
 
-// How a rank has failed, by its black box, which outlives it: also where the run folder could not be written.
+// How a rank has failed, by its flight recorder, which outlives it: also where the run folder could not be written.
 struct FailureSight {
   std::string attempt;
   int world_rank = 0;
@@ -112,7 +112,7 @@ struct AgentReport {
   std::optional<FailureSight> failure;  // of the attempt watched last: the first rank that failed by itself
   bool sees_run = true;                 // the run's book, when the last attempt was ended
   std::string watched;                  // the attempt watched last, also once it has ended
-  int64_t step = 0;                     // ... and the last step that its boxes here show
+  int64_t step = 0;                     // ... and the last step that its flight recorders here show
 };
 template <class Archive>
 void fields(Archive& archive, AgentReport& r) {

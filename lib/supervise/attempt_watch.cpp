@@ -58,7 +58,7 @@ void AttemptWatch::take_ranks(const AgentReport& report, double now) {
   NodeSight& sight = nodes_.at(report.node);
   const RanksSince stopped = std::exchange(sight.stopped, {}), gone = std::exchange(sight.gone, {});
   for (const RankSight& rank : report.ranks) {
-    facts_.ranks_seen |= rank.has_box;
+    facts_.ranks_seen |= rank.has_record;
     attempt_.step = std::max(attempt_.step, rank.step);
     const auto note = [&](const RanksSince& before, RanksSince& after, bool holds) {
       const auto known = before.find(rank.process);
@@ -119,12 +119,12 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, 
 // with fewer processes than its share, where any other has all of its. Once ranks load, all have begun.
 void AttemptWatch::watch_beginning(const NodePool& pool, double now) {
   const auto share = static_cast<size_t>(ranks_per_node_);
-  bool over = false, any_box = false, any_whole = false;
+  bool over = false, any_record = false, any_whole = false;
   for (const std::string& name : attempt_.nodes) {
     const auto& ranks = pool.at(name).report.ranks;
     for (const RankSight& rank : ranks) {
-      any_box |= rank.has_box;
-      over |= rank.has_box && rank.phase != RunPhase::kSetup;
+      any_record |= rank.has_record;
+      over |= rank.has_record && rank.phase != RunPhase::kSetup;
     }
     any_whole |= share > 0 && ranks.size() == share;
     over |= share > 0 && ranks.size() > share;  // the launcher spreads them otherwise
@@ -132,7 +132,8 @@ void AttemptWatch::watch_beginning(const NodePool& pool, double now) {
   for (const std::string& name : attempt_.nodes) {
     NodeSight& sight = nodes_.at(name);
     const auto& ranks = pool.at(name).report.ranks;
-    const bool waits = any_box && std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.has_box; });
+    const bool waits =
+        any_record && std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.has_record; });
     const bool misses = any_whole && ranks.size() < share;
     const bool few = misses && !waits;
     if (over || (!waits && !misses))
@@ -158,7 +159,7 @@ std::optional<AttemptCause> AttemptWatch::late_beginning(const NodePool& pool, c
     ++count;
     num_few += sight.few;
     for (const RankSight& rank : pool.at(name).report.ranks)
-      if (!rank.has_box) late.world_rank = rank.world_rank;
+      if (!rank.has_record) late.world_rank = rank.world_rank;
   }
   if (!overdue) return std::nullopt;
   if (num_few == count) {
@@ -189,7 +190,7 @@ std::optional<AttemptCause> AttemptWatch::spinning_at_start(const NodePool& pool
   std::map<std::pair<std::string, int>, double> cpu;
   for (const std::string& name : attempt_.nodes)
     for (const RankSight& rank : pool.at(name).report.ranks) {
-      if (rank.has_box) return std::nullopt;
+      if (rank.has_record) return std::nullopt;
       const std::pair process(name, rank.process);
       cpu[process] = rank.cpu_seconds;
       ranks.push_back({(rank.cpu_seconds - cpu_before_[process]) / window, name, rank});

@@ -14,7 +14,7 @@ namespace tri {
 struct EndFacts {
   std::optional<int> status;  // of the launcher; none: it was killed
   bool asked_to_stop = false;
-  bool ranks_seen = false;                 // any rank has had a box
+  bool ranks_seen = false;                 // any rank has had a flight recorder
   std::optional<RunEvent> event;           // first_cause() of the run's book
   std::string event_node;                  // its node, by the launcher's name; "": not of this allocation
   std::vector<std::string> suspects;       // nodes that the hang's report names, the surest first

@@ -70,7 +70,7 @@ struct AttemptCause {
   int status = 0;
   std::string text;
   double time = 0;    // of a finding: when it was last seen, by the driver's monotonic clock; 0: now
-  int64_t step = -1;  // in which a rank failed, by its own word or its box; -1: neither says
+  int64_t step = -1;  // in which a rank failed, by its own word or its flight recorder; -1: neither says
 };
 
 struct PastAttempt {

@@ -84,37 +84,38 @@ class NodesOwn {
   bool looked_ = false, alone_ = false;  // where a process asks for it
 };
 
-// Whether the process lives and belongs to another attempt of the run than `attempt`, by its environment or its box.
-bool is_leftover(const RunOnNode& run, NodesOwn& own, std::span<const RankRecord> boxes, const std::string& attempt,
+// Whether the process lives and belongs to another attempt of the run than `attempt`, by its environment or its flight
+// recorder.
+bool is_leftover(const RunOnNode& run, NodesOwn& own, std::span<const RankRecord> records, const std::string& attempt,
                  pid_t process) {
   const std::string folder = "/proc/" + std::to_string(process);
   const std::string environment = text_of(folder + "/environ");  // of other users: empty
   const auto of_process = own.attempt_of(environment);
   if (of_process && *of_process != attempt && is_there(state_in(folder))) return true;
   if (!environment.empty() && variable_in(environment, kSupervisedVariable) != run.run_dir) return false;
-  return std::any_of(boxes.begin(), boxes.end(), [&](const RankRecord& box) {
-    return box.process == process && box.attempt != attempt && is_there(process_state_of(box));
+  return std::any_of(records.begin(), records.end(), [&](const RankRecord& record) {
+    return record.process == process && record.attempt != attempt && is_there(process_state_of(record));
   });
 }
 
 }  // namespace
 
 // By what they say processes are killed: also as root, only this user's count.
-std::vector<RankRecord> boxes_of(const RunOnNode& run) {
+std::vector<RankRecord> records_of(const RunOnNode& run) {
   std::vector<RankRecord> records;
-  for (const std::string& path : list_black_boxes()) {
+  for (const std::string& path : list_flight_records()) {
     struct stat info {};
     if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
-    auto record = read_black_box(path, 0);
+    auto record = read_flight_record(path, 0);
     if (record && record.value().run_dir == run.run_dir && record.value().host == run.host)
       records.push_back(std::move(record).value());
   }
   return records;
 }
 
-std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const std::string& attempt) {
+std::vector<RankSight> sighted_ranks(std::span<const RankRecord> records, const std::string& attempt) {
   std::vector<RankSight> ranks;
-  for (const RankRecord& record : boxes) {
+  for (const RankRecord& record : records) {
     if (record.attempt != attempt) continue;
     ranks.push_back({.world_rank = record.world_rank,
                      .process = record.process,
@@ -127,8 +128,8 @@ std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const st
   return ranks;
 }
 
-std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const RankRecord> boxes,
-                                         const std::string& attempt) {
+std::vector<RankSight> ranks_without_record(const RunOnNode& run, std::span<const RankRecord> records,
+                                            const std::string& attempt) {
   std::map<pid_t, std::pair<RankSight, pid_t>> found;  // and its parent
   NodesOwn own(run);
   for (const auto& [pid, folder] : processes()) {
@@ -140,7 +141,7 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
     const bool is_program = fs::read_symlink(folder + "/exe", unknown).filename() == run.program;
     found[pid] = {{.world_rank = world_rank_in(environment),
                    .process = pid,
-                   .has_box = false,
+                   .has_record = false,
                    .state = process_state_from(stat->state),
                    .cpu_seconds = is_program ? stat->cpu_seconds : 0},
                   stat->parent};
@@ -148,17 +149,17 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
   std::vector<RankSight> ranks;
   for (const auto& [pid, process] : found) {
     const auto& [sight, parent] = process;
-    const bool has_box = std::any_of(boxes.begin(), boxes.end(), [&, &rank = sight](const RankRecord& box) {
-      return box.attempt == attempt && (box.process == rank.process || box.world_rank == rank.world_rank);
+    const bool has_record = std::any_of(records.begin(), records.end(), [&, &rank = sight](const RankRecord& record) {
+      return record.attempt == attempt && (record.process == rank.process || record.world_rank == rank.world_rank);
     });
-    if (!has_box && !found.contains(parent)) ranks.push_back(sight);
+    if (!has_record && !found.contains(parent)) ranks.push_back(sight);
   }
   return ranks;
 }
 
-std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, const std::string& attempt) {
+std::optional<FailureSight> first_failure(std::span<const RankRecord> records, const std::string& attempt) {
   std::optional<FailureSight> first;
-  for (const RankRecord& record : boxes) {
+  for (const RankRecord& record : records) {
     if (record.attempt != attempt || !record.failure || record.failure->consequence) continue;
     FailureSight sight{.attempt = attempt,
                        .world_rank = record.world_rank,
@@ -202,19 +203,19 @@ void kill_earlier_agents(const std::string& program, const std::string& run_dir,
   }
 }
 
-std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
+std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> records, const std::string& attempt) {
   std::vector<pid_t> found;
   NodesOwn own(run);
   for (const auto& [pid, folder] : processes())
-    if (is_leftover(run, own, boxes, attempt, pid)) found.push_back(pid);
+    if (is_leftover(run, own, records, attempt, pid)) found.push_back(pid);
   return found;
 }
 
-int kill_leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
-  const auto left = leftovers(run, boxes, attempt);
+int kill_leftovers(const RunOnNode& run, std::span<const RankRecord> records, const std::string& attempt) {
+  const auto left = leftovers(run, records, attempt);
   NodesOwn own(run);
   for (const pid_t process : left)
-    kill_process(process, [&] { return is_leftover(run, own, boxes, attempt, process); });
+    kill_process(process, [&] { return is_leftover(run, own, records, attempt, process); });
   return static_cast<int>(left.size());
 }
 
@@ -226,9 +227,9 @@ bool is_alarming(std::string_view line) {
                      [&](std::string_view keyword) { return line.find(keyword) != line.npos; });
 }
 
-std::vector<std::string> alarming_lines(std::span<const RankRecord> boxes, const std::string& attempt) {
+std::vector<std::string> alarming_lines(std::span<const RankRecord> records, const std::string& attempt) {
   std::vector<std::string> lines;
-  for (const RankRecord& record : boxes)
+  for (const RankRecord& record : records)
     if (record.attempt == attempt)
       for (const LogRecord& line : record.log)
         if (is_alarming(line.text)) lines.push_back(line.text);

@@ -1,6 +1,6 @@
 // The processes of a run on this node, and their end. A process belongs to an attempt when its environment says so,
-// from its first moment on; or when its black box does. Of a node it is when SLURMD_NODENAME says so; without it, where
-// no other node's agent of the run is on this machine.
+// from its first moment on; or when its flight recorder does. Of a node it is when SLURMD_NODENAME says so; without it,
+// where no other node's agent of the run is on this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -28,29 +28,29 @@ struct RunOnNode {
       program;  // file name of the ranks' executable: what others compute, as a container's start, is not theirs
 };
 
-// The boxes of the run on this node: one reading serves all that follows.
-std::vector<RankRecord> boxes_of(const RunOnNode& run);
+// The flight recorders of the run on this node: one reading serves all that follows.
+std::vector<RankRecord> records_of(const RunOnNode& run);
 
-// Ranks of the attempt that have a box here.
-std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const std::string& attempt);
+// Ranks of the attempt that have a flight recorder here.
+std::vector<RankSight> sighted_ranks(std::span<const RankRecord> recorders, const std::string& attempt);
 
 // Its ranks that have none yet: they are still before MPI's start, in it, or at the config. What a rank has started
 // itself is no rank.
-std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const RankRecord> boxes,
-                                         const std::string& attempt);
+std::vector<RankSight> ranks_without_record(const RunOnNode& run, std::span<const RankRecord> recorders,
+                                            const std::string& attempt);
 
 // The first of its ranks here that has failed by itself; one whose communication failed only where no other has. Of a
 // rank that was killed nothing is known.
-std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, const std::string& attempt);
+std::optional<FailureSight> first_failure(std::span<const RankRecord> recorders, const std::string& attempt);
 
 // Whether this node sees the run's book; false also where its storage does not answer within a second.
 bool sees_run_folder(const std::string& run_dir);
 
 // Processes of the run's supervised attempts other than `attempt` that live, or are stopped. Zombies have ended. Ranks
 // that no driver has started, as of `trireme train` in a shell, are none of them.
-std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);
+std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> recorders, const std::string& attempt);
 // Sends them SIGKILL; returns how many there were.
-int kill_leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);
+int kill_leftovers(const RunOnNode& run, std::span<const RankRecord> recorders, const std::string& attempt);
 
 // Sends SIGKILL to other agents of the run on this node, of whatever driver: `program` supervise --agent `run_dir`.
 void kill_earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node);
@@ -58,8 +58,8 @@ void kill_earlier_agents(const std::string& program, const std::string& run_dir,
 // Sends SIGKILL to a process of which `is_meant` holds while its number can't pass to another process.
 void kill_process(pid_t process, const std::function<bool()>& is_meant);
 
-// The newest lines of the attempt's logs, from its boxes: those that hold one of the keywords.
-std::vector<std::string> alarming_lines(std::span<const RankRecord> boxes, const std::string& attempt);
+// The newest lines of the attempt's logs, from its flight recorders: those that hold one of the keywords.
+std::vector<std::string> alarming_lines(std::span<const RankRecord> recorders, const std::string& attempt);
 bool is_alarming(std::string_view line);
 
 }  // namespace tri

@@ -5,7 +5,7 @@
 
 #include "io/base/log.h"
 #include "lib/engine/rank_tensors.h"
-#include "lib/fault/stale_boxes.h"
+#include "lib/fault/stale_records.h"
 #include "lib/train/run_folder.h"
 
 namespace tri {
@@ -27,54 +27,54 @@ std::string absolute(const std::string& folder) {
 RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job,
                          const std::string& run_dir)
     : job_(job) {
-  if (job.node_rank() == 0) remove_stale_boxes(absolute(run_dir));
+  if (job.node_rank() == 0) remove_stale_records(absolute(run_dir));
   if (!config.fault.black_box) return;
-  identity_ = BlackBoxIdentity{.world_rank = mesh.world_rank,
+  identity_ = RecorderIdentity{.world_rank = mesh.world_rank,
                                .world_size = mesh.world_size(),
                                .grid = mesh.grid,
                                .attempt = attempt,
                                .job = batch_start().job,
                                .run_dir = absolute(run_dir),
                                .max_actions = most_actions(config)};
-  auto made = BlackBox::create(identity_);
+  auto made = FlightRecorder::create(identity_);
   const Result<void> mine = made ? Result<void>{} : Result<void>(made.error());
-  if (made) box_ = std::move(made).value();
+  if (made) recorder_ = std::move(made).value();
   if (auto agreed = agree(job, mine); !agreed)
     give_up(agreed.error());
   else
-    process_ = std::make_unique<ProcessBlackBox>(box_.get());
+    process_ = std::make_unique<ProcessFlightRecorder>(recorder_.get());
 }
 
 void RunRecorder::unmap() {
-  if (device_ != nullptr) device_->unmap_host(&box_->image());
+  if (device_ != nullptr) device_->unmap_host(&recorder_->image());
   device_ = nullptr;
 }
 
 void RunRecorder::map(Device& device) {
-  if (!box_) return;
+  if (!recorder_) return;
   identity_.gpu = device.bus_id();
-  box_->set_place(identity_);
-  const Result<void> mine = device.map_host(&box_->image(), box_->bytes());
+  recorder_->set_place(identity_);
+  const Result<void> mine = device.map_host(&recorder_->image(), recorder_->bytes());
   if (mine) device_ = &device;
   if (auto agreed = agree(job_, mine); !agreed) give_up(agreed.error());
 }
 
 void RunRecorder::give_up(const Error& why) {
   if (job_.world_rank() == 0)
-    log_warn("no black boxes: {}; the run goes on without them and without watchdog", why.message);
+    log_warn("no flight recorders: {}; the run goes on without them and without watchdog", why.message);
   process_.reset();
   unmap();
-  if (box_) box_->end_well();
-  box_.reset();
+  if (recorder_) recorder_->end_well();
+  recorder_.reset();
 }
 
 WatchedUse::WatchedUse(const PlannedJob& planned, Job& job, Device& device, ProcessDeadline& deadline)
     : recorder_(planned.config, planned.mesh, job.broadcast(own_attempt()), job, kNoRun), mapped_(recorder_, device) {
-  if (BlackBox* const box = recorder_.box())
-    watchdog_.emplace(Watchdog::Context{.box = *box,
+  if (FlightRecorder* const recorder = recorder_.flight())
+    watchdog_.emplace(Watchdog::Context{.recorder = *recorder,
                                         .job = job,
                                         .fault = planned.config.fault,
-                                        .attempt = box->image().attempt,
+                                        .attempt = recorder->image().attempt,
                                         .run_dir = kNoRun,
                                         .uses_nccl = device.kind() == DeviceKind::kCuda});
   deadline.hand_over();
@@ -82,7 +82,7 @@ WatchedUse::WatchedUse(const PlannedJob& planned, Job& job, Device& device, Proc
 
 // An exception ends the job where it is thrown (run_job): a rank that comes here has completed its work.
 WatchedUse::~WatchedUse() {
-  if (BlackBox* const box = recorder_.box()) box->end_well();
+  if (FlightRecorder* const recorder = recorder_.flight()) recorder->end_well();
 }
 
 }  // namespace tri

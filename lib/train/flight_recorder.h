@@ -1,12 +1,12 @@
-// This rank's flight recorder (io/black_box): created when a run or another use of a model begins, mapped for the marks
-// of its device's streams, and removed when the rank ends in good order.
+// This rank's flight recorder (io/flight_recorder): created when a run or another use of a model begins, mapped for the
+// marks of its device's streams, and removed when the rank ends in good order.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/device.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
@@ -19,24 +19,25 @@ namespace tri {
 
 class RunRecorder {
  public:
-  // Collective. All ranks have a box, or none: where one can't be had, or fault.black_box is off. `run_dir`: which the
-  // box belongs to; "": no run's.
+  // Collective. All ranks have a flight recorder, or none: where one can't be had, or fault.black_box is off.
+  // `run_dir`: which the flight recorder belongs to; "": no run's.
   RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job, const std::string& run_dir);
   RunRecorder(const RunRecorder&) = delete;
   RunRecorder& operator=(const RunRecorder&) = delete;
 
-  // Collective: from here on, until unmap(), the streams of `device` write their marks. Or all give up their boxes.
+  // Collective: from here on, until unmap(), the streams of `device` write their marks. Or all give up their flight
+  // recorders.
   void map(Device& device);
   void unmap();
-  BlackBox* box() { return box_.get(); }  // null: none
+  FlightRecorder* flight() { return recorder_.get(); }  // null: none
 
  private:
   void give_up(const Error& why);
 
   Job& job_;
-  BlackBoxIdentity identity_;
-  std::unique_ptr<BlackBox> box_;
-  std::unique_ptr<ProcessBlackBox> process_;
+  RecorderIdentity identity_;
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<ProcessFlightRecorder> process_;
   Device* device_ = nullptr;
 };
 

@@ -7,7 +7,7 @@
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/random.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/host_traffic.h"
 #include "lib/model/flops.h"
 #include "lib/observe/fp8_report.h"
@@ -102,10 +102,11 @@ Result<void> TrainingLoop::run() {
 // One step of all ranks, its figures, and what they agree on with it.
 Result<void> TrainingLoop::train_step() {
   const auto start = Clock::now();
-  if (BlackBox* const box = black_box()) box->begin_step(progress_.steps + 1, rank_.config.run.steps);
+  if (FlightRecorder* const recorder = flight_recorder())
+    recorder->begin_step(progress_.steps + 1, rank_.config.run.steps);
   timeline_.begin_step(progress_.steps + 1);
   const double data_wait = loader_.wait_seconds();
-  const int64_t data_bytes = loader_.bytes_read(), data_began = BlackBox::now();
+  const int64_t data_bytes = loader_.bytes_read(), data_began = FlightRecorder::now();
   const StepTokens tokens = loader_.next();
   timeline_.host_span("data", data_began);
   const StepStatistics told = to_tell(rank_.mesh.world_rank == 0 ? timeline_.asked() : 0);
@@ -114,7 +115,7 @@ Result<void> TrainingLoop::train_step() {
                                                   [this] { context_.checkpoints.before_update(); });
   const auto end = Clock::now();
   step_seconds_ = seconds_between(start, end);
-  if (BlackBox* const box = black_box()) box->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
+  if (FlightRecorder* const recorder = flight_recorder()) recorder->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
   progress_.steps += 1;
   timeline_.end_step(progress_.steps);
   timeline_.ask(progress_.steps + 1, result.sums.steps_to_record());
@@ -297,7 +298,8 @@ void TrainingLoop::evaluate() {
   step_end_.reset();
   const auto start = Clock::now();
   const Evaluation result = evaluator_.evaluate(
-      evaluation_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(), tick_black_box);
+      evaluation_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
+      tick_flight_recorder);
   if (rank_.mesh.world_rank != 0) return;
   metrics_->evaluation(progress_.steps, result.loss);
   exporters_->evaluation(progress_.steps, result.loss);
@@ -322,7 +324,7 @@ void TrainingLoop::sample() {
                                          .sampling = {.temperature = run.sample_temperature, .top_k = run.sample_top_k},
                                          .key = derive_key(run.seed, fmt::format("sample at step {}", progress_.steps)),
                                          .vocab = tokenizer.vocab_size(),
-                                         .on_token = [](std::span<const int32_t>) { tick_black_box(); }});
+                                         .on_token = [](std::span<const int32_t>) { tick_flight_recorder(); }});
   log_info("step {}: sample\n---\n{}\n---", progress_.steps, tokenizer.decode(std::span(text).subspan(begin)));
   book(WallTime::kEvaluation, start);
 }
@@ -340,7 +342,7 @@ void TrainingLoop::flush_shown_files() {
   const HostScope awaits_storage(HostState::kAwaitsCheckpoint);
   constexpr std::chrono::milliseconds kRound{500};
   bool done = false;
-  for (; !done && Clock::now() < until; tick_black_box())
+  for (; !done && Clock::now() < until; tick_flight_recorder())
     done = (!exporters_ || exporters_->flush(kRound)) && ranks_.flush(kRound) && timeline_.flush(kRound);
   if (!done)
     log_warn("storage has not taken the last entries of TensorBoard's event file, ranks.h5 or the timeline in {:.0f} s",

@@ -58,8 +58,9 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .period = context.period,
                         .num_samples = context.num_samples,
                         .prefetch = config.data.prefetch,
-                        .box = black_box()};
-  if (plan.box != nullptr) plan.box->image().feeds[context.split == Split::kTrain ? 0 : 1].reader = members.front();
+                        .recorder = flight_recorder()};
+  if (plan.recorder != nullptr)
+    plan.recorder->image().feeds[context.split == Split::kTrain ? 0 : 1].reader = members.front();
   {
     const bool trains = context.split == Split::kTrain;
     const ConnectionScope connection(trains ? "memory for data" : "memory for validation data", members);

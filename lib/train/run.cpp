@@ -237,7 +237,8 @@ void log_effective_time(const std::string& run_dir, const FaultConfig& fault) {
   if (!line.empty()) log_info("{}", line);
 }
 
-// What there is to record: all but the box itself, which outlives it. `book`: set once this start holds the run folder.
+// What there is to record: all but the flight recorder itself, which outlives it. `book`: set once this start holds the
+// run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
                           const std::string& attempt, RunRecorder& recorder, std::optional<EventBook>& book) {
   const Config& config = planned.config;
@@ -252,13 +253,13 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                           .host = job.host(),
                           .gpu = device.value()->bus_id()});
   std::optional<Watchdog> watchdog;
-  if (BlackBox* const box = recorder.box())
+  if (FlightRecorder* const flight = recorder.flight())
     watchdog.emplace(
-        Watchdog::Context{.box = *box,
+        Watchdog::Context{.recorder = *flight,
                           .job = job,
                           .fault = config.fault,
                           .attempt = attempt,
-                          .run_dir = box->image().run_dir,
+                          .run_dir = flight->image().run_dir,
                           .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
                           .on_report = [events](const DumpOutcome& dump) { events.append(hang_event(dump)); }});
   if (start.on_watched) start.on_watched();
@@ -342,15 +343,15 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   job.set_failure_hook({});
   if (book && job.world_rank() == 0) {
     std::map<std::string, EventField> fields{{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}};
-    if (BlackBox* const box = recorder.box(); box != nullptr && box->image().step > 0)
-      fields["step"] = box->image().step.load();
+    if (FlightRecorder* const flight = recorder.flight(); flight != nullptr && flight->image().step > 0)
+      fields["step"] = flight->image().step.load();
     book->append(RunEventKind::kEnd, done ? "" : done.error().message, std::move(fields));
     // Reading the run's files may take long; after a stop signal the scheduler may end the processes soon.
     const bool stopped = start.signals.received() != 0 || (!done && done.error().code == ExitCode::kDrained);
     if (!stopped) log_effective_time(config.run.dir, config.fault);
   }
-  // Trouble that all ranks know of is no reason to keep the box: it is said already.
-  if (BlackBox* const box = recorder.box()) box->end_well();
+  // Trouble that all ranks know of is no reason to keep the flight recorder: it is said already.
+  if (FlightRecorder* const flight = recorder.flight()) flight->end_well();
   return done;
 }
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "io/base/log.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 
 namespace tri {
 
@@ -89,11 +89,11 @@ void TimelineRecorder::begin_step(int64_t step) {
   if (recorder_ == nullptr) return;
   recorder_->begin_step(step, engine_.runtime().compute());
   step_ = step;
-  step_began_ = BlackBox::now();
+  step_began_ = FlightRecorder::now();
 }
 
 void TimelineRecorder::host_span(const char* name, int64_t begin) {
-  if (recorder_ != nullptr) host_.push_back({name, step_, begin, BlackBox::now()});
+  if (recorder_ != nullptr) host_.push_back({name, step_, begin, FlightRecorder::now()});
 }
 
 void TimelineRecorder::end_step(int64_t step) {

@@ -40,7 +40,7 @@ class TimelineRecorder {
   // Around each step, on all ranks; collective where a recording begins or is over.
   void begin_step(int64_t step);
   void end_step(int64_t step);
-  // Within them: from `begin` (BlackBox::now()) to now the thread that trains was at `name`, a text that stays.
+  // Within them: from `begin` (FlightRecorder::now()) to now the thread that trains was at `name`, a text that stays.
   void host_span(const char* name, int64_t begin);
   // Whether storage has taken, or refused, all that was recorded, within `timeout`.
   bool flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }

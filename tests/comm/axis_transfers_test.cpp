@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "io/base/random.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/span_recorder.h"
 #include "kernels/cpu/device.h"
 #include "kernels/gemm_search.h"
@@ -272,23 +272,24 @@ TEST(PeerCopyTransfers, a_fault_ends_the_waits) {
   EXPECT_THROW(ranks[0].compute->synchronize(), Fatal);
 }
 
-// In the box of a process that holds several ranks, as here, each has a channel of its own.
-class CopiesInABox : public testing::Test {
+// In the flight recorder of a process that holds several ranks, as here, each has a channel of its own.
+class CopiesAreRecorded : public testing::Test {
  protected:
-  CopiesInABox() {
+  CopiesAreRecorded() {
     setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1);
-    box_ =
-        std::move(BlackBox::create({.world_rank = 0, .world_size = 3, .attempt = "copies", .max_actions = 8})).value();
-    of_process_ = std::make_unique<ProcessBlackBox>(box_.get());
+    recorder_ =
+        std::move(FlightRecorder::create({.world_rank = 0, .world_size = 3, .attempt = "copies", .max_actions = 8}))
+            .value();
+    of_process_ = std::make_unique<ProcessFlightRecorder>(recorder_.get());
     ranks_ = make_ranks({Transport::kPeerCopies, 3}, nullptr, ChannelCounts::kRead);
     for (const Rank& rank : ranks_) streams_.push_back(rank.device->make_stream("progress"));
   }
-  ~CopiesInABox() override { unsetenv("TRIREME_BLACK_BOXES"); }
+  ~CopiesAreRecorded() override { unsetenv("TRIREME_BLACK_BOXES"); }
 
   // Joined, sent and completed of a rank, as they are read; repeated until they are `expected`, or for ten seconds.
   void expect(size_t rank, std::array<uint32_t, 3> expected) {
     HostBuffer<uint32_t> words(*ranks_[rank].device, 6);
-    const box::Channel& channel = box_->image().channels[rank];
+    const flight::Channel& channel = recorder_->image().channels[rank];
     std::array<uint32_t, 3> counts{};
     for (int turn = 0; turn < 2000; ++turn) {
       ranks_[rank].transfers->read_progress(*streams_[rank], words);
@@ -300,14 +301,14 @@ class CopiesInABox : public testing::Test {
   }
 
   TemporaryFolder folder_;
-  std::unique_ptr<BlackBox> box_;
-  std::unique_ptr<ProcessBlackBox> of_process_;
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<ProcessFlightRecorder> of_process_;
   std::vector<Rank> ranks_;
   std::vector<std::unique_ptr<Stream>> streams_;
 };
 
 // Each count goes as far as the flags show, and no further: who waits for whom is read from them.
-TEST_F(CopiesInABox, progress_is_read_from_the_flags) {
+TEST_F(CopiesAreRecorded, progress_is_read_from_the_flags) {
   std::atomic<int> wrong = 0;
   for (size_t rank : {0, 1, 2}) expect(rank, {0, 0, 0});
   for (Rank& rank : ranks_) make_and_start(rank, rank.gathered, 0);
@@ -319,26 +320,26 @@ TEST_F(CopiesInABox, progress_is_read_from_the_flags) {
   make_and_start(ranks_[1], ranks_[1].gathered, 1);
   for (size_t rank : {0, 1}) expect(rank, {2, 1, 1});
   expect(2, {1, 1, 1});
-  EXPECT_EQ(box_->image().channels[0].enqueued, 2u);
-  EXPECT_EQ(box_->image().channels[2].enqueued, 1u);
+  EXPECT_EQ(recorder_->image().channels[0].enqueued, 2u);
+  EXPECT_EQ(recorder_->image().channels[2].enqueued, 1u);
 
   // It is ready, and sends nothing: the others have sent all, and wait for its blocks.
   Rank& late = ranks_[2];
   late.transfers->begin_gather(late.gathered, *late.compute);
   for (size_t rank : {0, 1}) expect(rank, {2, 2, 1});
   expect(2, {2, 1, 2});
-  EXPECT_EQ(box_->image().channels[2].whole, 1u) << "its streams were not told to wait";
+  EXPECT_EQ(recorder_->image().channels[2].whole, 1u) << "its streams were not told to wait";
 
   late.transfers->start_gather(late.gathered, *late.compute);
   for (size_t rank : {0, 1, 2}) expect(rank, {2, 2, 2});
-  EXPECT_EQ(box_->image().channels[2].whole, 2u);
+  EXPECT_EQ(recorder_->image().channels[2].whole, 2u);
   synchronize(ranks_);
   for (Rank& rank : ranks_) rank.transfers->finish_gather(rank.gathered, *rank.compute);
   synchronize(ranks_);
 }
 
 // Though its streams mark no counter.
-TEST_F(CopiesInABox, a_timeline_has_copies_whose_progress_is_read) {
+TEST_F(CopiesAreRecorded, a_timeline_has_copies_whose_progress_is_read) {
   std::vector<std::unique_ptr<SpanRecorder>> recorders;
   for (Rank& rank : ranks_) {
     recorders.push_back(std::make_unique<SpanRecorder>(*rank.device, 100));
@@ -358,7 +359,7 @@ TEST_F(CopiesInABox, a_timeline_has_copies_whose_progress_is_read) {
       EXPECT_EQ(transfer.sequence, 1u);
     }
     EXPECT_EQ(counts, (std::array<int, 3>{1, 1, 1})) << "rank " << rank;
-    EXPECT_EQ(box_->image().channels[rank].joined, 0u) << "marked as well";
+    EXPECT_EQ(recorder_->image().channels[rank].joined, 0u) << "marked as well";
   }
 }
 

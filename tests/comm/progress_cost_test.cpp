@@ -1,6 +1,6 @@
-// What it costs to keep progress in a black box, in nanoseconds: of the host's and the stream's threads together, and
-// of the host alone. A measurement (lib/bench/measurements/flight_recorder_cost.md) which proves nothing, so it runs
-// only on request:
+// What it costs to keep progress in a flight recorder, in nanoseconds: of the host's and the stream's threads together,
+// and of the host alone. A measurement (lib/bench/measurements/flight_recorder_cost.md) which proves nothing, so it
+// runs only on request:
 //   build/bin/test_comm --gtest_also_run_disabled_tests --gtest_filter='*Cost*'
 #include <gtest/gtest.h>
 
@@ -77,20 +77,20 @@ TEST(ProgressCost, DISABLED_of_a_transfer_an_action_and_a_wait) {
   const Cost bare_transfer = cost_of(*stream, [&] { transfer(nobody); });
   const Cost bare_action = cost_of(*stream, action), bare_wait = cost_of(*stream, wait);
 
-  auto box = BlackBox::create({.world_size = 2, .attempt = "cost"});
-  ASSERT_TRUE(box);
+  auto recorder = FlightRecorder::create({.world_size = 2, .attempt = "cost"});
+  ASSERT_TRUE(recorder);
   {
-    const ProcessBlackBox process(box.value().get());
+    const ProcessFlightRecorder process(recorder.value().get());
     ChannelProgress progress("tp", ChannelKind::kCollectives, {0, 1}, 0);
     print("transfer", cost_of(*stream, [&] { transfer(progress); }), bare_transfer);
     print("action", cost_of(*stream, action), bare_action);
     print("wait", cost_of(*stream, wait), bare_wait);
-    const box::Channel& channel = box.value()->image().channels[0];
+    const flight::Channel& channel = recorder.value()->image().channels[0];
     EXPECT_EQ(channel.completed, progress.last());
     EXPECT_EQ(channel.joined, progress.last());
   }
-  box.value()->end_well();
-  box.value().reset();
+  recorder.value()->end_well();
+  recorder.value().reset();
   std::filesystem::remove_all(folder);
 }
 

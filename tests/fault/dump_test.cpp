@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "io/black_box/black_box.h"
-#include "io/black_box/record_json.h"
+#include "io/flight_recorder/flight_recorder.h"
+#include "io/flight_recorder/record_json.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/node_dump.h"
-#include "lib/fault/stale_boxes.h"
+#include "lib/fault/stale_records.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -40,7 +40,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Black boxes lie in a folder of the test's.
+// Flight recorders lie in a folder of the test's.
 class Dump : public testing::Test {
  protected:
   Dump() {
@@ -49,8 +49,8 @@ class Dump : public testing::Test {
   }
   ~Dump() override { ::unsetenv("TRIREME_BLACK_BOXES"); }
 
-  std::unique_ptr<BlackBox> make_box(int rank, int size) {
-    return value_or_throw(BlackBox::create(
+  std::unique_ptr<FlightRecorder> make_record(int rank, int size) {
+    return value_or_throw(FlightRecorder::create(
         {.world_rank = rank, .world_size = size, .attempt = kAttempt, .job = "", .run_dir = run_, .gpu = ""}));
   }
 
@@ -164,14 +164,14 @@ TEST_F(Dump, a_fault_of_the_program_accuses_no_host) {
 }
 
 TEST_F(Dump, of_one_node_has_records_stacks_and_a_report) {
-  std::vector<std::unique_ptr<BlackBox>> boxes;
+  std::vector<std::unique_ptr<FlightRecorder>> recorders;
   DumpingNode node{.run_dir = run_, .attempt = kAttempt, .host = "here", .world_rank = 1, .world_size = 2};
   for (int rank = 0; rank < 2; ++rank) {
-    boxes.push_back(make_box(rank, 2));
-    node.boxes.push_back(boxes.back()->path());
-    node.images.push_back(&boxes.back()->image());
+    recorders.push_back(make_record(rank, 2));
+    node.recorders.push_back(recorders.back()->path());
+    node.images.push_back(&recorders.back()->image());
   }
-  boxes[1]->log_line("step 7");
+  recorders[1]->log_line("step 7");
   std::string located;
   bool reported = false;
   const DumpOutcome outcome =
@@ -194,42 +194,42 @@ TEST_F(Dump, of_one_node_has_records_stacks_and_a_report) {
   EXPECT_EQ(outcome.verdict.headline, located);
   EXPECT_EQ(read_headline(outcome.folder), located);
   EXPECT_EQ(recorded_ranks(outcome.folder), (std::vector<int>{0, 1}));
-  for (const auto& box : boxes) EXPECT_EQ(box->image().dump_requested, 1u);
+  for (const auto& recorder : recorders) EXPECT_EQ(recorder->image().dump_requested, 1u);
   const auto records = read_records(outcome.folder, recorded_ranks(outcome.folder));
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[1].process_state, ProcessState::kRuns);
   ASSERT_EQ(records[1].log.size(), 1u);
   EXPECT_EQ(records[1].log[0].text, "step 7");
   EXPECT_FALSE(records[1].stacks.empty());  // at least what /proc says of this thread
-  for (const auto& box : boxes) box->end_well();
+  for (const auto& recorder : recorders) recorder->end_well();
 }
 
 TEST_F(Dump, the_headline_is_known_where_nothing_can_be_written) {
-  const auto box = make_box(0, 1);
+  const auto recorder = make_record(0, 1);
   std::ofstream(folder_ / "file") << "in the way";
   const DumpingNode node{.run_dir = folder_ / "file",
                          .attempt = kAttempt,
                          .host = "here",
-                         .boxes = {box->path()},
-                         .images = {&box->image()}};
+                         .recorders = {recorder->path()},
+                         .images = {&recorder->image()}};
   std::string located;
   const DumpOutcome outcome = dump_node(node, {.number = 1, .trigger = trigger_of(0), .answer_seconds = 0},
                                         [&](const DumpOutcome& known) { located = known.verdict.headline; });
   EXPECT_NE(outcome.problem, "");
   EXPECT_FALSE(outcome.wrote_report);
   EXPECT_NE(located, "");
-  box->end_well();
+  recorder->end_well();
 }
 
 TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_where_there_is_one) {
-  const auto box = make_box(2, 4);
+  const auto recorder = make_record(2, 4);
   const DumpingNode node{.run_dir = run_,
                          .attempt = kAttempt,
                          .host = "b",
                          .world_rank = 2,
                          .world_size = 4,
-                         .boxes = {box->path()},
-                         .images = {&box->image()}};
+                         .recorders = {recorder->path()},
+                         .images = {&recorder->image()}};
   // The first node, a, has opened the dump and died: b writes the report, of all records that there are.
   const std::string dump = value_or_throw(join_dump(run_, kAttempt, 1, trigger_of(0))).path;
   for (const int rank : {0, 1, 3}) ASSERT_TRUE(write_record(dump, record_of(rank, "a")));
@@ -253,35 +253,37 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
   EXPECT_FALSE(outcome.wrote_report);
   EXPECT_EQ(located, "what a says");
   EXPECT_EQ(recorded_ranks(next), std::vector<int>{2});
-  box->end_well();
+  recorder->end_well();
 }
 
-// A box of a process that is gone, made `age` seconds ago.
-void make_stale(BlackBox& box, int64_t age) {
-  box.image().process = 999'999'999;
+// A flight recorder of a process that is gone, made `age` seconds ago.
+void make_stale(FlightRecorder& recorder, int64_t age) {
+  recorder.image().process = 999'999'999;
   const timespec then{std::time(nullptr) - age, 0}, times[] = {then, then};
-  ASSERT_EQ(::utimensat(AT_FDCWD, box.path().c_str(), times, 0), 0);
+  ASSERT_EQ(::utimensat(AT_FDCWD, recorder.path().c_str(), times, 0), 0);
 }
 
-TEST_F(Dump, stale_boxes_go_and_others_stay) {
-  const auto living = make_box(0, 3), dead = make_box(1, 3), old = make_box(2, 3);
+TEST_F(Dump, stale_records_are_removed_and_others_stay) {
+  const auto living = make_record(0, 3), dead = make_record(1, 3), old = make_record(2, 3);
   make_stale(*dead, 3600);
   make_stale(*old, 25 * 3600);
-  std::ofstream(folder_ / "trireme.box.no.0") << "no box";
-  EXPECT_EQ(remove_stale_boxes("/another/run"), 1);
+  std::ofstream(folder_ / "trireme.recorder.no.0") << "no flight recorder";
+  EXPECT_EQ(remove_stale_records("/another/run"), 1);
   EXPECT_FALSE(std::filesystem::exists(old->path()));
   EXPECT_TRUE(std::filesystem::exists(dead->path()));
-  EXPECT_EQ(remove_stale_boxes(run_), 1);
+  EXPECT_EQ(remove_stale_records(run_), 1);
   EXPECT_FALSE(std::filesystem::exists(dead->path()));
   EXPECT_TRUE(std::filesystem::exists(living->path()));
-  EXPECT_TRUE(std::filesystem::exists(folder_ / "trireme.box.no.0"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "trireme.recorder.no.0"));
   living->end_well();
 }
 
 // After an update of the program, or in another container, and where a start was killed before its file had a name.
-TEST_F(Dump, stale_boxes_of_other_versions_and_containers_go_too) {
-  const auto other = make_box(0, 4), fresh = make_box(1, 4), alive = make_box(2, 4), container = make_box(3, 4);
-  for (BlackBox* box : {other.get(), fresh.get(), alive.get()}) box->image().version = box::kVersion + 1;
+TEST_F(Dump, stale_records_of_other_versions_and_containers_are_removed) {
+  const auto other = make_record(0, 4), fresh = make_record(1, 4), alive = make_record(2, 4),
+             container = make_record(3, 4);
+  for (FlightRecorder* recorder : {other.get(), fresh.get(), alive.get()})
+    recorder->image().version = flight::kVersion + 1;
   make_stale(*other, 25 * 3600);
   make_stale(*fresh, 3600);
   const auto touch = [](const std::string& path, int64_t age) {
@@ -291,19 +293,19 @@ TEST_F(Dump, stale_boxes_of_other_versions_and_containers_go_too) {
   touch(alive->path(), 25 * 3600);
   container->image().process_namespace += 1;
   touch(container->path(), 25 * 3600);
-  const std::string half = folder_ / "trireme.box.killed.0.tmp", begun = folder_ / "trireme.box.begun.0.tmp";
+  const std::string half = folder_ / "trireme.recorder.killed.0.tmp", begun = folder_ / "trireme.recorder.begun.0.tmp";
   for (const std::string& path : {half, begun}) std::ofstream(path) << "";
   touch(half, 25 * 3600);
-  EXPECT_EQ(remove_stale_boxes("/another/run"), 2);
+  EXPECT_EQ(remove_stale_records("/another/run"), 2);
   EXPECT_FALSE(std::filesystem::exists(other->path()));
   EXPECT_FALSE(std::filesystem::exists(half));
   for (const std::string& path : {fresh->path(), alive->path(), container->path(), begun})
     EXPECT_TRUE(std::filesystem::exists(path)) << path;
   // Its process can't be seen from here, and has stored nothing for a day.
   container->image().beat -= 25 * 3600 * int64_t{1'000'000'000};
-  for (box::Event& event : container->image().events) event.time -= 25 * 3600 * int64_t{1'000'000'000};
+  for (flight::Event& event : container->image().events) event.time -= 25 * 3600 * int64_t{1'000'000'000};
   container->image().created -= 25 * 3600 * int64_t{1'000'000'000};
-  EXPECT_EQ(remove_stale_boxes("/another/run"), 1);
+  EXPECT_EQ(remove_stale_records("/another/run"), 1);
   EXPECT_FALSE(std::filesystem::exists(container->path()));
   alive->end_well();
 }

@@ -22,10 +22,10 @@ PhaseDeadlines deadlines(double step) {
   return phase_deadlines(fault, true);
 }
 
-// A rank whose box is looked at every 200 ms.
+// A rank whose flight recorder is looked at every 200 ms.
 class Rank {
  public:
-  explicit Rank(const PhaseDeadlines& deadlines) : clock_(deadlines) { box.now = 1'000'000'000; }
+  explicit Rank(const PhaseDeadlines& deadlines) : clock_(deadlines) { record.now = 1'000'000'000; }
 
   // Nothing moves for so long; the first dump and the first end in it, by seconds from its begin.
   struct Alarms {
@@ -36,7 +36,7 @@ class Rank {
   Alarms idle(double seconds, double tick = kTick) {
     Alarms alarms;
     for (double at = tick; at <= seconds + 1e-9; at += tick) {
-      box.now += static_cast<int64_t>(tick * 1e9);
+      record.now += static_cast<int64_t>(tick * 1e9);
       see(alarms, at);
     }
     return alarms;
@@ -45,27 +45,27 @@ class Rank {
   Alarms busy(double seconds, uint32_t Sighting::*counter = &Sighting::progress) {
     Alarms alarms;
     for (double at = kTick; at <= seconds + 1e-9; at += kTick) {
-      box.now += static_cast<int64_t>(kTick * 1e9);
-      ++(box.*counter);
+      record.now += static_cast<int64_t>(kTick * 1e9);
+      ++(record.*counter);
       see(alarms, at);
     }
     return alarms;
   }
-  // A step of so many seconds, in which the box is looked at once.
+  // A step of so many seconds, in which the flight recorder is looked at once.
   void step(double seconds) {
-    box.now += static_cast<int64_t>(seconds * 1e9);
-    box.step_nanoseconds = static_cast<int64_t>(seconds * 1e9);
-    ++box.step;
-    ++box.progress;
-    clock_.see(box);
+    record.now += static_cast<int64_t>(seconds * 1e9);
+    record.step_nanoseconds = static_cast<int64_t>(seconds * 1e9);
+    ++record.step;
+    ++record.progress;
+    clock_.see(record);
   }
   double deadline(RunPhase phase) const { return clock_.deadline(phase); }
 
-  Sighting box;
+  Sighting record;
 
  private:
   void see(Alarms& alarms, double at) {
-    const HangClock::Verdict verdict = clock_.see(box);
+    const HangClock::Verdict verdict = clock_.see(record);
     if (verdict.alarm == Alarm::kDump) ++alarms.num_dumps;
     if (verdict.alarm == Alarm::kDump && !alarms.dump) alarms.dump = at;
     if (verdict.alarm == Alarm::kEnd && !alarms.end) alarms.end = at;
@@ -80,7 +80,7 @@ TEST(HangClock, dumps_once_at_half_of_the_deadline_and_ends_at_all_of_it) {
                                RunPhase::kEvaluation, RunPhase::kSample, RunPhase::kFinish}) {
     const PhaseDeadlines limits = deadlines(20);
     Rank rank(limits);
-    rank.box.phase = phase;
+    rank.record.phase = phase;
     const auto alarms = rank.idle(100);
     ASSERT_TRUE(alarms.dump && alarms.end) << enum_name(phase);
     EXPECT_NEAR(*alarms.dump, limits[phase] / 2, 2 * kTick) << enum_name(phase);
@@ -94,41 +94,41 @@ TEST(HangClock, dumps_once_at_half_of_the_deadline_and_ends_at_all_of_it) {
 
 TEST(HangClock, progress_begins_a_clock_anew_and_a_later_hang_dumps_again) {
   Rank rank(deadlines(20));
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   EXPECT_FALSE(rank.busy(200).dump);
   for (int hang = 0; hang < 3; ++hang) {
-    ++rank.box.progress;
+    ++rank.record.progress;
     const auto alarms = rank.idle(15);
     EXPECT_EQ(alarms.num_dumps, 1) << hang;
     EXPECT_FALSE(alarms.end) << hang;
   }
-  ++rank.box.progress;
+  ++rank.record.progress;
   EXPECT_FALSE(rank.idle(9).dump);
 }
 
 TEST(HangClock, another_phase_begins_a_clock_anew_with_its_own_deadline) {
   Rank rank(deadlines(20));
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   EXPECT_FALSE(rank.idle(9).dump);
-  rank.box.phase = RunPhase::kEvaluation;  // 50 s
+  rank.record.phase = RunPhase::kEvaluation;  // 50 s
   EXPECT_FALSE(rank.idle(24).dump);
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   EXPECT_FALSE(rank.idle(9).dump);
   EXPECT_TRUE(rank.idle(3).dump);
 }
 
 TEST(HangClock, a_suspension_of_the_whole_job_is_no_hang) {
   Rank rank(deadlines(20));
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   for (int i = 0; i < 9; ++i) {
-    rank.box.now += int64_t{3600} * 1'000'000'000;  // an hour in one tick
+    rank.record.now += int64_t{3600} * 1'000'000'000;  // an hour in one tick
     EXPECT_FALSE(rank.idle(kTick / 2, kTick / 2).dump) << i;
     rank.busy(1);
   }
   EXPECT_NEAR(*rank.idle(60).end, 20, 2 * kTick);
   // Nor do suspensions count in full where nothing moves between them: a second each.
   Rank still(deadlines(20));
-  still.box.phase = RunPhase::kStep;
+  still.record.phase = RunPhase::kStep;
   still.idle(kTick);
   EXPECT_FALSE(still.idle(9 * 100, 100).dump);
   EXPECT_TRUE(still.idle(2 * 100, 100).dump);
@@ -136,7 +136,7 @@ TEST(HangClock, a_suspension_of_the_whole_job_is_no_hang) {
 
 TEST(HangClock, the_first_steps_have_the_deadline_of_the_setup) {
   Rank rank(deadlines(0));
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   rank.idle(kTick);
   for (int i = 0; i < HangClock::kWarmUpSteps; ++i) {
     EXPECT_EQ(rank.deadline(RunPhase::kStep), 90) << i;
@@ -150,7 +150,7 @@ TEST(HangClock, the_first_steps_have_the_deadline_of_the_setup) {
 
 TEST(HangClock, learns_five_times_the_99th_percentile_of_a_step) {
   Rank rank(deadlines(0));
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   rank.idle(kTick);
   for (int i = 0; i < HangClock::kWarmUpSteps; ++i) rank.step(1000);
   for (int i = 0; i < 990; ++i) rank.step(20);
@@ -165,10 +165,10 @@ TEST(HangClock, learns_five_times_the_99th_percentile_of_a_step) {
 
 TEST(HangClock, a_run_that_goes_on_at_a_late_step_warms_up_all_the_same) {
   Rank rank(deadlines(0));
-  rank.box.phase = RunPhase::kLoad;
+  rank.record.phase = RunPhase::kLoad;
   rank.idle(kTick);
-  rank.box.phase = RunPhase::kStep;
-  rank.box.step = 5000;
+  rank.record.phase = RunPhase::kStep;
+  rank.record.step = 5000;
   rank.idle(kTick);
   for (int i = 0; i < HangClock::kWarmUpSteps; ++i) {
     EXPECT_EQ(rank.deadline(RunPhase::kStep), 90) << i;
@@ -181,7 +181,7 @@ TEST(HangClock, a_run_that_goes_on_at_a_late_step_warms_up_all_the_same) {
 
 TEST(HangClock, what_is_configured_holds_from_the_first_step_on) {
   Rank rank(deadlines(7));
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   rank.idle(kTick);
   for (int i = 0; i < 20; ++i) rank.step(40);
   EXPECT_EQ(rank.deadline(RunPhase::kStep), 7);
@@ -192,9 +192,9 @@ TEST(HangClock, what_is_configured_holds_from_the_first_step_on) {
 
 TEST(HangClock, the_writer_of_a_checkpoint_has_a_clock_beside_the_steps) {
   Rank rank(deadlines(20));
-  rank.box.phase = RunPhase::kStep;
+  rank.record.phase = RunPhase::kStep;
   EXPECT_FALSE(rank.busy(100).dump);  // idle: no clock
-  rank.box.writer = WriterState::kWrites;
+  rank.record.writer = WriterState::kWrites;
   auto alarms = rank.busy(40);  // steps go on, the writer does not
   ASSERT_TRUE(alarms.dump && alarms.end);
   EXPECT_NEAR(*alarms.dump, 15, 2 * kTick);
@@ -203,24 +203,24 @@ TEST(HangClock, the_writer_of_a_checkpoint_has_a_clock_beside_the_steps) {
   EXPECT_EQ(alarms.last.trigger.phase, RunPhase::kStep);
   EXPECT_EQ(alarms.last.deadline, 30);
 
-  rank.box.writer = WriterState::kPublishes;  // another state is progress
+  rank.record.writer = WriterState::kPublishes;  // another state is progress
   EXPECT_FALSE(rank.busy(14).dump);
-  ++rank.box.writer_progress;
+  ++rank.record.writer_progress;
   EXPECT_FALSE(rank.busy(14).dump);
-  rank.box.writer = WriterState::kIdle;
+  rank.record.writer = WriterState::kIdle;
   EXPECT_FALSE(rank.busy(100).dump);
 }
 
 TEST(HangClock, lines_that_storage_does_not_take_have_a_checkpoints_time_and_not_a_steps) {
   Rank rank(deadlines(5));
-  rank.box.phase = RunPhase::kStep;
-  rank.box.lines_pending = true;
+  rank.record.phase = RunPhase::kStep;
+  rank.record.lines_pending = true;
   EXPECT_FALSE(rank.busy(14).dump);  // steps go on
-  ++rank.box.lines_written;
+  ++rank.record.lines_written;
   EXPECT_FALSE(rank.busy(14).dump);
-  rank.box.lines_pending = false;
+  rank.record.lines_pending = false;
   EXPECT_FALSE(rank.busy(100).dump);
-  rank.box.lines_pending = true;
+  rank.record.lines_pending = true;
   const auto alarms = rank.busy(40);
   ASSERT_TRUE(alarms.dump && alarms.end);
   EXPECT_NEAR(*alarms.dump, 15, 2 * kTick);
@@ -231,8 +231,8 @@ TEST(HangClock, lines_that_storage_does_not_take_have_a_checkpoints_time_and_not
 
 TEST(HangClock, a_writer_that_goes_on_does_not_hide_steps_that_do_not) {
   Rank rank(deadlines(20));
-  rank.box.phase = RunPhase::kStep;
-  rank.box.writer = WriterState::kWrites;
+  rank.record.phase = RunPhase::kStep;
+  rank.record.writer = WriterState::kWrites;
   const auto alarms = rank.busy(25, &Sighting::writer_progress);
   ASSERT_TRUE(alarms.end);
   EXPECT_NEAR(*alarms.end, 20, 2 * kTick);

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/fault/dump_folder.h"
 #include "tests/io/temporary_folder.h"
 
@@ -28,14 +28,14 @@ class NodeDumpsTest : public testing::Test {
     std::filesystem::create_directory(run_);
   }
   ~NodeDumpsTest() override {
-    for (auto& box : boxes_) box->end_well();
-    boxes_.clear();
+    for (auto& recorder : records_) recorder->end_well();
+    records_.clear();
     ::unsetenv("TRIREME_BLACK_BOXES");
   }
 
-  void make_boxes(int size) {
+  void make_records(int size) {
     for (int rank = 0; rank < size; ++rank)
-      boxes_.push_back(value_or_throw(BlackBox::create(
+      records_.push_back(value_or_throw(FlightRecorder::create(
           {.world_rank = rank, .world_size = size, .attempt = kAttempt, .job = "", .run_dir = run_, .gpu = ""})));
   }
   // The part of one rank.
@@ -44,13 +44,13 @@ class NodeDumpsTest : public testing::Test {
                            .attempt = kAttempt,
                            .host = "here",
                            .world_rank = rank,
-                           .world_size = static_cast<int>(boxes_.size())};
+                           .world_size = static_cast<int>(records_.size())};
     const auto reported = [this, rank](const DumpOutcome& outcome) {
       const std::lock_guard lock(mutex_);
       reports_.emplace_back(rank, outcome);
       changed_.notify_all();
     };
-    return std::make_unique<NodeDumps>(node, boxes_[static_cast<size_t>(rank)]->path(), node_ranks, reported,
+    return std::make_unique<NodeDumps>(node, records_[static_cast<size_t>(rank)]->path(), node_ranks, reported,
                                        std::chrono::milliseconds(1));
   }
   void await_reports(size_t count) {
@@ -60,16 +60,16 @@ class NodeDumpsTest : public testing::Test {
 
   const TemporaryFolder folder_;
   const std::string run_ = folder_ / "run";
-  std::vector<std::unique_ptr<BlackBox>> boxes_;
+  std::vector<std::unique_ptr<FlightRecorder>> records_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::pair<int, DumpOutcome>> reports_;
 };
 
 TEST_F(NodeDumpsTest, one_rank_of_a_node_dumps_once_a_hang) {
-  make_boxes(2);
+  make_records(2);
   const auto first = make_rank(0, {0, 1}), second = make_rank(1, {0, 1});
-  const int64_t standstill = BlackBox::now();
+  const int64_t standstill = FlightRecorder::now();
   EXPECT_EQ(second->known().claimed, 0);
   EXPECT_TRUE(second->claim(standstill, hang_of(1), 0, 0));
   EXPECT_FALSE(first->claim(standstill, hang_of(0), 0, 0));  // is dumped already
@@ -87,16 +87,16 @@ TEST_F(NodeDumpsTest, one_rank_of_a_node_dumps_once_a_hang) {
   EXPECT_EQ(first->known().claimed, 0);
 
   // The ranks went on and stand still again.
-  EXPECT_TRUE(first->claim(BlackBox::now(), hang_of(0), 0, 0));
+  EXPECT_TRUE(first->claim(FlightRecorder::now(), hang_of(0), 0, 0));
   await_reports(2);
   EXPECT_EQ(reports_[1].first, 0);
   EXPECT_EQ(newest_dump(run_, kAttempt), 2);
 }
 
 TEST_F(NodeDumpsTest, a_dump_that_was_asked_for_does_not_stand_for_one_of_a_hang) {
-  make_boxes(2);
+  make_records(2);
   const auto first = make_rank(0, {0, 1}), second = make_rank(1, {0, 1});
-  const int64_t standstill = BlackBox::now();
+  const int64_t standstill = FlightRecorder::now();
   EXPECT_TRUE(first->claim(standstill, {}, 0, 0));
   EXPECT_FALSE(second->claim(standstill, {}, 0, 0));
   EXPECT_TRUE(second->claim(standstill, hang_of(1), 0, 0));
@@ -104,29 +104,29 @@ TEST_F(NodeDumpsTest, a_dump_that_was_asked_for_does_not_stand_for_one_of_a_hang
   EXPECT_EQ(newest_dump(run_, kAttempt), 2);
 }
 
-// Another user may put a link or a file where a rank's box is expected.
-TEST_F(NodeDumpsTest, only_boxes_of_this_user_are_written) {
-  make_boxes(2);
-  const std::string second_box = boxes_[1]->path(), elsewhere = folder_ / "elsewhere";
-  std::filesystem::rename(second_box, elsewhere);
-  std::filesystem::create_symlink(elsewhere, second_box);
+// Another user may put a link or a file where a rank's flight recorder is expected.
+TEST_F(NodeDumpsTest, only_flight_records_of_this_user_are_written) {
+  make_records(2);
+  const std::string second_record = records_[1]->path(), elsewhere = folder_ / "elsewhere";
+  std::filesystem::rename(second_record, elsewhere);
+  std::filesystem::create_symlink(elsewhere, second_record);
   const auto rank = make_rank(0, {0, 1});
-  EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
+  EXPECT_TRUE(rank->claim(FlightRecorder::now(), hang_of(0), 0, 0));
   await_reports(1);
-  EXPECT_EQ(boxes_[1]->image().dump_requested.load(), 0u) << "the link was followed";
-  EXPECT_GT(boxes_[0]->image().dump_requested.load(), 0u);
+  EXPECT_EQ(records_[1]->image().dump_requested.load(), 0u) << "the link was followed";
+  EXPECT_GT(records_[0]->image().dump_requested.load(), 0u);
 }
 
 // Nodes meet by the numbers of dumps: one that is taken on is carried out, also where the next is taken on before.
 TEST_F(NodeDumpsTest, none_that_was_taken_on_is_lost) {
-  make_boxes(1);
+  make_records(1);
   const auto rank = make_rank(0, {0});
   {
     const std::lock_guard busy(mutex_);  // the report of the first one holds up its thread
-    EXPECT_TRUE(rank->claim(BlackBox::now(), {}, 0, 0));
+    EXPECT_TRUE(rank->claim(FlightRecorder::now(), {}, 0, 0));
     while (!rank->known().done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
-    EXPECT_TRUE(rank->claim(BlackBox::now(), {}, 0, 0));
+    EXPECT_TRUE(rank->claim(FlightRecorder::now(), hang_of(0), 0, 0));
+    EXPECT_TRUE(rank->claim(FlightRecorder::now(), {}, 0, 0));
   }
   for (int i = 0; i < 300'000 && newest_dump(run_, kAttempt) < 3; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -136,23 +136,23 @@ TEST_F(NodeDumpsTest, none_that_was_taken_on_is_lost) {
 }
 
 TEST_F(NodeDumpsTest, other_nodes_take_part_and_the_first_reports_on_all) {
-  make_boxes(3);
+  make_records(3);
   const auto a = make_rank(0, {0}), b = make_rank(1, {1, 2}), idle = make_rank(2, {1, 2});
-  EXPECT_TRUE(a->claim(BlackBox::now() - 1, hang_of(0), 0, 3600));  // waits for the records of b's ranks
+  EXPECT_TRUE(a->claim(FlightRecorder::now() - 1, hang_of(0), 0, 3600));  // waits for the records of b's ranks
   await_reports(1);
   EXPECT_EQ(reports_[0].first, 0);
   EXPECT_EQ(recorded_ranks(reports_[0].second.folder), (std::vector<int>{0, 1, 2}));
   // Its node took part in the hang's dump: when b's own deadline comes there is nothing left to do.
-  EXPECT_FALSE(idle->claim(BlackBox::now() - int64_t{3600} * 1'000'000'000, hang_of(2), 0, 0));
+  EXPECT_FALSE(idle->claim(FlightRecorder::now() - int64_t{3600} * 1'000'000'000, hang_of(2), 0, 0));
   EXPECT_EQ(list_dumps(run_).size(), 1u);
 }
 
 TEST_F(NodeDumpsTest, without_a_folder_the_verdict_is_known_all_the_same) {
-  make_boxes(1);
+  make_records(1);
   std::filesystem::remove(run_);
   std::ofstream(run_) << "in the way";
   const auto rank = make_rank(0, {0});
-  EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
+  EXPECT_TRUE(rank->claim(FlightRecorder::now(), hang_of(0), 0, 0));
   await_reports(1);
   EXPECT_NE(reports_[0].second.problem, "");
   const NodeDumps::Known known = rank->known();
@@ -161,12 +161,12 @@ TEST_F(NodeDumpsTest, without_a_folder_the_verdict_is_known_all_the_same) {
   EXPECT_EQ(known.problem, reports_[0].second.problem);
 }
 
-TEST_F(NodeDumpsTest, a_node_without_boxes_has_nothing_to_dump) {
-  make_boxes(1);
-  const std::string path = boxes_[0]->path();
+TEST_F(NodeDumpsTest, a_node_without_flight_recorders_has_nothing_to_dump) {
+  make_records(1);
+  const std::string path = records_[0]->path();
   const auto rank = make_rank(0, {0});
   ASSERT_EQ(::unlink(path.c_str()), 0);
-  EXPECT_FALSE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
+  EXPECT_FALSE(rank->claim(FlightRecorder::now(), hang_of(0), 0, 0));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A job that trains, played on one thread: hosts, streams, readers and writers of all ranks go on as the real ones do,
-// by the real plans, until nothing moves; then the black boxes of all ranks are read. With a fault somewhere it stands
-// still in the middle, and everybody's counters are what they would be.
+// by the real plans, until nothing moves; then the flight recorders of all ranks are read. With a fault somewhere it
+// stands still in the middle, and everybody's counters are what they would be.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 #include "lib/parallel/mesh.h"
 #include "lib/schedule/plan.h"
 

@@ -42,7 +42,7 @@ constexpr size_t kSanitizersThreads = 0;
 class SharedImage {
  public:
   SharedImage() {
-    memory_ = ::mmap(nullptr, sizeof(box::Image), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memory_ = ::mmap(nullptr, sizeof(flight::Image), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     identify();
   }
   // This process is the one that the image is of.
@@ -60,19 +60,19 @@ class SharedImage {
     for (int i = 3; i <= 22; ++i) fields >> field;
     image().process_start = std::stoll(field);
   }
-  ~SharedImage() { ::munmap(memory_, sizeof(box::Image)); }
-  box::Image& image() { return *static_cast<box::Image*>(memory_); }
+  ~SharedImage() { ::munmap(memory_, sizeof(flight::Image)); }
+  flight::Image& image() { return *static_cast<flight::Image*>(memory_); }
 
  private:
   void* memory_;
 };
 
 // What a record says of the image's stacks.
-RankRecord record_of(const box::Image& image) {
+RankRecord record_of(const flight::Image& image) {
   RankRecord record;
   record.process = image.process;
-  for (uint32_t i = 0; i < image.num_stacks && i < box::kThreads; ++i) {
-    const box::Stack& stack = image.stacks[i];
+  for (uint32_t i = 0; i < image.num_stacks && i < flight::kThreads; ++i) {
+    const flight::Stack& stack = image.stacks[i];
     record.stacks.push_back(
         {.thread = stack.thread, .name = stack.name, .frames = {stack.frames, stack.frames + stack.depth}});
   }
@@ -113,7 +113,7 @@ const StackRecord* of_thread(const std::vector<StackRecord>& stacks, int thread)
 
 TEST(ThreadStacks, of_all_own_threads_with_the_names_of_their_functions) {
   SharedImage shared;
-  box::Image* const images[] = {&shared.image()};
+  flight::Image* const images[] = {&shared.image()};
   const StackAnswers answers(shared.image());
   Waiter waiter;
   for (int round = 0; round < 2; ++round) {  // a second request replaces the first one's answers
@@ -163,7 +163,7 @@ TEST(ThreadStacks, what_is_mapped_nowhere_or_has_no_name_is_told_by_its_address)
 
 TEST(ThreadStacks, threads_that_block_signals_are_not_waited_for_and_told_from_proc) {
   SharedImage shared;
-  box::Image* const images[] = {&shared.image()};
+  flight::Image* const images[] = {&shared.image()};
   const StackAnswers answers(shared.image());
   Waiter waiter(true);
   request_stacks(images, 3600);  // returns at once
@@ -196,7 +196,7 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   ::close(ready[0]);
   ::close(ready[1]);
-  box::Image* const images[] = {nullptr, &shared.image()};  // a rank without a box is passed over
+  flight::Image* const images[] = {nullptr, &shared.image()};  // a rank without a flight recorder is passed over
   request_stacks(images, 60);
   RankRecord record = record_of(shared.image());
   ASSERT_EQ(record.stacks.size(), 1u);
@@ -235,7 +235,7 @@ TEST(ThreadStacks, a_process_that_has_the_number_of_a_rank_that_is_gone_gets_no_
     else
       shared.image().process_start -= 1;
     EXPECT_EQ(process_state_of(shared.image()), elsewhere ? ProcessState::kUnknown : ProcessState::kGone);
-    box::Image* const images[] = {&shared.image()};
+    flight::Image* const images[] = {&shared.image()};
     request_stacks(images, 3600);  // returns at once
     ::kill(child, SIGKILL);
     int status = 0;

@@ -1,5 +1,5 @@
 // A rank's record comes back from its JSON as it was.
-#include "io/black_box/record_json.h"
+#include "io/flight_recorder/record_json.h"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ RankRecord full_record() {
   r.streams = {{"compute", StreamActivity::kBusy}, {"tp", StreamActivity::kIdle}};
   r.stacks = {{.thread = 4243, .name = "trainer", .frames = {0x7fff12345678, ~0ULL}, .symbols = {"f()+0x1", "g"}}};
   r.log = {{1.5, "step 7 – done"}};
-  r.events = {{0.25, BoxEventKind::kTransfer, 3, -1}, {0.125, BoxEventKind::kWriter, 1, 2}};
+  r.events = {{0.25, FlightEventKind::kTransfer, 3, -1}, {0.125, FlightEventKind::kWriter, 1, 2}};
   return r;
 }
 

@@ -10,7 +10,7 @@ mpirun=$source_dir/slurm/mpirun
 patience=600
 job='' # mpirun, as `start` left it
 folder=$(mktemp -d)
-# Memory that ranks share, and their black boxes: what killed ranks leave behind goes with the test.
+# Memory that ranks share, and their flight recorders: what killed ranks leave behind goes with the test.
 shared=$(mktemp -d /dev/shm/trireme-test.XXXXXX 2>/dev/null || mktemp -d)
 export TRIREME_BLACK_BOXES=$shared
 export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared

@@ -199,7 +199,7 @@ class Chain {
     // The other ranks need not be given time: a signal that asks them to stop is nothing they could follow.
     return run(command,
                {"OMPI_MCA_odls_base_sigkill_timeout=0",
-                // What killed ranks leave of the memory that they share, and their black boxes, go with the chain.
+                // What killed ranks leave of the memory that they share, and their flight recorders, go with the chain.
                 "OMPI_MCA_btl_vader_backing_directory=" + folder_, "OMPI_MCA_osc_sm_backing_directory=" + folder_,
                 "TRIREME_BLACK_BOXES=" + folder_, "TRIREME_TEST_STORAGE=" + folder_ + "/" + dir + "/checkpoints",
                 "TRIREME_TEST_STORAGE_RULES=" + rules, "TRIREME_TEST_STORAGE_TRACE=" + folder_ + "/trace"},

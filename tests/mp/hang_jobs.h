@@ -55,7 +55,7 @@ class Jobs {
 
  private:
   std::string base_of(int layout) const { return folder_ + "/base" + std::to_string(layout); }
-  // In `folder`: the run, the ranks' black boxes, what they say.
+  // In `folder`: the run, the ranks' flight recorders, what they say.
   std::optional<int> train(int layout, const std::string& folder, int steps, double slower,
                            const Strings& settings) const;
 

@@ -1,4 +1,5 @@
-// trireme status: from black boxes made by hand, of processes that run, are stopped or gone, and from a run's files.
+// trireme status: from flight recorders made by hand, of processes that run, are stopped or gone, and from a run's
+// files.
 #include "lib/observe/run_status.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@
 #include <thread>
 
 #include "io/base/host.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -29,9 +30,9 @@ class RunStatusTest : public testing::Test {
  protected:
   RunStatusTest() {
     fs::create_directories(run_dir_);
-    fs::create_directories(boxes_);
+    fs::create_directories(records_);
     write_all(run_dir_ + "/config.yaml", "run: {}\n");
-    ::setenv("TRIREME_BLACK_BOXES", boxes_.c_str(), 1);
+    ::setenv("TRIREME_BLACK_BOXES", records_.c_str(), 1);
   }
   ~RunStatusTest() override {
     for (const pid_t child : children_) {
@@ -41,39 +42,39 @@ class RunStatusTest : public testing::Test {
     ::unsetenv("TRIREME_BLACK_BOXES");
   }
 
-  std::unique_ptr<BlackBox> make_box(int world_rank, int world_size, const std::string& attempt = kAttempt,
-                                     const std::string& run_dir = "") const {
-    return value_or_throw(BlackBox::create({.world_rank = world_rank,
-                                            .world_size = world_size,
-                                            .grid = unnamed_grid(world_size / 2, 1, 2),
-                                            .attempt = attempt,
-                                            .job = "4711",
-                                            .run_dir = run_dir.empty() ? run_dir_ : run_dir,
-                                            .gpu = "0000:18:00.0"}));
+  std::unique_ptr<FlightRecorder> make_record(int world_rank, int world_size, const std::string& attempt = kAttempt,
+                                              const std::string& run_dir = "") const {
+    return value_or_throw(FlightRecorder::create({.world_rank = world_rank,
+                                                  .world_size = world_size,
+                                                  .grid = unnamed_grid(world_size / 2, 1, 2),
+                                                  .attempt = attempt,
+                                                  .job = "4711",
+                                                  .run_dir = run_dir.empty() ? run_dir_ : run_dir,
+                                                  .gpu = "0000:18:00.0"}));
   }
   // A rank in the 13th step of 20; the one before took so many milliseconds.
-  static void train(BlackBox& box, int milliseconds = 100) {
-    box.end_step(int64_t{1'000'000} * milliseconds);
-    box.begin_step(13, 20);
-    const uint32_t action = box.enqueue_action(ComputeKind::kForward, 1, 3);
-    box.image().action_entered = action;
-    box.image().action_running = action;
-    box.enter(HostState::kAwaitsDevice);
+  static void train(FlightRecorder& recorder, int milliseconds = 100) {
+    recorder.end_step(int64_t{1'000'000} * milliseconds);
+    recorder.begin_step(13, 20);
+    const uint32_t action = recorder.enqueue_action(ComputeKind::kForward, 1, 3);
+    recorder.image().action_entered = action;
+    recorder.image().action_running = action;
+    recorder.enter(HostState::kAwaitsDevice);
   }
-  // All that the box has noted was so many seconds ago.
-  static void grow_old(BlackBox& box, int64_t seconds) {
-    for (box::Event& event : box.image().events) event.time -= seconds * 1'000'000'000;
+  // All that the flight recorder has noted was so many seconds ago.
+  static void grow_old(FlightRecorder& recorder, int64_t seconds) {
+    for (flight::Event& event : recorder.image().events) event.time -= seconds * 1'000'000'000;
   }
-  // A rank whose process does `last` when its box is made; comes back when it is stopped or gone.
+  // A rank whose process does `last` when its flight recorder is made; comes back when it is stopped or gone.
   template <class Last>
   void start_rank(int world_rank, int world_size, Last last) {
     const pid_t child = ::fork();
     if (child == 0) {
-      const auto box = make_box(world_rank, world_size);
-      train(*box);
-      grow_old(*box, 60);
-      last(*box);
-      ::_exit(1);  // the box stays
+      const auto recorder = make_record(world_rank, world_size);
+      train(*recorder);
+      grow_old(*recorder, 60);
+      last(*recorder);
+      ::_exit(1);  // the flight recorder stays
     }
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
@@ -90,7 +91,7 @@ class RunStatusTest : public testing::Test {
   }
 
   const TemporaryFolder folder_;
-  const std::string run_dir_ = folder_ / "runs/mine", boxes_ = folder_ / "boxes";
+  const std::string run_dir_ = folder_ / "runs/mine", records_ = folder_ / "boxes";
   std::vector<pid_t> children_;
 };
 
@@ -99,8 +100,8 @@ void expect_has(const std::string& text, const std::string& part) {
 }
 
 TEST_F(RunStatusTest, slow_ranks_are_said_until_they_are_slow_no_more) {
-  const auto box = make_box(0, 4);
-  train(*box);
+  const auto recorder = make_record(0, 4);
+  train(*recorder);
   const EventBook mine = book(0);
   const auto append = [&](int rank, bool over) {
     RunEvent event{.kind = RunEventKind::kStraggler, .world_rank = rank, .host = fmt::format("node0{}", rank)};
@@ -119,8 +120,8 @@ TEST_F(RunStatusTest, slow_ranks_are_said_until_they_are_slow_no_more) {
 }
 
 TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
-  std::vector<std::unique_ptr<BlackBox>> boxes;
-  for (const int rank : {0, 1, 2, 3}) train(*boxes.emplace_back(make_box(rank, 4)), rank == 2 ? 150 : 100);
+  std::vector<std::unique_ptr<FlightRecorder>> recorders;
+  for (const int rank : {0, 1, 2, 3}) train(*recorders.emplace_back(make_record(rank, 4)), rank == 2 ? 150 : 100);
   write_all(run_dir_ + "/metrics.jsonl",
             R"({"step":11,"step_ms":9000,"tokens_per_s":1}
 {"restart":1,"step":11,"lost_steps":0,"time":1}
@@ -169,9 +170,9 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   EXPECT_TRUE(json["cause"].is_null());
 }
 
-TEST_F(RunStatusTest, only_boxes_of_this_run_and_its_newest_attempt_count) {
-  const auto older = make_box(0, 2, "20261122T154359-ffffffff"),
-             other = make_box(1, 2, kAttempt, folder_ / "elsewhere"), mine = make_box(1, 2);
+TEST_F(RunStatusTest, only_records_of_this_run_and_its_newest_attempt_count) {
+  const auto older = make_record(0, 2, "20261122T154359-ffffffff"),
+             other = make_record(1, 2, kAttempt, folder_ / "elsewhere"), mine = make_record(1, 2);
   fs::create_directory_symlink(run_dir_, folder_ / "link");
   const auto linked = read_run_status(folder_ / "link");
   ASSERT_TRUE(linked);
@@ -182,7 +183,7 @@ TEST_F(RunStatusTest, only_boxes_of_this_run_and_its_newest_attempt_count) {
   expect_has(text, "1 rank is on other machines");
   expect_has(text, "srun --overlap --jobid=4711 --ntasks-per-node=1 trireme status " + run_dir_);
 
-  // A later attempt that ran on other machines: what these boxes say is of the past.
+  // A later attempt that ran on other machines: what these flight recorders say is of the past.
   book(0, "20261122T154401-00000000").append(RunEventKind::kStart, "", {{"ranks", int64_t{16}}, {"steps", int64_t{9}}});
   const RunStatus later = status();
   EXPECT_TRUE(later.ranks.empty());
@@ -192,8 +193,8 @@ TEST_F(RunStatusTest, only_boxes_of_this_run_and_its_newest_attempt_count) {
 }
 
 TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
-  start_rank(0, 2, [](BlackBox&) { ::raise(SIGSTOP); });
-  const auto other = make_box(1, 2);
+  start_rank(0, 2, [](FlightRecorder&) { ::raise(SIGSTOP); });
+  const auto other = make_record(1, 2);
   train(*other);
   EXPECT_EQ(status().state, RunState::kRuns);  // what it has done last was just now
   EXPECT_FALSE(status().hang);
@@ -216,15 +217,15 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
 
 // As while a checkpoint is written, or the first step waits for its GEMMs to be timed.
 TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
-  const auto box = make_box(0, 1);
-  train(*box);
-  grow_old(*box, 60);
+  const auto recorder = make_record(0, 1);
+  train(*recorder);
+  grow_old(*recorder, 60);
   EXPECT_EQ(status().state, RunState::kStandsStill);
   for (const bool writer : {false, true}) {
     std::atomic<bool> seen{false};
     std::thread works([&] {
       while (!seen) {
-        writer ? box->writer_goes_on() : box->tick();
+        writer ? recorder->writer_goes_on() : recorder->tick();
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     });
@@ -238,8 +239,8 @@ TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
 }
 
 TEST_F(RunStatusTest, nobody_is_blamed_while_ranks_are_out_of_sight) {
-  start_rank(0, 3, [](BlackBox&) { ::raise(SIGSTOP); });
-  const auto other = make_box(1, 3);
+  start_rank(0, 3, [](FlightRecorder&) { ::raise(SIGSTOP); });
+  const auto other = make_record(1, 3);
   train(*other);
   grow_old(*other, 60);
   const RunStatus now = status();
@@ -248,10 +249,10 @@ TEST_F(RunStatusTest, nobody_is_blamed_while_ranks_are_out_of_sight) {
   expect_has(status_text(now), "not known before the ranks of all machines are asked");
 }
 
-TEST_F(RunStatusTest, boxes_that_were_left_behind_tell_the_first_cause) {
-  start_rank(0, 2, [](BlackBox& box) { box.failure(5, true, "group tp: remote error"); });
+TEST_F(RunStatusTest, records_that_were_left_behind_name_the_first_cause) {
+  start_rank(0, 2, [](FlightRecorder& recorder) { recorder.failure(5, true, "group tp: remote error"); });
   ::usleep(2000);
-  start_rank(1, 2, [](BlackBox& box) { box.failure(4, false, "the device has burnt"); });
+  start_rank(1, 2, [](FlightRecorder& recorder) { recorder.failure(4, false, "the device has burnt"); });
   const RunStatus now = status();
   EXPECT_EQ(now.state, RunState::kFailed);
   ASSERT_TRUE(now.cause);
@@ -262,7 +263,7 @@ TEST_F(RunStatusTest, boxes_that_were_left_behind_tell_the_first_cause) {
 }
 
 TEST_F(RunStatusTest, ranks_without_a_word_are_gone) {
-  for (const int rank : {0, 1}) start_rank(rank, 2, [](BlackBox&) {});
+  for (const int rank : {0, 1}) start_rank(rank, 2, [](FlightRecorder&) {});
   EXPECT_EQ(status().state, RunState::kGone);
   expect_has(status_text(status()), "gone without a word");
 }
@@ -293,13 +294,13 @@ TEST_F(RunStatusTest, events_tell_the_end) {
   EXPECT_EQ(status().state, RunState::kFailed);
 }
 
-// A full disk: the ranks were left no time to remove their boxes, but the run has said why it ended.
+// A full disk: the ranks were left no time to remove their flight recorders, but the run has said why it ended.
 TEST_F(RunStatusTest, a_run_that_ended_with_a_reason_is_not_gone_without_a_word) {
   book(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{2}}, {"step", int64_t{0}}, {"steps", int64_t{9}}});
   book(0).append(RunEventKind::kEnd, "no space left", {{"code", int64_t{3}}});
   write_all(run_dir_ + "/log.txt", "first\nerror: no space left\n");
-  for (const bool boxes : {false, true}) {
-    if (boxes) start_rank(0, 2, [](BlackBox&) {});
+  for (const bool recorders : {false, true}) {
+    if (recorders) start_rank(0, 2, [](FlightRecorder&) {});
     const RunStatus now = status();
     EXPECT_EQ(now.state, RunState::kFailed);
     const std::string text = status_text(now);
@@ -329,20 +330,20 @@ TEST_F(RunStatusTest, files_alone_tell_what_they_know) {
   const std::string text = status_text(now);
   expect_has(text, "step 7: 100 ms a step, 10 steps/s, 1.00k tok/s (median of the last 1 step), loss not finite");
   expect_has(text, "last line of log.txt: last words");
-  expect_has(text, "no rank of it has a black box on this machine");
+  expect_has(text, "no rank of it has a flight recorder on this machine");
 }
 
 TEST_F(RunStatusTest, a_folder_that_is_no_run_is_the_users_mistake) {
   EXPECT_EQ(read_run_status(folder_ / "nowhere").error().code, ExitCode::kUsage);
-  EXPECT_EQ(read_run_status(boxes_).error().code, ExitCode::kUsage);
+  EXPECT_EQ(read_run_status(records_).error().code, ExitCode::kUsage);
   EXPECT_EQ(read_hang_dump(folder_ / "nowhere", "").error().code, ExitCode::kUsage);
 }
 
 TEST_F(RunStatusTest, many_ranks_are_grouped_and_those_that_differ_come_first) {
-  std::vector<std::unique_ptr<BlackBox>> boxes;
+  std::vector<std::unique_ptr<FlightRecorder>> recorders;
   for (int rank = 0; rank < 40; ++rank) {
-    train(*boxes.emplace_back(make_box(rank, 40)));
-    if (rank == 7 || rank == 20) boxes.back()->enter(HostState::kAwaitsData);
+    train(*recorders.emplace_back(make_record(rank, 40)));
+    if (rank == 7 || rank == 20) recorders.back()->enter(HostState::kAwaitsData);
   }
   const std::string text = status_text(status());
   const std::string table = text.substr(text.find("\n\n") + 2);
@@ -371,18 +372,18 @@ TEST_F(RunStatusTest, the_newest_dump_or_the_named_one_is_shown) {
 
 // The clock was an hour fast, and NTP has set it back while the run goes on.
 TEST_F(RunStatusTest, a_step_is_as_old_as_the_monotonic_clock_says) {
-  const auto box = make_box(0, 1);
-  train(*box);
+  const auto recorder = make_record(0, 1);
+  train(*recorder);
   for (const int64_t seconds : {3600, -3600}) {
-    box->image().created_realtime += seconds * 1'000'000'000;  // as of a start before the clock was set
+    recorder->image().created_realtime += seconds * 1'000'000'000;  // as of a start before the clock was set
     write_all(run_dir_ + "/metrics.jsonl",
               fmt::format(R"({{"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":{:.3f}}})"
                           "\n",
-                          static_cast<double>(box->image().created_realtime) * 1e-9));
+                          static_cast<double>(recorder->image().created_realtime) * 1e-9));
     const RunStatus now = status();
     ASSERT_TRUE(now.rate);
     EXPECT_LT(now.rate->age, 600);
-    box->image().created_realtime -= seconds * 1'000'000'000;
+    recorder->image().created_realtime -= seconds * 1'000'000'000;
   }
 }
 
@@ -391,10 +392,10 @@ TEST_F(RunStatusTest, the_newest_attempt_is_the_one_that_began_last_whatever_the
   book(0, "20260601T120000-aaaaaaaa").append(RunEventKind::kBegin, "");
   book(0, "20260601T110000-bbbbbbbb").append(RunEventKind::kBegin, "");  // set back by an hour meanwhile
   EXPECT_EQ(status().attempt, "20260601T110000-bbbbbbbb");
-  const auto old_box = make_box(0, 2, "20260601T120000-aaaaaaaa");
-  old_box->image().created -= 3600 * int64_t{1'000'000'000};
+  const auto old_record = make_record(0, 2, "20260601T120000-aaaaaaaa");
+  old_record->image().created -= 3600 * int64_t{1'000'000'000};
   EXPECT_EQ(status().attempt, "20260601T110000-bbbbbbbb");
-  const auto box = make_box(0, 2, "20260601T113000-cccccccc");  // it holds the run folder in a moment
+  const auto recorder = make_record(0, 2, "20260601T113000-cccccccc");  // it holds the run folder in a moment
   EXPECT_EQ(status().attempt, "20260601T113000-cccccccc");
 }
 

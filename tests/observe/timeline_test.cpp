@@ -267,9 +267,9 @@ TEST(Timeline, clocks_that_are_wrong_are_told_and_invert_nothing) {
 TEST(Timeline, a_recording_becomes_a_piece) {
   const TemporaryFolder folder;
   ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
-  const auto box =
-      value_or_throw(BlackBox::create({.world_rank = 1, .world_size = 2, .attempt = "a", .run_dir = "/r"}));
-  const ProcessBlackBox process(box.get());
+  const auto flight =
+      value_or_throw(FlightRecorder::create({.world_rank = 1, .world_size = 2, .attempt = "a", .run_dir = "/r"}));
+  const ProcessFlightRecorder process(flight.get());
   const auto device = value_or_throw(open_device(DeviceKind::kCpu, 0));
   const auto compute = device->make_stream("compute"), dp = device->make_stream("dp");
   ChannelProgress channel("dp", ChannelKind::kCollectives, {0, 1}, 1);
@@ -325,7 +325,7 @@ TEST(Timeline, a_recording_becomes_a_piece) {
   EXPECT_EQ(piece.channels.at(piece.transfers[0].channel).name, "dp");
   EXPECT_EQ(piece.channels.at(piece.transfers[0].channel).index, 1);
   EXPECT_EQ(piece.device_error + piece.lost_marks, 1) << "the mark before the first step";
-  box->end_well();
+  flight->end_well();
   ::unsetenv("TRIREME_BLACK_BOXES");
 }
 
@@ -378,12 +378,12 @@ TEST(Timeline, a_damaged_piece_is_refused) {
 TEST(HangTrace, transfers_under_way_last_until_the_dump) {
   RankRecord record{.world_rank = 3, .world_size = 4, .host = "node1", .taken = 1763812345};
   record.channels = {{.name = "dp", .members = {1, 2, 2}, .enqueued = 8, .joined = 8, .completed = 6}};
-  record.events = {{5.0, BoxEventKind::kPhase, static_cast<uint32_t>(RunPhase::kStep), 11},
-                   {4.0, BoxEventKind::kAction, static_cast<uint32_t>(ComputeKind::kForward), 2},
-                   {3.0, BoxEventKind::kTransfer, 0, 6},
-                   {2.0, BoxEventKind::kTransfer, 0, 7},
-                   {1.5, BoxEventKind::kTransfer, 0, 8},
-                   {1.0, BoxEventKind::kHost, static_cast<uint32_t>(HostState::kAwaitsDevice), 11}};
+  record.events = {{5.0, FlightEventKind::kPhase, static_cast<uint32_t>(RunPhase::kStep), 11},
+                   {4.0, FlightEventKind::kAction, static_cast<uint32_t>(ComputeKind::kForward), 2},
+                   {3.0, FlightEventKind::kTransfer, 0, 6},
+                   {2.0, FlightEventKind::kTransfer, 0, 7},
+                   {1.5, FlightEventKind::kTransfer, 0, 8},
+                   {1.0, FlightEventKind::kHost, static_cast<uint32_t>(HostState::kAwaitsDevice), 11}};
   const TemporaryFolder folder;
   const auto result = write_hang_trace({&record, 1}, folder / "hang.pftrace");
   ASSERT_TRUE(result) << result.error().message;

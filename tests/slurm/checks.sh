@@ -26,7 +26,7 @@ chmod 755 "$work"
 export CLUSTER_DIR=$work/cluster CLUSTER_NODES CLUSTER_QUIET=${CLUSTER_QUIET:-0} TRIREME_ROOT=$work/root
 mkdir "$TRIREME_ROOT"
 cluster=$here/cluster.sh
-# What killed ranks leave of the memory that they share, and their black boxes, go with the test.
+# What killed ranks leave of the memory that they share, and their flight recorders, go with the test.
 shared=$(mktemp -d /dev/shm/trireme-slurm.XXXXXX 2>/dev/null || mktemp -d)
 chmod 755 "$shared"
 export TRIREME_BLACK_BOXES=$shared

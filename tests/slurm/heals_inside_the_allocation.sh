@@ -115,7 +115,7 @@ fault_rank_stopped() {
   strike kill -STOP "$(rank_of_node "$(used 2)")"
   healed "a rank stopped"
 }
-# Before it can have a black box: a rank of the next attempt, as soon as it is there.
+# Before it can have a flight recorder: a rank of the next attempt, as soon as it is there.
 fault_rank_stopped_at_start() {
   local before rank='' tries
   before=$(pgrep -f "^$TRAINER train $config")

@@ -1,4 +1,4 @@
-// Ranks that begin, or do not: what the driver sees of them before they have black boxes.
+// Ranks that begin, or do not: what the driver sees of them before they have flight recorders.
 #include <gtest/gtest.h>
 
 #include "tests/supervise/simulated_cluster.h"
@@ -6,12 +6,12 @@
 namespace tri {
 namespace {
 
-// In MPI's start, or before it: no rank has a box, and all others wait for that one.
-TEST(Beginning, a_rank_that_is_stopped_before_it_has_a_box_is_a_hang) {
+// In MPI's start, or before it: no rank has a flight recorder, and all others wait for that one.
+TEST(Beginning, a_rank_that_is_stopped_before_it_has_a_flight_recorder_is_a_hang) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   for (int n = 0; n < 2; ++n)
-    for (RankSight& rank : cluster.node(n).ranks) rank.has_box = false;
+    for (RankSight& rank : cluster.node(n).ranks) rank.has_record = false;
   cluster.node(1).ranks[0].state = ProcessState::kStopped;
   cluster.node(1).ranks[0].world_rank = -1;
   const double began = cluster.now;
@@ -35,17 +35,18 @@ TEST(Beginning, a_stopped_process_that_is_not_seen_any_more_is_forgotten) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   const auto ranks = cluster.node(1).ranks;
-  cluster.node(1).ranks.push_back({.world_rank = -1, .process = 7, .has_box = false, .state = ProcessState::kStopped});
+  cluster.node(1).ranks.push_back(
+      {.world_rank = -1, .process = 7, .has_record = false, .state = ProcessState::kStopped});
   cluster.play(5);
   cluster.node(1).ranks = ranks;
   cluster.play(60);
   EXPECT_EQ(cluster.starts.size(), 1u);
 }
 
-TEST(Beginning, a_rank_that_spins_before_it_has_a_box_is_found_by_the_others_boxes) {
+TEST(Beginning, a_rank_that_spins_before_it_has_a_flight_recorder_is_found_by_the_others_records) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
-  cluster.node(1).ranks[1].has_box = false;
+  cluster.node(1).ranks[1].has_record = false;
   cluster.play(55);
   EXPECT_EQ(cluster.starts.size(), 1u);
   ASSERT_TRUE(cluster.play_until_attempt(2, 30));
@@ -53,7 +54,7 @@ TEST(Beginning, a_rank_that_spins_before_it_has_a_box_is_found_by_the_others_box
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
 }
 
-// All others sleep in MPI's start, and nobody has a box.
+// All others sleep in MPI's start, and nobody has a flight recorder.
 TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
   const auto play = [](int needed, double of_culprit, double of_others, double seconds, bool trains = false,
                        bool and_its_neighbour = false) {
@@ -63,7 +64,7 @@ TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
     cluster->play(seconds, [&] {
       for (int n = 0; n < needed; ++n)
         for (RankSight& rank : cluster->node(n).ranks) {
-          rank.has_box = false;
+          rank.has_record = false;
           const bool computes = rank.world_rank == 1 || (and_its_neighbour && rank.world_rank == 0);
           rank.cpu_seconds += computes ? of_culprit : of_others;
         }
@@ -78,7 +79,7 @@ TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
     EXPECT_EQ(cluster->count(RunEventKind::kAttemptEnd, "node", "node0"), 1);
     EXPECT_EQ(play(needed, 1, 1, 250)->starts.size(), 1u) << "who waits may compute, too";
     EXPECT_EQ(play(needed, 0.05, 0.05, 250)->starts.size(), 1u) << "a slow start";
-    EXPECT_EQ(play(needed, 1, 0.05, 250, true)->starts.size(), 1u) << "it trains without boxes";
+    EXPECT_EQ(play(needed, 1, 0.05, 250, true)->starts.size(), 1u) << "it trains without flight recorders";
     EXPECT_EQ(play(needed, 1, 0.05, 250, false, true)->starts.size(), 1u)
         << "they wait, computing, for those that sleep, as at a mount";
   }
@@ -125,11 +126,11 @@ TEST(Beginning, several_nodes_that_start_slowly_are_nobodys_fault_and_do_not_end
   EXPECT_EQ(cluster.excluded(), std::vector<std::string>{});
 }
 
-// Of a node whose /dev/shm is full: its ranks go on without boxes.
-TEST(Beginning, a_rank_that_trains_without_a_box_is_not_missed) {
+// Of a node whose /dev/shm is full: its ranks go on without flight recorders.
+TEST(Beginning, a_rank_that_trains_without_a_flight_recorder_is_not_missed) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
-  cluster.node(1).ranks[1].has_box = false;
+  cluster.node(1).ranks[1].has_record = false;
   cluster.play(20);
   for (int n = 0; n < 2; ++n)
     for (RankSight& rank : cluster.node(n).ranks) rank.phase = RunPhase::kLoad;

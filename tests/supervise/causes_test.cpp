@@ -56,7 +56,7 @@ TEST(Causes, the_books_first_failure_names_kind_rank_and_node) {
   }
 }
 
-// Boxes are looked at once a second, in which many steps may pass.
+// Flight recorders are looked at once a second, in which many steps may pass.
 TEST(Causes, the_step_is_that_of_the_failure_where_it_says_so) {
   EndFacts facts{.status = 7, .ranks_seen = true, .event = failure(7), .event_node = "node1"};
   EXPECT_EQ(cause(facts).step, -1);
@@ -98,7 +98,7 @@ TEST(Causes, a_consequence_gives_way_to_the_rank_that_was_seen_gone_first) {
   facts.first_gone->step = 31;
   EXPECT_EQ(cause(facts).node, "node3");
   EXPECT_EQ(cause(facts).world_rank, 7);
-  EXPECT_EQ(cause(facts).step, 31) << "its box outlives it";
+  EXPECT_EQ(cause(facts).step, 31) << "its flight recorder outlives it";
   facts.event = failure(4, 0);
   EXPECT_EQ(cause(facts).node, "node0") << "a failure of its own is no consequence";
 }

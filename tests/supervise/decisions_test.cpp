@@ -172,7 +172,7 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   EXPECT_FALSE(decide_in_passing(after(past), 101)) << "with other data, or another learning rate";
 }
 
-// Boxes are looked at once a second: that an attempt was seen there does not say that it failed there.
+// Flight recorders are looked at once a second: that an attempt was seen there does not say that it failed there.
 TEST(Decisions, steps_that_were_only_seen_are_not_those_of_failures) {
   std::vector<PastAttempt> past{ended(CauseKind::kNotFinite, "node1", kHour),
                                 ended(CauseKind::kNotFinite, "node2", 2 * kHour)};

@@ -1,4 +1,4 @@
-// Ranks that have no black box yet: seen by their environment, in whatever state they are.
+// Ranks that have no flight recorder yet: seen by their environment, in whatever state they are.
 #include "lib/supervise/node_processes.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "io/base/format.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -50,18 +50,18 @@ class Rank {
   pid_t process_ = -1;
 };
 
-TEST(RanksWithoutBox, are_the_processes_that_the_launcher_has_started) {
+TEST(RanksWithoutRecord, are_the_processes_that_the_launcher_has_started) {
   const TemporaryFolder folder;
   const RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
-  EXPECT_TRUE(ranks_without_box(run, {}, "now").empty());
+  EXPECT_TRUE(ranks_without_record(run, {}, "now").empty());
   const Rank rank(folder.path(), "now", 3), other(folder.path(), "earlier", 4);
-  const auto seen = [&] { return ranks_without_box(run, {}, "now"); };
+  const auto seen = [&] { return ranks_without_record(run, {}, "now"); };
   for (int i = 0; i < kMostPauses && seen().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   ASSERT_EQ(seen().size(), 1u);
   EXPECT_EQ(seen()[0].process, rank.process());
   EXPECT_EQ(seen()[0].world_rank, 3);
   EXPECT_EQ(seen()[0].state, ProcessState::kRuns);
-  EXPECT_FALSE(seen()[0].has_box);
+  EXPECT_FALSE(seen()[0].has_record);
 
   ::kill(rank.process(), SIGSTOP);
   int status = 0;
@@ -69,22 +69,22 @@ TEST(RanksWithoutBox, are_the_processes_that_the_launcher_has_started) {
   ASSERT_EQ(seen().size(), 1u);
   EXPECT_EQ(seen()[0].state, ProcessState::kStopped);
 
-  EXPECT_TRUE(ranks_without_box({.run_dir = folder.path(), .node = "node2", .host = "host2"}, {}, "now").empty());
-  EXPECT_EQ(ranks_without_box({.run_dir = folder.path(), .node = "", .host = "host1"}, {}, "now").size(), 1u);
-  RankRecord box;
-  box.attempt = "now";
-  box.world_rank = 3;
-  EXPECT_TRUE(ranks_without_box(run, {&box, 1}, "now").empty()) << "it has one now";
-  box.attempt = "earlier";
-  EXPECT_EQ(ranks_without_box(run, {&box, 1}, "now").size(), 1u);
+  EXPECT_TRUE(ranks_without_record({.run_dir = folder.path(), .node = "node2", .host = "host2"}, {}, "now").empty());
+  EXPECT_EQ(ranks_without_record({.run_dir = folder.path(), .node = "", .host = "host1"}, {}, "now").size(), 1u);
+  RankRecord record;
+  record.attempt = "now";
+  record.world_rank = 3;
+  EXPECT_TRUE(ranks_without_record(run, {&record, 1}, "now").empty()) << "it has one now";
+  record.attempt = "earlier";
+  EXPECT_EQ(ranks_without_record(run, {&record, 1}, "now").size(), 1u);
 }
 
-TEST(RanksWithoutBox, tell_how_long_they_have_computed) {
+TEST(RanksWithoutRecord, tell_how_long_they_have_computed) {
   const TemporaryFolder folder;
   RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
   const Rank spins(folder.path(), "now", 0, "node1", "while :; do :; done"), sleeps(folder.path(), "now", 1);
   const auto of = [&](const Rank& rank) {
-    for (const RankSight& sight : ranks_without_box(run, {}, "now"))
+    for (const RankSight& sight : ranks_without_record(run, {}, "now"))
       if (sight.process == rank.process()) return sight.cpu_seconds;
     return 0.0;
   };
@@ -105,28 +105,28 @@ TEST(RunFolder, is_seen_by_the_runs_book) {
 }
 
 TEST(FirstFailure, is_the_first_that_a_rank_met_by_itself) {
-  const auto box = [](const std::string& attempt, int rank, std::optional<FailureRecord> failure) {
+  const auto record = [](const std::string& attempt, int rank, std::optional<FailureRecord> failure) {
     RankRecord record;
     record.attempt = attempt;
     record.world_rank = rank;
     record.failure = std::move(failure);
     return record;
   };
-  std::vector<RankRecord> boxes{box("now", 0, FailureRecord{.code = 5, .realtime = 1'000'000'000}),
-                                box("now", 1, FailureRecord{.code = 3, .realtime = 4'000'000'000, .text = "gone"}),
-                                box("now", 2, FailureRecord{.code = 3, .realtime = 5'000'000'000}),
-                                box("now", 3, FailureRecord{.code = 3, .consequence = true, .realtime = 1}),
-                                box("earlier", 4, FailureRecord{.code = 3, .realtime = 1}),
-                                box("now", 5, {})};
-  auto first = first_failure(boxes, "now");
+  std::vector<RankRecord> records{record("now", 0, FailureRecord{.code = 5, .realtime = 1'000'000'000}),
+                                  record("now", 1, FailureRecord{.code = 3, .realtime = 4'000'000'000, .text = "gone"}),
+                                  record("now", 2, FailureRecord{.code = 3, .realtime = 5'000'000'000}),
+                                  record("now", 3, FailureRecord{.code = 3, .consequence = true, .realtime = 1}),
+                                  record("earlier", 4, FailureRecord{.code = 3, .realtime = 1}),
+                                  record("now", 5, {})};
+  auto first = first_failure(records, "now");
   ASSERT_TRUE(first);
   EXPECT_EQ(first->world_rank, 1);
   EXPECT_EQ(first->status, 3);
   EXPECT_EQ(first->text, "gone");
   EXPECT_DOUBLE_EQ(first->time, 4);
-  boxes.erase(boxes.begin() + 1, boxes.begin() + 3);
-  EXPECT_EQ(first_failure(boxes, "now")->world_rank, 0) << "communication, where nothing else is known";
-  EXPECT_FALSE(first_failure(boxes, "other"));
+  records.erase(records.begin() + 1, records.begin() + 3);
+  EXPECT_EQ(first_failure(records, "now")->world_rank, 0) << "communication, where nothing else is known";
+  EXPECT_FALSE(first_failure(records, "other"));
 }
 
 // An agent, as its command line and its environment show it.
@@ -177,37 +177,38 @@ TEST(Leftovers, that_do_not_say_their_node_are_of_the_only_agent_here) {
   EXPECT_FALSE(is_left());
 }
 
-// What `trireme train` runs in a shell beside a driver by mistake has a box of the run, and no mark of a driver.
+// What `trireme train` runs in a shell beside a driver by mistake has a flight recorder of the run, and no mark of a
+// driver.
 TEST(Leftovers, are_no_ranks_that_a_person_has_started) {
   const TemporaryFolder folder;
   ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
   const std::string run_dir = folder / "run";
-  const auto box = value_or_throw(BlackBox::create({.attempt = "by_hand", .run_dir = run_dir}));
-  const RunOnNode run{.run_dir = run_dir, .node = "", .host = box->image().host};
+  const auto record = value_or_throw(FlightRecorder::create({.attempt = "by_hand", .run_dir = run_dir}));
+  const RunOnNode run{.run_dir = run_dir, .node = "", .host = record->image().host};
   const auto belongs_to = [&](pid_t process) {
     std::ifstream file(fmt::format("/proc/{}/stat", process));
     const std::string line((std::istreambuf_iterator<char>(file)), {});
     size_t at = line.rfind(')');
     for (int field = 2; field < 22; ++field) at = line.find(' ', at + 1);
-    box->image().process = process;
-    box->image().process_start = std::strtoll(line.c_str() + at, nullptr, 10);
-    ASSERT_EQ(boxes_of(run).size(), 1u);
-    ASSERT_EQ(process_state_of(boxes_of(run)[0]), ProcessState::kRuns);
+    record->image().process = process;
+    record->image().process_start = std::strtoll(line.c_str() + at, nullptr, 10);
+    ASSERT_EQ(records_of(run).size(), 1u);
+    ASSERT_EQ(process_state_of(records_of(run)[0]), ProcessState::kRuns);
   };
   const Rank by_hand("/another/run", "by_hand", 0), of_driver(run_dir, "by_hand", 0);
   belongs_to(by_hand.process());
-  const auto left = leftovers(run, boxes_of(run), "now");
+  const auto left = leftovers(run, records_of(run), "now");
   EXPECT_EQ(std::count(left.begin(), left.end(), by_hand.process()), 0);
   belongs_to(of_driver.process());
-  const auto of_run = leftovers(run, boxes_of(run), "now");
+  const auto of_run = leftovers(run, records_of(run), "now");
   EXPECT_EQ(std::count(of_run.begin(), of_run.end(), of_driver.process()), 1);
-  EXPECT_EQ(kill_leftovers(run, boxes_of(run), "by_hand"), 0);
-  EXPECT_GE(kill_leftovers(run, boxes_of(run), "now"), 1);
-  for (int i = 0; i < kMostPauses && !leftovers(run, boxes_of(run), "now").empty(); ++i)
+  EXPECT_EQ(kill_leftovers(run, records_of(run), "by_hand"), 0);
+  EXPECT_GE(kill_leftovers(run, records_of(run), "now"), 1);
+  for (int i = 0; i < kMostPauses && !leftovers(run, records_of(run), "now").empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_TRUE(leftovers(run, boxes_of(run), "now").empty());
-  EXPECT_EQ(process_state_of(boxes_of(run)[0]), ProcessState::kGone);
-  box->end_well();
+  EXPECT_TRUE(leftovers(run, records_of(run), "now").empty());
+  EXPECT_EQ(process_state_of(records_of(run)[0]), ProcessState::kGone);
+  record->end_well();
   ::unsetenv("TRIREME_BLACK_BOXES");
 }
 

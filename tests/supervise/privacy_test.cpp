@@ -1,5 +1,5 @@
-// Who gets to know the token of the job: its agents, by their environment, and nobody else. Whose black boxes an agent
-// believes.
+// Who gets to know the token of the job: its agents, by their environment, and nobody else. Whose flight recorders an
+// agent believes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <iterator>
 #include <thread>
 
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/supervise/agent.h"
 #include "lib/supervise/node_processes.h"
 #include "lib/supervise/process_launcher.h"
@@ -108,17 +108,18 @@ TEST(Privacy, an_agent_hides_it_from_what_it_starts) {
   ::unsetenv(kDriverVariable);
 }
 
-// A box of another user's could name any process of this one's as what is left of an attempt, and have it killed.
-TEST(Privacy, boxes_of_other_users_are_not_believed) {
+// A flight recorder of another user's could name any process of this one's as what is left of an attempt, and have it
+// killed.
+TEST(Privacy, flight_records_of_other_users_are_ignored) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
   const TemporaryFolder folder;
   ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
-  const auto box = value_or_throw(BlackBox::create({.attempt = "earlier", .run_dir = "/run"}));
-  const RunOnNode run{.run_dir = "/run", .node = "", .host = box->image().host};
-  ASSERT_EQ(boxes_of(run).size(), 1u);
-  ASSERT_EQ(::chown(box->path().c_str(), 65534, 65534), 0);
-  EXPECT_TRUE(boxes_of(run).empty());
-  box->end_well();
+  const auto recorder = value_or_throw(FlightRecorder::create({.attempt = "earlier", .run_dir = "/run"}));
+  const RunOnNode run{.run_dir = "/run", .node = "", .host = recorder->image().host};
+  ASSERT_EQ(records_of(run).size(), 1u);
+  ASSERT_EQ(::chown(recorder->path().c_str(), 65534, 65534), 0);
+  EXPECT_TRUE(records_of(run).empty());
+  recorder->end_well();
   ::unsetenv("TRIREME_BLACK_BOXES");
 }
 

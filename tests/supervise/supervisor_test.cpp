@@ -208,8 +208,8 @@ TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passin
   EXPECT_EQ(cluster.starts.size(), 2u) << "which this is no reason for";
 }
 
-// A spare that can't write the run's book either: its ranks' boxes say who failed, also after the end.
-TEST(Supervisor, a_failure_that_nobody_could_write_down_is_told_by_the_ranks_box) {
+// A spare that can't write the run's book either: its ranks' flight recorders say who failed, also after the end.
+TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_record) {
   for (const bool told : {true, false}) {
     SimulatedCluster cluster(4, 2);
     ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -285,7 +285,7 @@ TEST(Supervisor, an_attempt_ends_at_the_step_that_its_ranks_have_reached) {
               c.end_ranks_with(137, 60);
             }),
             71)
-      << "that of the box of a rank that was killed";
+      << "that of the flight recorder of a rank that was killed";
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 
 namespace tri {
 

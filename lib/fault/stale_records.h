@@ -9,6 +9,6 @@ namespace tri {
 // about to start, and those of any other run once they are older than a day. Until then `trireme status` shows what
 // ended that run. Files of other versions of the program and of other containers count too. Returns how many it
 // removed.
-int remove_stale_boxes(const std::string& run_dir);
+int remove_stale_records(const std::string& run_dir);
 
 }  // namespace tri

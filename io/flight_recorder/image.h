@@ -1,4 +1,4 @@
-// The black box of one rank as it lies in memory that outlives the process: what the rank does, and how far its
+// The flight recorder of one rank as it lies in memory that outlives the process: what the rank does, and how far its
 // transfers are. The rank's threads and its device's streams write it with single stores; anybody of the same user may
 // read it at any time, also when the rank is stopped, hangs in a driver or is dead. Training needs nothing in it.
 //
@@ -140,17 +140,17 @@ struct EnumNames<StreamActivity> {
                                     std::pair{StreamActivity::kFailed, std::string_view("failed")}};
 };
 
-enum class BoxEventKind : uint32_t { kPhase, kHost, kAction, kTransfer, kReader, kWriter, kSignal };
+enum class FlightEventKind : uint32_t { kPhase, kHost, kAction, kTransfer, kReader, kWriter, kSignal };
 
 template <>
-struct EnumNames<BoxEventKind> {
-  static constexpr std::array table{std::pair{BoxEventKind::kPhase, std::string_view("phase")},
-                                    std::pair{BoxEventKind::kHost, std::string_view("host")},
-                                    std::pair{BoxEventKind::kAction, std::string_view("action")},
-                                    std::pair{BoxEventKind::kTransfer, std::string_view("transfer")},
-                                    std::pair{BoxEventKind::kReader, std::string_view("reader")},
-                                    std::pair{BoxEventKind::kWriter, std::string_view("writer")},
-                                    std::pair{BoxEventKind::kSignal, std::string_view("signal")}};
+struct EnumNames<FlightEventKind> {
+  static constexpr std::array table{std::pair{FlightEventKind::kPhase, std::string_view("phase")},
+                                    std::pair{FlightEventKind::kHost, std::string_view("host")},
+                                    std::pair{FlightEventKind::kAction, std::string_view("action")},
+                                    std::pair{FlightEventKind::kTransfer, std::string_view("transfer")},
+                                    std::pair{FlightEventKind::kReader, std::string_view("reader")},
+                                    std::pair{FlightEventKind::kWriter, std::string_view("writer")},
+                                    std::pair{FlightEventKind::kSignal, std::string_view("signal")}};
 };
 
 // A group of ranks: world ranks first, first + stride, ... (an axis of the mesh, a pair, all).
@@ -160,7 +160,7 @@ struct RankSet {
   bool operator==(const RankSet&) const = default;
 };
 
-namespace box {
+namespace flight {
 
 using Count = std::atomic<uint32_t>;
 using Time = std::atomic<int64_t>;
@@ -235,7 +235,7 @@ struct Failure {
 
 struct Event {
   int64_t time;
-  uint32_t kind;  // BoxEventKind
+  uint32_t kind;  // FlightEventKind
   uint32_t what;  // of a phase, state, channel index, compute kind
   int64_t value;  // step, sequence number, microbatch
 };
@@ -262,7 +262,7 @@ struct StreamState {
   Count state;  // StreamActivity
 };
 
-// All zero is an empty box: a file that has just been made.
+// All zero is an empty flight recorder: a file that has just been made.
 struct Image {
   // Who it is: written before the file has its name. The fields up to created_realtime are the same in all versions, so
   // that every version of the program can tell whether the process of a file is gone.
@@ -310,7 +310,7 @@ struct Image {
   // What others ask of it, and what it answers.
   Count dump_requested, dump_answered;  // counts
   Count stack_signal;                   // the signal that its threads answer with their stacks; 0: none yet
-  Count dumps;                          // in the box of a node's first rank: dumps that the node has taken part in
+  Count dumps;  // in the flight recorder of a node's first rank: dumps that the node has taken part in
   Time dump_claimed,
       dump_asked;  // ... and when one of its ranks took on the last: of a hang, of one that was asked for
   Count num_stacks, num_streams;
@@ -332,5 +332,5 @@ inline constexpr size_t kActionsOffset = (sizeof(Image) + 63) / 64 * 64;
 // Of version 6, which ends before the axes and is the same up to there.
 inline constexpr size_t kActionsOffset6 = (offsetof(Image, num_axes) + 63) / 64 * 64;
 
-}  // namespace box
+}  // namespace flight
 }  // namespace tri

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "io/base/error.h"
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 
 namespace tri {
 

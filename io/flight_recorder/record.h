@@ -1,4 +1,4 @@
-// What a black box says, as plain values: read from the file of a living, stopped or dead rank, or from a dump.
+// What a flight recorder says, as plain values: read from the file of a living, stopped or dead rank, or from a dump.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "io/base/error.h"
 #include "io/base/rank_grid.h"
-#include "io/black_box/image.h"
+#include "io/flight_recorder/image.h"
 
 namespace tri {
 
@@ -71,7 +71,7 @@ struct FailureRecord {
 
 struct EventRecord {
   double seconds = 0;  // before the record was made
-  BoxEventKind kind = BoxEventKind::kPhase;
+  FlightEventKind kind = FlightEventKind::kPhase;
   uint32_t what = 0;
   int64_t value = 0;
 };
@@ -101,8 +101,8 @@ struct RankRecord {
   int process = 0;
   int64_t process_namespace = 0, process_start = 0;
   ProcessState process_state = ProcessState::kUnknown;
-  double uptime = 0;    // since the box was made
-  int64_t created = 0;  // when the box was made, ns of its machine's monotonic clock; not part of the JSON
+  double uptime = 0;    // since the flight recorder was made
+  int64_t created = 0;  // when the flight recorder was made, ns of its machine's monotonic clock; not part of the JSON
   double taken = 0;     // when the record was made, seconds since 1970 by its host's clock; 0: not known
 
   RunPhase phase = RunPhase::kSetup;
@@ -136,16 +136,16 @@ struct RankRecord {
 // "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)"
 std::string to_string_place(const RankRecord& record);
 
-// The record of a box; process_state is not known from it. Error: the file can't be read, is another user's (root reads
-// all), or is no box of this version. `max_events`: of the newest.
-Result<RankRecord> read_black_box(const std::string& path, int max_events = box::kEvents);
-// Paths of all boxes in black_box_folder(), by name; for root, of all users.
-std::vector<std::string> list_black_boxes();
+// The record of a flight recorder; process_state is not known from it. Error: the file can't be read, is another user's
+// (root reads all), or is no flight recorder of this version. `max_events`: of the newest.
+Result<RankRecord> read_flight_record(const std::string& path, int max_events = flight::kEvents);
+// Paths of all flight recorders in flight_record_folder(), by name; for root, of all users.
+std::vector<std::string> list_flight_records();
 // Whether the process of the record still is, and runs; kUnknown where it can't be asked (another machine, namespace).
 ProcessState process_state_of(const RankRecord& record);
 // The same for the process that made a file, whatever version of the program that was; kUnknown also for a file that is
-// no box, or none yet. Safe for concurrent use.
-ProcessState state_of_boxs_process(const std::string& path);
+// no flight recorder, or none yet. Safe for concurrent use.
+ProcessState state_of_recorded_process(const std::string& path);
 // Of the letter in /proc/PID/stat.
 ProcessState process_state_from(char letter);
 // Whether the process is there, whatever holds it up.

@@ -1,4 +1,4 @@
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -51,18 +51,19 @@ T get(const std::atomic<T>& word) {
 
 }  // namespace
 
-std::string black_box_folder() {
+std::string flight_record_folder() {
   const char* folder = std::getenv("TRIREME_BLACK_BOXES");
   return folder != nullptr && *folder != '\0' ? folder : "/dev/shm";
 }
 
-int64_t BlackBox::now() { return nanoseconds(CLOCK_MONOTONIC); }
+int64_t FlightRecorder::now() { return nanoseconds(CLOCK_MONOTONIC); }
 
-Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& identity) {
-  std::unique_ptr<BlackBox> box(new BlackBox);
-  box->path_ = fmt::format("{}/{}{}.{}", black_box_folder(), kBlackBoxPrefix, identity.attempt, identity.world_rank);
-  const std::string unnamed = box->path_ + ".tmp";  // until it says whose it is
-  if (constexpr size_t kMost = sizeof(box::Image::run_dir) - 1; identity.run_dir.size() > kMost)
+Result<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const RecorderIdentity& identity) {
+  std::unique_ptr<FlightRecorder> recorder(new FlightRecorder);
+  recorder->path_ =
+      fmt::format("{}/{}{}.{}", flight_record_folder(), kFlightRecordPrefix, identity.attempt, identity.world_rank);
+  const std::string unnamed = recorder->path_ + ".tmp";  // until it says whose it is
+  if (constexpr size_t kMost = sizeof(flight::Image::run_dir) - 1; identity.run_dir.size() > kMost)
     return Error{fmt::format("run.dir has {} bytes, at most {} are possible: {}", identity.run_dir.size(), kMost,
                              identity.run_dir),
                  ExitCode::kFile};
@@ -71,21 +72,21 @@ Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& ident
     return Error{fmt::format("{}: {}: {}", unnamed, what, std::strerror(problem)), ExitCode::kFile};
   };
   const auto num_actions = std::bit_ceil(static_cast<uint32_t>(std::max(identity.max_actions, 64)));
-  box->bytes_ = box::kActionsOffset + num_actions * sizeof(box::Action);
+  recorder->bytes_ = flight::kActionsOffset + num_actions * sizeof(flight::Action);
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  box->bytes_ = (box->bytes_ + page - 1) / page * page;
+  recorder->bytes_ = (recorder->bytes_ + page - 1) / page * page;
   const Descriptor file(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.get() < 0) return refused("open", errno);
   // All of its room now: a store into a page that memory has no room for would end the process.
-  if (const int problem = ::posix_fallocate(file.get(), 0, static_cast<off_t>(box->bytes_)); problem != 0)
+  if (const int problem = ::posix_fallocate(file.get(), 0, static_cast<off_t>(recorder->bytes_)); problem != 0)
     return refused("no room", problem);
-  void* memory = ::mmap(nullptr, box->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  void* memory = ::mmap(nullptr, recorder->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return refused("mmap", errno);
-  box->image_ = static_cast<box::Image*>(memory);
-  box::Image& image = *box->image_;
-  image.magic = box::kMagic;
-  image.version = box::kVersion;
-  image.bytes = static_cast<uint32_t>(box->bytes_);
+  recorder->image_ = static_cast<flight::Image*>(memory);
+  flight::Image& image = *recorder->image_;
+  image.magic = flight::kMagic;
+  image.version = flight::kVersion;
+  image.bytes = static_cast<uint32_t>(recorder->bytes_);
   image.num_actions = num_actions;
   image.process = ::getpid();
   image.process_namespace = pid_namespace();
@@ -96,70 +97,71 @@ Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& ident
   put(image.attempt, identity.attempt);
   put(image.job, identity.job);
   put(image.run_dir, identity.run_dir);
-  box->set_place(identity);
+  recorder->set_place(identity);
   set(image.phase_since, image.created);
   set(image.host_since, image.created);
   set(image.beat, image.created);
-  for (box::Feed& feed : image.feeds) set(feed.reader, -1);
-  if (::rename(unnamed.c_str(), box->path_.c_str()) != 0) return refused("rename", errno);
-  return box;
+  for (flight::Feed& feed : image.feeds) set(feed.reader, -1);
+  if (::rename(unnamed.c_str(), recorder->path_.c_str()) != 0) return refused("rename", errno);
+  return recorder;
 }
 
-BlackBox::~BlackBox() {
+FlightRecorder::~FlightRecorder() {
   if (image_ == nullptr) return;
   const bool well = get(image_->ended) != 0;
   ::munmap(image_, bytes_);
   if (well) ::unlink(path_.c_str());
 }
 
-void BlackBox::set_place(const BlackBoxIdentity& identity) {
-  box::Image& image = *image_;
+void FlightRecorder::set_place(const RecorderIdentity& identity) {
+  flight::Image& image = *image_;
   image.world_rank = identity.world_rank, image.world_size = identity.world_size;
   image.num_axes = 0;
   for (const GridAxis& axis : identity.grid.axes) {
-    if (image.num_axes == box::kMaxAxes) break;
-    box::GridSize& row = image.axes[image.num_axes++];
+    if (image.num_axes == flight::kMaxAxes) break;
+    flight::GridSize& row = image.axes[image.num_axes++];
     put(row.name, axis.name);
     row.size = axis.size;
   }
   put(image.gpu, identity.gpu);
 }
 
-RunPhase BlackBox::enter(RunPhase phase) {
+RunPhase FlightRecorder::enter(RunPhase phase) {
   const auto before = static_cast<RunPhase>(get(image_->phase));
   set(image_->phase, static_cast<uint32_t>(phase));
   set(image_->phase_since, tick_of_kernel());
   tick();
-  event(BoxEventKind::kPhase, static_cast<uint32_t>(phase), get(image_->step));
+  event(FlightEventKind::kPhase, static_cast<uint32_t>(phase), get(image_->step));
   return before;
 }
 
-HostState BlackBox::enter(HostState state) {
+HostState FlightRecorder::enter(HostState state) {
   const auto before = static_cast<HostState>(get(image_->host_state));
   set(image_->host_state, static_cast<uint32_t>(state));
   set(image_->host_since, tick_of_kernel());
-  event(BoxEventKind::kHost, static_cast<uint32_t>(state), get(image_->step));
+  event(FlightEventKind::kHost, static_cast<uint32_t>(state), get(image_->step));
   return before;
 }
 
-void BlackBox::begin_step(int64_t step, int64_t steps) {
+void FlightRecorder::begin_step(int64_t step, int64_t steps) {
   set(image_->step, step);
   set(image_->steps, steps);
   enter(RunPhase::kStep);
 }
 
-void BlackBox::end_step(int64_t nanoseconds_of_step) {
+void FlightRecorder::end_step(int64_t nanoseconds_of_step) {
   set(image_->step_nanoseconds, nanoseconds_of_step);
   tick();
 }
 
-box::Channel* BlackBox::add_channel(std::string_view name, ChannelKind kind, const RankSet& members, int index) {
+flight::Channel* FlightRecorder::add_channel(std::string_view name, ChannelKind kind, const RankSet& members,
+                                             int index) {
   const uint32_t number = get(image_->num_channels);
-  if (number == box::kMaxChannels) {
+  if (number == flight::kMaxChannels) {
     log_warn("{} channels are recorded already: a hang in \"{}\" may be attributed to another place", number, name);
     return nullptr;
   }
-  box::Channel& channel = image_->channels[number];
+  flight::Channel& channel = image_->channels[number];
   put(channel.name, name);
   channel.kind = static_cast<uint32_t>(kind);
   channel.members = members;
@@ -168,37 +170,37 @@ box::Channel* BlackBox::add_channel(std::string_view name, ChannelKind kind, con
   return &channel;
 }
 
-uint32_t BlackBox::enqueue(box::Channel& channel, ChannelOperation operation, int64_t bytes) {
+uint32_t FlightRecorder::enqueue(flight::Channel& channel, ChannelOperation operation, int64_t bytes) {
   const uint32_t number = get(channel.enqueued) + 1;
   set(channel.operation, static_cast<uint32_t>(operation));
   set(channel.bytes, get(channel.bytes) + bytes);
   set(channel.enqueued, number);
-  event(BoxEventKind::kTransfer, index_of(channel), number);
+  event(FlightEventKind::kTransfer, index_of(channel), number);
   return number;
 }
 
-uint32_t BlackBox::enqueue_action(ComputeKind kind, int chunk, int microbatch) {
+uint32_t FlightRecorder::enqueue_action(ComputeKind kind, int chunk, int microbatch) {
   const uint32_t number = get(image_->actions_enqueued) + 1;
-  box::Action& action = actions()[number % image_->num_actions];
+  flight::Action& action = actions()[number % image_->num_actions];
   action.number = number;
   action.kind = static_cast<uint8_t>(kind);
   action.num_waits = 0;
   action.chunk = static_cast<uint16_t>(chunk);
   action.microbatch = microbatch;
   image_->actions_enqueued.store(number, std::memory_order_release);
-  event(BoxEventKind::kAction, static_cast<uint32_t>(kind), microbatch);
+  event(FlightEventKind::kAction, static_cast<uint32_t>(kind), microbatch);
   return number;
 }
 
-void BlackBox::action_awaits(const box::Channel& channel, uint32_t sequence) {
-  box::Action& action = actions()[get(image_->actions_enqueued) % image_->num_actions];
-  if (action.num_waits == box::kMaxWaits) return;
+void FlightRecorder::action_awaits(const flight::Channel& channel, uint32_t sequence) {
+  flight::Action& action = actions()[get(image_->actions_enqueued) % image_->num_actions];
+  if (action.num_waits == flight::kMaxWaits) return;
   action.channels[action.num_waits] = index_of(channel);
   action.sequences[action.num_waits] = sequence;
   ++action.num_waits;
 }
 
-void BlackBox::begin_connection(std::string_view what, const std::vector<int>& members) {
+void FlightRecorder::begin_connection(std::string_view what, const std::vector<int>& members) {
   end_connection();
   if (members.empty()) return;
   put(image_->connection_name, what);
@@ -212,11 +214,11 @@ void BlackBox::begin_connection(std::string_view what, const std::vector<int>& m
   tick();
 }
 
-void BlackBox::end_connection() {
+void FlightRecorder::end_connection() {
   const uint64_t id = get(image_->connection);
   if (id == 0) return;
   const uint32_t number = get(image_->num_connections);
-  box::Connection& place = image_->connections[number % box::kMaxConnections];
+  flight::Connection& place = image_->connections[number % flight::kMaxConnections];
   place.id = id;
   set(place.done, 1);
   image_->num_connections.store(number + 1, std::memory_order_release);
@@ -225,45 +227,45 @@ void BlackBox::end_connection() {
   tick();
 }
 
-void BlackBox::event(BoxEventKind kind, uint32_t what, int64_t value) {
+void FlightRecorder::event(FlightEventKind kind, uint32_t what, int64_t value) {
   const uint32_t number = image_->num_events.fetch_add(1, std::memory_order_relaxed);
-  image_->events[number % box::kEvents] = {tick_of_kernel(), static_cast<uint32_t>(kind), what, value};
+  image_->events[number % flight::kEvents] = {tick_of_kernel(), static_cast<uint32_t>(kind), what, value};
 }
 
-void BlackBox::enter(box::Feed& feed, ReaderState state) {
+void FlightRecorder::enter(flight::Feed& feed, ReaderState state) {
   set(feed.reader_state, static_cast<uint32_t>(state));
   set(feed.since, tick_of_kernel());
-  event(BoxEventKind::kReader, static_cast<uint32_t>(state), get(feed.published));
+  event(FlightEventKind::kReader, static_cast<uint32_t>(state), get(feed.published));
 }
 
-void BlackBox::enter(WriterState state, int64_t step) {
+void FlightRecorder::enter(WriterState state, int64_t step) {
   set(image_->writer.step, step);
   set(image_->writer.state, static_cast<uint32_t>(state));
   writer_goes_on();
-  event(BoxEventKind::kWriter, static_cast<uint32_t>(state), step);
+  event(FlightEventKind::kWriter, static_cast<uint32_t>(state), step);
 }
 
-void BlackBox::writer_goes_on() {
+void FlightRecorder::writer_goes_on() {
   set(image_->writer.since, tick_of_kernel());
   image_->writer.progress.fetch_add(1, std::memory_order_relaxed);
 }
 
-void BlackBox::lines_stand(bool pending, uint32_t written, int64_t since) {
+void FlightRecorder::lines_stand(bool pending, uint32_t written, int64_t since) {
   set(image_->lines.state, static_cast<uint32_t>(pending ? WriterState::kAppends : WriterState::kIdle));
   set(image_->lines.progress, written);
   set(image_->lines.since, since);
 }
 
-void BlackBox::log_line(std::string_view text) {
+void FlightRecorder::log_line(std::string_view text) {
   const uint32_t number = image_->num_log_lines.fetch_add(1, std::memory_order_relaxed);
-  box::LogLine& line = image_->log[number % box::kLogLines];
+  flight::LogLine& line = image_->log[number % flight::kLogLines];
   line.time = tick_of_kernel();
   put(line.text, text);
 }
 
-void BlackBox::failure(uint32_t code, bool consequence, std::string_view text) {
+void FlightRecorder::failure(uint32_t code, bool consequence, std::string_view text) {
   if (failed_.exchange(true)) return;
-  box::Failure& failure = image_->failure;
+  flight::Failure& failure = image_->failure;
   failure.code = code;
   failure.consequence = consequence ? 1 : 0;
   failure.realtime = image_->created_realtime + now() - image_->created;  // the clock may have been set since
@@ -272,49 +274,49 @@ void BlackBox::failure(uint32_t code, bool consequence, std::string_view text) {
 }
 
 namespace {
-std::atomic<BlackBox*> g_box{nullptr};
+std::atomic<FlightRecorder*> g_recorder{nullptr};
 thread_local bool t_trains = false;
 }  // namespace
 
-BlackBox* black_box() { return g_box.load(std::memory_order_relaxed); }
+FlightRecorder* flight_recorder() { return g_recorder.load(std::memory_order_relaxed); }
 
-ProcessBlackBox::ProcessBlackBox(BlackBox* box) {
-  g_box = box;
+ProcessFlightRecorder::ProcessFlightRecorder(FlightRecorder* recorder) {
+  g_recorder = recorder;
   t_trains = true;
   log_keep_lines([](const std::string& line) {
-    if (BlackBox* const own = black_box()) own->log_line(line);
+    if (FlightRecorder* const own = flight_recorder()) own->log_line(line);
   });
 }
 
-ProcessBlackBox::~ProcessBlackBox() {
+ProcessFlightRecorder::~ProcessFlightRecorder() {
   log_keep_lines(nullptr);
   t_trains = false;
-  g_box = nullptr;
+  g_recorder = nullptr;
 }
 
-HostScope::HostScope(HostState state) : box_(t_trains ? black_box() : nullptr) {
-  if (box_ != nullptr) before_ = box_->enter(state);
+HostScope::HostScope(HostState state) : recorder_(t_trains ? flight_recorder() : nullptr) {
+  if (recorder_ != nullptr) before_ = recorder_->enter(state);
 }
 
 HostScope::~HostScope() {
-  if (box_ != nullptr) box_->enter(before_);
+  if (recorder_ != nullptr) recorder_->enter(before_);
 }
 
-PhaseScope::PhaseScope(RunPhase phase) : box_(t_trains ? black_box() : nullptr) {
-  if (box_ != nullptr) before_ = box_->enter(phase);
+PhaseScope::PhaseScope(RunPhase phase) : recorder_(t_trains ? flight_recorder() : nullptr) {
+  if (recorder_ != nullptr) before_ = recorder_->enter(phase);
 }
 
 PhaseScope::~PhaseScope() {
-  if (box_ != nullptr) box_->enter(before_);
+  if (recorder_ != nullptr) recorder_->enter(before_);
 }
 
 ConnectionScope::ConnectionScope(std::string_view what, const std::vector<int>& members)
-    : box_(t_trains ? black_box() : nullptr) {
-  if (box_ != nullptr) box_->begin_connection(what, members);
+    : recorder_(t_trains ? flight_recorder() : nullptr) {
+  if (recorder_ != nullptr) recorder_->begin_connection(what, members);
 }
 
 ConnectionScope::~ConnectionScope() {
-  if (box_ != nullptr) box_->end_connection();
+  if (recorder_ != nullptr) recorder_->end_connection();
 }
 
 RankSet rank_set(const std::vector<int>& world_ranks) {

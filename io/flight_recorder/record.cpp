@@ -1,4 +1,4 @@
-#include "io/black_box/record.h"
+#include "io/flight_recorder/record.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include "io/base/file.h"
 #include "io/base/host.h"
 #include "io/base/proc.h"
-#include "io/black_box/black_box.h"
+#include "io/flight_recorder/flight_recorder.h"
 
 namespace tri {
 namespace {
@@ -28,12 +28,12 @@ std::string text(const char (&place)[N]) {
   return {place, ::strnlen(place, N)};
 }
 
-// Ages of what has a time of the box's machine.
+// Ages of what has a time of the flight recorder's machine.
 class Clock {
  public:
-  Clock() : now_(BlackBox::now()) {}
+  Clock() : now_(FlightRecorder::now()) {}
   double age(int64_t time) const { return static_cast<double>(std::max<int64_t>(now_ - time, 0)) * 1e-9; }
-  double age(const box::Time& time) const { return age(get(time)); }
+  double age(const flight::Time& time) const { return age(get(time)); }
 
  private:
   const int64_t now_;
@@ -46,13 +46,13 @@ void newest(uint32_t written, uint32_t size, uint32_t wanted, Take take) {
   for (uint32_t i = written - count; i != written; ++i) take(i % size);
 }
 
-void read_identity(const box::Image& image, const Clock& clock, RankRecord& record) {
+void read_identity(const flight::Image& image, const Clock& clock, RankRecord& record) {
   record.world_rank = image.world_rank, record.world_size = image.world_size;
-  if (image.version == box::kVersionWithoutAxes) {
+  if (image.version == flight::kVersionWithoutAxes) {
     record.grid = unnamed_grid(image.place[1], image.place[3], image.place[5]);
   } else {
     record.grid.axes.clear();
-    for (uint32_t i = 0; i < std::min<uint32_t>(image.num_axes, box::kMaxAxes); ++i)
+    for (uint32_t i = 0; i < std::min<uint32_t>(image.num_axes, flight::kMaxAxes); ++i)
       record.grid.axes.push_back({text(image.axes[i].name), image.axes[i].size});
   }
   for (GridAxis& axis : record.grid.axes) axis.size = std::max(axis.size, 1);
@@ -66,11 +66,11 @@ void read_identity(const box::Image& image, const Clock& clock, RankRecord& reco
   record.process_start = image.process_start;
   record.created = image.created;
   record.uptime = clock.age(image.created);
-  // Not the host's wall clock now: that may have been set since the box was made.
+  // Not the host's wall clock now: that may have been set since the flight recorder was made.
   record.taken = static_cast<double>(image.created_realtime) * 1e-9 + record.uptime;
 }
 
-void read_progress(const box::Image& image, const Clock& clock, RankRecord& record) {
+void read_progress(const flight::Image& image, const Clock& clock, RankRecord& record) {
   record.phase = static_cast<RunPhase>(get(image.phase));
   record.host_state = static_cast<HostState>(get(image.host_state));
   record.phase_seconds = clock.age(image.phase_since);
@@ -87,11 +87,11 @@ void read_progress(const box::Image& image, const Clock& clock, RankRecord& reco
     const auto size = std::min<size_t>(get(image.connection_size), std::size(image.connection_members));
     for (size_t i = 0; i < size; ++i) record.connection_members.push_back(get(image.connection_members[i]));
   }
-  newest(get(image.num_connections), box::kMaxConnections, box::kMaxConnections,
+  newest(get(image.num_connections), flight::kMaxConnections, flight::kMaxConnections,
          [&](uint32_t i) { record.connections_done.push_back(image.connections[i].id); });
 }
 
-void read_actions(const box::Image& image, const box::Action* actions, RankRecord& record) {
+void read_actions(const flight::Image& image, const flight::Action* actions, RankRecord& record) {
   record.actions_enqueued = get(image.actions_enqueued);
   record.action_entered = get(image.action_entered);
   record.action_running = get(image.action_running);
@@ -99,21 +99,21 @@ void read_actions(const box::Image& image, const box::Action* actions, RankRecor
   if (static_cast<int32_t>(record.action_running - record.action_entered) > 0)
     record.action_entered = record.action_running;
   if (record.action_entered == 0) return;
-  const box::Action& action = actions[record.action_entered % image.num_actions];
+  const flight::Action& action = actions[record.action_entered % image.num_actions];
   if (action.number != record.action_entered) return;  // overwritten
   ActionRecord entered{.number = action.number,
                        .kind = static_cast<ComputeKind>(action.kind),
                        .chunk = action.chunk,
                        .microbatch = action.microbatch};
-  for (int i = 0; i < std::min<int>(action.num_waits, box::kMaxWaits); ++i)
+  for (int i = 0; i < std::min<int>(action.num_waits, flight::kMaxWaits); ++i)
     entered.waits.push_back({static_cast<int>(action.channels[i]), action.sequences[i]});
   record.action = std::move(entered);
 }
 
-void read_activities(const box::Image& image, const Clock& clock, RankRecord& record) {
-  const uint32_t channels = std::min<uint32_t>(get(image.num_channels), box::kMaxChannels);
+void read_activities(const flight::Image& image, const Clock& clock, RankRecord& record) {
+  const uint32_t channels = std::min<uint32_t>(get(image.num_channels), flight::kMaxChannels);
   for (uint32_t i = 0; i < channels; ++i) {
-    const box::Channel& channel = image.channels[i];
+    const flight::Channel& channel = image.channels[i];
     const auto kind = static_cast<ChannelKind>(channel.kind);
     const uint32_t joined = get(channel.joined), completed = get(channel.completed);
     // Only copies to several peers have left a rank at another time than they were begun or completed.
@@ -133,14 +133,14 @@ void read_activities(const box::Image& image, const Clock& clock, RankRecord& re
                                .bytes = get(channel.bytes)});
   }
   for (size_t i = 0; i < record.feeds.size(); ++i) {
-    const box::Feed& feed = image.feeds[i];
+    const flight::Feed& feed = image.feeds[i];
     record.feeds[i] = {.reader = get(feed.reader),
                        .wanted = get(feed.wanted),
                        .reader_state = static_cast<ReaderState>(get(feed.reader_state)),
                        .published = get(feed.published),
                        .seconds = clock.age(feed.since)};
   }
-  const auto writer = [&](const box::Writer& w) {
+  const auto writer = [&](const flight::Writer& w) {
     return WriterRecord{.state = static_cast<WriterState>(get(w.state)),
                         .progress = get(w.progress),
                         .step = get(w.step),
@@ -158,28 +158,28 @@ void read_activities(const box::Image& image, const Clock& clock, RankRecord& re
                       .text = text(image.failure.text)};
 }
 
-void read_history(const box::Image& image, const Clock& clock, int max_events, RankRecord& record) {
-  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_streams), box::kMaxStreams); ++i)
+void read_history(const flight::Image& image, const Clock& clock, int max_events, RankRecord& record) {
+  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_streams), flight::kMaxStreams); ++i)
     record.streams.push_back({text(image.streams[i].name), static_cast<StreamActivity>(get(image.streams[i].state))});
-  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_stacks), box::kThreads); ++i) {
-    const box::Stack& stack = image.stacks[i];
-    const uint32_t depth = std::min<uint32_t>(stack.depth.load(std::memory_order_acquire), box::kFrames);
+  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_stacks), flight::kThreads); ++i) {
+    const flight::Stack& stack = image.stacks[i];
+    const uint32_t depth = std::min<uint32_t>(stack.depth.load(std::memory_order_acquire), flight::kFrames);
     if (depth > 0) record.stacks.push_back({stack.thread, text(stack.name), {stack.frames, stack.frames + depth}, {}});
   }
-  newest(get(image.num_log_lines), box::kLogLines, box::kLogLines, [&](uint32_t i) {
+  newest(get(image.num_log_lines), flight::kLogLines, flight::kLogLines, [&](uint32_t i) {
     record.log.push_back({clock.age(image.log[i].time), text(image.log[i].text)});
   });
   record.last_event_seconds = record.uptime;
-  newest(get(image.num_events), box::kEvents, 1,
+  newest(get(image.num_events), flight::kEvents, 1,
          [&](uint32_t i) { record.last_event_seconds = clock.age(image.events[i].time); });
-  newest(get(image.num_events), box::kEvents, static_cast<uint32_t>(std::max(max_events, 0)), [&](uint32_t i) {
-    const box::Event& event = image.events[i];
-    record.events.push_back({clock.age(event.time), static_cast<BoxEventKind>(event.kind), event.what, event.value});
+  newest(get(image.num_events), flight::kEvents, static_cast<uint32_t>(std::max(max_events, 0)), [&](uint32_t i) {
+    const flight::Event& event = image.events[i];
+    record.events.push_back({clock.age(event.time), static_cast<FlightEventKind>(event.kind), event.what, event.value});
   });
 }
 
 // A file of this user's; root may look at anybody's.
-bool may_be_box(const struct stat& info) {
+bool may_be_record(const struct stat& info) {
   return S_ISREG(info.st_mode) && (info.st_uid == ::geteuid() || ::geteuid() == 0);
 }
 
@@ -197,47 +197,48 @@ std::string to_string_place(const RankRecord& record) {
                      record.gpu.empty() ? "" : fmt::format(" (GPU {})", record.gpu));
 }
 
-Result<RankRecord> read_black_box(const std::string& path, int max_events) {
+Result<RankRecord> read_flight_record(const std::string& path, int max_events) {
   // Anybody may put files into /dev/shm: a FIFO must not hold this up, and a stranger's words must not be believed.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return system_error(errno, "{}", path);
-  const auto no_box = [&](const char* why) { return Error{fmt::format("{}: {}", path, why), ExitCode::kFile}; };
-  if (!may_be_box(info)) return no_box("no file of this user's");
+  const auto no_record = [&](const char* why) { return Error{fmt::format("{}: {}", path, why), ExitCode::kFile}; };
+  if (!may_be_record(info)) return no_record("no file of this user's");
   const int64_t size = info.st_size;
-  if (size < static_cast<int64_t>(box::kActionsOffset6)) return no_box("too short for a black box");
-  std::vector<char> bytes(std::max(static_cast<size_t>(size), sizeof(box::Image)) + alignof(box::Image));
+  if (size < static_cast<int64_t>(flight::kActionsOffset6)) return no_record("too short for a flight record");
+  std::vector<char> bytes(std::max(static_cast<size_t>(size), sizeof(flight::Image)) + alignof(flight::Image));
   void* place = bytes.data();
   size_t space = bytes.size();
-  char* const aligned = static_cast<char*>(std::align(alignof(box::Image), sizeof(box::Image), place, space));
+  char* const aligned = static_cast<char*>(std::align(alignof(flight::Image), sizeof(flight::Image), place, space));
   if (const auto read = read_at(file.get(), path, aligned, size, 0); !read) return read.error();
-  const auto& image = *reinterpret_cast<const box::Image*>(aligned);
-  if (image.magic != box::kMagic) return no_box("no black box");
-  if (image.version != box::kVersion && image.version != box::kVersionWithoutAxes)
-    return no_box("a black box of another version of the program");
-  const size_t actions = image.version == box::kVersionWithoutAxes ? box::kActionsOffset6 : box::kActionsOffset;
-  if (image.num_actions == 0 || actions + image.num_actions * sizeof(box::Action) > static_cast<size_t>(size))
-    return no_box("a black box with a broken head");
+  const auto& image = *reinterpret_cast<const flight::Image*>(aligned);
+  if (image.magic != flight::kMagic) return no_record("not a flight record");
+  if (image.version != flight::kVersion && image.version != flight::kVersionWithoutAxes)
+    return no_record("a flight record of another version of the program");
+  const size_t actions =
+      image.version == flight::kVersionWithoutAxes ? flight::kActionsOffset6 : flight::kActionsOffset;
+  if (image.num_actions == 0 || actions + image.num_actions * sizeof(flight::Action) > static_cast<size_t>(size))
+    return no_record("a flight record with a damaged header");
   const Clock clock;
   RankRecord record;
   read_identity(image, clock, record);
   read_progress(image, clock, record);
-  read_actions(image, reinterpret_cast<const box::Action*>(aligned + actions), record);
+  read_actions(image, reinterpret_cast<const flight::Action*>(aligned + actions), record);
   read_activities(image, clock, record);
   read_history(image, clock, max_events, record);
   return record;
 }
 
-std::vector<std::string> list_black_boxes() {
-  const std::string folder = black_box_folder();
+std::vector<std::string> list_flight_records() {
+  const std::string folder = flight_record_folder();
   std::vector<std::string> paths;
   const auto names = list_folder(folder);
   if (!names) return paths;
   for (const std::string& name : names.value()) {
     struct stat info {};
     const std::string path = folder + "/" + name;
-    if (name.starts_with(kBlackBoxPrefix) && !name.ends_with(".tmp") && ::lstat(path.c_str(), &info) == 0 &&
-        may_be_box(info))
+    if (name.starts_with(kFlightRecordPrefix) && !name.ends_with(".tmp") && ::lstat(path.c_str(), &info) == 0 &&
+        may_be_record(info))
       paths.push_back(path);
   }
   std::sort(paths.begin(), paths.end());
@@ -249,15 +250,15 @@ ProcessState process_state_of(const RankRecord& record) {
   return state_of_process(record.process, record.process_namespace, record.process_start);
 }
 
-ProcessState state_of_boxs_process(const std::string& path) {
-  constexpr size_t kHead = offsetof(box::Image, created_realtime);
-  const auto image = std::make_unique<box::Image>();
+ProcessState state_of_recorded_process(const std::string& path) {
+  constexpr size_t kHead = offsetof(flight::Image, created_realtime);
+  const auto image = std::make_unique<flight::Image>();
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
-  if (file.get() < 0 || ::fstat(file.get(), &info) != 0 || !may_be_box(info)) return ProcessState::kUnknown;
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0 || !may_be_record(info)) return ProcessState::kUnknown;
   if (info.st_size < static_cast<off_t>(kHead) || !read_at(file.get(), path, image.get(), kHead, 0))
     return ProcessState::kUnknown;
-  if (image->magic != box::kMagic) return ProcessState::kUnknown;
+  if (image->magic != flight::kMagic) return ProcessState::kUnknown;
   return state_of_process(image->process, image->process_namespace, image->process_start);
 }
 

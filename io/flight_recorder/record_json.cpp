@@ -1,4 +1,4 @@
-#include "io/black_box/record_json.h"
+#include "io/flight_recorder/record_json.h"
 
 #include <nlohmann/json.hpp>
 #include <type_traits>
