@@ -52,8 +52,8 @@ int number(const char* name, int otherwise) {
   return value > 0 ? value : otherwise;
 }
 
-// Names of the nodes that are left out, a line each, for scripts: name, end, reason. A book that can't be read is an
-// error, and no empty list.
+// Names of the nodes that are left out, a line each, for scripts: name, end, reason. An event log that can't be read is
+// an error, and no empty list.
 Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   using Read = std::optional<Result<std::vector<RunEvent>>>;
   const std::string path = absolute(run_dir) + "/events.jsonl";
@@ -72,8 +72,8 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   if (!lift.empty()) {
     for (const Exclusion& exclusion : history.exclusions) {
       if (exclusion.node != lift) continue;
-      const EventBook book({.path = path, .attempt = "", .job = "", .world_rank = -1, .host = host_name()});
-      if (!book.append(lift_event(lift))) return file_error("{}: cannot be written", path);
+      const EventLog event_log({.path = path, .attempt = "", .job = "", .world_rank = -1, .host = host_name()});
+      if (!event_log.append(lift_event(lift))) return file_error("{}: cannot be written", path);
       print_out("node {}: exclusion cleared\n", lift);
       return {};
     }

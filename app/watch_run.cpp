@@ -30,8 +30,8 @@ class WatchedRun {
     const auto status = read_run_status(run_dir_);
     if (!status) return status.error();
     reader_.poll();
-    const auto book = read_events(run_dir_ + "/events.jsonl");
-    const std::vector<RunEvent> events = book ? book.value() : std::vector<RunEvent>();
+    const auto event_log = read_events(run_dir_ + "/events.jsonl");
+    const std::vector<RunEvent> events = event_log ? event_log.value() : std::vector<RunEvent>();
     return live_screen({.status = status.value(),
                         .metrics = reader_.metrics(),
                         .heat = heat_lines(size, colours),

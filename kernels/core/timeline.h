@@ -52,7 +52,7 @@ class Timeline {
   Timeline& operator=(const Timeline&) = delete;
 
   void begin();  // of a step: kCompute
-  // What comes next is booked under `category`; returns what was before. Nothing outside a step.
+  // What comes next is accounted to `category`; returns what was before. Nothing outside a step.
   TimeCategory enter(TimeCategory category);
   // An action begins, which is kForward or kBackward. Nothing without details.
   void enter_action(TimeCategory category);

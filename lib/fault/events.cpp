@@ -146,7 +146,7 @@ std::string describe(const RunEvent& event) {
                      event.text);
 }
 
-RunEvent EventBook::event_of(RunEventKind kind) const {
+RunEvent EventLog::event_of(RunEventKind kind) const {
   return {.time = now(),
           .attempt = writer_.attempt,
           .job = writer_.job,
@@ -155,15 +155,15 @@ RunEvent EventBook::event_of(RunEventKind kind) const {
           .host = writer_.host};
 }
 
-RunEvent EventBook::event_of(RunEventKind kind, const std::string& text,
-                             std::map<std::string, EventField> fields) const {
+RunEvent EventLog::event_of(RunEventKind kind, const std::string& text,
+                            std::map<std::string, EventField> fields) const {
   RunEvent event = event_of(kind);
   event.text = text;
   event.fields = std::move(fields);
   return event;
 }
 
-std::string EventBook::line_of(RunEvent event) const {
+std::string EventLog::line_of(RunEvent event) const {
   if (event.time == 0) event.time = now();
   event.attempt = writer_.attempt;
   event.job = writer_.job;
@@ -171,7 +171,7 @@ std::string EventBook::line_of(RunEvent event) const {
 }
 
 // The writer's thread is created with the first event: most ranks have none.
-class EventBook::File {
+class EventLog::File {
  public:
   explicit File(std::string path) : path_(std::move(path)) {}
 
@@ -211,35 +211,35 @@ class EventBook::File {
   std::unique_ptr<FileWriter> writer_;
 };
 
-EventBook::EventBook(Writer writer) : writer_(std::move(writer)), file_(std::make_shared<File>(writer_.path)) {}
+EventLog::EventLog(Writer writer) : writer_(std::move(writer)), file_(std::make_shared<File>(writer_.path)) {}
 
-EventBook EventBook::of_attempt(const std::string& attempt) const {
-  EventBook other = *this;
+EventLog EventLog::of_attempt(const std::string& attempt) const {
+  EventLog other = *this;
   other.writer_.attempt = attempt;
   return other;
 }
 
-bool EventBook::append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
+bool EventLog::append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
   return append(event_of(kind, text, std::move(fields)));
 }
 
-bool EventBook::append(RunEvent event) const {
+bool EventLog::append(RunEvent event) const {
   const auto written = std::make_shared<std::atomic<bool>>(false);
   return file_->post(line_of(std::move(event)), written) && file_->flush(kTimeout) && *written;
 }
 
-void EventBook::post(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
+void EventLog::post(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
   post(event_of(kind, text, std::move(fields)));
 }
 
-void EventBook::post(RunEvent event) const { file_->post(line_of(std::move(event)), nullptr); }
+void EventLog::post(RunEvent event) const { file_->post(line_of(std::move(event)), nullptr); }
 
-bool EventBook::flush(std::chrono::milliseconds timeout) const { return file_->flush(timeout); }
+bool EventLog::flush(std::chrono::milliseconds timeout) const { return file_->flush(timeout); }
 
-Job::FailureHook EventBook::failure_hook() const {
-  return [book = *this](const Job::Failure& failure) -> std::optional<Job::FirstCause> {
-    const Writer& writer = book.writer();
-    RunEvent event = book.event_of(RunEventKind::kFailure);
+Job::FailureHook EventLog::failure_hook() const {
+  return [event_log = *this](const Job::Failure& failure) -> std::optional<Job::FirstCause> {
+    const Writer& writer = event_log.writer();
+    RunEvent event = event_log.event_of(RunEventKind::kFailure);
     event.text = failure.text;
     event.fields["code"] = static_cast<int64_t>(failure.code);
     event.fields["consequence"] = failure.cause == Cause::kPeer;
@@ -249,7 +249,7 @@ Job::FailureHook EventBook::failure_hook() const {
       event.world_rank = failure.world_rank;
       event.fields["seen_by"] = int64_t{writer.world_rank};
     }
-    if (!book.append(event)) return std::nullopt;
+    if (!event_log.append(event)) return std::nullopt;
 
     const bool consequence = failure.cause == Cause::kPeer;
     const auto patience = consequence ? kCausePatience : kOthersPatience;

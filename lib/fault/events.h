@@ -1,4 +1,4 @@
-// The book of a run, run.dir/events.jsonl: its starts, spans of time, failures, hangs and ends, one JSON object a line.
+// The event log, run.dir/events.jsonl: its starts, spans of time, failures, hangs and ends, one JSON object a line.
 // Any rank of any node appends; nothing is ever changed. The line of a writer that was killed may be torn: readers pass
 // it over.
 //
@@ -102,8 +102,8 @@ std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::strin
 // "rank 13 on node07 (GPU 0000:18:00.0): TEXT"
 std::string describe(const RunEvent& event);
 
-// One rank's way into the book. Thread-safe; copies write into the same file.
-class EventBook {
+// One rank's way into the event log. Thread-safe; copies write into the same file.
+class EventLog {
  public:
   struct Writer {
     std::string path;  // run.dir/events.jsonl
@@ -111,14 +111,14 @@ class EventBook {
     int world_rank = 0;
     std::string host, gpu;
   };
-  explicit EventBook(Writer writer);
+  explicit EventLog(Writer writer);
 
   // The same file, for events of another attempt. Events of both are written in the order of the calls.
-  EventBook of_attempt(const std::string& attempt) const;
+  EventLog of_attempt(const std::string& attempt) const;
 
-  // Appends an event of this rank, now; or `event` as it stands, of any rank, with this book's attempt and job. Returns
-  // false where it is not known to be written: storage has refused it, or has not taken it within a second, and then it
-  // is written when storage goes on.
+  // Appends an event of this rank, now; or `event` as it stands, of any rank, with this event log's attempt and job.
+  // Returns false where it is not known to be written: storage has refused it, or has not taken it within a second, and
+  // then it is written when storage goes on.
   bool append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields = {}) const;
   bool append(RunEvent event) const;
   // As append, without a wait: for the thread that trains.

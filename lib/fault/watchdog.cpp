@@ -16,8 +16,8 @@ constexpr int64_t kOneRequest = 5 * kNanoseconds;
 constexpr int64_t kAskInterval = kNanoseconds;  // of the streams
 constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;
 // Seconds beyond the deadline. The rank whose words are the best ends the job, once its dump is done, which has had
-// half of the deadline by then; the others do where it does not. What comes after takes up to 3.5 s (the book's storage
-// 1.5, the reaper 2), and all of it five; three more where a fork is held up.
+// half of the deadline by then; the others do where it does not. What comes after takes up to 3.5 s (the event log's
+// storage 1.5, the reaper 2), and all of it five; three more where a fork is held up.
 constexpr double kDumpPatience = 1, kSpeakerFirst = 1.5;
 // To say why, to fork and to abort can hang as well.
 constexpr std::chrono::seconds kFailLimit{4};

@@ -29,7 +29,7 @@ class RankMonitor {
     const Mesh& mesh;
     Job& job;
     std::string gpu;  // its PCI id; "": a CPU
-    const EventBook& events;
+    const EventLog& events;
     MetricsFile* metrics = nullptr;  // of world rank 0; outlives the monitor
   };
   // Collective. With metrics.ranks_every 0 ranks measure nothing: rank 0's own steps are searched for drift alone.

@@ -99,7 +99,7 @@ std::optional<SlowRank> slowest_of(const std::vector<RankRecord>& ranks) {
   return slowest;
 }
 
-// A failure that its rank has noted in its flight recorder, where the book of the run could not be written.
+// A failure that its rank has noted in its flight recorder, where the event log could not be written.
 RunEvent failure_event(const RankRecord& rank) {
   return {
       .time = static_cast<double>(rank.failure->realtime) * 1e-9,

@@ -24,7 +24,7 @@ inline constexpr int64_t kHeatBytes = 2'000'000;
 struct Incident {
   double time = 0;   // seconds since 1970
   int64_t step = 0;  // complete by then
-  std::string kind;  // "failure", "hang", "stop", "gone", "not finite", or as in the book of the run
+  std::string kind;  // "failure", "hang", "stop", "gone", "not finite", or as in the event log
   std::string text;
 };
 

@@ -110,7 +110,7 @@ struct AgentReport {
   double daemon_gone = 0;               // seconds since the node's slurmd was found gone; 0: it lives, or is not known
   double gpu_age = 0;                   // seconds since they were looked at: a driver that hangs does not answer
   std::optional<FailureSight> failure;  // of the attempt watched last: the first rank that failed by itself
-  bool sees_run = true;                 // the run's book, when the last attempt was ended
+  bool sees_run = true;                 // the event log, when the last attempt was ended
   std::string watched;                  // the attempt watched last, also once it has ended
   int64_t step = 0;                     // ... and the last step that its flight recorders here show
 };

@@ -15,7 +15,7 @@ struct EndFacts {
   std::optional<int> status;  // of the launcher; none: it was killed
   bool asked_to_stop = false;
   bool ranks_seen = false;                 // any rank has had a flight recorder
-  std::optional<RunEvent> event;           // first_cause() of the run's book
+  std::optional<RunEvent> event;           // first_cause() of the event log
   std::string event_node;                  // its node, by the launcher's name; "": not of this allocation
   std::vector<std::string> suspects;       // nodes that the hang's report names, the surest first
   std::vector<AttemptCause> findings;      // of driver and agents, in the order in which they were first seen

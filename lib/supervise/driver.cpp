@@ -166,12 +166,12 @@ Result<int> run_driver(const DriverOptions& options) {
                             .secret = {std::string(kTokenVariable) + "=" + to_text(token), driver},
                             .marks = options.marks});
   ServerLink link(server);
-  RunFolderBook book(options.run_dir, options.checkpoint_dir, job);
+  RunFolderLog event_log(options.run_dir, options.checkpoint_dir, job);
   Supervisor::Setup setup = options.setup;
   setup.run_dir = options.run_dir;
   setup.job = job;
   setup.host = host_name();
-  Supervisor supervisor(setup, launcher, link, book);
+  Supervisor supervisor(setup, launcher, link, event_log);
   log_info("supervise: {} of {} nodes are needed; agents talk to port {} of {}", options.setup.nodes_needed,
            options.setup.nodes.size(), server.port(), host_name());
 

@@ -30,11 +30,11 @@ struct DriverOptions {
 Result<int> run_driver(const DriverOptions& options);
 
 // The run folder as the Supervisor sees it.
-class RunFolderBook : public RunBook {
+class RunFolderLog : public RunLog {
  public:
   // `checkpoint_timeout`: how long newest_checkpoint() waits; a checkpoint may have thousands of files.
-  RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job,
-                std::chrono::milliseconds checkpoint_timeout = std::chrono::seconds(10));
+  RunFolderLog(std::string run_dir, std::string checkpoint_dir, std::string job,
+               std::chrono::milliseconds checkpoint_timeout = std::chrono::seconds(10));
   RunHistory history(double wall) override;
   void append(RunEvent event, const std::string& attempt) override;
   int64_t newest_checkpoint() override;
@@ -51,7 +51,7 @@ class RunFolderBook : public RunBook {
   // The time of an event of `attempt`: what is measured within an attempt does not depend on clocks that are set.
   double date_for(const std::string& attempt);
 
-  EventBook book_;
+  EventLog event_log_;
   std::vector<RunEvent> events_;  // as they were read last
   struct Unwritten {
     size_t after = 0;  // so many events

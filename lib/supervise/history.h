@@ -1,4 +1,4 @@
-// What the driver knows of a run's past: read from the run's book, events.jsonl, which outlives it.
+// What the driver knows of a run's past: read from the event log, events.jsonl, which outlives it.
 #pragma once
 
 #include <cstdint>

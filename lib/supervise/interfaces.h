@@ -46,9 +46,9 @@ class AgentLink {
 };
 
 // The run folder. Storage that hangs costs each call a second or two.
-class RunBook {
+class RunLog {
  public:
-  virtual ~RunBook() = default;
+  virtual ~RunLog() = default;
   virtual RunHistory history(double wall) = 0;  // exclusions that hold at `wall`, seconds since 1970
   virtual void append(RunEvent event, const std::string& attempt) = 0;
   virtual int64_t newest_checkpoint() = 0;

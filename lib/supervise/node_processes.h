@@ -43,7 +43,7 @@ std::vector<RankSight> ranks_without_record(const RunOnNode& run, std::span<cons
 // rank that was killed nothing is known.
 std::optional<FailureSight> first_failure(std::span<const RankRecord> recorders, const std::string& attempt);
 
-// Whether this node sees the run's book; false also where its storage does not answer within a second.
+// Whether this node sees the event log; false also where its storage does not answer within a second.
 bool sees_run_folder(const std::string& run_dir);
 
 // Processes of the run's supervised attempts other than `attempt` that live, or are stopped. Zombies have ended. Ranks

@@ -25,10 +25,10 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 
 }  // namespace
 
-Supervisor::Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book)
+Supervisor::Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunLog& event_log)
     : setup_(std::move(setup)),
       launcher_(launcher),
-      book_(book),
+      event_log_(event_log),
       pool_(setup_.nodes, setup_.host, launcher, agents),
       attempt_(setup_.ranks_per_node) {}
 
@@ -72,9 +72,9 @@ void Supervisor::agent_of_another_build(const std::string& name, Moment moment) 
 }
 
 void Supervisor::begin(double now) {
-  thresholds_ = book_.thresholds();
+  thresholds_ = event_log_.thresholds();
   pool_.set_thresholds(thresholds_);
-  RunHistory history = book_.history(wall_);
+  RunHistory history = event_log_.history(wall_);
   past_ = std::move(history.attempts);
   pool_.set_exclusions(std::move(history.exclusions), now);
   pool_.start_all(now);
@@ -87,7 +87,7 @@ void Supervisor::do_chores(double now) {
   pool_.note_failed_starts();
   if (now - read_ > kRereadSeconds) {
     read_ = now;
-    thresholds_ = book_.thresholds();
+    thresholds_ = event_log_.thresholds();
     pool_.set_thresholds(thresholds_);
   }
   if (now - pulsed_ > kPulseSeconds) {
@@ -190,7 +190,7 @@ void Supervisor::start_attempt(const std::vector<std::string>& names, double now
     return !pool_.is_excluded(name) && pool_.is_ready(pool_.at(name), now);
   });
   if (!all_ready) return;  // gather() goes on with others
-  const int64_t number = past_.empty() ? 1 : past_.back().number + 1, step = book_.newest_checkpoint();
+  const int64_t number = past_.empty() ? 1 : past_.back().number + 1, step = event_log_.newest_checkpoint();
   attempt_.begin({.number = std::max(number, attempt_.attempt().number + 1),
                   .attempt = new_attempt(),
                   .job = setup_.job,
@@ -203,9 +203,9 @@ void Supervisor::start_attempt(const std::vector<std::string>& names, double now
   const PastAttempt& attempt = attempt_.attempt();
   killed_ = false;
   drain_ = {};
-  book_.append(start_event(attempt), attempt.attempt);
+  event_log_.append(start_event(attempt), attempt.attempt);
   if (const double seconds = std::exchange(examination_seconds_, 0); seconds > 0)
-    book_.append(diagnosis_event("", seconds, attempt.step), attempt.attempt);
+    event_log_.append(diagnosis_event("", seconds, attempt.step), attempt.attempt);
   pool_.order_all(OrderKind::kWatch, attempt.attempt);
   log_info("supervise: attempt {} on {} from step {}", attempt.number, joined(names), attempt.from_step);
   launcher_.start_ranks({.attempt = attempt.attempt, .number = attempt.number, .nodes = names});
@@ -215,14 +215,14 @@ void Supervisor::start_attempt(const std::vector<std::string>& names, double now
 void Supervisor::exclude(const std::string& node, const std::string& why, double now, double hours) {
   const Exclusion exclusion{.node = node, .why = why, .since = wall_, .until = wall_ + 3600 * hours};
   pool_.exclude(exclusion, now);
-  book_.append(exclusion_event(exclusion), attempt_.attempt().attempt);
+  event_log_.append(exclusion_event(exclusion), attempt_.attempt().attempt);
   log_info("supervise: node {} is excluded for {:g} h: {} (`trireme supervise --nodes {} --lift {}` clears that)", node,
            hours, why, setup_.run_dir, node);
 }
 
 // The run's events: somebody may have cleared what the driver has excluded, or its time is over.
 void Supervisor::read_history(double now) {
-  RunHistory history = book_.history(wall_);
+  RunHistory history = event_log_.history(wall_);
   past_ = std::move(history.attempts);
   pool_.set_exclusions(std::move(history.exclusions), now);
 }
@@ -254,11 +254,11 @@ void Supervisor::await_examination(double now) {
   for (const Decision& decision :
        decide_before_start(nodes, setup_.nodes_needed, static_cast<int>(pool_.usable(now).size()))) {
     log_warn("supervise: before the first attempt: {} {}: {}", enum_name(decision.action), decision.node, decision.why);
-    book_.append({.kind = RunEventKind::kDecision,
-                  .host = decision.node,
-                  .text = decision.why,
-                  .fields = {{"action", std::string(enum_name(decision.action))}}},
-                 "");
+    event_log_.append({.kind = RunEventKind::kDecision,
+                       .host = decision.node,
+                       .text = decision.why,
+                       .fields = {{"action", std::string(enum_name(decision.action))}}},
+                      "");
     if (decision.action == Response::kExclude) exclude(decision.node, decision.why, now);
   }
   examination_seconds_ = now - since_;
@@ -269,7 +269,7 @@ void Supervisor::await_doctor(double now) {
   const NodePool::Node& node = pool_.at(suspect_);
   const bool answered = doctor_has_answered(node);
   if (!answered && now - since_ <= thresholds_.doctor_seconds) return;
-  book_.append(diagnosis_event(suspect_, now - since_, attempt_.attempt().step), attempt_.attempt().attempt);
+  event_log_.append(diagnosis_event(suspect_, now - since_, attempt_.attempt().step), attempt_.attempt().attempt);
   decide_now(answered ? diagnosis_of(node.report.doctor_status) : Diagnosis::kUnknown, now);
 }
 
@@ -298,7 +298,7 @@ void Supervisor::run(double now) {
                              now - pool_.at(name).heard)});
     return end_attempt(now);
   }
-  const auto has_begun = [&] { return book_.has_begun(attempt_.attempt().attempt); };
+  const auto has_begun = [&] { return event_log_.has_begun(attempt_.attempt().attempt); };
   if (attempt_.must_end(pool_, thresholds_, has_begun, now)) return end_attempt(now);
   if (facts.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
   watch_spares(now);
@@ -322,12 +322,12 @@ void Supervisor::found(AttemptCause finding, double now) {
     return;
   }
   log_warn("supervise: {}: {}: {}", finding.text, enum_name(decision.action), decision.why);
-  book_.append({.kind = RunEventKind::kDecision,
-                .host = finding.node,
-                .text = finding.text + ": " + decision.why,
-                .fields = {{"action", std::string(enum_name(decision.action))},
-                           {"cause", std::string(enum_name(finding.kind))}}},
-               attempt_.attempt().attempt);
+  event_log_.append({.kind = RunEventKind::kDecision,
+                     .host = finding.node,
+                     .text = finding.text + ": " + decision.why,
+                     .fields = {{"action", std::string(enum_name(decision.action))},
+                                {"cause", std::string(enum_name(finding.kind))}}},
+                    attempt_.attempt().attempt);
 }
 
 Decision Supervisor::decide_at_work_now(const AttemptCause& finding, double now) const {
@@ -342,7 +342,7 @@ Decision Supervisor::decide_at_work_now(const AttemptCause& finding, double now)
 void Supervisor::watch_stragglers(double now) {
   if (now - looked_ < kStragglerSeconds) return;
   looked_ = now;
-  for (const RunEvent& event : book_.stragglers(attempt_.attempt().attempt))
+  for (const RunEvent& event : event_log_.stragglers(attempt_.attempt().attempt))
     if (const std::string node = pool_.node_of_host(event.host); !node.empty())
       found({.kind = CauseKind::kStraggler, .node = node, .world_rank = event.world_rank, .text = event.text}, now);
 }
@@ -414,24 +414,24 @@ void Supervisor::conclude(double now) {
     facts.findings.push_back({.kind = CauseKind::kCommunication,
                               .text = "no other node is heard any more: the driver's own can't be reached"});
   }
-  facts.event = book_.first_cause(attempt.attempt);
+  facts.event = event_log_.first_cause(attempt.attempt);
   // Whose failure it was the flight recorders say where the events can't, as of a node without the run's storage.
   const bool is_known = facts.event && (facts.event->kind != RunEventKind::kFailure ||
                                         (!facts.event->host.empty() && !facts.event->flag("consequence")));
   if (auto recorded = attempt_.recorded_failure(); recorded && !is_known) facts.event = std::move(recorded);
   if (facts.event) facts.event_node = pool_.node_of_host(facts.event->host);
-  for (const std::string& host : book_.suspects(attempt.attempt))
+  for (const std::string& host : event_log_.suspects(attempt.attempt))
     if (const std::string node = pool_.node_of_host(host); !node.empty()) facts.suspects.push_back(node);
   attempt.ended = attempt_.date_of(now);
-  attempt.checkpoint = std::max(attempt.from_step, book_.newest_checkpoint());
-  attempt.step = std::max({attempt.step, attempt.checkpoint, book_.reached_step(attempt.attempt)});
+  attempt.checkpoint = std::max(attempt.from_step, event_log_.newest_checkpoint());
+  attempt.step = std::max({attempt.step, attempt.checkpoint, event_log_.reached_step(attempt.attempt)});
   attempt.cause = cause_of(facts, now);
   if (attempt.cause.kind == CauseKind::kFile && attempt.cause.node.empty()) {
     attempt.cause.node = attempt_.blind_node(pool_);
     if (!attempt.cause.node.empty())
       attempt.cause.text += fmt::format("; {} does not see the run folder", attempt.cause.node);
   }
-  book_.append(end_event(attempt), attempt.attempt);
+  event_log_.append(end_event(attempt), attempt.attempt);
   log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", attempt.number,
            attempt_.seconds(now), attempt.step, attempt.checkpoint, enum_name(attempt.cause.kind),
            attempt.cause.node.empty() ? "" : " (node " + attempt.cause.node + ")", attempt.cause.text);
@@ -451,12 +451,12 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
                                     .nodes_needed = setup_.nodes_needed,
                                     .nodes_usable = num_usable,
                                     .thresholds = thresholds_});
-  book_.append({.kind = RunEventKind::kDecision,
-                .host = decision.node,
-                .text = decision.why,
-                .fields = {{"action", std::string(enum_name(decision.action))},
-                           {"cause", std::string(enum_name(attempt.cause.kind))}}},
-               attempt.attempt);
+  event_log_.append({.kind = RunEventKind::kDecision,
+                     .host = decision.node,
+                     .text = decision.why,
+                     .fields = {{"action", std::string(enum_name(decision.action))},
+                                {"cause", std::string(enum_name(attempt.cause.kind))}}},
+                    attempt.attempt);
   log_info("supervise: {}{}: {}", enum_name(decision.action), decision.node.empty() ? "" : " " + decision.node,
            decision.why);
   if (decision.action == Response::kDoctor) {

@@ -30,7 +30,7 @@ class Supervisor {
     std::string host;        // the driver's own
     int ranks_per_node = 0;  // 0: not known
   };
-  Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book);
+  Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunLog& event_log);
 
   void take(const AgentReport& report, Moment now);
   // An agent of `node` proved that it knows the token, and is of another build: it can't be understood.
@@ -84,7 +84,7 @@ class Supervisor {
 
   Setup setup_;
   Launcher& launcher_;
-  RunBook& book_;
+  RunLog& event_log_;
   NodePool pool_;
   AttemptWatch attempt_;
   Thresholds thresholds_;

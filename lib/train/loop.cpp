@@ -89,7 +89,7 @@ Result<void> TrainingLoop::run() {
       saved_at_ = Clock::now();
       progress_.fp8_history = context_.trainer.fp8_history();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
-      book(WallTime::kCheckpoint, saved_at_);
+      account(WallTime::kCheckpoint, saved_at_);
       step_end_.reset();
     }
     if (stop_ != Stop::kNo) break;
@@ -284,7 +284,7 @@ void TrainingLoop::report_checkpoints() {
 }
 
 // World rank 0: no step was made `since` then.
-void TrainingLoop::book(WallTime what, Clock::time_point since) const {
+void TrainingLoop::account(WallTime what, Clock::time_point since) const {
   if (rank_.mesh.world_rank != 0) return;
   context_.events.post(RunEventKind::kSpan, "",
                        {{"what", std::string(enum_name(what))},
@@ -306,7 +306,7 @@ void TrainingLoop::evaluate() {
   const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
   log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples",
            progress_.steps, result.loss, result.perplexity(), per_byte, result.samples);
-  book(WallTime::kEvaluation, start);
+  account(WallTime::kEvaluation, start);
 }
 
 void TrainingLoop::sample() {
@@ -326,7 +326,7 @@ void TrainingLoop::sample() {
                                          .vocab = tokenizer.vocab_size(),
                                          .on_token = [](std::span<const int32_t>) { tick_flight_recorder(); }});
   log_info("step {}: sample\n---\n{}\n---", progress_.steps, tokenizer.decode(std::span(text).subspan(begin)));
-  book(WallTime::kEvaluation, start);
+  account(WallTime::kEvaluation, start);
 }
 
 // After the last collective call of the loop: gives storage a while to take what the run shows to other programs. A
@@ -356,7 +356,7 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   const auto stepped = Clock::now();
   const bool waits = context_.checkpoints.under_way().has_value();
   if (auto finished = context_.checkpoints.finish(); !finished) return finished;
-  if (waits) book(WallTime::kCheckpoint, stepped);
+  if (waits) account(WallTime::kCheckpoint, stepped);
   context_.stop_deadline.lift();
   report_checkpoints();
   ranks_.finish();

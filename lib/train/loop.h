@@ -31,7 +31,7 @@ struct LoopContext {
   Checkpointer& checkpoints;
   RunProgress begun;        // what that state has behind it
   StartupClock& startup;    // reports after the first step
-  const EventBook& events;  // takes the spans of time that are no steps
+  const EventLog& events;   // takes the spans of time that are no steps
   const StopSignals& signals;
   StopDeadline& stop_deadline;
 };
@@ -66,7 +66,7 @@ class TrainingLoop {
   bool is_checkpoint_due() const { return is_due(rank_.config.checkpoint.every) || save_due_; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
   void report_checkpoints();
-  void book(WallTime what, Clock::time_point since) const;
+  void account(WallTime what, Clock::time_point since) const;
   void flush_shown_files();
   void evaluate();
   void sample();

@@ -197,7 +197,7 @@ RunEvent hang_event(const DumpOutcome& dump) {
 }
 
 // World rank 0: this start holds the run folder.
-void book_begin(const EventBook& events, const StartupClock& startup) {
+void log_begin(const EventLog& events, const StartupClock& startup) {
   std::map<std::string, EventField> fields{
       {"began", startup.began()}, {"boot", boot_id()}, {"uptime", startup.began_monotonic()}};
   const JobTimes times = job_times();
@@ -207,8 +207,8 @@ void book_begin(const EventBook& events, const StartupClock& startup) {
 }
 
 // World rank 0: its steps begin, `completed` steps into the run. `fields`: what else there is to say of it.
-void book_start(const EventBook& events, const PlannedJob& planned, const RunStart& start, int64_t completed,
-                const StartupClock& startup, std::map<std::string, EventField> fields) {
+void log_start(const EventLog& events, const PlannedJob& planned, const RunStart& start, int64_t completed,
+               const StartupClock& startup, std::map<std::string, EventField> fields) {
   const RunConfig& run = planned.config.run;
   std::error_code absent;
   const auto metrics = std::filesystem::file_size(run.dir + "/metrics.jsonl", absent);
@@ -237,21 +237,21 @@ void log_effective_time(const std::string& run_dir, const FaultConfig& fault) {
   if (!line.empty()) log_info("{}", line);
 }
 
-// What there is to record: all but the flight recorder itself, which outlives it. `book`: set once this start holds the
-// run folder.
+// What there is to record: all but the flight recorder itself, which outlives it. `event_log`: set once this start
+// holds the run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
-                          const std::string& attempt, RunRecorder& recorder, std::optional<EventBook>& book) {
+                          const std::string& attempt, RunRecorder& recorder, std::optional<EventLog>& event_log) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const MappedRecorder mapped(recorder, *device.value());
-  const EventBook events({.path = config.run.dir + "/events.jsonl",
-                          .attempt = attempt,
-                          .job = batch_start().job,
-                          .world_rank = job.world_rank(),
-                          .host = job.host(),
-                          .gpu = device.value()->bus_id()});
+  const EventLog events({.path = config.run.dir + "/events.jsonl",
+                         .attempt = attempt,
+                         .job = batch_start().job,
+                         .world_rank = job.world_rank(),
+                         .host = job.host(),
+                         .gpu = device.value()->bus_id()});
   std::optional<Watchdog> watchdog;
   if (FlightRecorder* const flight = recorder.flight())
     watchdog.emplace(
@@ -267,8 +267,8 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
-  book = events;
-  if (mesh.world_rank == 0) book_begin(events, startup);
+  event_log = events;
+  if (mesh.world_rank == 0) log_begin(events, startup);
   job.set_failure_hook(events.failure_hook());
   log_info("{}", to_string(planned.plan));
   if (mesh.world_rank == 0)
@@ -313,7 +313,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun.value());
   if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.value().steps);
   if (auto agreed = agree(job, files); !agreed) return agreed;
-  if (mesh.world_rank == 0) book_start(events, planned, start, begun.value().steps, startup, std::move(changes));
+  if (mesh.world_rank == 0) log_start(events, planned, start, begun.value().steps, startup, std::move(changes));
   if (is_complete) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};
@@ -337,15 +337,15 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   start.stop_deadline.set_grace(config.fault.grace_seconds);
   const std::string attempt = job.broadcast(own_attempt());
   RunRecorder recorder(config, mesh, attempt, job, config.run.dir);
-  std::optional<EventBook> book;
-  const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);
+  std::optional<EventLog> event_log;
+  const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, event_log);
   start.stop_deadline.lift();
   job.set_failure_hook({});
-  if (book && job.world_rank() == 0) {
+  if (event_log && job.world_rank() == 0) {
     std::map<std::string, EventField> fields{{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}};
     if (FlightRecorder* const flight = recorder.flight(); flight != nullptr && flight->image().step > 0)
       fields["step"] = flight->image().step.load();
-    book->append(RunEventKind::kEnd, done ? "" : done.error().message, std::move(fields));
+    event_log->append(RunEventKind::kEnd, done ? "" : done.error().message, std::move(fields));
     // Reading the run's files may take long; after a stop signal the scheduler may end the processes soon.
     const bool stopped = start.signals.received() != 0 || (!done && done.error().code == ExitCode::kDrained);
     if (!stopped) log_effective_time(config.run.dir, config.fault);

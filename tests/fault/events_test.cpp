@@ -1,4 +1,4 @@
-// The book of a run: what is written, what of it a reader finds after the worst, and what it calls the first cause.
+// The event log: what is written, what of it a reader finds after the worst, and what it calls the first cause.
 #include "lib/fault/events.h"
 
 #include <fcntl.h>
@@ -37,13 +37,13 @@ RunEvent hang(double time, double began, int world_rank) {
           .fields = {{"began", began}}};
 }
 
-EventBook book_in(const std::string& path, int world_rank = 0, const std::string& attempt = "a") {
-  return EventBook({.path = path,
-                    .attempt = attempt,
-                    .job = "4711",
-                    .world_rank = world_rank,
-                    .host = "node" + std::to_string(world_rank),
-                    .gpu = "0000:18:00.0"});
+EventLog event_log_in(const std::string& path, int world_rank = 0, const std::string& attempt = "a") {
+  return EventLog({.path = path,
+                   .attempt = attempt,
+                   .job = "4711",
+                   .world_rank = world_rank,
+                   .host = "node" + std::to_string(world_rank),
+                   .gpu = "0000:18:00.0"});
 }
 
 int first_rank(const std::vector<RunEvent>& events) {
@@ -123,11 +123,11 @@ TEST(Events, torn_lines_are_passed_over_and_spoil_no_other) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
   EXPECT_EQ(read_events(path).error().os_error, ENOENT);
-  ASSERT_TRUE(book_in(path).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}}));
+  ASSERT_TRUE(event_log_in(path).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}}));
   const std::string whole = to_json(failure(3, 3, Cause::kHere));
   for (size_t bytes = 1; bytes < whole.size(); bytes += 7) {
     std::ofstream(path, std::ios::app) << whole.substr(0, bytes);  // its writer was killed here
-    ASSERT_TRUE(book_in(path).append(RunEventKind::kFailure, "after it"));
+    ASSERT_TRUE(event_log_in(path).append(RunEventKind::kFailure, "after it"));
   }
   std::ofstream(path, std::ios::app) << whole.substr(0, 10);
   const auto events = read_events(path);
@@ -145,9 +145,9 @@ TEST(Events, many_writers_and_kills_lose_no_line_that_was_written) {
   for (int w = 0; w <= kWriters; ++w) {
     const pid_t child = ::fork();
     if (child == 0) {
-      const EventBook book = book_in(path, w);
+      const EventLog event_log = event_log_in(path, w);
       // The last of them writes until it is killed.
-      for (int64_t i = 0; w == kWriters || i < kLines; ++i) book.append(RunEventKind::kFailure, "x", {{"i", i}});
+      for (int64_t i = 0; w == kWriters || i < kLines; ++i) event_log.append(RunEventKind::kFailure, "x", {{"i", i}});
       ::_exit(0);
     }
     writers.push_back(child);
@@ -172,16 +172,16 @@ TEST(Events, many_writers_and_kills_lose_no_line_that_was_written) {
 // A pipe that is full: a write into it hangs.
 TEST(Events, storage_that_hangs_is_not_waited_for) {
   const TemporaryFolder folder;
-  EXPECT_FALSE(book_in(folder / "absent/events.jsonl").append(RunEventKind::kStart, ""));
+  EXPECT_FALSE(event_log_in(folder / "absent/events.jsonl").append(RunEventKind::kStart, ""));
   const std::string path = folder / "events.jsonl";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  const EventBook book = book_in(path);
+  const EventLog event_log = event_log_in(path);
   const Descriptor pipe(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   ASSERT_GE(pipe.get(), 0);
-  EXPECT_TRUE(book.append(RunEventKind::kStart, ""));
+  EXPECT_TRUE(event_log.append(RunEventKind::kStart, ""));
   while (::write(pipe.get(), "x", 1) == 1) continue;
-  EXPECT_FALSE(book.append(RunEventKind::kStart, ""));
-  EXPECT_FALSE(book.failure_hook()({.world_rank = 0, .code = ExitCode::kDevice, .text = "it broke"}));
+  EXPECT_FALSE(event_log.append(RunEventKind::kStart, ""));
+  EXPECT_FALSE(event_log.failure_hook()({.world_rank = 0, .code = ExitCode::kDevice, .text = "it broke"}));
 
   // The storage goes on: what hung in it is written after all, and its threads end.
   ASSERT_EQ(::fcntl(pipe.get(), F_SETFL, 0), 0);
@@ -196,10 +196,10 @@ TEST(Events, posted_events_are_written_in_their_order_once_storage_goes_on) {
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   const Descriptor pipe(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_GE(pipe.get(), 0);
-  const EventBook book = book_in(path);
-  const EventBook other = book.of_attempt("another");
+  const EventLog event_log = event_log_in(path);
+  const EventLog other = event_log.of_attempt("another");
   constexpr int kEvents = 2000;
-  for (int i = 0; i < kEvents; ++i) (i % 2 == 0 ? book : other).post(RunEventKind::kSpan, "", {{"i", int64_t{i}}});
+  for (int i = 0; i < kEvents; ++i) (i % 2 == 0 ? event_log : other).post(RunEventKind::kSpan, "", {{"i", int64_t{i}}});
   std::string line;
   for (int i = 0; i < kEvents;) {
     char byte = 0;
@@ -220,14 +220,14 @@ TEST(Events, posted_events_are_written_in_their_order_once_storage_goes_on) {
 TEST(Events, a_failing_rank_learns_the_first_cause_of_others) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
-  const auto own = book_in(path, 1).failure_hook()({.world_rank = 1, .code = ExitCode::kFile, .text = "no space"});
+  const auto own = event_log_in(path, 1).failure_hook()({.world_rank = 1, .code = ExitCode::kFile, .text = "no space"});
   EXPECT_FALSE(own);  // it is the first cause itself
-  const auto other = book_in(path, 2).failure_hook()(
+  const auto other = event_log_in(path, 2).failure_hook()(
       {.world_rank = 2, .code = ExitCode::kComm, .cause = Cause::kPeer, .text = "remote error"});
   ASSERT_TRUE(other);
   EXPECT_EQ(other->text, "rank 1 on node1 (GPU 0000:18:00.0): no space");
   EXPECT_EQ(other->code, ExitCode::kFile);
-  const auto alone = book_in(path, 2, "another attempt")
+  const auto alone = event_log_in(path, 2, "another attempt")
                          .failure_hook()({.world_rank = 2, .cause = Cause::kPeer, .text = "remote error"});
   EXPECT_FALSE(alone);
 }
@@ -242,9 +242,9 @@ TEST(Events, a_consequence_waits_for_the_cause_to_be_written) {
       return events && !events.value().empty();
     };
     for (int i = 0; i < 30'000 && !is_written(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    book_in(path, 1).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
+    event_log_in(path, 1).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
   });
-  const auto cause = book_in(path, 2).failure_hook()(
+  const auto cause = event_log_in(path, 2).failure_hook()(
       {.world_rank = 2, .code = ExitCode::kComm, .cause = Cause::kPeer, .text = "remote error"});
   late.join();
   ASSERT_TRUE(cause);
@@ -254,7 +254,7 @@ TEST(Events, a_consequence_waits_for_the_cause_to_be_written) {
 TEST(Events, a_rank_that_ended_without_a_word_is_written_by_its_neighbour) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
-  EXPECT_FALSE(book_in(path, 2).failure_hook()({.world_rank = 3, .text = "process 17 has ended without a word"}));
+  EXPECT_FALSE(event_log_in(path, 2).failure_hook()({.world_rank = 3, .text = "process 17 has ended without a word"}));
   const auto events = read_events(path);
   ASSERT_EQ(events.value().size(), 1u);
   EXPECT_EQ(events.value()[0].world_rank, 3);

@@ -6,8 +6,8 @@
 //     stopped                                  at step 3: an exception, while rank 2 is stopped by a signal
 //     alike                                    at step 3, on all ranks with the same words
 //     gone                                     rank 1 is killed, and rank 0 throws while its failure hook reports that
-//     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; book in FOLDER
-//     group, inference-group                   the last group that an engine makes, for training or inference
+//     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; event log in
+//     FOLDER group, inference-group                   the last group that an engine makes, for training or inference
 //     forward, backward, update, evaluation    an exception there, on two ranks
 //     checkpoint                               when rank 0 publishes the one in FOLDER, on a thread of its own
 //     shutdown                                 after the last step, when rank 0 is already in its destructors
@@ -139,7 +139,7 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   const MeetsOthers meets{job};
   if (trouble.is("avalanche"))
     job.set_failure_hook(
-        EventBook(
+        EventLog(
             {.path = folder + "/events.jsonl", .attempt = "ends", .world_rank = job.world_rank(), .host = job.host()})
             .failure_hook());
   if (trouble.is("gone"))

@@ -19,9 +19,9 @@ TEST(EffectiveTime, a_run_folder_is_read_past_torn_lines) {
   const auto bytes = [&] { return static_cast<int64_t>(std::ifstream(metrics, std::ios::ate).tellg()); };
   const auto attempt = [&](const std::string& name, int64_t from, int64_t to) {
     ASSERT_TRUE(begin_metrics(metrics, from));
-    const EventBook book({.path = events, .attempt = name, .job = "", .world_rank = 0, .host = "node"});
-    book.append(RunEventKind::kBegin, "");
-    book.append(RunEventKind::kStart, "", {{"step", from}, {"metrics_bytes", std::max<int64_t>(0, bytes())}});
+    const EventLog event_log({.path = events, .attempt = name, .job = "", .world_rank = 0, .host = "node"});
+    event_log.append(RunEventKind::kBegin, "");
+    event_log.append(RunEventKind::kStart, "", {{"step", from}, {"metrics_bytes", std::max<int64_t>(0, bytes())}});
     MetricsFile file(metrics);
     for (int64_t step = from + 1; step <= to; ++step) {
       StepMetrics line{.step = step, .step_ms = 250};

@@ -82,12 +82,12 @@ class RunStatusTest : public testing::Test {
   }
 
   RunStatus status() const { return value_or_throw(read_run_status(run_dir_)); }
-  EventBook book(int world_rank, const std::string& attempt = kAttempt) const {
-    return EventBook({.path = run_dir_ + "/events.jsonl",
-                      .attempt = attempt,
-                      .job = "4711",
-                      .world_rank = world_rank,
-                      .host = "node07"});
+  EventLog event_log(int world_rank, const std::string& attempt = kAttempt) const {
+    return EventLog({.path = run_dir_ + "/events.jsonl",
+                     .attempt = attempt,
+                     .job = "4711",
+                     .world_rank = world_rank,
+                     .host = "node07"});
   }
 
   const TemporaryFolder folder_;
@@ -102,7 +102,7 @@ void expect_has(const std::string& text, const std::string& part) {
 TEST_F(RunStatusTest, slow_ranks_are_said_until_they_are_slow_no_more) {
   const auto recorder = make_record(0, 4);
   train(*recorder);
-  const EventBook mine = book(0);
+  const EventLog mine = event_log(0);
   const auto append = [&](int rank, bool over) {
     RunEvent event{.kind = RunEventKind::kStraggler, .world_rank = rank, .host = fmt::format("node0{}", rank)};
     event.time = 1;
@@ -130,7 +130,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
 {"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":2}
 {"step":12,"validation_loss":7}
 {"step":13,"step_ms":1)");
-  book(0).append(RunEventKind::kHang, "rank 3 was slow");  // a dump, after which the run went on
+  event_log(0).append(RunEventKind::kHang, "rank 3 was slow");  // a dump, after which the run went on
   const RunStatus now = status();
   EXPECT_EQ(now.state, RunState::kRuns);
   EXPECT_EQ(now.attempt, kAttempt);
@@ -184,7 +184,8 @@ TEST_F(RunStatusTest, only_records_of_this_run_and_its_newest_attempt_count) {
   expect_has(text, "srun --overlap --jobid=4711 --ntasks-per-node=1 trireme status " + run_dir_);
 
   // A later attempt that ran on other machines: what these flight recorders say is of the past.
-  book(0, "20261122T154401-00000000").append(RunEventKind::kStart, "", {{"ranks", int64_t{16}}, {"steps", int64_t{9}}});
+  event_log(0, "20261122T154401-00000000")
+      .append(RunEventKind::kStart, "", {{"ranks", int64_t{16}}, {"steps", int64_t{9}}});
   const RunStatus later = status();
   EXPECT_TRUE(later.ranks.empty());
   EXPECT_EQ(later.world_size, 16);
@@ -269,35 +270,35 @@ TEST_F(RunStatusTest, ranks_without_a_word_are_gone) {
 }
 
 TEST_F(RunStatusTest, events_tell_the_end) {
-  book(5).append(RunEventKind::kFailure, "no GPU", {{"code", int64_t{4}}, {"consequence", false}});
+  event_log(5).append(RunEventKind::kFailure, "no GPU", {{"code", int64_t{4}}, {"consequence", false}});
   expect_has(status_text(status()), fmt::format("attempt {}, job 4711\nstep 0\n", kAttempt));
   fs::remove(run_dir_ + "/events.jsonl");
-  book(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}, {"step", int64_t{3}}, {"steps", int64_t{20}}});
-  book(3).append(RunEventKind::kFailure, "remote error", {{"code", int64_t{5}}, {"consequence", true}});
-  book(5).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
+  event_log(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}, {"step", int64_t{3}}, {"steps", int64_t{20}}});
+  event_log(3).append(RunEventKind::kFailure, "remote error", {{"code", int64_t{5}}, {"consequence", true}});
+  event_log(5).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
   RunStatus now = status();
   EXPECT_EQ(now.state, RunState::kFailed);
   EXPECT_EQ(now.step, 3);
   expect_has(status_text(now), ": rank 5 on node07: burnt\n");
 
   const std::string next = "20261122T154500-0000000b";
-  book(0, next).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}});
+  event_log(0, next).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}});
   EXPECT_EQ(status().state, RunState::kUnknown);  // it runs elsewhere, or was killed
   EXPECT_EQ(status().step, 0);
-  book(0, next).append(RunEventKind::kEnd, "stopped by a signal", {{"code", int64_t{75}}});
+  event_log(0, next).append(RunEventKind::kEnd, "stopped by a signal", {{"code", int64_t{75}}});
   now = status();
   EXPECT_EQ(now.state, RunState::kEnded);
   EXPECT_FALSE(now.cause);
   expect_has(status_text(now), "with status 75: stopped by a signal");
   EXPECT_EQ(nlohmann::json::parse(status_json(now))["end"]["code"], 75);
-  book(0, next).append(RunEventKind::kEnd, "no space", {{"code", int64_t{3}}});
+  event_log(0, next).append(RunEventKind::kEnd, "no space", {{"code", int64_t{3}}});
   EXPECT_EQ(status().state, RunState::kFailed);
 }
 
 // A full disk: the ranks were left no time to remove their flight recorders, but the run has said why it ended.
 TEST_F(RunStatusTest, a_run_that_ended_with_a_reason_is_not_gone_without_a_word) {
-  book(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{2}}, {"step", int64_t{0}}, {"steps", int64_t{9}}});
-  book(0).append(RunEventKind::kEnd, "no space left", {{"code", int64_t{3}}});
+  event_log(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{2}}, {"step", int64_t{0}}, {"steps", int64_t{9}}});
+  event_log(0).append(RunEventKind::kEnd, "no space left", {{"code", int64_t{3}}});
   write_all(run_dir_ + "/log.txt", "first\nerror: no space left\n");
   for (const bool recorders : {false, true}) {
     if (recorders) start_rank(0, 2, [](FlightRecorder&) {});
@@ -389,8 +390,8 @@ TEST_F(RunStatusTest, a_step_is_as_old_as_the_monotonic_clock_says) {
 
 // Names of attempts begin with dates.
 TEST_F(RunStatusTest, the_newest_attempt_is_the_one_that_began_last_whatever_the_clock_said) {
-  book(0, "20260601T120000-aaaaaaaa").append(RunEventKind::kBegin, "");
-  book(0, "20260601T110000-bbbbbbbb").append(RunEventKind::kBegin, "");  // set back by an hour meanwhile
+  event_log(0, "20260601T120000-aaaaaaaa").append(RunEventKind::kBegin, "");
+  event_log(0, "20260601T110000-bbbbbbbb").append(RunEventKind::kBegin, "");  // set back by an hour meanwhile
   EXPECT_EQ(status().attempt, "20260601T110000-bbbbbbbb");
   const auto old_record = make_record(0, 2, "20260601T120000-aaaaaaaa");
   old_record->image().created -= 3600 * int64_t{1'000'000'000};

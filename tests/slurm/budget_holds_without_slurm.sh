@@ -187,10 +187,10 @@ accepted "set -e" 'set -e'
 says "warning: the settings file" && fail "a warning about a settings file that ends with status 0"
 accepted "set -eux, noclobber, noglob, extdebug" $'set -euxCf\nshopt -s extdebug failglob nullglob'
 accepted "traps" $'trap "exit 3" EXIT\ntrap "exit 3" ERR TERM USR1\ntrap : DEBUG RETURN'
-accepted "names of the script" $'config=x job=y restart=z book=1 home=/ status=9 run_dir=/ decided=yes RESTART_BUDGET=z
+accepted "names of the script" $'config=x job=y restart=z state=1 home=/ status=9 run_dir=/ decided=yes RESTART_BUDGET=z
 say() { exit 1; }; again() { exit 1; }; leave() { exit 1; }
 source() { false; }; printf() { exit 1; }; exec() { exit 1; }
-export config job restart book home status run_dir RESTART_BUDGET; set -- a b c'
+export config job restart state home status run_dir RESTART_BUDGET; set -- a b c'
 accepted "read-only names" $'readonly config=x status=1 record=2 job=3'
 accepted "cd, IFS, output" $'cd /\nIFS=0123456789abcdef\nexec >/dev/null 2>&1'
 accepted "another PATH" $'export PATH='"$work/stub"':$PATH:/opt/site/bin' '^PATH=.*:/opt/site/bin$'
@@ -201,7 +201,7 @@ kill "$(cat stays)"
 accepted "a variable that it removes" 'unset STRAGGLER_SECONDS; export LONG="a  b=c"' '^LONG=a  b=c$'
 fresh
 printf 'export SITE=here\n' >site.sh
-start "" BASH_ENV=/dev/null TMPDIR=/no/such/folder book=x site_env=y records=z job=9 said=1 stands=2 text=3
+start "" BASH_ENV=/dev/null TMPDIR=/no/such/folder state=x site_env=y records=z job=9 said=1 stands=2 text=3
 ends 0 0 "an environment with a missing TMPDIR and names of the script"
 
 # One that hangs when the signal for a checkpoint comes.

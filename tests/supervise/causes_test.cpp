@@ -39,7 +39,7 @@ TEST(Causes, statuses_of_the_launcher_where_nothing_else_is_known) {
   EXPECT_EQ(cause({.asked_to_stop = true}).kind, CauseKind::kDrained) << "killed, since it did not leave";
 }
 
-TEST(Causes, the_books_first_failure_names_kind_rank_and_node) {
+TEST(Causes, the_event_logs_first_failure_names_kind_rank_and_node) {
   struct Case {
     int code;
     CauseKind kind;
@@ -79,7 +79,7 @@ TEST(Causes, a_neighbour_that_speaks_for_a_rank_means_its_death) {
 }
 
 // The driver has ended it, since ranks were gone and the launcher did not say so.
-TEST(Causes, of_ranks_that_died_unnoticed_the_book_knows_the_first_or_who_was_seen_first) {
+TEST(Causes, of_ranks_that_died_unnoticed_the_event_log_or_the_first_sight_names_the_first) {
   EndFacts facts{.ranks_seen = true, .died_unnoticed = true};
   facts.first_gone = AttemptCause{.kind = CauseKind::kDeath, .node = "node0", .world_rank = 0};
   EXPECT_EQ(cause(facts).node, "node0");

@@ -93,56 +93,56 @@ TEST(History, exclusions_expire_and_are_lifted) {
   EXPECT_EQ(history_from(events, 26 * kHour).exclusions[0].why, "again");
 }
 
-TEST(History, the_runs_book_keeps_them_past_torn_lines_and_across_drivers) {
+TEST(History, the_event_log_keeps_them_past_torn_lines_and_across_drivers) {
   const TemporaryFolder folder;
   const double now = 1e9;
   {
-    RunFolderBook book(folder / "", folder / "checkpoints", "1");
-    EXPECT_TRUE(book.history(now).attempts.empty());
-    book.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
-    book.append(exclusion_event({.node = "node1", .why = "lost", .until = now + kHour}), "a");
+    RunFolderLog event_log(folder / "", folder / "checkpoints", "1");
+    EXPECT_TRUE(event_log.history(now).attempts.empty());
+    event_log.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
+    event_log.append(exclusion_event({.node = "node1", .why = "lost", .until = now + kHour}), "a");
   }
   std::ofstream(folder / "events.jsonl", std::ios::app) << R"({"time":17638)";
-  RunFolderBook book(folder / "", folder / "checkpoints", "2");
-  ASSERT_EQ(book.history(now).exclusions.size(), 1u);
-  EXPECT_EQ(book.history(now).exclusions[0].node, "node1");
-  EXPECT_EQ(book.history(now).attempts.size(), 1u);
-  EXPECT_TRUE(book.history(now + kHour).exclusions.empty());
-  book.append(lift_event("node1"), "");
-  EXPECT_TRUE(book.history(now).exclusions.empty());
+  RunFolderLog event_log(folder / "", folder / "checkpoints", "2");
+  ASSERT_EQ(event_log.history(now).exclusions.size(), 1u);
+  EXPECT_EQ(event_log.history(now).exclusions[0].node, "node1");
+  EXPECT_EQ(event_log.history(now).attempts.size(), 1u);
+  EXPECT_TRUE(event_log.history(now + kHour).exclusions.empty());
+  event_log.append(lift_event("node1"), "");
+  EXPECT_TRUE(event_log.history(now).exclusions.empty());
 }
 
 // Storage that is away for a while must not bring back the nodes that are left out.
-TEST(History, what_was_known_stays_known_while_the_book_cannot_be_read) {
+TEST(History, what_was_known_stays_known_while_the_event_log_is_unreadable) {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
   std::filesystem::create_directories(run);
-  RunFolderBook book(run, folder / "checkpoints", "1");
-  book.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
-  book.append(exclusion_event({.node = "node1", .why = "lost", .until = 1e9 + kHour}), "a");
+  RunFolderLog event_log(run, folder / "checkpoints", "1");
+  event_log.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
+  event_log.append(exclusion_event({.node = "node1", .why = "lost", .until = 1e9 + kHour}), "a");
   std::filesystem::rename(run, folder / "away");
-  EXPECT_EQ(book.history(1e9).exclusions.size(), 1u);
-  EXPECT_EQ(book.history(1e9).attempts.size(), 1u);
-  book.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "a");  // can't be written
-  EXPECT_EQ(book.history(1e9).exclusions.size(), 2u);
+  EXPECT_EQ(event_log.history(1e9).exclusions.size(), 1u);
+  EXPECT_EQ(event_log.history(1e9).attempts.size(), 1u);
+  event_log.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "a");  // can't be written
+  EXPECT_EQ(event_log.history(1e9).exclusions.size(), 2u);
   std::filesystem::rename(folder / "away", run);
-  EXPECT_EQ(book.history(1e9).exclusions.size(), 2u) << "and after it is back";
+  EXPECT_EQ(event_log.history(1e9).exclusions.size(), 2u) << "and after it is back";
 }
 
 // A folder in place of events.jsonl refuses every line at once, as a full file system does.
 TEST(History, events_that_storage_has_refused_are_written_later) {
   const TemporaryFolder folder;
   const std::string events = folder / "events.jsonl";
-  RunFolderBook book(folder / "", folder / "checkpoints", "1");
-  book.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
+  RunFolderLog event_log(folder / "", folder / "checkpoints", "1");
+  event_log.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
   std::filesystem::rename(events, folder / "aside");
   std::filesystem::create_directory(events);
-  book.append(exclusion_event({.node = "node1", .why = "lost", .until = 1e9 + kHour}), "a");
-  book.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "b");
-  EXPECT_EQ(book.history(1e9).exclusions.size(), 2u);
+  event_log.append(exclusion_event({.node = "node1", .why = "lost", .until = 1e9 + kHour}), "a");
+  event_log.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "b");
+  EXPECT_EQ(event_log.history(1e9).exclusions.size(), 2u);
   std::filesystem::remove(events);
   std::filesystem::rename(folder / "aside", events);
-  for (int call = 0; call < 3; ++call) EXPECT_EQ(book.history(1e9).exclusions.size(), 2u);
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(event_log.history(1e9).exclusions.size(), 2u);
   const auto written = read_events(events);
   ASSERT_TRUE(written);
   ASSERT_EQ(written.value().size(), 3u) << "each of them once";
@@ -162,18 +162,18 @@ void save_checkpoint(const std::string& dir, int64_t step) {
 TEST(History, a_damaged_checkpoint_is_no_progress) {
   const TemporaryFolder folder;
   const std::string dir = folder / "checkpoints";
-  RunFolderBook book(folder / "", dir, "1");
-  EXPECT_EQ(book.newest_checkpoint(), 0);
+  RunFolderLog event_log(folder / "", dir, "1");
+  EXPECT_EQ(event_log.newest_checkpoint(), 0);
   save_checkpoint(dir, 1);
-  EXPECT_EQ(book.newest_checkpoint(), 1);
+  EXPECT_EQ(event_log.newest_checkpoint(), 1);
   save_checkpoint(dir, 2);
   std::filesystem::resize_file(dir + "/step_00000002/shard_00001.h5", 100);
-  EXPECT_EQ(book.newest_checkpoint(), 1) << "a shard is cut off";
+  EXPECT_EQ(event_log.newest_checkpoint(), 1) << "a shard is cut off";
   save_checkpoint(dir, 3);
   std::filesystem::remove(dir + "/step_00000003/manifest.json");
-  EXPECT_EQ(book.newest_checkpoint(), 1) << "the manifest is gone";
+  EXPECT_EQ(event_log.newest_checkpoint(), 1) << "the manifest is gone";
   save_checkpoint(dir, 4);
-  EXPECT_EQ(book.newest_checkpoint(), 4);
+  EXPECT_EQ(event_log.newest_checkpoint(), 4);
 }
 
 // Opening a FIFO takes until it is opened for writing. Once the answer is due, the folder cannot be listed any more: a
@@ -185,8 +185,8 @@ TEST(History, a_checkpoint_that_was_found_too_late_is_known_to_the_next_call) {
   std::filesystem::create_directory(dir + "/step_00000002");
   const std::string fifo = dir + "/step_00000002/manifest.json";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  RunFolderBook book(folder / "", dir, "1", std::chrono::milliseconds(50));
-  EXPECT_EQ(book.newest_checkpoint(), 0) << "not known yet";
+  RunFolderLog event_log(folder / "", dir, "1", std::chrono::milliseconds(50));
+  EXPECT_EQ(event_log.newest_checkpoint(), 0) << "not known yet";
   {
     const std::ofstream open_it(fifo);
     int64_t free = 0;  // no question about the folder is under way
@@ -199,7 +199,7 @@ TEST(History, a_checkpoint_that_was_found_too_late_is_known_to_the_next_call) {
   }
   std::filesystem::rename(dir, folder / "away");
   std::ofstream(dir) << "not a folder";
-  EXPECT_EQ(book.newest_checkpoint(), 1);
+  EXPECT_EQ(event_log.newest_checkpoint(), 1);
 }
 
 }  // namespace

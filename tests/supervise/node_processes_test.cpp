@@ -96,7 +96,7 @@ TEST(RanksWithoutRecord, tell_how_long_they_have_computed) {
   EXPECT_EQ(of(spins), 0) << "what starts a rank may compute";
 }
 
-TEST(RunFolder, is_seen_by_the_runs_book) {
+TEST(RunFolder, is_seen_by_its_event_log) {
   const TemporaryFolder folder;
   EXPECT_FALSE(sees_run_folder(folder.path()));
   std::ofstream(folder / "events.jsonl") << "\n";

@@ -29,7 +29,7 @@ struct SimulatedNode {
   AgentReport report;
 };
 
-// What a rank says in the book when it fails.
+// What a rank says in the event log when it fails.
 inline RunEvent failure(const std::string& host, int code, int rank = 0) {
   return {.kind = RunEventKind::kFailure,
           .world_rank = rank,
@@ -38,7 +38,7 @@ inline RunEvent failure(const std::string& host, int code, int rank = 0) {
           .fields = {{"code", int64_t{code}}, {"consequence", false}}};
 }
 
-class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
+class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
  public:
   SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false,
                    int known_ranks_per_node = 0)
@@ -174,7 +174,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
       node.report.attempt = order.kind == OrderKind::kWatch ? order.attempt : "";
     return true;
   }
-  // RunBook
+  // RunLog
   RunHistory history(double time) override { return history_from(events, time); }
   void append(RunEvent event, const std::string& attempt) override {
     event.time = wall();

@@ -208,7 +208,7 @@ TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passin
   EXPECT_EQ(cluster.starts.size(), 2u) << "which this is no reason for";
 }
 
-// A spare that can't write the run's book either: its ranks' flight recorders say who failed, also after the end.
+// A spare that can't write the event log either: its ranks' flight recorders say who failed, also after the end.
 TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_record) {
   for (const bool told : {true, false}) {
     SimulatedCluster cluster(4, 2);

@@ -50,16 +50,16 @@ TEST(Thresholds, each_wrong_line_is_named_with_its_number_and_a_remedy) {
 TEST(Thresholds, the_file_is_read_anew_and_a_wrong_one_changes_nothing) {
   const TemporaryFolder folder;
   const std::string path = folder / "supervise.conf";
-  RunFolderBook book(folder / "", folder / "checkpoints", "job");
-  EXPECT_EQ(book.thresholds().attempts, Thresholds{}.attempts);
+  RunFolderLog event_log(folder / "", folder / "checkpoints", "job");
+  EXPECT_EQ(event_log.thresholds().attempts, Thresholds{}.attempts);
   std::ofstream(path) << "attempts: 7\n";
-  EXPECT_EQ(book.thresholds().attempts, 7);
+  EXPECT_EQ(event_log.thresholds().attempts, 7);
   std::ofstream(path) << "attempts: 9\nsilent_seconds: soon\n";
-  EXPECT_EQ(book.thresholds().attempts, 7) << "no half of a file counts";
+  EXPECT_EQ(event_log.thresholds().attempts, 7) << "no half of a file counts";
   std::ofstream(path) << "attempts: 8\n";
-  EXPECT_EQ(book.thresholds().attempts, 8);
+  EXPECT_EQ(event_log.thresholds().attempts, 8);
   std::filesystem::remove(path);
-  EXPECT_EQ(book.thresholds().attempts, Thresholds{}.attempts);
+  EXPECT_EQ(event_log.thresholds().attempts, Thresholds{}.attempts);
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ Counts play_agents(int port, const JobToken& token, int number) {
   return counts;
 }
 
-class PlayedRun : public Launcher, public AgentLink, public RunBook {
+class PlayedRun : public Launcher, public AgentLink, public RunLog {
  public:
   explicit PlayedRun(AgentServer& server) : server_(server) {}
   bool runs = false;

@@ -47,21 +47,21 @@ std::vector<std::string> suspects_of(const std::string& run_dir, const std::stri
 
 }  // namespace
 
-RunFolderBook::RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job,
-                             std::chrono::milliseconds checkpoint_timeout)
+RunFolderLog::RunFolderLog(std::string run_dir, std::string checkpoint_dir, std::string job,
+                           std::chrono::milliseconds checkpoint_timeout)
     : run_dir_(std::move(run_dir)),
       checkpoint_dir_(std::move(checkpoint_dir)),
       checkpoint_timeout_(checkpoint_timeout),
-      book_({.path = run_dir_ + "/events.jsonl",
-             .attempt = "",
-             .job = std::move(job),
-             .world_rank = -1,
-             .host = host_name(),
-             .gpu = ""}) {}
+      event_log_({.path = run_dir_ + "/events.jsonl",
+                  .attempt = "",
+                  .job = std::move(job),
+                  .world_rank = -1,
+                  .host = host_name(),
+                  .gpu = ""}) {}
 
 // While storage is away, what was known stays known: a node that is left out must not come back that way.
-RunHistory RunFolderBook::history(double wall) {
-  const bool none_queued = book_.flush(std::chrono::milliseconds(0));  // before the read, which then finds them
+RunHistory RunFolderLog::history(double wall) {
+  const bool none_queued = event_log_.flush(std::chrono::milliseconds(0));  // before the read, which then finds them
   auto read = events_of(run_dir_);
   if (read) events_ = std::move(*read);
   // What storage took late is there by now.
@@ -72,7 +72,7 @@ RunHistory RunFolderBook::history(double wall) {
   // Storage has refused the others: they are appended again, and the next call finds them in the file.
   if (read && none_queued)
     for (const auto& [after, event] : unwritten_)
-      if (!book_.of_attempt(event.attempt).append(event)) break;
+      if (!event_log_.of_attempt(event.attempt).append(event)) break;
   std::vector<RunEvent> all = events_;
   // By their dates, but never before what was known when they were made: the clock may have been set back since.
   size_t least = 0;
@@ -87,19 +87,19 @@ RunHistory RunFolderBook::history(double wall) {
   return history_from(all, wall);
 }
 
-double RunFolderBook::date_for(const std::string& attempt) {
+double RunFolderLog::date_for(const std::string& attempt) {
   if (attempt.empty()) return wall_seconds();
   if (attempt != dated_attempt_) date_offset_ = wall_seconds() - monotonic_seconds();
   dated_attempt_ = attempt;
   return date_offset_ + monotonic_seconds();
 }
 
-void RunFolderBook::append(RunEvent event, const std::string& attempt) {
+void RunFolderLog::append(RunEvent event, const std::string& attempt) {
   if (event.host.empty()) event.host = host_name();
   event.time = date_for(attempt);
   event.attempt = attempt;
-  event.job = book_.writer().job;
-  if (book_.of_attempt(attempt).append(event)) {
+  event.job = event_log_.writer().job;
+  if (event_log_.of_attempt(attempt).append(event)) {
     events_.push_back(std::move(event));
     return;
   }
@@ -111,7 +111,7 @@ void RunFolderBook::append(RunEvent event, const std::string& attempt) {
 
 // A checkpoint that the ranks cannot load is no progress: its manifest and the sizes of its files are checked. An
 // answer that comes too late is stored for the next call.
-int64_t RunFolderBook::newest_checkpoint() {
+int64_t RunFolderLog::newest_checkpoint() {
   const auto find = [dir = checkpoint_dir_, newest = checkpoint_] {
     const Retry once{.tries = 1};
     const auto candidates = checkpoint_candidates(dir, once);
@@ -134,37 +134,37 @@ int64_t RunFolderBook::newest_checkpoint() {
   return *checkpoint_;
 }
 
-int64_t RunFolderBook::reached_step(const std::string& attempt) {
+int64_t RunFolderLog::reached_step(const std::string& attempt) {
   int64_t step = 0;
   for (const RunEvent& event : events_of(run_dir_).value_or(std::vector<RunEvent>()))
     if (event.attempt == attempt) step = std::max(step, static_cast<int64_t>(event.number("step", 0)));
   return step;
 }
 
-bool RunFolderBook::has_begun(const std::string& attempt) {
+bool RunFolderLog::has_begun(const std::string& attempt) {
   const auto events = events_of(run_dir_);
   return !events || std::any_of(events->begin(), events->end(), [&](const RunEvent& event) {
     return event.kind == RunEventKind::kBegin && event.attempt == attempt;
   });
 }
 
-std::optional<RunEvent> RunFolderBook::first_cause(const std::string& attempt) {
+std::optional<RunEvent> RunFolderLog::first_cause(const std::string& attempt) {
   const auto events = events_of(run_dir_);
   return events ? tri::first_cause(*events, attempt) : std::nullopt;
 }
 
-std::vector<RunEvent> RunFolderBook::stragglers(const std::string& attempt) {
+std::vector<RunEvent> RunFolderLog::stragglers(const std::string& attempt) {
   return stragglers_of(events_of(run_dir_).value_or(std::vector<RunEvent>()), attempt);
 }
 
-std::vector<std::string> RunFolderBook::suspects(const std::string& attempt) {
+std::vector<std::string> RunFolderLog::suspects(const std::string& attempt) {
   return within(
       run_dir_ + "/hang", kTimeout, [run_dir = run_dir_, attempt] { return suspects_of(run_dir, attempt); },
       std::vector<std::string>());
 }
 
 // What can't be read, or understood, changes nothing.
-Thresholds RunFolderBook::thresholds() {
+Thresholds RunFolderLog::thresholds() {
   using Answer = std::optional<Result<Thresholds>>;
   const Answer read = within(
       run_dir_ + "/supervise.conf", kTimeout, [run_dir = run_dir_] { return Answer(read_thresholds(run_dir)); },
