@@ -37,9 +37,9 @@ void check(const Fp8Cast& c) {
   check_targets("fp8_cast", c, c.inp[0], c.inp[1]);
 }
 
-void check(const char* op, const Fp8SliceCodes& c, int64_t n) {
+void check(const char* op, const Fp8SliceWeights& c, int64_t n) {
   const int64_t slots = c.scale.numel();
-  require_tensor(op, "codes", c.out, Dtype::kE4M3, {n});
+  require_tensor(op, "quantized", c.out, Dtype::kE4M3, {n});
   require_tensor(op, "slot", c.slot, Dtype::kI32, {c.slot.numel()});
   require_tensor(op, "scale", c.scale, Dtype::kF32, {slots});
   require_tensor(op, "amax", c.amax, Dtype::kF32, {slots});
@@ -51,7 +51,7 @@ void check(const Fp8CastSlice& c) {
   require_tensor("fp8_cast_slice", "inp", c.inp, Dtype::kF32, {n});
   TRI_REQUIRE(n % kBlock == 0, "fp8_cast_slice: inp {} is not whole blocks of {}", c.inp.shape_text(), kBlock);
   require_tensor("fp8_cast_slice", "block_tensor", c.block_tensor, Dtype::kI32, {n / kBlock});
-  check("fp8_cast_slice", c.codes, n);
+  check("fp8_cast_slice", c.quantized, n);
 }
 
 void check(const Fp8NormForward& n) {

@@ -38,19 +38,19 @@ struct Fp8Cast {
 };
 void check(const Fp8Cast&);
 
-// The codes of a slice of a flat buffer (kernels/optimizer.h): of each tensor with a scale of its own.
-struct Fp8SliceCodes {
-  Tensor out;     // (n) e4m3; absent: no codes are wanted
+// The quantized values of a slice of a flat buffer (kernels/optimizer.h): of each tensor with a scale of its own.
+struct Fp8SliceWeights {
+  Tensor out;     // (n) e4m3; absent: nothing is quantized
   Tensor slot;    // (S) i32: of each tensor, its place in what follows; tensors of other slices may have none, -1
   Tensor scale;   // (slots) f32
   Tensor amax;    // (slots) f32: as in Fp8Amax
   Tensor counts;  // (slots, kNumFp8Counts) i64: as in Fp8Cast
 };
-void check(const char* op, const Fp8SliceCodes& codes, int64_t n);
+void check(const char* op, const Fp8SliceWeights& quantized, int64_t n);
 
-// The codes of fp32 numbers; padding is left alone.
+// The quantized values of fp32 numbers; padding is left alone.
 struct Fp8CastSlice {
-  Fp8SliceCodes codes;
+  Fp8SliceWeights quantized;
   Tensor inp;           // (n) f32
   Tensor block_tensor;  // (n / kBlock) i32: the tensor that owns each block, -1: padding
 };

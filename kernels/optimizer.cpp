@@ -18,10 +18,10 @@ int64_t check_slice(const char* op, const char* operand, const Tensor& tensor, c
   return n;
 }
 
-void check_param(const char* op, const Tensor& param, const Fp8SliceCodes& codes, int64_t n) {
-  TRI_REQUIRE(param.empty() || codes.out.empty(), "{}: into param and codes", op);
+void check_param(const char* op, const Tensor& param, const Fp8SliceWeights& quantized, int64_t n) {
+  TRI_REQUIRE(param.empty() || quantized.out.empty(), "{}: both param and quantized weights are outputs", op);
   if (!param.empty()) require_tensor(op, "param", param, Dtype::kBF16, {n});
-  if (!codes.out.empty()) check(op, codes, n);
+  if (!quantized.out.empty()) check(op, quantized, n);
 }
 
 int64_t check_moments(const char* op, const Moments& a) {
@@ -47,7 +47,7 @@ int64_t check_moments(const char* op, const Moments& a) {
 
 void check(const AdamwUpdate& a) {
   const int64_t n = check_moments("adamw_update", a.moments);
-  check_param("adamw_update", a.param, a.codes, n);
+  check_param("adamw_update", a.param, a.quantized, n);
 }
 
 void check(const LambDirection& a) { check_moments("lamb_direction", a.moments); }
@@ -55,7 +55,7 @@ void check(const LambDirection& a) { check_moments("lamb_direction", a.moments);
 void check(const LambApply& a) {
   const int64_t n = check_slice("lamb_apply", "master", a.master, a.block_tensor);
   require_tensor("lamb_apply", "direction", a.direction, Dtype::kF32, {n});
-  check_param("lamb_apply", a.param, a.codes, n);
+  check_param("lamb_apply", a.param, a.quantized, n);
   require_tensor("lamb_apply", "grad_scale", a.grad_scale, Dtype::kF32, {1});
   const int64_t num_tensors = a.decay.numel();
   require_tensor("lamb_apply", "decay", a.decay, Dtype::kF32, {num_tensors});

@@ -37,12 +37,13 @@ struct Moments {
   MomentRounding rounding = {};                            // for moments in bf16
 };
 
-// The updated weights as the layers read them: in compute precision, or as FP8 codes, or neither where master is the
-// parameter itself. Codes, amax and counts are those of the weights that stand, so where nothing changes too.
+// The updated weights as the layers read them: in compute precision, or as FP8 weights, or neither where master is the
+// parameter itself. Quantized values, amax and counts are those of the weights that stand, so where nothing changes
+// too.
 struct AdamwUpdate {
   Moments moments;
   Tensor param;         // (n) bf16, optional
-  Fp8SliceCodes codes;  // optional
+  Fp8SliceWeights quantized;  // optional
   float lr = 0.0f;
 };
 void check(const AdamwUpdate&);
@@ -57,7 +58,7 @@ void check(const LambDirection&);
 struct LambApply {
   Tensor master;           // (n) f32
   Tensor param;            // (n) bf16, optional
-  Fp8SliceCodes codes;     // optional
+  Fp8SliceWeights quantized;  // optional
   Tensor direction;        // (n) f32
   Tensor weight_sumsq;     // (S) f32
   Tensor direction_sumsq;  // (S) f32

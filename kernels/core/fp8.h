@@ -72,7 +72,7 @@ constexpr const Fp8Table& fp8_table(Dtype dtype) { return dtype == Dtype::kE4M3 
 
 // The codes of an FP8 tensor are bytes.
 template <class Tensor>
-uint8_t* fp8_codes(const Tensor& tensor) {
+uint8_t* fp8_bytes(const Tensor& tensor) {
   TRI_REQUIRE(tensor.empty() || is_fp8(tensor.dtype), "{} is not FP8", tensor.shape_text());
   return static_cast<uint8_t*>(tensor.data);
 }

@@ -31,7 +31,7 @@ void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t column
         for (int64_t c = c0; c < std::min(columns, c0 + kTile); ++c) out[c * rows + r] = values[r * columns + c];
 }
 
-// The codes of `count` numbers. amax and counts may be null.
+// The quantized values of `count` numbers. amax and counts may be null.
 template <class T>
 void encode(const T* inp, uint8_t* out, int64_t count, float scale, const Fp8Format& format, float* amax,
             int64_t* counts) {
@@ -63,9 +63,9 @@ float scale_of(float amax, Dtype format) {
 
 const float* widened(const Tensor& tensor, std::vector<float>& scratch) {
   const Fp8Table& table = fp8_table(tensor.dtype);
-  const uint8_t* codes = fp8_codes(tensor);
+  const uint8_t* quantized = fp8_bytes(tensor);
   scratch.resize(static_cast<size_t>(tensor.numel()));
-  for (size_t i = 0; i < scratch.size(); ++i) scratch[i] = table[codes[i]];
+  for (size_t i = 0; i < scratch.size(); ++i) scratch[i] = table[quantized[i]];
   return scratch.data();
 }
 
@@ -89,27 +89,27 @@ void fp8_amax(const Fp8Amax& a) {
 void fp8_cast(const Fp8Cast& c) {
   thread_local std::vector<uint8_t> scratch;
   if (c.out.empty()) scratch.resize(static_cast<size_t>(c.inp.numel()));
-  uint8_t* out = c.out.empty() ? scratch.data() : fp8_codes(c.out);
+  uint8_t* out = c.out.empty() ? scratch.data() : fp8_bytes(c.out);
   dispatch(c.inp.dtype, [&](auto type) {
     encode(c.inp.as<decltype(type)>(), out, c.inp.numel(), *c.scale.as<float>(), fp8_format(c.format()),
            c.amax.as<float>(), c.counts.as<int64_t>());
   });
-  if (!c.out_t.empty()) transpose(out, fp8_codes(c.out_t), c.inp[0], c.inp[1]);
+  if (!c.out_t.empty()) transpose(out, fp8_bytes(c.out_t), c.inp[0], c.inp[1]);
   if (!c.dbias.empty()) bias_backward({.dbias = c.dbias, .dout = c.inp});
 }
 
-void cast_block(const Fp8SliceCodes& c, const float* values, int64_t first, int tensor) {
+void cast_block(const Fp8SliceWeights& c, const float* values, int64_t first, int tensor) {
   TRI_REQUIRE(tensor < c.slot.numel(), "tensor {} of {}", tensor, c.slot.numel());
   const int32_t slot = c.slot.as<int32_t>()[tensor];
   TRI_REQUIRE(slot >= 0 && slot < c.scale.numel(), "tensor {} has slot {} of {}", tensor, slot, c.scale.numel());
-  encode(values, fp8_codes(c.out) + first, kBlock, c.scale.as<float>()[slot], kE4M3Format, c.amax.as<float>() + slot,
+  encode(values, fp8_bytes(c.out) + first, kBlock, c.scale.as<float>()[slot], kE4M3Format, c.amax.as<float>() + slot,
          c.counts.as<int64_t>() + slot * kNumFp8Counts);
 }
 
 void fp8_cast_slice(const Fp8CastSlice& c) {
   const int32_t* owners = c.block_tensor.as<int32_t>();
   for (int64_t block = 0; block < c.block_tensor.numel(); ++block)
-    if (owners[block] >= 0) cast_block(c.codes, c.inp.as<float>() + block * kBlock, block * kBlock, owners[block]);
+    if (owners[block] >= 0) cast_block(c.quantized, c.inp.as<float>() + block * kBlock, block * kBlock, owners[block]);
 }
 
 void fp8_norm_forward(const Fp8NormForward& n) {
@@ -137,7 +137,7 @@ void fp8_activation_backward(const Fp8ActivationBackward& a) {
   fp8_cast(c);
 }
 
-void fp8_transpose(const Fp8Transpose& t) { transpose(fp8_codes(t.inp), fp8_codes(t.out), t.inp[0], t.inp[1]); }
+void fp8_transpose(const Fp8Transpose& t) { transpose(fp8_bytes(t.inp), fp8_bytes(t.out), t.inp[0], t.inp[1]); }
 
 void fp8_scales(const Fp8Scales& s) {
   float *scale = s.scale.as<float>(), *inverse = s.inverse.as<float>();

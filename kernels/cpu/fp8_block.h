@@ -5,7 +5,7 @@
 
 namespace tri::cpu {
 
-// The codes of a block of kBlock numbers, of `tensor`, from element `first` of the slice on.
-void cast_block(const Fp8SliceCodes& codes, const float* values, int64_t first, int tensor);
+// The quantized values of a block of kBlock numbers, of `tensor`, from element `first` of the slice on.
+void cast_block(const Fp8SliceWeights& quantized, const float* values, int64_t first, int tensor);
 
 }  // namespace tri::cpu

@@ -87,12 +87,12 @@ void for_each_direction(const Moments& a, F f) {
   });
 }
 
-// w -= step · direction of a block of `tensor`, and its copy in compute precision, or its codes.
-void step_weights(const Tensor& master, const Tensor& param, const Fp8SliceCodes& codes, int64_t first, int tensor,
-                  float step, const float* __restrict direction) {
+// w -= step · direction of a block of `tensor`, and its copy in compute precision, or its quantized values.
+void step_weights(const Tensor& master, const Tensor& param, const Fp8SliceWeights& quantized, int64_t first,
+                  int tensor, float step, const float* __restrict direction) {
   float* __restrict w = master.as<float>() + first;
   for (int i = 0; i < kBlock; ++i) w[i] -= step * direction[i];
-  if (!codes.out.empty()) cast_block(codes, w, first, tensor);
+  if (!quantized.out.empty()) cast_block(quantized, w, first, tensor);
   if (param.empty()) return;
   bf16* __restrict p = param.as<bf16>() + first;
   for (int i = 0; i < kBlock; ++i) p[i] = bf16(w[i]);
@@ -114,10 +114,10 @@ double block_sumsq(const float* __restrict inp) {
 }  // namespace
 
 void adamw_update(const AdamwUpdate& a) {
-  if (!a.codes.out.empty() && std::isnan(*a.moments.grad_scale.as<float>()))
-    return fp8_cast_slice({.codes = a.codes, .inp = a.moments.master, .block_tensor = a.moments.block_tensor});
+  if (!a.quantized.out.empty() && std::isnan(*a.moments.grad_scale.as<float>()))
+    return fp8_cast_slice({.quantized = a.quantized, .inp = a.moments.master, .block_tensor = a.moments.block_tensor});
   for_each_direction(a.moments, [&](int64_t first, int tensor, const float* direction) {
-    step_weights(a.moments.master, a.param, a.codes, first, tensor, a.lr, direction);
+    step_weights(a.moments.master, a.param, a.quantized, first, tensor, a.lr, direction);
   });
 }
 
@@ -129,7 +129,8 @@ void lamb_direction(const LambDirection& a) {
 
 void lamb_apply(const LambApply& a) {
   if (std::isnan(a.grad_scale.as<float>()[0])) {
-    if (!a.codes.out.empty()) fp8_cast_slice({.codes = a.codes, .inp = a.master, .block_tensor = a.block_tensor});
+    if (!a.quantized.out.empty())
+      fp8_cast_slice({.quantized = a.quantized, .inp = a.master, .block_tensor = a.block_tensor});
     return;
   }
   const float* decay = a.decay.as<float>();
@@ -138,7 +139,7 @@ void lamb_apply(const LambApply& a) {
   for_each_block(a.block_tensor, a.decay.numel(), [&](int64_t first, int tensor) {
     const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
     const float trust = adapts ? std::sqrt(weight_sumsq[tensor]) / std::sqrt(direction_sumsq[tensor]) : 1.0f;
-    step_weights(a.master, a.param, a.codes, first, tensor, a.lr * trust, a.direction.as<float>() + first);
+    step_weights(a.master, a.param, a.quantized, first, tensor, a.lr * trust, a.direction.as<float>() + first);
   });
 }
 

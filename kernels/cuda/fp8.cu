@@ -26,13 +26,13 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(Fp8Target target, const 
   publish(found, target, false);
 }
 
-// Codes of a flat slice: a thread four elements, a block of kBlock elements has one owner.
+// Quantized values of a flat slice: a thread four elements, a block of kBlock elements has one owner.
 __global__ void __launch_bounds__(kThreads)
-    cast_slice_kernel(SliceCodes codes, const float* inp, const int32_t* block_tensor, int64_t n) {
+    cast_slice_kernel(SliceWeights quantized, const float* inp, const int32_t* block_tensor, int64_t n) {
   const int64_t first = thread_index() * 4;
   float w[4] = {};
   if (first < n) unpack(load_pack<4>(inp + first), w);
-  encode_weights(codes, first, first < n ? block_tensor[first / kBlock] : -1, w);
+  encode_weights(quantized, first, first < n ? block_tensor[first / kBlock] : -1, w);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -100,7 +100,7 @@ void fp8_cast(const Fp8Cast& c, CudaStream& stream) {
 void fp8_cast_slice(const Fp8CastSlice& c, CudaStream& stream) {
   const int64_t n = c.inp.numel();
   if (n == 0) return;
-  cast_slice_kernel<<<blocks_for(n / 4), kThreads, 0, stream>>>(slice_codes(c.codes), pointer<float>(c.inp),
+  cast_slice_kernel<<<blocks_for(n / 4), kThreads, 0, stream>>>(slice_weights(c.quantized), pointer<float>(c.inp),
                                                                 pointer<int32_t>(c.block_tensor), n);
   TRI_CUDA_LAUNCH("fp8_cast_slice");
 }
@@ -109,9 +109,9 @@ void fp8_transpose(const Fp8Transpose& t, CudaStream& stream) {
   if (t.inp.numel() == 0) return;
   const int64_t rows = t.inp[0], columns = t.inp[1];
   if (in_units(16, {rows, columns}, {t.out, t.inp}))
-    transpose_kernel<<<tiles(rows, columns), kThreads, 0, stream>>>(fp8_codes(t.out), fp8_codes(t.inp), rows, columns);
+    transpose_kernel<<<tiles(rows, columns), kThreads, 0, stream>>>(fp8_bytes(t.out), fp8_bytes(t.inp), rows, columns);
   else
-    transpose_elements_kernel<<<blocks_for(rows * columns), kThreads, 0, stream>>>(fp8_codes(t.out), fp8_codes(t.inp),
+    transpose_elements_kernel<<<blocks_for(rows * columns), kThreads, 0, stream>>>(fp8_bytes(t.out), fp8_bytes(t.inp),
                                                                                    rows, columns);
   TRI_CUDA_LAUNCH("fp8_transpose");
 }

@@ -1,7 +1,7 @@
 // GeLU and SwiGLU and their gradients, cast to FP8 where they are made: formulas in kernels/activation.h, fp8.h.
 //   inp (R, F) or (R, 2F), dout (R, F) bf16|f32    out, out_t e4m3|e5m2
 // Mapping: fp8_cast.cuh.  Bound: memory; backward reads dout and inp, and writes two bytes for each element of inp.
-// Mirror: kernels/cpu/fp8.cpp. The codes are those of fp8_cast after activation.cu, bit for bit.
+// Mirror: kernels/cpu/fp8.cpp. The quantized values are those of fp8_cast after activation.cu, bit for bit.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/fp8_launch.cuh"
 #include "kernels/cuda/ops.h"

@@ -36,7 +36,7 @@ template <__nv_fp8_interpretation_t kFormat, class Source>
 void launch_cast_as(const Source& source, bool wide, const Fp8Cast& c, int64_t rows, int64_t columns,
                     CudaStream& stream) {
   const Fp8Target target{pointer<float>(c.scale), pointer<float>(c.amax), pointer<int64_t>(c.counts), rows * columns};
-  uint8_t *out = fp8_codes(c.out), *out_t = fp8_codes(c.out_t);
+  uint8_t *out = fp8_bytes(c.out), *out_t = fp8_bytes(c.out_t);
   const int64_t runs = rows * columns / kRun;
   const int64_t part_columns = columns / Source::kParts;
   if (!c.out_t.empty() && wide && in_units(16, {rows}, {c.out_t}) && in_units(kRun, {part_columns}, {c.out})) {

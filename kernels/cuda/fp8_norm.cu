@@ -3,7 +3,7 @@
 // Mapping: norm.cuh; a thread casts its packs.  Bound: memory; 3 bytes an element of bf16, 7 with a residual.
 // Limits: none; rows that are not in packs, too wide for shared memory, or so many that a thread's counts could
 // overflow take norm_wide.cu's kernels.
-// Mirror: kernels/cpu/fp8.cpp. The codes are those of fp8_cast after norm_forward.cu, bit for bit.
+// Mirror: kernels/cpu/fp8.cpp. The quantized values are those of fp8_cast after norm_forward.cu, bit for bit.
 #include "kernels/cuda/fp8_norm.cuh"
 #include "kernels/cuda/norm_forward.cuh"
 

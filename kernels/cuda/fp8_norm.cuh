@@ -24,10 +24,10 @@ struct CastRows {
     if constexpr (kVec == kRun) {
       *reinterpret_cast<uint2*>(out + at) = encode_run<__NV_E4M3>(rounded, scale, found);
     } else {
-      Pack<uint8_t, kVec> codes;
+      Pack<uint8_t, kVec> quantized;
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) codes.item[i] = encode_one<__NV_E4M3>(to_float(rounded.item[i]), scale, found);
-      *reinterpret_cast<Pack<uint8_t, kVec>*>(out + at) = codes;
+      for (int i = 0; i < kVec; ++i) quantized.item[i] = encode_one<__NV_E4M3>(to_float(rounded.item[i]), scale, found);
+      *reinterpret_cast<Pack<uint8_t, kVec>*>(out + at) = quantized;
     }
   }
   __device__ void end() {
@@ -39,7 +39,7 @@ struct CastRows {
 template <class T>
 CastRows<T> cast_rows(const Fp8NormForward& n) {
   return {
-      fp8_codes(n.cast.out),
+      fp8_bytes(n.cast.out),
       {pointer<float>(n.cast.scale), pointer<float>(n.cast.amax), pointer<int64_t>(n.cast.counts), n.norm.inp.numel()}};
 }
 

@@ -1,5 +1,5 @@
-// Codes of flat slices (Fp8SliceCodes in kernels/fp8.h) by the thread that has the numbers: fp8_cast_slice and the
-// optimizers' updates.
+// Quantized values of flat slices (Fp8SliceWeights in kernels/fp8.h) by the thread that has the numbers: fp8_cast_slice
+// and the optimizers' updates.
 #pragma once
 
 #include "kernels/cuda/dispatch.h"
@@ -7,7 +7,7 @@
 
 namespace tri::cuda {
 
-struct SliceCodes {
+struct SliceWeights {
   uint8_t* out;
   const int32_t* slot;
   const float* scale;
@@ -15,38 +15,39 @@ struct SliceCodes {
   int64_t* counts;
 };
 
-inline SliceCodes slice_codes(const Fp8SliceCodes& c) {
-  return {fp8_codes(c.out), pointer<int32_t>(c.slot), pointer<float>(c.scale), pointer<float>(c.amax),
+inline SliceWeights slice_weights(const Fp8SliceWeights& c) {
+  return {fp8_bytes(c.out), pointer<int32_t>(c.slot), pointer<float>(c.scale), pointer<float>(c.amax),
           pointer<int64_t>(c.counts)};
 }
 
-// The codes of a thread's numbers, which `tensor` owns, -1: nobody. All threads of a block of kThreads call it, each
-// with other numbers.
+// The quantized values of a thread's numbers, which `tensor` owns, -1: nobody. All threads of a block of kThreads call
+// it, each with other numbers.
 template <int N>
-__device__ void encode_weights(const SliceCodes& codes, int64_t first, int tensor, const float (&w)[N]) {
+__device__ void encode_weights(const SliceWeights& quantized, int64_t first, int tensor, const float (&w)[N]) {
   Fp8Found found;
-  const int slot = tensor < 0 ? -1 : codes.slot[tensor];
+  const int slot = tensor < 0 ? -1 : quantized.slot[tensor];
   if (slot >= 0) {
-    const float scale = codes.scale[slot];
+    const float scale = quantized.scale[slot];
     Pack<uint8_t, N> out;
 #pragma unroll
     for (int i = 0; i < N; ++i) out.item[i] = encode_one<__NV_E4M3>(w[i], scale, found);
-    store_pack(codes.out + first, out);
+    store_pack(quantized.out + first, out);
   }
   __shared__ int of_block;
   if (threadIdx.x == 0) of_block = slot;
   __syncthreads();
   if (__syncthreads_and(slot == of_block)) {  // but for the borders of tensors
     if (slot >= 0)
-      publish(found, {nullptr, codes.amax + slot, codes.counts + slot * kNumFp8Counts, int64_t{kThreads} * N}, true);
+      publish(found, {nullptr, quantized.amax + slot, quantized.counts + slot * kNumFp8Counts, int64_t{kThreads} * N},
+              true);
     return;
   }
   if (slot < 0) return;
-  auto* counts = reinterpret_cast<unsigned long long*>(codes.counts + slot * kNumFp8Counts);
+  auto* counts = reinterpret_cast<unsigned long long*>(quantized.counts + slot * kNumFp8Counts);
   const auto add = [&](Fp8Count which, unsigned long long found) {
     if (found != 0) atomicAdd(counts + static_cast<int>(which), found);
   };
-  atomicMax(reinterpret_cast<unsigned*>(codes.amax + slot), found.amax);
+  atomicMax(reinterpret_cast<unsigned*>(quantized.amax + slot), found.amax);
   add(Fp8Count::kElements, N);
   add(Fp8Count::kSaturated, found.saturated);
   add(Fp8Count::kUnderflowed, found.underflowed());

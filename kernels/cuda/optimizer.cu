@@ -4,7 +4,7 @@
 // elements (Philox, some 15 integer instructions an element, beside the memory's time). Sums of squares: a warp a run
 // of blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
-// for FP8 codes, of which a block of threads tells amax and counts at once.
+// for FP8 weights, of which a block of threads tells amax and counts at once.
 // Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/device_math.cuh"
@@ -137,12 +137,12 @@ __device__ void step_weights(float* master, __nv_bfloat16* param, int64_t first,
   if (param != nullptr) store_pack(param + first, pack_floats<__nv_bfloat16>(w));
 }
 
-template <class T, bool kCodes>
-__global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, SliceCodes codes, int64_t n, float lr) {
+template <class T, bool kQuantized>
+__global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, SliceWeights quantized, int64_t n, float lr) {
   const int64_t first = first_element<T>();
   float w[kElements<T>], d[kElements<T>];
   if (first < n && update_moments(p, first, w, d)) step_weights(p.master, param, first, w, d, lr);
-  if constexpr (kCodes) encode_weights(codes, first, first < n ? p.block_tensor[first / kBlock] : -1, w);
+  if constexpr (kQuantized) encode_weights(quantized, first, first < n ? p.block_tensor[first / kBlock] : -1, w);
 }
 
 template <class T>
@@ -152,8 +152,8 @@ __global__ void lamb_direction_kernel(MomentPointers<T> p, int64_t n) {
   if (first < n && update_moments(p, first, w, d)) store_pack(p.grad + first, pack_floats<float>(d));
 }
 
-template <bool kCodes>
-__global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, SliceCodes codes, const float* direction,
+template <bool kQuantized>
+__global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, SliceWeights quantized, const float* direction,
                                   const float* weight_sumsq, const float* direction_sumsq, const float* grad_scale,
                                   const float* decay, const int32_t* block_tensor, int64_t n, float lr) {
   const int64_t first = first_element<float>();
@@ -166,7 +166,7 @@ __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, SliceCode
     unpack(load_pack<4>(direction + first), d);
     step_weights(master, param, first, w, d, lr * trust);
   }
-  if constexpr (kCodes) encode_weights(codes, first, tensor, w);
+  if constexpr (kQuantized) encode_weights(quantized, first, tensor, w);
 }
 
 // Sums of squares, first pass: a warp adds kRunBlocks blocks of kBlock elements, 32 lanes of four. The part of a tensor
@@ -271,9 +271,9 @@ void adamw_update(const AdamwUpdate& a, CudaStream& stream) {
   if (n == 0) return;
   dispatch(a.moments.exp_avg.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto kernel = a.codes.out.empty() ? adamw_kernel<T, false> : adamw_kernel<T, true>;
+    const auto kernel = a.quantized.out.empty() ? adamw_kernel<T, false> : adamw_kernel<T, true>;
     kernel<<<blocks_for(n / kElements<T>), kThreads, 0, stream>>>(
-        pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param), slice_codes(a.codes), n, a.lr);
+        pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param), slice_weights(a.quantized), n, a.lr);
   });
   TRI_CUDA_LAUNCH("adamw_update");
 }
@@ -291,11 +291,11 @@ void lamb_direction(const LambDirection& a, CudaStream& stream) {
 void lamb_apply(const LambApply& a, CudaStream& stream) {
   const int64_t n = a.master.numel();
   if (n == 0) return;
-  const auto kernel = a.codes.out.empty() ? lamb_apply_kernel<false> : lamb_apply_kernel<true>;
+  const auto kernel = a.quantized.out.empty() ? lamb_apply_kernel<false> : lamb_apply_kernel<true>;
   kernel<<<blocks_for(n / kElements<float>), kThreads, 0, stream>>>(
-      pointer<float>(a.master), pointer<__nv_bfloat16>(a.param), slice_codes(a.codes), pointer<float>(a.direction),
-      pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq), pointer<float>(a.grad_scale),
-      pointer<float>(a.decay), pointer<int32_t>(a.block_tensor), n, a.lr);
+      pointer<float>(a.master), pointer<__nv_bfloat16>(a.param), slice_weights(a.quantized),
+      pointer<float>(a.direction), pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq),
+      pointer<float>(a.grad_scale), pointer<float>(a.decay), pointer<int32_t>(a.block_tensor), n, a.lr);
   TRI_CUDA_LAUNCH("lamb_apply");
 }
 

@@ -82,11 +82,11 @@ class Cases {
                     .bias = shift},
                    s);
     });
-    const Tensor codes = take(Dtype::kE4M3, {R_, C}), one = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
-    const Fp8Cast to_codes{.out = codes, .scale = one, .amax = amax, .counts = take(Dtype::kI64, {kNumFp8Counts})};
+    const Tensor quantized = take(Dtype::kE4M3, {R_, C}), one = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
+    const Fp8Cast to_fp8{.out = quantized, .scale = one, .amax = amax, .counts = take(Dtype::kI64, {kNumFp8Counts})};
     const NormForward rows_of{.kind = kind, .mean = mean, .rstd = rstd, .inp = inp, .weight = weight, .bias = shift};
     memory_case(
-        "fp8 norm_forward", shape, rows, [=](Stream& s) { fp8_norm_forward({.norm = rows_of, .cast = to_codes}, s); },
+        "fp8 norm_forward", shape, rows, [=](Stream& s) { fp8_norm_forward({.norm = rows_of, .cast = to_fp8}, s); },
         rows);
     NormForward added = rows_of;
     added.sum = sum;
@@ -94,7 +94,7 @@ class Cases {
     added.add_bias = add_bias;
     memory_case(
         "fp8 norm_forward, residual", shape, 3 * rows,
-        [=](Stream& s) { fp8_norm_forward({.norm = added, .cast = to_codes}, s); }, rows);
+        [=](Stream& s) { fp8_norm_forward({.norm = added, .cast = to_fp8}, s); }, rows);
     memory_case("norm_backward", shape, 4 * rows, [=](Stream& s) {
       norm_backward({.kind = kind,
                      .dinp = out,
@@ -346,19 +346,19 @@ class Cases {
     rounded.exp_avg = take(Dtype::kBF16, {n});
     rounded.exp_avg_sq = take(Dtype::kBF16, {n});
     rounded.rounding.draws = take(Dtype::kI32, {1, TensorDraws::kColumns});
-    const Fp8SliceCodes codes{.out = take(Dtype::kE4M3, {n}),
-                              .slot = take(Dtype::kI32, {1}),
-                              .scale = take(Dtype::kF32, {1}),
-                              .amax = take(Dtype::kF32, {1}),
-                              .counts = take(Dtype::kI64, {1, kNumFp8Counts})};
+    const Fp8SliceWeights quantized{.out = take(Dtype::kE4M3, {n}),
+                                    .slot = take(Dtype::kI32, {1}),
+                                    .scale = take(Dtype::kF32, {1}),
+                                    .amax = take(Dtype::kF32, {1}),
+                                    .counts = take(Dtype::kI64, {1, kNumFp8Counts})};
     for (const auto& [name, kept, bytes] :
          {std::tuple("", moments, 28 * size), std::tuple(", bf16 moments", rounded, 20 * size)}) {
       cases_.push_back({"adamw_update" + std::string(name), shape, bytes + param_bytes, 0, [=, kept = kept](Stream& s) {
                           adamw_update({.moments = kept, .param = param, .lr = 1e-6f}, s);
                         }});
       cases_.push_back(
-          {"adamw_update, FP8 codes" + std::string(name), shape, bytes + size, 0,
-           [=, kept = kept](Stream& s) { adamw_update({.moments = kept, .codes = codes, .lr = 1e-6f}, s); }});
+          {"adamw_update, FP8 weights" + std::string(name), shape, bytes + size, 0,
+           [=, kept = kept](Stream& s) { adamw_update({.moments = kept, .quantized = quantized, .lr = 1e-6f}, s); }});
       cases_.push_back({"lamb_direction" + std::string(name), shape, bytes, 0,
                         [kept = kept](Stream& s) { lamb_direction({.moments = kept}, s); }});
     }

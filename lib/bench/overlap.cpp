@@ -211,7 +211,7 @@ class Bench {
         [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.mlp.dfc1, normed); },
         [this, &collectives] { collectives.before(runtime_.compute()); }));
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
-    const Dtype gathered = keeps_fp8_codes(config_) ? Dtype::kE4M3 : config_.precision.compute;
+    const Dtype gathered = keeps_fp8_weights(config_) ? Dtype::kE4M3 : config_.precision.compute;
     const Tensor parameters(bucket.data, gathered, {bucket.numel()});
     cases.push_back(beside(
         {.axis = "dp",

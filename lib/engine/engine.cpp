@@ -138,22 +138,22 @@ const std::vector<std::vector<Parameter>>& Engine::parameters() const {
 
 void Engine::make_start_values() {
   write_start_values(store().memory, mesh(), config().run.seed, runtime_.compute());
-  make_codes();
+  make_quantized_weights();
 }
 
-void Engine::make_codes() {
-  if (!keeps_fp8_codes(config())) return;
+void Engine::make_quantized_weights() {
+  if (!keeps_fp8_weights(config())) return;
   Fp8Layers& fp8 = *stage_.fp8();
   ParameterGathers& gathers = store().gathers;
   if (fp8.has_history()) {
-    fp8.begin_codes();
+    fp8.begin_quantized_weights();
   } else {
-    fp8.begin_code_scales();
-    gathers.cast_codes();
-    fp8.make_code_scales(runtime_.world());
+    fp8.begin_weight_scales();
+    gathers.cast_weights();
+    fp8.make_weight_scales(runtime_.world());
   }
-  gathers.cast_codes();
-  gathers.publish_codes();
+  gathers.cast_weights();
+  gathers.publish_weights();
 }
 
 }  // namespace tri

@@ -38,13 +38,13 @@ class Engine {
   // This rank's weights, [chunk][parameter]; addresses are stable.
   const std::vector<std::vector<Parameter>>& parameters() const;
 
-  // For training: parameters, master weights and codes from `config.run.seed`; moments stay as they are. Waits for the
-  // values. Collective over the mesh.
+  // For training: parameters, master weights and quantized values from `config.run.seed`; moments stay as they are.
+  // Waits for the values. Collective over the mesh.
   void make_start_values();
-  // For training, after a state and FP8's history were loaded: the FP8 codes that are kept of weights, where any are
-  // (keeps_fp8_codes). Made of the master weights, with the scales of the history, or without one with those of the
+  // For training, after a state and FP8's history were loaded: the weights that are kept in FP8, where any are
+  // (keeps_fp8_weights). Made of the master weights, with the scales of the history, or without one with those of the
   // largest master weights. Collective over the mesh.
-  void make_codes();
+  void make_quantized_weights();
 
   // How GEMMs are split beside tensor-parallel transfers; the default until something was timed (lib/tune).
   const OverlapSplits& overlap_splits() const { return overlap_splits_; }

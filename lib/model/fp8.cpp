@@ -34,8 +34,8 @@ Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors,
 
 void Fp8Layers::begin(Run run) {
   made_.assign(made_.size(), false);
-  // Of weights that are kept as codes nothing is cast in a run.
-  const int64_t codes = keeps_fp8_codes(config_) ? num_weights_ : 0, after = first_weight_ + codes;
+  // Weights that are kept in FP8 are not cast in a run.
+  const int64_t quantized = keeps_fp8_weights(config_) ? num_weights_ : 0, after = first_weight_ + quantized;
   for (const auto& [first, count] :
        {std::pair(int64_t{0}, first_weight_), std::pair(after, tensors_.slots() - after)}) {
     if (run == Run::kStep) compute_.zero(tensors_.counts.rows(first, count).flat());
@@ -44,17 +44,17 @@ void Fp8Layers::begin(Run run) {
   }
 }
 
-void Fp8Layers::begin_codes() {
+void Fp8Layers::begin_quantized_weights() {
   compute_.zero(tensors_.amax().flat(first_weight_, num_weights_));
   compute_.zero(tensors_.counts.rows(first_weight_, num_weights_).flat());
 }
 
-void Fp8Layers::begin_code_scales() {
-  begin_codes();
+void Fp8Layers::begin_weight_scales() {
+  begin_quantized_weights();
   compute_.zero(tensors_.scale().flat(first_weight_, num_weights_));
 }
 
-void Fp8Layers::make_code_scales(GroupOnStream& world) {
+void Fp8Layers::make_weight_scales(GroupOnStream& world) {
   const Tensor amax = tensors_.amax().flat(first_weight_, num_weights_);
   if (world.size() > 1) {
     world.after(compute_);
@@ -67,7 +67,7 @@ void Fp8Layers::make_code_scales(GroupOnStream& world) {
               .inverse = tensors_.inverse.rows(first_weight_, num_weights_),
               .amax = amax},
              compute_);
-  begin_codes();
+  begin_quantized_weights();
 }
 
 // In the parallel block both column-parallel GEMMs read one norm, and both row-parallel ones have one gradient.
@@ -175,12 +175,12 @@ Fp8Weight Fp8Layers::weight(const Fp8Linear& l, Pass pass) {
   Fp8Weight weight = tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.linear.layer - first)]
                                      [static_cast<size_t>(l.linear.index)];
   const Tensor matrix = as_matrix(l.weight->weight, weight.transposed[0]);
-  const bool is_code = is_fp8(matrix.dtype);
-  if (is_code) weight.values = matrix;
+  const bool is_quantized = is_fp8(matrix.dtype);
+  if (is_quantized) weight.values = matrix;
   const auto at = static_cast<size_t>(slots_.place(l.linear.layer, l.linear.index));
-  if (made_[at] || (is_code && pass == Pass::kForward)) return weight;
+  if (made_[at] || (is_quantized && pass == Pass::kForward)) return weight;
   made_[at] = true;
-  if (is_code)
+  if (is_quantized)
     fp8_transpose({.out = weight.transposed, .inp = matrix}, compute_);
   else
     cast(Fp8Operand::kWeight, l.linear, matrix, weight.values, weight.transposed);
@@ -252,7 +252,7 @@ void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
 
 void Fp8Layers::update(Tensor grad_scale) {
   make_scales(ScalesFrom::kStep, grad_scale);
-  if (keeps_fp8_codes(config_)) begin_codes();
+  if (keeps_fp8_weights(config_)) begin_quantized_weights();
 }
 
 std::vector<float> Fp8Layers::saved_history(std::span<const float> history) const {

@@ -38,8 +38,8 @@ class Fp8Layers {
   Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
             ParameterHooks& hooks);
 
-  // Before a run of a plan, which casts its weights anew, or transposes their codes. kStep: what casts meet from here
-  // on belongs to a step; with what the casts of codes met before it.
+  // Before a run of a plan, which casts its weights anew, or transposes their quantized values. kStep: what casts meet
+  // from here on belongs to a step; with what the casts of quantized values met before it.
   enum class Run { kStep, kForward };
   void begin(Run run);
 
@@ -69,15 +69,15 @@ class Fp8Layers {
   // numbers of all ranks.
   void count();
   void reduce(GroupOnStream& world);
-  // The scales of the next step, unless grad_scale (1) is NaN. Where codes are kept (keeps_fp8_codes), before the
-  // optimizer's update, which casts them with these scales; what it meets belongs to the next step.
+  // The scales of the next step, unless grad_scale (1) is NaN. Where quantized values are kept (keeps_fp8_weights),
+  // before the optimizer's update, which casts them with these scales; what it meets belongs to the next step.
   void update(Tensor grad_scale);
-  // Where codes are kept and not made by an update, at a start or from a checkpoint: they are cast after begin_codes(),
-  // with the scales of the history. Without one they are cast twice, with the scales that make_code_scales() makes of
-  // what the first cast, after begin_code_scales(), has met on all ranks.
-  void begin_codes();
-  void begin_code_scales();
-  void make_code_scales(GroupOnStream& world);
+  // Where quantized values are kept and not made by an update, at a start or from a checkpoint: they are cast after
+  // begin_quantized_weights(), with the scales of the history. Without one they are cast twice, with the scales that
+  // make_weight_scales() makes of what the first cast, after begin_weight_scales(), has met on all ranks.
+  void begin_quantized_weights();
+  void begin_weight_scales();
+  void make_weight_scales(GroupOnStream& world);
   // The host knows that the step's numbers were finite: the scales have a history.
   void step_was_finite() { has_history_ = true; }
   bool has_history() const { return has_history_; }

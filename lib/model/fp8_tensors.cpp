@@ -15,7 +15,9 @@ bool is_fp8_layer(const Config& config, int layer) {
 
 bool any_fp8_layer(const Config& config) { return config.precision.gemm == GemmFormat::kFp8; }
 
-bool keeps_fp8_codes(const Config& config) { return any_fp8_layer(config) && config.precision.compute == Dtype::kBF16; }
+bool keeps_fp8_weights(const Config& config) {
+  return any_fp8_layer(config) && config.precision.compute == Dtype::kBF16;
+}
 
 Fp8Slots::Fp8Slots(const Config& config) {
   if (!any_fp8_layer(config)) return;
@@ -56,7 +58,7 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, Arena& arena) {
       for (const LinearSpec& linear : layer_spec(config.model, layers.first + i).linears()) {
         Fp8Weight& weight = of_chunk[static_cast<size_t>(i)].emplace_back();
         const int64_t n = linear.n(tp), k = linear.k(tp);
-        if (!keeps_fp8_codes(config)) weight.values = arena.take("fp8 weights", Dtype::kE4M3, {n, k});
+        if (!keeps_fp8_weights(config)) weight.values = arena.take("fp8 weights", Dtype::kE4M3, {n, k});
         weight.transposed = arena.take("fp8 weights", Dtype::kE4M3, {k, n});
       }
     }

@@ -24,11 +24,11 @@ bool any_fp8_layer(const Config& config);
 // Whether the weights of those GEMMs are stored as FP8 only, which the optimizer's update casts from the master
 // weights: that needs master weights (precision.compute: bf16). Otherwise they are stored in precision.compute and cast
 // in each run of a plan.
-bool keeps_fp8_codes(const Config& config);
+bool keeps_fp8_weights(const Config& config);
 
 // A weight of this rank in both orientations, e4m3.
 struct Fp8Weight {
-  Tensor values;      // (N, K); absent where codes are kept: the parameter itself
+  Tensor values;      // (N, K); absent where quantized values are kept: the parameter itself
   Tensor transposed;  // (K, N)
 };
 

@@ -91,7 +91,7 @@ class ListBuilder {
     // 2019).
     const double std = linear.split == LinearSplit::kRow ? m_.init_std / std::sqrt(2.0 * m_.layers) : m_.init_std;
     matrix(weight_of(linear.module, layer), linear.weight_shape(), linear.split_dim(), std);
-    if (keeps_fp8_codes(config_) && is_fp8_layer(config_, layer))
+    if (keeps_fp8_weights(config_) && is_fp8_layer(config_, layer))
       specs_.back().fp8_slot = slots_.of(Fp8Operand::kWeight, layer, index);
     if (!linear.bias) return;
     const std::string name = bias_of(linear.module, layer);

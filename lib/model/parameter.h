@@ -29,7 +29,7 @@ struct ParamSpec {
   int64_t valid_rows = -1;  // rows of dim 0 that exist; the padding beyond starts, and stays, zero. -1: all
   bool decay = false;       // matrices decay and have a LAMB trust ratio; norms and biases do not
   bool tied_copy = false;   // the head's copy of the embedding on the last stage: counted once in norms
-  int64_t fp8_slot = -1;    // its slot in Fp8Tensors where FP8 codes are kept of it, and nothing in compute precision
+  int64_t fp8_slot = -1;    // its slot in Fp8Tensors where it is kept in FP8 and not in compute precision
 
   int64_t numel() const;
   // Which of the shards the mesh's rank holds, and their number.
@@ -44,7 +44,7 @@ struct ParamSpec {
 // A parameter of this rank with its memory. Under ZeRO-2 the gradient has none of its own: see ParameterHooks.
 struct Parameter {
   ParamSpec spec;
-  Tensor weight;  // local shape, compute dtype or FP8 codes
+  Tensor weight;  // local shape, compute dtype or FP8 weights
   int chunk = 0;
   int index = 0;  // in the chunk's list
 };

@@ -18,25 +18,25 @@ DpTraffic dp_traffic(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const ClusterConfig& cluster = config.cluster;
   const Mesh mesh = mesh_of(config, 0);
-  int64_t most = 0, codes = 0;  // elements of the flat buffers of a rank, and of FP8 codes among them
+  int64_t most = 0, quantized = 0;  // elements of the flat buffers of a rank, and of FP8 weights among them
   for (int stage = 0; stage < p.pp; ++stage) {
-    int64_t elements = 0, of_codes = 0;
+    int64_t elements = 0, of_quantized = 0;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       const FlatLayout layout =
           make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), mesh, p.bucket_elements);
       elements += layout.size;
-      of_codes += layout.codes;
+      of_quantized += layout.quantized;
     }
     if (elements <= most) continue;
     most = elements;
-    codes = of_codes;
+    quantized = of_quantized;
   }
   const std::vector<int> group = mesh.group(kBucketAxes);
   const auto ranks = static_cast<int>(group.size());
   // A ring: of a buffer a rank sends (ranks - 1) / ranks to reduce-scatter it, and as much to gather it.
-  const int64_t slices = most / ranks * (ranks - 1), slices_of_codes = codes / ranks * (ranks - 1);
+  const int64_t slices = most / ranks * (ranks - 1), slices_of_fp8 = quantized / ranks * (ranks - 1);
   const int64_t element = config.precision.compute == Dtype::kBF16 ? 2 : 4;
-  const int64_t gradients = slices * 4, parameters = (slices - slices_of_codes) * element + slices_of_codes;
+  const int64_t gradients = slices * 4, parameters = (slices - slices_of_fp8) * element + slices_of_fp8;
   const int64_t num_microbatches = config.data.global_batch / config.data.micro_batch / p.dp;
   DpTraffic traffic{.ranks = ranks};
   if (p.zero == 2) traffic.microbatch_bytes = gradients;

@@ -6,7 +6,8 @@ namespace tri {
 
 void update_adamw(const Update& u) {
   for (const BucketSlice& slice : u.slices()) {
-    adamw_update({.moments = u.adam_moments(slice), .param = slice.param, .codes = slice.codes, .lr = u.lr}, u.compute);
+    adamw_update({.moments = u.adam_moments(slice), .param = slice.param, .quantized = slice.quantized, .lr = u.lr},
+                 u.compute);
     u.publish(slice);
   }
 }

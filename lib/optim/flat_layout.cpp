@@ -11,13 +11,13 @@ namespace {
 // What the parameters of a bucket have in common.
 struct Kind {
   AxisSet reduced;  // without axes of one rank: along those a gradient is complete like any other
-  bool matrices, codes;
+  bool matrices, quantized;
 
-  // Buckets that are complete after their own collectives come first, matrices before the small ones and codes before
-  // the others; then those that are summed over slower axes.
+  // Buckets that are complete after their own collectives come first, matrices before the small ones and quantized
+  // values before the others; then those that are summed over slower axes.
   auto order() const {
     const AxisSet remaining = reduced - kBucketAxes;
-    return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !codes);
+    return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !quantized);
   }
   bool operator==(const Kind&) const = default;
 };
@@ -44,15 +44,15 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
   FlatLayout layout;
   layout.offset.resize(specs.size());
   layout.bucket_of.resize(specs.size());
-  // Whether matrices that are kept as codes are used between the two.
-  const auto codes_between = [&](size_t first, size_t last) {
+  // Whether matrices that are kept in FP8 are used between the two.
+  const auto quantized_between = [&](size_t first, size_t last) {
     return std::any_of(specs.begin() + static_cast<int64_t>(first), specs.begin() + static_cast<int64_t>(last),
                        [](const ParamSpec& spec) { return spec.fp8_slot >= 0; });
   };
   for (const Kind& kind : kinds_of(specs, mesh)) {
     const Bucket empty{.reduced = kind.reduced,
                        .matrices = kind.matrices,
-                       .codes = kind.codes,
+                       .quantized = kind.quantized,
                        .first = 0,
                        .size = 0,
                        .parameters = {}};
@@ -68,8 +68,8 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
     };
     for (size_t i = specs.size(); i-- > 0;) {
       if (kind_of(specs[i], mesh) != kind) continue;
-      if (kind.matrices && !kind.codes && !open.parameters.empty() &&
-          codes_between(i, static_cast<size_t>(open.parameters.back())))
+      if (kind.matrices && !kind.quantized && !open.parameters.empty() &&
+          quantized_between(i, static_cast<size_t>(open.parameters.back())))
         close();
       layout.offset[i] = open.first + open.size;
       layout.bucket_of[i] = static_cast<int>(layout.buckets.size());
@@ -78,7 +78,7 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
       if (open.size >= bucket_elements) close();
     }
     close();
-    if (kind.codes) layout.codes = layout.size;
+    if (kind.quantized) layout.quantized = layout.size;
   }
   return layout;
 }

@@ -3,7 +3,7 @@
 // multiple of kBlock and every bucket's size is a multiple of dp · kBlock, so that slice r of each bucket belongs to dp
 // rank r whatever tensors lie there. A bucket holds parameters whose gradients are reduced over the same axes; of those
 // that dp alone completes, the small ones (norms, biases), whose gradients backward completes all along, have buckets
-// apart from the matrices'. Matrices that are kept as FP8 codes have buckets of their own as well, whose bytes are
+// apart from the matrices'. Matrices that are kept in FP8 have buckets of their own as well, whose bytes are
 // gathered, at the buffer's beginning; other matrices that are used before and after them do not share a bucket, which
 // would stay open in between.
 #pragma once
@@ -20,7 +20,7 @@ inline constexpr AxisSet kBucketAxes{"dp"};
 struct Bucket {
   AxisSet reduced;              // ParamSpec::reduced, without axes of one rank
   bool matrices = false;        // with nothing remaining(): GEMMs write the gradients, else small kernels add to them
-  bool codes = false;           // matrices that are kept as FP8 codes (ParamSpec::fp8_slot)
+  bool quantized = false;       // matrices that are kept in FP8 (ParamSpec::fp8_slot)
   int64_t first = 0;            // element of the flat buffer
   int64_t size = 0;             // elements
   std::vector<int> parameters;  // indices into the chunk's list
@@ -34,7 +34,7 @@ struct FlatLayout {
   std::vector<int64_t> offset;  // [parameter], elements from the buffer's start
   std::vector<int> bucket_of;   // [parameter]
   int64_t size = 0;             // elements of the buffer
-  int64_t codes = 0;            // the first ones, which are kept as FP8 codes
+  int64_t quantized = 0;        // the first ones, which are kept in FP8
 };
 
 // A bucket is closed as soon as it holds `bucket_elements`; a tensor is never divided over buckets.

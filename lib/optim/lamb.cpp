@@ -19,7 +19,7 @@ void update_lamb(const Update& u) {
   for (const BucketSlice& slice : u.slices()) {
     lamb_apply({.master = slice.master,
                 .param = slice.param,
-                .codes = slice.codes,
+                .quantized = slice.quantized,
                 .direction = slice.grad,
                 .weight_sumsq = weight_sumsq,
                 .direction_sumsq = direction_sumsq,

@@ -12,7 +12,7 @@
 
 namespace tri {
 
-// What an optimizer's update function works with. It updates each slice's `master`, and `param` or `codes`, by its
+// What an optimizer's update function works with. It updates each slice's `master`, and `param` or `quantized`, by its
 // `grad`, which it may overwrite, and its `state`, and publishes the slice as soon as that is enqueued. All on the
 // compute stream.
 struct Update {

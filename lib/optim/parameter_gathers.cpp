@@ -23,21 +23,21 @@ void ParameterGathers::before_use(const Parameter& parameter) {
 void ParameterGathers::state_loaded() {
   complete_state();
   for (const BucketSlice& slice : memory_.slices()) {
-    if (!slice.codes.out.empty()) continue;
+    if (!slice.quantized.out.empty()) continue;
     if (!slice.param.empty()) cast({.out = slice.param, .inp = slice.master}, compute_);
     publish(slice);
   }
 }
 
-void ParameterGathers::cast_codes() {
+void ParameterGathers::cast_weights() {
   for (const BucketSlice& slice : memory_.slices())
-    if (!slice.codes.out.empty())
-      fp8_cast_slice({.codes = slice.codes, .inp = slice.master, .block_tensor = slice.block_tensor}, compute_);
+    if (!slice.quantized.out.empty())
+      fp8_cast_slice({.quantized = slice.quantized, .inp = slice.master, .block_tensor = slice.block_tensor}, compute_);
 }
 
-void ParameterGathers::publish_codes() {
+void ParameterGathers::publish_weights() {
   for (const BucketSlice& slice : memory_.slices())
-    if (!slice.codes.out.empty()) publish(slice);
+    if (!slice.quantized.out.empty()) publish(slice);
 }
 
 // Zero 0: each dp rank's share of master weights and moments goes to all ranks.

@@ -23,12 +23,12 @@ class ParameterGathers {
   void before_use(const Parameter& parameter);
 
   // After master weights and moments were overwritten, each by the dp rank that owns it: completes those of the other
-  // dp ranks (zero 0), and the parameters, except those that are kept as FP8 codes.
+  // dp ranks (zero 0), and the parameters, except those that are kept in FP8.
   void state_loaded();
-  // Casts the master weights of this rank's slices to their FP8 codes, with the current scales.
-  void cast_codes();
-  // Gathers the buckets of FP8 codes over dp.
-  void publish_codes();
+  // Casts the master weights of this rank's slices to FP8, with the current scales.
+  void cast_weights();
+  // Gathers the buckets of FP8 weights over dp.
+  void publish_weights();
 
  private:
   void complete_state();

@@ -46,8 +46,8 @@ TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis shard, uint64_t
 
 // Elements [first, first + count) of the chunk's flat buffer as the layers read them.
 Tensor parameters_in(const ChunkStoreTensors& chunk, int64_t first, int64_t count) {
-  const int64_t codes = chunk.layout.codes;
-  return first < codes ? chunk.codes.flat(first, count) : chunk.parameters.flat(first - codes, count);
+  const int64_t quantized = chunk.layout.quantized;
+  return first < quantized ? chunk.quantized.flat(first, count) : chunk.parameters.flat(first - quantized, count);
 }
 
 }  // namespace
@@ -105,17 +105,17 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
     const auto part = [&](const Tensor& slices) { return slices.flat(slice_place(*m.bucket), slice_size(*m.bucket)); };
     const bool master_apart = !chunk.master.empty();
     const Tensor weights = slice_of(m.parameters);
-    Fp8SliceCodes codes;
-    if (m.bucket->codes)
-      codes = {
+    Fp8SliceWeights quantized;
+    if (m.bucket->quantized)
+      quantized = {
           .out = weights, .slot = tensors_.fp8_slot, .scale = fp8.scale(), .amax = fp8.amax(), .counts = fp8.counts};
     std::vector<Tensor> state;
     for (const Tensor& slices : chunk.state) state.push_back(part(slices));
     slices_.push_back({.bucket = number,
                        .remaining = m.bucket->remaining(),
                        .master = master_apart ? part(chunk.master) : weights,
-                       .param = master_apart && !m.bucket->codes ? weights : Tensor{},
-                       .codes = codes,
+                       .param = master_apart && !m.bucket->quantized ? weights : Tensor{},
+                       .quantized = quantized,
                        .grad = m.gradient_slice,
                        .state = std::move(state),
                        .block_tensor = slice_of(m.block_tensor),

@@ -16,7 +16,7 @@ namespace tri {
 struct BucketMemory {
   int chunk = 0;
   const Bucket* bucket = nullptr;  // in the chunk's layout
-  Tensor parameters;               // (size) compute dtype, or FP8 codes
+  Tensor parameters;               // (size) compute dtype, or FP8 weights
   // (size) f32. Zero 2: the buffer dedicated to the bucket; empty: it takes one of the pool while it is open.
   Tensor gradients;
   Tensor gradient_slice;  // (slice) f32
@@ -29,8 +29,8 @@ struct BucketSlice {
   int bucket = 0;             // in ParameterMemory::buckets()
   AxisSet remaining;          // Bucket::remaining()
   Tensor master;              // f32: the weights that are updated
-  Tensor param;               // bf16 copy to write; empty where `master` is the parameter itself, or codes are written
-  Fp8SliceCodes codes;        // FP8 codes to write, with scales, amax and counts; or empty
+  Tensor param;  // bf16 copy to write; empty where `master` is the parameter itself, or quantized values are written
+  Fp8SliceWeights quantized;  // FP8 weights to write, with scales, amax and counts; or empty
   Tensor grad;                // f32
   std::vector<Tensor> state;  // f32|bf16, in the order of the optimizer's row
   Tensor block_tensor;        // (n / kBlock) i32
@@ -39,8 +39,8 @@ struct BucketSlice {
 
 class ParameterMemory {
  public:
-  // `tensors`: what allocate_store made of the same `config` and `mesh`; `fp8`: what allocate_fp8 did, where codes are
-  // kept. Waits for `compute`, which fills the tables.
+  // `tensors`: what allocate_store made of the same `config` and `mesh`; `fp8`: what allocate_fp8 did, where quantized
+  // values are kept. Waits for `compute`, which fills the tables.
   ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute,
                   const Fp8Tensors& fp8 = {});
   ParameterMemory(const ParameterMemory&) = delete;

@@ -11,7 +11,7 @@ struct ParameterStoreContext {
   const Config& config;
   const Mesh& mesh;
   StoreTensors tensors;
-  Fp8Tensors fp8;        // where FP8 codes are kept
+  Fp8Tensors fp8;        // where FP8 weights are kept
   int num_microbatches;  // of a step
   Device& device;
   Stream& compute;

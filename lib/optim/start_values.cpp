@@ -28,7 +28,7 @@ void write_start_values(const ParameterMemory& memory, const Mesh& mesh, uint64_
   };
   for (size_t c = 0; c < memory.parameters().size(); ++c) {
     const ChunkStoreTensors& chunk = memory.tensors().chunks[c];
-    if (!chunk.codes.empty()) compute.zero(chunk.codes);
+    if (!chunk.quantized.empty()) compute.zero(chunk.quantized);
     compute.zero(chunk.parameters);  // what lies between the tensors, and those that start with zeros
     if (!chunk.master.empty()) compute.zero(chunk.master);
     for (const Parameter& parameter : memory.parameters()[c]) {

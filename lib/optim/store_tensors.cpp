@@ -34,9 +34,9 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
     ChunkStoreTensors chunk;
     chunk.layout = make_flat_layout(specs, mesh, config.parallel.bucket_elements);
     const int64_t size = chunk.layout.size, slices = size / parts;
-    const int64_t codes = chunk.layout.codes;
-    if (codes > 0) chunk.codes = arena.take("parameters", Dtype::kE4M3, {codes});
-    chunk.parameters = arena.take("parameters", config.precision.compute, {size - codes});
+    const int64_t quantized = chunk.layout.quantized;
+    if (quantized > 0) chunk.quantized = arena.take("parameters", Dtype::kE4M3, {quantized});
+    chunk.parameters = arena.take("parameters", config.precision.compute, {size - quantized});
     chunk.gradients = arena.take("gradients", Dtype::kF32, {zero == 2 ? slices : size});
     if (config.precision.compute != Dtype::kF32) chunk.master = arena.take("master weights", Dtype::kF32, {slices});
     for (size_t i = 0; i < optimizer_row(config.optimizer.name).state.size(); ++i)
@@ -70,7 +70,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
   store.count_weight = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   if (config.optimizer.moments != Dtype::kF32)
     store.draws = arena.take("optimizer tables", Dtype::kI32, {store.num_tensors, TensorDraws::kColumns});
-  if (keeps_fp8_codes(config)) store.fp8_slot = arena.take("optimizer tables", Dtype::kI32, {store.num_tensors});
+  if (keeps_fp8_weights(config)) store.fp8_slot = arena.take("optimizer tables", Dtype::kI32, {store.num_tensors});
   store.local_sumsq = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   return store;
 }

@@ -14,8 +14,8 @@ namespace tri {
 
 struct ChunkStoreTensors {
   FlatLayout layout;
-  Tensor codes;                   // (layout.codes) e4m3: the parameters that are kept as FP8 codes
-  Tensor parameters;              // (size - layout.codes) compute dtype: the others
+  Tensor quantized;               // (layout.quantized) e4m3: the parameters that are kept in FP8
+  Tensor parameters;              // (size - layout.quantized) compute dtype: the others
   Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
   Tensor master;                  // (slices) f32 master weights; bf16 only
   std::vector<Tensor> state;      // (slices) optimizer.moments, each: what the optimizer's row (optimizers.h) keeps
@@ -35,7 +35,7 @@ struct StoreTensors {
   Tensor decay;                 // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;          // (S) f32: 1 where this rank's slice counts in the global norm, else 0
   Tensor draws;                 // (S, 8) i32: TensorDraws (kernels/moment_rounding.h); moments in bf16 only
-  Tensor fp8_slot;              // (S) i32: ParamSpec::fp8_slot of each tensor; only where codes are kept
+  Tensor fp8_slot;              // (S) i32: ParamSpec::fp8_slot of each tensor; only where quantized values are kept
   Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
   PeerCopyTensors peer_copies;  // where parallel.dp_transfers is copies
   int num_tensors = 0;          // S

@@ -65,7 +65,7 @@ InFlight in_flight(const Workload& w, int stage) {
 
 // Elements of the largest buckets of a stage's gradients: of matrices, which zero 2 keeps whole in a pool, and of any
 // kind, for whose parts peer copies have a buffer (lib/optim/flat_layout.h: tensors are never divided over buckets, and
-// those that are kept as FP8 codes have buckets apart).
+// those that are kept in FP8 have buckets apart).
 struct LargestBuckets {
   double matrices = 0, any = 0;
   int count = 0;    // of matrices
@@ -76,7 +76,7 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
   const ModelConfig& m = w.model;
   const double table = embedding_parameters(w) / w.tp;
   const bool tied = m.tie_embeddings && w.pp > 1;  // a bucket of its own
-  const bool codes = w.numbers == Numbers::kFp8 && w.fp8_codes;
+  const bool quantized = w.numbers == Numbers::kFp8 && w.fp8_weights;
   LargestBuckets largest;
   const auto close = [&](double& open) {
     if (open == 0) return;
@@ -90,18 +90,19 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
   };
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
     const int virtual_stage = chunk * w.pp + stage;
-    double open = 0, open_codes = 0;
+    double open = 0, open_quantized = 0;
     if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
     for_layer_kinds(w, virtual_stage, [&](const LayerSpec& layer, int count) {
       const std::vector<LinearSpec> linears = layer.linears();
       for (int i = 0; i < count; ++i)
         for (auto linear = linears.rbegin(); linear != linears.rend(); ++linear)
-          add(codes ? open_codes : open, static_cast<double>(linear->weights()) / w.tp);
+          add(quantized ? open_quantized : open, static_cast<double>(linear->weights()) / w.tp);
     });
-    if (codes && layers_of_stage(w, virtual_stage) > 0) close(open);  // the head's would stay open until the embedding
+    if (quantized && layers_of_stage(w, virtual_stage) > 0)
+      close(open);  // the head's would stay open until the embedding
     if (virtual_stage == 0 && !tied) add(open, table);
     close(open);
-    close(open_codes);
+    close(open_quantized);
   }
   if (tied && (stage == 0 || stage == w.pp - 1)) largest.tied = table;
   largest.any = std::max(largest.matrices, largest.tied);
@@ -185,9 +186,9 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
     }
     if (w.dp_copies) memory.workspace += 4 * largest.any;
   }
-  // GEMM weights in both FP8 orientations: beside the parameter, or as codes in its place, a byte of the two, and their
-  // transposes.
-  if (w.numbers == Numbers::kFp8 && !w.fp8_codes && w.zero < 3)
+  // GEMM weights in both FP8 orientations: beside the parameter, or as quantized values in its place, a byte of the
+  // two, and their transposes.
+  if (w.numbers == Numbers::kFp8 && !w.fp8_weights && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       memory.parameters += 2 * layer_parameters(w, chunk * w.pp + stage) / w.tp;
   memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);

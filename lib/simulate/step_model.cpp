@@ -176,9 +176,9 @@ class StepModel {
     return coupled ? 2 * message + c_.software.exchange_us * 1e-6 : message;
   }
 
-  // Of stage_parameters(), those that are kept as FP8 codes.
-  double stage_codes(int stage) const {
-    return w_.numbers == Numbers::kFp8 && w_.fp8_codes ? layer_parameters(w_, stage) / w_.tp : 0;
+  // Of stage_parameters(), those that are kept in FP8.
+  double stage_fp8_weights(int stage) const {
+    return w_.numbers == Numbers::kFp8 && w_.fp8_weights ? layer_parameters(w_, stage) / w_.tp : 0;
   }
   double stage_parameters(int stage) const {
     double parameters = layer_parameters(w_, stage);
@@ -239,7 +239,8 @@ class StepModel {
     const double bucket = elements / traffic.buckets;
     traffic.reduce = transfers_.seconds(
         over_dp(w_.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bucket * w_.gradient_bytes));
-    const double gathered = elements * parameter_bytes(w_) - stage_codes(stage);  // of codes a byte an element
+    const double gathered =
+        elements * parameter_bytes(w_) - stage_fp8_weights(stage);  // of quantized values a byte an element
     if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, gathered / traffic.buckets));
     return traffic;
   }
@@ -279,11 +280,11 @@ class StepModel {
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
     double bytes = elements / slices * optimizer_bytes(w_);
-    // FP8 GEMMs read weights in both orientations, once a step: the update writes codes for the copy, 1 byte for 2,
-    // which are transposed, 1 read and 1 written; or the copy is cast, 2 read and 1 written of each.
+    // FP8 GEMMs read weights in both orientations, once a step: the update writes quantized values for the copy, 1 byte
+    // for 2, which are transposed, 1 read and 1 written; or the copy is cast, 2 read and 1 written of each.
     for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk) {
-      const double codes = stage_codes(chunk * w_.pp + rank);
-      bytes += codes > 0 ? codes * (2 - 1 / slices) : 4 * layer_parameters(w_, chunk * w_.pp + rank) / w_.tp;
+      const double quantized = stage_fp8_weights(chunk * w_.pp + rank);
+      bytes += quantized > 0 ? quantized * (2 - 1 / slices) : 4 * layer_parameters(w_, chunk * w_.pp + rank) / w_.tp;
     }
     return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }

@@ -36,7 +36,7 @@ inline constexpr int kMostMicrobatches = 100'000;
 struct Workload {
   ModelConfig model;  // with its derived sizes: fill_derived
   Numbers numbers = Numbers::kBf16;
-  bool fp8_codes = false;  // where numbers is kFp8: the layers' weights are kept as FP8 codes, and not in bf16 too
+  bool fp8_weights = false;  // where numbers is kFp8: the layers' weights are kept in FP8, and not in bf16 too
 
   // ranks = tp · others · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that
   // split a sequence; this one has 1.

@@ -59,7 +59,7 @@ Result<void> Trainer::state_loaded(const std::vector<float>& fp8_history) {
   if (!fp8_) return {};
   if (!fp8_history.empty())
     if (auto loaded = fp8_->load(fp8_history); !loaded) return loaded;
-  engine_.make_codes();
+  engine_.make_quantized_weights();
   return {};
 }
 

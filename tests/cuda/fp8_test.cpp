@@ -91,11 +91,11 @@ TEST(Fp8Slice, cuda_matches_cpu_bit_for_bit) {
               {"counts", {Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, kManyCounted)}},
           };
           const auto make = [](const Place& on) {
-            return Fp8CastSlice{.codes = {.out = on("out"),
-                                          .slot = on("slot"),
-                                          .scale = on("scale"),
-                                          .amax = on("amax"),
-                                          .counts = on("counts")},
+            return Fp8CastSlice{.quantized = {.out = on("out"),
+                                              .slot = on("slot"),
+                                              .scale = on("scale"),
+                                              .amax = on("amax"),
+                                              .counts = on("counts")},
                                 .inp = on("inp"),
                                 .block_tensor = on("block_tensor")};
           };
@@ -104,7 +104,8 @@ TEST(Fp8Slice, cuda_matches_cpu_bit_for_bit) {
         }
 }
 
-// An activation that casts makes the codes, the amax and the counts of a cast of what the activation alone makes.
+// An activation that casts makes the quantized values, the amax and the counts of a cast of what the activation alone
+// makes.
 TEST(Fp8Activation, casts_as_fp8_cast_does) {
   TRI_NEEDS_GPU();
   for (const auto& [rows, width] : kShapes)
@@ -163,8 +164,9 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
           }
 }
 
-// A norm that casts makes the codes, the amax and the counts of a cast of what the norm alone makes, and the same
-// statistics and sums: rows of a warp and of several, rows that end inside a pack, and rows too wide for shared memory.
+// A norm that casts makes the quantized values, the amax and the counts of a cast of what the norm alone makes, and the
+// same statistics and sums: rows of a warp and of several, rows that end inside a pack, and rows too wide for shared
+// memory.
 TEST(Fp8Norm, casts_as_fp8_cast_does) {
   TRI_NEEDS_GPU();
   for (const auto& [rows, width] : std::initializer_list<std::pair<int64_t, int64_t>>{
@@ -175,7 +177,7 @@ TEST(Fp8Norm, casts_as_fp8_cast_does) {
           for (const double factor : {8.0, 512.0}) {
             SCOPED_TRACE(fmt::format("{} x {} {} {}, {} parts", rows, width, enum_name(kind), enum_name(type), parts));
             const bool layernorm = kind == Norm::kLayerNorm;
-            const Buffer row(Dtype::kF32, {rows}), plain(type, {rows, width}), codes(Dtype::kE4M3, {rows, width});
+            const Buffer row(Dtype::kF32, {rows}), plain(type, {rows, width}), quantized(Dtype::kE4M3, {rows, width});
             const Buffer number = one(0.0), counts(Dtype::kI64, {kNumFp8Counts}, Values(kNumFp8Counts, kManyCounted));
             const auto vector = [&](const char* name) { return Buffer(type, {width}, random_values(width, name)); };
             const DeviceBuffer inp(Buffer(type, {rows, width}, hard_values(rows * width, true)));
@@ -186,7 +188,7 @@ TEST(Fp8Norm, casts_as_fp8_cast_does) {
             const DeviceBuffer means[2] = {DeviceBuffer(row), DeviceBuffer(row)};
             const DeviceBuffer rstds[2] = {DeviceBuffer(row), DeviceBuffer(row)};
             const DeviceBuffer sums[2] = {DeviceBuffer(plain), DeviceBuffer(plain)};
-            const DeviceBuffer outs[2] = {DeviceBuffer(codes), DeviceBuffer(codes)};
+            const DeviceBuffer outs[2] = {DeviceBuffer(quantized), DeviceBuffer(quantized)};
             const DeviceBuffer amaxes[2] = {DeviceBuffer(number), DeviceBuffer(number)};
             const DeviceBuffer found[2] = {DeviceBuffer(counts), DeviceBuffer(counts)};
             const auto norm = [&](int at) {
@@ -214,7 +216,7 @@ TEST(Fp8Norm, casts_as_fp8_cast_does) {
             const auto same = [&](const DeviceBuffer(&both)[2], const Buffer& shape, const char* what) {
               EXPECT_EQ(difference(both[1].values(shape), both[0].values(shape), same_bits), "") << what;
             };
-            same(outs, codes, "codes");
+            same(outs, quantized, "quantized");
             same(amaxes, number, "amax");
             same(found, counts, "counts");
             same(rstds, row, "rstd");

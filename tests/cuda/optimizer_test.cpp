@@ -103,9 +103,9 @@ TEST(CudaOptimizers, gradients_that_are_not_finite_change_nothing) {
   }
 }
 
-// An update that writes codes moves the weights as one that does not, bit for bit, and its codes, amax and counts are
-// those of fp8_cast_slice of the weights that it leaves: also where nothing changes.
-TEST(CudaOptimizers, codes_are_those_of_the_master) {
+// An update that writes quantized values moves the weights as one that does not, bit for bit, and its quantized values,
+// amax and counts are those of fp8_cast_slice of the weights that it leaves: also where nothing changes.
+TEST(CudaOptimizers, quantized_weights_are_those_of_the_master) {
   TRI_NEEDS_GPU();
   constexpr int64_t kSlots = 6;
   for (const int64_t blocks : {int64_t{1}, int64_t{5}, int64_t{48}, int64_t{700}})
@@ -120,16 +120,17 @@ TEST(CudaOptimizers, codes_are_those_of_the_master) {
           const Buffer out(Dtype::kE4M3, {slice.n}), amax(Dtype::kF32, {kSlots}, Values(kSlots, 0));
           const Buffer counts(Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0));
           const DeviceBuffer d_slot(slot), d_scale(scale);
-          struct Codes {
+          struct Quantized {
             DeviceBuffer out, amax, counts;
           };
-          Codes cast{DeviceBuffer(out), DeviceBuffer(amax), DeviceBuffer(counts)},
+          Quantized cast{DeviceBuffer(out), DeviceBuffer(amax), DeviceBuffer(counts)},
               updated{DeviceBuffer(out), DeviceBuffer(amax), DeviceBuffer(counts)};
-          const auto codes_in = [&](const Codes& to) {
-            return Fp8SliceCodes{.out = to.out, .slot = d_slot, .scale = d_scale, .amax = to.amax, .counts = to.counts};
+          const auto quantized_in = [&](const Quantized& to) {
+            return Fp8SliceWeights{
+                .out = to.out, .slot = d_slot, .scale = d_scale, .amax = to.amax, .counts = to.counts};
           };
           // Its master weights afterwards.
-          const auto update = [&](const Fp8SliceCodes& codes, bool casts) {
+          const auto update = [&](const Fp8SliceWeights& quantized, bool casts) {
             Operands operands = slice.moments(kept, grad_scale);
             operands.emplace_back("weight_sumsq", one_a_tensor({4, 9, 1, 0}));
             operands.emplace_back("direction_sumsq", one_a_tensor({1, 2, 0.5, 3}));
@@ -141,7 +142,7 @@ TEST(CudaOptimizers, codes_are_those_of_the_master) {
             }
             if (lamb)
               cuda::lamb_apply({.master = on("master"),
-                                .codes = codes,
+                                .quantized = quantized,
                                 .direction = on("grad"),
                                 .weight_sumsq = on("weight_sumsq"),
                                 .direction_sumsq = on("direction_sumsq"),
@@ -151,13 +152,14 @@ TEST(CudaOptimizers, codes_are_those_of_the_master) {
                                 .lr = 0.01f},
                                test_stream());
             else
-              cuda::adamw_update({.moments = moments_on(on), .codes = codes, .lr = 0.01f}, test_stream());
+              cuda::adamw_update({.moments = moments_on(on), .quantized = quantized, .lr = 0.01f}, test_stream());
             if (casts)
-              cuda::fp8_cast_slice({.codes = codes_in(cast), .inp = on("master"), .block_tensor = on("block_tensor")},
-                                   test_stream());
+              cuda::fp8_cast_slice(
+                  {.quantized = quantized_in(cast), .inp = on("master"), .block_tensor = on("block_tensor")},
+                  test_stream());
             return buffers.front()->values(slice.floats("master"));
           };
-          const Values with = update(codes_in(updated), true), without = update({}, false);
+          const Values with = update(quantized_in(updated), true), without = update({}, false);
           EXPECT_EQ(difference(with, without, same_bits), "");
           EXPECT_EQ(difference(updated.out.values(out), cast.out.values(out), same_bits), "");
           EXPECT_EQ(difference(updated.amax.values(amax), cast.amax.values(amax), same_bits), "");

@@ -143,11 +143,11 @@ TEST(Fp8Cast, slices_by_tensor) {
                         Values(static_cast<size_t>(num_slots * kNumFp8Counts), kManyCounted));
     for (int64_t first = 0; first < n; first += blocks * kBlock) {
       const int64_t count = blocks * kBlock;
-      const Fp8CastSlice cast{.codes = {.out = Tensor(out).flat(first, count),
-                                        .slot = slot,
-                                        .scale = scale,
-                                        .amax = amax,
-                                        .counts = counts},
+      const Fp8CastSlice cast{.quantized = {.out = Tensor(out).flat(first, count),
+                                            .slot = slot,
+                                            .scale = scale,
+                                            .amax = amax,
+                                            .counts = counts},
                               .inp = Tensor(inp).flat(first, count),
                               .block_tensor = Tensor(owner).flat(first / kBlock, blocks)};
       check(cast);
@@ -161,7 +161,7 @@ TEST(Fp8Cast, slices_by_tensor) {
       const auto at = static_cast<size_t>(tensor < 0 ? 0 : slots[static_cast<size_t>(tensor)]);
       const double scaled = std::isfinite(value) ? value * scales[at] : NAN;
       const int code = tensor < 0 ? nearest_code(1.5, Dtype::kE4M3) : nearest_code(scaled, Dtype::kE4M3);
-      ASSERT_EQ(fp8_codes(Tensor(out))[i], code) << i << ": " << value << " · " << scales[at];
+      ASSERT_EQ(fp8_bytes(Tensor(out))[i], code) << i << ": " << value << " · " << scales[at];
       if (tensor < 0) continue;
       if (!std::isnan(most[at])) most[at] = std::isnan(value) ? NAN : std::max(most[at], std::fabs(value));
       double* const counted = found.data() + at * kNumFp8Counts;
@@ -194,8 +194,8 @@ TEST(Fp8Cast, both_orientations_amax_and_counts) {
             for (int64_t c = 0; c < columns; ++c) {
               const double value = values[static_cast<size_t>(r * columns + c)];
               const int code = nearest_code(value * scale, to);
-              ASSERT_EQ(fp8_codes(Tensor(out))[r * columns + c], code) << value << " · " << scale;
-              ASSERT_EQ(fp8_codes(Tensor(out_t))[c * rows + r], code);
+              ASSERT_EQ(fp8_bytes(Tensor(out))[r * columns + c], code) << value << " · " << scale;
+              ASSERT_EQ(fp8_bytes(Tensor(out_t))[c * rows + r], code);
               most = std::max(most, std::fabs(value));
               saturated += std::fabs(value * scale) > number_of(last_finite(to), to);
               underflowed += value != 0 && (code & 0x7F) == 0;
@@ -297,7 +297,7 @@ TEST(Fp8Transpose, moves_every_byte) {
       cpu::fp8_transpose({.out = out, .inp = inp});
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c)
-          ASSERT_EQ(fp8_codes(Tensor(out))[c * rows + r], fp8_codes(Tensor(inp))[r * columns + c]);
+          ASSERT_EQ(fp8_bytes(Tensor(out))[c * rows + r], fp8_bytes(Tensor(inp))[r * columns + c]);
     }
 }
 

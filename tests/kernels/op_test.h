@@ -67,7 +67,7 @@ class Buffer {
       if (tensor.dtype == Dtype::kI64) result[i] = static_cast<double>(tensor.as<int64_t>()[i]);
       if (tensor.dtype == Dtype::kF32) result[i] = tensor.as<float>()[i];
       if (tensor.dtype == Dtype::kBF16) result[i] = cpu::to_float(tensor.as<bf16>()[i]);
-      if (is_fp8(tensor.dtype)) result[i] = fp8_table(tensor.dtype)[fp8_codes(tensor)[i]];
+      if (is_fp8(tensor.dtype)) result[i] = fp8_table(tensor.dtype)[fp8_bytes(tensor)[i]];
     }
     return result;
   }
@@ -86,7 +86,7 @@ class Buffer {
         tensor.as<int64_t>()[i] = std::isnan(value) ? std::numeric_limits<int64_t>::min() : static_cast<int64_t>(value);
       if (tensor.dtype == Dtype::kF32) tensor.as<float>()[i] = static_cast<float>(value);
       if (tensor.dtype == Dtype::kBF16) tensor.as<bf16>()[i] = bf16(static_cast<float>(value));
-      if (is_fp8(tensor.dtype)) fp8_codes(tensor)[i] = fp8_encode(static_cast<float>(value), fp8_format(tensor.dtype));
+      if (is_fp8(tensor.dtype)) fp8_bytes(tensor)[i] = fp8_encode(static_cast<float>(value), fp8_format(tensor.dtype));
     }
   }
 

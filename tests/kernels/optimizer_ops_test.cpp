@@ -87,8 +87,8 @@ struct State {
   Buffer v{Dtype::kF32, {kNumel}, poison_padding(Values(kNumel, 0.0))};
   Buffer grad{Dtype::kF32, {kNumel}};
   Buffer param{Dtype::kBF16, {kNumel}};
-  bool writes_codes = false;  // in place of param
-  Buffer codes{Dtype::kE4M3, {kNumel}};
+  bool writes_quantized = false;  // in place of param
+  Buffer quantized{Dtype::kE4M3, {kNumel}};
   Buffer slot{Dtype::kI32, {kTensors}, {2, 5, 0, 3}};
   Buffer scale{Dtype::kF32, {kSlots}, {64, NAN, 256, 4096, NAN, 128}};  // of one weights saturate
   Buffer amax{Dtype::kF32, {kSlots}, Values(kSlots, 0.0)};
@@ -96,20 +96,20 @@ struct State {
   Buffer weight_sumsq, direction_sumsq;
 
   Tensor param_of(int64_t first, int64_t count) const {
-    return writes_codes ? Tensor() : Tensor(param).flat(first, count);
+    return writes_quantized ? Tensor() : Tensor(param).flat(first, count);
   }
-  Fp8SliceCodes codes_of(int64_t first, int64_t count) const {
-    if (!writes_codes) return {};
-    return {.out = Tensor(codes).flat(first, count), .slot = slot, .scale = scale, .amax = amax, .counts = counts};
+  Fp8SliceWeights quantized_of(int64_t first, int64_t count) const {
+    if (!writes_quantized) return {};
+    return {.out = Tensor(quantized).flat(first, count), .slot = slot, .scale = scale, .amax = amax, .counts = counts};
   }
-  // Codes, amax and counts are those that fp8_cast_slice makes of the weights as they are.
-  void expect_codes_of_weights() const {
+  // Quantized values, amax and counts are those that fp8_cast_slice makes of the weights as they are.
+  void expect_quantized_weights() const {
     State cast;
-    cast.writes_codes = true;
-    const Fp8CastSlice args{.codes = cast.codes_of(0, kNumel), .inp = w, .block_tensor = owners};
+    cast.writes_quantized = true;
+    const Fp8CastSlice args{.quantized = cast.quantized_of(0, kNumel), .inp = w, .block_tensor = owners};
     check(args);
     cpu::fp8_cast_slice(args);
-    EXPECT_TRUE(codes.same_bits(cast.codes));
+    EXPECT_TRUE(quantized.same_bits(cast.quantized));
     EXPECT_TRUE(amax.same_bits(cast.amax));
     EXPECT_TRUE(counts.same_bits(cast.counts));
   }
@@ -133,7 +133,7 @@ struct State {
   AdamwUpdate adamw(int number, int64_t first, int64_t count) const {
     return {.moments = moments(number, first, count),
             .param = param_of(first, count),
-            .codes = codes_of(first, count),
+            .quantized = quantized_of(first, count),
             .lr = kLr};
   }
   void sumsq(const Buffer& out, const Buffer& inp, int64_t first, int64_t count) const {
@@ -145,7 +145,7 @@ struct State {
   LambApply lamb_apply(int64_t first, int64_t count) const {
     return {.master = Tensor(w).flat(first, count),
             .param = param_of(first, count),
-            .codes = codes_of(first, count),
+            .quantized = quantized_of(first, count),
             .direction = Tensor(grad).flat(first, count),
             .weight_sumsq = weight_sumsq,
             .direction_sumsq = direction_sumsq,
@@ -162,7 +162,7 @@ struct State {
   void step(Rule rule, int number, const std::vector<int64_t>& cuts, const Values& grad_values) {
     grad = Buffer(Dtype::kF32, {kNumel}, grad_values);
     param = Buffer(Dtype::kBF16, {kNumel});
-    codes = Buffer(Dtype::kE4M3, {kNumel});
+    quantized = Buffer(Dtype::kE4M3, {kNumel});
     amax = Buffer(Dtype::kF32, {kSlots}, Values(kSlots, 0.0));
     counts = Buffer(Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0.0));
     const auto for_each_slice = [&](auto f) {
@@ -228,16 +228,16 @@ TEST(OptimizerOps, bf16_param_is_the_rounded_master) {
 }
 
 // In any slices; and of the weights that stand, where gradients are not finite.
-TEST(OptimizerOps, codes_are_those_of_the_master) {
+TEST(OptimizerOps, quantized_weights_are_those_of_the_master) {
   std::vector<int64_t> cuts(kBlocks + 1);
   for (int64_t block = 0; block <= kBlocks; ++block) cuts[block] = block * kBlock;
   for (const Rule rule : {Rule::kAdamw, Rule::kLamb}) {
     State with, without;
-    with.writes_codes = true;
+    with.writes_quantized = true;
     for (int number = 1; number <= kSteps; ++number) {
       with.step(rule, number, number % 2 == 0 ? cuts : std::vector<int64_t>{0, kNumel});
       without.step(rule, number);
-      with.expect_codes_of_weights();
+      with.expect_quantized_weights();
     }
     EXPECT_TRUE(with.w.same_bits(without.w)) << "the master is the same";
     EXPECT_TRUE(with.m.same_bits(without.m));
@@ -246,7 +246,7 @@ TEST(OptimizerOps, codes_are_those_of_the_master) {
     with.grad_scale = Buffer(Dtype::kF32, {1}, {NAN});
     with.step(rule, kSteps + 1);
     EXPECT_TRUE(with.w.same_bits(before.w));
-    EXPECT_TRUE(with.codes.same_bits(before.codes));
+    EXPECT_TRUE(with.quantized.same_bits(before.quantized));
     EXPECT_TRUE(with.amax.same_bits(before.amax));
     EXPECT_TRUE(with.counts.same_bits(before.counts));
   }

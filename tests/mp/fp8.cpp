@@ -31,7 +31,7 @@ std::vector<Layout> matrix() {
       {.pp = 4, .recompute = full},
       {.pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .compute_layers = 1},
       {.tp = 2, .pp = 2, .recompute = full, .compute_layers = 1},
-      // Weights that are kept as FP8 codes: every axis alone, every kind of ZeRO, beside layers that are not.
+      // Weights that are kept in FP8: every axis alone, every kind of ZeRO, beside layers that are not.
       {.dp = 2, .zero = 0, .precision = B, .llama = true, .compute_layers = 1},
       {.dp = 2, .zero = 2, .precision = B, .moments = B, .tied = false, .bucket_elements = 20000, .compute_layers = 1},
       {.tp = 4, .precision = B, .recompute = selective},
@@ -87,8 +87,8 @@ TEST(Fp8, losses_are_near_those_without_it) {
   }
 }
 
-// As keeps_fp8_codes, of a layout with FP8.
-bool keeps_codes(const Layout& layout) { return layout.precision == Dtype::kBF16; }
+// As keeps_fp8_weights, of a layout with FP8.
+bool keeps_fp8(const Layout& layout) { return layout.precision == Dtype::kBF16; }
 
 Layout all_axes() {
   Layout layout = fp8({.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved});
@@ -149,7 +149,7 @@ TEST(Fp8, gathers_of_layers_move_a_byte_an_element) {
                                                                 microbatches(config));
 }
 
-// What dp ranks gather of weights that are kept as codes is bytes, half of what bf16 takes.
+// dp ranks gather weights that are kept in FP8 as bytes: half of what bf16 takes.
 TEST(Fp8, gathers_of_weights_move_a_byte_an_element) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   for (const int zero : {1, 2}) {
@@ -162,8 +162,9 @@ TEST(Fp8, gathers_of_weights_move_a_byte_an_element) {
     if (test_job()->world_rank() >= 2) continue;
     const Config config = config_of(layout);
     const int64_t C = config.model.hidden, F = config.model.ffn_hidden;
-    const int64_t codes = config.model.layers * (4 * C * C + 2 * C * F);  // of which a rank receives the other's half
-    EXPECT_EQ(without.dp_bytes - with.dp_bytes, codes / 2) << "zero " << zero;
+    const int64_t quantized =
+        config.model.layers * (4 * C * C + 2 * C * F);  // of which a rank receives the other's half
+    EXPECT_EQ(without.dp_bytes - with.dp_bytes, quantized / 2) << "zero " << zero;
   }
 }
 
@@ -198,13 +199,13 @@ TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
     if (test_job()->world_rank() >= layout.ranks()) continue;
     const double noise = layout.precision == Dtype::kF32 ? 0.1 : 0.25;  // of single gradients
     // Each dp rank casts all weights, or its slices of them.
-    const int casts = keeps_codes(layout) && layout.zero >= 1 ? 1 : layout.dp;
+    const int casts = keeps_fp8(layout) && layout.zero >= 1 ? 1 : layout.dp;
     for (const size_t step : {size_t{0}, steps.size() - 1}) {
       const std::vector<Fp8Numbers>&numbers = steps[step].fp8, &expected = expected_steps[step].fp8;
       ASSERT_EQ(numbers.size(), expected.size());
       for (size_t i = 0; i < numbers.size(); ++i) {
         const bool is_weight = i / (expected.size() / kNumFp8Operands) == static_cast<size_t>(Fp8Operand::kWeight);
-        if (step > 0 || (is_weight && keeps_codes(layout))) {
+        if (step > 0 || (is_weight && keeps_fp8(layout))) {
           const float scale = expected[i].scale;
           if (numbers[i].scale != scale) {  // a power of two, which rounding moves by one place at most
             EXPECT_TRUE(is_at_a_border(expected_steps, step, i, scale, noise)) << i << ": " << numbers[i].scale;

@@ -47,13 +47,13 @@ std::vector<char> read_bytes(Trainer& trainer, Tensor tensor) {
   return bytes;
 }
 
-// FP8 codes as the numbers that stand for.
+// FP8 weights as the numbers that stand for.
 std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
   std::vector<char> bytes = read_bytes(trainer, tensor);
   std::vector<float> values(static_cast<size_t>(tensor.numel()));
   tensor.data = bytes.data();
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = is_fp8(tensor.dtype)          ? fp8_table(tensor.dtype)[fp8_codes(tensor)[i]]
+    values[i] = is_fp8(tensor.dtype)          ? fp8_table(tensor.dtype)[fp8_bytes(tensor)[i]]
                 : tensor.dtype == Dtype::kF32 ? tensor.as<float>()[i]
                                               : static_cast<float>(tensor.as<bf16>()[i]);
   return values;
@@ -69,24 +69,24 @@ std::vector<float> read_parameter(Trainer& trainer, const Parameter& parameter) 
   return values;
 }
 
-// Where FP8 codes are kept, they are those of this rank's master weights, with the scales that stand. A hash of all of
-// them, those of other dp ranks' slices as well; 0 where there are none.
-uint64_t check_codes(Trainer& trainer) {
+// Where FP8 weights are kept, they are those of this rank's master weights, with the scales that stand. A hash of all
+// of them, those of other dp ranks' slices as well; 0 where there are none.
+uint64_t check_quantized_weights(Trainer& trainer) {
   const std::vector<float> scales = trainer.engine().stage().fp8() == nullptr
                                         ? std::vector<float>()
                                         : read_floats(trainer, trainer.engine().tensors().stage.fp8.scale());
   const auto& chunks = trainer.store().memory.tensors().chunks;
   std::string all;
   for (const ChunkStoreTensors& chunk : chunks)
-    if (!chunk.codes.empty())
-      for (const char code : read_bytes(trainer, chunk.codes)) all += code;
+    if (!chunk.quantized.empty())
+      for (const char code : read_bytes(trainer, chunk.quantized)) all += code;
   const auto& parameters = trainer.store().memory.parameters();
   for (const BucketSlice& slice : trainer.store().memory.slices()) {
-    if (slice.codes.out.empty()) continue;
+    if (slice.quantized.out.empty()) continue;
     const BucketMemory& bucket = trainer.store().memory.buckets()[static_cast<size_t>(slice.bucket)];
     const ChunkStoreTensors& chunk = chunks[static_cast<size_t>(bucket.chunk)];
     const std::vector<float> masters = read_floats(trainer, slice.master);
-    const std::vector<char> codes = read_bytes(trainer, slice.codes.out);
+    const std::vector<char> quantized = read_bytes(trainer, slice.quantized.out);
     size_t wrong = 0, seen = 0;
     for (const int index : bucket.bucket->parameters) {
       const Parameter& parameter = parameters[static_cast<size_t>(bucket.chunk)][static_cast<size_t>(index)];
@@ -95,11 +95,11 @@ uint64_t check_codes(Trainer& trainer) {
       for (int64_t i = std::max<int64_t>(0, first); i < first + parameter.weight.numel(); ++i) {
         if (i >= slice.master.numel()) break;
         const auto at = static_cast<size_t>(i);
-        wrong += static_cast<uint8_t>(codes[at]) != fp8_encode(masters[at] * scale, kE4M3Format);
+        wrong += static_cast<uint8_t>(quantized[at]) != fp8_encode(masters[at] * scale, kE4M3Format);
         ++seen;
       }
     }
-    EXPECT_EQ(wrong, 0u) << "codes of " << seen << " weights, bucket " << slice.bucket;
+    EXPECT_EQ(wrong, 0u) << "quantized values of " << seen << " weights, bucket " << slice.bucket;
   }
   return all.empty() ? 0 : derive_key(1, all);
 }
@@ -259,7 +259,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
   const Config config = planned_config(layout, alone);
   History history;
   std::vector<Share> mine;
-  uint64_t codes = 0;
+  uint64_t quantized = 0;
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh =
         make_mesh(alone ? 0 : job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
@@ -307,7 +307,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       history.dp_bytes = trainer.runtime().dp().counts().bytes - dp_before;
       history.tp_collectives = by_group() - by_group_before;
     }
-    codes = check_codes(trainer);
+    quantized = check_quantized_weights(trainer);
     for (const auto& chunk : trainer.store().memory.parameters())
       for (const Parameter& parameter : chunk) {
         const std::vector<float> values = read_parameter(trainer, parameter);
@@ -319,12 +319,12 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       }
   }
   if (alone) return history;
-  const std::vector<uint64_t> all_codes = job.all_gather(codes);
+  const std::vector<uint64_t> all_hashes = job.all_gather(quantized);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const Mesh mesh = make_mesh(rank, {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
     const int first = mesh.axis("dp").first() ? rank : rank - mesh.axis("dp").rank * layout.tp;
-    EXPECT_EQ(all_codes[static_cast<size_t>(rank)], all_codes[static_cast<size_t>(first)])
-        << "codes of dp rank " << mesh.axis("dp").rank;
+    EXPECT_EQ(all_hashes[static_cast<size_t>(rank)], all_hashes[static_cast<size_t>(first)])
+        << "quantized values of dp rank " << mesh.axis("dp").rank;
   }
 
   std::map<std::string, ParamSpec> specs;

@@ -76,35 +76,36 @@ TEST(FlatLayout, a_parameter_that_the_collectives_of_buckets_would_sum_too_often
   EXPECT_EQ(make_flat_layout(specs, make_mesh(0, {{"tp", 2}}), 1024).buckets.size(), 1u) << "dp has one rank";
 }
 
-// A model's layout: the linears' weights, which are kept as FP8 codes, lie at the beginning in buckets of their own;
+// A model's layout: the linears' weights, which are kept in FP8, lie at the beginning in buckets of their own;
 // what is used before them and what is used after them do not share one. All else as without FP8.
-TEST(FlatLayout, fp8_codes_have_buckets_of_their_own) {
+TEST(FlatLayout, quantized_weights_have_buckets_of_their_own) {
   Config config;
   config.model = {.layers = 4, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
   config.precision.compute = Dtype::kBF16;
   config = value_or_throw(resolve_config(config, 1));
   const std::vector<ParamSpec> plain = chunk_parameters(config, {0, 1}, 0);
-  EXPECT_EQ(make_flat_layout(plain, make_mesh(0, {{"dp", 2}}), 1 << 20).codes, 0);
+  EXPECT_EQ(make_flat_layout(plain, make_mesh(0, {{"dp", 2}}), 1 << 20).quantized, 0);
   config.precision.gemm = GemmFormat::kFp8;
   config.precision.fp8_first_layers = config.precision.fp8_last_layers = 1;
   const std::vector<ParamSpec> specs = chunk_parameters(config, {0, 1}, 0);
   for (const int64_t bucket_elements : {1000, 30000, 1 << 20}) {
     const FlatLayout layout = make_flat_layout(specs, make_mesh(0, {{"dp", 2}}), bucket_elements);
-    int64_t codes = 0;
+    int64_t quantized = 0;
     for (size_t i = 0; i < specs.size(); ++i) {
       const std::string& name = specs[i].name;
-      const bool is_code = (name.find("layers/1/") == 0 || name.find("layers/2/") == 0) && specs[i].decay;
-      EXPECT_EQ(specs[i].fp8_slot >= 0, is_code) << name;
+      const bool is_quantized = (name.find("layers/1/") == 0 || name.find("layers/2/") == 0) && specs[i].decay;
+      EXPECT_EQ(specs[i].fp8_slot >= 0, is_quantized) << name;
       const Bucket& bucket = layout.buckets[static_cast<size_t>(layout.bucket_of[i])];
-      EXPECT_EQ(bucket.codes, is_code) << name;
-      EXPECT_EQ(layout.offset[i] < layout.codes, is_code) << name;
-      if (is_code) codes += specs[i].numel();
+      EXPECT_EQ(bucket.quantized, is_quantized) << name;
+      EXPECT_EQ(layout.offset[i] < layout.quantized, is_quantized) << name;
+      if (is_quantized) quantized += specs[i].numel();
     }
-    EXPECT_EQ(layout.codes, codes) << "sides of FP8 are multiples of a block";
+    EXPECT_EQ(layout.quantized, quantized) << "sides of FP8 are multiples of a block";
     for (const Bucket& bucket : layout.buckets) {
-      if (!bucket.matrices || bucket.codes) continue;
+      if (!bucket.matrices || bucket.quantized) continue;
       const auto [first, last] = std::ranges::minmax(bucket.parameters);
-      for (int i = first; i <= last; ++i) EXPECT_LT(specs[static_cast<size_t>(i)].fp8_slot, 0) << "open over the codes";
+      for (int i = first; i <= last; ++i)
+        EXPECT_LT(specs[static_cast<size_t>(i)].fp8_slot, 0) << "open over the quantized weights";
     }
   }
   config.precision.compute = Dtype::kF32;

@@ -137,7 +137,7 @@ Workload workload_of(const Row& r) {
     w.gradient_bytes = 2;
   } else if (r.source.starts_with("Trireme")) {
     w.gradient_bytes = 4;
-    w.fp8_codes = r.source == "Trireme H200 own attention fp8";  // FP8 steps before kept a bf16 copy
+    w.fp8_weights = r.source == "Trireme H200 own attention fp8";  // FP8 steps before kept a bf16 copy
   } else if (llama || contains(r.model, "nemotron") || contains(r.model, "gpt3")) {
     // NeMo and Megatron Core: all overlaps, gradients in bf16.
     w.gradient_bytes = 2;

@@ -47,7 +47,7 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=none"}},
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=norms", "parallel.tp=2", "parallel.pp=2"}},
       {"llama_8b", 16, {"precision.gemm=fp8", "parallel.recompute=selective"}},
-      // FP8 codes have buckets of their own.
+      // FP8 weights have buckets of their own.
       {"llama_8b",
        16,
        {"precision.gemm=fp8", "parallel.tp=1", "parallel.zero=2", "parallel.bucket_elements=600000000"}},

@@ -1,4 +1,4 @@
-// Weights that are kept as FP8 codes alone, on one rank: their memory, what they are made of, and that a resume, an
+// Weights that are kept in FP8 alone, on one rank: their memory, what they are made of, and that a resume, an
 // evaluation and a step that is not finite leave them as they would be. Over ranks: tests/mp/fp8.cpp.
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ Config fp8_config() {
   return c;
 }
 
-constexpr int64_t kCodes = 2 * (4 + 2) * 64 * 64;  // of two layers: qkv, proj, fc1, fc2
+constexpr int64_t kQuantized = 2 * (4 + 2) * 64 * 64;  // of two layers: qkv, proj, fc1, fc2
 
 std::vector<Config> variants() {
   std::vector<Config> all;
@@ -41,7 +41,7 @@ std::vector<Config> variants() {
 
 // Everything that the next step's bits depend on.
 struct State {
-  std::vector<std::vector<char>> masters, moments, codes, parameters;
+  std::vector<std::vector<char>> masters, moments, quantized, parameters;
   bool operator==(const State&) const = default;
 };
 
@@ -55,7 +55,7 @@ State state_of(OneRank& rank) {
   const ChunkStoreTensors& chunk = rank.trainer->store().memory.tensors().chunks.front();
   State state{.masters = {bytes_of(chunk.master)},
               .moments = {},
-              .codes = {bytes_of(chunk.codes)},
+              .quantized = {bytes_of(chunk.quantized)},
               .parameters = {bytes_of(chunk.parameters)}};
   for (const Tensor& moment : chunk.state) state.moments.push_back(bytes_of(moment));
   return state;
@@ -65,7 +65,7 @@ State state_of(OneRank& rank) {
 void load_state(OneRank& to, const State& state, const std::vector<float>& history) {
   const ChunkStoreTensors& chunk = to.trainer->store().memory.tensors().chunks.front();
   to.trainer->runtime().synchronize();
-  std::memset(chunk.codes.data, 0x55, static_cast<size_t>(chunk.codes.bytes()));
+  std::memset(chunk.quantized.data, 0x55, static_cast<size_t>(chunk.quantized.bytes()));
   std::memcpy(chunk.master.data, state.masters.front().data(), state.masters.front().size());
   for (size_t i = 0; i < chunk.state.size(); ++i)
     std::memcpy(chunk.state[i].data, state.moments[i].data(), state.moments[i].size());
@@ -79,8 +79,8 @@ std::vector<float> losses_and_numbers(const StepResult& result) {
   return all;
 }
 
-// The other orientation is that of the codes that the step has read.
-void expect_transposes(OneRank& rank, const std::vector<char>& codes) {
+// The other orientation is that of the quantized values that the step has read.
+void expect_transposes(OneRank& rank, const std::vector<char>& quantized) {
   const Fp8Tensors& fp8 = rank.trainer->engine().tensors().stage.fp8;
   const ChunkStoreTensors& chunk = rank.trainer->store().memory.tensors().chunks.front();
   const Fp8Slots slots(rank.config);
@@ -92,9 +92,9 @@ void expect_transposes(OneRank& rank, const std::vector<char>& codes) {
     const Fp8Weight& weight = fp8.weights.front()[static_cast<size_t>(layer)][linear];
     EXPECT_TRUE(weight.values.empty());
     const int64_t K = weight.transposed[0], N = weight.transposed[1];
-    const char* const rows = codes.data() + chunk.layout.offset[static_cast<size_t>(parameter.index)];
+    const char* const rows = quantized.data() + chunk.layout.offset[static_cast<size_t>(parameter.index)];
     for (int64_t i = 0; i < N * K; ++i)
-      ASSERT_EQ(fp8_codes(weight.transposed)[i % K * N + i / K], static_cast<uint8_t>(rows[i])) << parameter.spec.name;
+      ASSERT_EQ(fp8_bytes(weight.transposed)[i % K * N + i / K], static_cast<uint8_t>(rows[i])) << parameter.spec.name;
   }
 }
 
@@ -105,28 +105,28 @@ int64_t bytes_of(const std::vector<std::pair<std::string, int64_t>>& all, const 
 }
 
 // Two bytes of a weight that only FP8 GEMMs read, where there were four; predicted to the byte.
-TEST(Fp8Codes, stand_in_place_of_the_bf16_weights) {
+TEST(Fp8Weights, stand_in_place_of_the_bf16_weights) {
   for (const Config& config : variants()) {
     Config without = config;
     without.precision.gemm = GemmFormat::kCompute;
-    const int64_t codes = config.model.activation == Activation::kSwiglu ? kCodes / 6 * 7 : kCodes;
+    const int64_t quantized = config.model.activation == Activation::kSwiglu ? kQuantized / 6 * 7 : kQuantized;
     const OneRank rank(config), plain(without);
     EXPECT_EQ(rank.predicted, rank.arena->bytes_by_name());
     EXPECT_EQ(plain.predicted, plain.arena->bytes_by_name());
-    EXPECT_EQ(bytes_of(rank.predicted, "fp8 weights"), codes) << "the transposes";
+    EXPECT_EQ(bytes_of(rank.predicted, "fp8 weights"), quantized) << "the transposes";
     EXPECT_EQ(bytes_of(plain.predicted, "fp8 weights"), 0);
     const ChunkStoreTensors &ours = rank.trainer->store().memory.tensors().chunks.front(),
                             &theirs = plain.trainer->store().memory.tensors().chunks.front();
-    EXPECT_EQ(ours.codes.bytes(), codes);
-    EXPECT_TRUE(theirs.codes.empty());
-    EXPECT_EQ(bytes_of(rank.predicted, "parameters"), ours.codes.bytes() + ours.parameters.bytes());
-    EXPECT_EQ(ours.codes.bytes() + ours.parameters.bytes(), theirs.parameters.bytes() - codes);
+    EXPECT_EQ(ours.quantized.bytes(), quantized);
+    EXPECT_TRUE(theirs.quantized.empty());
+    EXPECT_EQ(bytes_of(rank.predicted, "parameters"), ours.quantized.bytes() + ours.parameters.bytes());
+    EXPECT_EQ(ours.quantized.bytes() + ours.parameters.bytes(), theirs.parameters.bytes() - quantized);
     EXPECT_EQ(bytes_of(rank.predicted, "master weights"), bytes_of(plain.predicted, "master weights"));
   }
 }
 
 // With the scale that the step's GEMMs read, before the first step and after each.
-TEST(Fp8Codes, are_the_codes_of_the_master_weights) {
+TEST(Fp8Weights, are_the_master_weights_quantized) {
   for (const Config& config : variants()) {
     OneRank rank(config);
     for (int64_t step = 0; step < 4; ++step) {
@@ -141,7 +141,7 @@ TEST(Fp8Codes, are_the_codes_of_the_master_weights) {
         const float* const master = chunk.master.as<float>() + offset;
         float most = 0;
         for (int64_t i = 0; i < n; ++i) {
-          ASSERT_EQ(fp8_codes(parameter.weight)[i], fp8_encode(master[i] * scale, kE4M3Format)) << parameter.spec.name;
+          ASSERT_EQ(fp8_bytes(parameter.weight)[i], fp8_encode(master[i] * scale, kE4M3Format)) << parameter.spec.name;
           most = std::max(most, std::fabs(master[i]));
         }
         EXPECT_EQ(fp8.amax().as<float>()[parameter.spec.fp8_slot], most) << "met for the step that begins";
@@ -152,15 +152,15 @@ TEST(Fp8Codes, are_the_codes_of_the_master_weights) {
         }
         seen += n;
       }
-      EXPECT_EQ(seen, chunk.codes.numel());
+      EXPECT_EQ(seen, chunk.quantized.numel());
       const State before = state_of(rank);
       EXPECT_TRUE(rank.step(step).finite());
-      expect_transposes(rank, before.codes.front());
+      expect_transposes(rank, before.quantized.front());
     }
   }
 }
 
-TEST(Fp8Codes, a_resume_makes_them_again_bit_for_bit) {
+TEST(Fp8Weights, a_resume_makes_them_again_bit_for_bit) {
   for (const Config& config : variants())
     for (const int64_t stop : {1, 4}) {
       OneRank whole(config);
@@ -178,7 +178,7 @@ TEST(Fp8Codes, a_resume_makes_them_again_bit_for_bit) {
 }
 
 // A checkpoint without FP8: the scales are those of the largest master weights, as at a start.
-TEST(Fp8Codes, without_a_history_they_take_the_masters_scales) {
+TEST(Fp8Weights, without_a_history_they_take_the_masters_scales) {
   const Config config = fp8_config();
   OneRank first(config);
   const State start = state_of(first);
@@ -188,7 +188,7 @@ TEST(Fp8Codes, without_a_history_they_take_the_masters_scales) {
   EXPECT_EQ(losses_and_numbers(other.step(0)), losses_and_numbers(first.step(0)));
 }
 
-TEST(Fp8Codes, evaluations_change_no_bit_and_no_number) {
+TEST(Fp8Weights, evaluations_change_no_bit_and_no_number) {
   OneRank with(fp8_config()), without(fp8_config());
   for (int64_t step = 0; step < 3; ++step) {
     with.evaluator->evaluate(with.tokens(step + 50, 0), with.tokens(step + 50, 1));
@@ -198,7 +198,7 @@ TEST(Fp8Codes, evaluations_change_no_bit_and_no_number) {
 }
 
 // Nor do the numbers of the step after it, of which the update met the weights' before it knew.
-TEST(Fp8Codes, a_step_that_is_not_finite_changes_no_bit_and_no_number) {
+TEST(Fp8Weights, a_step_that_is_not_finite_changes_no_bit_and_no_number) {
   for (const Config& config : variants())
     for (const int64_t bad : {0, 2}) {
       OneRank rank(config), other(config);
