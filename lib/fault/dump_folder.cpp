@@ -228,20 +228,20 @@ std::vector<RankRecord> read_records(const std::string& folder, std::span<const 
 }
 
 std::string report_json(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict) {
-  Json culprits = Json::array();
-  for (const HangCulprit& culprit : verdict.culprits) {
+  Json suspects = Json::array();
+  for (const HangSuspect& suspect : verdict.suspects) {
     const auto of = std::find_if(records.begin(), records.end(),
-                                 [&](const RankRecord& r) { return r.world_rank == culprit.world_rank; });
+                                 [&](const RankRecord& r) { return r.world_rank == suspect.world_rank; });
     const std::string host = of == records.end() ? "" : of->host;
-    culprits.push_back({{"rank", culprit.world_rank},
+    suspects.push_back({{"rank", suspect.world_rank},
                         {"host", host},
                         {"gpu", of == records.end() ? "" : of->gpu},
-                        {"kind", enum_name(culprit.kind)},
-                        {"text", culprit.text}});
+                        {"kind", enum_name(suspect.kind)},
+                        {"text", suspect.text}});
   }
   const Json json = {{"headline", verdict.headline},
                      {"kind", enum_name(verdict.kind)},
-                     {"culprits", culprits},
+                     {"culprits", suspects},
                      {"hosts", suspect_hosts(records, verdict)},
                      {"waiting", verdict.num_waiting},
                      {"trigger", json_of(trigger)},

@@ -38,7 +38,7 @@ enum class RunEventKind {
   kFailure,    // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak;
                // step, where loss or gradients were not finite, then -1 is the rank if none can be named
   kHang,       // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
-               // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
+               // first suspect; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
   kEnd,        // of an attempt that ended in good order; fields: code, step (the last that was begun); `text`: what it
                // said, if anything
   kStraggler,  // `rank` (of `host`) is slower than the ranks that do the same work; fields: slowdown (0.1: by 10 %),

@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-constexpr size_t kMostCulprits = 64;  // as many as a word has bits: `reached`
+constexpr size_t kMostSuspects = 64;  // as many as a word has bits: `reached`
 constexpr int kInnermost = 3;         // frames of a stack, by which stacks are compared
 
 // How sure it is that one of a kind holds the job up; less is surer.
@@ -56,7 +56,7 @@ class Locator {
   void count_waiting();
   void count_alike();
   void sort_candidates();
-  void keep_guilty();
+  void keep_root_causes();
   bool is_healthy(const Candidate& candidate) const;
 
   HangVerdict healthy_verdict() const;
@@ -64,7 +64,7 @@ class Locator {
   HangVerdict transfer_verdict(const Candidate& transfer) const;
   std::vector<HangEdge> shortest_cycle(const Candidate& cycle) const;
   std::optional<HangEdge> first_wait(const Candidate& candidate) const;
-  std::string culprit_text(const Candidate& candidate) const;
+  std::string suspect_text(const Candidate& candidate) const;
   std::string waiting_text(const HangVerdict& verdict, const char* whom) const;
 
   const WaitGraph& graph_;
@@ -79,15 +79,15 @@ HangVerdict Locator::verdict() {
   count_waiting();
   count_alike();
   sort_candidates();
-  keep_guilty();
+  keep_root_causes();
   if (candidates_.empty()) return healthy_verdict();
   const Candidate& first = candidates_.front();
   if (first.kind == HangKind::kCycle) return cycle_verdict(first);
   if (graph_.rank_of(first.node) < 0) return transfer_verdict(first);
 
   HangVerdict verdict{.kind = first.kind, .num_waiting = first.num_waiting, .first_wait = first_wait(first)};
-  for (const Candidate& c : candidates_) verdict.culprits.push_back({c.ranks.front(), c.kind, culprit_text(c)});
-  verdict.headline = verdict.culprits.front().text + waiting_text(verdict, "it");
+  for (const Candidate& c : candidates_) verdict.suspects.push_back({c.ranks.front(), c.kind, suspect_text(c)});
+  verdict.headline = verdict.suspects.front().text + waiting_text(verdict, "it");
   std::vector<int> others;
   for (size_t i = 1; i < candidates_.size(); ++i) others.push_back(candidates_[i].ranks.front());
   std::sort(others.begin(), others.end());
@@ -100,7 +100,7 @@ void Locator::find_candidates() {
     num_held_hosts_ += is_held_host(graph_.node(rank, WaitGraph::kHost)) ? 1 : 0;
   for (int c = 0; c < components_.size(); ++c)
     if (auto found = candidate(c)) candidates_.push_back(std::move(*found));
-  if (candidates_.size() <= kMostCulprits) return;
+  if (candidates_.size() <= kMostSuspects) return;
   // Too many to count who waits for each: the sure ones first, then those that anybody waits for.
   const auto is_awaited = [&](const Candidate& c) {
     const auto waiting = graph_.reversed().of(c.node);
@@ -110,7 +110,7 @@ void Locator::find_candidates() {
   const auto order = [&](const Candidate& c) { return std::tuple(c.certainty, !is_awaited(c), -c.silent); };
   std::stable_sort(candidates_.begin(), candidates_.end(),
                    [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
-  candidates_.resize(kMostCulprits);
+  candidates_.resize(kMostSuspects);
 }
 
 // A host that runs, while its own streams wait for others.
@@ -260,7 +260,7 @@ bool Locator::is_healthy(const Candidate& c) const {
 }
 
 // Keeps those that are to blame as surely, or nearly so, as the first one.
-void Locator::keep_guilty() {
+void Locator::keep_root_causes() {
   const bool was_asked = trigger_.world_rank < 0;
   const auto is_innocent = [&](const Candidate& c) {
     if (c.certainty < kSeenFromCounters) return false;
@@ -344,7 +344,7 @@ HangVerdict Locator::cycle_verdict(const Candidate& cycle) const {
   for (const HangEdge& edge : verdict.cycle) ranks.push_back(edge.from);
   std::sort(ranks.begin(), ranks.end());
   for (const int rank : ranks)
-    verdict.culprits.push_back(
+    verdict.suspects.push_back(
         {rank, HangKind::kCycle, fmt::format("{} in {}", graph_.place(rank), doing_text(*graph_.record(rank)))});
   // Ranks of the component beside the circle that is shown wait as well.
   verdict.num_waiting += static_cast<int>(cycle.ranks.size() - ranks.size());
@@ -371,9 +371,9 @@ HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
   std::vector<int> ranks = waiting;
   std::set_difference(transfer.ranks.begin(), transfer.ranks.end(), waiting.begin(), waiting.end(),
                       std::back_inserter(ranks));
-  if (ranks.size() > kMostCulprits) ranks.resize(kMostCulprits);
+  if (ranks.size() > kMostSuspects) ranks.resize(kMostSuspects);
   for (const int rank : ranks)
-    verdict.culprits.push_back(
+    verdict.suspects.push_back(
         {rank, verdict.kind,
          fmt::format("{}, which {} {}", graph_.place(rank),
                      std::binary_search(waiting.begin(), waiting.end(), rank) ? "awaits" : "has done", what)});
@@ -387,26 +387,26 @@ HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
 
 // Over meetings and the rank's own activities, the ranks that wait for it directly; of them the one silent for longest.
 std::optional<HangEdge> Locator::first_wait(const Candidate& c) const {
-  const int culprit = c.ranks.front();
+  const int suspect = c.ranks.front();
   std::vector<int> queue{c.node};
   std::vector<bool> seen(static_cast<size_t>(graph_.num_nodes()));
   seen[static_cast<size_t>(c.node)] = true;
   int first = -1;
   const auto order = [&](int rank) {
-    return std::tuple(-silent_seconds(*graph_.record(rank)), std::abs(rank - culprit), rank);
+    return std::tuple(-silent_seconds(*graph_.record(rank)), std::abs(rank - suspect), rank);
   };
   for (size_t next = 0; next < queue.size(); ++next)
     for (const int from : graph_.reversed().of(queue[next])) {
       if (seen[static_cast<size_t>(from)]) continue;
       seen[static_cast<size_t>(from)] = true;
       const int rank = graph_.rank_of(from);
-      if (rank < 0 || rank == culprit)
+      if (rank < 0 || rank == suspect)
         queue.push_back(from);
       else if (graph_.record(rank) != nullptr && (first < 0 || order(rank) < order(first)))
         first = rank;
     }
   if (first < 0) return std::nullopt;
-  return HangEdge{first, culprit, graph_.edge_text(first, culprit)};
+  return HangEdge{first, suspect, graph_.edge_text(first, suspect)};
 }
 
 std::string Locator::waiting_text(const HangVerdict& verdict, const char* whom) const {
@@ -419,7 +419,7 @@ std::string Locator::waiting_text(const HangVerdict& verdict, const char* whom) 
   return awaited.empty() ? text : fmt::format("{} ({})", text, awaited);
 }
 
-std::string Locator::culprit_text(const Candidate& c) const {
+std::string Locator::suspect_text(const Candidate& c) const {
   const int rank = c.ranks.front();
   const std::string place = graph_.place(rank);
   const RankRecord* r = graph_.record(rank);
@@ -508,11 +508,11 @@ bool others_go_on(std::span<const RankRecord> records, const RankRecord& stuck, 
 std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, const HangVerdict& verdict) {
   std::vector<std::string> hosts;
   if (verdict.kind == HangKind::kCycle || verdict.kind == HangKind::kUnknown) return hosts;
-  for (const HangCulprit& culprit : verdict.culprits) {
+  for (const HangSuspect& suspect : verdict.suspects) {
     const auto of = std::find_if(records.begin(), records.end(),
-                                 [&](const RankRecord& r) { return r.world_rank == culprit.world_rank; });
+                                 [&](const RankRecord& r) { return r.world_rank == suspect.world_rank; });
     if (of == records.end() || of->host.empty()) continue;
-    if (waits_for_storage(culprit.kind) && !others_go_on(records, *of, culprit.kind)) return {};
+    if (waits_for_storage(suspect.kind) && !others_go_on(records, *of, suspect.kind)) return {};
     if (std::find(hosts.begin(), hosts.end(), of->host) == hosts.end()) hosts.push_back(of->host);
   }
   return waits_for_storage(verdict.kind) && hosts.size() > 1 ? std::vector<std::string>() : hosts;

@@ -1,5 +1,5 @@
 // Who holds a job up: from the flight recorders of its ranks, a graph of who waits for whom, over the numbers of their
-// operations. Who waits for nobody is the culprit; where all wait in a circle, the program is.
+// operations. A rank that waits for no other is the suspect; where all wait in a circle, the program is at fault.
 //
 // The nodes are activities: of each rank the training (its thread and its streams), the readers of tokens, and the
 // writer of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
@@ -50,7 +50,7 @@ struct HangTrigger {
   double seconds = 0;
 };
 
-struct HangCulprit {
+struct HangSuspect {
   int world_rank = 0;
   HangKind kind = HangKind::kUnknown;
   std::string text;  // "rank 13 [pp1 dp0 tp1] on node07 (GPU ...) stopped in forward of microbatch 3, chunk 1"
@@ -61,27 +61,27 @@ struct HangEdge {
   std::string text;      // "rank 3 awaits all-gather 8812 on tp of rank 2, which is at 8811"
 };
 
-// Of a healthy run, and of a job that is suspended as a whole: no culprits, and a headline that says so.
+// Of a healthy run, and of a job that is suspended as a whole: no suspects, and a headline that says so.
 struct HangVerdict {
   HangKind kind = HangKind::kUnknown;
-  std::vector<HangCulprit> culprits;  // the surest first, 64 at most; of a cycle and of a stuck transfer: its ranks
+  std::vector<HangSuspect> suspects;  // the surest first, 64 at most; of a cycle and of a stuck transfer: its ranks
   std::vector<HangEdge> cycle;
-  int num_waiting = 0;                 // ranks that wait, directly or not, for the first culprit
+  int num_waiting = 0;                 // ranks that wait, directly or not, for the first suspect
   std::optional<HangEdge> first_wait;  // of those that wait for it directly, the one that has waited longest
-  std::string headline;                // one line: culprit, what it did, how many wait, who first
+  std::string headline;                // one line: suspect, what it did, how many wait, who first
 };
 
 // `records`: one a rank, in any order; ranks of the job without a record count as gone. Time and memory grow with the
 // number of channels of all ranks, and so with the number of ranks.
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger);
 
-// Hosts of the verdict's culprits that a restart does better without, the surest first. None where the program is at
-// fault, or nothing is known. Storage and data readers are suspects only where all culprits are on one node of several,
+// Hosts of the verdict's suspects that a restart does better without, the surest first. None where the program is at
+// fault, or nothing is known. Storage and data readers are suspects only where all suspects are on one node of several,
 // and ranks of every other node have read or written the same since: else the file system, which all nodes share, is at
 // fault.
 std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, const HangVerdict& verdict);
 
-// For people: the headline, the culprits with what their records say, the edges of a cycle, and all ranks in a table;
+// For people: the headline, the suspects with what their records say, the edges of a cycle, and all ranks in a table;
 // of more than 64 ranks, those alike in one row. Lines end in '\n'.
 std::string hang_report(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
 

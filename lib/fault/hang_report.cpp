@@ -16,7 +16,7 @@ namespace tri {
 namespace {
 
 constexpr int kMostRows = 64;        // of ranks; of more, those alike share a row
-constexpr size_t kMostDetailed = 8;  // culprits
+constexpr size_t kMostDetailed = 8;  // suspects
 constexpr size_t kLogLines = 8, kFrames = 16, kStacks = 3;
 
 using Out = std::back_insert_iterator<std::string>;
@@ -162,12 +162,12 @@ void write_all_ranks(Out out, const WaitGraph& graph) {
 
 // Ranks that do the same share a row, the rarest first; those to blame have one each.
 void write_alike_ranks(Out out, const WaitGraph& graph, const HangVerdict& verdict) {
-  std::set<int> culprits;
-  for (const HangCulprit& culprit : verdict.culprits) culprits.insert(culprit.world_rank);
+  std::set<int> suspects;
+  for (const HangSuspect& suspect : verdict.suspects) suspects.insert(suspect.world_rank);
   std::map<std::string, std::vector<int>> alike;
   for (int rank = 0; rank < graph.world_size(); ++rank) {
     const Row row = row_of(graph.record(rank), graph.waits_key(rank));
-    alike[fmt::format("{}|{}|{}|{}|{}|{}", culprits.contains(rank) ? rank : -1, row.process, row.phase, row.thread,
+    alike[fmt::format("{}|{}|{}|{}|{}|{}", suspects.contains(rank) ? rank : -1, row.process, row.phase, row.thread,
                       row.action, row.waits)]
         .push_back(rank);
   }
@@ -208,15 +208,15 @@ std::string hang_report(std::span<const RankRecord> records, const HangTrigger& 
   if (!verdict.cycle.empty()) fmt::format_to(out, "\nWho waits for whom, in a circle: no node is to blame.\n");
   for (const HangEdge& edge : verdict.cycle) fmt::format_to(out, "  {}\n", edge.text);
   if (verdict.first_wait) fmt::format_to(out, "first to wait: {}\n", verdict.first_wait->text);
-  for (size_t i = 0; i < std::min(kMostDetailed, verdict.culprits.size()); ++i) {
-    const HangCulprit& culprit = verdict.culprits[i];
-    fmt::format_to(out, "\n{}\n", culprit.text);
-    if (culprit.world_rank >= 0 && culprit.world_rank < graph.world_size())
-      if (const RankRecord* r = graph.record(culprit.world_rank)) write_rank(out, graph, *r);
+  for (size_t i = 0; i < std::min(kMostDetailed, verdict.suspects.size()); ++i) {
+    const HangSuspect& suspect = verdict.suspects[i];
+    fmt::format_to(out, "\n{}\n", suspect.text);
+    if (suspect.world_rank >= 0 && suspect.world_rank < graph.world_size())
+      if (const RankRecord* r = graph.record(suspect.world_rank)) write_rank(out, graph, *r);
   }
-  if (verdict.culprits.size() > kMostDetailed) fmt::format_to(out, "\nLikewise\n");
-  for (size_t i = kMostDetailed; i < verdict.culprits.size(); ++i)
-    fmt::format_to(out, "  {}\n", verdict.culprits[i].text);
+  if (verdict.suspects.size() > kMostDetailed) fmt::format_to(out, "\nLikewise\n");
+  for (size_t i = kMostDetailed; i < verdict.suspects.size(); ++i)
+    fmt::format_to(out, "  {}\n", verdict.suspects[i].text);
 
   std::vector<std::pair<int64_t, int>> failures;
   for (int rank = 0; rank < graph.world_size(); ++rank)

@@ -1,7 +1,7 @@
 // The watchdog of a rank: a run never stands still without a word, and never for ever.
 //
 // A thread looks at the rank's flight recorder five times a second. Where nothing has moved for half of the phase's
-// deadline, the ranks of all nodes are dumped (node_dumps.h) and the culprit is named; after all of it the job ends
+// deadline, the ranks of all nodes are dumped (node_dumps.h) and the suspect is named; after all of it the job ends
 // with status 6, also where ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the run
 // goes on.
 #pragma once

@@ -227,18 +227,18 @@ Json json_of(const RankRecord& r) {
 }
 
 Json json_of(const HangVerdict& hang, const std::vector<RankRecord>& ranks) {
-  Json culprits = Json::array();
-  for (const HangCulprit& culprit : hang.culprits) {
+  Json suspects = Json::array();
+  for (const HangSuspect& suspect : hang.suspects) {
     const auto rank = std::find_if(ranks.begin(), ranks.end(),
-                                   [&](const RankRecord& r) { return r.world_rank == culprit.world_rank; });
-    culprits.push_back({{"rank", culprit.world_rank},
-                        {"kind", enum_name(culprit.kind)},
+                                   [&](const RankRecord& r) { return r.world_rank == suspect.world_rank; });
+    suspects.push_back({{"rank", suspect.world_rank},
+                        {"kind", enum_name(suspect.kind)},
                         {"host", rank == ranks.end() ? Json() : Json(rank->host)},
-                        {"text", culprit.text}});
+                        {"text", suspect.text}});
   }
   return {{"kind", enum_name(hang.kind)},
           {"headline", hang.headline},
-          {"culprits", std::move(culprits)},
+          {"culprits", std::move(suspects)},
           {"waiting", hang.num_waiting}};
 }
 

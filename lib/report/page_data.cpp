@@ -272,7 +272,7 @@ Json waits_of(const RankWaits& waits) {
           {"pp", waits.pp},
           {"dp", waits.groups},
           {"tp", waits.tp},
-          {"culprits", waits.culprits},
+          {"culprits", waits.suspects},
           {"num_waits", waits.num_waits},
           {"what", what},
           {"edges", edges}};

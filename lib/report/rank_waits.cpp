@@ -90,13 +90,13 @@ void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::ve
   RankWaits waits = waits_of_dump(records);
   waits.title = "dump " + name;
   waits.headline = verdict.value("headline", "");
-  for (const auto& culprit : verdict.value("culprits", nlohmann::json::array()))
-    if (const int rank = culprit.is_object() ? culprit.value("rank", -1) : -1; rank >= 0)
-      waits.culprits.push_back(rank);
-  const auto for_culprit = [&](const RankWait& wait) {
-    return std::find(waits.culprits.begin(), waits.culprits.end(), wait.awaited) != waits.culprits.end();
+  for (const auto& suspect : verdict.value("culprits", nlohmann::json::array()))
+    if (const int rank = suspect.is_object() ? suspect.value("rank", -1) : -1; rank >= 0)
+      waits.suspects.push_back(rank);
+  const auto for_suspect = [&](const RankWait& wait) {
+    return std::find(waits.suspects.begin(), waits.suspects.end(), wait.awaited) != waits.suspects.end();
   };
-  std::stable_partition(waits.waits.begin(), waits.waits.end(), for_culprit);
+  std::stable_partition(waits.waits.begin(), waits.waits.end(), for_suspect);
   found.push_back(std::move(waits));
 }
 

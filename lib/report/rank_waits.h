@@ -25,7 +25,7 @@ struct RankWaits {
   int pp = 1, groups = 1, tp = 1;  // groups: tp groups of a stage, one for each place on all other axes
   std::string title;               // "steps 20 to 22", "dump 20261122T155959"
   std::string headline;            // of a dump
-  std::vector<int> culprits;       // of a dump: world ranks
+  std::vector<int> suspects;       // of a dump: world ranks
   std::vector<RankWait> waits;     // the longest first; of a dump by waiter
   int64_t num_waits = 0;           // of which those are
 };
@@ -34,7 +34,7 @@ inline constexpr size_t kMostRankWaits = 20'000;  // that are kept, of one sourc
 inline constexpr size_t kMostAwaited = 4;         // ranks, that one rank of a dump is shown to wait for
 
 RankWaits waits_of_steps(const std::vector<TimelinePiece>& pieces, const StepRange& steps);
-// Without title, headline and culprits.
+// Without title, headline and suspects.
 RankWaits waits_of_dump(std::span<const RankRecord> records);
 
 // What the run's folder has of both; of more than 512 MiB of recordings, or 4,096 ranks of a dump, nothing. What can't

@@ -186,9 +186,9 @@ class ShownStreams {
 };
 
 RunEvent hang_event(const DumpOutcome& dump) {
-  const auto& culprits = dump.verdict.culprits;
+  const auto& suspects = dump.verdict.suspects;
   RunEvent event{.kind = RunEventKind::kHang,
-                 .world_rank = culprits.empty() ? -1 : culprits.front().world_rank,
+                 .world_rank = suspects.empty() ? -1 : suspects.front().world_rank,
                  .text = dump.verdict.headline};
   event.fields = {{"kind", std::string(enum_name(dump.verdict.kind))},
                   {"dump", dump.folder},

@@ -131,7 +131,7 @@ TEST_F(Dump, the_first_report_stays) {
   EXPECT_FALSE(read_headline(dump));
   const std::vector<RankRecord> records = {record_of(0, "a"), record_of(1, "a"), record_of(2, "b"), record_of(3, "b")};
   HangVerdict verdict{.kind = HangKind::kHostBusy,
-                      .culprits = {{3, HangKind::kHostBusy, "rank 3 computes"}},
+                      .suspects = {{3, HangKind::kHostBusy, "rank 3 computes"}},
                       .num_waiting = 3,
                       .headline = "rank 3 on b holds all up"};
   EXPECT_TRUE(value_or_throw(write_report(dump, records, trigger_of(2), verdict)));
@@ -158,7 +158,7 @@ TEST_F(Dump, the_first_report_stays) {
 TEST_F(Dump, a_fault_of_the_program_accuses_no_host) {
   const std::vector<RankRecord> records = {record_of(0, "a"), record_of(1, "b")};
   for (const HangKind kind : {HangKind::kCycle, HangKind::kUnknown}) {
-    const HangVerdict verdict{.kind = kind, .culprits = {{0, kind, "x"}, {1, kind, "y"}}, .headline = "h"};
+    const HangVerdict verdict{.kind = kind, .suspects = {{0, kind, "x"}, {1, kind, "y"}}, .headline = "h"};
     EXPECT_TRUE(nlohmann::json::parse(report_json(records, trigger_of(0), verdict))["hosts"].empty());
   }
 }

@@ -45,9 +45,9 @@ std::string text_of(const SimulatedLayout& layout, const SimulatedFault& fault, 
 // `reader`: of the rank with the fault. `stuck`: members of a transfer that is, ascending.
 void expect_named(const SimulatedFault& fault, const HangVerdict& verdict, int reader, std::vector<int> stuck) {
   EXPECT_EQ(verdict.kind, kind_of(fault.kind));
-  ASSERT_FALSE(verdict.culprits.empty());
+  ASSERT_FALSE(verdict.suspects.empty());
   std::vector<int> named;
-  for (const HangCulprit& culprit : verdict.culprits) named.push_back(culprit.world_rank);
+  for (const HangSuspect& suspect : verdict.suspects) named.push_back(suspect.world_rank);
   std::sort(named.begin(), named.end());
   std::sort(stuck.begin(), stuck.end());
   if (fault.kind == kTransfer) {

@@ -40,7 +40,7 @@ TEST(HangLocator, several_processes_that_stop_or_leave_are_all_named) {
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kProcessGone);
   EXPECT_EQ(named(verdict), (std::vector{7, 3, 2, 6})) << "rank 3 has joined, and nobody waits for it yet";
-  EXPECT_TRUE(has(verdict.culprits[0].text, "rank 7 [pp0 dp1 tp3] is gone: there is no record of it"));
+  EXPECT_TRUE(has(verdict.suspects[0].text, "rank 7 [pp0 dp1 tp3] is gone: there is no record of it"));
   EXPECT_TRUE(has(verdict.headline, "likewise ranks 2, 3, 6"));
 }
 
@@ -60,7 +60,7 @@ TEST(HangLocator, a_job_that_is_suspended_as_a_whole_is_nobodys_fault) {
   for (RankRecord& record : r.all) record.process_state = ProcessState::kStopped;
   const HangVerdict verdict = locate_hang(r.all, kAsked);
   EXPECT_EQ(verdict.kind, HangKind::kProcessStopped);
-  EXPECT_TRUE(verdict.culprits.empty());
+  EXPECT_TRUE(verdict.suspects.empty());
   EXPECT_TRUE(has(verdict.headline, "suspended"));
 }
 
@@ -253,7 +253,7 @@ TEST(HangLocator, a_connection_waits_for_members_that_have_not_come) {
   }
   const HangVerdict met = locate_hang(r.all, kDeadline);
   EXPECT_EQ(met.kind, HangKind::kTransfer) << "all are in it, and it does not end";
-  EXPECT_EQ(met.culprits.size(), 4u);
+  EXPECT_EQ(met.suspects.size(), 4u);
 
   r[1].connection = 0;
   r[1].host_state = HostState::kWorks;
@@ -302,7 +302,7 @@ TEST(HangLocator, of_hosts_that_nobody_is_seen_to_wait_for_the_odd_one_is_named)
   EXPECT_EQ(named(verdict), std::vector{6});
 }
 
-TEST(HangLocator, whom_nobody_waits_for_and_who_goes_on_is_no_culprit) {
+TEST(HangLocator, a_rank_that_goes_on_and_that_no_rank_waits_for_is_no_suspect) {
   Records r(1, 2, 2);
   r.joins(0, "tp");  // rank 1 holds rank 0 up; the other pipeline is at work
   r[2].last_event_seconds = r[3].last_event_seconds = 0.01;
@@ -315,7 +315,7 @@ TEST(HangLocator, a_healthy_job_that_is_asked_has_no_hang) {
   for (RankRecord& record : r.all) record.last_event_seconds = 0.2;
   const HangVerdict verdict = locate_hang(r.all, kAsked);
   EXPECT_EQ(verdict.kind, HangKind::kUnknown);
-  EXPECT_TRUE(verdict.culprits.empty());
+  EXPECT_TRUE(verdict.suspects.empty());
   EXPECT_EQ(verdict.headline, "no hang is seen: every rank has gone on, the last of 4 after 0.2 s");
   for (RankRecord& record : r.all) record.last_event_seconds = kSilent;
   EXPECT_EQ(named(locate_hang(r.all, kAsked)), std::vector{1}) << "after a minute it is one";

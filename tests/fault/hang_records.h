@@ -96,7 +96,7 @@ inline testing::AssertionResult has(const std::string& text, const std::string& 
 
 inline std::vector<int> named(const HangVerdict& verdict) {
   std::vector<int> ranks;
-  for (const HangCulprit& culprit : verdict.culprits) ranks.push_back(culprit.world_rank);
+  for (const HangSuspect& suspect : verdict.suspects) ranks.push_back(suspect.world_rank);
   return ranks;
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 using namespace hand_written;
 
-TEST(HangReport, tells_what_the_record_of_the_culprit_says) {
+TEST(HangReport, shows_the_record_of_the_suspect) {
   Records r(1, 1, 4);
   r.join_but(1, "tp");
   r[1].stacks.push_back({.thread = 8, .name = "idle", .frames = {3}, .symbols = {"futex_wait"}});

@@ -35,9 +35,9 @@ std::optional<Verdict> verdict_of(const std::string& run) {
   const std::set<std::string> reports = dumped(run, "report.json");
   if (reports.empty()) return std::nullopt;
   const auto json = nlohmann::json::parse(read_all(*reports.rbegin()));
-  Verdict verdict{.kind = json.at("kind"), .headline = json.at("headline"), .culprits = {}};
-  for (const auto& culprit : json.at("culprits"))
-    verdict.culprits.push_back({culprit.at("rank").get<int>(), culprit.at("kind").get<std::string>()});
+  Verdict verdict{.kind = json.at("kind"), .headline = json.at("headline"), .suspects = {}};
+  for (const auto& suspect : json.at("culprits"))
+    verdict.suspects.push_back({suspect.at("rank").get<int>(), suspect.at("kind").get<std::string>()});
   return verdict;
 }
 
@@ -104,11 +104,11 @@ void copy_run(const std::string& base, const std::string& folder) {
 bool is_right(const Case& c, const Outcome& outcome) {
   if (!outcome.verdict || outcome.status != 6) return false;
   const Expected expected = expected_of(c.place, c.action);
-  const auto is_it = [&](const Verdict::Culprit& culprit) { return culprit.rank == c.rank; };
-  const auto& culprits = outcome.verdict->culprits;
-  if (culprits.empty() || outcome.verdict->kind != enum_name(expected.kind)) return false;
-  if (expected.one_of_several) return std::any_of(culprits.begin(), culprits.end(), is_it);
-  return std::all_of(culprits.begin(), culprits.end(), is_it);
+  const auto is_it = [&](const Verdict::Suspect& suspect) { return suspect.rank == c.rank; };
+  const auto& suspects = outcome.verdict->suspects;
+  if (suspects.empty() || outcome.verdict->kind != enum_name(expected.kind)) return false;
+  if (expected.one_of_several) return std::any_of(suspects.begin(), suspects.end(), is_it);
+  return std::all_of(suspects.begin(), suspects.end(), is_it);
 }
 
 std::optional<double> lateness_of(const Outcome& outcome) {

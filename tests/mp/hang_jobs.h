@@ -16,11 +16,11 @@ inline constexpr double kEndsWithin = 5;  // seconds after the deadline
 
 struct Verdict {
   std::string kind, headline;
-  struct Culprit {
+  struct Suspect {
     int rank;
     std::string kind;
   };
-  std::vector<Culprit> culprits;
+  std::vector<Suspect> suspects;
 };
 
 struct Outcome {

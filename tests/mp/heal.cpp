@@ -349,9 +349,9 @@ std::string wrong_with(const Case& c, const Outcome& outcome, const std::string&
   std::string wrong;
   if (!outcome.status) return "it did not end; ";
   if (outcome.status != 0) wrong += fmt::format("status {}; ", *outcome.status);
-  std::set<std::string> guilty;
-  if (fault.guilt == Guilt::kNode && outcome.struck) guilty.insert(c.node());
-  if (outcome.left_out != guilty) wrong += fmt::format("left out: {}; ", fmt::join(outcome.left_out, ","));
+  std::set<std::string> faulty;
+  if (fault.guilt == Guilt::kNode && outcome.struck) faulty.insert(c.node());
+  if (outcome.left_out != faulty) wrong += fmt::format("left out: {}; ", fmt::join(outcome.left_out, ","));
   if (outcome.processes_left > 0) wrong += fmt::format("{} processes are left; ", outcome.processes_left);
   if (outcome.losses != losses) wrong += "other losses; ";
   if (!fault.another_attempt && outcome.attempts != 1) wrong += fmt::format("{} attempts; ", outcome.attempts);

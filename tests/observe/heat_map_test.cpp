@@ -33,9 +33,9 @@ Map map_of(const RankMesh& mesh, const RankWindow& window, const std::string& qu
   return map;
 }
 
-RankWindow window_with(const RankMesh& mesh, int culprit, double factor) {
+RankWindow window_with(const RankMesh& mesh, int faulty, double factor) {
   Draws draws(1);
-  return synthetic_window(mesh, 3, 0.005, draws, [=](int rank, int64_t) { return rank == culprit ? factor : 1.0; });
+  return synthetic_window(mesh, 3, 0.005, draws, [=](int rank, int64_t) { return rank == faulty ? factor : 1.0; });
 }
 
 TEST(HeatMap, names_the_slow_rank_and_not_the_heads_stage) {
@@ -57,12 +57,12 @@ TEST(HeatMap, fits_the_screen_at_any_size_and_shows_the_slow_rank) {
   for (const auto& m : meshes)
     for (const HeatScreen screen : {HeatScreen{80, 24, false}, HeatScreen{80, 24, true}, HeatScreen{200, 60, true}}) {
       const RankMesh mesh = synthetic_mesh(m.pp, m.dp, m.tp);
-      const int culprit = mesh.world_size() / 2;
-      const Map map = map_of(mesh, window_with(mesh, culprit, 1.5), "compute", screen);
+      const int faulty = mesh.world_size() / 2;
+      const Map map = map_of(mesh, window_with(mesh, faulty, 1.5), "compute", screen);
       EXPECT_LE(map.lines, static_cast<size_t>(screen.lines)) << map.text;
       EXPECT_LE(map.widest, static_cast<size_t>(screen.columns)) << map.text;
       if (mesh.world_size() < 3 || (m.dp * m.tp == 1 && m.pp < 5)) continue;
-      EXPECT_NE(map.text.find(fmt::format("rank {} [", culprit)), std::string::npos) << map.text;
+      EXPECT_NE(map.text.find(fmt::format("rank {} [", faulty)), std::string::npos) << map.text;
       EXPECT_EQ(map.text.find('\033') != std::string::npos, screen.colours);
       const size_t body = map.text.find('\n'), legend = map.text.find("a character");
       if (legend == std::string::npos) continue;

@@ -205,9 +205,9 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
   EXPECT_GE(*now.newest_event_age, 60);
   EXPECT_EQ(now.ranks[0].process_state, ProcessState::kStopped);
   ASSERT_TRUE(now.hang);
-  ASSERT_FALSE(now.hang->culprits.empty());
-  EXPECT_EQ(now.hang->culprits[0].world_rank, 0);
-  EXPECT_EQ(now.hang->culprits[0].kind, HangKind::kProcessStopped);
+  ASSERT_FALSE(now.hang->suspects.empty());
+  EXPECT_EQ(now.hang->suspects[0].world_rank, 0);
+  EXPECT_EQ(now.hang->suspects[0].kind, HangKind::kProcessStopped);
   const std::string text = status_text(now);
   expect_has(text, ": stands still for 1m00s");
   expect_has(text, now.hang->headline);

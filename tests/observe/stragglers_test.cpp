@@ -30,12 +30,12 @@ Watched watch(const RankMesh& mesh, int64_t windows, double noise, uint64_t seed
 
 TEST(Stragglers, a_rank_slower_by_10_percent_is_named_within_3_windows) {
   const RankMesh mesh = synthetic_mesh(2, 2, 2);
-  for (int culprit = 0; culprit < 8; ++culprit)
+  for (int faulty = 0; faulty < 8; ++faulty)
     for (const double noise : {0.0, 0.01, 0.03}) {
       const Watched watched =
-          watch(mesh, 3, noise, 7 + culprit, [&](int rank, int64_t) { return rank == culprit ? 1.1 : 1; });
-      ASSERT_EQ(watched.stragglers.size(), 1u) << culprit << " noise " << noise;
-      EXPECT_EQ(watched.stragglers[0].world_rank, culprit);
+          watch(mesh, 3, noise, 7 + faulty, [&](int rank, int64_t) { return rank == faulty ? 1.1 : 1; });
+      ASSERT_EQ(watched.stragglers.size(), 1u) << faulty << " noise " << noise;
+      EXPECT_EQ(watched.stragglers[0].world_rank, faulty);
       EXPECT_NEAR(watched.stragglers[0].slowdown, 0.1, 0.02);
       EXPECT_FALSE(watched.stragglers[0].doctor);
     }
@@ -161,8 +161,8 @@ TEST(WhatIf, says_so_where_nothing_is_lost) {
 TEST(WhatIf, a_step_without_the_slow_rank_is_the_simulators) {
   const RankMesh mesh = synthetic_mesh(2, 2, 2);
   Draws draws(1);
-  for (const int culprit : {1, 6}) {
-    const auto slow = [&](int rank, int64_t) { return rank == culprit ? 1.5 : 1; };
+  for (const int faulty : {1, 6}) {
+    const auto slow = [&](int rank, int64_t) { return rank == faulty ? 1.5 : 1; };
     RankWindow clean = synthetic_window(mesh, 0, 0, draws), slowed = synthetic_window(mesh, 0, 0, draws, slow);
     // Means without the hiccups that are drawn.
     for (RankWindow* window : {&clean, &slowed})
@@ -172,15 +172,15 @@ TEST(WhatIf, a_step_without_the_slow_rank_is_the_simulators) {
         times[RankQuantity::kBackward] = times[RankQuantity::kCompute] * 2 / 3;
         times[RankQuantity::kStep] = 1;
       }
-    const auto without = step_without(mesh, slowed, culprit);
+    const auto without = step_without(mesh, slowed, faulty);
     ASSERT_TRUE(without.has_value());
     // 8 microbatches: rank 1 delays its stage by half of 0.3 s, and is then at 0.45 s the slower of the two (0.39 s);
     // rank 6, in the slower stage, delays it by 0.195 s. The pipeline is as long as 7 microbatches of its slowest
     // stage, and one through both.
     const double expected =
-        culprit == 1 ? (7 * 0.45 + 0.45 + 0.39) / 8 - (7 * 0.39 + 0.3 + 0.39) / 8 : (7 + 1) * 0.195 / 8;
-    EXPECT_NEAR(1 - *without, expected, 0.01) << culprit;
-    EXPECT_DOUBLE_EQ(*step_without(mesh, clean, culprit), 1);
+        faulty == 1 ? (7 * 0.45 + 0.45 + 0.39) / 8 - (7 * 0.39 + 0.3 + 0.39) / 8 : (7 + 1) * 0.195 / 8;
+    EXPECT_NEAR(1 - *without, expected, 0.01) << faulty;
+    EXPECT_DOUBLE_EQ(*step_without(mesh, clean, faulty), 1);
     EXPECT_NEAR(*step_without(mesh, slowed, 0), 1, 1e-6) << "a healthy rank costs nothing";
   }
   RankMesh unknown = mesh;

@@ -38,7 +38,7 @@ TEST(RankWaits, of_records_that_do_not_know_their_mesh_there_are_none) {
   EXPECT_TRUE(waits_of_dump({}).waits.empty());
 }
 
-TEST(RankWaits, of_a_folder_name_the_culprit_and_show_its_waiters_first) {
+TEST(RankWaits, of_a_folder_name_the_suspect_and_show_its_waiters_first) {
   const TemporaryFolder folder;
   std::vector<std::string> remarks;
   EXPECT_TRUE(read_rank_waits(folder.path().string(), remarks).empty());
@@ -51,7 +51,7 @@ TEST(RankWaits, of_a_folder_name_the_culprit_and_show_its_waiters_first) {
   ASSERT_TRUE(write_report(dump.value().path, records, trigger, locate_hang(records, trigger)));
   const auto found = read_rank_waits(folder.path().string(), remarks);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].culprits, std::vector{kStoppedRank});
+  EXPECT_EQ(found[0].suspects, std::vector{kStoppedRank});
   EXPECT_NE(found[0].headline.find("rank 5 [pp1 dp0 tp1]"), std::string::npos) << found[0].headline;
   EXPECT_EQ(found[0].title, "dump " + std::filesystem::path(dump.value().path).filename().string());
   ASSERT_FALSE(found[0].waits.empty());

@@ -67,7 +67,7 @@ left_out() { "$TRAINER" supervise "$run_dir" --nodes | awk '{print $1}' | paste 
 used() { events attempt_start | tail -n 1 | sed -nE 's/.*"nodes":"([^"]*)".*/\1/p' | cut -d, -f"$1"; }
 
 attempts=1 excluded='' restarts=0
-declare -A guilty=()
+declare -A faulty=()
 # Of the attempt under way.
 field() { events attempt_start | tail -n 1 | sed -nE "s/.*\"$1\":\"?([^,\"]*)[,\"].*/\1/p"; }
 more_attempts() { (($(events attempt_start | wc -l) > attempts)); }
@@ -93,13 +93,13 @@ tally() {
   rows+=("$(awk -v what="$1" -v struck="$struck" -v noticed="$noticed" -v again="$again" -v out="$excluded" 'BEGIN {
     printf "%-24s %9.1f %9.1f   %s", what, noticed - struck, again - noticed, out == "" ? "none" : out }')")
 }
-# healed WHAT: another attempt trains; the nodes of `guilty` are left out, and no others.
+# healed WHAT: another attempt trains; the nodes of `faulty` are left out, and no others.
 healed() {
   until_true "another attempt" more_attempts
   attempts=$(events attempt_start | wc -l)
   until_true "training again" trains
   attempts=$(events attempt_start | wc -l)
-  excluded=$(printf '%s\n' "${!guilty[@]}" | sort | paste -sd,)
+  excluded=$(printf '%s\n' "${!faulty[@]}" | sort | paste -sd,)
   [[ $(left_out | tr , '\n' | sort | paste -sd,) == "$excluded" ]] ||
     fail "$1: left out are '$(left_out)', and '$excluded' are at fault"
   tally "$1"
@@ -159,7 +159,7 @@ fault_driver_killed() {
 fault_node_without_power() {
   local node
   node=$(used 2) # the first one has the batch script
-  guilty[$node]=1
+  faulty[$node]=1
   strike "$cluster" kill-node "$node"
   healed "a node without power"
 }
@@ -167,7 +167,7 @@ fault_node_without_power() {
 fault_slurmd_killed() {
   local node
   node=$(used 2)
-  guilty[$node]=1
+  faulty[$node]=1
   "$cluster" kill-daemon "$node"
   strike kill -KILL "$(rank_of_node "$node")"
   until_true "$node left out" says "node $node is excluded"
@@ -178,7 +178,7 @@ fault_too_few_nodes() {
   local node
   while true; do
     node=$(used 2)
-    guilty[$node]=1
+    faulty[$node]=1
     strike "$cluster" kill-node "$node"
     until_true "$node left out" says "node $node is excluded"
     ! says "nodes are left, and 2 are needed" || break
@@ -187,13 +187,13 @@ fault_too_few_nodes() {
   done
   expect_log "restart $restarts: status 75 "
   # Slurm takes note of what is dead, or the job would pend.
-  for node in "${!guilty[@]}"; do "$cluster" notice "$node"; done
+  for node in "${!faulty[@]}"; do "$cluster" notice "$node"; done
   restarts=$((restarts + 1))
   # It is told so where it can be told, and does itself with nodes that it knows to be dead.
   expect_log "the run excludes .*(: this job excludes node|, and Slurm has taken these nodes out of service)"
   expect_log "restart $restarts: 4 ranks"
   healed "too few nodes"
-  for node in "${!guilty[@]}"; do ! nodes_of | grep -qx "$node" || fail "$node was allocated again: $(nodes_of)"; done
+  for node in "${!faulty[@]}"; do ! nodes_of | grep -qx "$node" || fail "$node was allocated again: $(nodes_of)"; done
 }
 # Nobody is there to put the job back but its agents. The node of the batch script is nobody's to exclude: Slurm knows.
 fault_batch_host_lost() {
@@ -237,7 +237,7 @@ since=$SECONDS
 fault_rank_killed
 expect_log "finished at step $steps"
 # A node without power never says that the job is over: Slurm would wait for it until SlurmdTimeout.
-for node in "${!guilty[@]}"; do "$cluster" notice "$node"; done
+for node in "${!faulty[@]}"; do "$cluster" notice "$node"; done
 finish COMPLETED 0:0 "$restarts"
 [[ $(history parts | wc -l) -eq $steps ]] || fail "the run has $(history parts | wc -l) steps of $steps"
 

@@ -56,7 +56,7 @@ TEST(Beginning, a_rank_that_spins_before_it_has_a_flight_recorder_is_found_by_th
 
 // All others sleep in MPI's start, and nobody has a flight recorder.
 TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
-  const auto play = [](int needed, double of_culprit, double of_others, double seconds, bool trains = false,
+  const auto play = [](int needed, double of_faulty, double of_others, double seconds, bool trains = false,
                        bool and_its_neighbour = false) {
     auto cluster = std::make_unique<SimulatedCluster>(needed + 1, needed);
     EXPECT_TRUE(cluster->play_until_attempt(1));
@@ -66,7 +66,7 @@ TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
         for (RankSight& rank : cluster->node(n).ranks) {
           rank.has_record = false;
           const bool computes = rank.world_rank == 1 || (and_its_neighbour && rank.world_rank == 0);
-          rank.cpu_seconds += computes ? of_culprit : of_others;
+          rank.cpu_seconds += computes ? of_faulty : of_others;
         }
     });
     return cluster;

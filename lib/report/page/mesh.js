@@ -28,7 +28,7 @@ class MeshView {
     this.shown = this.dump ? waits.edges.length : Math.min(waits.edges.length, kListedWaits);
     this.rank = null;
     this.axes = new Set(Object.keys(kAxisLooks));
-    this.culprits = new Set(waits.culprits);
+    this.suspects = new Set(waits.culprits);
     Object.assign(this, kFirstView);
     this.count();
     this.canvas = element('canvas', {
@@ -146,7 +146,7 @@ class MeshView {
             drawing('circle', {cx: 13, cy: 6, r: 4.5, fill, stroke: ring, 'stroke-width': 1.5}));
       };
       this.scale.replaceChildren(
-          this.culprits.size > 0 ? element('span', {}, mark('culprit'), 'for whom the others wait (two rings)') : '',
+          this.suspects.size > 0 ? element('span', {}, mark('suspect'), 'for whom the others wait (two rings)') : '',
           element('span', {}, mark('waits'), 'waits'), element('span', {}, mark('rest'), 'waits for nobody'));
       return;
     }
@@ -294,7 +294,7 @@ class MeshView {
     if (!isDense) edges();
     for (const rank of this.farthestFirst) this.paintRank(pen, style, rank);
     if (isDense) edges();
-    for (const rank of this.culprits) this.paintRank(pen, style, rank);
+    for (const rank of this.suspects) this.paintRank(pen, style, rank);
     for (const edge of chosen) this.paintEdge(pen, edge, 1);
   }
   // The box's edges, for a small mesh all lines between neighbours; names at the edges.
@@ -388,32 +388,32 @@ class MeshView {
     pen.globalAlpha = 1;
   }
   look(kind) {
-    return {culprit: ['#b3400a', '#111111'], waits: ['#b9def5', '#5b6470'], rest: ['#f4f4f1', '#5b6470']}[kind];
+    return {suspect: ['#b3400a', '#111111'], waits: ['#b9def5', '#5b6470'], rest: ['#f4f4f1', '#5b6470']}[kind];
   }
   paintRank(pen, style, rank) {
-    const x = this.at[2 * rank], y = this.at[2 * rank + 1], {radius} = this, isCulprit = this.culprits.has(rank);
-    let [fill, ring] = this.look(isCulprit ? 'culprit' : this.isWaiting[rank] ? 'waits' : 'rest');
+    const x = this.at[2 * rank], y = this.at[2 * rank + 1], {radius} = this, isSuspect = this.suspects.has(rank);
+    let [fill, ring] = this.look(isSuspect ? 'suspect' : this.isWaiting[rank] ? 'waits' : 'rest');
     const byte = this.mostAwaited > 0 ? 255 * this.awaited[rank] / this.mostAwaited : 0;
     if (!this.dump) [fill, ring] = [`rgb(${amountColour(byte).join()})`, '#5b6470'];
     pen.fillStyle = fill;
     pen.strokeStyle = ring;
     pen.lineWidth = radius >= 5 ? 1.2 : 0.5;
     // Where ranks hide each other, those that matter stand out.
-    const matters = this.dump ? isCulprit || this.isWaiting[rank] : byte > 0;
+    const matters = this.dump ? isSuspect || this.isWaiting[rank] : byte > 0;
     if (this.size > kFineRanks && !matters) pen.fillStyle = style.getPropertyValue('--line');
     pen.beginPath();
     pen.arc(x, y, radius, 0, 2 * Math.PI);
     pen.fill();
     if (radius >= 3) pen.stroke();
-    if (isCulprit || rank === this.rank) {
-      pen.strokeStyle = isCulprit ? '#b3400a' : style.getPropertyValue('--ink');
+    if (isSuspect || rank === this.rank) {
+      pen.strokeStyle = isSuspect ? '#b3400a' : style.getPropertyValue('--ink');
       pen.lineWidth = 2;
       pen.beginPath();
       pen.arc(x, y, Math.max(radius + 4, 7), 0, 2 * Math.PI);
       pen.stroke();
     }
     if (radius < 9) return;
-    pen.fillStyle = isCulprit || (!this.dump && byte < 128) ? '#ffffff' : '#111111';
+    pen.fillStyle = isSuspect || (!this.dump && byte < 128) ? '#ffffff' : '#111111';
     pen.textAlign = 'center';
     pen.textBaseline = 'middle';
     pen.fillText(String(rank), x, y + 0.5);
