@@ -8,7 +8,7 @@
 
 namespace tri {
 
-bool passes(int os_error, Missing missing) {
+bool is_transient(int os_error, Missing missing) {
   switch (os_error) {
     case EIO:
     case ESTALE:
@@ -27,14 +27,14 @@ bool passes(int os_error, Missing missing) {
     case ENOENT:
     case ENODEV:
     case ENXIO:
-      return missing == Missing::kPasses;
+      return missing == Missing::kTransient;
     default:
       return false;
   }
 }
 
 bool try_again(const Retry& how, int tried, Error& error) {
-  if (!passes(error.os_error, how.missing)) return false;
+  if (!is_transient(error.os_error, how.missing)) return false;
   if (tried >= how.tries) {
     if (how.tries > 1) error.message += fmt::format(" (tried {} times)", how.tries);
     return false;

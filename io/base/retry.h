@@ -10,8 +10,8 @@
 namespace tri {
 
 enum class Missing {
-  kLasts,   // a file that is not there is not there
-  kPasses,  // another process has seen it: the mount is not up yet
+  kPermanent,  // a missing file stays missing
+  kTransient,  // another process has seen it: the mount is not up yet
 };
 
 // Whether a failure may be gone at the next try, by errno.
@@ -19,16 +19,16 @@ enum class Missing {
 //             tries are few
 //             ESTALE, ETIMEDOUT, EAGAIN, EREMOTEIO, ENOTCONN, ESHUTDOWN, ECONNRESET, ECONNREFUSED, EHOSTDOWN,
 //             EHOSTUNREACH, ENETDOWN, ENETUNREACH: the server or the way to it
-//             ENOENT, ENODEV, ENXIO: with Missing::kPasses
+//             ENOENT, ENODEV, ENXIO: with Missing::kTransient
 //   lasting   EACCES, EPERM, EROFS, ENOTDIR, ...: somebody has to put them right
 //             ENOSPC, EDQUOT, EFBIG: until somebody makes room, which no pause of seconds brings
 //             0, no system call failed: damaged contents stay damaged
-bool passes(int os_error, Missing missing = Missing::kLasts);
+bool is_transient(int os_error, Missing missing = Missing::kPermanent);
 
 struct Retry {
   int tries = 5;                               // in all
   std::chrono::milliseconds first_pause{500};  // each pause is twice the one before: 7.5 s in all
-  Missing missing = Missing::kLasts;
+  Missing missing = Missing::kPermanent;
   std::function<void(std::chrono::milliseconds)> pause;  // how to wait; none: this thread sleeps
 };
 

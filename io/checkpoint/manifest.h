@@ -92,7 +92,7 @@ bool valid_tensor_name(std::string_view name);
 // names valid and unique. Error naming the first fault.
 Result<void> check(const Manifest& manifest);
 
-// All files are there and have their sizes. Error naming the first that has not. Trouble of storage that passes is
+// All files are there and have their sizes. Error naming the first that has not. Transient trouble of storage is
 // tried again.
 Result<void> check_files(const std::string& folder, const Manifest& manifest, const Retry& retry = {});
 
@@ -102,7 +102,7 @@ Result<std::string> manifest_text(const Manifest& manifest);
 // Writes it to FOLDER/manifest.json, atomically and durably.
 Result<void> write_manifest(const std::string& folder, const Manifest& manifest);
 
-// The checked manifest of a folder. Contents of the other files are not looked at. Trouble of storage that passes is
+// The checked manifest of a folder. Contents of the other files are not looked at. Transient trouble of storage is
 // tried again.
 Result<Manifest> read_manifest(const std::string& folder, const Retry& retry = {});
 

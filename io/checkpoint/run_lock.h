@@ -78,8 +78,8 @@ Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const 
 // What a refusal adds to its remedies where `holder` may have ended: "; if ..., remove the file", or "".
 std::string stale_lock_remedy(const LockHolder& holder);
 
-// Whether this machine sees that `attempt` holds the folder's lock, which another machine's process has taken: an error
-// that passes with Missing::kPasses where it does not. Both then have different file systems under that name.
+// Whether this machine sees that `attempt` holds the folder's lock, which another machine's process has taken: a
+// transient error with Missing::kTransient where it does not. Both then have different file systems under that name.
 Result<void> see_lock(const std::string& checkpoints, const std::string& attempt);
 
 }  // namespace tri

@@ -61,7 +61,7 @@ class ShardReader {
 Error damaged_piece(const std::string& path, const TensorRecord& tensor, const StoredPiece& piece, uint64_t found);
 
 // Reads pieces of a checkpoint folder by their records, without its manifest: a file is opened, and its size compared,
-// at its first use. Thread-safe; reads of different threads run at the same time. Trouble of storage that passes is
+// at its first use. Thread-safe; reads of different threads run at the same time. Transient trouble of storage is
 // tried again by `retry`, for which the file is opened anew: a stale handle stays stale.
 class PieceReader {
  public:
@@ -97,7 +97,7 @@ class PieceReader {
 // A checkpoint folder opened for reading, as a whole. Thread-safe.
 class CheckpointReader {
  public:
-  // Error when there is no valid manifest, or a file is missing or has a wrong size. Trouble of storage that passes is
+  // Error when there is no valid manifest, or a file is missing or has a wrong size. Transient trouble of storage is
   // tried again by `retry`, here and in read().
   static Result<CheckpointReader> open(const std::string& folder, const Retry& retry = {});
 

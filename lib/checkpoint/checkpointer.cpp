@@ -35,11 +35,11 @@ constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share;
 // What a checkpoint under way failed for, on the ranks where it did.
 struct FailureReport {
   std::string text;  // a line a rank
-  bool passing = true;
+  bool transient = true;
 };
 template <class Archive>
 void fields(Archive& archive, FailureReport& report) {
-  archive(report.text, report.passing);
+  archive(report.text, report.transient);
 }
 
 // What a rank's part of a checkpoint took.
@@ -106,7 +106,8 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
     search.forget_manifest();
     const auto bytes_read = load_pieces(from.folder, share.value(), targets, job_);
     // What storage does not give at present is not damaged: an older checkpoint would lose work.
-    if (!bytes_read && passes(bytes_read.error().os_error, Missing::kPasses)) return load_error(bytes_read.error());
+    if (!bytes_read && is_transient(bytes_read.error().os_error, Missing::kTransient))
+      return load_error(bytes_read.error());
     if (!bytes_read) {
       if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", bytes_read.error().message);
       if (auto found = search.next(); !found) return found.error();
@@ -346,13 +347,13 @@ Result<void> Checkpointer::failure(const Result<void>& mine) {
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     if (of_ranks[rank]) continue;
     report.text += fmt::format("\n  rank {}: {}", rank, of_ranks[rank].error().message);
-    report.passing &= passes(of_ranks[rank].error().os_error);
+    report.transient &= is_transient(of_ranks[rank].error().os_error);
   }
   report = job_.broadcast(report);
   ++failures_;
   const std::string text =
       fmt::format("checkpoint of step {} failed ({} in a row):{}", progress_.steps, failures_, report.text);
-  if (report.passing && saved_step_ > 0)
+  if (report.transient && saved_step_ > 0)
     last_ =
         Error{fmt::format("{}\nStorage may recover: run me again, from the checkpoint of step {}; the steps after it "
                           "ARE LOST",

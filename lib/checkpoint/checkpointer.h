@@ -6,11 +6,10 @@
 //              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
 //   finish()   waits for what is under way
 //
-// A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. Trouble of storage
-// that passes (io/base/retry.h) is tried again, in the background. What fails all the same is reported and counted;
-// training goes on until checkpoint.max_failures in a row.
-// Errors that end the run: kDrained, so that it is started again, where nothing but such trouble was met and an older
-// checkpoint stands; else kFile.
+// A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. Transient trouble of
+// storage (io/base/retry.h) is tried again, in the background. What fails all the same is reported and counted;
+// training goes on until checkpoint.max_failures in a row. Errors that end the run: kDrained, so that it is started
+// again, where nothing but such trouble was met and an older checkpoint stands; else kFile.
 // All calls are collective over the job, from the thread that enqueues, except part_outcome() and check_manifest().
 #pragma once
 

@@ -108,7 +108,7 @@ class Loading {
         job_(job),
         limits_(limits),
         // World rank 0 has seen the checkpoint: a rank that does not waits for its mount.
-        reader_(folder, share.files, {.missing = Missing::kPasses}),
+        reader_(folder, share.files, {.missing = Missing::kTransient}),
         threads_(std::clamp(num_cores() / job.node_size(), 1, limits.max_threads)),
         hashes_(share.reads.size()) {}
 

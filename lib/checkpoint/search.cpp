@@ -32,7 +32,7 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
   while (next < candidates.size() && !manifest) {
     const CheckpointCandidate& candidate = candidates[next++];
     auto opened = open_candidate(candidate);
-    if (!opened && passes(opened.error().os_error)) return opened.error();
+    if (!opened && is_transient(opened.error().os_error)) return opened.error();
     if (!opened) {
       log_warn("checkpoint passed over: {}", opened.error().message);
       continue;
@@ -69,7 +69,7 @@ Result<std::vector<float>> fp8_history_of(const CheckpointInfo& info) {
 }
 
 Error load_error(const Error& error) {
-  if (!passes(error.os_error, Missing::kPasses)) return error;
+  if (!is_transient(error.os_error, Missing::kTransient)) return error;
   return {
       fmt::format("{}\nNothing was loaded, and nothing is lost: run me again when storage answers on all nodes; to do "
                   "without what it does not give, move that away",

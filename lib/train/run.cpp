@@ -81,7 +81,7 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   // world rank 0's, never: the run would start from step 0 again.
   mine = unless_stopped(start.signals);
   if (mine && job.world_rank() != 0 && job.world_rank() == job.node_ranks().front())
-    if (auto seen = retried({.missing = Missing::kPasses}, [&] { return see_lock(config.checkpoint.dir, attempt); });
+    if (auto seen = retried({.missing = Missing::kTransient}, [&] { return see_lock(config.checkpoint.dir, attempt); });
         !seen)
       mine = Error{fmt::format("checkpoint.dir: {} does not see the folder that world rank 0 has locked: {}; the same "
                                "file system must be mounted on all nodes",

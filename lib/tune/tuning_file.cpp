@@ -147,7 +147,7 @@ Result<std::optional<std::string>> stored_text(const std::string& path, const Re
   if (text) return std::optional(std::move(text).value());
   if (text.error().os_error == ENOENT) return std::optional<std::string>();
   Error error = text.error();
-  if (passes(error.os_error)) error.code = ExitCode::kDrained;
+  if (is_transient(error.os_error)) error.code = ExitCode::kDrained;
   return error;
 }
 

@@ -133,7 +133,7 @@ TEST(ListingTrouble, a_rank_whose_mount_comes_late_waits_for_it) {
   const TemporaryFolder dir;
   value_or_throw(save(dir / "mount", 1, "one", 11, 4));
   const std::string folder = dir / "mount/step_00000001";
-  for (const Missing missing : {Missing::kPasses, Missing::kLasts}) {
+  for (const Missing missing : {Missing::kTransient, Missing::kPermanent}) {
     std::filesystem::rename(dir / "mount", dir / "not yet");
     int pauses = 0;
     testing::internal::CaptureStderr();
@@ -142,8 +142,8 @@ TEST(ListingTrouble, a_rank_whose_mount_comes_late_waits_for_it) {
                                                             std::filesystem::rename(dir / "not yet", dir / "mount");
                                                         }});
     testing::internal::GetCapturedStderr();
-    EXPECT_EQ(reader.ok(), missing == Missing::kPasses);
-    EXPECT_EQ(pauses, missing == Missing::kPasses ? 3 : 0);
+    EXPECT_EQ(reader.ok(), missing == Missing::kTransient);
+    EXPECT_EQ(pauses, missing == Missing::kTransient ? 3 : 0);
   }
 }
 

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 // A Retry whose pauses are only noted.
 struct Noted {
   std::vector<milliseconds> pauses;
-  Retry retry(int tries = 5, Missing missing = Missing::kLasts) {
+  Retry retry(int tries = 5, Missing missing = Missing::kPermanent) {
     return {.tries = tries, .missing = missing, .pause = [this](milliseconds pause) { pauses.push_back(pause); }};
   }
 };
@@ -30,14 +30,15 @@ struct Glitch {
 };
 
 TEST(Retry, tells_what_passes_from_what_lasts) {
-  const std::set<int> passing = {EIO,        ESTALE,       ETIMEDOUT, EAGAIN,       EREMOTEIO, ENOTCONN,   ESHUTDOWN,
-                                 ECONNRESET, ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETDOWN,  ENETUNREACH};
+  const std::set<int> transient = {EIO,        ESTALE,       ETIMEDOUT, EAGAIN,       EREMOTEIO, ENOTCONN,   ESHUTDOWN,
+                                   ECONNRESET, ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETDOWN,  ENETUNREACH};
   const std::set<int> of_mounts = {ENOENT, ENODEV, ENXIO};
   for (int number = 0; number < 140; ++number) {
-    EXPECT_EQ(passes(number), passing.contains(number)) << number;
-    EXPECT_EQ(passes(number, Missing::kPasses), passing.contains(number) || of_mounts.contains(number)) << number;
+    EXPECT_EQ(is_transient(number), transient.contains(number)) << number;
+    EXPECT_EQ(is_transient(number, Missing::kTransient), transient.contains(number) || of_mounts.contains(number))
+        << number;
   }
-  for (const int lasting : {EACCES, EPERM, EROFS, ENOTDIR, ENOSPC, EDQUOT, EFBIG}) EXPECT_FALSE(passes(lasting));
+  for (const int lasting : {EACCES, EPERM, EROFS, ENOTDIR, ENOSPC, EDQUOT, EFBIG}) EXPECT_FALSE(is_transient(lasting));
 }
 
 TEST(Retry, what_passes_is_tried_again_after_longer_and_longer_pauses) {
@@ -75,8 +76,10 @@ TEST(Retry, gives_up_after_its_tries_and_says_how_many) {
 }
 
 TEST(Retry, what_lasts_ends_at_once) {
-  const std::pair<int, Missing> table[] = {
-      {EACCES, Missing::kPasses}, {ENOSPC, Missing::kPasses}, {ENOENT, Missing::kLasts}, {0, Missing::kPasses}};
+  const std::pair<int, Missing> table[] = {{EACCES, Missing::kTransient},
+                                           {ENOSPC, Missing::kTransient},
+                                           {ENOENT, Missing::kPermanent},
+                                           {0, Missing::kTransient}};
   for (const auto& [os_error, missing] : table) {
     Noted noted;
     int calls = 0;

@@ -120,7 +120,7 @@ class Chain {
     check(published, begun, what);
   }
 
-  // Runs a job of kErrorSteps steps, in which the `number`th point of its kind fails. An error that passes costs
+  // Runs a job of kErrorSteps steps, in which the `number`th point of its kind fails. A transient error costs
   // nothing, for the call is made again. With any other, training goes on without that checkpoint; status 3 when the
   // last one could not be saved. False when the job came to no such point.
   bool fail_at(const Point& point, int64_t number, const std::string& error) {
@@ -129,8 +129,8 @@ class Chain {
         fmt::format("{}: rank {}, point {} of {}: {}", layout_.name, point.rank, number, point.phase, error);
     const int status =
         train("run", last, kKeepLast, fmt::format("{}/{}/{}/{}", point.rank, point.phase, number, error));
-    const bool passes = error != "fail=ENOSPC" && error != "fail=EACCES";
-    require(status == 0 || (!passes && status == static_cast<int>(ExitCode::kFile)),
+    const bool transient = error != "fail=ENOSPC" && error != "fail=EACCES";
+    require(status == 0 || (!transient && status == static_cast<int>(ExitCode::kFile)),
             "{}: the job ended with status {}\n{}", what, status, output());
     require_resumed();
     check(status == 0 ? last : newest_, last, what);
