@@ -15,7 +15,7 @@
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that are slow to look at
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
 #                      On a machine with nothing else to do
-#   soak.sh predict    calibrated on smaller variants, the simulator foretells the quick start's step within 10 %; on such a machine
+#   soak.sh predict    calibrated on smaller variants, the simulator predicts the quick start's step within 10 %; on such a machine
 #   soak.sh cores      parity, FP8 and golden tests with OpenBLAS' kernels for each processor that this one can stand in
 #                      for: Sandybridge, Haswell, Zen, SkylakeX, SapphireRapids
 #   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap from DEBIAN_MIRROR and UBUNTU_MIRROR: make run,

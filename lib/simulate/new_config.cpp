@@ -86,7 +86,7 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
   const Config config =
       on_cluster(with_layout(preset, layout_of(best.workload)), cluster, best.step, options.overrides);
   return Layout{config,
-                fmt::format("{} ranks of {}: {:.3g} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank foretold; "
+                fmt::format("{} ranks of {}: {:.3g} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank predicted; "
                             "other layouts: trireme plan",
                             options.ranks, cluster.device.name, best.step.seconds, best.step.tokens_per_second,
                             100 * best.step.mfu, format_bytes(best.memory_bytes))};

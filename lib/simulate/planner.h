@@ -60,7 +60,7 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster);
 std::string to_json(const PlanSearch& search);
 
 // `config` with what the cluster file says of the machines, for the estimates of `trireme check`; a rank's speed as
-// `step` foretells it. Fields that the file leaves out, or `overrides` name, stay.
+// `step` predicts it. Fields that the file leaves out, or `overrides` name, stay.
 Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,
                   const std::vector<std::string>& overrides);
 

@@ -11,7 +11,7 @@ namespace tri {
 namespace {
 
 // Of a training run until its first step is over, as its log counts them on 2, 4 and 8 ranks
-// (tests/mp/start_is_as_foretold.sh).
+// (tests/mp/start_is_as_predicted.sh).
 constexpr int64_t kStartCalls = 18;
 constexpr int64_t kBytesOnce = 2200;  // from rank 0 to all: the config, the attempt, the order of samples
 constexpr int64_t kBytesARank = 256;  // that every rank tells all others: its machine's name, its memory

@@ -20,7 +20,7 @@ namespace {
 
 const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inputs.dataset : nullptr; }
 
-// `trireme simulate --startup` foretells these figures for any number of ranks.
+// `trireme simulate --startup` predicts these figures for any number of ranks.
 std::string told_at_the_start() {
   const HostTraffic traffic = host_traffic();
   return fmt::format("start-up: {} calls of all ranks brought {} bytes to rank 0, which sent {} messages of {} bytes",

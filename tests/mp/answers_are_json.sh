@@ -120,15 +120,15 @@ equal "$(value 'a["checkpoint"], a["config"]')" "back/checkpoints/step_00000000 
 shape 0 'checkpoint prune' checkpoint prune back
 equal "$(value 'a["folder"], a["removed"], a["left"], a["keep_last"]')" "back/checkpoints [] 1 3"
 
-echo "what is foretold"
+echo "what is predicted"
 llama=$source_dir/configs/llama_70b.yaml h100=$source_dir/configs/clusters/h100.yaml
-foretell=(simulate "$llama" --ranks 512 --cluster "$h100")
-shape 0 simulate "${foretell[@]}"
+predict=(simulate "$llama" --ranks 512 --cluster "$h100")
+shape 0 simulate "${predict[@]}"
 equal "$(value 'a["ranks"], a["fits"], abs(sum(a["parts_s"].values()) / a["step_s"] - 1) < 1e-6')" "512 True True"
-shape 0 'simulate --scaling`, `--startup' "${foretell[@]}" --scaling weak --to 1024
+shape 0 'simulate --scaling`, `--startup' "${predict[@]}" --scaling weak --to 1024
 equal "$(value '[row["ranks"] for row in a]')" "[512, 1024]"
-shape 0 'simulate --scaling`, `--startup' "${foretell[@]}" --startup --to 512
-shape 0 'simulate --network' "${foretell[@]}" --network
+shape 0 'simulate --scaling`, `--startup' "${predict[@]}" --startup --to 512
+shape 0 'simulate --network' "${predict[@]}" --network
 shape 0 plan plan "$llama" --ranks 512 --cluster "$h100" --keep 2
 run 0 "$trireme" plan "$llama" --ranks 512 --cluster "$h100" --keep 2
 has "$(value 'a["reason"]')"

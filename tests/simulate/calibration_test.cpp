@@ -98,7 +98,7 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
 }
 
 // On CPU ranks that share cores, from constants that are far off: the quick start from its halves.
-TEST(Calibration, foretells_the_quick_start_from_its_halves) {
+TEST(Calibration, predicts_the_quick_start_from_its_halves) {
   const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/quickstart.yaml";
   const auto quickstart = [&](const std::string& change) {
     const auto text = read_config_text(path);

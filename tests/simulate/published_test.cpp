@@ -288,8 +288,8 @@ Divided divided(const std::string& source, const std::function<bool(const Row&)>
 }
 
 // The first within 3 %, a GEMM rate (printed) having been fitted on them, the others within `bound`.
-void expect_foretold(const std::string& source, double rate, const Divided& rows, const Cluster& cluster,
-                     double bound) {
+void expect_predicted(const std::string& source, double rate, const Divided& rows, const Cluster& cluster,
+                      double bound) {
   ASSERT_FALSE(rows.seen.empty());
   ASSERT_FALSE(rows.unseen.empty());
   const std::vector<Error> calibrated = errors_of(rows.seen, cluster), blind = errors_of(rows.unseen, cluster);
@@ -323,7 +323,7 @@ TEST(Published, our_own_h200_figures) {
     Cluster fitted = cluster;
     const Divided rows = divided(source, is_seen);
     fit({{&fitted.software.gemm_share, 0.02, 0.3, 1}}, [&] { return squared(rows.seen, fitted); });
-    expect_foretold(source, fitted.software.gemm_share, rows, fitted, bound);
+    expect_predicted(source, fitted.software.gemm_share, rows, fitted, bound);
   }
 }
 
@@ -337,7 +337,7 @@ TEST(Published, our_own_fp8_figures) {
                   fp8 = divided(program + "fp8", calibrates_one_gpu);
     fit({{&cluster.software.gemm_share, 0.02, 0.3, 1}}, [&] { return squared(bf16.seen, cluster); });
     fit({{&cluster.software.fp8_gemm_share, 0.02, 0.3, 1}}, [&] { return squared(fp8.seen, cluster); });
-    expect_foretold(program + "fp8", cluster.software.fp8_gemm_share, fp8, cluster, 0.03);
+    expect_predicted(program + "fp8", cluster.software.fp8_gemm_share, fp8, cluster, 0.03);
   }
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A start's calls and bytes, counted by the program on 2 to 8 ranks, are those that `trireme simulate --startup`
-# foretells: the calls do not grow with the ranks, and what they bring to a rank grows by equal bytes for every rank.
-#   start_is_as_foretold.sh SOURCE_FOLDER PATH_OF_trireme
+# predicts: the calls do not grow with the ranks, and what they bring to a rank grows by equal bytes for every rank.
+#   start_is_as_predicted.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
@@ -20,21 +20,21 @@ for ranks in 2 4 8; do
   calls+=("$called") bytes+=("$brought")
   echo "$ranks ranks: $called calls, $brought bytes to each"
 done
-foretold=$("$trireme" simulate tiny.yaml --ranks 2 --set parallel.dp=2 --set run.device=cuda --startup --json --to 8 \
+predicted=$("$trireme" simulate tiny.yaml --ranks 2 --set parallel.dp=2 --set run.device=cuda --startup --json --to 8 \
   --cluster "$source_dir/configs/clusters/h200.yaml" --cluster-set node.workers=8) || fail "simulate --startup"
-field() { grep -o "\"$1\":[0-9]*" <<<"$foretold" | cut -d: -f2; }
+field() { grep -o "\"$1\":[0-9]*" <<<"$predicted" | cut -d: -f2; }
 mapfile -t known_calls < <(field calls)
 mapfile -t known_bytes < <(field gathered_bytes)
 [[ ${#known_calls[@]} -eq 3 ]] || {
-  fail "three rows are expected" "$foretold"
+  fail "three rows are expected" "$predicted"
   finish
 }
 for i in 0 1 2; do
   [[ ${calls[i]} -eq ${known_calls[i]} ]] ||
-    fail "${calls[i]} calls, foretold ${known_calls[i]}: kStartCalls in scaling.cpp"
+    fail "${calls[i]} calls, predicted ${known_calls[i]}: kStartCalls in scaling.cpp"
   # Names of machines and paths have other lengths elsewhere.
   ((4 * bytes[i] < 5 * known_bytes[i] && 4 * known_bytes[i] < 5 * bytes[i])) ||
-    fail "${bytes[i]} bytes, foretold ${known_bytes[i]}: kBytesOnce, kBytesARank in scaling.cpp"
+    fail "${bytes[i]} bytes, predicted ${known_bytes[i]}: kBytesOnce, kBytesARank in scaling.cpp"
 done
 first=$((bytes[1] - bytes[0])) second=$((bytes[2] - bytes[1]))
 ((second > 3 * first / 2 && second < 5 * first / 2)) || fail "from 4 to 8 ranks $second bytes more, from 2 to 4 $first"
