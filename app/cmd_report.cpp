@@ -97,11 +97,11 @@ Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
     print_out("{}: not drawn, since no step of the run was recorded (metrics.timeline)\n", path);
     return {};
   }
-  const auto pieces = read_timeline(run.dir, recorded.back(), {});
-  if (!pieces) return pieces.error();
+  const auto segments = read_timeline(run.dir, recorded.back(), {});
+  if (!segments) return segments.error();
   const int64_t step = recorded.back().first;
   const auto picture =
-      step_picture(pieces.value(), static_cast<int>(step), fmt::format("Step {} of {}", step, run.name));
+      step_picture(segments.value(), static_cast<int>(step), fmt::format("Step {} of {}", step, run.name));
   return picture ? write_file(path, picture.value()) : picture.error();
 }
 

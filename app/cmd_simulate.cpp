@@ -56,8 +56,8 @@ Result<void> show_start_up(const Simulation& simulation, const Options& options)
 }
 
 Result<void> write_trace(const Simulation& s, const std::string& path) {
-  const auto pieces = simulated_pieces(s.workload, s.cluster, RingTimes(s.cluster));
-  const auto summary = write_timeline(pieces, {1, 1}, path);
+  const auto segments = simulated_segments(s.workload, s.cluster, RingTimes(s.cluster));
+  const auto summary = write_timeline(segments, {1, 1}, path);
   if (!summary) return summary.error();
   print_err("{}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n", path,
             s.workload.pp, format_bytes(summary.value().bytes),
@@ -67,7 +67,7 @@ Result<void> write_trace(const Simulation& s, const std::string& path) {
 }
 
 Result<void> draw_step(const Simulation& s, const std::string& path) {
-  const auto picture = step_picture(simulated_pieces(s.workload, s.cluster, RingTimes(s.cluster)), 1,
+  const auto picture = step_picture(simulated_segments(s.workload, s.cluster, RingTimes(s.cluster)), 1,
                                     fmt::format("A step of {}, {} microbatches, simulated on {}", s.name,
                                                 s.workload.num_microbatches(), s.cluster.device.name));
   if (!picture) return picture.error();

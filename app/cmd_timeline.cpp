@@ -112,16 +112,16 @@ Result<void> show_steps(const Options& options) {
     if (read < 1 || ranks.first < 0 || ranks.last < ranks.first)
       return usage_error("--ranks {}: FIRST:LAST is expected", options.ranks);
   }
-  const auto pieces = read_timeline(options.run_dir, *recording, ranks);
-  if (!pieces) return pieces.error();
+  const auto segments = read_timeline(options.run_dir, *recording, ranks);
+  if (!segments) return segments.error();
   StepRange steps = *recording;
   if (asked) steps = {std::max(steps.first, asked->first), std::min(steps.last, asked->last)};
   const std::string path = !options.output.empty() ? options.output
                                                    : fmt::format("{}/trace/steps_{:08d}_{:08d}.pftrace",
                                                                  options.run_dir, steps.first, steps.last);
-  const auto summary = write_timeline(pieces.value(), steps, path);
+  const auto summary = write_timeline(segments.value(), steps, path);
   if (!summary) return summary.error();
-  options.json ? print_answer(json_of(summary.value())) : print_text(timeline_text(summary.value(), pieces.value()));
+  options.json ? print_answer(json_of(summary.value())) : print_text(timeline_text(summary.value(), segments.value()));
   return {};
 }
 

@@ -141,19 +141,19 @@ Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
   if (!file) return file.error();
   const int64_t bytes = file.value().bytes();
   int64_t done = bytes < from ? 0 : from;
-  std::string piece;
-  size_t begun = 0;  // bytes of an unfinished line at the beginning of `piece`
+  std::string segment;
+  size_t begun = 0;  // bytes of an unfinished line at the beginning of `segment`
   for (int64_t at = done; at < bytes;) {
     const int64_t more = std::min(kPiece, bytes - at);
-    piece.resize(begun + static_cast<size_t>(more));
-    if (auto read = file.value().read(piece.data() + begun, more, at); !read) return read.error();
+    segment.resize(begun + static_cast<size_t>(more));
+    if (auto read = file.value().read(segment.data() + begun, more, at); !read) return read.error();
     at += more;
     size_t line = 0;
-    for (size_t end; (end = piece.find('\n', std::max(line, begun))) != piece.npos; line = end + 1)
-      take(std::string_view(piece).substr(line, end - line), done + static_cast<int64_t>(line));
+    for (size_t end; (end = segment.find('\n', std::max(line, begun))) != segment.npos; line = end + 1)
+      take(std::string_view(segment).substr(line, end - line), done + static_cast<int64_t>(line));
     done += static_cast<int64_t>(line);
-    piece.erase(0, line);
-    begun = piece.size();
+    segment.erase(0, line);
+    begun = segment.size();
   }
   return done;
 }

@@ -31,67 +31,68 @@ class SimulatedStep {
     begin_ = gather_wait(w, costs_.column, costs_.traffic, first_forwards);  // before that no action begins
   }
 
-  std::vector<TimelinePiece> pieces() {
-    std::vector<TimelinePiece> pieces;
-    for (int stage = 0; stage < w_.pp; ++stage) pieces.push_back(empty_piece(stage));
-    for (const PipelineSpan& span : run_.spans) add(span, pieces[static_cast<size_t>(span.stage)]);
+  std::vector<TimelineSegment> segments() {
+    std::vector<TimelineSegment> segments;
+    for (int stage = 0; stage < w_.pp; ++stage) segments.push_back(empty_segment(stage));
+    for (const PipelineSpan& span : run_.spans) add(span, segments[static_cast<size_t>(span.stage)]);
     double end = 0;
-    for (int stage = 0; stage < w_.pp; ++stage) end = std::max(end, add_dp(stage, pieces[static_cast<size_t>(stage)]));
-    for (TimelinePiece& piece : pieces) {
-      add_span(piece, kHost, kStep, 0, end + costs_.fixed);
-      if (costs_.fixed > 0) add_span(piece, kHost, kFixed, end, end + costs_.fixed);
+    for (int stage = 0; stage < w_.pp; ++stage)
+      end = std::max(end, add_dp(stage, segments[static_cast<size_t>(stage)]));
+    for (TimelineSegment& segment : segments) {
+      add_span(segment, kHost, kStep, 0, end + costs_.fixed);
+      if (costs_.fixed > 0) add_span(segment, kHost, kFixed, end, end + costs_.fixed);
     }
-    return pieces;
+    return segments;
   }
 
  private:
-  static void add_span(TimelinePiece& piece, Stream stream, Name name, double begin, double end) {
-    piece.spans.push_back({.begin = nanoseconds(begin),
-                           .end = nanoseconds(end),
-                           .step = 1,
-                           .stream = stream,
-                           .name = name,
-                           .kind = name == kUpdate ? SpanKind::kAction : SpanKind::kOperation});
+  static void add_span(TimelineSegment& segment, Stream stream, Name name, double begin, double end) {
+    segment.spans.push_back({.begin = nanoseconds(begin),
+                             .end = nanoseconds(end),
+                             .step = 1,
+                             .stream = stream,
+                             .name = name,
+                             .kind = name == kUpdate ? SpanKind::kAction : SpanKind::kOperation});
   }
 
-  TimelinePiece empty_piece(int stage) const {
+  TimelineSegment empty_segment(int stage) const {
     const int stride = w_.tp * w_.cp * w_.dp, rank = stage * stride;
-    TimelinePiece piece{.world_rank = rank,
-                        .world_size = w_.ranks(),
-                        .place = {{"pp", stage, w_.pp}, {"dp"}, {"tp"}},
-                        .host = fmt::format("machine{}", rank / c_.node.ranks),
-                        .gpu = c_.device.name,
-                        .attempt = "simulated",
-                        .steps = {1, 1}};
-    piece.streams = {
+    TimelineSegment segment{.world_rank = rank,
+                            .world_size = w_.ranks(),
+                            .place = {{"pp", stage, w_.pp}, {"dp"}, {"tp"}},
+                            .host = fmt::format("machine{}", rank / c_.node.ranks),
+                            .gpu = c_.device.name,
+                            .attempt = "simulated",
+                            .steps = {1, 1}};
+    segment.streams = {
         "compute", "pp receive forward", "pp send forward", "pp receive backward", "pp send backward", "dp", "host"};
-    piece.names = {
+    segment.names = {
         "F",          "B",    "GEMMs", "attention",      "memory-bound", "tp exposed", "update", "reduce_scatter",
         "all_gather", "step", "fixed", "tied embeddings"};
     const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
       const int source = (from + w_.pp) % w_.pp * stride, target = (to + w_.pp) % w_.pp * stride;
-      piece.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
+      segment.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
     };
     // In the order of the streams.
     edge("pp forward", ChannelKind::kReceive, stage - 1, stage);
     edge("pp forward", ChannelKind::kSend, stage, stage + 1);
     edge("pp backward", ChannelKind::kReceive, stage + 1, stage);
     edge("pp backward", ChannelKind::kSend, stage, stage - 1);
-    return piece;
+    return segment;
   }
 
-  void add(const PipelineSpan& span, TimelinePiece& piece) {
+  void add(const PipelineSpan& span, TimelineSegment& segment) {
     const double begin = begin_ + span.start, end = begin_ + span.end;
     const ActionKind kind = span.action.kind;
     if (kind == ActionKind::kForward || kind == ActionKind::kBackward) {
-      piece.spans.push_back({.begin = nanoseconds(begin),
-                             .end = nanoseconds(end),
-                             .step = 1,
-                             .name = kind == ActionKind::kForward ? kF : kB,
-                             .microbatch = span.action.microbatch,
-                             .chunk = static_cast<uint16_t>(span.action.chunk),
-                             .kind = SpanKind::kAction});
-      return add_parts(span, begin, piece);
+      segment.spans.push_back({.begin = nanoseconds(begin),
+                               .end = nanoseconds(end),
+                               .step = 1,
+                               .name = kind == ActionKind::kForward ? kF : kB,
+                               .microbatch = span.action.microbatch,
+                               .chunk = static_cast<uint16_t>(span.action.chunk),
+                               .kind = SpanKind::kAction});
+      return add_parts(span, begin, segment);
     }
     const Stream stream = kind == ActionKind::kRecvForward    ? kReceiveForward
                           : kind == ActionKind::kSendForward  ? kSendForward
@@ -99,22 +100,22 @@ class SimulatedStep {
                                                               : kSendBackward;
     const bool receives = stream == kReceiveForward || stream == kReceiveBackward;
     uint32_t& sequence = sequences_[{span.stage, stream}];
-    piece.transfers.push_back({.joined = nanoseconds(begin),
-                               .completed = nanoseconds(end),
-                               .sequence = ++sequence,
-                               .step = 1,
-                               .channel = static_cast<uint16_t>(stream - kReceiveForward),
-                               .join_stream = stream,
-                               .arrive_stream = stream,
-                               .operation = receives ? ChannelOperation::kReceive : ChannelOperation::kSend});
+    segment.transfers.push_back({.joined = nanoseconds(begin),
+                                 .completed = nanoseconds(end),
+                                 .sequence = ++sequence,
+                                 .step = 1,
+                                 .channel = static_cast<uint16_t>(stream - kReceiveForward),
+                                 .join_stream = stream,
+                                 .arrive_stream = stream,
+                                 .operation = receives ? ChannelOperation::kReceive : ChannelOperation::kSend});
   }
 
-  void add_parts(const PipelineSpan& span, double begin, TimelinePiece& piece) const {
+  void add_parts(const PipelineSpan& span, double begin, TimelineSegment& segment) const {
     const LayerTimes& times = costs_.stages[static_cast<size_t>(span.action.chunk * w_.pp + span.stage)];
     const PassTimes& pass = span.action.kind == ActionKind::kForward ? times.forward : times.backward;
     for (const auto& [name, seconds] : {std::pair{kGemm, pass.gemm}, std::pair{kAttention, pass.attention},
                                         std::pair{kMemory, pass.memory}, std::pair{kTp, pass.tp}}) {
-      if (seconds > 0) add_span(piece, kCompute, name, begin, begin + seconds);
+      if (seconds > 0) add_span(segment, kCompute, name, begin, begin + seconds);
       begin += seconds;
     }
   }
@@ -128,12 +129,12 @@ class SimulatedStep {
 
   // Gathers at the step's beginning, reductions as the buckets fire through the last backward passes, and the update;
   // when that ends.
-  double add_dp(int stage, TimelinePiece& piece) const {
+  double add_dp(int stage, TimelineSegment& segment) const {
     double gathered = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
       const ChunkTraffic& traffic = costs_.traffic[static_cast<size_t>(chunk * w_.pp + stage)];
       for (int bucket = 0; bucket < traffic.buckets && traffic.gather > 0; ++bucket, gathered += traffic.gather)
-        add_span(piece, kDp, kGather, gathered, gathered + traffic.gather);
+        add_span(segment, kDp, kGather, gathered, gathered + traffic.gather);
     }
     double compute = 0;
     std::vector<double> last_backward(static_cast<size_t>(w_.chunks));
@@ -151,14 +152,14 @@ class SimulatedStep {
       for (int bucket = 1; bucket <= traffic.buckets && traffic.reduce > 0; ++bucket) {
         const double left = 1 - static_cast<double>(bucket) / traffic.buckets;
         stream = std::max(stream, last_backward[static_cast<size_t>(chunk)] - left * costs_.column.backward[of]);
-        add_span(piece, kDp, kReduce, stream, stream + traffic.reduce);
+        add_span(segment, kDp, kReduce, stream, stream + traffic.reduce);
         stream += traffic.reduce;
       }
     }
     const double tied = costs_.tied[static_cast<size_t>(stage)], own = std::max(compute, stream), reduced = own + tied;
-    if (tied > 0) add_span(piece, kDp, kTied, own, reduced);
+    if (tied > 0) add_span(segment, kDp, kTied, own, reduced);
     const double updated = reduced + costs_.optimizer[static_cast<size_t>(stage)];
-    add_span(piece, kCompute, kUpdate, reduced, updated);
+    add_span(segment, kCompute, kUpdate, reduced, updated);
     return updated;
   }
 
@@ -172,9 +173,9 @@ class SimulatedStep {
 
 }  // namespace
 
-std::vector<TimelinePiece> simulated_pieces(const Workload& workload, const Cluster& cluster,
-                                            const TransferTimes& transfers) {
-  return SimulatedStep(workload, cluster, transfers).pieces();
+std::vector<TimelineSegment> simulated_segments(const Workload& workload, const Cluster& cluster,
+                                                const TransferTimes& transfers) {
+  return SimulatedStep(workload, cluster, transfers).segments();
 }
 
 }  // namespace tri

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string place(const TimelinePiece& piece) { return "[" + piece.place_text() + "]"; }
+std::string place(const TimelineSegment& segment) { return "[" + segment.place_text() + "]"; }
 
 // "rank_00003.piece" -> 3; -1: another file.
 int rank_in(const std::string& name) {
@@ -48,8 +48,8 @@ std::vector<StepRange> list_timelines(const std::string& run_dir) {
   return found;
 }
 
-Result<std::vector<TimelinePiece>> read_timeline(const std::string& run_dir, const StepRange& recorded,
-                                                 const RankRange& ranks) {
+Result<std::vector<TimelineSegment>> read_timeline(const std::string& run_dir, const StepRange& recorded,
+                                                   const RankRange& ranks) {
   constexpr int64_t kGrain = 1;
   const std::string folder = timeline_folder(run_dir, recorded);
   const auto names = list_folder(folder);
@@ -58,71 +58,72 @@ Result<std::vector<TimelinePiece>> read_timeline(const std::string& run_dir, con
   for (const std::string& name : names.value())
     if (const int rank = rank_in(name); rank >= ranks.first && rank <= ranks.last) known.push_back(rank);
   std::sort(known.begin(), known.end());
-  if (known.empty()) return file_error("{}: no pieces of these ranks", folder);
-  std::vector<Result<TimelinePiece>> read(known.size(), Error{});
+  if (known.empty()) return file_error("{}: no segments of these ranks", folder);
+  std::vector<Result<TimelineSegment>> read(known.size(), Error{});
   parallel_ranges(static_cast<int64_t>(known.size()), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      read[static_cast<size_t>(i)] = read_piece(piece_path(folder, known[static_cast<size_t>(i)]));
+      read[static_cast<size_t>(i)] = read_segment(segment_path(folder, known[static_cast<size_t>(i)]));
   });
-  std::vector<TimelinePiece> pieces;
+  std::vector<TimelineSegment> segments;
   std::string attempt;
   fs::file_time_type newest{};
   for (size_t i = 0; i < read.size(); ++i) {
     if (!read[i]) return read[i].error();
     std::error_code absent;
-    const auto time = fs::last_write_time(piece_path(folder, known[i]), absent);
+    const auto time = fs::last_write_time(segment_path(folder, known[i]), absent);
     if (i == 0 || time > newest) {
       newest = time;
       attempt = read[i].value().attempt;
     }
   }
-  for (auto& piece : read)
-    if (piece.value().attempt == attempt) pieces.push_back(std::move(piece).value());
-  return pieces;
+  for (auto& segment : read)
+    if (segment.value().attempt == attempt) segments.push_back(std::move(segment).value());
+  return segments;
 }
 
-Result<TimelineSummary> write_timeline(const std::vector<TimelinePiece>& pieces, const StepRange& steps,
+Result<TimelineSummary> write_timeline(const std::vector<TimelineSegment>& segments, const StepRange& steps,
                                        const std::string& path) {
-  TimelineSummary summary{.steps = steps, .path = path, .num_ranks = static_cast<int>(pieces.size())};
+  TimelineSummary summary{.steps = steps, .path = path, .num_ranks = static_cast<int>(segments.size())};
   auto writer = PerfettoWriter::create(path);
   if (!writer) return writer.error();
   std::set<std::string> hosts;
-  std::vector<std::vector<uint64_t>> tracks;  // [piece][stream]
+  std::vector<std::vector<uint64_t>> tracks;  // [segment][stream]
   int64_t errors[2] = {0, 0};                 // the two largest
-  for (const TimelinePiece& piece : pieces) {
-    hosts.insert(piece.host);
-    summary.lost_marks += piece.lost_marks;
-    const int64_t error = piece.clock_error();
+  for (const TimelineSegment& segment : segments) {
+    hosts.insert(segment.host);
+    summary.lost_marks += segment.lost_marks;
+    const int64_t error = segment.clock_error();
     if (error > errors[0])
       errors[1] = std::exchange(errors[0], error);
     else
       errors[1] = std::max(errors[1], error);
     // Process 0 is the kernel's idle one for Perfetto.
     const uint64_t process = writer.value().add_process(
-        piece.world_rank + 1, fmt::format("rank {} {} {}", piece.world_rank, place(piece), piece.host),
-        {fmt::format("clock +- {:.1f} us", static_cast<double>(error) * 1e-3), piece.gpu.empty() ? "cpu" : piece.gpu});
-    auto& of_piece = tracks.emplace_back();
-    for (size_t stream = 0; stream < piece.streams.size(); ++stream)
-      of_piece.push_back(writer.value().add_track(process, static_cast<int>(stream), piece.streams[stream]));
+        segment.world_rank + 1, fmt::format("rank {} {} {}", segment.world_rank, place(segment), segment.host),
+        {fmt::format("clock +- {:.1f} us", static_cast<double>(error) * 1e-3),
+         segment.gpu.empty() ? "cpu" : segment.gpu});
+    auto& of_segment = tracks.emplace_back();
+    for (size_t stream = 0; stream < segment.streams.size(); ++stream)
+      of_segment.push_back(writer.value().add_track(process, static_cast<int>(stream), segment.streams[stream]));
   }
   summary.num_hosts = static_cast<int>(hosts.size());
   summary.clock_error = static_cast<double>(errors[0] + errors[1]) * 1e-9;
-  TimelineSlices slices(pieces, steps, summary);
+  TimelineSlices slices(segments, steps, summary);
   slices.write(tracks, writer.value());
   summary.bytes = writer.value().bytes();
   if (auto written = writer.value().commit(); !written) return written.error();
   return summary;
 }
 
-std::string timeline_text(const TimelineSummary& s, const std::vector<TimelinePiece>& pieces) {
+std::string timeline_text(const TimelineSummary& s, const std::vector<TimelineSegment>& segments) {
   constexpr size_t kMostWaits = 12;
   const auto steps = static_cast<double>(s.steps.size());
-  const bool all = pieces.empty() || s.num_ranks == pieces[0].world_size;
+  const bool all = segments.empty() || s.num_ranks == segments[0].world_size;
   std::map<int, std::string> places;
-  for (const TimelinePiece& piece : pieces) places[piece.world_rank] = place(piece);
+  for (const TimelineSegment& segment : segments) places[segment.world_rank] = place(segment);
   std::string text = fmt::format(
       "steps {} to {} of {} ranks on {} host{}: {} ({}, {} slices, {} flows)\n", s.steps.first, s.steps.last,
-      all ? fmt::format("{}", s.num_ranks) : fmt::format("{} of {}", s.num_ranks, pieces[0].world_size), s.num_hosts,
+      all ? fmt::format("{}", s.num_ranks) : fmt::format("{} of {}", s.num_ranks, segments[0].world_size), s.num_hosts,
       s.num_hosts == 1 ? "" : "s", s.path, format_bytes(s.bytes), format_count(static_cast<double>(s.num_slices)),
       format_count(static_cast<double>(s.num_flows)));
   text += fmt::format("clocks of two ranks differ by {:.1f} us at most\n", s.clock_error * 1e6);

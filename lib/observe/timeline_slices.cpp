@@ -12,19 +12,19 @@ namespace {
 // One member's part of an operation.
 struct Part {
   uint64_t operation = 0;  // channel and sequence
-  int32_t piece = 0, transfer = 0;
+  int32_t segment = 0, transfer = 0;
 };
 
 class Meetings {
  public:
-  explicit Meetings(const std::vector<TimelinePiece>& pieces) : pieces_(pieces) {
-    for (const TimelinePiece& piece : pieces) meetings_.emplace_back(piece.transfers.size());
+  explicit Meetings(const std::vector<TimelineSegment>& segments) : segments_(segments) {
+    for (const TimelineSegment& segment : segments) meetings_.emplace_back(segment.transfers.size());
   }
 
   std::vector<std::vector<Meeting>> find() && {
     std::vector<Part> parts = all_parts();
     std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-      return std::tie(a.operation, a.piece, a.transfer) < std::tie(b.operation, b.piece, b.transfer);
+      return std::tie(a.operation, a.segment, a.transfer) < std::tie(b.operation, b.segment, b.transfer);
     });
     for (size_t begin = 0, end; begin < parts.size(); begin = end) {
       end = begin;
@@ -36,28 +36,28 @@ class Meetings {
 
  private:
   const TimelineTransfer& transfer(const Part& part) const {
-    return pieces_[static_cast<size_t>(part.piece)].transfers[static_cast<size_t>(part.transfer)];
+    return segments_[static_cast<size_t>(part.segment)].transfers[static_cast<size_t>(part.transfer)];
   }
   const TimelineChannel& channel(const Part& part) const {
-    return pieces_[static_cast<size_t>(part.piece)].channels[transfer(part).channel];
+    return segments_[static_cast<size_t>(part.segment)].channels[transfer(part).channel];
   }
   int64_t aligned(const Part& part, int64_t time) const {
-    return time + pieces_[static_cast<size_t>(part.piece)].clock.offset;
+    return time + segments_[static_cast<size_t>(part.segment)].clock.offset;
   }
 
   // Channels are known by name and members, equal on all of these.
   std::vector<Part> all_parts() const {
     std::map<std::tuple<std::string, int32_t, int32_t, int32_t>, uint64_t> numbers;
     std::vector<Part> parts;
-    for (size_t piece = 0; piece < pieces_.size(); ++piece) {
+    for (size_t segment = 0; segment < segments_.size(); ++segment) {
       std::vector<uint64_t> of_channel;
-      for (const TimelineChannel& c : pieces_[piece].channels)
+      for (const TimelineChannel& c : segments_[segment].channels)
         of_channel.push_back(
             numbers.try_emplace({c.name, c.members.first, c.members.stride, c.members.size}, numbers.size())
                 .first->second);
-      const auto& transfers = pieces_[piece].transfers;
+      const auto& transfers = segments_[segment].transfers;
       for (size_t i = 0; i < transfers.size(); ++i)
-        parts.push_back({of_channel[transfers[i].channel] << 32 | transfers[i].sequence, static_cast<int32_t>(piece),
+        parts.push_back({of_channel[transfers[i].channel] << 32 | transfers[i].sequence, static_cast<int32_t>(segment),
                          static_cast<int32_t>(i)});
     }
     return parts;
@@ -81,13 +81,13 @@ class Meetings {
     }
     for (const Part& part : parts) {
       const ChannelKind kind = channel(part).kind;
-      Meeting& meeting = meetings_[static_cast<size_t>(part.piece)][static_cast<size_t>(part.transfer)];
+      Meeting& meeting = meetings_[static_cast<size_t>(part.segment)][static_cast<size_t>(part.transfer)];
       meeting.joined = meeting.ready = aligned(part, transfer(part).joined);
       meeting.completed = aligned(part, transfer(part).completed);
       meeting.matched = static_cast<int>(parts.size()) == channel(part).members.size;
       const Part* const source = &part != last ? last : kind == ChannelKind::kCollectives ? nullptr : second;
       if (source == nullptr) continue;
-      meeting.source_piece = source->piece;
+      meeting.source_segment = source->segment;
       meeting.source_transfer = source->transfer;
       const bool came = offered(*source) <= meeting.completed;
       // A send may be over before anybody receives. A copy may be seen before the mark that it has left.
@@ -97,22 +97,22 @@ class Meetings {
     }
   }
 
-  const std::vector<TimelinePiece>& pieces_;
+  const std::vector<TimelineSegment>& segments_;
   std::vector<std::vector<Meeting>> meetings_;
 };
 
 }  // namespace
 
-std::vector<std::vector<Meeting>> find_meetings(const std::vector<TimelinePiece>& pieces) {
-  return Meetings(pieces).find();
+std::vector<std::vector<Meeting>> find_meetings(const std::vector<TimelineSegment>& segments) {
+  return Meetings(segments).find();
 }
 
 namespace {
 
 constexpr int64_t kShortest = 2000;  // nanoseconds: shorter waits for a rank are none
 
-bool is_copy(const TimelinePiece& piece, const TimelineTransfer& transfer) {
-  return piece.channels[transfer.channel].kind == ChannelKind::kCopies;
+bool is_copy(const TimelineSegment& segment, const TimelineTransfer& transfer) {
+  return segment.channels[transfer.channel].kind == ChannelKind::kCopies;
 }
 
 // Whether compute waits for this channel's transfers under that name: "tp" for "tp" and "tp copies", "pp" for "pp
@@ -123,10 +123,10 @@ bool may_wait_for(std::string_view axis, const TimelineChannel& channel) {
 
 }  // namespace
 
-TimelineSlices::TimelineSlices(const std::vector<TimelinePiece>& pieces, const StepRange& steps,
+TimelineSlices::TimelineSlices(const std::vector<TimelineSegment>& segments, const StepRange& steps,
                                TimelineSummary& summary)
-    : pieces_(pieces), steps_(steps), summary_(summary), meetings_(find_meetings(pieces)) {
-  for (size_t i = 0; i < pieces.size(); ++i) {
+    : segments_(segments), steps_(steps), summary_(summary), meetings_(find_meetings(segments)) {
+  for (size_t i = 0; i < segments.size(); ++i) {
     const std::vector<Meeting>& meetings = meetings_[i];
     auto& order = by_completion_.emplace_back(meetings.size());
     for (size_t t = 0; t < order.size(); ++t) order[t] = static_cast<int32_t>(t);
@@ -136,11 +136,11 @@ TimelineSlices::TimelineSlices(const std::vector<TimelinePiece>& pieces, const S
     sent_in_.emplace_back(meetings.size(), -1);
     arrived_in_.emplace_back(meetings.size(), -1);
   }
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto piece = static_cast<int32_t>(i);
-    for (const TimelineSpan& span : pieces[i].spans)
-      if (steps.contains(span.step)) add_span(piece, span);
-    add_transfers(piece);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const auto segment = static_cast<int32_t>(i);
+    for (const TimelineSpan& span : segments[i].spans)
+      if (steps.contains(span.step)) add_span(segment, span);
+    add_transfers(segment);
   }
   add_flows();
   for (auto& [key, wait] : waits_) summary_.waits.push_back(std::move(wait));
@@ -149,16 +149,16 @@ TimelineSlices::TimelineSlices(const std::vector<TimelinePiece>& pieces, const S
   summary_.num_slices = static_cast<int64_t>(slices_.size());
 }
 
-void TimelineSlices::add_span(int32_t piece, const TimelineSpan& span) {
-  const TimelinePiece& of = pieces_[static_cast<size_t>(piece)];
+void TimelineSlices::add_span(int32_t segment, const TimelineSpan& span) {
+  const TimelineSegment& of = segments_[static_cast<size_t>(segment)];
   Slice slice{.begin = span.begin + of.clock.offset,
               .end = span.end + of.clock.offset,
               .name = of.names[span.name],
-              .piece = piece,
+              .segment = segment,
               .stream = span.stream,
               .step = span.step,
               .span = &span};
-  if (span.kind == SpanKind::kWait) return add_wait(piece, span, std::move(slice));
+  if (span.kind == SpanKind::kWait) return add_wait(segment, span, std::move(slice));
   if (span.kind == SpanKind::kAction && slice.name != "update") slice.name += fmt::format(" {}", span.microbatch);
   if (slice.name == "step") slice.name += fmt::format(" {}", span.step);
   slices_.push_back(std::move(slice));
@@ -166,11 +166,11 @@ void TimelineSlices::add_span(int32_t piece, const TimelineSpan& span) {
 
 // What held the wait up is the transfer that was complete last before its end. The rank that this one waited for is to
 // blame up to the moment at which it came; what follows is the transfer itself.
-void TimelineSlices::add_wait(int32_t piece, const TimelineSpan& span, Slice slice) {
-  const TimelinePiece& of = pieces_[static_cast<size_t>(piece)];
+void TimelineSlices::add_wait(int32_t segment, const TimelineSpan& span, Slice slice) {
+  const TimelineSegment& of = segments_[static_cast<size_t>(segment)];
   const std::string axis = std::exchange(slice.name, "");
-  const auto& meetings = meetings_[static_cast<size_t>(piece)];
-  const auto& order = by_completion_[static_cast<size_t>(piece)];
+  const auto& meetings = meetings_[static_cast<size_t>(segment)];
+  const auto& order = by_completion_[static_cast<size_t>(segment)];
   auto at = std::upper_bound(order.begin(), order.end(), slice.end, [&](int64_t time, int32_t transfer) {
     return time < meetings[static_cast<size_t>(transfer)].completed;
   });
@@ -183,8 +183,8 @@ void TimelineSlices::add_wait(int32_t piece, const TimelineSpan& span, Slice sli
     if (!may_wait_for(axis, of.channels[transfer.channel])) continue;
     slice.transfer = &transfer;
     const int64_t late = std::min(meeting.ready, slice.end) - slice.begin;
-    if (meeting.source_piece < 0 || late < kShortest) break;
-    slice.awaited = pieces_[static_cast<size_t>(meeting.source_piece)].world_rank;
+    if (meeting.source_segment < 0 || late < kShortest) break;
+    slice.awaited = segments_[static_cast<size_t>(meeting.source_segment)].world_rank;
     slice.name = fmt::format("awaits rank {}", slice.awaited);
     auto& wait = waits_
                      .try_emplace({of.world_rank, slice.awaited, axis},
@@ -200,20 +200,20 @@ void TimelineSlices::add_wait(int32_t piece, const TimelineSpan& span, Slice sli
 
 // A transfer in the order of its stream: first what it waits for, then the transfer. With copies a rank sends on one
 // stream and waits for what arrives on another, operation after operation.
-void TimelineSlices::add_transfers(int32_t piece) {
-  const TimelinePiece& of = pieces_[static_cast<size_t>(piece)];
+void TimelineSlices::add_transfers(int32_t segment) {
+  const TimelineSegment& of = segments_[static_cast<size_t>(segment)];
   std::map<uint16_t, int64_t> arrived;  // [stream] when the operation before was complete
-  for (const int32_t index : by_completion_[static_cast<size_t>(piece)]) {
+  for (const int32_t index : by_completion_[static_cast<size_t>(segment)]) {
     const auto t = static_cast<size_t>(index);
     const TimelineTransfer& transfer = of.transfers[t];
     if (!steps_.contains(transfer.step)) continue;
-    const Meeting& meeting = meetings_[static_cast<size_t>(piece)][t];
+    const Meeting& meeting = meetings_[static_cast<size_t>(segment)][t];
     summary_.num_unmatched += meeting.matched ? 0 : 1;
     summary_.num_early += meeting.early ? 1 : 0;
     Slice slice{.begin = meeting.joined,
                 .end = meeting.completed,
                 .name = std::string(enum_name(transfer.operation)),
-                .piece = piece,
+                .segment = segment,
                 .stream = transfer.arrive_stream,
                 .step = transfer.step,
                 .transfer = &transfer};
@@ -222,23 +222,23 @@ void TimelineSlices::add_transfers(int32_t piece) {
       sent.stream = transfer.join_stream;
       sent.end = transfer.sent != 0 ? std::max(meeting.joined, transfer.sent + of.clock.offset) : meeting.completed;
       sent.name += ": copies";
-      sent_in_[static_cast<size_t>(piece)][t] = static_cast<int32_t>(slices_.size());
+      sent_in_[static_cast<size_t>(segment)][t] = static_cast<int32_t>(slices_.size());
       slices_.push_back(std::move(sent));
       int64_t& before = arrived[transfer.arrive_stream];
       slice.begin = std::min(std::max(slice.begin, before), slice.end);
       before = meeting.completed;
     }
-    const bool waits = meeting.source_piece >= 0 && meeting.ready - slice.begin >= kShortest;
+    const bool waits = meeting.source_segment >= 0 && meeting.ready - slice.begin >= kShortest;
     if (waits) {
       Slice wait = slice;
       wait.end = slice.begin = meeting.ready;
-      wait.awaited = pieces_[static_cast<size_t>(meeting.source_piece)].world_rank;
+      wait.awaited = segments_[static_cast<size_t>(meeting.source_segment)].world_rank;
       wait.name = fmt::format("awaits rank {}", wait.awaited);
       slices_.push_back(std::move(wait));
     }
     const auto number = static_cast<int32_t>(slices_.size());
-    arrived_in_[static_cast<size_t>(piece)][t] = number;
-    if (sent_in_[static_cast<size_t>(piece)][t] < 0) sent_in_[static_cast<size_t>(piece)][t] = number;
+    arrived_in_[static_cast<size_t>(segment)][t] = number;
+    if (sent_in_[static_cast<size_t>(segment)][t] < 0) sent_in_[static_cast<size_t>(segment)][t] = number;
     slices_.push_back(std::move(slice));
   }
 }
@@ -246,16 +246,16 @@ void TimelineSlices::add_transfers(int32_t piece) {
 // Perfetto orders the ends of a flow by the beginnings of their slices: the source's comes first.
 void TimelineSlices::add_flows() {
   uint64_t flow = 0;
-  for (size_t piece = 0; piece < pieces_.size(); ++piece)
-    for (size_t t = 0; t < meetings_[piece].size(); ++t) {
-      const Meeting& meeting = meetings_[piece][t];
-      const TimelineTransfer& transfer = pieces_[piece].transfers[t];
-      if (meeting.source_piece < 0 || arrived_in_[piece][t] < 0) continue;
-      if (pieces_[piece].channels[transfer.channel].kind == ChannelKind::kSend) continue;
+  for (size_t segment = 0; segment < segments_.size(); ++segment)
+    for (size_t t = 0; t < meetings_[segment].size(); ++t) {
+      const Meeting& meeting = meetings_[segment][t];
+      const TimelineTransfer& transfer = segments_[segment].transfers[t];
+      if (meeting.source_segment < 0 || arrived_in_[segment][t] < 0) continue;
+      if (segments_[segment].channels[transfer.channel].kind == ChannelKind::kSend) continue;
       const int32_t source =
-          sent_in_[static_cast<size_t>(meeting.source_piece)][static_cast<size_t>(meeting.source_transfer)];
+          sent_in_[static_cast<size_t>(meeting.source_segment)][static_cast<size_t>(meeting.source_transfer)];
       if (source < 0) continue;
-      Slice &from = slices_[static_cast<size_t>(source)], &to = slices_[static_cast<size_t>(arrived_in_[piece][t])];
+      Slice &from = slices_[static_cast<size_t>(source)], &to = slices_[static_cast<size_t>(arrived_in_[segment][t])];
       to.begin = std::max(to.begin, from.begin + 1);
       to.end = std::max(to.end, to.begin);
       from.flows_out.push_back(++flow);
@@ -270,7 +270,7 @@ std::vector<TimelineSlices::Event> TimelineSlices::events() {
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto key = [&](uint32_t i) {
     const Slice& s = slices_[i];
-    return std::tuple(s.piece, s.stream, s.begin, -s.end, i);
+    return std::tuple(s.segment, s.stream, s.begin, -s.end, i);
   };
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
   std::vector<Event> events;
@@ -285,7 +285,7 @@ std::vector<TimelineSlices::Event> TimelineSlices::events() {
   for (size_t i = 0; i < order.size(); ++i) {
     Slice& slice = slices_[order[i]];
     const bool same_track =
-        i > 0 && slices_[order[i - 1]].piece == slice.piece && slices_[order[i - 1]].stream == slice.stream;
+        i > 0 && slices_[order[i - 1]].segment == slice.segment && slices_[order[i - 1]].stream == slice.stream;
     end_until(same_track ? slice.begin : INT64_MAX);
     if (!open.empty()) slice.end = std::min(slice.end, slices_[open.back()].end);
     events.push_back({slice.begin, order[i], true});
@@ -297,7 +297,7 @@ std::vector<TimelineSlices::Event> TimelineSlices::events() {
 }
 
 void TimelineSlices::write_begin(const Slice& slice, uint64_t track, PerfettoWriter& writer) const {
-  const TimelinePiece& of = pieces_[static_cast<size_t>(slice.piece)];
+  const TimelineSegment& of = segments_[static_cast<size_t>(slice.segment)];
   std::vector<PerfettoWriter::Argument> arguments{{"step", int64_t{slice.step}}};
   if (slice.span != nullptr && slice.span->kind == SpanKind::kAction) {
     arguments.push_back({"microbatch", int64_t{slice.span->microbatch}});
@@ -314,7 +314,7 @@ void TimelineSlices::write_begin(const Slice& slice, uint64_t track, PerfettoWri
 void TimelineSlices::write(const std::vector<std::vector<uint64_t>>& tracks, PerfettoWriter& writer) {
   for (const Event& event : events()) {
     const Slice& slice = slices_[event.slice];
-    const uint64_t track = tracks[static_cast<size_t>(slice.piece)][slice.stream];
+    const uint64_t track = tracks[static_cast<size_t>(slice.segment)][slice.stream];
     if (event.begins)
       write_begin(slice, track, writer);
     else

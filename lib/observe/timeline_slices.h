@@ -19,28 +19,28 @@ struct Meeting {
   int64_t joined = 0, completed = 0;
   int64_t ready = 0;  // from `joined` to here this rank waits for the source
   // The sender of a receive, the receiver of a send; of a gather or a reduce the member that came last, and with copies
-  // the one whose part left last. -1: this rank itself came last, or the source is not in the pieces.
-  int32_t source_piece = -1, source_transfer = -1;
-  bool matched = false;  // all members are in the pieces
+  // the one whose part left last. -1: this rank itself came last, or the source is not in the segments.
+  int32_t source_segment = -1, source_transfer = -1;
+  bool matched = false;  // all members are in the segments
   bool early = false;    // completed before the source had come, by these clocks
 };
 
-// [piece][transfer], as in the pieces.
-std::vector<std::vector<Meeting>> find_meetings(const std::vector<TimelinePiece>& pieces);
+// [segment][transfer], as in the segments.
+std::vector<std::vector<Meeting>> find_meetings(const std::vector<TimelineSegment>& segments);
 
 class TimelineSlices {
  public:
-  // `pieces` and `summary` outlive it; counts go into the summary.
-  TimelineSlices(const std::vector<TimelinePiece>& pieces, const StepRange& steps, TimelineSummary& summary);
+  // `segments` and `summary` outlive it; counts go into the summary.
+  TimelineSlices(const std::vector<TimelineSegment>& segments, const StepRange& steps, TimelineSummary& summary);
 
-  // `tracks`: [piece][stream].
+  // `tracks`: [segment][stream].
   void write(const std::vector<std::vector<uint64_t>>& tracks, PerfettoWriter& writer);
 
  private:
   struct Slice {
     int64_t begin = 0, end = 0;
     std::string name;
-    int32_t piece = 0;
+    int32_t segment = 0;
     uint16_t stream = 0;
     int32_t step = 0;
     const TimelineSpan* span = nullptr;  // of what it tells
@@ -54,20 +54,20 @@ class TimelineSlices {
     bool begins = true;
   };
 
-  void add_span(int32_t piece, const TimelineSpan& span);
-  void add_wait(int32_t piece, const TimelineSpan& span, Slice slice);
-  void add_transfers(int32_t piece);
+  void add_span(int32_t segment, const TimelineSpan& span);
+  void add_wait(int32_t segment, const TimelineSpan& span, Slice slice);
+  void add_transfers(int32_t segment);
   void add_flows();
   std::vector<Event> events();
   void write_begin(const Slice& slice, uint64_t track, PerfettoWriter& writer) const;
 
-  const std::vector<TimelinePiece>& pieces_;
+  const std::vector<TimelineSegment>& segments_;
   const StepRange steps_;
   TimelineSummary& summary_;
-  std::vector<std::vector<Meeting>> meetings_;       // [piece][transfer]
-  std::vector<std::vector<int32_t>> by_completion_;  // [piece] transfers, in the order of their ends
+  std::vector<std::vector<Meeting>> meetings_;       // [segment][transfer]
+  std::vector<std::vector<int32_t>> by_completion_;  // [segment] transfers, in the order of their ends
   std::vector<Slice> slices_;
-  // [piece][transfer] the slice in which it is sent, and in which it arrives; -1: not within the steps.
+  // [segment][transfer] the slice in which it is sent, and in which it arrives; -1: not within the steps.
   std::vector<std::vector<int32_t>> sent_in_, arrived_in_;
   std::map<std::tuple<int, int, std::string>, WaitForRank> waits_;  // waiter, awaited, axis
 };

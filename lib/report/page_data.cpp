@@ -82,27 +82,27 @@ Json curves_of(const RunMetrics& metrics, size_t most) {
       {"parts", parts}};
 }
 
-// What was lost, a piece for each time: {step, tokens, time, loss}.
+// What was lost, a segment for each time: {step, tokens, time, loss}.
 Json lost_of(const RunMetrics& metrics) {
-  Json pieces = Json::array();
+  Json segments = Json::array();
   const std::span<const StepRecord> lost = metrics.lost;
   const size_t share = std::max<size_t>(2, (lost.size() + kLostPoints - 1) / kLostPoints);
-  for (size_t first = 0; first < lost.size() && pieces.size() < kLostPoints;) {
+  for (size_t first = 0; first < lost.size() && segments.size() < kLostPoints;) {
     size_t end = first + 1;
     while (end < lost.size() && lost[end].start == lost[first].start && lost[end].step > lost[end - 1].step) ++end;
-    const auto piece = lost.subspan(first, end - first);
-    const Points points = points_of(piece.size(), std::max<size_t>(2, piece.size() / share));
+    const auto segment = lost.subspan(first, end - first);
+    const Points points = points_of(segment.size(), std::max<size_t>(2, segment.size() / share));
     Json made = {{"step", Json::array()}, {"tokens", Json::array()}, {"time", Json::array()}};
     for (const auto& [b, e] : points) {
-      made["step"].push_back(piece[e - 1].step);
-      made["tokens"].push_back(piece[e - 1].tokens);
-      made["time"].push_back(moment(piece[e - 1].time));
+      made["step"].push_back(segment[e - 1].step);
+      made["tokens"].push_back(segment[e - 1].tokens);
+      made["time"].push_back(moment(segment[e - 1].time));
     }
-    made["loss"] = list(curve_of(piece, points, [](const StepRecord& s) { return s.loss; }).mean);
-    pieces.push_back(std::move(made));
+    made["loss"] = list(curve_of(segment, points, [](const StepRecord& s) { return s.loss; }).mean);
+    segments.push_back(std::move(made));
     first = end;
   }
-  return pieces;
+  return segments;
 }
 
 // Every nth of a list, the last one always, at most kMostMarkers.

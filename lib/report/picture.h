@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/config/config.h"
-#include "lib/observe/timeline_piece.h"
+#include "lib/observe/timeline_segment.h"
 #include "lib/report/run_data.h"
 
 namespace tri {
@@ -38,9 +38,9 @@ class Picture {
 // long axes the first few and the last are drawn. `config` resolved.
 std::string mesh_picture(const Config& config);
 
-// One step of a pipeline: what one rank of each stage does, of those in `pieces` the first. `step`: one that they hold.
-// The transfers of pp and dp run in thin lanes below. Error (kUsage): no action of that step is in the pieces.
-Result<std::string> step_picture(const std::vector<TimelinePiece>& pieces, int step, const std::string& title);
+// One step of a pipeline: what one rank of each stage does, of those in `segments` the first. `step`: one that they
+// hold. The transfers of pp and dp run in thin lanes below. Error (kUsage): no action of that step is in the segments.
+Result<std::string> step_picture(const std::vector<TimelineSegment>& segments, int step, const std::string& title);
 
 // Training loss by step, with evaluations. Error (kUsage): fewer than two steps have one.
 Result<std::string> loss_picture(const RunData& run);

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostPieceBytes = int64_t{512} << 20;
+constexpr int64_t kMostSegmentBytes = int64_t{512} << 20;
 constexpr size_t kMostRecords = 4096;
 
 void keep_most(RankWaits& all) {
@@ -55,18 +55,18 @@ void add_steps(const std::string& run_dir, std::vector<RankWaits>& found, std::v
   const auto recorded = list_timelines(run_dir);
   if (recorded.empty()) return;
   const StepRange& steps = recorded.back();
-  if (bytes_of_files(timeline_folder(run_dir, steps)) > kMostPieceBytes) {
+  if (bytes_of_files(timeline_folder(run_dir, steps)) > kMostSegmentBytes) {
     remarks.push_back(
         fmt::format("steps {} to {} are recorded of so many ranks that this page leaves them out: "
                     "trireme timeline {} --ranks FIRST:LAST",
                     steps.first, steps.last, run_dir));
     return;
   }
-  const auto pieces = read_timeline(run_dir, steps, {});
-  if (pieces)
-    found.push_back(waits_of_steps(pieces.value(), steps));
+  const auto segments = read_timeline(run_dir, steps, {});
+  if (segments)
+    found.push_back(waits_of_steps(segments.value(), steps));
   else
-    remarks.push_back(pieces.error().message);
+    remarks.push_back(segments.error().message);
 }
 
 void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::vector<std::string>& remarks) {
@@ -102,17 +102,17 @@ void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::ve
 
 }  // namespace
 
-RankWaits waits_of_steps(const std::vector<TimelinePiece>& pieces, const StepRange& steps) {
+RankWaits waits_of_steps(const std::vector<TimelineSegment>& segments, const StepRange& steps) {
   RankWaits all{.title = fmt::format("steps {} to {}", steps.first, steps.last)};
   std::map<std::string, int> sizes;
-  for (const TimelinePiece& piece : pieces)
-    for (const AxisPlace& on : piece.place) {
+  for (const TimelineSegment& segment : segments)
+    for (const AxisPlace& on : segment.place) {
       int& size = sizes[on.axis];
       size = std::max({size, on.size, on.rank + 1});
     }
   for (const auto& [axis, size] : sizes) (axis == "pp" ? all.pp : axis == "tp" ? all.tp : all.groups) *= size;
   TimelineSummary summary{.steps = steps};
-  const TimelineSlices slices(pieces, steps, summary);
+  const TimelineSlices slices(segments, steps, summary);
   const auto count = static_cast<double>(std::max<int64_t>(1, steps.size()));
   for (const WaitForRank& wait : summary.waits)
     if (std::max(wait.waiter, wait.awaited) < all.pp * all.groups * all.tp)

@@ -33,7 +33,7 @@ struct RankWaits {
 inline constexpr size_t kMostRankWaits = 20'000;  // that are kept, of one source
 inline constexpr size_t kMostAwaited = 4;         // ranks, that one rank of a dump is shown to wait for
 
-RankWaits waits_of_steps(const std::vector<TimelinePiece>& pieces, const StepRange& steps);
+RankWaits waits_of_steps(const std::vector<TimelineSegment>& segments, const StepRange& steps);
 // Without title, headline and suspects.
 RankWaits waits_of_dump(std::span<const RankRecord> records);
 

@@ -21,16 +21,16 @@ double mark_distance(double all) {
 
 class StepPicture {
  public:
-  StepPicture(const std::vector<TimelinePiece>& pieces, int step) : step_(step) {
-    for (const TimelinePiece& piece : pieces) {
-      const TimelinePiece*& of = stages_[piece.rank_on("pp")];
-      if (of == nullptr || piece.world_rank < of->world_rank) of = &piece;
+  StepPicture(const std::vector<TimelineSegment>& segments, int step) : step_(step) {
+    for (const TimelineSegment& segment : segments) {
+      const TimelineSegment*& of = stages_[segment.rank_on("pp")];
+      if (of == nullptr || segment.world_rank < of->world_rank) of = &segment;
     }
-    for (const auto& [stage, piece] : stages_)
-      for (const TimelineSpan& span : piece->spans) {
-        if (span.step != step || !drawn(*piece, span)) continue;
-        first_ = std::min(first_, span.begin + piece->clock.offset);
-        last_ = std::max(last_, span.end + piece->clock.offset);
+    for (const auto& [stage, segment] : stages_)
+      for (const TimelineSpan& span : segment->spans) {
+        if (span.step != step || !drawn(*segment, span)) continue;
+        first_ = std::min(first_, span.begin + segment->clock.offset);
+        last_ = std::max(last_, span.end + segment->clock.offset);
         actions_ += span.kind == SpanKind::kAction;
       }
     if (!empty()) last_ = std::max(last_, first_ + 1);  // where nothing takes time, the axis has a length all the same
@@ -43,9 +43,9 @@ class StepPicture {
     picture.text(16, 26, title, "ink head");
     draw_axis(picture, height);
     double y = kTop;
-    for (const auto& [stage, piece] : stages_) {
+    for (const auto& [stage, segment] : stages_) {
       picture.text(kLeft - 8, y + kAction / 2 + 4, fmt::format("stage {}", stage), "ink", "end");
-      draw_stage(picture, *piece, y);
+      draw_stage(picture, *segment, y);
       y += kStage;
     }
     draw_legend(picture, height - 14);
@@ -54,16 +54,16 @@ class StepPicture {
 
  private:
   // The span's lane: 0 compute's actions, 2 dp; -1: it is not drawn.
-  static int lane_of(const TimelinePiece& piece, const TimelineSpan& span) {
+  static int lane_of(const TimelineSegment& segment, const TimelineSpan& span) {
     if (span.kind == SpanKind::kAction) return 0;
-    return span.kind == SpanKind::kOperation && piece.streams[span.stream] == "dp" ? 2 : -1;
+    return span.kind == SpanKind::kOperation && segment.streams[span.stream] == "dp" ? 2 : -1;
   }
-  static bool drawn(const TimelinePiece& piece, const TimelineSpan& span) { return lane_of(piece, span) >= 0; }
+  static bool drawn(const TimelineSegment& segment, const TimelineSpan& span) { return lane_of(segment, span) >= 0; }
 
   double milliseconds(int64_t time) const { return static_cast<double>(time - first_) / 1e6; }
   double x_of(double ms) const { return kLeft + ms / milliseconds(last_) * (kWidth - kLeft - kRight); }
-  double x_of(const TimelinePiece& piece, int64_t time) const {
-    return x_of(milliseconds(std::clamp(time + piece.clock.offset, first_, last_)));
+  double x_of(const TimelineSegment& segment, int64_t time) const {
+    return x_of(milliseconds(std::clamp(time + segment.clock.offset, first_, last_)));
   }
 
   void draw_axis(Picture& picture, double height) const {
@@ -110,17 +110,17 @@ class StepPicture {
     return is_later ? "update later" : "update";
   }
 
-  void draw_stage(Picture& picture, const TimelinePiece& piece, double y) const {
+  void draw_stage(Picture& picture, const TimelineSegment& segment, double y) const {
     const bool many = actions_ > kManyActions;
     const double pp_y = y + kAction + 5, dp_y = pp_y + kLane + 1;
     std::string pp_lane, dp_lane;
     Columns actions, pp_columns, dp_columns;
     picture.line(kLeft, y + kAction, kWidth - kRight, y + kAction, "line");
-    for (const TimelineSpan& span : piece.spans) {
-      const int lane = lane_of(piece, span);
+    for (const TimelineSpan& span : segment.spans) {
+      const int lane = lane_of(segment, span);
       if (span.step != step_ || lane < 0) continue;
-      const double x = x_of(piece, span.begin), width = x_of(piece, span.end) - x;
-      const std::string& name = piece.names[span.name];
+      const double x = x_of(segment, span.begin), width = x_of(segment, span.end) - x;
+      const std::string& name = segment.names[span.name];
       if (lane == 2) {
         if (many)
           dp_columns.add(x, width, "dp");
@@ -137,11 +137,11 @@ class StepPicture {
       if (!many && name != "update" && width > 4 + 6 * static_cast<double>(number.size()))
         picture.text(x + width / 2, y + kAction / 2 + 3.5, number, "on", "middle");
     }
-    for (const TimelineTransfer& transfer : piece.transfers) {
-      const std::string& channel = piece.channels[transfer.channel].name;
+    for (const TimelineTransfer& transfer : segment.transfers) {
+      const std::string& channel = segment.channels[transfer.channel].name;
       const bool pp = channel.starts_with("pp"), dp = channel.starts_with("dp");
       if (transfer.step != step_ || (!pp && !dp)) continue;
-      const double x = x_of(piece, transfer.joined), width = x_of(piece, transfer.completed) - x;
+      const double x = x_of(segment, transfer.joined), width = x_of(segment, transfer.completed) - x;
       if (many)
         (pp ? pp_columns : dp_columns).add(x, width, pp ? "pp" : "dp");
       else
@@ -167,15 +167,15 @@ class StepPicture {
   }
 
   const int step_;
-  std::map<int, const TimelinePiece*> stages_;
+  std::map<int, const TimelineSegment*> stages_;
   int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = std::numeric_limits<int64_t>::min();
   int64_t actions_ = 0;
 };
 
 }  // namespace
 
-Result<std::string> step_picture(const std::vector<TimelinePiece>& pieces, int step, const std::string& title) {
-  StepPicture picture(pieces, step);
+Result<std::string> step_picture(const std::vector<TimelineSegment>& segments, int step, const std::string& title) {
+  StepPicture picture(segments, step);
   if (picture.empty()) return usage_error("no action of step {} is in the recording", step);
   return picture.draw(title);
 }

@@ -124,26 +124,26 @@ std::vector<AxisPlace> place_on_axes(const Mesh& mesh) {
 void TimelineRecorder::finish(int64_t step) {
   const Mesh& mesh = engine_.mesh();
   engine_.runtime().synchronize();
-  TimelinePiece piece{.world_rank = mesh.world_rank,
-                      .world_size = mesh.world_size(),
-                      .place = place_on_axes(mesh),
-                      .host = engine_.job()->host(),
-                      .gpu = engine_.device().bus_id(),
-                      .attempt = attempt_,
-                      .steps = {first_step_, step},
-                      .clock = clock_};
-  add_recording(recorder_->take(), host_, piece);
+  TimelineSegment segment{.world_rank = mesh.world_rank,
+                          .world_size = mesh.world_size(),
+                          .place = place_on_axes(mesh),
+                          .host = engine_.job()->host(),
+                          .gpu = engine_.device().bus_id(),
+                          .attempt = attempt_,
+                          .steps = {first_step_, step},
+                          .clock = clock_};
+  add_recording(recorder_->take(), host_, segment);
   recorder_.reset();
   host_.clear();
   wanted_.reset();
   if (mesh.world_rank == 0)
-    log_info("timeline: steps {} to {} are recorded; see them by `trireme timeline {}`", piece.steps.first,
-             piece.steps.last, engine_.config().run.dir);
-  write(std::move(piece));
+    log_info("timeline: steps {} to {} are recorded; see them by `trireme timeline {}`", segment.steps.first,
+             segment.steps.last, engine_.config().run.dir);
+  write(std::move(segment));
 }
 
 // The writer's thread takes the segment: steps go on while storage hangs.
-void TimelineRecorder::write(TimelinePiece piece) {
+void TimelineRecorder::write(TimelineSegment segment) {
   const std::string run_dir = engine_.config().run.dir;
   if (writer_ == nullptr) {
     auto started = FileWriter::start({.path = run_dir + "/trace",
@@ -154,10 +154,10 @@ void TimelineRecorder::write(TimelinePiece piece) {
     writer_ = std::move(started).value();
   }
   const size_t bytes =
-      piece.spans.size() * sizeof(piece.spans[0]) + piece.transfers.size() * sizeof(piece.transfers[0]);
-  const std::string folder = timeline_folder(run_dir, piece.steps);
-  writer_->post(bytes, [folder, piece = std::make_shared<const TimelinePiece>(std::move(piece))] {
-    return write_piece(folder, *piece);
+      segment.spans.size() * sizeof(segment.spans[0]) + segment.transfers.size() * sizeof(segment.transfers[0]);
+  const std::string folder = timeline_folder(run_dir, segment.steps);
+  writer_->post(bytes, [folder, segment = std::make_shared<const TimelineSegment>(std::move(segment))] {
+    return write_segment(folder, *segment);
   });
 }
 

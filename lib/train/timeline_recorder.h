@@ -15,7 +15,7 @@
 #include "lib/comm/job.h"
 #include "lib/config/step_range.h"
 #include "lib/engine/engine.h"
-#include "lib/observe/timeline_piece.h"
+#include "lib/observe/timeline_segment.h"
 
 namespace tri {
 
@@ -50,7 +50,7 @@ class TimelineRecorder {
   class RequestWatch;
   void begin(int64_t step);
   void finish(int64_t step);
-  void write(TimelinePiece piece);
+  void write(TimelineSegment segment);
 
   Engine& engine_;
   const std::string attempt_;

@@ -41,7 +41,7 @@ TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
     const Cluster cluster;
     const TemporaryFolder folder;
     const std::string path = folder / "step.pftrace";
-    const auto summary = write_timeline(simulated_pieces(w, cluster, RingTimes(cluster)), {1, 1}, path);
+    const auto summary = write_timeline(simulated_segments(w, cluster, RingTimes(cluster)), {1, 1}, path);
     ASSERT_TRUE(summary) << summary.error().message;
     EXPECT_EQ(summary.value().num_unmatched, 0);
     EXPECT_EQ(summary.value().num_early, 0);
@@ -73,10 +73,10 @@ TEST(SimulatedTimeline, lasts_as_long_as_the_prediction) {
       Workload w = small_job(chunks);
       w.overlap_dp = w.overlap_pp = overlap;
       const double predicted = predict_step(w, cluster, RingTimes(cluster), Stragglers::kOff).seconds;
-      const auto pieces = simulated_pieces(w, cluster, RingTimes(cluster));
+      const auto segments = simulated_segments(w, cluster, RingTimes(cluster));
       int64_t begin = INT64_MAX, end = 0;
-      for (const TimelinePiece& piece : pieces)
-        for (const TimelineSpan& span : piece.spans) {
+      for (const TimelineSegment& segment : segments)
+        for (const TimelineSpan& span : segment.spans) {
           begin = std::min(begin, span.begin);
           end = std::max(end, span.end);
         }

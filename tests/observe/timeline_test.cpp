@@ -28,11 +28,11 @@ namespace {
 constexpr int64_t kUnit = 1'000'000;     // nanoseconds of the simulator's unit
 constexpr int64_t kLeast = 100'000'000;  // before all times
 
-// Pieces of a job as the simulator of plans times it: stages in 1F1B, and an all-reduce over dp at the end of each
+// Segments of a job as the simulator of plans times it: stages in 1F1B, and an all-reduce over dp at the end of each
 // step. The rank `late` comes to the all-reduce `lateness` after the others.
-class SimulatedPieces {
+class SimulatedSegments {
  public:
-  SimulatedPieces(int pp, int dp, int tp, int steps, int late = -1, int64_t lateness = 0)
+  SimulatedSegments(int pp, int dp, int tp, int steps, int late = -1, int64_t lateness = 0)
       : pp_(pp), dp_(dp), tp_(tp), steps_(steps), late_(late), lateness_(lateness) {
     const auto plans = plans_of_all_stages(Schedule::k1F1B, pp, 2 * pp, 1);
     run_ = simulate_pipeline(plans, 1, std::vector<StageCost>(static_cast<size_t>(pp), StageCost{1, 2, 0.1}),
@@ -42,17 +42,17 @@ class SimulatedPieces {
 
   // `skew(rank)`: how far the clock of a rank's host is ahead of rank 0's.
   template <class Skew>
-  std::vector<TimelinePiece> make(Skew skew) {
-    std::vector<TimelinePiece> pieces;
+  std::vector<TimelineSegment> make(Skew skew) {
+    std::vector<TimelineSegment> segments;
     for (int rank = 0; rank < pp_ * dp_ * tp_; ++rank) {
-      pieces.push_back(make_piece(rank));
-      TimelinePiece& piece = pieces.back();
+      segments.push_back(make_segment(rank));
+      TimelineSegment& segment = segments.back();
       const int64_t ahead = skew(rank);
-      piece.clock.offset = -ahead;
-      for (TimelineSpan& span : piece.spans) span.begin += ahead, span.end += ahead;
-      for (TimelineTransfer& t : piece.transfers) t.joined += ahead, t.completed += ahead;
+      segment.clock.offset = -ahead;
+      for (TimelineSpan& span : segment.spans) span.begin += ahead, span.end += ahead;
+      for (TimelineTransfer& t : segment.transfers) t.joined += ahead, t.completed += ahead;
     }
-    return pieces;
+    return segments;
   }
 
  private:
@@ -61,36 +61,36 @@ class SimulatedPieces {
     return kLeast + static_cast<int64_t>((run_.makespan + 4) * static_cast<double>(step) * kUnit);
   }
 
-  TimelinePiece make_piece(int rank) {
+  TimelineSegment make_segment(int rank) {
     const int p = rank / (dp_ * tp_), d = rank / tp_ % dp_, t = rank % tp_;
-    TimelinePiece piece{.world_rank = rank,
-                        .world_size = pp_ * dp_ * tp_,
-                        .place = {{"pp", p, pp_}, {"dp", d, dp_}, {"tp", t, tp_}},
-                        .host = fmt::format("node{}", rank / 8),
-                        .attempt = "a",
-                        .steps = {1, steps_}};
-    piece.streams = {
+    TimelineSegment segment{.world_rank = rank,
+                            .world_size = pp_ * dp_ * tp_,
+                            .place = {{"pp", p, pp_}, {"dp", d, dp_}, {"tp", t, tp_}},
+                            .host = fmt::format("node{}", rank / 8),
+                            .attempt = "a",
+                            .steps = {1, steps_}};
+    segment.streams = {
         "compute", "pp receive forward", "pp send forward", "pp receive backward", "pp send backward", "dp", "host"};
-    piece.names = {"F", "B", "gemm", "step", "dp"};
+    segment.names = {"F", "B", "gemm", "step", "dp"};
     const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
       const int source = rank_at(from, d, t), target = rank_at(to, d, t);
-      piece.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
+      segment.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
     };
     // By ActionKind - kRecvForward; those of the ends of the pipeline are never used.
     edge("pp forward", ChannelKind::kReceive, p - 1, p);
     edge("pp forward", ChannelKind::kSend, p, p + 1);
     edge("pp backward", ChannelKind::kReceive, p + 1, p);
     edge("pp backward", ChannelKind::kSend, p, p - 1);
-    piece.channels.push_back({"dp", ChannelKind::kCollectives, {rank_at(p, 0, t), tp_, dp_}, d});
+    segment.channels.push_back({"dp", ChannelKind::kCollectives, {rank_at(p, 0, t), tp_, dp_}, d});
     std::array<uint32_t, 4> sequence{};
     for (int step = 1; step <= steps_; ++step) {
-      add_actions(p, step, sequence, piece);
-      add_all_reduce(rank, step, piece);
+      add_actions(p, step, sequence, segment);
+      add_all_reduce(rank, step, segment);
     }
-    return piece;
+    return segment;
   }
 
-  void add_actions(int p, int step, std::array<uint32_t, 4>& sequence, TimelinePiece& piece) {
+  void add_actions(int p, int step, std::array<uint32_t, 4>& sequence, TimelineSegment& segment) {
     const int64_t zero = step_begin(step);
     std::uniform_int_distribution<int64_t> early(0, kUnit / 2);
     for (const PipelineSpan& span : run_.spans) {
@@ -105,47 +105,47 @@ class SimulatedPieces {
                           : kind == ActionKind::kSendForward  ? 1
                           : kind == ActionKind::kRecvBackward ? 2
                                                               : 3;
-        piece.transfers.push_back({.joined = receives ? begin - early(random_) : begin,
-                                   .completed = end,
-                                   .sequence = ++sequence[static_cast<size_t>(index)],
-                                   .step = step,
-                                   .channel = static_cast<uint16_t>(index),
-                                   .join_stream = static_cast<uint16_t>(1 + index),
-                                   .arrive_stream = static_cast<uint16_t>(1 + index),
-                                   .operation = receives ? ChannelOperation::kReceive : ChannelOperation::kSend});
+        segment.transfers.push_back({.joined = receives ? begin - early(random_) : begin,
+                                     .completed = end,
+                                     .sequence = ++sequence[static_cast<size_t>(index)],
+                                     .step = step,
+                                     .channel = static_cast<uint16_t>(index),
+                                     .join_stream = static_cast<uint16_t>(1 + index),
+                                     .arrive_stream = static_cast<uint16_t>(1 + index),
+                                     .operation = receives ? ChannelOperation::kReceive : ChannelOperation::kSend});
         continue;
       }
       const bool forward = span.action.kind == ActionKind::kForward;
       constexpr int kOperations = 16;
-      piece.spans.push_back({.begin = begin,
-                             .end = end,
-                             .step = step,
-                             .name = static_cast<uint16_t>(forward ? 0 : 1),
-                             .microbatch = span.action.microbatch,
-                             .kind = SpanKind::kAction});
-      for (int i = 0; i < kOperations; ++i)
-        piece.spans.push_back({.begin = begin + (end - begin) * i / kOperations,
-                               .end = begin + (end - begin) * (i + 1) / kOperations,
+      segment.spans.push_back({.begin = begin,
+                               .end = end,
                                .step = step,
-                               .name = 2});
+                               .name = static_cast<uint16_t>(forward ? 0 : 1),
+                               .microbatch = span.action.microbatch,
+                               .kind = SpanKind::kAction});
+      for (int i = 0; i < kOperations; ++i)
+        segment.spans.push_back({.begin = begin + (end - begin) * i / kOperations,
+                                 .end = begin + (end - begin) * (i + 1) / kOperations,
+                                 .step = step,
+                                 .name = 2});
     }
   }
 
-  void add_all_reduce(int rank, int step, TimelinePiece& piece) const {
+  void add_all_reduce(int rank, int step, TimelineSegment& segment) const {
     const int64_t zero = step_begin(step), ready = zero + static_cast<int64_t>(run_.makespan * kUnit),
                   joined = ready + (rank == late_ ? lateness_ : 0);
     const bool with_late = late_ >= 0 && rank % tp_ == late_ % tp_ && rank / (dp_ * tp_) == late_ / (dp_ * tp_);
     const int64_t end = ready + (with_late ? lateness_ : 0) + kUnit / 2;
-    piece.transfers.push_back({.joined = joined,
-                               .completed = end,
-                               .sequence = static_cast<uint32_t>(step),
-                               .step = step,
-                               .channel = 4,
-                               .join_stream = 5,
-                               .arrive_stream = 5,
-                               .operation = ChannelOperation::kAllReduce});
-    piece.spans.push_back({.begin = joined, .end = end, .step = step, .name = 4, .kind = SpanKind::kWait});
-    piece.spans.push_back({.begin = zero, .end = end, .step = step, .stream = 6, .name = 3});
+    segment.transfers.push_back({.joined = joined,
+                                 .completed = end,
+                                 .sequence = static_cast<uint32_t>(step),
+                                 .step = step,
+                                 .channel = 4,
+                                 .join_stream = 5,
+                                 .arrive_stream = 5,
+                                 .operation = ChannelOperation::kAllReduce});
+    segment.spans.push_back({.begin = joined, .end = end, .step = step, .name = 4, .kind = SpanKind::kWait});
+    segment.spans.push_back({.begin = zero, .end = end, .step = step, .stream = 6, .name = 3});
   }
 
   const int pp_, dp_, tp_, steps_, late_;
@@ -154,8 +154,8 @@ class SimulatedPieces {
   std::mt19937 random_{7};
 };
 
-TimelineSummary written(const std::vector<TimelinePiece>& pieces, const StepRange& steps, const std::string& path) {
-  return value_or_throw(write_timeline(pieces, steps, path));
+TimelineSummary written(const std::vector<TimelineSegment>& segments, const StepRange& steps, const std::string& path) {
+  return value_or_throw(write_timeline(segments, steps, path));
 }
 
 int64_t count(const DecodedTrace& trace, const std::string& name) {
@@ -182,10 +182,10 @@ TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
   constexpr int kPp = 8, kDp = 4, kTp = 2, kSteps = 3, kMicros = 2 * kPp;
   const TemporaryFolder folder;
   // Through files, and with clocks of hosts that are minutes apart.
-  auto pieces =
-      SimulatedPieces(kPp, kDp, kTp, kSteps).make([](int rank) { return rank / 8 * int64_t{60'000'000'000}; });
-  for (const TimelinePiece& piece : pieces) {
-    const auto result = write_piece(timeline_folder(folder.path(), piece.steps), piece);
+  auto segments =
+      SimulatedSegments(kPp, kDp, kTp, kSteps).make([](int rank) { return rank / 8 * int64_t{60'000'000'000}; });
+  for (const TimelineSegment& segment : segments) {
+    const auto result = write_segment(timeline_folder(folder.path(), segment.steps), segment);
     ASSERT_TRUE(result) << result.error().message;
   }
   ASSERT_EQ(list_timelines(folder.path()), (std::vector<StepRange>{{1, kSteps}}));
@@ -216,14 +216,14 @@ TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
 
 TEST(Timeline, shows_the_steps_and_ranks_that_are_asked_for) {
   const TemporaryFolder folder;
-  auto pieces = SimulatedPieces(2, 2, 1, 3).make([](int) { return 0; });
-  written(pieces, {2, 2}, folder / "one.pftrace");
+  auto segments = SimulatedSegments(2, 2, 1, 3).make([](int) { return 0; });
+  written(segments, {2, 2}, folder / "one.pftrace");
   const DecodedTrace one(read_all(folder / "one.pftrace"));
   for (const auto& slice : one.slices) EXPECT_EQ(slice.numbers.at("step"), 2);
   EXPECT_EQ(count(one, "step 2"), 4);
   // The second stage is not there: the first one's transfers have no other end.
-  pieces.resize(2);
-  const TimelineSummary half = written(pieces, {1, 3}, folder / "half.pftrace");
+  segments.resize(2);
+  const TimelineSummary half = written(segments, {1, 3}, folder / "half.pftrace");
   const DecodedTrace trace(read_all(folder / "half.pftrace"));
   EXPECT_EQ(half.num_unmatched, 3 * 2 * 2 * 4);
   EXPECT_EQ(count(trace, "receive"), 3 * 2 * 4);
@@ -231,8 +231,8 @@ TEST(Timeline, shows_the_steps_and_ranks_that_are_asked_for) {
 
 TEST(Timeline, who_comes_late_is_waited_for) {
   const TemporaryFolder folder;
-  const auto pieces = SimulatedPieces(1, 4, 2, 3, 4, 7 * kUnit).make([](int) { return 0; });
-  const TimelineSummary summary = written(pieces, {1, 3}, folder / "late.pftrace");
+  const auto segments = SimulatedSegments(1, 4, 2, 3, 4, 7 * kUnit).make([](int) { return 0; });
+  const TimelineSummary summary = written(segments, {1, 3}, folder / "late.pftrace");
   // Rank 4 is [dp2 tp0]: the others of its dp group wait, those with tp 1 do not.
   std::set<int> waiters;
   for (const WaitForRank& wait : summary.waits) {
@@ -243,7 +243,7 @@ TEST(Timeline, who_comes_late_is_waited_for) {
     waiters.insert(wait.waiter);
   }
   EXPECT_EQ(waiters, (std::set<int>{0, 2, 6}));
-  EXPECT_NE(timeline_text(summary, pieces).find("rank 6 [pp0 dp3 tp0] for rank 4 [pp0 dp2 tp0]"), std::string::npos);
+  EXPECT_NE(timeline_text(summary, segments).find("rank 6 [pp0 dp3 tp0] for rank 4 [pp0 dp2 tp0]"), std::string::npos);
   const DecodedTrace trace(read_all(folder / "late.pftrace"));
   EXPECT_EQ(count(trace, "awaits rank 4"), 3 * 3 * 2);  // of compute and of the transfers' stream
   // The all-reduce itself takes as long at all of them.
@@ -255,16 +255,16 @@ TEST(Timeline, who_comes_late_is_waited_for) {
 
 TEST(Timeline, clocks_that_are_wrong_are_told_and_invert_nothing) {
   const TemporaryFolder folder;
-  auto pieces = SimulatedPieces(2, 1, 1, 3).make([](int) { return 0; });
-  pieces[1].clock = {.offset = -3 * kUnit, .error = 1000};  // receives end before their sends begin
-  const TimelineSummary summary = written(pieces, {1, 3}, folder / "wrong.pftrace");
+  auto segments = SimulatedSegments(2, 1, 1, 3).make([](int) { return 0; });
+  segments[1].clock = {.offset = -3 * kUnit, .error = 1000};  // receives end before their sends begin
+  const TimelineSummary summary = written(segments, {1, 3}, folder / "wrong.pftrace");
   EXPECT_GT(summary.num_early, 0);
   EXPECT_NEAR(summary.clock_error, 1e-6, 1e-12);
   expect_sends_before_receives(DecodedTrace(read_all(folder / "wrong.pftrace")));
-  EXPECT_NE(timeline_text(summary, pieces).find("arrive before they are sent"), std::string::npos);
+  EXPECT_NE(timeline_text(summary, segments).find("arrive before they are sent"), std::string::npos);
 }
 
-TEST(Timeline, a_recording_becomes_a_piece) {
+TEST(Timeline, a_recording_becomes_a_segment) {
   const TemporaryFolder folder;
   ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
   const auto flight =
@@ -304,33 +304,33 @@ TEST(Timeline, a_recording_becomes_a_piece) {
   }
   compute->synchronize();
   dp->synchronize();
-  TimelinePiece piece;
-  add_recording(recorder.take(), {{"step", 7, 1, 2}}, piece);
+  TimelineSegment segment;
+  add_recording(recorder.take(), {{"step", 7, 1, 2}}, segment);
   EXPECT_EQ(compute->spans(), nullptr);
 
-  EXPECT_EQ(piece.streams, (std::vector<std::string>{"compute", "dp", "host"}));
+  EXPECT_EQ(segment.streams, (std::vector<std::string>{"compute", "dp", "host"}));
   std::vector<std::string> spans;
-  for (const TimelineSpan& span : piece.spans) {
-    spans.push_back(fmt::format("{} {} {}.{}", piece.streams.at(span.stream), piece.names.at(span.name),
+  for (const TimelineSpan& span : segment.spans) {
+    spans.push_back(fmt::format("{} {} {}.{}", segment.streams.at(span.stream), segment.names.at(span.name),
                                 span.microbatch, span.chunk));
     EXPECT_EQ(span.step, 7);
     EXPECT_GT(span.end, span.begin);
   }
   EXPECT_EQ(spans, (std::vector<std::string>{"compute gemm 0.0", "compute F 0.3", "compute gemm 0.0", "compute F 1.3",
                                              "compute dp 0.0", "host step 0.0"}));
-  ASSERT_EQ(piece.transfers.size(), 1u);
-  EXPECT_EQ(piece.transfers[0].sequence, 2u);
-  EXPECT_EQ(piece.transfers[0].operation, ChannelOperation::kAllReduce);
-  EXPECT_GE(piece.transfers[0].completed - piece.transfers[0].joined, 2'000'000);
-  EXPECT_EQ(piece.channels.at(piece.transfers[0].channel).name, "dp");
-  EXPECT_EQ(piece.channels.at(piece.transfers[0].channel).index, 1);
-  EXPECT_EQ(piece.device_error + piece.lost_marks, 1) << "the mark before the first step";
+  ASSERT_EQ(segment.transfers.size(), 1u);
+  EXPECT_EQ(segment.transfers[0].sequence, 2u);
+  EXPECT_EQ(segment.transfers[0].operation, ChannelOperation::kAllReduce);
+  EXPECT_GE(segment.transfers[0].completed - segment.transfers[0].joined, 2'000'000);
+  EXPECT_EQ(segment.channels.at(segment.transfers[0].channel).name, "dp");
+  EXPECT_EQ(segment.channels.at(segment.transfers[0].channel).index, 1);
+  EXPECT_EQ(segment.device_error + segment.lost_marks, 1) << "the mark before the first step";
   flight->end_well();
   ::unsetenv("TRIREME_BLACK_BOXES");
 }
 
 // As earlier versions wrote it: three axes, without names and sizes.
-struct OldPiece {
+struct OldSegment {
   int32_t world_rank = 9, world_size = 16, pp = 1, dp = 0, tp = 3;
   std::string host = "node1", gpu = "", attempt = "a";
   StepRange steps{3, 4};
@@ -339,40 +339,40 @@ struct OldPiece {
   std::vector<std::string> streams{"compute"}, names{"F"}, no_channels, no_spans, no_transfers;
 };
 template <class Archive>
-void fields(Archive& archive, OldPiece& p) {
+void fields(Archive& archive, OldSegment& p) {
   archive(p.world_rank, p.world_size, p.pp, p.dp, p.tp, p.host, p.gpu, p.attempt, p.steps, p.clock);
   archive(p.device_error, p.lost_marks, p.streams, p.names, p.no_channels, p.no_spans, p.no_transfers);
 }
 
-TEST(Timeline, a_piece_of_an_earlier_version_is_read) {
+TEST(Timeline, a_segment_of_an_earlier_version_is_read) {
   const TemporaryFolder folder;
-  const std::string bytes = to_bytes(OldPiece{}), path = piece_path(folder.path(), 9);
+  const std::string bytes = to_bytes(OldSegment{}), path = segment_path(folder.path(), 9);
   std::ofstream(path, std::ios::binary) << "TRITIME1" << hex64(xxh3_64(bytes)) << bytes;
-  const auto piece = read_piece(path);
-  ASSERT_TRUE(piece) << piece.error().message;
-  EXPECT_EQ(piece.value().place_text(), "pp1 dp0 tp3");
-  EXPECT_EQ(piece.value().rank_on("pp"), 1);
-  EXPECT_EQ(piece.value().world_size, 16);
-  EXPECT_EQ(piece.value().steps.last, 4);
-  EXPECT_EQ(piece.value().clock.error, 6);
-  EXPECT_EQ(piece.value().lost_marks, 8);
-  EXPECT_EQ(piece.value().names, std::vector<std::string>{"F"});
+  const auto segment = read_segment(path);
+  ASSERT_TRUE(segment) << segment.error().message;
+  EXPECT_EQ(segment.value().place_text(), "pp1 dp0 tp3");
+  EXPECT_EQ(segment.value().rank_on("pp"), 1);
+  EXPECT_EQ(segment.value().world_size, 16);
+  EXPECT_EQ(segment.value().steps.last, 4);
+  EXPECT_EQ(segment.value().clock.error, 6);
+  EXPECT_EQ(segment.value().lost_marks, 8);
+  EXPECT_EQ(segment.value().names, std::vector<std::string>{"F"});
 }
 
-TEST(Timeline, a_damaged_piece_is_refused) {
+TEST(Timeline, a_damaged_segment_is_refused) {
   const TemporaryFolder folder;
-  const auto pieces = SimulatedPieces(1, 1, 1, 1).make([](int) { return 0; });
-  ASSERT_TRUE(write_piece(folder.path(), pieces[0]));
-  const std::string path = piece_path(folder.path(), 0), bytes = read_all(path);
-  EXPECT_TRUE(read_piece(path));
+  const auto segments = SimulatedSegments(1, 1, 1, 1).make([](int) { return 0; });
+  ASSERT_TRUE(write_segment(folder.path(), segments[0]));
+  const std::string path = segment_path(folder.path(), 0), bytes = read_all(path);
+  EXPECT_TRUE(read_segment(path));
   for (size_t at = 0; at < bytes.size(); at += 97) {
     std::string damaged = bytes;
     damaged[at] ^= 0x10;
     write_all(path, damaged);
-    EXPECT_FALSE(read_piece(path)) << at;
+    EXPECT_FALSE(read_segment(path)) << at;
   }
   write_all(path, bytes.substr(0, bytes.size() / 2));
-  EXPECT_FALSE(read_piece(path));
+  EXPECT_FALSE(read_segment(path));
 }
 
 TEST(HangTrace, transfers_under_way_last_until_the_dump) {

@@ -60,40 +60,40 @@ TEST(RankWaits, of_a_folder_name_the_suspect_and_show_its_waiters_first) {
 }
 
 // Two ranks of which rank 1 comes 3 ms late to one all-reduce in each of two steps.
-std::vector<TimelinePiece> two_pieces() {
+std::vector<TimelineSegment> two_segments() {
   constexpr int64_t kMs = 1'000'000;
-  std::vector<TimelinePiece> pieces;
+  std::vector<TimelineSegment> segments;
   for (int rank = 0; rank < 2; ++rank) {
-    TimelinePiece piece{.world_rank = rank,
-                        .world_size = 2,
-                        .place = {{"pp"}, {"dp", rank}, {"tp"}},
-                        .host = "a",
-                        .attempt = "a",
-                        .steps = {1, 2}};
-    piece.streams = {"compute", "dp"};
-    piece.names = {"dp"};
-    piece.channels = {{"dp", ChannelKind::kCollectives, {0, 1, 2}, rank}};
+    TimelineSegment segment{.world_rank = rank,
+                            .world_size = 2,
+                            .place = {{"pp"}, {"dp", rank}, {"tp"}},
+                            .host = "a",
+                            .attempt = "a",
+                            .steps = {1, 2}};
+    segment.streams = {"compute", "dp"};
+    segment.names = {"dp"};
+    segment.channels = {{"dp", ChannelKind::kCollectives, {0, 1, 2}, rank}};
     for (int step = 1; step <= 2; ++step) {
       const int64_t zero = 100 * kMs * step;
-      piece.transfers.push_back({.joined = zero + (rank == 1 ? 3 * kMs : 0),
-                                 .completed = zero + 4 * kMs,
-                                 .sequence = static_cast<uint32_t>(step),
-                                 .step = step,
-                                 .channel = 0,
-                                 .join_stream = 1,
-                                 .arrive_stream = 1,
-                                 .operation = ChannelOperation::kAllReduce});
+      segment.transfers.push_back({.joined = zero + (rank == 1 ? 3 * kMs : 0),
+                                   .completed = zero + 4 * kMs,
+                                   .sequence = static_cast<uint32_t>(step),
+                                   .step = step,
+                                   .channel = 0,
+                                   .join_stream = 1,
+                                   .arrive_stream = 1,
+                                   .operation = ChannelOperation::kAllReduce});
       if (rank == 0)
-        piece.spans.push_back(
+        segment.spans.push_back(
             {.begin = zero, .end = zero + 4 * kMs, .step = step, .stream = 0, .name = 0, .kind = SpanKind::kWait});
     }
-    pieces.push_back(std::move(piece));
+    segments.push_back(std::move(segment));
   }
-  return pieces;
+  return segments;
 }
 
 TEST(RankWaits, of_recorded_steps_are_means_of_a_step) {
-  const RankWaits waits = waits_of_steps(two_pieces(), {1, 2});
+  const RankWaits waits = waits_of_steps(two_segments(), {1, 2});
   EXPECT_EQ(waits.source, RankWaits::Source::kSteps);
   EXPECT_EQ(waits.title, "steps 1 to 2");
   EXPECT_EQ(waits.groups, 2);

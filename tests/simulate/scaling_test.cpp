@@ -76,7 +76,7 @@ TEST(Scaling, pictures_of_many_microbatches_stay_small) {
   w.pp = 4;
   w.global_batch = 2048;
   const Cluster cluster;
-  const auto svg = value_or_throw(step_picture(simulated_pieces(w, cluster, RingTimes(cluster)), 1, "many"));
+  const auto svg = value_or_throw(step_picture(simulated_segments(w, cluster, RingTimes(cluster)), 1, "many"));
   EXPECT_LT(svg.size(), 150'000u);
   size_t rows = 0;
   for (size_t at = svg.find("class=\"forward\""); at != svg.npos; at = svg.find("class=\"forward\"", at + 1)) ++rows;

@@ -1,4 +1,4 @@
-#include "lib/observe/timeline_piece.h"
+#include "lib/observe/timeline_segment.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -59,9 +59,9 @@ std::vector<TimelineTransfer> transfers_of(const SpanRecorder::Recording& record
 }
 
 // [stream] the times in which a transfer is all that runs there, in order.
-std::vector<std::vector<std::pair<int64_t, int64_t>>> busy_times(const TimelinePiece& piece, size_t num_streams) {
+std::vector<std::vector<std::pair<int64_t, int64_t>>> busy_times(const TimelineSegment& segment, size_t num_streams) {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> busy(num_streams);
-  for (const TimelineTransfer& transfer : piece.transfers)
+  for (const TimelineTransfer& transfer : segment.transfers)
     if (transfer.join_stream == transfer.arrive_stream)
       busy[transfer.join_stream].emplace_back(transfer.joined, transfer.completed);
   for (auto& times : busy) std::sort(times.begin(), times.end());
@@ -81,13 +81,13 @@ void fields(Archive& archive, TimelineChannel& c) {
 }
 
 template <class Archive>
-void fields_after_place(Archive& archive, TimelinePiece& p) {
+void fields_after_place(Archive& archive, TimelineSegment& p) {
   archive(p.host, p.gpu, p.attempt, p.steps, p.clock);
   archive(p.device_error, p.lost_marks, p.streams, p.names, p.channels, p.spans, p.transfers);
 }
 
 template <class Archive>
-void fields(Archive& archive, TimelinePiece& p) {
+void fields(Archive& archive, TimelineSegment& p) {
   archive(p.world_rank, p.world_size, p.place);
   fields_after_place(archive, p);
 }
@@ -98,95 +98,96 @@ void fields(Archive& archive, AxisPlace& p) {
 }
 
 // The first version of the format had three axes without names and sizes.
-struct PieceWithThreeAxes {
-  TimelinePiece piece;
+struct SegmentWithThreeAxes {
+  TimelineSegment segment;
 };
 template <class Archive>
-void fields(Archive& archive, PieceWithThreeAxes& old) {
-  TimelinePiece& p = old.piece;
+void fields(Archive& archive, SegmentWithThreeAxes& old) {
+  TimelineSegment& p = old.segment;
   p.place = {{"pp"}, {"dp"}, {"tp"}};
   archive(p.world_rank, p.world_size, p.place[0].rank, p.place[1].rank, p.place[2].rank);
   fields_after_place(archive, p);
 }
 
-int TimelinePiece::rank_on(std::string_view axis) const {
+int TimelineSegment::rank_on(std::string_view axis) const {
   const auto at = std::ranges::find(place, axis, &AxisPlace::axis);
   return at == place.end() ? 0 : at->rank;
 }
 
-std::string TimelinePiece::place_text() const {
+std::string TimelineSegment::place_text() const {
   std::string text;
   for (const AxisPlace& on : place) text += fmt::format("{}{}{}", text.empty() ? "" : " ", on.axis, on.rank);
   return text;
 }
 
-void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host, TimelinePiece& piece) {
+void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host,
+                   TimelineSegment& segment) {
   constexpr int64_t kShortestWait = 2000;  // a wait for what is there already is nothing to look at
   constexpr uint16_t kCompute = 0;         // the streams of transfers wait for compute, and for room: that is no loss
-  piece.streams = recording.streams;
-  piece.device_error = recording.clock_error;
-  piece.lost_marks = recording.lost_marks;
+  segment.streams = recording.streams;
+  segment.device_error = recording.clock_error;
+  segment.lost_marks = recording.lost_marks;
   if (const FlightRecorder* const recorder = flight_recorder())
-    piece.channels = channels_of(const_cast<FlightRecorder*>(recorder)->image());
-  piece.transfers = transfers_of(recording, piece.channels.size());
-  const auto busy = busy_times(piece, recording.streams.size());
+    segment.channels = channels_of(const_cast<FlightRecorder*>(recorder)->image());
+  segment.transfers = transfers_of(recording, segment.channels.size());
+  const auto busy = busy_times(segment, recording.streams.size());
   for (const SpanRecorder::Span& span : recording.spans) {
     if (span.kind == SpanKind::kOperation && is_inside(span, busy[span.stream])) continue;
     if (span.kind == SpanKind::kWait &&
         (span.stream != kCompute || span.end - span.begin < kShortestWait || span.name == std::string_view("compute")))
       continue;
-    piece.spans.push_back({.begin = span.begin,
-                           .end = span.end,
-                           .step = static_cast<int32_t>(span.step),
-                           .stream = span.stream,
-                           .name = index_of(piece.names, span.name),
-                           .microbatch = span.a,
-                           .chunk = static_cast<uint16_t>(span.b),
-                           .kind = span.kind});
+    segment.spans.push_back({.begin = span.begin,
+                             .end = span.end,
+                             .step = static_cast<int32_t>(span.step),
+                             .stream = span.stream,
+                             .name = index_of(segment.names, span.name),
+                             .microbatch = span.a,
+                             .chunk = static_cast<uint16_t>(span.b),
+                             .kind = span.kind});
   }
-  const auto host_stream = static_cast<uint16_t>(piece.streams.size());
-  piece.streams.emplace_back("host");
+  const auto host_stream = static_cast<uint16_t>(segment.streams.size());
+  segment.streams.emplace_back("host");
   for (const HostSpan& span : host)
-    piece.spans.push_back({.begin = span.begin,
-                           .end = span.end,
-                           .step = static_cast<int32_t>(span.step),
-                           .stream = host_stream,
-                           .name = index_of(piece.names, span.name)});
+    segment.spans.push_back({.begin = span.begin,
+                             .end = span.end,
+                             .step = static_cast<int32_t>(span.step),
+                             .stream = host_stream,
+                             .name = index_of(segment.names, span.name)});
 }
 
 std::string timeline_folder(const std::string& run_dir, const StepRange& steps) {
   return fmt::format("{}/trace/steps_{:08d}_{:08d}", run_dir, steps.first, steps.last);
 }
 
-std::string piece_path(const std::string& folder, int world_rank) {
+std::string segment_path(const std::string& folder, int world_rank) {
   return fmt::format("{}/rank_{:05d}.piece", folder, world_rank);
 }
 
-Result<void> write_piece(const std::string& folder, const TimelinePiece& piece) {
+Result<void> write_segment(const std::string& folder, const TimelineSegment& segment) {
   std::error_code problem;
   std::filesystem::create_directories(folder, problem);
   if (problem) return file_error("{}: {}", folder, problem.message());
-  const std::string bytes = to_bytes(piece), checksum = hex64(xxh3_64(bytes));
-  auto file = AtomicFile::create(piece_path(folder, piece.world_rank));
+  const std::string bytes = to_bytes(segment), checksum = hex64(xxh3_64(bytes));
+  auto file = AtomicFile::create(segment_path(folder, segment.world_rank));
   if (!file) return file.error();
   for (const std::string_view part : {kMagic, std::string_view(checksum), std::string_view(bytes)})
     file.value().write(part.data(), part.size());
   return file.value().publish();
 }
 
-Result<TimelinePiece> read_piece(const std::string& path) {
+Result<TimelineSegment> read_segment(const std::string& path) {
   constexpr size_t kChecksum = 16;
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
   const std::string_view text = file.value().text();
   const bool is_old = text.starts_with(kOldMagic);
   if (!(is_old || text.starts_with(kMagic)) || text.size() < kMagic.size() + kChecksum)
-    return file_error("{}: not a piece of a timeline, or of another version", path);
+    return file_error("{}: not a segment of a timeline, or of another version", path);
   const std::string_view bytes = text.substr(kMagic.size() + kChecksum);
   if (parse_hex64(text.substr(kMagic.size(), kChecksum)) != xxh3_64(bytes))
     return file_error("{}: damaged: its checksum differs", path);
   try {
-    return is_old ? from_bytes<PieceWithThreeAxes>(bytes).piece : from_bytes<TimelinePiece>(bytes);
+    return is_old ? from_bytes<SegmentWithThreeAxes>(bytes).segment : from_bytes<TimelineSegment>(bytes);
   } catch (const Fatal& malformed) {
     return file_error("{}: {}", path, malformed.what());
   }

@@ -17,8 +17,8 @@ namespace tri {
 struct TimelineSpan {
   int64_t begin = 0, end = 0;  // as all times here: nanoseconds of CLOCK_MONOTONIC of the rank's host
   int32_t step = 0;
-  uint16_t stream = 0;  // in TimelinePiece::streams
-  uint16_t name = 0;    // in TimelinePiece::names
+  uint16_t stream = 0;  // in TimelineSegment::streams
+  uint16_t name = 0;    // in TimelineSegment::names
   int32_t microbatch = 0;
   uint16_t chunk = 0;
   SpanKind kind = SpanKind::kOperation;
@@ -30,7 +30,7 @@ struct TimelineTransfer {
   int64_t joined = 0, sent = 0, completed = 0;
   uint32_t sequence = 0;
   int32_t step = 0;
-  uint16_t channel = 0;        // in TimelinePiece::channels
+  uint16_t channel = 0;        // in TimelineSegment::channels
   uint16_t join_stream = 0;    // that it joined on
   uint16_t arrive_stream = 0;  // ... and was completed on; mostly the same
   ChannelOperation operation = ChannelOperation::kNone;
@@ -46,10 +46,10 @@ struct TimelineChannel {
 struct AxisPlace {
   std::string axis;
   int32_t rank = 0;
-  int32_t size = 0;  // 0: not known (pieces of earlier versions)
+  int32_t size = 0;  // 0: not known (segments of earlier versions)
 };
 
-struct TimelinePiece {
+struct TimelineSegment {
   int32_t world_rank = 0, world_size = 1;
   std::vector<AxisPlace> place;  // on the job's axes, slowest first
   std::string host, gpu, attempt;
@@ -76,15 +76,16 @@ struct HostSpan {
 // Adds spans and transfers of a recording, whose first stream is the one that computes, with the channels of this
 // process's flight recorder (none: no transfers). Transfers of which a part is not in the recording are left out, as
 // are operations inside a transfer, which are the transfer.
-void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host, TimelinePiece& piece);
+void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host,
+                   TimelineSegment& segment);
 
 // run.dir/trace/steps_00000020_00000022
 std::string timeline_folder(const std::string& run_dir, const StepRange& steps);
-std::string piece_path(const std::string& folder, int world_rank);
+std::string segment_path(const std::string& folder, int world_rank);
 
-// Whole or not at all, with a checksum; a piece has 5 MiB at most (kMostTimelineMarks).
-Result<void> write_piece(const std::string& folder, const TimelinePiece& piece);
-Result<TimelinePiece> read_piece(const std::string& path);
+// Whole or not at all, with a checksum; a segment has 5 MiB at most (kMostTimelineMarks).
+Result<void> write_segment(const std::string& folder, const TimelineSegment& segment);
+Result<TimelineSegment> read_segment(const std::string& path);
 
 inline constexpr size_t kMostTimelineMarks = size_t{1} << 18;  // of one rank and one recording
 
