@@ -94,7 +94,7 @@ Result<void> inspect(const std::string& path, bool json) {
                          {"type", enum_name(tensor.type)},
                          {"shape", tensor.shape},
                          {"bytes", tensor_bytes(tensor)},
-                         {"pieces", tensor.pieces.size()}});
+                         {"pieces", tensor.shards.size()}});
     const Json object = {{"checkpoint", folder.value()},     {"step", manifest.step},
                          {"attempt", manifest.attempt},      {"layout", layout_of(manifest)},
                          {"bytes", total_bytes(manifest)},   {"files", manifest.files.size()},
@@ -106,7 +106,7 @@ Result<void> inspect(const std::string& path, bool json) {
   for (const auto& [name, value] : manifest.info.numbers) print_out("{}: {}\n", name, value);
   for (const TensorRecord& tensor : manifest.tensors)
     print_out("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
-              format_bytes(tensor_bytes(tensor)), tensor.pieces.size());
+              format_bytes(tensor_bytes(tensor)), tensor.shards.size());
   print_out("{} tensors, {}\n", manifest.tensors.size(), format_bytes(total_bytes(manifest)));
   return {};
 }
@@ -119,7 +119,7 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   if (!manifest) return manifest.error();
   Result<VerifyReport> report = VerifyReport{};
   {
-    int64_t bytes = 0;  // of pieces, which are what is read; the files hold more
+    int64_t bytes = 0;  // of shards, which are what is read; the files hold more
     for (const TensorRecord& tensor : manifest.value().tensors) bytes += tensor_bytes(tensor);
     ProgressBar progress("verify", "B", bytes);
     report = verify(folder, threads, [&](int64_t bytes) { progress.add(bytes); });
@@ -130,7 +130,7 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
     print_object(Json({{"checkpoint", folder},
                        {"ok", r.problems.empty()},
                        {"files", r.files},
-                       {"pieces", r.pieces},
+                       {"pieces", r.shards},
                        {"bytes", r.bytes},
                        {"problems", r.problems}}));
   else
@@ -138,7 +138,7 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   if (!r.problems.empty())
     return file_error("{}: {}", folder, counted(static_cast<int64_t>(r.problems.size()), "problem"));
   if (!json)
-    print_out("{}: {} in {}, {}: all checksums match\n", folder, counted(r.pieces, "piece"), counted(r.files, "file"),
+    print_out("{}: {} in {}, {}: all checksums match\n", folder, counted(r.shards, "shard"), counted(r.files, "file"),
               format_bytes(r.bytes));
   return {};
 }

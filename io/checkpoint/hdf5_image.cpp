@@ -138,7 +138,7 @@ Hdf5Image Hdf5Image::create(const std::string& path) {
   const Hid access(TRI_HDF5(H5Pcreate(H5P_FILE_ACCESS), path), H5Pclose);
   TRI_HDF5(H5Pset_driver(access, driver, &info), path);
   TRI_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110), path);
-  TRI_HDF5(H5Pset_alignment(access, 64 << 10, 4 << 10), path);  // large pieces begin on pages
+  TRI_HDF5(H5Pset_alignment(access, 64 << 10, 4 << 10), path);  // large shards begin on pages
   image.file_ = Hid(TRI_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), path), H5Fclose);
   return image;
 }

@@ -40,14 +40,14 @@ void add_tensor(hid_t file, const TensorRecord& tensor, const std::string& path)
   const Hid space(TRI_HDF5(H5Screate_simple(dims, shape.data(), nullptr), path), H5Sclose);
   const Hid creation(TRI_HDF5(H5Pcreate(H5P_DATASET_CREATE), path), H5Pclose);
   set_fill(creation, tensor.type, path);
-  for (const StoredPiece& piece : tensor.pieces) {
-    const std::vector<hsize_t> start(piece.region.start.begin(), piece.region.start.end());
-    const std::vector<hsize_t> extent(piece.region.extent.begin(), piece.region.extent.end());
+  for (const StoredShard& shard : tensor.shards) {
+    const std::vector<hsize_t> start(shard.region.start.begin(), shard.region.start.end());
+    const std::vector<hsize_t> extent(shard.region.extent.begin(), shard.region.extent.end());
     const std::vector<hsize_t> one(shape.size(), 1);
     TRI_HDF5(H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, one.data(), extent.data()), path);
     const Hid source(TRI_HDF5(H5Screate_simple(dims, extent.data(), nullptr), path), H5Sclose);
-    TRI_HDF5(H5Pset_virtual(creation, space, without_pattern(piece.file).c_str(),
-                            without_pattern(piece.dataset).c_str(), source),
+    TRI_HDF5(H5Pset_virtual(creation, space, without_pattern(shard.file).c_str(),
+                            without_pattern(shard.dataset).c_str(), source),
              path);
   }
   TRI_HDF5(H5Sselect_all(space), path);

@@ -1,4 +1,4 @@
-// checkpoint.h5: every tensor whole, under its name, as an HDF5 virtual dataset over the shards' pieces, so that h5py,
+// checkpoint.h5: every tensor whole, under its name, as an HDF5 virtual dataset over the shards, so that h5py,
 // h5dump or MATLAB read the model as if it were one file. Nothing of ours reads it.
 #pragma once
 

@@ -30,9 +30,9 @@ OrderedJson json_of(const FileRecord& file) {
   return {{"name", file.name}, {"bytes", file.bytes}, {"checksum", hex64(file.checksum)}};
 }
 
-OrderedJson json_of(const StoredPiece& piece) {
-  return {{"file", piece.file},          {"dataset", piece.dataset},      {"offset", piece.offset},
-          {"start", piece.region.start}, {"extent", piece.region.extent}, {"checksum", hex64(piece.checksum)}};
+OrderedJson json_of(const StoredShard& shard) {
+  return {{"file", shard.file},          {"dataset", shard.dataset},      {"offset", shard.offset},
+          {"start", shard.region.start}, {"extent", shard.region.extent}, {"checksum", hex64(shard.checksum)}};
 }
 
 // Lists have a line an item: people and line tools can look into them. All of these throw Json::exception on text that
@@ -54,7 +54,7 @@ std::string tensors_text(const std::vector<TensorRecord>& tensors) {
     std::string text = head.dump();
     text.pop_back();  // the object goes on
     return text + ",\"pieces\":" +
-           list_text(tensor.pieces, [](const StoredPiece& piece) { return " " + json_of(piece).dump(); }) + "}";
+           list_text(tensor.shards, [](const StoredShard& shard) { return " " + json_of(shard).dump(); }) + "}";
   });
 }
 
@@ -92,12 +92,12 @@ TensorRecord tensor_of(const Json& json) {
     refuse(fmt::format("tensor {}: type {}, expected {}", tensor.name, json.at("type").dump(),
                        enum_choices<StoredType>()));
   tensor.type = *type;
-  for (const Json& piece : json.at("pieces"))
-    tensor.pieces.push_back({.file = piece.at("file").get<std::string>(),
-                             .dataset = piece.at("dataset").get<std::string>(),
-                             .offset = integer_of(piece.at("offset")),
-                             .region = {coordinates_of(piece.at("start")), coordinates_of(piece.at("extent"))},
-                             .checksum = checksum_of(piece.at("checksum"))});
+  for (const Json& shard : json.at("pieces"))
+    tensor.shards.push_back({.file = shard.at("file").get<std::string>(),
+                             .dataset = shard.at("dataset").get<std::string>(),
+                             .offset = integer_of(shard.at("offset")),
+                             .region = {coordinates_of(shard.at("start")), coordinates_of(shard.at("extent"))},
+                             .checksum = checksum_of(shard.at("checksum"))});
   return tensor;
 }
 
@@ -149,7 +149,7 @@ Manifest manifest_of(std::string_view text) {
   return manifest;
 }
 
-// Pairs of pieces that could overlap are those that overlap in one dim; the dim in which the pieces begin at the most
+// Pairs of shards that could overlap are those that overlap in one dim; the dim in which the shards begin at the most
 // different places leaves the fewest.
 Result<void> check_cover(const TensorRecord& tensor) {
   if (tensor.shape.empty() || tensor.shape.size() > kMaxDims)
@@ -161,20 +161,20 @@ Result<void> check_cover(const TensorRecord& tensor) {
   total /= element_bytes(tensor.type);
 
   int64_t covered = 0;
-  for (const StoredPiece& piece : tensor.pieces) {
-    if (!inside(piece.region, tensor.shape))
-      return file_error("tensor {}: piece {} of {} is not inside shape {}", tensor.name, to_string(piece.region),
-                        piece.file, to_string(tensor.shape));
-    if (__builtin_add_overflow(covered, num_elements(piece.region.extent), &covered)) covered = -1;
+  for (const StoredShard& shard : tensor.shards) {
+    if (!inside(shard.region, tensor.shape))
+      return file_error("tensor {}: shard {} of {} is not inside shape {}", tensor.name, to_string(shard.region),
+                        shard.file, to_string(tensor.shape));
+    if (__builtin_add_overflow(covered, num_elements(shard.region.extent), &covered)) covered = -1;
   }
   size_t dim = 0, most = 0;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     std::set<int64_t> starts;
-    for (const StoredPiece& piece : tensor.pieces) starts.insert(piece.region.start[d]);
+    for (const StoredShard& shard : tensor.shards) starts.insert(shard.region.start[d]);
     if (starts.size() > most) most = starts.size(), dim = d;
   }
-  std::vector<const StoredPiece*> sorted;
-  for (const StoredPiece& piece : tensor.pieces) sorted.push_back(&piece);
+  std::vector<const StoredShard*> sorted;
+  for (const StoredShard& shard : tensor.shards) sorted.push_back(&shard);
   std::sort(sorted.begin(), sorted.end(),
             [dim](const auto* a, const auto* b) { return a->region.start[dim] < b->region.start[dim]; });
   for (size_t i = 0; i < sorted.size(); ++i) {
@@ -182,17 +182,17 @@ Result<void> check_cover(const TensorRecord& tensor) {
     for (size_t k = i + 1; k < sorted.size(); ++k) {
       if (sorted[k]->region.start[dim] >= region.start[dim] + region.extent[dim]) break;
       if (intersect(region, sorted[k]->region))
-        return file_error("tensor {}: pieces {} of {} and {} of {} overlap", tensor.name, to_string(region),
+        return file_error("tensor {}: shards {} of {} and {} of {} overlap", tensor.name, to_string(region),
                           sorted[i]->file, to_string(sorted[k]->region), sorted[k]->file);
     }
   }
   if (covered != total)
-    return file_error("tensor {}: its {} pieces hold {} of {} elements; a writer's share is missing", tensor.name,
-                      tensor.pieces.size(), covered, total);
+    return file_error("tensor {}: its {} shards hold {} of {} elements; a writer's share is missing", tensor.name,
+                      tensor.shards.size(), covered, total);
   return {};
 }
 
-struct Extent {  // of a piece in its file
+struct Extent {  // of a shard in its file
   int64_t begin, end;
   const TensorRecord* tensor;
 };
@@ -206,15 +206,15 @@ Result<void> check_places(const Manifest& manifest) {
       return file_error("file {} is listed twice", file.name);
   }
   for (const TensorRecord& tensor : manifest.tensors)
-    for (const StoredPiece& piece : tensor.pieces) {
-      const auto file = files.find(piece.file);
+    for (const StoredShard& shard : tensor.shards) {
+      const auto file = files.find(shard.file);
       if (file == files.end())
-        return file_error("tensor {}: its piece's file {} is not listed", tensor.name, piece.file);
-      const int64_t bytes = num_elements(piece.region.extent) * element_bytes(tensor.type);
-      if (piece.offset < 0 || piece.offset > file->second.first || bytes > file->second.first - piece.offset)
-        return file_error("tensor {}: {} bytes at {} are not inside {} of {} bytes", tensor.name, bytes, piece.offset,
-                          piece.file, file->second.first);
-      file->second.second.push_back({piece.offset, piece.offset + bytes, &tensor});
+        return file_error("tensor {}: its shard's file {} is not listed", tensor.name, shard.file);
+      const int64_t bytes = num_elements(shard.region.extent) * element_bytes(tensor.type);
+      if (shard.offset < 0 || shard.offset > file->second.first || bytes > file->second.first - shard.offset)
+        return file_error("tensor {}: {} bytes at {} are not inside {} of {} bytes", tensor.name, bytes, shard.offset,
+                          shard.file, file->second.first);
+      file->second.second.push_back({shard.offset, shard.offset + bytes, &tensor});
     }
   for (auto& [name, entry] : files) {
     std::vector<Extent>& extents = entry.second;
@@ -249,8 +249,8 @@ Result<void> Manifest::add(const ShardRecord& shard) {
     if (at->type != part.type || at->shape != part.shape)
       return file_error("tensor {}: {} {} in {}, but {} {} in {}", part.name, enum_name(part.type),
                         to_string(part.shape), shard.file.name, enum_name(at->type), to_string(at->shape),
-                        at->pieces.empty() ? "others" : at->pieces.front().file);
-    at->pieces.insert(at->pieces.end(), part.pieces.begin(), part.pieces.end());
+                        at->shards.empty() ? "others" : at->shards.front().file);
+    at->shards.insert(at->shards.end(), part.shards.begin(), part.shards.end());
   }
   return {};
 }

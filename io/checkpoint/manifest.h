@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint folder holds, down to the byte offset of every piece. It is written last, carries a
+// manifest.json: what a checkpoint folder holds, down to the byte offset of every shard. It is written last, carries a
 // checksum of itself, and a folder without a valid one is no checkpoint.
 #pragma once
 
@@ -19,32 +19,32 @@ constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kIndexName = "checkpoint.h5";
 
 // A rectangle of a named global tensor, as one writer stores it.
-struct Piece {
+struct TensorShard {
   std::string tensor;  // components joined by '/': "model/layers/0/attention/qkv/weight"
   StoredType type = StoredType::kF32;
   Coordinates shape;  // of the whole tensor, 1 to 32 dims
   Region region;      // what of it is here; inside the shape
 };
 
-// Where a piece lies: `bytes` of its elements, row-major, at `offset` of `file`.
-struct StoredPiece {
+// Where a shard lies: `bytes` of its elements, row-major, at `offset` of `file`.
+struct StoredShard {
   std::string file;       // in the checkpoint's folder
   std::string dataset;    // its path in the HDF5 file
   int64_t offset = 0;     // bytes
   Region region;          // of the tensor
   uint64_t checksum = 0;  // XXH3-64 of its bytes
-  bool operator==(const StoredPiece&) const = default;
+  bool operator==(const StoredShard&) const = default;
 };
 
 struct TensorRecord {
   std::string name;
   StoredType type = StoredType::kF32;
   Coordinates shape;
-  std::vector<StoredPiece> pieces;
+  std::vector<StoredShard> shards;
   bool operator==(const TensorRecord&) const = default;
 };
 
-// `checksum`: XXH3-64 over the file from begin to end, in which each piece is replaced by its own checksum (8 bytes,
+// `checksum`: XXH3-64 over the file from begin to end, in which each shard is replaced by its own checksum (8 bytes,
 // little-endian). So every bit of the file is covered, and each byte of data is hashed once.
 struct FileRecord {
   std::string name;
@@ -77,7 +77,7 @@ struct Manifest {
   std::vector<FileRecord> files;
   std::vector<TensorRecord> tensors;  // by name
 
-  // Adds a writer's files and pieces. Error when the writers disagree about a tensor.
+  // Adds a writer's files and shards. Error when the writers disagree about a tensor.
   Result<void> add(const ShardRecord& shard);
   const TensorRecord* find(std::string_view tensor) const;  // null when there is none. Requires order by name
   // The same; Error when there is none, or it has another type or shape.
@@ -88,7 +88,7 @@ struct Manifest {
 // Names that may be used: components of printable characters, none of them empty, "." or "..".
 bool valid_tensor_name(std::string_view name);
 
-// Every tensor covered by its pieces, whole and nowhere twice; every piece inside its file and apart from the others;
+// Every tensor covered by its shards, whole and nowhere twice; every shard inside its file and apart from the others;
 // names valid and unique. Error naming the first fault.
 Result<void> check(const Manifest& manifest);
 

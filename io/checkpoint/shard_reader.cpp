@@ -23,9 +23,9 @@ Error for_tensor(const Error& error, const TensorRecord& tensor) {
 
 }  // namespace
 
-Error damaged_piece(const std::string& path, const TensorRecord& tensor, const StoredPiece& piece, uint64_t found) {
-  return file_error("{}: tensor {}, piece {} at byte {}: XXH3-64 {}, expected {}; damaged", path, tensor.name,
-                    to_string(piece.region), piece.offset, hex64(found), hex64(piece.checksum));
+Error damaged_shard(const std::string& path, const TensorRecord& tensor, const StoredShard& shard, uint64_t found) {
+  return file_error("{}: tensor {}, shard {} at byte {}: XXH3-64 {}, expected {}; damaged", path, tensor.name,
+                    to_string(shard.region), shard.offset, hex64(found), hex64(shard.checksum));
 }
 
 Result<ShardReader> ShardReader::open(const std::string& folder, const FileRecord& file,
@@ -48,60 +48,60 @@ Result<void> ShardReader::fetch(const TensorRecord& tensor, void* data, int64_t 
   return read ? read : Result<void>(for_tensor(read.error(), tensor));
 }
 
-Result<void> ShardReader::read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target, void* out,
+Result<void> ShardReader::read(const TensorRecord& tensor, const StoredShard& shard, const Region& target, void* out,
                                Checking checking) const {
-  const std::optional<Region> common = intersect(piece.region, target);
+  const std::optional<Region> common = intersect(shard.region, target);
   if (!common) return {};
-  const int64_t run_bytes = RunCursor(*common, piece.region, target).length() * element_bytes(tensor.type);
-  const bool whole = *common == piece.region;
+  const int64_t run_bytes = RunCursor(*common, shard.region, target).length() * element_bytes(tensor.type);
+  const bool whole = *common == shard.region;
   const bool straight = whole || checking == Checking::kTrust ? run_bytes >= kStraightBytes : false;
   char* bytes = static_cast<char*>(out);
-  return straight ? read_straight(tensor, piece, target, *common, bytes, checking)
-                  : read_through_buffer(tensor, piece, target, *common, bytes, checking);
+  return straight ? read_straight(tensor, shard, target, *common, bytes, checking)
+                  : read_through_buffer(tensor, shard, target, *common, bytes, checking);
 }
 
-// Each run at once to its place. The runs of a whole piece, in order, are its bytes: they are hashed where they land.
-Result<void> ShardReader::read_straight(const TensorRecord& tensor, const StoredPiece& piece, const Region& target,
+// Each run at once to its place. The runs of a whole shard, in order, are its bytes: they are hashed where they land.
+Result<void> ShardReader::read_straight(const TensorRecord& tensor, const StoredShard& shard, const Region& target,
                                         const Region& common, char* out, Checking checking) const {
   const int64_t width = element_bytes(tensor.type);
   Xxh3 hash;
-  for (RunCursor run(common, piece.region, target); !run.done(); run.next()) {
+  for (RunCursor run(common, shard.region, target); !run.done(); run.next()) {
     const int64_t bytes = run.length() * width;
     for (int64_t done = 0; done < bytes;) {
       const int64_t count = std::min(kBlockBytes, bytes - done);
       char* at = out + run.b_offset() * width + done;
-      auto read = fetch(tensor, at, count, piece.offset + run.a_offset() * width + done);
+      auto read = fetch(tensor, at, count, shard.offset + run.a_offset() * width + done);
       if (!read) return read;
       if (checking == Checking::kChecksum) hash.update(at, static_cast<size_t>(count));
       done += count;
     }
   }
-  if (checking == Checking::kChecksum && hash.digest() != piece.checksum)
-    return damaged_piece(path_, tensor, piece, hash.digest());
+  if (checking == Checking::kChecksum && hash.digest() != shard.checksum)
+    return damaged_shard(path_, tensor, shard, hash.digest());
   return {};
 }
 
-// Blocks of the piece into a buffer, the runs from there to their places. A run may span blocks.
-Result<void> ShardReader::read_through_buffer(const TensorRecord& tensor, const StoredPiece& piece,
+// Blocks of the shard into a buffer, the runs from there to their places. A run may span blocks.
+Result<void> ShardReader::read_through_buffer(const TensorRecord& tensor, const StoredShard& shard,
                                               const Region& target, const Region& common, char* out,
                                               Checking checking) const {
   const int64_t width = element_bytes(tensor.type);
-  int64_t last = 0;  // byte of the piece behind the last that is read
+  int64_t last = 0;  // byte of the shard behind the last that is read
   if (checking == Checking::kChecksum) {
-    last = num_elements(piece.region.extent) * width;
+    last = num_elements(shard.region.extent) * width;
   } else {
     for (size_t d = 0; d < common.start.size(); ++d)
-      last = last * piece.region.extent[d] + common.start[d] - piece.region.start[d] + common.extent[d] - 1;
+      last = last * shard.region.extent[d] + common.start[d] - shard.region.start[d] + common.extent[d] - 1;
     last = (last + 1) * width;
   }
   const std::unique_ptr<char[]> buffer(new char[static_cast<size_t>(std::min(kBlockBytes, last))]);
   Xxh3 hash;
-  RunCursor run(common, piece.region, target);
+  RunCursor run(common, shard.region, target);
   int64_t run_done = 0;  // bytes of the run that are in place
   for (int64_t begin = 0; begin < last;) {
     if (checking == Checking::kTrust) begin = std::max(begin, run.a_offset() * width + run_done);
     const int64_t end = std::min(begin + kBlockBytes, last);
-    if (auto read = fetch(tensor, buffer.get(), end - begin, piece.offset + begin); !read) return read;
+    if (auto read = fetch(tensor, buffer.get(), end - begin, shard.offset + begin); !read) return read;
     if (checking == Checking::kChecksum) hash.update(buffer.get(), static_cast<size_t>(end - begin));
     while (!run.done()) {
       const int64_t from = run.a_offset() * width + run_done, run_end = (run.a_offset() + run.length()) * width;
@@ -115,28 +115,28 @@ Result<void> ShardReader::read_through_buffer(const TensorRecord& tensor, const 
     }
     begin = end;
   }
-  if (checking == Checking::kChecksum && hash.digest() != piece.checksum)
-    return damaged_piece(path_, tensor, piece, hash.digest());
+  if (checking == Checking::kChecksum && hash.digest() != shard.checksum)
+    return damaged_shard(path_, tensor, shard, hash.digest());
   return {};
 }
 
-Result<void> ShardReader::verify(const TensorRecord& tensor, const StoredPiece& piece) const {
-  const int64_t bytes = num_elements(piece.region.extent) * element_bytes(tensor.type);
+Result<void> ShardReader::verify(const TensorRecord& tensor, const StoredShard& shard) const {
+  const int64_t bytes = num_elements(shard.region.extent) * element_bytes(tensor.type);
   const std::unique_ptr<char[]> buffer(new char[static_cast<size_t>(std::min(kBlockBytes, bytes))]);
   Xxh3 hash;
   for (int64_t done = 0; done < bytes;) {
     const int64_t count = std::min(kBlockBytes, bytes - done);
-    if (auto read = fetch(tensor, buffer.get(), count, piece.offset + done); !read) return read;
+    if (auto read = fetch(tensor, buffer.get(), count, shard.offset + done); !read) return read;
     hash.update(buffer.get(), static_cast<size_t>(count));
     done += count;
   }
-  if (hash.digest() != piece.checksum) return damaged_piece(path_, tensor, piece, hash.digest());
+  if (hash.digest() != shard.checksum) return damaged_shard(path_, tensor, shard, hash.digest());
   return {};
 }
 
 Result<void> ShardReader::verify_structures(
-    const FileRecord& file, const std::vector<std::pair<const TensorRecord*, const StoredPiece*>>& pieces) const {
-  auto sorted = pieces;
+    const FileRecord& file, const std::vector<std::pair<const TensorRecord*, const StoredShard*>>& shards) const {
+  auto sorted = shards;
   std::sort(sorted.begin(), sorted.end(), [](auto a, auto b) { return a.second->offset < b.second->offset; });
   Xxh3 hash;
   const std::unique_ptr<char[]> buffer(new char[static_cast<size_t>(kBlockBytes)]);
@@ -150,77 +150,77 @@ Result<void> ShardReader::verify_structures(
       at += count;
     }
     if (i == sorted.size()) break;
-    const auto [tensor, piece] = sorted[i];
-    hash.update(&piece->checksum, sizeof piece->checksum);
-    at = piece->offset + num_elements(piece->region.extent) * element_bytes(tensor->type);
+    const auto [tensor, shard] = sorted[i];
+    hash.update(&shard->checksum, sizeof shard->checksum);
+    at = shard->offset + num_elements(shard->region.extent) * element_bytes(tensor->type);
   }
   if (hash.digest() != file.checksum)
-    return file_error("{}: XXH3-64 of what lies between the pieces is {}, expected {}; HDF5's structures are damaged",
+    return file_error("{}: XXH3-64 of what lies between the shards is {}, expected {}; HDF5's structures are damaged",
                       path_, hex64(hash.digest()), hex64(file.checksum));
   return {};
 }
 
-PieceReader::PieceReader(std::string folder, const std::vector<FileRecord>& files, const Retry& retry)
+TensorReader::TensorReader(std::string folder, const std::vector<FileRecord>& files, const Retry& retry)
     : folder_(std::move(folder)), retry_(retry) {
   for (const FileRecord& file : files) files_[file.name] = file;
 }
 
-Result<std::shared_ptr<const ShardReader>> PieceReader::shard(const std::string& name) const {
+Result<std::shared_ptr<const ShardReader>> TensorReader::file(const std::string& name) const {
   const std::lock_guard lock(open_->mutex);
-  if (const auto at = open_->shards.find(name); at != open_->shards.end()) return at->second;
+  if (const auto at = open_->files.find(name); at != open_->files.end()) return at->second;
   auto opened = ShardReader::open(folder_, files_.at(name), bytes_read_);
   if (!opened) return opened.error();
-  if (open_->shards.size() >= kMaxOpen) open_->shards.clear();  // those in use stay open until their reader is done
+  if (open_->files.size() >= kMaxOpen) open_->files.clear();  // those in use stay open until their reader is done
   auto shared = std::make_shared<const ShardReader>(std::move(opened).value());
-  open_->shards[name] = shared;
+  open_->files[name] = shared;
   return std::shared_ptr<const ShardReader>(shared);
 }
 
-void PieceReader::forget(const std::string& name) const {
+void TensorReader::forget(const std::string& name) const {
   const std::lock_guard lock(open_->mutex);
-  open_->shards.erase(name);
+  open_->files.erase(name);
 }
 
 template <class Act>
-Result<void> PieceReader::with_shard(const TensorRecord& tensor, const StoredPiece& piece, Act act) const {
+Result<void> TensorReader::with_file(const TensorRecord& tensor, const StoredShard& shard, Act act) const {
   return retried(retry_, [&]() -> Result<void> {
-    auto file = shard(piece.file);
-    if (!file) return for_tensor(file.error(), tensor);
-    auto done = act(*file.value());
-    if (!done) forget(piece.file);
+    auto opened = file(shard.file);
+    if (!opened) return for_tensor(opened.error(), tensor);
+    auto done = act(*opened.value());
+    if (!done) forget(shard.file);
     return done;
   });
 }
 
-Result<void> PieceReader::read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target, void* out,
-                               Checking checking) const {
-  if (!intersect(piece.region, target)) return {};
-  return with_shard(tensor, piece,
-                    [&](const ShardReader& file) { return file.read(tensor, piece, target, out, checking); });
+Result<void> TensorReader::read(const TensorRecord& tensor, const StoredShard& shard, const Region& target, void* out,
+                                Checking checking) const {
+  if (!intersect(shard.region, target)) return {};
+  return with_file(tensor, shard,
+                   [&](const ShardReader& file) { return file.read(tensor, shard, target, out, checking); });
 }
 
-Result<void> PieceReader::fetch(const TensorRecord& tensor, const StoredPiece& piece, int64_t begin, int64_t bytes,
-                                void* data) const {
-  return with_shard(tensor, piece,
-                    [&](const ShardReader& file) { return file.fetch(tensor, piece, begin, bytes, data); });
+Result<void> TensorReader::fetch(const TensorRecord& tensor, const StoredShard& shard, int64_t begin, int64_t bytes,
+                                 void* data) const {
+  return with_file(tensor, shard,
+                   [&](const ShardReader& file) { return file.fetch(tensor, shard, begin, bytes, data); });
 }
 
 Result<CheckpointReader> CheckpointReader::open(const std::string& folder, const Retry& retry) {
   auto manifest = read_manifest(folder, retry);
   if (!manifest) return manifest.error();
   if (auto there = check_files(folder, manifest.value(), retry); !there) return there.error();
-  PieceReader pieces(folder, manifest.value().files, retry);
-  return CheckpointReader(std::move(manifest).value(), std::move(pieces));
+  TensorReader shards(folder, manifest.value().files, retry);
+  return CheckpointReader(std::move(manifest).value(), std::move(shards));
 }
 
-Result<void> CheckpointReader::read(const Piece& target, void* out, Checking checking) const {
+Result<void> CheckpointReader::read(const TensorShard& target, void* out, Checking checking) const {
   const auto found = manifest_.find(target.tensor, target.type, target.shape);
-  if (!found) return file_error("{}: {}", pieces_.folder(), found.error().message);
+  if (!found) return file_error("{}: {}", shards_.folder(), found.error().message);
   TRI_REQUIRE(inside(target.region, target.shape), "{}: region {} of {}", target.tensor, to_string(target.region),
               to_string(target.shape));
   const TensorRecord& tensor = *found.value();
-  for (const StoredPiece& piece : tensor.pieces)
-    if (auto done = pieces_.read(tensor, piece, target.region, out, checking); !done) return done;
+  for (const StoredShard& shard : tensor.shards)
+    if (auto done = shards_.read(tensor, shard, target.region, out, checking); !done) return done;
   return {};
 }
 

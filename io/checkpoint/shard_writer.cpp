@@ -16,14 +16,14 @@ constexpr int64_t kBlockBytes = 1 << 20;
 // The kernel is asked to start writing after so many bytes, so that little is left for the fsync.
 constexpr int64_t kFlushBytes = 16 << 20;
 
-std::string dataset_name(const Piece& piece) {
-  return fmt::format("{}/at_{}", piece.tensor, fmt::join(piece.region.start, "_"));
+std::string dataset_name(const TensorShard& shard) {
+  return fmt::format("{}/at_{}", shard.tensor, fmt::join(shard.region.start, "_"));
 }
 
 // An empty contiguous dataset; returns its place in the file.
-int64_t lay_out(hid_t file, const Piece& piece, const std::string& dataset, const std::string& path) {
-  const std::vector<hsize_t> extent(piece.region.extent.begin(), piece.region.extent.end());
-  const Hid type = hdf5_type(piece.type, path);
+int64_t lay_out(hid_t file, const TensorShard& shard, const std::string& dataset, const std::string& path) {
+  const std::vector<hsize_t> extent(shard.region.extent.begin(), shard.region.extent.end());
+  const Hid type = hdf5_type(shard.type, path);
   const Hid space(TRI_HDF5(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), path), H5Sclose);
   const Hid links(TRI_HDF5(H5Pcreate(H5P_LINK_CREATE), path), H5Pclose);
   TRI_HDF5(H5Pset_create_intermediate_group(links, 1), path);
@@ -33,11 +33,11 @@ int64_t lay_out(hid_t file, const Piece& piece, const std::string& dataset, cons
   TRI_HDF5(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), path);
   const Hid made(TRI_HDF5(H5Dcreate2(file, dataset.c_str(), type, space, links, creation, H5P_DEFAULT), path),
                  H5Dclose);
-  hdf5_attribute(made, "tensor", piece.tensor, path);
-  hdf5_attribute(made, "type", enum_name(piece.type), path);
-  hdf5_attribute(made, "global_shape", piece.shape, path);
-  hdf5_attribute(made, "start", piece.region.start, path);
-  hdf5_attribute(made, "extent", piece.region.extent, path);
+  hdf5_attribute(made, "tensor", shard.tensor, path);
+  hdf5_attribute(made, "type", enum_name(shard.type), path);
+  hdf5_attribute(made, "global_shape", shard.shape, path);
+  hdf5_attribute(made, "start", shard.region.start, path);
+  hdf5_attribute(made, "extent", shard.region.extent, path);
   const haddr_t offset = H5Dget_offset(made);
   if (offset == HADDR_UNDEF) TRI_HDF5(-1, path);
   return static_cast<int64_t>(offset);
@@ -63,23 +63,23 @@ ShardWriter::~ShardWriter() {
   if (file_.get() >= 0) ::unlink(temporary_.c_str());
 }
 
-Result<void> ShardWriter::add(const Piece& piece, const void* data) {
-  TRI_REQUIRE(valid_tensor_name(piece.tensor), "tensor \"{}\"", piece.tensor);
-  TRI_REQUIRE(!piece.shape.empty() && piece.shape.size() <= H5S_MAX_RANK && inside(piece.region, piece.shape),
-              "{}: piece {} of {}", piece.tensor, to_string(piece.region), to_string(piece.shape));
-  if (state_) state_ = store(piece, data);
+Result<void> ShardWriter::add(const TensorShard& shard, const void* data) {
+  TRI_REQUIRE(valid_tensor_name(shard.tensor), "tensor \"{}\"", shard.tensor);
+  TRI_REQUIRE(!shard.shape.empty() && shard.shape.size() <= H5S_MAX_RANK && inside(shard.region, shard.shape),
+              "{}: shard {} of {}", shard.tensor, to_string(shard.region), to_string(shard.shape));
+  if (state_) state_ = store(shard, data);
   return state_;
 }
 
-Result<void> ShardWriter::store(const Piece& piece, const void* data) {
+Result<void> ShardWriter::store(const TensorShard& shard, const void* data) {
   auto& tensor =
-      tensors_.try_emplace(piece.tensor, TensorRecord{piece.tensor, piece.type, piece.shape, {}}).first->second;
-  TRI_REQUIRE(tensor.type == piece.type && tensor.shape == piece.shape, "{}: pieces of different tensors",
-              piece.tensor);
-  const int64_t bytes = num_elements(piece.region.extent) * element_bytes(piece.type);
-  StoredPiece stored{
-      .file = path_.substr(path_.rfind('/') + 1), .dataset = dataset_name(piece), .region = piece.region};
-  auto laid = with_hdf5([&] { stored.offset = lay_out(image_.file(), piece, stored.dataset, temporary_); });
+      tensors_.try_emplace(shard.tensor, TensorRecord{shard.tensor, shard.type, shard.shape, {}}).first->second;
+  TRI_REQUIRE(tensor.type == shard.type && tensor.shape == shard.shape, "{}: shards of different tensors",
+              shard.tensor);
+  const int64_t bytes = num_elements(shard.region.extent) * element_bytes(shard.type);
+  StoredShard stored{
+      .file = path_.substr(path_.rfind('/') + 1), .dataset = dataset_name(shard), .region = shard.region};
+  auto laid = with_hdf5([&] { stored.offset = lay_out(image_.file(), shard, stored.dataset, temporary_); });
   if (!laid) return laid;
 
   Xxh3 hash;
@@ -88,7 +88,7 @@ Result<void> ShardWriter::store(const Piece& piece, const void* data) {
     const int64_t count = std::min(kBlockBytes, bytes - done);
     hash.update(block, static_cast<size_t>(count));
     if (auto written = write_at(file_.get(), temporary_, block, count, stored.offset + done); !written)
-      return Error{fmt::format("{} (tensor {})", written.error().message, piece.tensor), written.error().code,
+      return Error{fmt::format("{} (tensor {})", written.error().message, shard.tensor), written.error().code,
                    written.error().os_error};
     done += count;
     if (const int64_t written = stored.offset + done; written - flushed_ >= kFlushBytes) {
@@ -102,7 +102,7 @@ Result<void> ShardWriter::store(const Piece& piece, const void* data) {
     hdf5_attribute(dataset, "xxh3_64", hex64(stored.checksum), temporary_);
   });
   if (!laid) return laid;
-  tensor.pieces.push_back(std::move(stored));
+  tensor.shards.push_back(std::move(stored));
   return {};
 }
 
@@ -116,15 +116,15 @@ Result<ShardRecord> ShardWriter::finish() {
 Result<ShardRecord> ShardWriter::seal() {
   ShardRecord record{.file = {.name = path_.substr(path_.rfind('/') + 1)}};
   for (auto& [name, tensor] : tensors_) record.tensors.push_back(std::move(tensor));
-  std::vector<std::pair<const StoredPiece*, int64_t>> pieces;  // and the end of each
+  std::vector<std::pair<const StoredShard*, int64_t>> shards;  // and the end of each
   for (const TensorRecord& tensor : record.tensors)
-    for (const StoredPiece& piece : tensor.pieces)
-      pieces.emplace_back(&piece, piece.offset + num_elements(piece.region.extent) * element_bytes(tensor.type));
-  std::sort(pieces.begin(), pieces.end(), [](auto a, auto b) { return a.first->offset < b.first->offset; });
+    for (const StoredShard& shard : tensor.shards)
+      shards.emplace_back(&shard, shard.offset + num_elements(shard.region.extent) * element_bytes(tensor.type));
+  std::sort(shards.begin(), shards.end(), [](auto a, auto b) { return a.first->offset < b.first->offset; });
 
   if (auto closed = with_hdf5([&] { image_.close(); }); !closed) return closed.error();
   record.file.bytes = image_.bytes();
-  auto checksum = write_structures(pieces);
+  auto checksum = write_structures(shards);
   if (!checksum) return checksum.error();
   record.file.checksum = checksum.value();
   if (::fsync(file_.get()) != 0) return system_error(errno, "{}: fsync", temporary_);
@@ -134,21 +134,21 @@ Result<ShardRecord> ShardWriter::seal() {
   return record;
 }
 
-// HDF5's structures lie between the pieces.
-Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces) {
+// HDF5's structures lie between the shards.
+Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const StoredShard*, int64_t>>& shards) {
   Xxh3 hash;
   std::vector<char> buffer;
   int64_t at = 0;
-  for (size_t i = 0; i <= pieces.size(); ++i) {
-    const int64_t end = i < pieces.size() ? pieces[i].first->offset : image_.bytes();
-    TRI_REQUIRE(at <= end, "{}: a piece at byte {}, others end at {}", path_, end, at);
+  for (size_t i = 0; i <= shards.size(); ++i) {
+    const int64_t end = i < shards.size() ? shards[i].first->offset : image_.bytes();
+    TRI_REQUIRE(at <= end, "{}: a shard at byte {}, others end at {}", path_, end, at);
     buffer.resize(static_cast<size_t>(end - at));
     image_.read(buffer.data(), end - at, at);
     if (auto written = write_at(file_.get(), temporary_, buffer.data(), end - at, at); !written) return written.error();
     hash.update(buffer.data(), buffer.size());
-    if (i == pieces.size()) break;
-    hash.update(&pieces[i].first->checksum, sizeof(uint64_t));
-    at = pieces[i].second;
+    if (i == shards.size()) break;
+    hash.update(&shards[i].first->checksum, sizeof(uint64_t));
+    at = shards[i].second;
   }
   return hash.digest();
 }

@@ -1,4 +1,4 @@
-// shard_00003.h5: the pieces that one writer stores, contiguous datasets of a serial HDF5 file.
+// shard_00003.h5: the shards that one writer stores, contiguous datasets of a serial HDF5 file.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace tri {
 
 std::string shard_name(int writer);  // shard_00003.h5
 
-// Streams pieces to PATH.ATTEMPT.tmp; finish() makes the contents durable and gives the file its name. The name itself
+// Streams shards to PATH.ATTEMPT.tmp; finish() makes the contents durable and gives the file its name. The name itself
 // is made durable by publish() (folder.h), for all writers at once. Without a finish() nothing is left behind. The
 // first failure is kept: later calls return it again. Not thread-safe; several writers in several threads are fine
 // (only HDF5's part, which is small, takes turns).
@@ -24,17 +24,17 @@ class ShardWriter {
   ShardWriter(ShardWriter&&) noexcept = default;
   ~ShardWriter();
 
-  // Hashes and writes num_elements(piece.region.extent) elements, row-major. Requires a valid piece whose region
-  // begins where no other piece of the tensor in this file begins.
-  Result<void> add(const Piece& piece, const void* data);
+  // Hashes and writes num_elements(shard.region.extent) elements, row-major. Requires a valid shard whose region
+  // begins where no other shard of the tensor in this file begins.
+  Result<void> add(const TensorShard& shard, const void* data);
 
   Result<ShardRecord> finish();
 
  private:
   ShardWriter() = default;
-  Result<void> store(const Piece& piece, const void* data);
+  Result<void> store(const TensorShard& shard, const void* data);
   Result<ShardRecord> seal();
-  Result<uint64_t> write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces);
+  Result<uint64_t> write_structures(const std::vector<std::pair<const StoredShard*, int64_t>>& shards);
 
   std::string path_, temporary_;
   Descriptor file_;

@@ -11,24 +11,24 @@
 namespace tri {
 namespace {
 
-using Pieces = std::vector<std::pair<const TensorRecord*, const StoredPiece*>>;
+using Shards = std::vector<std::pair<const TensorRecord*, const StoredShard*>>;
 
-// One piece, or what lies between the pieces of a file.
+// One shard, or what lies between the shards of a file.
 struct Task {
   const FileRecord* file;
   const TensorRecord* tensor;  // null: between
-  const StoredPiece* piece;
+  const StoredShard* shard;
 
   int64_t bytes() const {
-    return tensor == nullptr ? 0 : num_elements(piece->region.extent) * element_bytes(tensor->type);
+    return tensor == nullptr ? 0 : num_elements(shard->region.extent) * element_bytes(tensor->type);
   }
 };
 
 // Why a task's bytes are wrong; empty when they are right.
-std::string problem_of(const Result<ShardReader>& shard, const Task& task, const Pieces& pieces) {
+std::string problem_of(const Result<ShardReader>& shard, const Task& task, const Shards& shards) {
   if (!shard) return task.tensor == nullptr ? shard.error().message : "";  // said once a file
-  const auto good = task.tensor == nullptr ? shard.value().verify_structures(*task.file, pieces)
-                                           : shard.value().verify(*task.tensor, *task.piece);
+  const auto good = task.tensor == nullptr ? shard.value().verify_structures(*task.file, shards)
+                                           : shard.value().verify(*task.tensor, *task.shard);
   return good ? "" : good.error().message;
 }
 
@@ -38,19 +38,19 @@ Result<VerifyReport> verify(const std::string& folder, int threads, const std::f
   auto read = read_manifest(folder);
   if (!read) return read.error();
   const Manifest& manifest = read.value();
-  std::map<std::string, Pieces> pieces;
+  std::map<std::string, Shards> shards;
   for (const TensorRecord& tensor : manifest.tensors)
-    for (const StoredPiece& piece : tensor.pieces) pieces[piece.file].emplace_back(&tensor, &piece);
+    for (const StoredShard& shard : tensor.shards) shards[shard.file].emplace_back(&tensor, &shard);
 
   VerifyReport report{.files = static_cast<int64_t>(manifest.files.size())};
-  // Pieces as they lie in their files; what is between them, which came along, when they are done.
+  // Shards as they lie in their files; what is between them, which came along, when they are done.
   std::vector<Task> tasks;
   for (const FileRecord& file : manifest.files) {
-    Pieces& all = pieces[file.name];
+    Shards& all = shards[file.name];
     std::sort(all.begin(), all.end(), [](auto a, auto b) { return a.second->offset < b.second->offset; });
-    for (const auto& [tensor, piece] : all) tasks.push_back({&file, tensor, piece});
+    for (const auto& [tensor, shard] : all) tasks.push_back({&file, tensor, shard});
     tasks.push_back({&file, nullptr, nullptr});
-    report.pieces += static_cast<int64_t>(all.size());
+    report.shards += static_cast<int64_t>(all.size());
   }
   std::vector<int64_t> bytes;
   for (const Task& task : tasks) bytes.push_back(task.bytes());
@@ -61,7 +61,7 @@ Result<VerifyReport> verify(const std::string& folder, int threads, const std::f
     Result<ShardReader> shard = file_error("");
     for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
       if (tasks[t].file != file) shard = ShardReader::open(folder, *(file = tasks[t].file));
-      problems[t] = problem_of(shard, tasks[t], pieces.at(file->name));
+      problems[t] = problem_of(shard, tasks[t], shards.at(file->name));
       const std::lock_guard lock(mutex);
       report.bytes += bytes[t];
       if (progress) progress(bytes[t]);

@@ -321,7 +321,7 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
 
   Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
-  const int64_t local = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
+  const int64_t local = state_buffer(state_shards(config, mesh, tensors.store)).bytes;
   Result<void> fits;
   if (local > bench.most_bytes)
     fits = usage_error("the state is {} a rank, more than --most-bytes {}; take more ranks or --set model.layers=N",

@@ -22,11 +22,11 @@ namespace tri {
 namespace {
 
 // Of a checkpoint whose moments have another type than the run's: what loading makes of them. Else "".
-std::string conversion_text(const Manifest* manifest, const std::vector<StatePiece>& pieces) {
+std::string conversion_text(const Manifest* manifest, const std::vector<StateShard>& shards) {
   if (manifest == nullptr) return "";
-  for (const StatePiece& piece : pieces)
-    if (const TensorRecord* tensor = manifest->find(piece.piece.tensor); tensor && tensor->type != piece.piece.type)
-      return fmt::format("moments converted from {} to {}, ", enum_name(tensor->type), enum_name(piece.piece.type));
+  for (const StateShard& shard : shards)
+    if (const TensorRecord* tensor = manifest->find(shard.shard.tensor); tensor && tensor->type != shard.shard.type)
+      return fmt::format("moments converted from {} to {}, ", enum_name(tensor->type), enum_name(shard.shard.type));
   return "";
 }
 
@@ -52,12 +52,12 @@ struct WriteFigures {
 
 // Between ranks; on storage records stand in the manifest.
 template <class Archive>
-void fields(Archive& archive, StoredPiece& piece) {
-  archive(piece.file, piece.dataset, piece.offset, piece.region, piece.checksum);
+void fields(Archive& archive, StoredShard& shard) {
+  archive(shard.file, shard.dataset, shard.offset, shard.region, shard.checksum);
 }
 template <class Archive>
 void fields(Archive& archive, TensorRecord& tensor) {
-  archive(tensor.name, tensor.type, tensor.shape, tensor.pieces);
+  archive(tensor.name, tensor.type, tensor.shape, tensor.shards);
 }
 template <class Archive>
 void fields(Archive& archive, ShardRecord& record) {
@@ -74,8 +74,8 @@ Checkpointer::Checkpointer(const CheckpointContext& context)
       dir_(config_.checkpoint.dir),
       attempt_(context.attempt),
       texts_(context.texts),
-      pieces_(state_pieces(config_, mesh_, context.store)),
-      buffer_(state_buffer(pieces_)),
+      shards_(state_shards(config_, mesh_, context.store)),
+      buffer_(state_buffer(shards_)),
       host_(device_, static_cast<size_t>(std::max<int64_t>(buffer_.bytes, 1))),
       stream_(device_.make_stream("checkpoint")),
       state_ready_(device_.make_event()),
@@ -87,14 +87,14 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
   const auto start = Clock::now();
   while (search.found()) {
     const FoundCheckpoint& from = *search.found();
-    std::vector<size_t> wanted;  // pieces
+    std::vector<size_t> wanted;  // shards
     std::vector<LoadTarget> targets;
-    for (size_t i = 0; i < pieces_.size(); ++i) {
+    for (size_t i = 0; i < shards_.size(); ++i) {
       // A checkpoint of weights alone begins a run: the moments stay zero.
-      const bool there = !from.weights_alone || pieces_[i].piece.tensor.starts_with(weight_name(""));
-      if (!pieces_[i].local || !there) continue;
+      const bool there = !from.weights_alone || shards_[i].shard.tensor.starts_with(weight_name(""));
+      if (!shards_[i].local || !there) continue;
       wanted.push_back(i);
-      targets.push_back({&pieces_[i].piece, host_.data() + buffer_.offset[i]});
+      targets.push_back({&shards_[i].shard, host_.data() + buffer_.offset[i]});
     }
     int64_t stored = 0;  // rank 0: bytes of all tensors
     if (search.manifest() != nullptr)
@@ -102,9 +102,9 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
         stored += num_elements(tensor.shape) * element_bytes(tensor.type);
     const auto share = plan_load(search.manifest(), targets, job_);
     if (!share) return file_error("{}: {}", from.folder, share.error().message);
-    const std::string conversion = from.weights_alone ? "" : conversion_text(search.manifest(), pieces_);
+    const std::string conversion = from.weights_alone ? "" : conversion_text(search.manifest(), shards_);
     search.forget_manifest();
-    const auto bytes_read = load_pieces(from.folder, share.value(), targets, job_);
+    const auto bytes_read = load_shards(from.folder, share.value(), targets, job_);
     // What storage does not give at present is not damaged: an older checkpoint would lose work.
     if (!bytes_read && is_transient(bytes_read.error().os_error, Missing::kTransient))
       return load_error(bytes_read.error());
@@ -114,7 +114,7 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
       continue;
     }
     for (const size_t i : wanted)
-      compute_.copy(pieces_[i].memory.data, host_.data() + buffer_.offset[i], pieces_[i].memory.bytes());
+      compute_.copy(shards_[i].memory.data, host_.data() + buffer_.offset[i], shards_[i].memory.bytes());
     compute_.synchronize();
     const std::string what =
         fmt::format("{}: step {}, {}{}", from.folder, from.progress.steps,
@@ -188,9 +188,9 @@ void Checkpointer::before_update() {
 Result<ShardRecord> Checkpointer::write_shard(const std::string& folder) const {
   auto writer = ShardWriter::create(folder + "/" + shard_name(job_.world_rank()), attempt_);
   if (!writer) return writer.error();
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (!pieces_[i].writes) continue;
-    if (auto added = writer.value().add(pieces_[i].piece, host_.data() + buffer_.offset[i]); !added)
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!shards_[i].writes) continue;
+    if (auto added = writer.value().add(shards_[i].shard, host_.data() + buffer_.offset[i]); !added)
       return added.error();
     if (FlightRecorder* const recorder = flight_recorder()) recorder->writer_goes_on();
   }

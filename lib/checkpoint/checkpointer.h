@@ -1,6 +1,6 @@
 // Checkpoints of a run: two stages, so that training hardly waits.
 //
-//   begin()    every rank copies its pieces from the device to host memory, on a stream of its own, beside the next
+//   begin()    every rank copies its shards from the device to host memory, on a stream of its own, beside the next
 //              step (whose update waits for the copies); a thread then writes them to a file of the rank's own
 //   advance()  after every step, with the numbers of ranks that are done, which the step's statistics carry: when all
 //              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
@@ -64,7 +64,7 @@ class Checkpointer {
   explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads what `search` has found into this rank's local pieces (then ParameterGathers::state_loaded). What turns out
+  // Loads what `search` has found into this rank's local shards (then ParameterGathers::state_loaded). What turns out
   // damaged is passed over, as the log says, for what it finds next. None: nothing was found; the state is as it was.
   // Error: it is of another model; an error of the search; kDrained: storage does not answer, also after several tries,
   // on some rank, which may lack a mount.
@@ -125,7 +125,7 @@ class Checkpointer {
   Stream& compute_;
   std::string dir_, attempt_;
   const std::map<std::string, std::string> texts_;
-  std::vector<StatePiece> pieces_;
+  std::vector<StateShard> shards_;
   StateBuffer buffer_;
   HostBuffer<char> host_;  // laid out so
   std::unique_ptr<Stream> stream_;

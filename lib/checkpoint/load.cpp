@@ -19,12 +19,12 @@
 namespace tri {
 namespace {
 
-// A rank's targets by tensor, in the order in which the tensors first come; the same in plan_load and load_pieces.
+// A rank's targets by tensor, in the order in which the tensors first come; the same in plan_load and load_shards.
 std::vector<std::vector<const LoadTarget*>> by_tensor(const std::vector<LoadTarget>& targets) {
   std::vector<std::vector<const LoadTarget*>> groups;
   std::unordered_map<std::string_view, size_t> known;
   for (const LoadTarget& target : targets) {
-    const auto [at, is_new] = known.emplace(target.piece->tensor, groups.size());
+    const auto [at, is_new] = known.emplace(target.shard->tensor, groups.size());
     if (is_new) groups.emplace_back();
     groups[at->second].push_back(&target);
   }
@@ -91,7 +91,7 @@ class ReadingScope {
     if (FlightRecorder* const recorder = flight_recorder()) recorder->enter(state, 0);
   }
 };
-void piece_is_read() {
+void shard_is_read() {
   FlightRecorder* const recorder = flight_recorder();
   if (recorder == nullptr) return;
   recorder->writer_goes_on();
@@ -120,38 +120,38 @@ class Loading {
   int64_t bytes_read() const { return reader_.bytes_read(); }
 
  private:
-  // A block of a piece that this rank reads for others, or that it receives.
+  // A block of a shard that this rank reads for others, or that it receives.
   struct Block {
     size_t item;  // of share_.reads or share_.receipts
     int64_t number;
   };
-  // All ranks together. What a rank reads for others, one piece behind the other, is cut into windows; a block belongs
+  // All ranks together. What a rank reads for others, one shard behind the other, is cut into windows; a block belongs
   // to the round of the window in which it begins, at its reader and at its receivers.
   struct Round {
-    std::vector<Block> reads;     // of one piece together, ascending
+    std::vector<Block> reads;     // of one shard together, ascending
     std::vector<Block> receipts;  // by reader, and in its order
   };
 
-  const Piece& form_of(int32_t tensor) const { return *targets_[static_cast<size_t>(tensor)].front()->piece; }
-  template <class Item>  // PieceRead or PieceReceipt
+  const TensorShard& form_of(int32_t tensor) const { return *targets_[static_cast<size_t>(tensor)].front()->shard; }
+  template <class Item>  // ShardRead or ShardReceipt
   Blocks blocks_of(const Item& item) const {
     return Blocks(item.region, element_bytes(item.type), limits_.block_bytes);
   }
-  TensorRecord tensor_of(const PieceRead& read) const {
-    const Piece& form = form_of(read.tensor);
-    return {.name = form.tensor, .type = read.type, .shape = form.shape, .pieces = {}};
+  TensorRecord tensor_of(const ShardRead& read) const {
+    const TensorShard& form = form_of(read.tensor);
+    return {.name = form.tensor, .type = read.type, .shape = form.shape, .shards = {}};
   }
-  StoredPiece stored_of(const PieceRead& read) const {
+  StoredShard stored_of(const ShardRead& read) const {
     return {.file = share_.files[static_cast<size_t>(read.file)].name,
             .dataset = "",
             .offset = read.offset,
             .region = read.region,
             .checksum = read.checksum};
   }
-  std::vector<const LoadTarget*> touched(const PieceRead& read) const {
+  std::vector<const LoadTarget*> touched(const ShardRead& read) const {
     std::vector<const LoadTarget*> targets;
     for (const LoadTarget* target : targets_[static_cast<size_t>(read.tensor)])
-      if (intersect(read.region, target->piece->region)) targets.push_back(target);
+      if (intersect(read.region, target->shard->region)) targets.push_back(target);
     return targets;
   }
   // `region` of a tensor, of which `elements` are the array, to all places where something of it belongs.
@@ -159,7 +159,7 @@ class Loading {
     const StoredType wanted = form_of(tensor).type;
     const auto copy = [&](const Region& from, const char* data) {
       for (const LoadTarget* target : targets_[static_cast<size_t>(tensor)])
-        copy_region(from, data, target->piece->region, target->out, element_bytes(wanted));
+        copy_region(from, data, target->shard->region, target->out, element_bytes(wanted));
     };
     if (wanted == type) return copy(region, elements);
     constexpr int64_t kConvertedAtOnce = 64 << 10;  // bytes: nothing beside a block
@@ -180,32 +180,32 @@ class Loading {
     if (failure_) failure_ = result;
   }
 
-  // Reads a block into `data`, and to its places. Blocks of a piece come in their order; the last one ends its
+  // Reads a block into `data`, and to its places. Blocks of a shard come in their order; the last one ends its
   // checksum.
   Result<void> read_block(size_t item, const Blocks& blocks, int64_t number, char* data) {
-    const PieceRead& read = share_.reads[item];
+    const ShardRead& read = share_.reads[item];
     const TensorRecord tensor = tensor_of(read);
-    const StoredPiece stored = stored_of(read);
+    const StoredShard stored = stored_of(read);
     const int64_t bytes = blocks.bytes(number);
     if (auto fetched = reader_.fetch(tensor, stored, blocks.offset(number), bytes, data); !fetched) return fetched;
     std::unique_ptr<Xxh3>& hash = hashes_[item];
     if (number == 0) hash = std::make_unique<Xxh3>();
     hash->update(data, static_cast<size_t>(bytes));
     place(read.tensor, read.type, blocks.region(number), data);
-    piece_is_read();
+    shard_is_read();
     if (number + 1 < blocks.count()) return {};
     const uint64_t found = hash->digest();
     hash.reset();
-    if (found != read.checksum) return damaged_piece(reader_.folder() + "/" + stored.file, tensor, stored, found);
+    if (found != read.checksum) return damaged_shard(reader_.folder() + "/" + stored.file, tensor, stored, found);
     return {};
   }
 
-  // A piece that nobody else needs: straight to its place where there is one.
+  // A shard that nobody else needs: straight to its place where there is one.
   Result<void> read_whole(size_t item, std::unique_ptr<char[]>& block) {
-    const PieceRead& read = share_.reads[item];
+    const ShardRead& read = share_.reads[item];
     const std::vector<const LoadTarget*> targets = touched(read);
     if (targets.size() == 1 && form_of(read.tensor).type == read.type)
-      return reader_.read(tensor_of(read), stored_of(read), targets[0]->piece->region, targets[0]->out);
+      return reader_.read(tensor_of(read), stored_of(read), targets[0]->shard->region, targets[0]->out);
     const Blocks blocks = blocks_of(read);
     if (!block) block.reset(new char[static_cast<size_t>(limits_.block_bytes)]);
     for (int64_t b = 0; b < blocks.count(); ++b)
@@ -218,7 +218,7 @@ class Loading {
     std::vector<size_t> own;
     std::vector<int64_t> bytes;
     for (size_t i = 0; i < share_.reads.size(); ++i) {
-      const PieceRead& read = share_.reads[i];
+      const ShardRead& read = share_.reads[i];
       if (!read.receivers.empty()) continue;
       own.push_back(i);
       bytes.push_back(num_elements(read.region.extent) * element_bytes(read.type));
@@ -226,7 +226,7 @@ class Loading {
     const ReadingScope reads;
     parallel_by_weight(bytes, threads_, [&](int64_t begin, int64_t end) {
       std::unique_ptr<char[]> block;
-      for (int64_t i = begin; i < end && !failed(); ++i, piece_is_read())
+      for (int64_t i = begin; i < end && !failed(); ++i, shard_is_read())
         if (const auto read = read_whole(own[static_cast<size_t>(i)], block); !read) fail(read);
     });
   }
@@ -237,13 +237,13 @@ class Loading {
       return (position + blocks.offset(block)) / limits_.window_bytes;
     };
     for (size_t i = 0; i < share_.reads.size(); ++i) {
-      const PieceRead& read = share_.reads[i];
+      const ShardRead& read = share_.reads[i];
       if (read.receivers.empty()) continue;
       const Blocks blocks = blocks_of(read);
       for (int64_t b = 0; b < blocks.count(); ++b) rounds[number_of(read.position, blocks, b)].reads.push_back({i, b});
     }
     for (size_t i = 0; i < share_.receipts.size(); ++i) {
-      const PieceReceipt& receipt = share_.receipts[i];
+      const ShardReceipt& receipt = share_.receipts[i];
       const Blocks blocks = blocks_of(receipt);
       for (int64_t b = receipt.first; b < receipt.last; ++b)
         rounds[number_of(receipt.position, blocks, b)].receipts.push_back({i, b});
@@ -259,25 +259,25 @@ class Loading {
       return share_.reads[block.item].position + blocks.offset(block.number) - number * limits_.window_bytes;
     };
     int64_t bytes = 0;
-    std::vector<size_t> first;            // in round.reads, of each piece
-    std::vector<int64_t> bytes_of_piece;  // in this round
+    std::vector<size_t> first;            // in round.reads, of each shard
+    std::vector<int64_t> bytes_of_shard;  // in this round
     for (size_t i = 0; i < round.reads.size(); ++i) {
       const Block& block = round.reads[i];
-      const PieceRead& read = share_.reads[block.item];
+      const ShardRead& read = share_.reads[block.item];
       const Blocks blocks = blocks_of(read);
       if (i == 0 || block.item != round.reads[i - 1].item) {
         first.push_back(i);
-        bytes_of_piece.push_back(0);
+        bytes_of_shard.push_back(0);
       }
-      bytes_of_piece.back() += blocks.bytes(block.number);
+      bytes_of_shard.back() += blocks.bytes(block.number);
       bytes = std::max(bytes, place_of(block, blocks) + blocks.bytes(block.number));
     }
     first.push_back(round.reads.size());
     if (static_cast<int64_t>(window_.size()) < bytes) window_ = std::vector<char>(static_cast<size_t>(bytes));
     auto reads = std::make_optional<ReadingScope>();
-    parallel_by_weight(bytes_of_piece, threads_, [&](int64_t begin, int64_t end) {
+    parallel_by_weight(bytes_of_shard, threads_, [&](int64_t begin, int64_t end) {
       for (size_t i = first[static_cast<size_t>(begin)]; i < first[static_cast<size_t>(end)] && !failed(); ++i) {
-        const PieceRead& read = share_.reads[round.reads[i].item];
+        const ShardRead& read = share_.reads[round.reads[i].item];
         const Blocks blocks = blocks_of(read);
         char* data = window_.data() + place_of(round.reads[i], blocks);
         if (const auto done = read_block(round.reads[i].item, blocks, round.reads[i].number, data); !done) fail(done);
@@ -289,14 +289,14 @@ class Loading {
     std::vector<Job::Outgoing> outgoing;
     std::vector<Job::Incoming> incoming;
     for (const Block& block : round.reads) {
-      const PieceRead& read = share_.reads[block.item];
+      const ShardRead& read = share_.reads[block.item];
       const Blocks blocks = blocks_of(read);
       for (const BlockRange& receiver : read.receivers)
         if (receiver.first <= block.number && block.number < receiver.last)
           outgoing.push_back({receiver.rank, window_.data() + place_of(block, blocks), blocks.bytes(block.number)});
     }
     for (const Block& block : round.receipts) {
-      const PieceReceipt& receipt = share_.receipts[block.item];
+      const ShardReceipt& receipt = share_.receipts[block.item];
       const Blocks blocks = blocks_of(receipt);
       incoming.push_back({receipt.reader, blocks.bytes(block.number),
                           [this, &receipt, region = blocks.region(block.number)](const char* elements) {
@@ -310,9 +310,9 @@ class Loading {
   const std::vector<std::vector<const LoadTarget*>> targets_;  // [tensor]
   Job& job_;
   const LoadLimits limits_;
-  const PieceReader reader_;
+  const TensorReader reader_;
   const int threads_;
-  std::vector<std::unique_ptr<Xxh3>> hashes_;  // [read]: of pieces that are partly read
+  std::vector<std::unique_ptr<Xxh3>> hashes_;  // [read]: of shards that are partly read
   std::vector<char> window_;                   // what is read for others in a round
   std::mutex mutex_;
   Result<void> failure_;  // the first; guarded by mutex_ while threads read
@@ -338,9 +338,9 @@ Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarg
                             const LoadLimits& limits) {
   std::vector<TensorRequest> mine;
   for (const std::vector<const LoadTarget*>& group : by_tensor(targets)) {
-    const Piece& form = *group.front()->piece;
+    const TensorShard& form = *group.front()->shard;
     TensorRequest& request = mine.emplace_back(TensorRequest{form.tensor, form.type, form.shape, {}});
-    for (const LoadTarget* target : group) request.regions.push_back(target->piece->region);
+    for (const LoadTarget* target : group) request.regions.push_back(target->shard->region);
   }
   const std::vector<std::vector<TensorRequest>> requests = job.gather(mine);
   std::vector<Result<LoadShare>> shares;
@@ -354,7 +354,7 @@ Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarg
   return agree(job, from_bytes<Result<LoadShare>>(bytes));
 }
 
-Result<int64_t> load_pieces(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
+Result<int64_t> load_shards(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
                             Job& job, const LoadLimits& limits) {
   Loading loading(folder, share, targets, job, limits);
   if (auto done = agree(job, run_beside_meetings(loading, job)); !done) return done.error();

@@ -10,45 +10,45 @@
 namespace tri {
 namespace {
 
-// The pieces of a tensor by where they begin in one dim: the one in which they begin at the most different places.
-class PieceIndex {
+// The shards of a tensor by where they begin in one dim: the one in which they begin at the most different places.
+class ShardIndex {
  public:
-  explicit PieceIndex(const TensorRecord& tensor) {
+  explicit ShardIndex(const TensorRecord& tensor) {
     size_t most = 0;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       std::set<int64_t> starts;
-      for (const StoredPiece& piece : tensor.pieces) starts.insert(piece.region.start[d]);
+      for (const StoredShard& shard : tensor.shards) starts.insert(shard.region.start[d]);
       if (starts.size() > most) most = starts.size(), dim_ = d;
     }
-    for (const StoredPiece& piece : tensor.pieces) {
-      sorted_.push_back(&piece);
-      longest_ = std::max(longest_, piece.region.extent[dim_]);
+    for (const StoredShard& shard : tensor.shards) {
+      sorted_.push_back(&shard);
+      longest_ = std::max(longest_, shard.region.extent[dim_]);
     }
     std::sort(sorted_.begin(), sorted_.end(),
-              [&](const StoredPiece* a, const StoredPiece* b) { return start_of(*a) < start_of(*b); });
+              [&](const StoredShard* a, const StoredShard* b) { return start_of(*a) < start_of(*b); });
   }
 
-  // Calls f(piece, what it shares with `region`) for all that share anything.
+  // Calls f(shard, what it shares with `region`) for all that share anything.
   template <class F>
   void for_each_in(const Region& region, F f) const {
     const int64_t begin = region.start[dim_] - longest_, end = region.start[dim_] + region.extent[dim_];
     auto at = std::upper_bound(sorted_.begin(), sorted_.end(), begin,
-                               [&](int64_t start, const StoredPiece* piece) { return start < start_of(*piece); });
+                               [&](int64_t start, const StoredShard* shard) { return start < start_of(*shard); });
     for (; at != sorted_.end() && start_of(**at) < end; ++at)
       if (const auto common = intersect((*at)->region, region)) f(**at, *common);
   }
 
  private:
-  int64_t start_of(const StoredPiece& piece) const { return piece.region.start[dim_]; }
+  int64_t start_of(const StoredShard& shard) const { return shard.region.start[dim_]; }
 
   size_t dim_ = 0;
-  int64_t longest_ = 0;  // extent of any piece in that dim
-  std::vector<const StoredPiece*> sorted_;
+  int64_t longest_ = 0;  // extent of any shard in that dim
+  std::vector<const StoredShard*> sorted_;
 };
 
-// A rank needs blocks [first, last) of a stored piece.
+// A rank needs blocks [first, last) of a stored shard.
 struct Need {
-  int64_t piece;  // its number in the manifest
+  int64_t shard;  // its number in the manifest
   int32_t rank;
   int32_t request;  // of the rank
   int64_t first, last;
@@ -60,7 +60,7 @@ class Division {
       : manifest_(manifest), block_bytes_(block_bytes), reads_(num_ranks), receipts_(num_ranks) {
     first_.push_back(0);
     for (const TensorRecord& tensor : manifest.tensors)
-      first_.push_back(first_.back() + static_cast<int64_t>(tensor.pieces.size()));
+      first_.push_back(first_.back() + static_cast<int64_t>(tensor.shards.size()));
     for (size_t i = 0; i < manifest.files.size(); ++i) file_[manifest.files[i].name] = static_cast<int32_t>(i);
   }
 
@@ -76,13 +76,13 @@ class Division {
     return {};
   }
 
-  // Those that need the same piece take turns in reading it.
+  // Those that need the same shard take turns in reading it.
   std::vector<Result<LoadShare>> shares() {
     std::sort(needs_.begin(), needs_.end(),
-              [](const Need& a, const Need& b) { return std::tie(a.piece, a.rank) < std::tie(b.piece, b.rank); });
+              [](const Need& a, const Need& b) { return std::tie(a.shard, a.rank) < std::tie(b.shard, b.rank); });
     for (size_t begin = 0, end = 0; begin < needs_.size(); begin = end) {
-      for (end = begin; end < needs_.size() && needs_[end].piece == needs_[begin].piece;) ++end;
-      const size_t reader = begin + static_cast<size_t>(needs_[begin].piece) % (end - begin);
+      for (end = begin; end < needs_.size() && needs_[end].shard == needs_[begin].shard;) ++end;
+      const size_t reader = begin + static_cast<size_t>(needs_[begin].shard) % (end - begin);
       reads_[static_cast<size_t>(needs_[reader].rank)].push_back({begin, end, reader});
     }
     std::vector<Result<LoadShare>> shares(reads_.size(), LoadShare{});
@@ -95,36 +95,36 @@ class Division {
   }
 
  private:
-  // Needs [begin, end) are of one piece, `reader` is the one whose rank reads it.
+  // Needs [begin, end) are of one shard, `reader` is the one whose rank reads it.
   struct Shared {
     size_t begin, end, reader;
   };
 
   void add(int32_t rank, int32_t number, const TensorRequest& request, const TensorRecord& tensor) {
     auto at = index_.find(&tensor);
-    if (at == index_.end()) at = index_.emplace(&tensor, PieceIndex(tensor)).first;
-    const int64_t first_piece = first_[static_cast<size_t>(&tensor - manifest_.tensors.data())];
-    std::map<int64_t, Need> of_pieces;  // regions of one request may meet in a piece
+    if (at == index_.end()) at = index_.emplace(&tensor, ShardIndex(tensor)).first;
+    const int64_t first_shard = first_[static_cast<size_t>(&tensor - manifest_.tensors.data())];
+    std::map<int64_t, Need> of_shards;  // regions of one request may meet in a shard
     for (const Region& region : request.regions)
-      at->second.for_each_in(region, [&](const StoredPiece& piece, const Region& common) {
-        const Blocks blocks(piece.region, element_bytes(tensor.type), block_bytes_);
+      at->second.for_each_in(region, [&](const StoredShard& shard, const Region& common) {
+        const Blocks blocks(shard.region, element_bytes(tensor.type), block_bytes_);
         Coordinates last = common.start;
         for (size_t d = 0; d < last.size(); ++d) last[d] += common.extent[d] - 1;
-        const Need need{first_piece + (&piece - tensor.pieces.data()), rank, number, blocks.holding(common.start),
+        const Need need{first_shard + (&shard - tensor.shards.data()), rank, number, blocks.holding(common.start),
                         blocks.holding(last) + 1};
-        const auto [known, is_new] = of_pieces.emplace(need.piece, need);
+        const auto [known, is_new] = of_shards.emplace(need.shard, need);
         if (is_new) return;
         known->second.first = std::min(known->second.first, need.first);
         known->second.last = std::max(known->second.last, need.last);
       });
-    for (const auto& [piece, need] : of_pieces) needs_.push_back(need);
+    for (const auto& [shard, need] : of_shards) needs_.push_back(need);
   }
 
-  std::pair<const TensorRecord*, const StoredPiece*> piece_of(int64_t number) const {
+  std::pair<const TensorRecord*, const StoredShard*> tensor_shard_of(int64_t number) const {
     const auto tensor =
         static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), number) - first_.begin()) - 1;
     return {&manifest_.tensors[tensor],
-            &manifest_.tensors[tensor].pieces[static_cast<size_t>(number - first_[tensor])]};
+            &manifest_.tensors[tensor].shards[static_cast<size_t>(number - first_[tensor])]};
   }
 
   // The reader's part, and what the others receive from it.
@@ -132,12 +132,12 @@ class Division {
     struct Read {
       int32_t file;
       const TensorRecord* tensor;
-      const StoredPiece* stored;
+      const StoredShard* stored;
       Shared shared;
     };
     std::vector<Read> sorted;
     for (const Shared& shared : reads_[rank]) {
-      const auto [tensor, stored] = piece_of(needs_[shared.begin].piece);
+      const auto [tensor, stored] = tensor_shard_of(needs_[shared.begin].shard);
       sorted.push_back({file_.at(stored->file), tensor, stored, shared});
     }
     std::sort(sorted.begin(), sorted.end(), [](const Read& a, const Read& b) {
@@ -147,7 +147,7 @@ class Division {
     for (size_t i = 0; i < sorted.size(); ++i) {
       const auto& [file, tensor, stored, shared] = sorted[i];
       if (i == 0 || file != sorted[i - 1].file) share.files.push_back(manifest_.files[static_cast<size_t>(file)]);
-      PieceRead read{.tensor = needs_[shared.reader].request,
+      ShardRead read{.tensor = needs_[shared.reader].request,
                      .type = tensor->type,
                      .file = static_cast<int32_t>(share.files.size()) - 1,
                      .offset = stored->offset,
@@ -173,47 +173,47 @@ class Division {
 
   const Manifest& manifest_;
   const int64_t block_bytes_;
-  std::vector<int64_t> first_;  // [tensor]: the number of its first piece
+  std::vector<int64_t> first_;  // [tensor]: the number of its first shard
   std::unordered_map<std::string_view, int32_t> file_;
-  std::unordered_map<const TensorRecord*, PieceIndex> index_;
+  std::unordered_map<const TensorRecord*, ShardIndex> index_;
   std::vector<Need> needs_;
   std::vector<std::vector<Shared>> reads_;           // [rank]
-  std::vector<std::vector<PieceReceipt>> receipts_;  // [rank]
+  std::vector<std::vector<ShardReceipt>> receipts_;  // [rank]
 };
 
 }  // namespace
 
-Blocks::Blocks(const Region& piece, int64_t element_bytes, int64_t most_bytes) : piece_(piece) {
-  const size_t dims = piece.extent.size();
+Blocks::Blocks(const Region& shard, int64_t element_bytes, int64_t most_bytes) : shard_(shard) {
+  const size_t dims = shard.extent.size();
   dim_ = dims - 1;
   step_bytes_ = element_bytes;
-  while (dim_ > 0 && step_bytes_ * piece.extent[dim_] <= most_bytes) step_bytes_ *= piece.extent[dim_--];
-  steps_ = std::clamp<int64_t>(most_bytes / step_bytes_, 1, piece.extent[dim_]);
-  chunks_ = (piece.extent[dim_] + steps_ - 1) / steps_;
-  for (size_t d = 0; d < dim_; ++d) outer_ *= piece.extent[d];
+  while (dim_ > 0 && step_bytes_ * shard.extent[dim_] <= most_bytes) step_bytes_ *= shard.extent[dim_--];
+  steps_ = std::clamp<int64_t>(most_bytes / step_bytes_, 1, shard.extent[dim_]);
+  chunks_ = (shard.extent[dim_] + steps_ - 1) / steps_;
+  for (size_t d = 0; d < dim_; ++d) outer_ *= shard.extent[d];
 }
 
 Region Blocks::region(int64_t block) const {
-  Region region = piece_;
+  Region region = shard_;
   const int64_t begin = block % chunks_ * steps_;
   region.start[dim_] += begin;
-  region.extent[dim_] = std::min(steps_, piece_.extent[dim_] - begin);
+  region.extent[dim_] = std::min(steps_, shard_.extent[dim_] - begin);
   int64_t rest = block / chunks_;
-  for (size_t d = dim_; d-- > 0; rest /= piece_.extent[d]) {
-    region.start[d] += rest % piece_.extent[d];
+  for (size_t d = dim_; d-- > 0; rest /= shard_.extent[d]) {
+    region.start[d] += rest % shard_.extent[d];
     region.extent[d] = 1;
   }
   return region;
 }
 
 int64_t Blocks::offset(int64_t block) const {
-  return (block / chunks_ * piece_.extent[dim_] + block % chunks_ * steps_) * step_bytes_;
+  return (block / chunks_ * shard_.extent[dim_] + block % chunks_ * steps_) * step_bytes_;
 }
 
 int64_t Blocks::holding(const Coordinates& element) const {
   int64_t outer = 0;
-  for (size_t d = 0; d < dim_; ++d) outer = outer * piece_.extent[d] + element[d] - piece_.start[d];
-  return outer * chunks_ + (element[dim_] - piece_.start[dim_]) / steps_;
+  for (size_t d = 0; d < dim_; ++d) outer = outer * shard_.extent[d] + element[d] - shard_.start[d];
+  return outer * chunks_ + (element[dim_] - shard_.start[dim_]) / steps_;
 }
 
 std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,

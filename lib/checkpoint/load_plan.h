@@ -1,4 +1,4 @@
-// Who reads which stored piece of a checkpoint, and who is sent what of it. One rank decides that for all, from the
+// Who reads which stored shard of a checkpoint, and who is sent what of it. One rank decides that for all, from the
 // manifest and from what every rank asks for; each of the others needs nothing but its own share of the decision.
 #pragma once
 
@@ -28,20 +28,20 @@ constexpr bool converts(StoredType from, StoredType to) {
   return from == to || (is_float(from) && is_float(to));
 }
 
-// A piece cut into blocks, in the order of its bytes: rectangles of at most `most_bytes` (and of at least an element),
-// each of them contiguous in the piece. Pieces are read, checked and sent block by block.
+// A shard cut into blocks, in the order of its bytes: rectangles of at most `most_bytes` (and of at least an element),
+// each of them contiguous in the shard. Shards are read, checked and sent block by block.
 class Blocks {
  public:
-  Blocks(const Region& piece, int64_t element_bytes, int64_t most_bytes);
+  Blocks(const Region& shard, int64_t element_bytes, int64_t most_bytes);
 
   int64_t count() const { return outer_ * chunks_; }
   Region region(int64_t block) const;   // of the tensor
-  int64_t offset(int64_t block) const;  // bytes, of its first element in the piece
+  int64_t offset(int64_t block) const;  // bytes, of its first element in the shard
   int64_t bytes(int64_t block) const { return offset(block + 1) - offset(block); }
-  int64_t holding(const Coordinates& element) const;  // the block of an element of the piece
+  int64_t holding(const Coordinates& element) const;  // the block of an element of the shard
 
  private:
-  Region piece_;
+  Region shard_;
   size_t dim_ = 0;          // the outermost of which one step, all inner dims included, is no longer than a block
   int64_t step_bytes_ = 1;  // of one step of that dim
   int64_t steps_ = 1;       // of it in a block, but for the last
@@ -49,27 +49,27 @@ class Blocks {
   int64_t outer_ = 1;       // positions of the dims outside it
 };
 
-// Blocks [first, last) of a piece, for a rank that is not its reader.
+// Blocks [first, last) of a shard, for a rank that is not its reader.
 struct BlockRange {
   int32_t rank = 0;
   int64_t first = 0, last = 0;
 };
 
-// A piece that this rank reads, once, for itself and for `receivers`.
-struct PieceRead {
+// A shard that this rank reads, once, for itself and for `receivers`.
+struct ShardRead {
   int32_t tensor = 0;                  // of this rank's requests
   StoredType type = StoredType::kF32;  // as it is stored; the request's may be the other of f32 and bf16
   int32_t file = 0;                    // of LoadShare::files
   int64_t offset = 0;                  // bytes, in the file
   Region region;
   uint64_t checksum = 0;
-  // Where there are receivers: bytes of the pieces that this rank reads for others before this one.
+  // Where there are receivers: bytes of the shards that this rank reads for others before this one.
   int64_t position = 0;
   std::vector<BlockRange> receivers;  // by rank
 };
 
-// A piece of which another rank sends blocks [first, last).
-struct PieceReceipt {
+// A shard of which another rank sends blocks [first, last).
+struct ShardReceipt {
   int32_t tensor = 0;                  // of this rank's requests
   StoredType type = StoredType::kF32;  // as it is stored and sent
   int32_t reader = 0;
@@ -81,8 +81,8 @@ struct PieceReceipt {
 // One rank's share of a load.
 struct LoadShare {
   std::vector<FileRecord> files;       // that it reads
-  std::vector<PieceRead> reads;        // by file and offset
-  std::vector<PieceReceipt> receipts;  // by reader and position
+  std::vector<ShardRead> reads;        // by file and offset
+  std::vector<ShardReceipt> receipts;  // by reader and position
 };
 
 template <class Archive>
@@ -94,11 +94,11 @@ void fields(Archive& archive, FileRecord& file) {
   archive(file.name, file.bytes, file.checksum);
 }
 template <class Archive>
-void fields(Archive& archive, PieceRead& read) {
+void fields(Archive& archive, ShardRead& read) {
   archive(read.tensor, read.type, read.file, read.offset, read.region, read.checksum, read.position, read.receivers);
 }
 template <class Archive>
-void fields(Archive& archive, PieceReceipt& receipt) {
+void fields(Archive& archive, ShardReceipt& receipt) {
   archive(receipt.tensor, receipt.type, receipt.reader, receipt.region, receipt.position, receipt.first, receipt.last);
 }
 template <class Archive>
@@ -106,8 +106,8 @@ void fields(Archive& archive, LoadShare& share) {
   archive(share.files, share.reads, share.receipts);
 }
 
-// The shares of all ranks. `requests`: [rank]. Every stored piece of which anything is asked is read by one of the
-// ranks that ask for it; those of a piece take turns. An Error for a rank that asks for what the checkpoint does not
+// The shares of all ranks. `requests`: [rank]. Every stored shard of which anything is asked is read by one of the
+// ranks that ask for it; those of a shard take turns. An Error for a rank that asks for what the checkpoint does not
 // have, or has with another shape, or with a type that loading does not convert; the shares of the others are of no use
 // then.
 std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,

@@ -21,13 +21,13 @@ struct Slice {
   const std::vector<std::string>& state_names;
 };
 
-void add_pieces(const Slice& slice, const Mesh& mesh, std::vector<StatePiece>& pieces) {
+void add_shards(const Slice& slice, const Mesh& mesh, std::vector<StateShard>& shards) {
   for (const int index : slice.bucket.parameters) {
     const ParamSpec& spec = slice.specs[static_cast<size_t>(index)];
     const std::vector<int64_t> local = spec.local_shape(mesh);
     const Axis holders = mesh.joint_axis(AxisSet::outside(spec.sharded | kBucketAxes | AxisSet{"pp"}));
     const int64_t offset = slice.layout.offset[static_cast<size_t>(index)];
-    // Cut at the borders of the local share, so that a piece is written whole or not at all.
+    // Cut at the borders of the local share, so that a shard is written whole or not at all.
     std::vector<int64_t> cuts = {std::max(slice.begin, offset), std::min(slice.end, offset + num_elements(local))};
     if (cuts[0] >= cuts[1]) continue;
     for (const int64_t border : {slice.local_begin, slice.local_end})
@@ -45,7 +45,7 @@ void add_pieces(const Slice& slice, const Mesh& mesh, std::vector<StatePiece>& p
         const int64_t count = num_elements(region.extent);
         const auto add = [&](const std::string& name, const Tensor& memory) {
           const StoredType type = memory.dtype == Dtype::kBF16 ? StoredType::kBf16 : StoredType::kF32;
-          pieces.push_back({{.tensor = name, .type = type, .shape = spec.shape, .region = region},
+          shards.push_back({{.tensor = name, .type = type, .shape = spec.shape, .region = region},
                             memory.flat(at, count),
                             is_local,
                             writes});
@@ -61,11 +61,11 @@ void add_pieces(const Slice& slice, const Mesh& mesh, std::vector<StatePiece>& p
 
 }  // namespace
 
-std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, const StoreTensors& store) {
+std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, const StoreTensors& store) {
   const bool sharded = config.parallel.zero >= 1;
   const Axis dp = mesh.joint_axis(kBucketAxes);
   const int64_t parts = sharded ? dp.size : 1;
-  std::vector<StatePiece> pieces;
+  std::vector<StateShard> shards;
   int number = 0;  // of the bucket
   for (size_t c = 0; c < store.chunks.size(); ++c) {
     const ChunkStoreTensors& chunk = store.chunks[c];
@@ -76,7 +76,7 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
       const auto slice_of = [&](const Tensor& slices) { return slices.flat(bucket.first / parts, held); };
       std::vector<Tensor> state;
       for (const Tensor& slices : chunk.state) state.push_back(slice_of(slices));
-      add_pieces({.specs = specs,
+      add_shards({.specs = specs,
                   .layout = chunk.layout,
                   .bucket = bucket,
                   .begin = begin,
@@ -87,28 +87,28 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
                   .master = chunk.master.empty() ? chunk.parameters.flat(begin, held) : slice_of(chunk.master),
                   .state = std::move(state),
                   .state_names = optimizer_row(config.optimizer.name).state},
-                 mesh, pieces);
+                 mesh, shards);
     }
   }
-  return pieces;
+  return shards;
 }
 
-// Pieces lie in the buffer as on the device, but for large gaps.
-StateBuffer state_buffer(const std::vector<StatePiece>& pieces) {
+// Shards lie in the buffer as on the device, but for large gaps.
+StateBuffer state_buffer(const std::vector<StateShard>& shards) {
   constexpr int64_t kMostPadding = 4096;
-  StateBuffer buffer{.offset = std::vector<int64_t>(pieces.size(), -1)};
+  StateBuffer buffer{.offset = std::vector<int64_t>(shards.size(), -1)};
   std::vector<size_t> order;
-  for (size_t i = 0; i < pieces.size(); ++i)
-    if (pieces[i].local) order.push_back(i);
-  const auto address = [&](size_t i) { return static_cast<const char*>(pieces[i].memory.data); };
+  for (size_t i = 0; i < shards.size(); ++i)
+    if (shards[i].local) order.push_back(i);
+  const auto address = [&](size_t i) { return static_cast<const char*>(shards[i].memory.data); };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return address(a) < address(b); });
-  const char* end = nullptr;  // of the piece before, on the device
+  const char* end = nullptr;  // of the shard before, on the device
   for (const size_t i : order) {
-    const int64_t bytes = pieces[i].memory.bytes(), gap = end == nullptr ? 0 : address(i) - end;
+    const int64_t bytes = shards[i].memory.bytes(), gap = end == nullptr ? 0 : address(i) - end;
     const int64_t at = buffer.offset[i] = gap > kMostPadding ? round_up(buffer.bytes, 256) : buffer.bytes + gap;
     end = address(i) + bytes;
     buffer.bytes = at + bytes;
-    if (!pieces[i].writes) continue;
+    if (!shards[i].writes) continue;
     auto& runs = buffer.runs;
     const bool joins = !runs.empty() && address(i) - runs.back().from == at - runs.back().offset &&
                        at - (runs.back().offset + runs.back().bytes) <= kMostPadding;

@@ -33,15 +33,15 @@ int64_t stored_positions(const Manifest& manifest) {
 }
 
 // The checkpoint's tensor and this rank's part of it.
-Piece piece_of(const ParamSpec& spec, const Mesh& mesh, int64_t positions) {
-  Piece piece{.tensor = weight_name(spec.name), .shape = spec.shape};
-  piece.region = {.start = Coordinates(spec.shape.size(), 0), .extent = spec.local_shape(mesh)};
+TensorShard tensor_shard_of(const ParamSpec& spec, const Mesh& mesh, int64_t positions) {
+  TensorShard shard{.tensor = weight_name(spec.name), .shape = spec.shape};
+  shard.region = {.start = Coordinates(spec.shape.size(), 0), .extent = spec.local_shape(mesh)};
   if (spec.split_dim >= 0) {
     const auto dim = static_cast<size_t>(spec.split_dim);
-    piece.region.start[dim] = spec.shard(mesh).rank * piece.region.extent[dim];
+    shard.region.start[dim] = spec.shard(mesh).rank * shard.region.extent[dim];
   }
-  if (are_positions(spec)) piece.shape[0] = std::max(piece.shape[0], positions);
-  return piece;
+  if (are_positions(spec)) shard.shape[0] = std::max(shard.shape[0], positions);
+  return shard;
 }
 
 void copy_to(const Tensor& weight, const std::vector<float>& values, Stream& stream) {
@@ -142,10 +142,10 @@ Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& con
   const int64_t positions = stored_positions(manifest);
   std::unordered_set<std::string> used;
   for (const ParamSpec& spec : model_parameters(config)) {
-    const Piece piece = piece_of(spec, make_mesh(0, {}), positions);
-    if (const auto found = manifest.find(piece.tensor, piece.type, piece.shape); !found)
+    const TensorShard shard = tensor_shard_of(spec, make_mesh(0, {}), positions);
+    if (const auto found = manifest.find(shard.tensor, shard.type, shard.shape); !found)
       return usage_error("{}: {}; leave model.* as it was trained", checkpoint.folder, found.error().message);
-    used.insert(piece.tensor);
+    used.insert(shard.tensor);
   }
   for (const TensorRecord& tensor : manifest.tensors)
     if (tensor.name.starts_with(kWeightPrefix) && !used.contains(tensor.name))
@@ -163,21 +163,21 @@ Result<void> load_weights(const OpenedCheckpoint& checkpoint, const Mesh& mesh,
   for (const auto& chunk : parameters)
     for (const Parameter& parameter : chunk) all.push_back(&parameter);
   for (size_t first = 0; !job.all_of(first == all.size());) {
-    std::vector<Piece> pieces;
+    std::vector<TensorShard> shards;
     std::vector<std::vector<float>> values;
     size_t end = first;
     for (int64_t bytes = 0; end < all.size() && (end == first || bytes < kGroupBytes); ++end) {
       bytes += 4 * all[end]->weight.numel();
-      pieces.push_back(piece_of(all[end]->spec, mesh, positions));
+      shards.push_back(tensor_shard_of(all[end]->spec, mesh, positions));
       values.emplace_back(static_cast<size_t>(all[end]->weight.numel()));
     }
     std::vector<LoadTarget> targets;
-    for (size_t i = 0; i < pieces.size(); ++i)
-      targets.push_back({&pieces[i], reinterpret_cast<char*>(values[i].data())});
+    for (size_t i = 0; i < shards.size(); ++i)
+      targets.push_back({&shards[i], reinterpret_cast<char*>(values[i].data())});
     const auto share = plan_load(manifest, targets, job);
     if (!share) return file_error("{}: {}", checkpoint.folder, share.error().message);
-    if (auto read = load_pieces(checkpoint.folder, share.value(), targets, job); !read) return read.error();
-    for (size_t i = 0; i < pieces.size(); ++i) copy_to(all[first + i]->weight, values[i], stream);
+    if (auto read = load_shards(checkpoint.folder, share.value(), targets, job); !read) return read.error();
+    for (size_t i = 0; i < shards.size(); ++i) copy_to(all[first + i]->weight, values[i], stream);
     first = end;
   }
   return {};

@@ -15,7 +15,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kPieceElements = 64 * 1024;           // of a reduction: bounds the scratch memory
+constexpr int64_t kShardElements = 64 * 1024;           // of a reduction: bounds the scratch memory
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int64_t kMaxMessageElements = kMaxMessageBytes / static_cast<int64_t>(sizeof(float));
 constexpr int kTag = 1;
@@ -31,8 +31,8 @@ class MpiGroup final : public CommGroup {
   MpiGroup(const std::string& name, MPI_Comm comm, int rank, int size, Device& device)
       : CommGroup(name, rank, size), comm_(comm), device_(device) {
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-    sum_.resize(kPieceElements);
-    parts_.resize(static_cast<size_t>(size) * kPieceElements * sizeof(float));
+    sum_.resize(kShardElements);
+    parts_.resize(static_cast<size_t>(size) * kShardElements * sizeof(float));
   }
   ~MpiGroup() override {
     if (!device_.faulted()) MPI_Comm_free(&comm_);
@@ -128,12 +128,12 @@ class MpiGroup final : public CommGroup {
   template <class T>
   void reduce_blocks(T* out, const T* inp, int64_t block) {
     T* parts = reinterpret_cast<T*>(parts_.data());
-    for (int64_t first = 0; first < block; first += kPieceElements) {
-      const int64_t count = std::min(kPieceElements, block - first);
+    for (int64_t first = 0; first < block; first += kShardElements) {
+      const int64_t count = std::min(kShardElements, block - first);
       std::vector<MPI_Request> requests;
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() + size() - step) % size();
-        recv_bytes(reinterpret_cast<char*>(parts + from * kPieceElements), count * static_cast<int64_t>(sizeof(T)),
+        recv_bytes(reinterpret_cast<char*>(parts + from * kShardElements), count * static_cast<int64_t>(sizeof(T)),
                    from, requests);
       }
       for (int step = 1; step < size(); ++step) {
@@ -143,7 +143,7 @@ class MpiGroup final : public CommGroup {
       }
       wait_all(std::move(requests));
       for (int r = 0; r < size(); ++r) {
-        const T* part = r == rank() ? inp + r * block + first : parts + r * kPieceElements;
+        const T* part = r == rank() ? inp + r * block + first : parts + r * kShardElements;
         add_segment(sum_.data(), part, count, r == 0);
       }
       for (int64_t i = 0; i < count; ++i) out[first + i] = T(sum_[static_cast<size_t>(i)]);
@@ -170,8 +170,8 @@ class MpiGroup final : public CommGroup {
 
   MPI_Comm comm_;
   Device& device_;
-  std::vector<float> sum_;   // (kPieceElements)
-  std::vector<char> parts_;  // (size, kPieceElements) of the reduced type
+  std::vector<float> sum_;   // (kShardElements)
+  std::vector<char> parts_;  // (size, kShardElements) of the reduced type
 };
 
 }  // namespace

@@ -67,9 +67,9 @@ class Source {
     if (loaded_ == &spec) return {};
     loaded_ = nullptr;
     values_.resize(static_cast<size_t>(spec.numel()));
-    const Piece full{.tensor = weight_name(spec.name),
-                     .shape = spec.shape,
-                     .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+    const TensorShard full{.tensor = weight_name(spec.name),
+                           .shape = spec.shape,
+                           .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
     auto read = reader_.read(full, values_.data());
     if (read) loaded_ = &spec;
     return read;

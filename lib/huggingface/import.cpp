@@ -221,9 +221,9 @@ Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, co
       if (found.entry == nullptr) return file_error("tensor {} is missing", mapped.theirs);
       if (auto placed = place(found, mapped, config.model, values); !placed) return placed.error();
     }
-    const Piece full{.tensor = weight_name(spec.name),
-                     .shape = spec.shape,
-                     .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+    const TensorShard full{.tensor = weight_name(spec.name),
+                           .shape = spec.shape,
+                           .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
     if (auto added = writer.value().add(full, values.data()); !added) return added.error();
     progress.add(4 * spec.numel());
   }

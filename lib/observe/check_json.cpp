@@ -25,7 +25,7 @@ Json memory(Config config, const Mesh& mesh) {
     for (const auto& [name, bytes] : arena.bytes_by_name()) parts.push_back({{"name", name}, {"bytes", bytes}});
     stages.push_back({{"stage", stage},
                       {"bytes", arena.used()},
-                      {"checkpoint_host_bytes", state_buffer(state_pieces(config, place, tensors.store)).bytes},
+                      {"checkpoint_host_bytes", state_buffer(state_shards(config, place, tensors.store)).bytes},
                       {"parts", parts}});
   }
   return stages;

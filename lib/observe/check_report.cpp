@@ -91,7 +91,7 @@ std::string memory(Config config, const Mesh& mesh) {
     const Mesh place = mesh.moved("pp", stage);
     Arena arena;
     const RankTensors tensors = allocate_rank(config, place, arena);
-    const int64_t host = state_buffer(state_pieces(config, place, tensors.store)).bytes;
+    const int64_t host = state_buffer(state_shards(config, place, tensors.store)).bytes;
     text += fmt::format("memory of each rank of stage {}:\n{}\n", stage, bytes_table(arena));
     text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", "host: checkpoints", format_bytes(host), host);
     text += fmt::format("  {:<22}{:>14}  {:>15} bytes, at most\n", "host: while loading", format_bytes(load_bytes()),

@@ -20,8 +20,8 @@ std::string write(const TemporaryFolder& dir, const std::string& name, const Val
   for (const auto& [tensor, values] : tensors) {
     const auto size = static_cast<int64_t>(values.size());
     for (int64_t at = 0; at < size; at += part) {
-      const Piece piece{.tensor = tensor, .shape = {size}, .region = {{at}, {std::min(part, size - at)}}};
-      value_or_throw(writer.add(piece, values.data() + at));
+      const TensorShard shard{.tensor = tensor, .shape = {size}, .region = {{at}, {std::min(part, size - at)}}};
+      value_or_throw(writer.add(shard, values.data() + at));
     }
   }
   Manifest manifest{.attempt = "a", .step = 1};

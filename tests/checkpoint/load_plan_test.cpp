@@ -1,4 +1,4 @@
-// Who reads and sends what of a checkpoint: that everybody gets what it asked for, that each piece is read once, and
+// Who reads and sends what of a checkpoint: that everybody gets what it asked for, that each shard is read once, and
 // how the shares grow with the job.
 #include "lib/checkpoint/load_plan.h"
 
@@ -14,16 +14,16 @@
 namespace tri {
 namespace {
 
-TEST(Blocks, are_the_piece_in_its_order_and_none_is_longer_than_allowed) {
-  const std::pair<Coordinates, Coordinates> pieces[] = {
+TEST(Blocks, are_the_shard_in_its_order_and_none_is_longer_than_allowed) {
+  const std::pair<Coordinates, Coordinates> shards[] = {
       {{0}, {1}},        {{3}, {1000}},          {{5, 0}, {7, 64}},
       {{2, 3}, {50, 3}}, {{1, 2, 3}, {4, 5, 6}}, {{0, 9, 1, 0}, {3, 1, 4, 33}}};
-  for (const auto& [start, extent] : pieces)
+  for (const auto& [start, extent] : shards)
     for (const int64_t most : {1, 4, 24, 100, 256, 1 << 20}) {
-      const Region piece{start, extent};
-      const Blocks blocks(piece, 4, most);
-      SCOPED_TRACE(to_string(piece) + " by " + std::to_string(most));
-      // Element i of the piece knows that it is the i-th: a block's elements must follow one another.
+      const Region shard{start, extent};
+      const Blocks blocks(shard, 4, most);
+      SCOPED_TRACE(to_string(shard) + " by " + std::to_string(most));
+      // Element i of the shard knows that it is the i-th: a block's elements must follow one another.
       std::vector<int64_t> numbers(static_cast<size_t>(num_elements(extent)));
       std::iota(numbers.begin(), numbers.end(), int64_t{0});
       int64_t next = 0;
@@ -33,7 +33,7 @@ TEST(Blocks, are_the_piece_in_its_order_and_none_is_longer_than_allowed) {
         ASSERT_EQ(blocks.bytes(b), 4 * num_elements(region.extent));
         ASSERT_LE(blocks.bytes(b), std::max<int64_t>(4, most));
         std::vector<int64_t> of_block(static_cast<size_t>(num_elements(region.extent)), -1);
-        copy_region(piece, numbers.data(), region, of_block.data(), sizeof(int64_t));
+        copy_region(shard, numbers.data(), region, of_block.data(), sizeof(int64_t));
         for (const int64_t number : of_block) ASSERT_EQ(number, next++);
         Coordinates last = region.start;
         for (size_t d = 0; d < last.size(); ++d) last[d] += region.extent[d] - 1;
@@ -50,13 +50,13 @@ constexpr int64_t kBlockBytes = 64;
 void expect_served(const Manifest& manifest, const std::vector<std::vector<TensorRequest>>& requests,
                    const std::vector<Result<LoadShare>>& shares) {
   ASSERT_EQ(shares.size(), requests.size());
-  std::map<std::tuple<std::string, int64_t>, std::pair<int, const PieceRead*>> readers;  // [file, offset]
+  std::map<std::tuple<std::string, int64_t>, std::pair<int, const ShardRead*>> readers;  // [file, offset]
   std::map<std::tuple<int, int, int64_t>, const BlockRange*> sent;                       // [reader, rank, position]
   for (size_t rank = 0; rank < shares.size(); ++rank) {
     ASSERT_TRUE(shares[rank]) << shares[rank].error().message;
     const LoadShare& share = shares[rank].value();
     std::tuple<std::string, int64_t> before;
-    for (const PieceRead& read : share.reads) {
+    for (const ShardRead& read : share.reads) {
       const std::tuple<std::string, int64_t> place{share.files[static_cast<size_t>(read.file)].name, read.offset};
       EXPECT_LT(before, place) << "files are read in long streams";
       before = place;
@@ -77,9 +77,9 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
       for (const Region& region : request.regions)
         got.back().emplace_back(static_cast<size_t>(num_elements(region.extent)), 0);
     }
-    const auto take = [&](int32_t tensor, StoredType type, const Region& piece, int64_t first, int64_t last) {
+    const auto take = [&](int32_t tensor, StoredType type, const Region& shard, int64_t first, int64_t last) {
       const TensorRequest& request = requests[rank][static_cast<size_t>(tensor)];
-      const Blocks blocks(piece, element_bytes(type), kBlockBytes);
+      const Blocks blocks(shard, element_bytes(type), kBlockBytes);
       for (int64_t b = first; b < (last < 0 ? blocks.count() : last); ++b) {
         const Region block = blocks.region(b);
         const std::vector<int> ones(static_cast<size_t>(num_elements(block.extent)), 1);
@@ -90,9 +90,9 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
         }
       }
     };
-    for (const PieceRead& read : share.reads) take(read.tensor, read.type, read.region, 0, -1);
+    for (const ShardRead& read : share.reads) take(read.tensor, read.type, read.region, 0, -1);
     std::pair<int32_t, int64_t> before{-1, 0};
-    for (const PieceReceipt& receipt : share.receipts) {
+    for (const ShardReceipt& receipt : share.receipts) {
       const auto at = sent.find({receipt.reader, static_cast<int>(rank), receipt.position});
       ASSERT_NE(at, sent.end()) << "nobody sends it";
       EXPECT_EQ(at->second->first, receipt.first);
@@ -110,24 +110,24 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
   // Each record is the manifest's, and nothing is read of which nobody needs anything.
   size_t needed = 0;
   for (const TensorRecord& tensor : manifest.tensors)
-    for (const StoredPiece& piece : tensor.pieces) {
+    for (const StoredShard& shard : tensor.shards) {
       std::vector<int> ranks;
       for (size_t rank = 0; rank < requests.size(); ++rank)
         for (const TensorRequest& request : requests[rank])
           for (const Region& region : request.regions)
-            if (request.name == tensor.name && intersect(region, piece.region)) ranks.push_back(static_cast<int>(rank));
+            if (request.name == tensor.name && intersect(region, shard.region)) ranks.push_back(static_cast<int>(rank));
       needed += !ranks.empty();
-      const auto at = readers.find({piece.file, piece.offset});
+      const auto at = readers.find({shard.file, shard.offset});
       ASSERT_EQ(at != readers.end(), !ranks.empty()) << tensor.name;
       if (ranks.empty()) continue;
       EXPECT_TRUE(std::count(ranks.begin(), ranks.end(), at->second.first)) << "read by one that does not need it";
-      EXPECT_EQ(at->second.second->region, piece.region);
-      EXPECT_EQ(at->second.second->checksum, piece.checksum);
+      EXPECT_EQ(at->second.second->region, shard.region);
+      EXPECT_EQ(at->second.second->checksum, shard.checksum);
     }
   EXPECT_EQ(readers.size(), needed);
 }
 
-TEST(LoadPlan, every_rank_gets_what_it_asks_for_and_each_piece_is_read_once) {
+TEST(LoadPlan, every_rank_gets_what_it_asks_for_and_each_shard_is_read_once) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Draw draw(seed);
@@ -140,7 +140,7 @@ TEST(LoadPlan, every_rank_gets_what_it_asks_for_and_each_piece_is_read_once) {
           TensorRecord{fmt::format("model/{}", t), t % 2 ? StoredType::kF32 : StoredType::kBf16, shapes[t], {}});
       for (const Region& region : random_partition(shapes[t], static_cast<size_t>(1 + draw(6)), draw)) {
         const auto file = static_cast<size_t>(draw(4));
-        tensor.pieces.push_back({shard_name(static_cast<int>(file)), "", used[file], region, random_u64(seed, t)});
+        tensor.shards.push_back({shard_name(static_cast<int>(file)), "", used[file], region, random_u64(seed, t)});
         used[file] += num_elements(region.extent) * element_bytes(tensor.type);
       }
     }
@@ -178,9 +178,9 @@ TEST(LoadPlan, what_does_not_fit_is_that_ranks_error) {
 }
 
 // A job of `ranks`, each of which wrote its slice of every tensor, and asks for as much, `shift` elements further on:
-// what every rank is sent, as bytes, and the longest; how many files it opens at most; and how many pieces there are.
+// what every rank is sent, as bytes, and the longest; how many files it opens at most; and how many shards there are.
 struct Sizes {
-  size_t longest = 0, files = 0, pieces = 0;
+  size_t longest = 0, files = 0, shards = 0;
 };
 Sizes sizes_of(int64_t ranks, int64_t shift) {
   constexpr int64_t kTensors = 5, kWidth = 100, kSlice = 350;  // a slice begins and ends inside a row, mostly
@@ -195,7 +195,7 @@ Sizes sizes_of(int64_t ranks, int64_t shift) {
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const auto r = static_cast<size_t>(rank);
       for (const Region& region : regions_of_range(shape, rank * kSlice, (rank + 1) * kSlice)) {
-        tensor.pieces.push_back({manifest.files[r].name, "", used[r], region, 0});
+        tensor.shards.push_back({manifest.files[r].name, "", used[r], region, 0});
         used[r] += num_elements(region.extent) * 4;
       }
       const int64_t end = num_elements(shape), begin = std::min(end, rank * kSlice + shift);
@@ -205,7 +205,7 @@ Sizes sizes_of(int64_t ranks, int64_t shift) {
     manifest.tensors.push_back(std::move(tensor));
   }
   Sizes sizes;
-  for (const TensorRecord& tensor : manifest.tensors) sizes.pieces += tensor.pieces.size();
+  for (const TensorRecord& tensor : manifest.tensors) sizes.shards += tensor.shards.size();
   for (const auto& share : divide_load(manifest, requests, 1 << 20)) {
     sizes.longest = std::max(sizes.longest, to_bytes(share).size());
     sizes.files = std::max(sizes.files, share.value().files.size());
@@ -219,7 +219,7 @@ TEST(LoadPlan, a_ranks_share_does_not_grow_with_the_job) {
     const Sizes few = sizes_of(64, shift), many = sizes_of(4096, shift);
     EXPECT_EQ(many.longest, few.longest);
     EXPECT_LE(many.files, 2u);
-    EXPECT_GE(many.pieces, 63 * few.pieces) << "while the manifest does";
+    EXPECT_GE(many.shards, 63 * few.shards) << "while the manifest does";
   }
 }
 

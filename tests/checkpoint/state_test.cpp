@@ -1,4 +1,4 @@
-// The pieces of the training state: that they are where they say, and that those written cover every tensor once.
+// The shards of the training state: that they are where they say, and that those written cover every tensor once.
 #include "lib/checkpoint/state.h"
 
 #include <gtest/gtest.h>
@@ -107,17 +107,17 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
         });
       }
     }
-    for (const StatePiece& piece : state_pieces(config, mesh, store)) {
-      ASSERT_TRUE(written.count(piece.piece.tensor)) << piece.piece.tensor;
+    for (const StateShard& shard : state_shards(config, mesh, store)) {
+      ASSERT_TRUE(written.count(shard.shard.tensor)) << shard.shard.tensor;
       float shift = 0;
       for (size_t s = 0; s < state_names.size(); ++s)
-        if (piece.piece.tensor.starts_with("optimizer/") && piece.piece.tensor.ends_with("/" + state_names[s]))
+        if (shard.shard.tensor.starts_with("optimizer/") && shard.shard.tensor.ends_with("/" + state_names[s]))
           shift = shift_of(s);
-      ASSERT_EQ(piece.memory.numel(), num_elements(piece.piece.region.extent));
+      ASSERT_EQ(shard.memory.numel(), num_elements(shard.shard.region.extent));
       int64_t at = 0;
-      for_elements(piece.piece.shape, piece.piece.region, [&](int64_t index) {
-        ASSERT_EQ(piece.memory.as<float>()[at++], static_cast<float>(index) + shift) << piece.piece.tensor;
-        if (piece.writes) ++written[piece.piece.tensor][static_cast<size_t>(index)];
+      for_elements(shard.shard.shape, shard.shard.region, [&](int64_t index) {
+        ASSERT_EQ(shard.memory.as<float>()[at++], static_cast<float>(index) + shift) << shard.shard.tensor;
+        if (shard.writes) ++written[shard.shard.tensor][static_cast<size_t>(index)];
       });
     }
   };
@@ -127,7 +127,7 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
     for (size_t i = 0; i < times.size(); ++i) ASSERT_EQ(times[i], 1) << name << " element " << i;
 }
 
-TEST(StatePieces, have_the_types_of_their_memory) {
+TEST(StateShards, have_the_types_of_their_memory) {
   Config config = small_config(1, 1, 1, 1, 1, Dtype::kBF16, true, OptimizerKind::kAdamW);
   config.optimizer.moments = Dtype::kBF16;
   const Mesh mesh = make_mesh(0, {});
@@ -135,16 +135,16 @@ TEST(StatePieces, have_the_types_of_their_memory) {
   allocate_store(config, mesh, measuring);
   const auto device = make_cpu_device();
   Arena arena(*device, measuring.used());
-  const std::vector<StatePiece> pieces = state_pieces(config, mesh, allocate_store(config, mesh, arena));
-  EXPECT_FALSE(pieces.empty());
-  for (const StatePiece& piece : pieces) {
-    const bool moment = piece.piece.tensor.starts_with("optimizer/");
-    EXPECT_EQ(piece.piece.type, moment ? StoredType::kBf16 : StoredType::kF32) << piece.piece.tensor;
-    EXPECT_EQ(piece.memory.bytes(), num_elements(piece.piece.region.extent) * (moment ? 2 : 4));
+  const std::vector<StateShard> shards = state_shards(config, mesh, allocate_store(config, mesh, arena));
+  EXPECT_FALSE(shards.empty());
+  for (const StateShard& shard : shards) {
+    const bool moment = shard.shard.tensor.starts_with("optimizer/");
+    EXPECT_EQ(shard.shard.type, moment ? StoredType::kBf16 : StoredType::kF32) << shard.shard.tensor;
+    EXPECT_EQ(shard.memory.bytes(), num_elements(shard.shard.region.extent) * (moment ? 2 : 4));
   }
 }
 
-TEST(StatePieces, written_ones_cover_every_tensor_once_on_any_layout) {
+TEST(StateShards, written_ones_cover_every_tensor_once_on_any_layout) {
   for (const OptimizerRow& row : optimizers())
     for (const Layout& l : {Layout{1, 1, 1, 1, 0, Dtype::kF32, false}, Layout{2, 2, 2, 1, 1, Dtype::kF32, true},
                             Layout{2, 1, 2, 1, 2, Dtype::kBF16, false}, Layout{1, 2, 2, 2, 0, Dtype::kBF16, true},

@@ -72,9 +72,9 @@ void write_run(const Config& config, const std::string& dir) {
     const int64_t row = spec.numel() / spec.shape[0];
     const int64_t valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * row;
     for (int64_t i = 0; i < valid; ++i) values[static_cast<size_t>(i)] = next++ * 0.37f;
-    const Piece full{.tensor = weight_name(spec.name),
-                     .shape = spec.shape,
-                     .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+    const TensorShard full{.tensor = weight_name(spec.name),
+                           .shape = spec.shape,
+                           .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
     value_or_throw(writer.add(full, values.data()));
   }
   Manifest manifest{.attempt = "a", .step = 7};

@@ -84,24 +84,24 @@ struct TestTensor {
   Coordinates shape;
   Bytes bytes;
   int64_t width() const { return element_bytes(type); }
-  Piece piece(const Region& region) const { return {name, type, shape, region}; }
+  TensorShard shard(const Region& region) const { return {name, type, shape, region}; }
 };
 
 inline TestTensor make_tensor(uint64_t seed, const std::string& name, StoredType type, const Coordinates& shape) {
   return {name, type, shape, random_bytes(seed, name, num_elements(shape) * element_bytes(type))};
 }
 
-// Writes `tensors` cut into `pieces` each, spread over `writers`, with index and manifest; not published. Every step's
+// Writes `tensors` cut into `shards` each, spread over `writers`, with index and manifest; not published. Every step's
 // failure is returned.
 inline Result<Manifest> write_checkpoint(const std::string& dir, int64_t step, const std::string& attempt,
-                                         const std::vector<TestTensor>& tensors, int writers, size_t pieces,
+                                         const std::vector<TestTensor>& tensors, int writers, size_t shards,
                                          uint64_t seed, int64_t mark = 0) {
   auto folder = begin_attempt(dir, step, attempt);
   if (!folder) return folder.error();
   Draw draw(seed);
   std::vector<std::vector<std::pair<const TestTensor*, Region>>> shares(static_cast<size_t>(writers));
   for (const TestTensor& tensor : tensors)
-    for (const Region& region : random_partition(tensor.shape, pieces, draw))
+    for (const Region& region : random_partition(tensor.shape, shards, draw))
       shares[static_cast<size_t>(draw(writers))].emplace_back(&tensor, region);
   Manifest manifest{.attempt = attempt, .step = step};
   manifest.info.numbers["mark"] = mark;
@@ -111,7 +111,7 @@ inline Result<Manifest> write_checkpoint(const std::string& dir, int64_t step, c
     if (!writer) return writer.error();
     for (const auto& [tensor, region] : shares[static_cast<size_t>(w)]) {
       const Bytes bytes = cut(tensor->bytes, tensor->shape, region, tensor->width());
-      if (auto added = writer.value().add(tensor->piece(region), bytes.data()); !added) return added.error();
+      if (auto added = writer.value().add(tensor->shard(region), bytes.data()); !added) return added.error();
     }
     auto record = writer.value().finish();
     if (!record) return record.error();
@@ -133,7 +133,7 @@ inline void expect_holds(const std::string& folder, const std::vector<TestTensor
   ASSERT_EQ(reader.value().manifest().tensors.size(), tensors.size());
   for (const TestTensor& tensor : tensors) {
     Bytes got(tensor.bytes.size(), 0xA5);
-    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.shard(full_region(tensor.shape)), got.data());
     ASSERT_TRUE(read) << read.error().message;
     ASSERT_EQ(got, tensor.bytes) << tensor.name;
   }

@@ -82,7 +82,7 @@ TEST(CheckpointIndex, hdf5_reads_every_tensor_whole) {
   EXPECT_TRUE(read) << read.error().message;
 }
 
-TEST(CheckpointIndex, many_pieces_of_one_tensor_are_one_dataset) {
+TEST(CheckpointIndex, many_shards_of_one_tensor_are_one_dataset) {
   const TemporaryFolder dir;
   const std::vector<TestTensor> tensors = {make_tensor(1, "w", StoredType::kI32, {64, 64})};
   ASSERT_TRUE(write_checkpoint(dir.path(), 5, "a", tensors, 3, 2000, 1));
@@ -126,8 +126,8 @@ TEST(CheckpointIndex, h5dump_shows_numbers) {
   std::filesystem::remove(folder + "/" + shard_name(1));
   for (const TensorRecord& tensor : manifest.tensors) {
     int64_t lost = 0;
-    for (const StoredPiece& piece : tensor.pieces)
-      if (piece.file == shard_name(1)) lost += num_elements(piece.region.extent);
+    for (const StoredShard& shard : tensor.shards)
+      if (shard.file == shard_name(1)) lost += num_elements(shard.region.extent);
     const double fill = tensor.type == StoredType::kI64   ? 9223372036854775807.0
                         : tensor.type == StoredType::kI32 ? 2147483647.0
                                                           : 255.0;

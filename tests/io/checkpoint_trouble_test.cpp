@@ -123,7 +123,7 @@ TEST(CheckpointTrouble, a_folder_that_vanishes_is_named) {
   const std::string folder = value_or_throw(begin_attempt(dir.path(), 2, "two")), path = folder + "/shard_00000.h5";
   auto writer = value_or_throw(ShardWriter::create(path, "two"));
   const TestTensor tensor = tensors_of(1)[0];
-  ASSERT_TRUE(writer.add(tensor.piece(full_region(tensor.shape)), tensor.bytes.data()));
+  ASSERT_TRUE(writer.add(tensor.shard(full_region(tensor.shape)), tensor.bytes.data()));
   std::filesystem::remove_all(folder);
   const auto finished = writer.finish();
   ASSERT_FALSE(finished);

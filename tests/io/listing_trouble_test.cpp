@@ -87,7 +87,7 @@ std::string read_newest(const std::string& dir, const std::vector<TestTensor>& t
   if (!reader) return said(reader.error().message);
   for (const TestTensor& tensor : tensors) {
     Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.shard(full_region(tensor.shape)), got.data());
     if (!read) return said(read.error().message);
     if (got != tensor.bytes) return said(tensor.name + " differs");
   }
@@ -109,7 +109,7 @@ TEST(ListingTrouble, a_glitch_anywhere_in_reading_costs_a_pause_and_nothing_else
       *points = point;
     }
   EXPECT_GE(list_points, 4) << "the folder, and its names";
-  EXPECT_GE(read_points, 2 * 2 + 2 + 6) << "the manifest opened and read, twice; two shards opened; six pieces read";
+  EXPECT_GE(read_points, 2 * 2 + 2 + 6) << "the manifest opened and read, twice; two shards opened; six shards read";
 }
 
 TEST(ListingTrouble, a_failure_that_lasts_ends_after_its_tries_and_one_of_rights_at_once) {

@@ -40,20 +40,20 @@ TEST(Manifest, comes_back_as_it_was) {
 
 TEST(Manifest, faults_are_named) {
   const std::tuple<std::string, void (*)(Manifest&), std::string> table[] = {
-      {"share missing", [](Manifest& m) { m.tensors[0].pieces.pop_back(); }, "hold 6 of 8 elements"},
+      {"share missing", [](Manifest& m) { m.tensors[0].shards.pop_back(); }, "hold 6 of 8 elements"},
       {"overlap",
        [](Manifest& m) {
-         m.tensors[0].pieces[1].region = {{0, 2}, {2, 1}};
+         m.tensors[0].shards[1].region = {{0, 2}, {2, 1}};
        },
        "overlap"},
-      {"outside", [](Manifest& m) { m.tensors[0].pieces[1].region.start[1] = 4; }, "not inside shape"},
+      {"outside", [](Manifest& m) { m.tensors[0].shards[1].region.start[1] = 4; }, "not inside shape"},
       {"no dims", [](Manifest& m) { m.tensors[1].shape.clear(); }, "0 dims"},
       {"huge", [](Manifest& m) { m.tensors[1].shape[0] = int64_t{1} << 62; }, "tensor b/c: shape"},
-      {"unknown file", [](Manifest& m) { m.tensors[0].pieces[0].file = "other"; }, "file other is not listed"},
+      {"unknown file", [](Manifest& m) { m.tensors[0].shards[0].file = "other"; }, "file other is not listed"},
       {"path", [](Manifest& m) { m.files[0].name = "../x"; }, "not a file of this folder"},
       {"file twice", [](Manifest& m) { m.files[1].name = m.files[0].name; }, "listed twice"},
-      {"behind the end", [](Manifest& m) { m.tensors[0].pieces[0].offset = 95; }, "not inside shard_00000.h5"},
-      {"shared bytes", [](Manifest& m) { m.tensors[0].pieces[0].offset = 14; }, "share bytes"},
+      {"behind the end", [](Manifest& m) { m.tensors[0].shards[0].offset = 95; }, "not inside shard_00000.h5"},
+      {"shared bytes", [](Manifest& m) { m.tensors[0].shards[0].offset = 14; }, "share bytes"},
       {"order", [](Manifest& m) { std::swap(m.tensors[0], m.tensors[1]); }, "not in order"},
       {"name", [](Manifest& m) { m.tensors[0].name = "a/../b"; }, "not a tensor's name"},
       {"folder", [](Manifest& m) { m.tensors[0].name = "b"; }, "can't be a folder of another"},
@@ -116,7 +116,7 @@ TEST(Manifest, writers_that_disagree_are_refused) {
   const auto shard = [](int writer, int64_t size) {
     ShardRecord record;
     record.file.name = shard_name(writer);
-    record.tensors.push_back(TensorRecord{.name = "w", .type = StoredType::kF32, .shape = {size}, .pieces = {}});
+    record.tensors.push_back(TensorRecord{.name = "w", .type = StoredType::kF32, .shape = {size}, .shards = {}});
     return record;
   };
   Manifest manifest;

@@ -44,7 +44,7 @@ inline std::string fault_of_newest(const std::string& dir, int64_t first, int64_
   const auto seed = static_cast<uint64_t>(reader.value().manifest().info.numbers.at("mark"));
   for (const TestTensor& tensor : tensors_of(seed, rows)) {
     Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.shard(full_region(tensor.shape)), got.data());
     if (!read) return read.error().message;
     if (got != tensor.bytes) return tensor.name + " differs";
   }

@@ -22,7 +22,7 @@ std::vector<TestTensor> random_tensors(uint64_t seed, int64_t max_size) {
   return tensors;
 }
 
-TEST(Shard, any_region_is_assembled_from_any_pieces) {
+TEST(Shard, any_region_is_assembled_from_any_shards) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const TemporaryFolder dir;
     const std::vector<TestTensor> tensors = random_tensors(seed, 9);
@@ -40,7 +40,7 @@ TEST(Shard, any_region_is_assembled_from_any_pieces) {
       const Bytes expected = cut(tensor.bytes, tensor.shape, region, tensor.width());
       for (const Checking checking : {Checking::kChecksum, Checking::kTrust}) {
         Bytes got(expected.size(), 0xA5);
-        const auto read = reader.read(tensor.piece(region), got.data(), checking);
+        const auto read = reader.read(tensor.shard(region), got.data(), checking);
         ASSERT_TRUE(read) << read.error().message;
         ASSERT_EQ(got, expected) << "seed " << seed << " " << to_string(region) << " of " << to_string(tensor.shape);
       }
@@ -49,7 +49,7 @@ TEST(Shard, any_region_is_assembled_from_any_pieces) {
 }
 
 // Beyond the sizes at which reading changes its ways: blocks of 4 MiB, long runs straight to their places.
-TEST(Shard, large_pieces_are_assembled_too) {
+TEST(Shard, large_shards_are_assembled_too) {
   const TemporaryFolder dir;
   const std::vector<TestTensor> tensors = {make_tensor(1, "w", StoredType::kF32, {9, 300, 1100}),
                                            make_tensor(2, "v", StoredType::kBf16, {5'000'003})};
@@ -64,7 +64,7 @@ TEST(Shard, large_pieces_are_assembled_too) {
   for (const auto& [tensor, region] : table)
     for (const Checking checking : {Checking::kChecksum, Checking::kTrust}) {
       Bytes got(static_cast<size_t>(num_elements(region.extent) * tensor->width()), 0xA5);
-      const auto read = reader.read(tensor->piece(region), got.data(), checking);
+      const auto read = reader.read(tensor->shard(region), got.data(), checking);
       ASSERT_TRUE(read) << read.error().message;
       EXPECT_TRUE(got == cut(tensor->bytes, tensor->shape, region, tensor->width())) << to_string(region);
     }
@@ -81,14 +81,14 @@ TEST(Shard, is_an_hdf5_file_that_says_what_it_holds) {
     bf16.push_back(static_cast<uint16_t>(bits >> 16));
   }
   auto writer = value_or_throw(ShardWriter::create(path, "a"));
-  const Piece piece{"model/w", StoredType::kBf16, {8, 6}, {{4, 0}, {2, 3}}};
-  value_or_throw(writer.add(piece, bf16.data()));
+  const TensorShard shard{"model/w", StoredType::kBf16, {8, 6}, {{4, 0}, {2, 3}}};
+  value_or_throw(writer.add(shard, bf16.data()));
   EXPECT_FALSE(std::filesystem::exists(path)) << "visible before it is whole";
   const ShardRecord record = value_or_throw(writer.finish());
   EXPECT_EQ(record.file.name, "shard_00003.h5");
   EXPECT_EQ(record.file.bytes, static_cast<int64_t>(std::filesystem::file_size(path)));
   ASSERT_EQ(record.tensors.size(), 1u);
-  const StoredPiece& stored = record.tensors[0].pieces.at(0);
+  const StoredShard& stored = record.tensors[0].shards.at(0);
   EXPECT_EQ(stored.checksum, xxh3_64(bf16.data(), 12));
   EXPECT_EQ(read_all(path).substr(static_cast<size_t>(stored.offset), 12),
             std::string(reinterpret_cast<const char*>(bf16.data()), 12));
@@ -136,7 +136,7 @@ TEST(Shard, a_writer_that_is_given_up_leaves_nothing) {
   const TestTensor tensor = make_tensor(1, "w", StoredType::kF32, {10});
   {
     auto writer = value_or_throw(ShardWriter::create(dir / "shard.h5", "a"));
-    ASSERT_TRUE(writer.add(tensor.piece({{0}, {10}}), tensor.bytes.data()));
+    ASSERT_TRUE(writer.add(tensor.shard({{0}, {10}}), tensor.bytes.data()));
     EXPECT_FALSE(std::filesystem::is_empty(dir.path()));
   }
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
@@ -148,10 +148,10 @@ TEST(Shard, attempts_do_not_share_temporary_files) {
   {
     auto orphan = value_or_throw(ShardWriter::create(dir / "shard.h5", "first"));
     auto writer = value_or_throw(ShardWriter::create(dir / "shard.h5", "second"));
-    ASSERT_TRUE(writer.add(newer.piece({{0}, {10}}), newer.bytes.data()));
-    ASSERT_TRUE(orphan.add(old.piece({{0}, {10}}), old.bytes.data()));
+    ASSERT_TRUE(writer.add(newer.shard({{0}, {10}}), newer.bytes.data()));
+    ASSERT_TRUE(orphan.add(old.shard({{0}, {10}}), old.bytes.data()));
     const ShardRecord record = value_or_throw(writer.finish());
-    EXPECT_EQ(record.tensors[0].pieces[0].checksum, xxh3_64(newer.bytes.data(), 40));
+    EXPECT_EQ(record.tensors[0].shards[0].checksum, xxh3_64(newer.bytes.data(), 40));
   }
   EXPECT_EQ(read_all(dir / "shard.h5").find(std::string(old.bytes.begin(), old.bytes.end())), std::string::npos);
 }
@@ -192,9 +192,9 @@ struct Damaged {
   }
   std::string tensor_at(int64_t byte) const {
     for (const TensorRecord& tensor : manifest.tensors)
-      for (const StoredPiece& piece : tensor.pieces)
-        if (byte >= piece.offset &&
-            byte < piece.offset + num_elements(piece.region.extent) * element_bytes(tensor.type))
+      for (const StoredShard& shard : tensor.shards)
+        if (byte >= shard.offset &&
+            byte < shard.offset + num_elements(shard.region.extent) * element_bytes(tensor.type))
           return tensor.name;
     return "";
   }
@@ -220,7 +220,7 @@ TEST(Shard, every_flipped_bit_is_caught_and_named) {
         int refused = 0;
         for (const TestTensor& each : damaged.tensors) {
           Bytes got(each.bytes.size());
-          const auto read = reader.read(each.piece(full_region(each.shape)), got.data());
+          const auto read = reader.read(each.shard(full_region(each.shape)), got.data());
           EXPECT_EQ(read.ok(), each.name != tensor);
           refused += !read.ok();
         }
@@ -253,9 +253,9 @@ TEST(Shard, truncation_and_deletion_are_caught_and_named) {
   const CheckpointReader reader = value_or_throw(CheckpointReader::open(damaged.folder));
   const TestTensor& tensor = damaged.tensors[0];
   Bytes got(tensor.bytes.size());
-  ASSERT_TRUE(reader.read(tensor.piece(full_region(tensor.shape)), got.data()));
+  ASSERT_TRUE(reader.read(tensor.shard(full_region(tensor.shape)), got.data()));
   std::filesystem::resize_file(damaged.shard, 100);
-  const auto cut_off = reader.read(tensor.piece(full_region(tensor.shape)), got.data());
+  const auto cut_off = reader.read(tensor.shard(full_region(tensor.shape)), got.data());
   ASSERT_FALSE(cut_off);
   EXPECT_NE(cut_off.error().message.find("truncated (tensor model/a)"), std::string::npos) << cut_off.error().message;
 
@@ -302,12 +302,12 @@ TEST(Shard, readers_refuse_other_tensors) {
   ASSERT_TRUE(write_checkpoint(dir.path(), 5, "a", tensors, 1, 1, 3));
   const CheckpointReader reader = value_or_throw(CheckpointReader::open(attempt_folder(dir.path(), 5, "a")));
   Bytes out(1000);
-  const std::pair<Piece, std::string> table[] = {
+  const std::pair<TensorShard, std::string> table[] = {
       {{"v", StoredType::kF32, {3, 7}, full_region({3, 7})}, "holds no tensor v"},
       {{"w", StoredType::kBf16, {3, 7}, full_region({3, 7})}, "tensor w is f32 [3, 7], expected bf16 [3, 7]"},
       {{"w", StoredType::kF32, {7, 3}, full_region({7, 3})}, "tensor w is f32 [3, 7], expected f32 [7, 3]"}};
-  for (const auto& [piece, message] : table) {
-    const auto read = reader.read(piece, out.data());
+  for (const auto& [shard, message] : table) {
+    const auto read = reader.read(shard, out.data());
     ASSERT_FALSE(read);
     EXPECT_NE(read.error().message.find(message), std::string::npos) << read.error().message;
   }

@@ -163,10 +163,10 @@ class Loading {
       const int64_t size = tensor.shape[dim], begin = size * rank / ranks;
       region.start[dim] = begin;
       region.extent[dim] = std::min(size, size * (rank + 1) / ranks + 1) - begin;
-      pieces_.push_back(tensor.piece(region));
+      shards_.push_back(tensor.shard(region));
       region = full_region(tensor.shape);
       region.extent[0] = 1;
-      pieces_.push_back(tensor.piece(region));
+      shards_.push_back(tensor.shard(region));
     }
   }
   ~Loading() {
@@ -175,7 +175,7 @@ class Loading {
     if (job_.world_rank() == 0) std::filesystem::remove_all(dir_, ignored);
   }
 
-  // The large tensor is one piece: another rank's reading of it must not take its size in memory.
+  // The large tensor is one shard: another rank's reading of it must not take its size in memory.
   void write() {
     if (job_.world_rank() == 0) {
       const std::vector<TestTensor> large = {tensors_[0]}, others = {tensors_[1], tensors_[2]};
@@ -189,7 +189,7 @@ class Loading {
         manifest_.files.push_back(file);
       }
       for (TensorRecord& tensor : rest.tensors) {
-        for (StoredPiece& piece : tensor.pieces) piece.file = "other_" + piece.file;
+        for (StoredShard& shard : tensor.shards) shard.file = "other_" + shard.file;
         manifest_.tensors.push_back(tensor);
       }
       std::filesystem::rename(kept, first);
@@ -201,22 +201,22 @@ class Loading {
   std::vector<LoadTarget> targets() {
     std::vector<LoadTarget> targets;
     filled_.clear();
-    for (const Piece& piece : pieces_)
-      filled_.emplace_back(static_cast<size_t>(num_elements(piece.region.extent) * element_bytes(piece.type)), '\0');
-    for (size_t i = 0; i < pieces_.size(); ++i)
-      targets.push_back({&pieces_[i], reinterpret_cast<char*>(filled_[i].data())});
+    for (const TensorShard& shard : shards_)
+      filled_.emplace_back(static_cast<size_t>(num_elements(shard.region.extent) * element_bytes(shard.type)), '\0');
+    for (size_t i = 0; i < shards_.size(); ++i)
+      targets.push_back({&shards_[i], reinterpret_cast<char*>(filled_[i].data())});
     return targets;
   }
   void expect_filled() const {
-    for (size_t i = 0; i < pieces_.size(); ++i) {
+    for (size_t i = 0; i < shards_.size(); ++i) {
       const TestTensor& tensor = tensors_[i / 2];
-      EXPECT_EQ(filled_[i], cut(tensor.bytes, tensor.shape, pieces_[i].region, tensor.width())) << tensor.name;
+      EXPECT_EQ(filled_[i], cut(tensor.bytes, tensor.shape, shards_[i].region, tensor.width())) << tensor.name;
     }
   }
   void expect_converted() const {
-    for (size_t i = 0; i < pieces_.size(); ++i) {
+    for (size_t i = 0; i < shards_.size(); ++i) {
       const TestTensor& tensor = tensors_[i / 2];
-      const Bytes stored = cut(tensor.bytes, tensor.shape, pieces_[i].region, tensor.width());
+      const Bytes stored = cut(tensor.bytes, tensor.shape, shards_[i].region, tensor.width());
       Bytes expected(filled_[i].size());
       for (size_t e = 0; e < stored.size() / static_cast<size_t>(tensor.width()); ++e) {
         uint16_t upper = 0;  // of the number as f32
@@ -243,9 +243,9 @@ class Loading {
     const std::vector<LoadTarget> wanted = targets();
     const auto share = plan_load(manifest(), wanted, job_, kLimits);
     if (!share) return share.error();
-    return load_pieces(folder_, share.value(), wanted, job_, kLimits);
+    return load_shards(folder_, share.value(), wanted, job_, kLimits);
   }
-  std::vector<Piece>& pieces() { return pieces_; }
+  std::vector<TensorShard>& shards() { return shards_; }
   const std::string& folder() const { return folder_; }
 
   static constexpr LoadLimits kLimits{.block_bytes = 4096, .window_bytes = 10'000, .max_threads = 2};
@@ -255,35 +255,35 @@ class Loading {
   const std::string dir_, folder_;
   std::vector<TestTensor> tensors_;
   Manifest manifest_;
-  std::vector<Piece> pieces_;
+  std::vector<TensorShard> shards_;
   std::vector<Bytes> filled_;
 };
 
-TEST(Load, pieces_are_read_once_and_passed_on_in_little_memory) {
+TEST(Load, shards_are_read_once_and_passed_on_in_little_memory) {
   Job& job = *test_job();
   Loading loading(job);
   const std::vector<LoadTarget> targets = loading.targets();
   const LoadShare share = value_or_throw(plan_load(loading.manifest(), targets, job, Loading::kLimits));
   const int64_t before = held;
   most_held = before;
-  const auto read = load_pieces(loading.folder(), share, targets, job, Loading::kLimits);
+  const auto read = load_shards(loading.folder(), share, targets, job, Loading::kLimits);
   const int64_t most = most_held - before;
   ASSERT_TRUE(read) << read.error().message;
   loading.expect_filled();
   int64_t all = 0;
   for (const int64_t of_rank : job.all_gather(read.value())) all += of_rank;
   EXPECT_EQ(all, loading.stored());
-  // What is counted beside the data: lists of blocks and messages, open files. The large piece has 768 KiB.
+  // What is counted beside the data: lists of blocks and messages, open files. The large shard has 768 KiB.
   constexpr int64_t kLists = 64 << 10;
   EXPECT_LE(most, load_bytes(Loading::kLimits) + kLists);
 }
 
-// Ranks ask for bf16 of what is stored in f32, and the other way round, of pieces that they read and that they are
+// Ranks ask for bf16 of what is stored in f32, and the other way round, of shards that they read and that they are
 // sent.
 TEST(Load, f32_and_bf16_are_converted_on_the_way) {
   Loading loading(*test_job());
-  for (Piece& piece : loading.pieces())
-    piece.type = piece.type == StoredType::kF32 ? StoredType::kBf16 : StoredType::kF32;
+  for (TensorShard& shard : loading.shards())
+    shard.type = shard.type == StoredType::kF32 ? StoredType::kBf16 : StoredType::kF32;
   const auto loaded = loading.load();
   ASSERT_TRUE(loaded) << loaded.error().message;
   loading.expect_converted();
@@ -320,7 +320,7 @@ TEST(Load, what_one_rank_asks_in_vain_is_the_same_error_on_all) {
   Job& job = *test_job();
   Loading loading(job);
   const int last = job.world_size() - 1;
-  if (job.world_rank() == last) loading.pieces()[0].shape[0] = 513;
+  if (job.world_rank() == last) loading.shards()[0].shape[0] = 513;
   const auto loaded = loading.load();
   ASSERT_FALSE(loaded);
   for (const std::string& message : job.all_gather(loaded.error().message))
@@ -340,7 +340,7 @@ TEST(Load, reading_a_manifest_takes_the_memory_of_its_text_and_records) {
       TensorRecord tensor{name, StoredType::kF32, {kWriters * kRows, 64}, {}};
       const int64_t offset = static_cast<int64_t>(manifest.tensors.size()) << 16;
       for (int64_t w = 0; w < kWriters; ++w)
-        tensor.pieces.push_back({manifest.files[static_cast<size_t>(w)].name,
+        tensor.shards.push_back({manifest.files[static_cast<size_t>(w)].name,
                                  fmt::format("{}/at_{}_0", name, w * kRows),
                                  offset,
                                  {{w * kRows, 0}, {kRows, 64}},

@@ -6,7 +6,7 @@
 // A chain is one run folder. Job after job is started in it, and of each one rank is killed at one storage call of its
 // first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
 // which of the phase's calls it is, is drawn. After each kill the folder is compared with a run of the same config that
-// nobody killed: its newest valid checkpoint must be no older than what was published, with the same pieces and
+// nobody killed: its newest valid checkpoint must be no older than what was published, with the same shards and
 // checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come jobs
 // of a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards. At
 // its end the chain's run finishes by itself: its losses are the other run's.
