@@ -123,7 +123,7 @@ Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std:
   adjust(parsed.value());
   auto planned = plan_resolved(std::move(parsed).value(), job, EngineKind::kInference);
   if (!planned) return planned.error();
-  if (planned.value().asked.run.device == DeviceChoice::kAuto)
+  if (planned.value().requested.run.device == DeviceChoice::kAuto)
     log_info("run.device: auto: {}", enum_name(planned.value().plan.device.kind));
   log_warnings(planned.value());
   const Result<void> holds = checkpoint.manifest ? check_weights(checkpoint, planned.value().config) : Result<void>{};

@@ -71,7 +71,7 @@ class Bench {
         trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
         attempt_(job.broadcast(new_attempt())),
         checkpoints_({.config = config,
-                      .asked = config,
+                      .requested = config,
                       .mesh = mesh,
                       .job = job,
                       .device = device,
@@ -200,10 +200,10 @@ class Bench {
 
   // `part`: what the step tells of this rank's part of the checkpoint under way.
   double step(PartOutcome part, StepResult& result) {
-    const StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
-                              .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
+    const StepStatistics local{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
+                               .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
     const auto start = Clock::now();
-    result = trainer_.step(steps_++, tokens_, tokens_, told, [this] { checkpoints_.before_update(); });
+    result = trainer_.step(steps_++, tokens_, tokens_, local, [this] { checkpoints_.before_update(); });
     return seconds_since(start);
   }
 

@@ -66,7 +66,7 @@ void fields(Archive& archive, ShardRecord& record) {
 
 Checkpointer::Checkpointer(const CheckpointContext& context)
     : config_(context.config),
-      config_text_(to_yaml(context.asked)),
+      config_text_(to_yaml(context.requested)),
       mesh_(context.mesh),
       job_(context.job),
       device_(context.device),

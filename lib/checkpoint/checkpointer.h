@@ -48,7 +48,7 @@ enum class PartOutcome { kNone, kSaved, kFailed };
 // What a checkpointer works with. What is referred to outlives it.
 struct CheckpointContext {
   const Config& config;  // resolved and planned
-  const Config& asked;   // what a checkpoint keeps as its run's config: what was auto still is (job_plan.h)
+  const Config& requested;  // what a checkpoint keeps as its run's config: what was auto still is (job_plan.h)
   const Mesh& mesh;
   Job& job;
   Device& device;

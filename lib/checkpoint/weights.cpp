@@ -118,11 +118,11 @@ Result<void> holds_model(const OpenedCheckpoint& checkpoint, Config config) {
 
 Result<void> check_model(const OpenedCheckpoint& checkpoint, const Config& trained, const Config& config) {
   const std::string& folder = checkpoint.folder;
-  std::string told, refused, names;
+  std::string reported, refused, names;
   for (const FieldChange& change : changed_fields(trained, config)) {
     if (change.on_resume != OnResume::kFixed || !change.name.starts_with("model.")) continue;
     const bool accepted = accepts_change(config, change.name);
-    (accepted ? told : refused) += fmt::format("\n  {}: {}, now {}", change.name, change.before, change.after);
+    (accepted ? reported : refused) += fmt::format("\n  {}: {}, now {}", change.name, change.before, change.after);
     if (!accepted) names += (names.empty() ? "" : ",") + change.name;
   }
   if (!refused.empty() && checkpoint.manifest)
@@ -133,7 +133,7 @@ Result<void> check_model(const OpenedCheckpoint& checkpoint, const Config& train
         "{} was trained as another model:{}\nleave that as it was; or, where the change is meant, set "
         "checkpoint.accept_changes to {}",
         folder, refused, names);
-  if (!told.empty()) log_warn("{} was trained as another model (checkpoint.accept_changes):{}", folder, told);
+  if (!reported.empty()) log_warn("{} was trained as another model (checkpoint.accept_changes):{}", folder, reported);
   return {};
 }
 

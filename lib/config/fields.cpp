@@ -24,7 +24,7 @@ std::vector<Section> make_sections() {
        },                                                                                                  \
        [](const Config& config) { return print_value((config.*kSection).member); }});
 #define FIELD(type, member, default_value, allowed, consequence) \
-  ROW(type, member, allowed, consequence, OnResume::kTold)
+  ROW(type, member, allowed, consequence, OnResume::kReported)
 #define FIXED_FIELD(type, member, default_value, allowed, consequence) \
   ROW(type, member, allowed, consequence, OnResume::kFixed)
 #define FREE_FIELD(type, member, default_value, allowed, consequence) \

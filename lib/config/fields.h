@@ -11,7 +11,7 @@
 namespace tri {
 
 // What it means that a field differs from the config of the checkpoint from which a run goes on (fields.def).
-enum class OnResume { kTold, kFixed, kFree };
+enum class OnResume { kReported, kFixed, kFree };
 
 // How a value is written, for those that describe fields to other programs.
 enum class FieldKind { kInteger, kNumber, kBoolean, kChoice, kText, kSources };
@@ -36,7 +36,7 @@ struct Field {
   std::string section, key;  // "model", "layers"
   ValueRule rule;
   std::string_view consequence;
-  OnResume on_resume = OnResume::kTold;
+  OnResume on_resume = OnResume::kReported;
   FieldKind kind = FieldKind::kText;
   void (*read)(const YAML::Node& node, const ValueRule& rule, Config& config, std::vector<Problem>& problems);
   std::string (*print)(const Config& config);

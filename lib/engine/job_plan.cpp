@@ -356,7 +356,7 @@ Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind)
   auto plan = plan_job(config, facts, kind);
   if (!plan) return plan.error();
   return PlannedJob{.written = {},
-                    .asked = config,
+                    .requested = config,
                     .config = with_plan(config, plan.value()),
                     .mesh = mesh,
                     .plan = std::move(plan).value()};

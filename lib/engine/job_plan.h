@@ -53,7 +53,7 @@ Result<Config> plan_on_paper(const Config& config, int ranks, const GpuPropertie
 
 struct PlannedJob {
   Config written;  // by the config file and the command line, nothing derived: for config.yaml. Of load_job_config
-  Config asked;    // resolved; what was auto still is: for checkpoints, which outlive this job
+  Config requested;  // resolved; what was auto still is: for checkpoints, which outlive this job
   Config config;   // what the job runs with
   Mesh mesh;       // seen from this rank
   JobPlan plan;

@@ -76,8 +76,9 @@ Json layout(const ParallelConfig& p, const Mesh& mesh) {
 
 }  // namespace
 
-std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer* tokenizer, const Dataset* dataset) {
-  const Config config = with_plan(asked, plan);
+std::string check_json(const Config& requested, const JobPlan& plan, const Tokenizer* tokenizer,
+                       const Dataset* dataset) {
+  const Config config = with_plan(requested, plan);
   const ParallelConfig& p = config.parallel;
   const Mesh mesh = mesh_of(config, 0);
   int64_t parameters = 0;

@@ -149,11 +149,11 @@ std::string checkpoints(const Config& config, int ranks) {
       format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s,
       counted(ranks, "rank"), format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
       format_duration(estimate.interval_seconds), estimate.stall_seconds);
-  const double asked = 60 * config.checkpoint.every_minutes;
-  const double lost_share = asked / 2 / estimate.mtbf_seconds;  // half an interval a failure
+  const double requested = 60 * config.checkpoint.every_minutes;
+  const double lost_share = requested / 2 / estimate.mtbf_seconds;  // half an interval a failure
   if (const std::string warning = checkpoint_warning(config, estimate); !warning.empty())
     text += warning_line(warning);
-  else if (asked > estimate.interval_seconds && lost_share > 0.01 && config.checkpoint.every == 0)
+  else if (requested > estimate.interval_seconds && lost_share > 0.01 && config.checkpoint.every == 0)
     text += fmt::format("hint: checkpoint.every_minutes: {:g} loses {:.1f} % of the time to crashes; set {:.2g}\n",
                         config.checkpoint.every_minutes, 100 * lost_share, estimate.interval_seconds / 60);
   return text;
@@ -161,8 +161,8 @@ std::string checkpoints(const Config& config, int ranks) {
 
 }  // namespace
 
-std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
-  const Config config = with_plan(asked, plan);
+std::string check_report(const Config& requested, const JobPlan& plan, int ranks) {
+  const Config config = with_plan(requested, plan);
   const Mesh mesh = mesh_of(config, 0);
   TRI_REQUIRE(mesh.world_size() == ranks, "config resolved for {} ranks, asked about {}", mesh.world_size(), ranks);
   int64_t parameters = 0;

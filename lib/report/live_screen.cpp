@@ -117,8 +117,8 @@ Lines live_screen(const LiveView& view, ScreenSize size) {
   lines.insert(lines.end(), drawn.begin(), drawn.end());
   if (of_heat > 0) lines.insert(lines.end(), view.heat.begin(), view.heat.end());
   room -= static_cast<int>(drawn.size()) + of_heat;
-  const Lines told = events(view.incidents, columns, std::min(room, wanted_events));
-  lines.insert(lines.end(), told.begin(), told.end());
+  const Lines shown = events(view.incidents, columns, std::min(room, wanted_events));
+  lines.insert(lines.end(), shown.begin(), shown.end());
   if (static_cast<int>(lines.size()) > size.lines - 1) lines.resize(static_cast<size_t>(std::max(0, size.lines - 1)));
   lines.push_back(foot);
   return lines;

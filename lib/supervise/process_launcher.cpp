@@ -56,7 +56,7 @@ Started start(const std::vector<std::string>& words, const std::vector<std::stri
   for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
   envp.push_back(nullptr);
   const pid_t driver = ::getpid();
-  const Descriptor told(input.empty() ? -1 : input_of(input));
+  const Descriptor input_fd(input.empty() ? -1 : input_of(input));
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
   Descriptor executes(ends[0]);
@@ -75,7 +75,7 @@ Started start(const std::vector<std::string>& words, const std::vector<std::stri
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const int in = told.get() >= 0 ? told.get() : ::open("/dev/null", O_RDONLY);
+  const int in = input_fd.get() >= 0 ? input_fd.get() : ::open("/dev/null", O_RDONLY);
   if (in >= 0) ::dup2(in, STDIN_FILENO);
   environ = envp.data();
   ::execvp(argv[0], argv.data());
@@ -134,7 +134,7 @@ LaunchCommands own_commands(const std::string& ranks, const std::string& agent) 
     return words;
   };
   LaunchCommands commands;
-  commands.tells_by_input = true;
+  commands.secret_on_input = true;
   commands.agents = [=, words = blank_separated(agent)](const std::vector<std::string>& nodes) {
     std::vector<LaunchCommands::Words> each;
     for (const std::string& node : nodes) each.push_back(filled(words, "{node}", node));
@@ -157,7 +157,7 @@ void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
   auto secret = setup_.secret;
   secret.push_back(fmt::format("{}={}", kStartVariable, ++agent_starts_));
   for (const std::string& entry : secret)
-    if (setup_.commands.tells_by_input) input += entry + "\n";
+    if (setup_.commands.secret_on_input) input += entry + "\n";
   auto commands = setup_.commands.agents(nodes);
   for (size_t i = 0; i < commands.size(); ++i) {
     auto& words = commands[i];

@@ -20,7 +20,7 @@ struct LaunchCommands {
   using Words = std::vector<std::string>;
   std::function<std::vector<Words>(const std::vector<std::string>& nodes)> agents;  // one command or several
   std::function<Words(const std::vector<std::string>& nodes)> ranks;
-  bool tells_by_input = false;  // agents find their secret on the standard input as well
+  bool secret_on_input = false;  // agents find their secret on the standard input as well
 };
 
 struct SlurmShape {

@@ -21,7 +21,7 @@ namespace {
 const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inputs.dataset : nullptr; }
 
 // `trireme simulate --startup` predicts these figures for any number of ranks.
-std::string told_at_the_start() {
+std::string startup_traffic() {
   const HostTraffic traffic = host_traffic();
   return fmt::format("start-up: {} calls of all ranks brought {} bytes to rank 0, which sent {} messages of {} bytes",
                      traffic.calls, traffic.heard_bytes, traffic.messages, traffic.message_bytes);
@@ -82,7 +82,7 @@ Result<void> TrainingLoop::run() {
     if (progress_.steps == context_.begun.steps + 1) {
       context_.startup.phase_done("first step");
       log_info("{}", context_.startup.report());
-      log_info("{}", told_at_the_start());
+      log_info("{}", startup_traffic());
     }
     if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
       const PhaseScope phase(RunPhase::kCheckpoint);
@@ -109,16 +109,16 @@ Result<void> TrainingLoop::train_step() {
   const int64_t data_bytes = loader_.bytes_read(), data_began = FlightRecorder::now();
   const StepTokens tokens = loader_.next();
   timeline_.host_span("data", data_began);
-  const StepStatistics told = to_tell(rank_.mesh.world_rank == 0 ? timeline_.asked() : 0);
-  const auto told_at = Clock::now();
-  const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, told,
+  const StepStatistics local = local_statistics(rank_.mesh.world_rank == 0 ? timeline_.take_request() : 0);
+  const auto sent_at = Clock::now();
+  const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, local,
                                                   [this] { context_.checkpoints.before_update(); });
   const auto end = Clock::now();
   step_seconds_ = seconds_between(start, end);
   if (FlightRecorder* const recorder = flight_recorder()) recorder->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
   progress_.steps += 1;
   timeline_.end_step(progress_.steps);
-  timeline_.ask(progress_.steps + 1, result.sums.steps_to_record());
+  timeline_.schedule(progress_.steps + 1, result.sums.steps_to_record());
   progress_.samples += rank_.config.data.global_batch;
 
   const StepTimes times =
@@ -130,7 +130,7 @@ Result<void> TrainingLoop::train_step() {
                .timeline = result.timeline,
                .wall = step_seconds_,
                .send = result.pp_transfer_seconds,
-               .before = seconds_between(step_end_.value_or(start), told_at)},
+               .before = seconds_between(step_end_.value_or(start), sent_at)},
               metrics, context_.checkpoints.under_way().has_value());
   step_end_ = end;
   save_due_ = result.sums.save_due();
@@ -140,24 +140,24 @@ Result<void> TrainingLoop::train_step() {
   if (auto advanced = context_.checkpoints.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced)
     return advanced;
   report_checkpoints();
-  stop_ = answer_to_signal(result, told_at);
+  stop_ = answer_to_signal(result, sent_at);
   return {};
 }
 
-// What this rank tells the others with the next step. `timeline_asks`: steps that are to be recorded; of rank 0.
-StepStatistics TrainingLoop::to_tell(int timeline_asks) const {
+// The statistics that this rank sends with the next step. `steps_to_record`: the steps that rank 0 wants recorded.
+StepStatistics TrainingLoop::local_statistics(int steps_to_record) const {
   const PartOutcome part = context_.checkpoints.part_outcome();
-  StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
-                      .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
-  if (context_.signals.first()) told.stop = 1;
+  StepStatistics local{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
+                       .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
+  if (context_.signals.first()) local.stop = 1;
   if (rank_.mesh.world_rank == 0) {
-    told.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
+    local.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
     // One that is still being written is not waited for: storage that is too slow makes the next one late.
     const double minutes = rank_.config.checkpoint.every_minutes;
     const bool due = minutes > 0 && seconds_between(saved_at_, Clock::now()) >= 60 * minutes;
-    told.asks = StepStatistics::asks_of(due && !context_.checkpoints.under_way(), timeline_asks);
+    local.requests = StepStatistics::pack_requests(due && !context_.checkpoints.under_way(), steps_to_record);
   }
-  return told;
+  return local;
 }
 
 // The step changed neither weights nor moments: fault.on_nonfinite says whether the run goes on without it.
@@ -236,21 +236,21 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
 }
 
-// Seconds from the first stop signal of any rank to `told_at`; the same on all ranks. Collective.
-double TrainingLoop::oldest_stop_age(Clock::time_point told_at) const {
+// Seconds from the first stop signal of any rank to `sent_at`; the same on all ranks. Collective.
+double TrainingLoop::oldest_stop_age(Clock::time_point sent_at) const {
   const auto first = context_.signals.first();
-  const double mine = first ? seconds_between(*first, told_at) : 0.0;
+  const double mine = first ? seconds_between(*first, sent_at) : 0.0;
   const std::vector<double> ages = job().all_gather(mine);
   return std::max(0.0, *std::ranges::max_element(ages));
 }
 
 // What all ranks do about a stop signal, from numbers that are the same on all of them. Collective.
-TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point told_at) {
+TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point sent_at) {
   if (result.sums.stop == 0) return Stop::kNo;
   // The deadline counts from the first signal: ranks may receive theirs at different times.
-  const double stop_age = oldest_stop_age(told_at), time_needed = result.sums.time_needed;
+  const double stop_age = oldest_stop_age(sent_at), time_needed = result.sums.time_needed;
   context_.stop_deadline.count_from(
-      told_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
+      sent_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
   const double grace = rank_.config.fault.grace_seconds;
   const bool enough = StopDeadline::enough(grace, stop_age, time_needed);
   const std::optional<int64_t> under_way = context_.checkpoints.under_way();

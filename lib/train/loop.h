@@ -54,12 +54,12 @@ class TrainingLoop {
   };
 
   Result<void> train_step();
-  StepStatistics to_tell(int timeline_asks) const;
+  StepStatistics local_statistics(int steps_to_record) const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
-  double oldest_stop_age(Clock::time_point told_at) const;
-  Stop answer_to_signal(const StepResult& result, Clock::time_point told_at);
+  double oldest_stop_age(Clock::time_point sent_at) const;
+  Stop answer_to_signal(const StepResult& result, Clock::time_point sent_at);
 
   Job& job() const { return *rank_.job; }
   bool is_last() const { return progress_.steps == rank_.config.run.steps; }

@@ -112,7 +112,7 @@ std::string batch_remedy(int64_t consumed, const Config& config) {
 Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std::string& folder,
                       const Manifest& manifest) {
   const Config& config = planned.config;
-  if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
+  if (auto accepted = accept_checkpoint(planned.requested, folder, manifest); !accepted) return accepted;
   if (holds_weights_alone(manifest)) return {};
   const auto& texts = manifest.info.texts;
   const auto& numbers = manifest.info.numbers;
@@ -265,7 +265,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (start.on_watched) start.on_watched();
   Inputs inputs;
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
-  const auto lock = open_folder(planned.asked, start, job, attempt);
+  const auto lock = open_folder(planned.requested, start, job, attempt);
   if (!lock) return lock.error();
   event_log = events;
   if (mesh.world_rank == 0) log_begin(events, startup);
@@ -293,7 +293,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
     if (!warning.empty()) log_warn_alike("{}", warning);
 
   Checkpointer checkpoints({.config = config,
-                            .asked = planned.asked,
+                            .requested = planned.requested,
                             .mesh = mesh,
                             .job = job,
                             .device = *device.value(),

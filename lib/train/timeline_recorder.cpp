@@ -78,9 +78,9 @@ TimelineRecorder::TimelineRecorder(Engine& engine, std::string attempt)
 
 TimelineRecorder::~TimelineRecorder() = default;
 
-int TimelineRecorder::asked() { return requests_ ? requests_->take() : 0; }
+int TimelineRecorder::take_request() { return requests_ ? requests_->take() : 0; }
 
-void TimelineRecorder::ask(int64_t next_step, int steps) {
+void TimelineRecorder::schedule(int64_t next_step, int steps) {
   if (steps > 0 && recorder_ == nullptr) wanted_ = StepRange{next_step, next_step + steps - 1};
 }
 

@@ -33,9 +33,9 @@ class TimelineRecorder {
 
   // World rank 0: steps that the file asks for; 0: none. A thread looks once a second: this call does not wait for
   // storage.
-  int asked();
+  int take_request();
   // The next `steps` steps are recorded, unless some are already; 0: nothing. The same on all ranks.
-  void ask(int64_t next_step, int steps);
+  void schedule(int64_t next_step, int steps);
 
   // Around each step, on all ranks; collective where a recording begins or is over.
   void begin_step(int64_t step);

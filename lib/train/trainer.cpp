@@ -31,7 +31,7 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
                 rank.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
       plan_(train_plan(rank.config, rank.mesh.axis("pp"))),
       timing_(options.timing),
-      h_told_(rank.device, 1),
+      h_statistics_(rank.device, 1),
       h_sums_(rank.device, 1),
       h_norm_(rank.device, 1) {
   const auto phase_done = [&](const char* name) {
@@ -78,15 +78,15 @@ void Trainer::run_plan() {
 }
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                         const StepStatistics& told, const std::function<void()>& before_update) {
+                         const StepStatistics& local, const std::function<void()>& before_update) {
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   const OptimizerTensors& tensors = engine_.tensors().optimizer;
   Stream& compute = runtime().compute();
   const DrainOnThrow drain(runtime());
   if (timing_ == StepTiming::kOn) timeline_.begin();
   engine_.batch().load(inputs, targets);
-  *h_told_.data() = told;
-  compute.copy(statistics_.data, h_told_.data(), statistics_.bytes());
+  *h_statistics_.data() = local;
+  compute.copy(statistics_.data, h_statistics_.data(), statistics_.bytes());
   run_plan();
   engine_.batch().sum_losses();
   const ComputeProgress update(ComputeKind::kUpdate);

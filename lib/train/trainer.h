@@ -48,10 +48,11 @@ class Trainer {
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
-  // device's kind. `told`: what this rank tells the others. `before_update` is called once, before what changes the
-  // state is enqueued. A step whose result is not finite leaves parameters and moments as they were.
+  // device's kind. `local`: the statistics of this rank, which are summed over all ranks. `before_update` is called
+  // once, before what changes the state is enqueued. A step whose result is not finite leaves parameters and moments as
+  // they were.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                  const StepStatistics& told = {}, const std::function<void()>& before_update = nullptr);
+                  const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr);
 
   void make_start_values();
   // This rank's part of the state was overwritten: completes what derives from it. `fp8_history`: the checkpoint's
@@ -79,7 +80,7 @@ class Trainer {
   const Plan plan_;
   const StepTiming timing_;
   bool has_state_ = false;
-  HostBuffer<StepStatistics> h_told_, h_sums_;
+  HostBuffer<StepStatistics> h_statistics_, h_sums_;
   HostBuffer<float> h_norm_;
   std::optional<Fp8State> fp8_;  // with FP8 GEMMs
 };

@@ -204,9 +204,9 @@ TEST(RemovedSettings, saved_configs_load_with_a_warning) {
       << warned;
   EXPECT_NE(warned.find("its config:5: precision.fp8_guard: on was removed: layers stay in FP8"), std::string::npos)
       << warned;
-  const auto [timed, told] = loaded("  gemm: auto\n");
+  const auto [timed, shown] = loaded("  gemm: auto\n");
   EXPECT_EQ(timed.precision.gemm, GemmFormat::kCompute);
-  EXPECT_NE(told.find("its config:3: precision.gemm: auto was removed"), std::string::npos) << told;
+  EXPECT_NE(shown.find("its config:3: precision.gemm: auto was removed"), std::string::npos) << shown;
   EXPECT_FALSE(parse_saved_config("precision: {gemm: auto, fp8_guards: on}", "its config")) << "never existed";
 }
 

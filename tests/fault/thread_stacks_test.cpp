@@ -24,7 +24,7 @@ namespace tri {
 
 // With linkage, so that their names are in the program's table.
 std::atomic<bool> g_leave{false};
-__attribute__((noinline)) void waits_here_until_told_otherwise(std::atomic<int>& thread) {
+__attribute__((noinline)) void waits_here_until_released(std::atomic<int>& thread) {
   thread = static_cast<int>(::syscall(SYS_gettid));
   while (!g_leave) std::this_thread::yield();
 }
@@ -90,7 +90,7 @@ class Waiter {
         pthread_sigmask(SIG_SETMASK, &all, nullptr);
       }
       ::pthread_setname_np(::pthread_self(), "waiter");
-      waits_here_until_told_otherwise(thread_);
+      waits_here_until_released(thread_);
     });
     while (thread_ == 0) std::this_thread::yield();
   }
@@ -128,7 +128,7 @@ TEST(ThreadStacks, of_all_own_threads_with_the_names_of_their_functions) {
     ASSERT_EQ(names.size(), stack->frames.size());
     // The innermost frames are the function's or of what it calls, not the handler's.
     const auto at = std::find_if(names.begin(), names.end(), [](const std::string& name) {
-      return name.rfind("tri::waits_here_until_told_otherwise(std::atomic<int>&)+0x", 0) == 0;
+      return name.rfind("tri::waits_here_until_released(std::atomic<int>&)+0x", 0) == 0;
     });
     ASSERT_NE(at, names.end()) << fmt::format("{}", fmt::join(names, "\n"));
     EXPECT_LE(at - names.begin(), 3);
@@ -145,12 +145,12 @@ TEST(ThreadStacks, symbol_tables_are_read_without_mapping_their_files) {
       if (const size_t path = line.find('/'); path != std::string::npos) files.push_back(line.substr(path));
     return files;
   };
-  const auto code = reinterpret_cast<uint64_t>(&waits_here_until_told_otherwise);
+  const auto code = reinterpret_cast<uint64_t>(&waits_here_until_released);
   const std::vector<std::string> before = maps();
   Symbolizer symbolizer;
   const auto names = symbolizer.names(::getpid(), {code});
   ASSERT_EQ(names.size(), 1u);
-  EXPECT_EQ(names[0].rfind("tri::waits_here_until_told_otherwise(", 0), 0u) << names[0];
+  EXPECT_EQ(names[0].rfind("tri::waits_here_until_released(", 0), 0u) << names[0];
   EXPECT_EQ(maps(), before);
 }
 
@@ -189,7 +189,7 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
     const StackAnswers answers(shared.image());
     if (::write(ready[1], "x", 1) != 1) ::_exit(1);
     std::atomic<int> thread{0};
-    waits_here_until_told_otherwise(thread);
+    waits_here_until_released(thread);
     ::_exit(0);
   }
   char byte = 0;

@@ -286,13 +286,13 @@ TEST(Shard, verify_reads_everything_with_any_number_of_threads) {
   int64_t bytes = 0;
   for (const TestTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.bytes.size());
   for (const int threads : {1, 2, 7}) {
-    int64_t told = 0;
-    const auto report = verify(attempt_folder(dir.path(), 5, "a"), threads, [&](int64_t more) { told += more; });
+    int64_t reported = 0;
+    const auto report = verify(attempt_folder(dir.path(), 5, "a"), threads, [&](int64_t more) { reported += more; });
     ASSERT_TRUE(report) << report.error().message;
     EXPECT_EQ(report.value().problems, std::vector<std::string>{});
     EXPECT_EQ(report.value().bytes, bytes);
     EXPECT_EQ(report.value().files, 4);
-    EXPECT_EQ(told, bytes);
+    EXPECT_EQ(reported, bytes);
   }
 }
 

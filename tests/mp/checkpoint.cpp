@@ -66,7 +66,7 @@ struct Rank {
     allocate_store(config, mesh, measuring);
     arena = std::make_unique<Arena>(*device, measuring.used());
     checkpoints = std::make_unique<Checkpointer>(CheckpointContext{.config = config,
-                                                                   .asked = config,
+                                                                   .requested = config,
                                                                    .mesh = mesh,
                                                                    .job = job,
                                                                    .device = *device,

@@ -167,7 +167,7 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   trainer.make_start_values();
   const std::string attempt = "ends";
   Checkpointer checkpoints({.config = config,
-                            .asked = config,
+                            .requested = config,
                             .mesh = mesh,
                             .job = job,
                             .device = *device,
@@ -182,8 +182,8 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   for (int64_t step = 0; step < 20; ++step) {
     third = step == 3;
     if (third) trouble.at_step_3(trainer);
-    const StepStatistics told{.saved = checkpoints.part_outcome() == PartOutcome::kSaved ? 1.0f : 0.0f};
-    const StepResult result = trainer.step(step, tokens, tokens, told, [&] {
+    const StepStatistics local{.saved = checkpoints.part_outcome() == PartOutcome::kSaved ? 1.0f : 0.0f};
+    const StepResult result = trainer.step(step, tokens, tokens, local, [&] {
       checkpoints.before_update();
       if (third) trouble.at("update");
     });

@@ -65,7 +65,7 @@ TEST(Plan, on_one_machine_memory_is_tried_and_copies_are_planned) {
     const Config config = config_of(tp, dp, pp);
     const auto planned = plan_for_job(config, job);
     ASSERT_TRUE(planned) << planned.error().message;
-    EXPECT_EQ(planned.value().asked, config);
+    EXPECT_EQ(planned.value().requested, config);
     const ParallelConfig& p = planned.value().config.parallel;
     EXPECT_EQ(p.tp_transfers, tp > 1 ? Transfers::kCopies : Transfers::kCollectives);
     EXPECT_EQ(p.dp_transfers, dp > 1 && tp == 1 ? Transfers::kCopies : Transfers::kCollectives);

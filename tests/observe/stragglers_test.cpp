@@ -135,21 +135,21 @@ TEST(Stragglers, slow_sends_name_the_sender) {
             std::string::npos);
 }
 
-TEST(Stragglers, waiting_for_data_is_told_once_and_blames_nobody) {
+TEST(Stragglers, waiting_for_data_is_reported_once_and_blames_no_rank) {
   const RankMesh mesh = synthetic_mesh(2, 2, 2);
   StragglerWatch watch(mesh);
   Draws draws(1);
-  int told = 0;
+  int reported = 0;
   for (int64_t w = 0; w < 20; ++w) {
     RankWindow window = synthetic_window(mesh, w, 0.02, draws);
     for (RankTimes& rank : window.ranks) rank[RankQuantity::kData] = 0.08f * rank[RankQuantity::kStep];
     for (const StragglerNews& news : watch.add(window)) {
       EXPECT_EQ(news.kind, Kind::kData);
       EXPECT_NEAR(news.share, 0.08, 0.001);
-      ++told;
+      ++reported;
     }
   }
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(reported, 1);
 }
 
 // One slow rank in the slowest stage costs every microbatch its delay; in a stage that waits for others anyway, less.

@@ -63,7 +63,7 @@ TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
   const TemporaryFolder folder;
   const std::string token = to_text(new_token()), agents = folder / "agents";
   LaunchCommands commands = own_commands("", "");
-  ASSERT_TRUE(commands.tells_by_input);
+  ASSERT_TRUE(commands.secret_on_input);
   commands.agents = [&](const auto&) {
     return std::vector<LaunchCommands::Words>{
         {"env", "-i", "sh", "-c", fmt::format("cat >{0}.part; mv {0}.part {0}", agents)}};
@@ -82,11 +82,11 @@ TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
 
   ::unsetenv(kTokenVariable);
   ::unsetenv(kDriverVariable);
-  const int before = ::dup(STDIN_FILENO), told = ::open(agents.c_str(), O_RDONLY);
-  ASSERT_EQ(::dup2(told, STDIN_FILENO), STDIN_FILENO);
+  const int before = ::dup(STDIN_FILENO), input_fd = ::open(agents.c_str(), O_RDONLY);
+  ASSERT_EQ(::dup2(input_fd, STDIN_FILENO), STDIN_FILENO);
   const auto options = agent_options("/run", "/bin/true");
   ::dup2(before, STDIN_FILENO);
-  ::close(before), ::close(told);
+  ::close(before), ::close(input_fd);
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(to_text(options.value().token), token);
   EXPECT_EQ(options.value().addresses, std::vector<std::string>{"a"});

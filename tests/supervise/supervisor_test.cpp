@@ -210,7 +210,7 @@ TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passin
 
 // A spare that can't write the event log either: its ranks' flight recorders say who failed, also after the end.
 TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_record) {
-  for (const bool told : {true, false}) {
+  for (const bool reported : {true, false}) {
     SimulatedCluster cluster(4, 2);
     ASSERT_TRUE(cluster.play_until_attempt(1));
     for (int n = 0; n < 2; ++n)
@@ -230,11 +230,11 @@ TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_re
                           .text = "config.yaml can't be read"};
     };
     cluster.play(1);
-    if (told) cluster.node(0).report.failure = sight(0, 5, cluster.wall() - 9);
-    if (told) cluster.node(2).report.failure = sight(2, 3, cluster.wall() - 8);
+    if (reported) cluster.node(0).report.failure = sight(0, 5, cluster.wall() - 9);
+    if (reported) cluster.node(2).report.failure = sight(2, 3, cluster.wall() - 8);
     ASSERT_TRUE(cluster.play_until_attempt(3, 60));
-    EXPECT_EQ(cluster.excluded(), told ? (Names{"node1", "node2"}) : Names{"node1"});
-    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "file or checkpoint"), told ? 1 : 0);
+    EXPECT_EQ(cluster.excluded(), reported ? (Names{"node1", "node2"}) : Names{"node1"});
+    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "file or checkpoint"), reported ? 1 : 0);
   }
 }
 

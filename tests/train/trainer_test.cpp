@@ -26,23 +26,23 @@ TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
         }
 }
 
-// A rank alone: the sums are what it told, beside what the step fills in.
-TEST(Trainer, a_step_sums_what_the_ranks_told) {
+// With one rank, the sums are its own statistics and what the step fills in.
+TEST(Trainer, a_step_sums_the_statistics_of_the_ranks) {
   OneRank rank(tiny_config());
-  const StepStatistics told{.norm_sq = 7,
-                            .loss = 7,
-                            .stop = 1,
-                            .saved = 2,
-                            .failed = 3,
-                            .time_needed = 6,
-                            .asks = StepStatistics::asks_of(true, 3)};
+  const StepStatistics local{.norm_sq = 7,
+                             .loss = 7,
+                             .stop = 1,
+                             .saved = 2,
+                             .failed = 3,
+                             .time_needed = 6,
+                             .requests = StepStatistics::pack_requests(true, 3)};
   const auto step = [&](const StepStatistics& numbers) {
     return rank.trainer->step(0, rank.tokens(0, 0), rank.tokens(0, 1), numbers);
   };
-  const StepResult result = step(told);
+  const StepResult result = step(local);
   EXPECT_EQ(result.sums.loss, static_cast<float>(result.loss));
   EXPECT_NEAR(result.sums.norm_sq, result.grad_norm * result.grad_norm, 1e-5 * result.sums.norm_sq);
-  EXPECT_NE(result.sums.loss, told.loss);
+  EXPECT_NE(result.sums.loss, local.loss);
   EXPECT_EQ(result.sums.stop, 1);
   EXPECT_EQ(result.sums.num_saved(), 2);
   EXPECT_EQ(result.sums.num_failed(), 3);
@@ -50,7 +50,7 @@ TEST(Trainer, a_step_sums_what_the_ranks_told) {
   EXPECT_TRUE(result.sums.save_due());
   EXPECT_EQ(result.sums.steps_to_record(), 3);
   const StepStatistics next = step({}).sums;
-  EXPECT_EQ(next.stop + next.saved + next.failed + next.time_needed + next.asks, 0) << "left from the step before";
+  EXPECT_EQ(next.stop + next.saved + next.failed + next.time_needed + next.requests, 0) << "left from the step before";
 }
 
 TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {

@@ -222,10 +222,10 @@ class MeshView {
   words(rank) {
     const mine = this.edgesOf[rank].filter((edge) => edge[0] === rank),
           others = this.edgesOf[rank].length - mine.length;
-    const told = mine.slice(0, 4).map(
+    const shown = mine.slice(0, 4).map(
         (edge) => `rank ${edge[1]} (${this.what(edge)}${this.dump ? '' : ', ' + duration(edge[3] / 1000)})`);
-    return this.nameOf(rank) + ': ' + (told.length > 0 ? 'waits for ' + told.join(', ') : 'waits for nobody') +
-        (mine.length > told.length ? ` and ${mine.length - told.length} more` : '') +
+    return this.nameOf(rank) + ': ' + (shown.length > 0 ? 'waits for ' + shown.join(', ') : 'waits for nobody') +
+        (mine.length > shown.length ? ` and ${mine.length - shown.length} more` : '') +
         `; ${whole(others)} rank${others === 1 ? ' waits' : 's wait'} for it` +
         (this.dump || others === 0 ? '' : `, ${duration(this.awaited[rank] / 1000)} a step`);
   }

@@ -156,8 +156,8 @@ int fleet(int number, double seconds, double most) {
   const pid_t agents = ::fork();
   if (agents == 0) {
     const Counts counts = play_agents(server.port(), token, number);
-    const bool told = ::write(pipe_ends[1], &counts, sizeof counts) == static_cast<ssize_t>(sizeof counts);
-    ::_exit(told ? 0 : 1);
+    const bool reported = ::write(pipe_ends[1], &counts, sizeof counts) == static_cast<ssize_t>(sizeof counts);
+    ::_exit(reported ? 0 : 1);
   }
 
   PlayedRun run(server);
