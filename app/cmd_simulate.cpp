@@ -94,7 +94,7 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   NetworkOptions asked = options.network, other = options.network;
   asked.placement = *enum_from_name<Placement>(options.placement);
   other.placement = asked.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
-  if (const std::string note = patience_note(s.workload.ranks()); !note.empty()) print_err("{}\n", note);
+  if (const std::string note = duration_note(s.workload.ranks()); !note.empty()) print_err("{}\n", note);
   auto network = analyse_network(s.workload, s.cluster, asked);
   if (!network) return network.error();
   if (options.json) {

@@ -96,9 +96,9 @@ bool earlier_start(const Holder& holder, const BatchStart& own) {
 }
 
 // One that is no run holds a folder while it removes checkpoints: a run that begins waits for it.
-class Patience {
+class LockTimeout {
  public:
-  Patience(const std::string& path, const std::string& run) : path_(path), run_(run) {}
+  LockTimeout(const std::string& path, const std::string& run) : path_(path), run_(run) {}
 
   // Whether to try again; then some time has passed.
   bool waits_for(const std::optional<Holder>& holder) {
@@ -151,7 +151,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
                                           const std::string& attempt, const BatchStart& start, How how) {
   File lock;
   lock.path_ = path;
-  Patience patience(path, run);
+  LockTimeout timeout(path, run);
   while (true) {
     lock.file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (lock.file_.get() < 0) return system_error(errno, "{}", path);
@@ -168,7 +168,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
                    path, describe(holder), start.job);
           continue;
         }
-        if (patience.waits_for(holder)) continue;
+        if (timeout.waits_for(holder)) continue;
         return refusal(
             path, field, holder, run,
             fmt::format("{}; wait for it{}",
@@ -187,7 +187,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
   }
 
   auto text = contents(lock.file_.get(), path);
-  while (how == How::kTextAlone && text && patience.waits_for(holder_of(text.value())))
+  while (how == How::kTextAlone && text && timeout.waits_for(holder_of(text.value())))
     text = contents(lock.file_.get(), path);
   if (!text) return text.error();
   if (const auto holder = holder_of(text.value())) {

@@ -75,7 +75,7 @@ class Connection {
   std::string request_, answer_;
   size_t sent_ = 0;
   Clock::time_point end_ =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(TextServer::kPatience));
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(TextServer::kTimeout));
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace tri {
 class TextServer {
  public:
   static constexpr int kMostConnections = 16;
-  static constexpr double kPatience = 5;  // seconds, for a connection from its beginning to its end
+  static constexpr double kTimeout = 5;  // seconds, for a connection from its beginning to its end
 
   // Of its thread: the text of an answer, each time anew; it must not wait.
   using Text = std::function<std::string()>;

@@ -135,13 +135,13 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
 // The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by
 // itself, before the reaper kills any. No rank aborts before the node's reaper is there, since the launcher then kills
 // the rank that begins it. A fork can be held up for seconds, by any process that has the same files mapped and gets no
-// processor time: it is not waited for longer than kForkPatience.
+// processor time: it is not waited for longer than kForkTimeout.
 void Job::end_all(ExitCode code) {
-  constexpr double kReaperPatience = 2;                      // seconds
-  constexpr std::chrono::milliseconds kAbortPatience{1500};  // with MPI, whose calls may hang
+  constexpr double kReaperTimeout = 2;                      // seconds
+  constexpr std::chrono::milliseconds kAbortTimeout{1500};  // with MPI, whose calls may hang
   const auto await_reaper = [node = node_] {
-    constexpr std::chrono::milliseconds kForkPatience{3000}, kPause{1};
-    const auto end = std::chrono::steady_clock::now() + kForkPatience;
+    constexpr std::chrono::milliseconds kForkTimeout{3000}, kPause{1};
+    const auto end = std::chrono::steady_clock::now() + kForkTimeout;
     while (!node->reaper_there && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(kPause);
   };
   const auto abort = [=] {
@@ -156,18 +156,18 @@ void Job::end_all(ExitCode code) {
     has_thread = false;
   }
   if (!node_->reaps.exchange(true)) {
-    reaper_->start(kReaperPatience);
+    reaper_->start(kReaperTimeout);
     node_->reaper_there = true;
   }
   if (!has_thread) abort();
   await_reaper();
-  std::this_thread::sleep_for(kAbortPatience);
+  std::this_thread::sleep_for(kAbortTimeout);
   std::_Exit(static_cast<int>(code));
 }
 
 // Whether `line` is on the console now: the first words on the node are, and others than those after them.
 bool Job::report(const std::string& line, const std::string& what) {
-  constexpr std::chrono::seconds kPatience{3};  // with a rank that was about to speak
+  constexpr std::chrono::seconds kTimeout{3};  // with a rank that was about to speak
   constexpr std::chrono::milliseconds kPause{1};
   const uint64_t mine = xxh3_64(what) | 1;
   uint64_t first = 0;
@@ -177,7 +177,7 @@ bool Job::report(const std::string& line, const std::string& what) {
     return true;
   }
   // This rank's end would cut the first one short.
-  for (const auto end = std::chrono::steady_clock::now() + kPatience;
+  for (const auto end = std::chrono::steady_clock::now() + kTimeout;
        !node_->reported && std::chrono::steady_clock::now() < end;)
     std::this_thread::sleep_for(kPause);
   if (first == mine) return false;

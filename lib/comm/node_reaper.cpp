@@ -37,9 +37,9 @@ bool all_end(pollfd* processes, nfds_t count, int64_t until) {
     bool left = false;
     for (nfds_t i = 0; i < count; ++i) left = left || processes[i].fd >= 0;
     if (!left) return true;
-    const int64_t patience = until - milliseconds();
-    if (patience <= 0) return false;
-    if (::poll(processes, count, static_cast<int>(patience)) <= 0) continue;
+    const int64_t timeout = until - milliseconds();
+    if (timeout <= 0) return false;
+    if (::poll(processes, count, static_cast<int>(timeout)) <= 0) continue;
     for (nfds_t i = 0; i < count; ++i)
       if (processes[i].fd >= 0 && processes[i].revents != 0) processes[i].fd = -1;
   }
@@ -47,10 +47,10 @@ bool all_end(pollfd* processes, nfds_t count, int64_t until) {
 
 // The life of the process. The one that it comes from had many threads, which may have held any lock: only what a
 // signal handler may call is called.
-[[noreturn]] void reap(pollfd* processes, nfds_t count, int64_t patience) {
+[[noreturn]] void reap(pollfd* processes, nfds_t count, int64_t timeout) {
   ::setpgid(0, 0);  // as the parent does: whoever is first
   close_all_but(processes, count);
-  int64_t until = milliseconds() + patience;
+  int64_t until = milliseconds() + timeout;
   const int64_t leave = until + kLeave;
   while (!all_end(processes, count, until) && milliseconds() < leave) {
     for (nfds_t i = 0; i < count; ++i)

@@ -89,17 +89,16 @@ Result<void> send_to_self(in_addr address, int64_t bytes, double& seconds) {
   const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   Descriptor sender(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (listener.get() < 0 || sender.get() < 0) return system_error(errno, "a socket");
-  const timeval patience{.tv_sec = 10};
+  const timeval timeout{.tv_sec = 10};
   for (const int fd : {listener.get(), sender.get()})
-    for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO})
-      ::setsockopt(fd, SOL_SOCKET, option, &patience, sizeof patience);
+    for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) ::setsockopt(fd, SOL_SOCKET, option, &timeout, sizeof timeout);
   if (::bind(listener.get(), generic, size) != 0 || ::listen(listener.get(), 1) != 0 ||
       ::getsockname(listener.get(), generic, &size) != 0)
     return system_error(errno, "listening on the node's own address");
   if (::connect(sender.get(), generic, size) != 0) return system_error(errno, "connecting to the node's own address");
   const Descriptor receiver(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (receiver.get() < 0) return system_error(errno, "accepting a connection from the node itself");
-  ::setsockopt(receiver.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  ::setsockopt(receiver.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   int send_error = 0;
   int64_t received = 0;
   const auto begin = std::chrono::steady_clock::now();

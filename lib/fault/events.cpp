@@ -26,15 +26,15 @@ constexpr std::chrono::seconds kTimeout{1};  // where storage hangs
 constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320};
 // How long a failing rank waits for what other nodes have to say. One that is the consequence of another's end knows
 // that there is more to come.
-constexpr std::chrono::milliseconds kOthersPatience{500}, kCausePatience{2000};
+constexpr std::chrono::milliseconds kOthersTimeout{500}, kCauseTimeout{2000};
 
 double now() { return std::round(process_wall_seconds() * 1000) / 1000; }
 
-// The first cause of the attempt, as far as it is written by the end of the patience.
+// The first cause of the attempt, as far as it is written by the end of the timeout.
 std::optional<RunEvent> await_cause(const std::string& path, const std::string& attempt,
-                                    std::chrono::milliseconds patience, bool only_causes) {
+                                    std::chrono::milliseconds timeout, bool only_causes) {
   std::optional<RunEvent> cause;
-  const auto end = Clock::now() + patience;
+  const auto end = Clock::now() + timeout;
   auto pause = kPause;  // it grows: thousands of ranks may ask for the same file
   do {
     std::this_thread::sleep_for(pause);
@@ -252,10 +252,10 @@ Job::FailureHook EventLog::failure_hook() const {
     if (!event_log.append(event)) return std::nullopt;
 
     const bool consequence = failure.cause == Cause::kPeer;
-    const auto patience = consequence ? kCausePatience : kOthersPatience;
+    const auto timeout = consequence ? kCauseTimeout : kOthersTimeout;
     const auto cause = within(
-        writer.path + " (first cause)", patience + kTimeout,
-        [=, path = writer.path, attempt = writer.attempt] { return await_cause(path, attempt, patience, consequence); },
+        writer.path + " (first cause)", timeout + kTimeout,
+        [=, path = writer.path, attempt = writer.attempt] { return await_cause(path, attempt, timeout, consequence); },
         std::optional<RunEvent>());
     if (!cause || (cause->world_rank == event.world_rank && cause->kind == event.kind)) return std::nullopt;
     const int fallback = static_cast<int>(cause->kind == RunEventKind::kHang ? ExitCode::kWatchdog : failure.code);

@@ -36,9 +36,9 @@ bool receive(int socket, std::string& text, bool line, Deadline until) {
 
 // The service waits for ranks that do not answer: no longer than half of the time that is left.
 std::string converse(int socket, double seconds, Deadline until) {
-  const int patience = std::max(static_cast<int>(seconds / 2), 1);
+  const int timeout = std::max(static_cast<int>(seconds / 2), 1);
   std::string agreed, report;
-  if (!send_all(socket, "timeout " + std::to_string(patience) + "\n", seconds, until)) return "";
+  if (!send_all(socket, "timeout " + std::to_string(timeout) + "\n", seconds, until)) return "";
   if (!receive(socket, agreed, true, until)) return "";
   if (!send_all(socket, "verbose status\n", seconds, until)) return "";
   receive(socket, report, false, until);

@@ -147,7 +147,7 @@ class Dump {
 
   Result<void> first_node() {
     const auto size = static_cast<size_t>(node_.world_size);
-    await([&] { return recorded_ranks(outcome_.folder).size() >= size; }, order_.patience_seconds,
+    await([&] { return recorded_ranks(outcome_.folder).size() >= size; }, order_.timeout_seconds,
           std::chrono::milliseconds(500));
     return report();
   }
@@ -159,8 +159,8 @@ class Dump {
       if (headline) outcome_.verdict.headline = *headline;
       return headline.has_value();
     };
-    const double patience = order_.patience_seconds + (node_.uses_nccl ? kNcclSeconds : 0) + kFirstNodeFirst;
-    if (!await(reported, patience, std::chrono::milliseconds(1000))) return report();
+    const double timeout = order_.timeout_seconds + (node_.uses_nccl ? kNcclSeconds : 0) + kFirstNodeFirst;
+    if (!await(reported, timeout, std::chrono::milliseconds(1000))) return report();
     progress_(outcome_);
     return {};
   }

@@ -23,7 +23,7 @@ struct DumpOrder {
   int number = 0;                // of the attempt's dumps, from 1
   HangTrigger trigger;           // of this node
   double answer_seconds = 2;     // for ranks to answer with their stacks and streams
-  double patience_seconds = 30;  // for the records of other nodes
+  double timeout_seconds = 30;   // for the records of other nodes
 };
 
 struct DumpOutcome {

@@ -20,7 +20,7 @@
 namespace tri {
 namespace {
 
-constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;  // of a dump that another node has begun
+constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;  // of a dump that another node has begun
 
 // Maps the flight recorder of another rank for reading and writing. Returns null where there is none of this version,
 // or the file is not a regular one of this user: anybody may put files and links into /dev/shm.
@@ -117,20 +117,20 @@ NodeDumps::NodeDumps(DumpingNode node, const std::string& own_record, const std:
 }
 
 NodeDumps::~NodeDumps() {
-  constexpr std::chrono::seconds kPatience{1};
+  constexpr std::chrono::seconds kTimeout{1};
   std::unique_lock lock(state_->mutex);
   state_->over = true;
   state_->changed.notify_all();
-  if (state_->changed.wait_for(lock, kPatience, [this] { return state_->num_threads == 0; })) return;
+  if (state_->changed.wait_for(lock, kTimeout, [this] { return state_->num_threads == 0; })) return;
   state_->left = true;
   if (state_->dumps)
     log_warn("the run ends while its ranks are dumped, of which not all may be in {}",
              state_->known.folder.empty() ? state_->node.run_dir + "/hang" : state_->known.folder);
 }
 
-bool NodeDumps::claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double patience_seconds) {
+bool NodeDumps::claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double timeout_seconds) {
   return state_->claim(since,
-                       {.trigger = trigger, .answer_seconds = answer_seconds, .patience_seconds = patience_seconds});
+                       {.trigger = trigger, .answer_seconds = answer_seconds, .timeout_seconds = timeout_seconds});
 }
 
 NodeDumps::Known NodeDumps::known() const {
@@ -190,7 +190,7 @@ void NodeDumps::listen(const std::shared_ptr<State>& state, std::chrono::millise
       if (const auto dump = join_dump(run_dir, attempt, taken_part + 1, {}))
         state->claim(
             FlightRecorder::now() - 1,
-            {.trigger = dump.value().trigger, .answer_seconds = kAnswerSeconds, .patience_seconds = kPatienceSeconds});
+            {.trigger = dump.value().trigger, .answer_seconds = kAnswerSeconds, .timeout_seconds = kTimeoutSeconds});
     lock.lock();
   }
   --state->num_threads;

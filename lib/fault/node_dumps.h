@@ -34,7 +34,7 @@ class NodeDumps {
 
   // The node dumps, unless one of its ranks has taken that on since `since` (FlightRecorder::now()). Whether this rank
   // has now. Dumps that were asked for (trigger.world_rank is -1) count apart from those of hangs.
-  bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double patience_seconds);
+  bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double timeout_seconds);
 
   // Of the last dump that this rank has taken on, as far as it is known.
   struct Known {

@@ -14,11 +14,11 @@ constexpr int64_t kNanoseconds = 1'000'000'000;
 // SIGQUIT often comes to all ranks of a node: they are one dump.
 constexpr int64_t kOneRequest = 5 * kNanoseconds;
 constexpr int64_t kAskInterval = kNanoseconds;  // of the streams
-constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;
+constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;
 // Seconds beyond the deadline. The rank whose words are the best ends the job, once its dump is done, which has had
 // half of the deadline by then; the others do where it does not. What comes after takes up to 3.5 s (the event log's
 // storage 1.5, the reaper 2), and all of it five; three more where a fork is held up.
-constexpr double kDumpPatience = 1, kSpeakerFirst = 1.5;
+constexpr double kDumpTimeout = 1, kSpeakerFirst = 1.5;
 // To say why, to fork and to abort can hang as well.
 constexpr std::chrono::seconds kFailLimit{4};
 
@@ -128,7 +128,7 @@ void Watchdog::look_at_requests() {
   if (const uint32_t signals = signal_.received(); signals != signals_seen_) {
     signals_seen_ = signals;
     const auto phase = static_cast<RunPhase>(recorder_.image().phase.load());
-    dumps_.claim(FlightRecorder::now() - kOneRequest, {.phase = phase}, kAnswerSeconds, kPatienceSeconds);
+    dumps_.claim(FlightRecorder::now() - kOneRequest, {.phase = phase}, kAnswerSeconds, kTimeoutSeconds);
   }
   const uint32_t requested = recorder_.image().dump_requested;
   const int64_t now = FlightRecorder::now();
@@ -170,7 +170,7 @@ void Watchdog::dump(const HangClock::Verdict& verdict) {
   HangTrigger trigger = verdict.trigger;
   trigger.world_rank = job_.world_rank();
   dumps_.claim(verdict.last_progress, trigger, std::min(kAnswerSeconds, verdict.deadline / 8),
-               std::min(kPatienceSeconds, verdict.deadline / 4));
+               std::min(kTimeoutSeconds, verdict.deadline / 4));
 }
 
 // Whatever the dump does: it may hang.
@@ -178,8 +178,8 @@ void Watchdog::end(const HangClock::Verdict& verdict) {
   const NodeDumps::Known known = dumps_.known();
   const bool of_this_hang = known.claimed > verdict.last_progress;
   const bool speaks = of_this_hang && known.speaks;
-  const double patience = !speaks ? kSpeakerFirst : known.done ? 0 : kDumpPatience;
-  if (verdict.trigger.seconds < verdict.deadline + patience) return;
+  const double timeout = !speaks ? kSpeakerFirst : known.done ? 0 : kDumpTimeout;
+  if (verdict.trigger.seconds < verdict.deadline + timeout) return;
   std::string text = fmt::format("{}: {}", field_of(verdict.trigger), standstill(verdict.trigger));
   if (of_this_hang && !known.headline.empty()) text += ": " + known.headline;
   if (of_this_hang && !known.folder.empty()) text += "; records: " + known.folder;

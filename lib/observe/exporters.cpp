@@ -54,11 +54,11 @@ class TextFile {
     }).detach();
   }
   ~TextFile() {
-    constexpr std::chrono::seconds kPatience{2};
+    constexpr std::chrono::seconds kTimeout{2};
     std::unique_lock lock(state_->mutex);
     state_->ending = true;
     state_->wake.notify_all();
-    state_->wake.wait_for(lock, kPatience, [&] { return state_->ended; });
+    state_->wake.wait_for(lock, kTimeout, [&] { return state_->ended; });
   }
   TextFile(const TextFile&) = delete;
   TextFile& operator=(const TextFile&) = delete;

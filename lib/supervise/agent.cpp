@@ -172,7 +172,7 @@ class Agent {
     if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
     order_ = order.number;
     if (order.kind == OrderKind::kDoctor)
-      doctor_.start(order.patience, other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
+      doctor_.start(order.timeout, other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
     if (order.kind == OrderKind::kWatch) watched_ = order.attempt;
     if (order.kind == OrderKind::kEnd) sees_run_ = sees_run_folder(options_.run_dir);
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
@@ -274,11 +274,11 @@ class Agent {
 
 // "NAME=value" lines of the standard input, as of the environment: ssh passes that on, and no environment.
 void take_input() {
-  constexpr double kPatience = 10;  // seconds, between two pieces
+  constexpr double kTimeout = 10;  // seconds, between two pieces
   constexpr size_t kMost = 65536;
   std::string text;
   std::array<char, 4096> piece;
-  while (text.size() < kMost && is_ready(STDIN_FILENO, POLLIN, deadline_in(kPatience))) {
+  while (text.size() < kMost && is_ready(STDIN_FILENO, POLLIN, deadline_in(kTimeout))) {
     const ssize_t got = ::read(STDIN_FILENO, piece.data(), piece.size());
     if (got <= 0) break;
     text.append(piece.data(), static_cast<size_t>(got));

@@ -48,11 +48,11 @@ std::optional<AgentOrder> order_from(std::string_view bytes) {
   } catch (const Fatal&) {
     return std::nullopt;
   }
-  constexpr double kMostPatience = 1e6;
+  constexpr double kMostTimeout = 1e6;
   const bool known = order.kind <= OrderKind::kLeave;
-  const bool patient = order.patience >= 0 && order.patience <= kMostPatience;  // false of NaN
+  const bool timeout_is_valid = order.timeout >= 0 && order.timeout <= kMostTimeout;  // false of NaN
   const bool named = order.attempt.empty() || valid_attempt(order.attempt);
-  return known && patient && named ? std::optional(order) : std::nullopt;
+  return known && timeout_is_valid && named ? std::optional(order) : std::nullopt;
 }
 
 uint64_t messages_layout() {

@@ -138,11 +138,11 @@ struct AgentOrder {
   OrderKind kind = OrderKind::kPulse;
   uint64_t number = 0;  // grows with every order but pulses, which have 0
   std::string attempt;
-  double patience = 0;  // of kDoctor, in seconds: for so long the driver waits for the answer
+  double timeout = 0;  // of kDoctor, in seconds: for so long the driver waits for the answer
 };
 template <class Archive>
 void fields(Archive& archive, AgentOrder& o) {
-  archive(o.kind, o.number, o.attempt, o.patience);
+  archive(o.kind, o.number, o.attempt, o.timeout);
 }
 
 // The order in `bytes`. Nothing: they are none of this build's, or its values make no sense.

@@ -68,14 +68,14 @@ std::vector<std::string> other_gpus(const char* visible, size_t count) {
   return gpus;
 }
 
-// The driver's patience starts before he does.
-int check_seconds(double patience) { return std::max(1, static_cast<int>(std::min(patience, 86400.0) * 2 / 3)); }
+// The driver's timeout starts before the doctor does.
+int check_seconds(double timeout) { return std::max(1, static_cast<int>(std::min(timeout, 86400.0) * 2 / 3)); }
 
-void NodeDoctor::start(double patience, const std::vector<std::string>& other_gpus) {
+void NodeDoctor::start(double timeout, const std::vector<std::string>& other_gpus) {
   status_ = -1;
   if (!parts_.empty()) return;  // those before have not ended: their answer will do
   const std::vector<std::string> all{program_, "doctor", "--json", "--check-seconds",
-                                     std::to_string(check_seconds(patience))};
+                                     std::to_string(check_seconds(timeout))};
   start_part(all, "");
   for (const std::string& gpu : other_gpus) {
     std::vector<std::string> under_load = all;

@@ -17,8 +17,8 @@ class NodeDoctor {
 
   // One process looks at the node and its first GPU, one each at the clocks under load of the `other_gpus`, all at
   // once.
-  // `patience`: after so many seconds nobody waits for the verdict any more.
-  void start(double patience, const std::vector<std::string>& other_gpus = {});
+  // `timeout`: after so many seconds nobody waits for the verdict any more.
+  void start(double timeout, const std::vector<std::string>& other_gpus = {});
   // The worst exit status of those that were started last; -1: not all have ended, or none was. 127: one could not be
   // started.
   int status();
@@ -42,8 +42,8 @@ class NodeDoctor {
 // set and `count` GPUs are there.
 std::vector<std::string> other_gpus(const char* visible, size_t count);
 
-// How long each of his checks may take, in whole seconds: two thirds of the patience with him, one at least.
-int check_seconds(double patience);
+// How long each of his checks may take, in whole seconds: two thirds of the driver's timeout, one at least.
+int check_seconds(double timeout);
 
 // Of two exit statuses of the doctor the worse: bad, suspect, one that could not say, healthy.
 int worse_status(int a, int b);

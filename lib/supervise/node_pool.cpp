@@ -118,7 +118,7 @@ bool NodePool::note_foreign(const std::string& name, double now) {
 void NodePool::order(const std::string& name, OrderKind kind, const std::string& attempt) {
   Node& node = nodes_.at(name);
   node.order = {.kind = kind, .number = next_order_++, .attempt = attempt};
-  if (kind == OrderKind::kDoctor) node.order.patience = thresholds_.doctor_seconds;
+  if (kind == OrderKind::kDoctor) node.order.timeout = thresholds_.doctor_seconds;
   agents_.send(name, node.order);
 }
 

@@ -147,8 +147,8 @@ void Supervisor::await_daemon(const std::string& name, double now) {
     return leave(static_cast<int>(ExitCode::kDrained), now);
   }
   const bool has_spare = static_cast<int>(pool_.usable(now).size()) > setup_.nodes_needed;
-  const double patience = has_spare ? kDaemonSeconds : thresholds_.start_seconds;
-  if (waited >= patience && pool_.at(name).report.daemon_gone >= kDaemonSeconds)
+  const double timeout = has_spare ? kDaemonSeconds : thresholds_.start_seconds;
+  if (waited >= timeout && pool_.at(name).report.daemon_gone >= kDaemonSeconds)
     exclude(name, "its slurmd is gone: no step starts there", now, std::min(kDaemonHours, thresholds_.exclusion_hours));
 }
 

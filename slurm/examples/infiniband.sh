@@ -5,7 +5,7 @@
 #   slurm/examples/infiniband.sh configs/llama_8b.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
 #
 # sbatch hands this environment on to the job (--export=ALL, its default). What you have set already stays, and
-# slurm/env.sh adds what holds for every fabric, such as patience with a link that flaps (NCCL_IB_TIMEOUT).
+# slurm/env.sh adds what holds for every fabric, such as the timeout for a link that flaps (NCCL_IB_TIMEOUT).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 default() { [[ -n ${!1+set} ]] || export "$1=$2"; }

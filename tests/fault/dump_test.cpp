@@ -175,7 +175,7 @@ TEST_F(Dump, of_one_node_has_records_stacks_and_a_report) {
   std::string located;
   bool reported = false;
   const DumpOutcome outcome =
-      dump_node(node, {.number = 1, .trigger = trigger_of(1), .answer_seconds = 0, .patience_seconds = 0},
+      dump_node(node, {.number = 1, .trigger = trigger_of(1), .answer_seconds = 0, .timeout_seconds = 0},
                 [&](const DumpOutcome& known) {
                   if (located.empty()) {
                     EXPECT_TRUE(list_dumps(run_).empty());  // whatever storage does
@@ -234,7 +234,7 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
   const std::string dump = value_or_throw(join_dump(run_, kAttempt, 1, trigger_of(0))).path;
   for (const int rank : {0, 1, 3}) ASSERT_TRUE(write_record(dump, record_of(rank, "a")));
   const auto nothing = [](const DumpOutcome&) {};
-  const DumpOrder first{.number = 1, .trigger = trigger_of(2), .answer_seconds = 0, .patience_seconds = -3};
+  const DumpOrder first{.number = 1, .trigger = trigger_of(2), .answer_seconds = 0, .timeout_seconds = -3};
   DumpOutcome outcome = dump_node(node, first, nothing);
   EXPECT_EQ(outcome.problem, "");
   EXPECT_FALSE(outcome.opened);
@@ -247,7 +247,7 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
   const std::vector<RankRecord> records = {record_of(0, "a")};
   ASSERT_TRUE(write_report(next, records, trigger_of(0), HangVerdict{.headline = "what a says"}));
   std::string located;
-  const DumpOrder second{.number = 2, .trigger = trigger_of(2), .answer_seconds = 0, .patience_seconds = 3600};
+  const DumpOrder second{.number = 2, .trigger = trigger_of(2), .answer_seconds = 0, .timeout_seconds = 3600};
   outcome = dump_node(node, second, [&](const DumpOutcome& known) { located = known.verdict.headline; });
   EXPECT_EQ(outcome.folder, next);
   EXPECT_FALSE(outcome.wrote_report);

@@ -78,7 +78,7 @@ TEST(LineFile, who_appends_does_not_wait_for_storage_and_nothing_is_lost_when_it
   EXPECT_EQ(got, expected);
 }
 
-TEST(LineFile, with_patience_it_leaves_storage_that_hangs_behind) {
+TEST(LineFile, with_a_timeout_it_leaves_storage_that_hangs_behind) {
   const TemporaryFolder folder;
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

@@ -15,7 +15,7 @@ YAML
 json() {
   local expected=$1 ranks=$2 status=0
   shift 2
-  output=$(timeout "$patience" "$mpirun" -n "$ranks" "$trireme" bench "$@" --json 2>&1 >out.json) || status=$?
+  output=$(timeout "$timeout_s" "$mpirun" -n "$ranks" "$trireme" bench "$@" --json 2>&1 >out.json) || status=$?
   [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: bench $*" "$output"
 }
 # Most bytes that `trireme check` predicts for a rank of tiny.yaml on 4 ranks, with these settings.

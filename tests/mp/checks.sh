@@ -7,7 +7,7 @@ export CUDA_VISIBLE_DEVICES= # more ranks than GPUs is an error where run.device
 mpirun=$source_dir/slurm/mpirun
 # Seconds until what must come counts as missing: a hang. Waits end with what they wait for, so that this costs nothing;
 # a slow machine that others use as well must not exceed it.
-patience=600
+timeout_s=600
 job='' # mpirun, as `start` left it
 folder=$(mktemp -d)
 # Memory that ranks share, and their flight recorders: what killed ranks leave behind goes with the test.
@@ -34,7 +34,7 @@ fail() {
 run() {
   local expected=$1 status=0
   shift
-  output=$(timeout "$patience" "$@" 2>&1) || status=$?
+  output=$(timeout "$timeout_s" "$@" 2>&1) || status=$?
   [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
 }
 has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
@@ -75,7 +75,7 @@ start() {
 end_of() {
   local status=0 watch
   # One that hangs is ended, with its ranks, so that this script comes to its end.
-  (for _ in $(seq "$patience"); do sleep 1; done; kill -TERM "$job") 2>/dev/null &
+  (for _ in $(seq "$timeout_s"); do sleep 1; done; kill -TERM "$job") 2>/dev/null &
   watch=$!
   wait "$job" || status=$?
   job=''
@@ -83,9 +83,9 @@ end_of() {
   output=$(<"$1.txt")
   [[ $status -eq $2 ]] || fail "$1: exit status $status, expected $2" "$output"
 }
-# until_true COMMAND...: false when that has not come true within $patience seconds, or when $job ended without it.
+# until_true COMMAND...: false when that has not come true within $timeout_s seconds, or when $job ended without it.
 until_true() {
-  local deadline=$((SECONDS + patience)) ended=0
+  local deadline=$((SECONDS + timeout_s)) ended=0
   until "$@"; do
     if ((ended || SECONDS >= deadline)); then
       fail "waited in vain: $*" "$(tail -n 40 ./*.txt)"

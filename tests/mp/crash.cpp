@@ -46,7 +46,7 @@ constexpr int kCountedSaves = 6;
 constexpr int kMostPhases = 40;     // of all ranks of a layout
 constexpr int64_t kErrorSteps = 3;  // of a job with a storage error
 constexpr const char* kErrors[] = {"fail=EIO", "fail=ENOSPC", "fail=ESTALE", "fail=EACCES", "sleep=1"};
-constexpr std::chrono::seconds kPatience{600};  // a job that takes longer hangs
+constexpr std::chrono::seconds kTimeout{600};  // a job that takes longer hangs
 
 struct Layout {
   const char* name;
@@ -60,7 +60,7 @@ constexpr Layout kLayouts[] = {{"dp 2, zero 1", 2, "parallel.dp=2 parallel.zero=
 
 // A program's exit status, or 128 + the signal. It may not take for ever.
 int run(const Strings& command, const Strings& settings, const std::string& output) {
-  const std::optional<int> status = run_program(command, settings, output, kPatience);
+  const std::optional<int> status = run_program(command, settings, output, kTimeout);
   require(status.has_value(), "hangs: {}\n{}", fmt::join(command, " "), read_all(output));
   return *status;
 }

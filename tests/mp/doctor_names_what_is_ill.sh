@@ -67,7 +67,7 @@ named storage_write 'File too large'
 
 echo "no locked memory"
 status=0
-output=$(ulimit -l 16 && timeout "$patience" "$mpirun" -n 2 "$trireme" doctor --device cpu 2>&1) || status=$?
+output=$(ulimit -l 16 && timeout "$timeout_s" "$mpirun" -n 2 "$trireme" doctor --device cpu 2>&1) || status=$?
 [[ $status -eq 41 ]] || fail "exit status $status, expected 41" "$output"
 named locked_memory '0.0156 MiB'
 

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr int kBaseSteps = 2, kSteps = 8;
-constexpr auto kPatience = 180s;  // a job that takes longer does not end
+constexpr auto kTimeout = 180s;  // a job that takes longer does not end
 
 // Files of this name of all dumps of a run, in their order.
 std::set<std::string> dumped(const std::string& run, const char* name) {
@@ -136,7 +136,7 @@ checkpoint: {{every: 2}}
   const std::string output = folder_ + "/output";
   require(run_program({program_, "data", "prepare", "--tokenizer", "bytes", "--output", folder_ + "/text",
                        folder_ + "/text.txt"},
-                      {}, output, kPatience) == 0,
+                      {}, output, kTimeout) == 0,
           "{}", read_all(output));
 }
 
@@ -226,7 +226,7 @@ bool Jobs::use_is_watched() const {
       {"OMPI_MCA_odls_base_sigkill_timeout=0", "TRIREME_BLACK_BOXES=" + folder,
        "OMPI_MCA_btl_vader_backing_directory=" + folder, "OMPI_MCA_osc_sm_backing_directory=" + folder,
        "CUDA_VISIBLE_DEVICES=", "TRIREME_TEST_HANG=2/evaluation/1/stop", "TRIREME_TEST_STRUCK=" + folder + "/struck"},
-      folder + "/output", kPatience);
+      folder + "/output", kTimeout);
   const std::string said = output(folder);
   const auto says = [&](const char* words) { return said.find(words) != std::string::npos; };
   const bool right = status == 6 && says("rank 2 [") && says("stopped in") && says("this job has no run folder") &&
@@ -264,7 +264,7 @@ std::optional<int> Jobs::train(int layout, const std::string& folder, int steps,
                          "TRIREME_TEST_STORAGE=" + folder + "/run/checkpoints"};
   if (gpus() == 0) environment.emplace_back("CUDA_VISIBLE_DEVICES=");
   environment.insert(environment.end(), settings.begin(), settings.end());
-  return run_program(command, environment, folder + "/output", kPatience);
+  return run_program(command, environment, folder + "/output", kTimeout);
 }
 
 }  // namespace tri::hangs

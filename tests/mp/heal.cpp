@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 using Json = nlohmann::json;
 
 constexpr int kRanks = 4, kSteps = 240, kEvery = 20;
-constexpr double kPatience = 300;        // seconds; a run that takes longer does not heal
+constexpr double kTimeout = 300;         // seconds; a run that takes longer does not heal
 constexpr double kDeadline = 12;         // of a step, seconds
 constexpr double kLeave = 5;             // ... until all processes are gone, once the driver is
 constexpr double kStart = 1;             // seconds of a rank's life in which it starts
@@ -232,7 +232,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     Outcome outcome;
     const double began = now();
     double struck = 0;
-    while (!outcome.status && now() - began < kPatience) {
+    while (!outcome.status && now() - began < kTimeout) {
       pause();
       outcome.status = driver.status();
       if (c == nullptr || struck > 0 || outcome.status) continue;

@@ -24,7 +24,7 @@ export TRIREME_BLACK_BOXES=$folder
 printf '#!/bin/sh\nexec nice -n 10 "%s" "$@"\n' "$mpirun" >nice_mpirun
 chmod +x nice_mpirun
 # The run may take long; a hang is what this test is about, and ends by itself.
-patience=100000
+timeout_s=100000
 
 echo "the whole job suspended for $suspended s: a step's deadline of $deadline s counts the time in which it may run"
 mpirun=./nice_mpirun start suspended 8 "${settings[@]}"

@@ -61,7 +61,7 @@ for signal in TERM USR1 USR2 INT; do
   rank=$(pid_of 2)
   kill -"$signal" "$rank"
   # More of them change nothing, up to the end of the process.
-  deadline=$((SECONDS + patience))
+  deadline=$((SECONDS + timeout_s))
   [[ $signal == INT ]] || while ((SECONDS < deadline)) && kill -"$signal" "$rank" 2>/dev/null; do sleep 0.002; done
   end_of long 75
   lacks "effective time" # its files take long to read where storage is slow, and the scheduler may end the processes

@@ -44,9 +44,9 @@ inline Strings lines_of(const std::string& path) {
 }
 
 // Runs a program to its end, with `settings` added to the environment and its output in the file `output`; its exit
-// status, or 128 + the signal. None: it took longer than `patience` and was asked to end.
+// status, or 128 + the signal. None: it took longer than `timeout` and was asked to end.
 inline std::optional<int> run_program(const Strings& command, const Strings& settings, const std::string& output,
-                                      std::chrono::seconds patience) {
+                                      std::chrono::seconds timeout) {
   Strings environment;
   for (char** at = environ; *at != nullptr; ++at) environment.emplace_back(*at);
   environment.insert(environment.end(), settings.begin(), settings.end());
@@ -66,7 +66,7 @@ inline std::optional<int> run_program(const Strings& command, const Strings& set
                                  pointers(environment).data());
   posix_spawn_file_actions_destroy(&files);
   require(why == 0, "{} can't be started", command[0]);
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   int status = 0;
   while (::waitpid(child, &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > deadline) {

@@ -50,7 +50,7 @@ for answers in yes no; do
   num_starts=$((num_starts + 1))
   start run 2
   until_true starts "$num_starts" && until_true in_program 1 && kill -TERM "$rank"
-  [[ $answers == no ]] || timeout "$patience" cp kept.json "$manifest"
+  [[ $answers == no ]] || timeout "$timeout_s" cp kept.json "$manifest"
   end_of run 75
 done
 rm "$manifest"

@@ -395,8 +395,8 @@ TEST(Flaps, odds_are_those_of_played_flaps) {
 }
 
 TEST(Network, says_that_a_million_ranks_take_minutes) {
-  EXPECT_EQ(patience_note(12288), "");
-  EXPECT_NE(patience_note(1 << 20).find("1048576 ranks, which takes about 6 min"), std::string::npos);
+  EXPECT_EQ(duration_note(12288), "");
+  EXPECT_NE(duration_note(1 << 20).find("1048576 ranks, which takes about 6 min"), std::string::npos);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 # Seconds until an event that must come counts as missing, and until all of the script's events must have come. Waits
 # end with the event, so these cost nothing; a slow machine that others use as well must not exceed them.
-patience=900 limit=3300
+timeout_s=900 limit=3300
 # Likewise the time to save a checkpoint after a signal, and the time that ranks may outlive the first that left; cases
 # in which one of these must pass set their own.
 export DRAIN_SECONDS=900 STRAGGLER_SECONDS=300
@@ -53,7 +53,7 @@ fail() {
 }
 # until_true WHAT COMMAND...
 until_true() {
-  local what=$1 deadline=$((SECONDS + patience))
+  local what=$1 deadline=$((SECONDS + timeout_s))
   shift
   until "$@"; do
     ((SECONDS < deadline && SECONDS < limit)) || fail "waited in vain: $what"

@@ -367,7 +367,7 @@ TEST_F(AgentServerTest, one_for_this_machine_alone_listens_on_the_loopback) {
 
 // The driver's end, as a program of another build may speak: the agent leaves the connection and comes again.
 TEST(AgentOrders, that_make_no_sense_are_none) {
-  const AgentOrder good{.kind = OrderKind::kWatch, .number = 3, .attempt = "a-1", .patience = 5};
+  const AgentOrder good{.kind = OrderKind::kWatch, .number = 3, .attempt = "a-1", .timeout = 5};
   ASSERT_TRUE(order_from(to_bytes(good)));
   EXPECT_EQ(order_from(to_bytes(good))->attempt, "a-1");
   const auto refuses = [&](const std::function<void(AgentOrder&)>& change) {
@@ -377,9 +377,9 @@ TEST(AgentOrders, that_make_no_sense_are_none) {
   };
   EXPECT_TRUE(refuses([](AgentOrder& o) { o.kind = static_cast<OrderKind>(77); }));
   EXPECT_TRUE(refuses([](AgentOrder& o) { o.attempt = "../etc"; }));
-  EXPECT_TRUE(refuses([](AgentOrder& o) { o.patience = -1; }));
-  EXPECT_TRUE(refuses([](AgentOrder& o) { o.patience = NAN; }));
-  EXPECT_TRUE(refuses([](AgentOrder& o) { o.patience = INFINITY; }));
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.timeout = -1; }));
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.timeout = NAN; }));
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.timeout = INFINITY; }));
   const std::string bytes = to_bytes(good);
   for (size_t length = 0; length < bytes.size(); ++length) EXPECT_FALSE(order_from(bytes.substr(0, length)));
   EXPECT_FALSE(order_from(bytes + "x"));

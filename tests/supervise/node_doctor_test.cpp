@@ -79,10 +79,10 @@ TEST(NodeDoctor, knows_the_gpus_of_its_job) {
   for (const char* none : {"", "-1", "3"}) EXPECT_EQ(other_gpus(none, 8), Lines{}) << none;
 }
 
-TEST(NodeDoctor, a_check_that_hangs_ends_before_the_patience_with_him) {
-  for (const auto& [patience, seconds] : {std::pair(60.0, 40), std::pair(30.0, 20), std::pair(900.0, 600),
-                                          std::pair(2.0, 1), std::pair(0.0, 1), std::pair(1e300, 57600)})
-    EXPECT_EQ(check_seconds(patience), seconds) << patience;
+TEST(NodeDoctor, a_check_that_hangs_ends_before_the_doctors_timeout) {
+  for (const auto& [timeout, seconds] : {std::pair(60.0, 40), std::pair(30.0, 20), std::pair(900.0, 600),
+                                         std::pair(2.0, 1), std::pair(0.0, 1), std::pair(1e300, 57600)})
+    EXPECT_EQ(check_seconds(timeout), seconds) << timeout;
 }
 
 TEST(NodeDoctor, the_worst_of_its_looks_counts) {

@@ -44,12 +44,12 @@ extern "C" int __wrap_execvp(const char* file, char* const argv[]) {
 namespace tri {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTimeout{60};
 
 // Whether `descriptor` has something to read, or its end.
 bool has_input(int descriptor) {
   pollfd input{descriptor, POLLIN, 0};
-  return ::poll(&input, 1, std::chrono::milliseconds(kPatience).count()) == 1;
+  return ::poll(&input, 1, std::chrono::milliseconds(kTimeout).count()) == 1;
 }
 
 // A launcher as the driver has one, of ranks that sleep.
@@ -82,7 +82,7 @@ TEST(ProcessLauncher, a_stop_signal_before_the_command_runs_arrives_when_it_does
     if (::write(gate.opens[1], "x", 1) != 1 || !has_input(gate.reached[0]) || ::read(gate.reached[0], &byte, 1) != 1)
       return "the signal has ended the child before its command";
     std::optional<int> status;
-    for (const auto until = std::chrono::steady_clock::now() + kPatience;
+    for (const auto until = std::chrono::steady_clock::now() + kTimeout;
          !(status = launcher.ranks_status()) && std::chrono::steady_clock::now() < until;)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return status ? fmt::format("status {}", *status) : "the signal is lost";

@@ -113,7 +113,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
   std::optional<int> status_if_drained = 75;
   bool leaves_when_asked = true;
   int drains = 0, asks = 0, kills = 0;
-  double patience = 0;  // with the doctor that was asked for last
+  double timeout = 0;  // with the doctor that was asked for last
   // The run folder's.
   std::vector<RunEvent> events;
   int64_t checkpoint = 0, reached = 0;
@@ -167,7 +167,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
     if (!node.alive) return false;
     if (order.number <= node.report.order) return true;
     node.report.order = order.number;
-    if (order.kind == OrderKind::kDoctor) patience = order.patience;
+    if (order.kind == OrderKind::kDoctor) timeout = order.timeout;
     if (order.kind == OrderKind::kDoctor)
       node.report.doctor_status = node.doctor;
     else

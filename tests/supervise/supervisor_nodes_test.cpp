@@ -257,7 +257,7 @@ TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
   cluster.given.doctor_seconds = 30;
   const double began = cluster.now;
   ASSERT_TRUE(cluster.play_until_attempt(1));
-  EXPECT_EQ(cluster.patience, 30) << "he is told";
+  EXPECT_EQ(cluster.timeout, 30) << "he is told";
   EXPECT_GE(cluster.now - began, cluster.given.doctor_seconds);
   EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node1"}));
   EXPECT_EQ(cluster.excluded(), Names{});

@@ -171,7 +171,7 @@ Result<NetworkAnalysis> analyse_network(const Workload& w, const Cluster& c, con
   return NetworkModel(w, c, options).analyse();
 }
 
-std::string patience_note(int ranks) {
+std::string duration_note(int ranks) {
   constexpr int kSeconds = 100'000;  // ranks whose flows take seconds to share the links
   constexpr double kMinutes = 6.0 / (1 << 20);
   if (ranks <= kSeconds) return "";

@@ -72,6 +72,6 @@ std::string to_text(const NetworkAnalysis& network, const NetworkAnalysis* other
 std::string to_json(const NetworkAnalysis& network, const Cluster& cluster);  // one object, no newline
 
 // What to tell a user before an analysis of so many ranks begins; "" where it takes seconds.
-std::string patience_note(int ranks);
+std::string duration_note(int ranks);
 
 }  // namespace tri

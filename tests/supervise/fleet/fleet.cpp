@@ -166,7 +166,7 @@ int fleet(int number, double seconds, double most) {
   Supervisor supervisor(setup, run, run, run);
   int64_t handled = 0, measured = 0;
   double ticked = 0, began = 0, cpu = 0, last_heard = seconds_now();
-  const double patience = seconds + 120;
+  const double timeout = seconds + 120;
   const auto turn = [&] {  // as run_driver does
     for (const AgentReport& report : server.poll(200)) {
       supervisor.take(report, moment());
@@ -176,7 +176,7 @@ int fleet(int number, double seconds, double most) {
     ticked = seconds_now();
     supervisor.tick(moment());
   };
-  for (const double start = seconds_now(); seconds_now() - start < patience;) {
+  for (const double start = seconds_now(); seconds_now() - start < timeout;) {
     turn();
     if (run.runs && began == 0) began = seconds_now(), cpu = cpu_seconds(), measured = handled;
     if (began > 0 && seconds_now() - began >= seconds) break;
@@ -188,7 +188,7 @@ int fleet(int number, double seconds, double most) {
   // Until the agents have gone, and what they sent is handled.
   Counts sent;
   int status = 1;
-  for (const double start = seconds_now(); seconds_now() - start < patience;) {
+  for (const double start = seconds_now(); seconds_now() - start < timeout;) {
     turn();
     if (::waitpid(agents, &status, WNOHANG) == agents) break;
   }
