@@ -23,7 +23,7 @@ std::vector<RowBlock> OneRankTransfers::begin_reduce(Tensor rows, OverlapSplit, 
 
 Tensor OneRankTransfers::finish_reduce(Stream&) { return with_parts(reduced_, 1); }
 
-std::unique_ptr<AxisTransfers> OneRankTransfers::null_twin(GroupOnStream null, Device&) const {
+std::unique_ptr<AxisTransfers> OneRankTransfers::null_transfers(GroupOnStream null, Device&) const {
   return std::make_unique<OneRankTransfers>(std::move(null));
 }
 
@@ -78,7 +78,7 @@ Tensor CollectiveTransfers::finish_reduce(Stream& stream) {
   return with_parts(local_rows(reduced_), 1);
 }
 
-std::unique_ptr<AxisTransfers> CollectiveTransfers::null_twin(GroupOnStream null, Device& device) const {
+std::unique_ptr<AxisTransfers> CollectiveTransfers::null_transfers(GroupOnStream null, Device& device) const {
   return std::make_unique<CollectiveTransfers>(std::move(null), device);
 }
 

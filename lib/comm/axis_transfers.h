@@ -97,7 +97,7 @@ class AxisTransfers {
 
   // Transfers with the same splits and blocks that move nothing and run on `null`'s stream, for those who record what
   // layers enqueue. `null`: a group of the same size that moves nothing.
-  virtual std::unique_ptr<AxisTransfers> null_twin(GroupOnStream null, Device& device) const = 0;
+  virtual std::unique_ptr<AxisTransfers> null_transfers(GroupOnStream null, Device& device) const = 0;
 
  protected:
   explicit AxisTransfers(GroupOnStream collectives) : collectives_(std::move(collectives)) {}
@@ -129,7 +129,7 @@ class OneRankTransfers final : public AxisTransfers {
   Tensor finish_reduce(Stream& stream) override;
   std::string gather_name(OverlapSplit) const override { return "none"; }
   std::string reduce_name(OverlapSplit) const override { return "none"; }
-  std::unique_ptr<AxisTransfers> null_twin(GroupOnStream null, Device& device) const override;
+  std::unique_ptr<AxisTransfers> null_transfers(GroupOnStream null, Device& device) const override;
 
  private:
   Tensor reduced_;
@@ -154,7 +154,7 @@ class CollectiveTransfers final : public AxisTransfers {
   Tensor finish_reduce(Stream& stream) override;
   std::string gather_name(OverlapSplit) const override { return "all-gather"; }
   std::string reduce_name(OverlapSplit) const override { return "reduce-scatter"; }
-  std::unique_ptr<AxisTransfers> null_twin(GroupOnStream null, Device& device) const override;
+  std::unique_ptr<AxisTransfers> null_transfers(GroupOnStream null, Device& device) const override;
 
  private:
   struct Gather {

@@ -20,7 +20,7 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
   const StageTensors& tensors = engine.tensors().stage;
   GemmRecorder recorder;
   NullGroup group(mesh.axis("tp"));
-  const auto null_tp = tp.null_twin(GroupOnStream(group, recorder, device, TimeCategory::kTp), device);
+  const auto null_tp = tp.null_transfers(GroupOnStream(group, recorder, device, TimeCategory::kTp), device);
   const Tensor rows = tensors.work.partial.rows(0, stage_dims(config, mesh).Rl);
   const bool several = microbatches(config) > 1;
   for (const float beta : {0.0f, 1.0f}) {

@@ -228,7 +228,7 @@ TEST(AxisTransfers, several_gathers_and_a_reduce_are_in_flight_at_once) {
 }
 
 // Those who record what layers enqueue see the splits and blocks of the real transfers, and nothing waits or moves.
-TEST(AxisTransfers, the_null_twin_has_the_same_splits_and_moves_nothing) {
+TEST(AxisTransfers, the_null_object_has_the_same_splits_and_moves_nothing) {
   for (const Case& c : kCases) {
     std::vector<Rank> ranks = make_ranks(c);
     std::atomic<int> wrong = 0;
@@ -242,21 +242,21 @@ TEST(AxisTransfers, the_null_twin_has_the_same_splits_and_moves_nothing) {
 
     GemmRecorder recorder;
     NullGroup nothing(Axis{c.size - 1, c.size});
-    const auto twin =
-        last.transfers->null_twin(GroupOnStream(nothing, recorder, *last.device, TimeCategory::kTp), *last.device);
-    twin->begin_gather(rows, recorder);
-    twin->start_gather(rows, recorder);
-    const std::vector<RowSplit> twins = twin->splits(rows, {});
-    ASSERT_EQ(twins.size(), splits.size());
+    const auto null_object =
+        last.transfers->null_transfers(GroupOnStream(nothing, recorder, *last.device, TimeCategory::kTp), *last.device);
+    null_object->begin_gather(rows, recorder);
+    null_object->start_gather(rows, recorder);
+    const std::vector<RowSplit> null_splits = null_object->splits(rows, {});
+    ASSERT_EQ(null_splits.size(), splits.size());
     for (size_t i = 0; i < splits.size(); ++i) {
-      EXPECT_EQ(twins[i].first, splits[i].first);
-      EXPECT_EQ(twins[i].count, splits[i].count);
-      twin->wait_split(rows, twins[i], recorder);
+      EXPECT_EQ(null_splits[i].first, splits[i].first);
+      EXPECT_EQ(null_splits[i].count, splits[i].count);
+      null_object->wait_split(rows, null_splits[i], recorder);
     }
-    twin->finish_gather(rows, recorder);
-    for (const RowBlock& block : twin->begin_reduce(last.partial, {.direct = true}, recorder))
-      twin->send(block, recorder);
-    const Tensor parts = twin->finish_reduce(recorder);
+    null_object->finish_gather(rows, recorder);
+    for (const RowBlock& block : null_object->begin_reduce(last.partial, {.direct = true}, recorder))
+      null_object->send(block, recorder);
+    const Tensor parts = null_object->finish_reduce(recorder);
     EXPECT_EQ(parts[0], c.transport == Transport::kPeerCopies ? c.size : 1);
     EXPECT_EQ(before, std::string(static_cast<const char*>(last.arena->memory()), before.size()));
     EXPECT_EQ(wrong, 0);

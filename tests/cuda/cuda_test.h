@@ -1,4 +1,4 @@
-// Helpers of the CUDA kernel tests: device twins of host buffers. Every test begins with TRI_NEEDS_GPU().
+// Helpers of the CUDA kernel tests: device copies of host buffers. Every test begins with TRI_NEEDS_GPU().
 #pragma once
 
 #include <cuda_runtime.h>

@@ -325,7 +325,7 @@ std::string PeerCopyTransfers::gather_name(OverlapSplit split) const { return sp
 std::string PeerCopyTransfers::reduce_name(OverlapSplit split) const { return split_name("reduce", split, size()); }
 
 // Every peer's memory is this rank's, and no stream does anything.
-std::unique_ptr<AxisTransfers> PeerCopyTransfers::null_twin(GroupOnStream null, Device& device) const {
+std::unique_ptr<AxisTransfers> PeerCopyTransfers::null_transfers(GroupOnStream null, Device& device) const {
   PeerMemory nowhere = peers_;
   std::fill(nowhere.base.begin(), nowhere.base.end(), peers_.base[static_cast<size_t>(peers_.rank)]);
   Stream& stream = null.stream();

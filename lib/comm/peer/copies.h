@@ -53,7 +53,7 @@ class PeerCopyTransfers final : public AxisTransfers {
   Tensor finish_reduce(Stream& stream) override;
   std::string gather_name(OverlapSplit split) const override;
   std::string reduce_name(OverlapSplit split) const override;
-  std::unique_ptr<AxisTransfers> null_twin(GroupOnStream null, Device& device) const override;
+  std::unique_ptr<AxisTransfers> null_transfers(GroupOnStream null, Device& device) const override;
 
  private:
   struct Gather {
