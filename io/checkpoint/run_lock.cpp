@@ -135,14 +135,14 @@ Result<std::string> contents(int fd, const std::string& path) {
 
 // Two names of one file. Error: storage does not say.
 Result<bool> same_file(int fd, const std::string& path) {
-  struct stat ours {
+  struct stat own {
   }, named{};
   if (::stat(path.c_str(), &named) != 0) {
     if (errno == ENOENT) return false;
     return system_error(errno, "{}", path);
   }
-  if (::fstat(fd, &ours) != 0) return system_error(errno, "{}", path);
-  return ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+  if (::fstat(fd, &own) != 0) return system_error(errno, "{}", path);
+  return own.st_ino == named.st_ino && own.st_dev == named.st_dev;
 }
 
 }  // namespace
@@ -267,7 +267,7 @@ Result<RunLock> RunLock::take_for_driver(const std::string& run_dir, const std::
 
 Result<void> RunLock::check() const {
   for (const File& file : files_)
-    if (auto ours = file.check(); !ours) return ours;
+    if (auto own = file.check(); !own) return own;
   return {};
 }
 

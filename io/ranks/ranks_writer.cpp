@@ -240,8 +240,8 @@ Result<void> RanksWriter::lay_out(int64_t more) {
   auto laid = with_hdf5([&] {
     image = Hdf5Image::create(path_);
     for (size_t a = 0; a < sources.size(); ++a) {
-      const bool ours = a + 1 == sources.size();
-      const int64_t windows = merged_windows(sources[a]) + (ours ? more : 0);
+      const bool own = a + 1 == sources.size();
+      const int64_t windows = merged_windows(sources[a]) + (own ? more : 0);
       groups.push_back(
           lay_out_group(image.file(), static_cast<int>(a), sources[a].mesh, std::max<int64_t>(1, windows), temporary));
     }
@@ -263,13 +263,13 @@ Result<void> RanksWriter::lay_out(int64_t more) {
   if (!laid) return laid;
   if (::fsync(file.get()) != 0) return system_error(errno, "{}: fsync", temporary);
   if (::rename(temporary.c_str(), path_.c_str()) != 0) return system_error(errno, "{}: renaming {}", path_, temporary);
-  const GroupLayout& ours = groups.back();
+  const GroupLayout& own = groups.back();
   layout_ = {.mesh = mesh_,
-             .capacity = ours.last_step.bytes / int64_t{sizeof(int64_t)},
-             .first_step = ours.first_step.offset,
-             .last_step = ours.last_step.offset,
-             .time = ours.time.offset,
-             .times = ours.times.offset,
+             .capacity = own.last_step.bytes / int64_t{sizeof(int64_t)},
+             .first_step = own.first_step.offset,
+             .last_step = own.last_step.offset,
+             .time = own.time.offset,
+             .times = own.times.offset,
              .num_quantities = kNumRankQuantities,
              .columns = {}};
   file_ = std::move(file);

@@ -111,9 +111,9 @@ class Bench {
     return {agree(job_, mine), seconds};
   }
 
-  // `ours` returns its own seconds, or 0 for the time it took; `before` each of the two is not timed.
+  // `measured` returns its own seconds, or 0 for the time it took; `before` each of the two is not timed.
   Result<void> compare(CheckpointRow row, const std::function<Result<void>()>& before,
-                       const std::function<Result<double>()>& ours, const std::function<Result<void>()>& floor) {
+                       const std::function<Result<double>()>& measured, const std::function<Result<void>()>& floor) {
     std::vector<double> our_seconds, floor_seconds, speeds;
     for (int round = 0; round <= rounds_; ++round) {
       double mine = 0, plain = 0;
@@ -121,7 +121,7 @@ class Bench {
         if (auto ready = agree(job_, before()); !ready) return ready;
         if (first == (round % 2 == 0)) {
           const Timed whole = timed([&]() -> Result<void> {
-            const auto seconds = ours();
+            const auto seconds = measured();
             if (!seconds) return seconds.error();
             mine = seconds.value();
             return {};
@@ -243,13 +243,13 @@ class Bench {
       folder_.empty();
       return {};
     };
-    const auto ours = [&]() -> Result<double> {
+    const auto measured = [&]() -> Result<double> {
       const auto saved = save();
       if (!saved) return saved.error();
       return job_.world_rank() == 0 ? saved.value().seconds - saved.value().copy_seconds : 1.0;
     };
     const std::string path = fmt::format("{}/plain_{}", folder_.path(), job_.world_rank());
-    return compare({.name = "write", .floor = "plain writes, fsync"}, before, ours,
+    return compare({.name = "write", .floor = "plain writes, fsync"}, before, measured,
                    [&] { return plain_write(path, local_bytes_); });
   }
 
@@ -264,7 +264,7 @@ class Bench {
   Result<void> measure_loading() {
     folder_.empty();
     if (auto saved = save(); !saved) return saved.error();
-    const auto ours = [&]() -> Result<double> {
+    const auto measured = [&]() -> Result<double> {
       CheckpointSearch search(config_.checkpoint.dir, attempt_, job_);
       if (auto found = search.next(); !found) return found.error();
       auto loaded = checkpoints_.load(search);
@@ -273,14 +273,14 @@ class Bench {
       return 0.0;
     };
     return compare(
-        {.name = "load", .floor = "plain reads"}, [&] { return drop_files(); }, ours,
+        {.name = "load", .floor = "plain reads"}, [&] { return drop_files(); }, measured,
         [&] { return plain_read({local_shard()}); });
   }
 
   // By one process, as `trireme checkpoint verify` does it.
   Result<void> measure_verifying() {
     const bool active = job_.world_rank() == 0;
-    const auto ours = [&]() -> Result<double> {
+    const auto measured = [&]() -> Result<double> {
       if (!active) return 0.0;
       const auto report = verify(checkpoint_folder(), static_cast<int>(std::thread::hardware_concurrency()));
       if (!report) return report.error();
@@ -288,7 +288,7 @@ class Bench {
       return 0.0;
     };
     return compare(
-        {.name = "verify", .floor = "plain reads, one process"}, [&] { return drop_files(); }, ours,
+        {.name = "verify", .floor = "plain reads, one process"}, [&] { return drop_files(); }, measured,
         [&] { return active ? plain_read(checkpoint_files()) : Result<void>{}; });
   }
 

@@ -27,12 +27,12 @@ void answer(int host_leader) {
 ClockOffset ask() {
   ClockOffset best{.error = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < kPings; ++i) {
-    int64_t theirs = 0;
+    int64_t leader_time = 0;
     const int64_t before = FlightRecorder::now();
     TRI_MPI(MPI_Send(nullptr, 0, MPI_BYTE, 0, kTag, MPI_COMM_WORLD));
-    TRI_MPI(MPI_Recv(&theirs, sizeof theirs, MPI_BYTE, 0, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    TRI_MPI(MPI_Recv(&leader_time, sizeof leader_time, MPI_BYTE, 0, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
     const int64_t after = FlightRecorder::now(), error = (after - before + 1) / 2;
-    if (error < best.error) best = {.offset = theirs - (before + (after - before) / 2), .error = error};
+    if (error < best.error) best = {.offset = leader_time - (before + (after - before) / 2), .error = error};
   }
   return best;
 }

@@ -250,8 +250,8 @@ Counterpart counterpart_of(std::string_view name) {
   const size_t dot = key.rfind('.');
   const std::string word = key.substr(dot + 1);  // npos + 1 is 0
   const std::string in_section = dot == key.npos || dot == 0 ? word : key.substr(key.rfind('.', dot - 1) + 1);
-  for (const std::string& theirs : {in_section, word}) {
-    const auto* const row = std::ranges::find(kNames, theirs, &OtherName::name);
+  for (const std::string& foreign : {in_section, word}) {
+    const auto* const row = std::ranges::find(kNames, foreign, &OtherName::name);
     if (row == std::end(kNames)) continue;
     if (row->field.empty() || row->field[0] == '-') return {{}, std::string(row->field), row->remark};
     return {{std::string(row->field)}, "", row->remark};

@@ -1,4 +1,4 @@
-// Moves elements between a tensor of ours and one of theirs (weight_format.h), and between element types.
+// Moves elements between a native tensor and one of Hugging Face (weight_format.h), and between element types.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline float float_of_half(uint16_t half) {
   return sign != 0 ? -tiny : tiny;
 }
 
-// Calls f(index in theirs, index in ours) for every element of theirs, on all cores. `rows`: row_map; `width`:
+// Calls f(index in hf, index in native) for every element of hf, on all cores. `rows`: row_map; `width`:
 // row_width.
 template <class F>
 void for_each_element(const std::vector<int64_t>& rows, int64_t width, Form form, F f) {

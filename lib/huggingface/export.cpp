@@ -62,7 +62,7 @@ class Source {
   }
 
  private:
-  // Several of theirs may come out of one of ours, one after the other.
+  // Several tensors of Hugging Face may come out of one native tensor, one after the other.
   Result<void> load(const ParamSpec& spec) {
     if (loaded_ == &spec) return {};
     loaded_ = nullptr;
@@ -77,12 +77,13 @@ class Source {
 
   template <class T>
   void put(const Mapped& mapped, const SafetensorsEntry& entry, SafetensorsWriter& writer) {
-    std::vector<T> theirs(static_cast<size_t>(entry.bytes()) / sizeof(T));
+    std::vector<T> hf(static_cast<size_t>(entry.bytes()) / sizeof(T));
     const int64_t width = row_width(*mapped.spec);
-    for_each_element(
-        row_map(mapped.rows, model_, mapped.spec->numel() / width), width, mapped.form,
-        [&](int64_t their, int64_t our) { theirs[static_cast<size_t>(their)] = T(values_[static_cast<size_t>(our)]); });
-    writer.write(entry.name, theirs.data(), entry.bytes());
+    for_each_element(row_map(mapped.rows, model_, mapped.spec->numel() / width), width, mapped.form,
+                     [&](int64_t hf_index, int64_t native_index) {
+                       hf[static_cast<size_t>(hf_index)] = T(values_[static_cast<size_t>(native_index)]);
+                     });
+    writer.write(entry.name, hf.data(), entry.bytes());
   }
 
   const CheckpointReader& reader_;
@@ -161,7 +162,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   std::vector<SafetensorsEntry> entries;
   ExportSummary summary{.architecture = std::string(format.value()->architecture)};
   for (const Mapped& tensor : tensors) {
-    entries.push_back({tensor.theirs, type, tensor.shape});
+    entries.push_back({tensor.hf, type, tensor.shape});
     summary.bytes += entries.back().bytes();
   }
   const std::vector<File> files = divide(entries, options.max_shard_bytes);

@@ -27,22 +27,22 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // All tensors of a model, whatever files they are in.
-class Theirs {
+class HfWeights {
  public:
-  static Result<Theirs> open(const std::string& folder) {
+  static Result<HfWeights> open(const std::string& folder) {
     const auto names = file_names(folder);
     if (!names) return names.error();
-    Theirs theirs;
+    HfWeights hf;
     for (const std::string& name : names.value()) {
       auto file = SafetensorsFile::open(folder + "/" + name);
       if (!file) return file.error();
-      theirs.files_.push_back(std::make_unique<SafetensorsFile>(std::move(file).value()));
-      theirs.paths_.push_back(folder + "/" + name);
-      for (const SafetensorsEntry& entry : theirs.files_.back()->entries())
-        if (!theirs.places_.emplace(entry.name, Place{theirs.files_.size() - 1, &entry}).second)
-          return file_error("{}: tensor {} is also in another file of this model", theirs.paths_.back(), entry.name);
+      hf.files_.push_back(std::make_unique<SafetensorsFile>(std::move(file).value()));
+      hf.paths_.push_back(folder + "/" + name);
+      for (const SafetensorsEntry& entry : hf.files_.back()->entries())
+        if (!hf.places_.emplace(entry.name, Place{hf.files_.size() - 1, &entry}).second)
+          return file_error("{}: tensor {} is also in another file of this model", hf.paths_.back(), entry.name);
     }
-    return theirs;
+    return hf;
   }
 
   struct Found {
@@ -117,7 +117,7 @@ class Theirs {
 
 // Calls use(value_at), where value_at(i) is element i of `found` as a float. Error: its type is not one of weights.
 template <class Use>
-Result<void> with_values(const Theirs::Found& found, const Use& use) {
+Result<void> with_values(const HfWeights::Found& found, const Use& use) {
   const auto read_as = [&]<class T>(T, auto to_float) {
     use([&](int64_t i) {
       T value;
@@ -139,7 +139,7 @@ std::string name_of(const WeightFormat& format, std::string_view module) {
   const auto rule = std::find_if(format.tensors.begin(), format.tensors.end(),
                                  [&](const TensorRule& r) { return r.module == module; });
   TRI_REQUIRE(rule != format.tensors.end(), "{} has no rule for {}", format.architecture, module);
-  return std::string(rule->theirs);
+  return std::string(rule->hf);
 }
 
 // What a folder with tied embeddings has where the head and the embedding are stored.
@@ -150,10 +150,10 @@ enum class TiedHead {
   kEmbedding,  // the head alone, which is the embedding
 };
 
-Result<TiedHead> tied_head(const Theirs& theirs, const WeightFormat& format) {
-  const Theirs::Found head = theirs.look_up(name_of(format, modules::kHead), format.prefix);
+Result<TiedHead> tied_head(const HfWeights& hf, const WeightFormat& format) {
+  const HfWeights::Found head = hf.look_up(name_of(format, modules::kHead), format.prefix);
   if (head.entry == nullptr) return TiedHead::kAbsent;
-  const Theirs::Found embedding = theirs.look_up(name_of(format, modules::kTokens), format.prefix);
+  const HfWeights::Found embedding = hf.look_up(name_of(format, modules::kTokens), format.prefix);
   if (embedding.entry == nullptr) return TiedHead::kEmbedding;
   if (head.entry->shape != embedding.entry->shape) return TiedHead::kOther;
   bool same = true;
@@ -169,9 +169,9 @@ Result<TiedHead> tied_head(const Theirs& theirs, const WeightFormat& format) {
   return same ? TiedHead::kSame : TiedHead::kOther;
 }
 
-// Puts one of theirs into its places in `ours`.
-Result<void> place(const Theirs::Found& found, const Mapped& mapped, const ModelConfig& model,
-                   std::vector<float>& ours) {
+// Puts a tensor of Hugging Face into its places in `native`.
+Result<void> place(const HfWeights::Found& found, const Mapped& mapped, const ModelConfig& model,
+                   std::vector<float>& native) {
   const SafetensorsEntry& entry = *found.entry;
   if (entry.shape != mapped.shape)
     return file_error("{}: tensor {} is {}, expected {}", *found.path, entry.name, to_string(entry.shape),
@@ -179,12 +179,13 @@ Result<void> place(const Theirs::Found& found, const Mapped& mapped, const Model
   const int64_t width = row_width(*mapped.spec);
   const std::vector<int64_t> rows = row_map(mapped.rows, model, mapped.spec->numel() / width);
   return with_values(found, [&](auto value_at) {
-    for_each_element(rows, width, mapped.form,
-                     [&](int64_t their, int64_t our) { ours[static_cast<size_t>(our)] = value_at(their); });
+    for_each_element(rows, width, mapped.form, [&](int64_t hf_index, int64_t native_index) {
+      native[static_cast<size_t>(native_index)] = value_at(hf_index);
+    });
   });
 }
 
-// A run's config around the model; its tokenizer, if it is one of ours.
+// A run's config around the model; its tokenizer, if this program knows it.
 Result<Config> run_config(const ImportOptions& options, const Described& described, ImportSummary& summary) {
   Config config;
   config.model = described.model;
@@ -203,7 +204,7 @@ Result<Config> run_config(const ImportOptions& options, const Described& describ
   return parse_config(to_yaml(config), options.folder, options.overrides);
 }
 
-Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, const Config& config, TiedHead head,
+Result<ShardRecord> write_weights(HfWeights& hf, const WeightFormat& format, const Config& config, TiedHead head,
                                   const std::string& path, const std::string& attempt, ImportSummary& summary) {
   const std::vector<ParamSpec> parameters = model_parameters(config);
   const std::vector<Mapped> tensors = map_tensors(format, config.model, parameters);
@@ -216,9 +217,9 @@ Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, co
     values.assign(static_cast<size_t>(spec.numel()), 0.0f);  // the vocabulary's padding stays zero
     for (const Mapped& mapped : tensors) {
       if (mapped.spec != &spec) continue;
-      const bool is_head = head == TiedHead::kEmbedding && mapped.theirs == name_of(format, modules::kTokens);
-      const Theirs::Found found = theirs.find(is_head ? name_of(format, modules::kHead) : mapped.theirs, format.prefix);
-      if (found.entry == nullptr) return file_error("tensor {} is missing", mapped.theirs);
+      const bool is_head = head == TiedHead::kEmbedding && mapped.hf == name_of(format, modules::kTokens);
+      const HfWeights::Found found = hf.find(is_head ? name_of(format, modules::kHead) : mapped.hf, format.prefix);
+      if (found.entry == nullptr) return file_error("tensor {} is missing", mapped.hf);
       if (auto placed = place(found, mapped, config.model, values); !placed) return placed.error();
     }
     const TensorShard full{.tensor = weight_name(spec.name),
@@ -231,7 +232,7 @@ Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, co
   std::vector<std::string_view> ignored(format.ignored.begin(), format.ignored.end());
   const std::string head_name = name_of(format, modules::kHead);
   if (head == TiedHead::kSame) ignored.push_back(head_name);
-  if (const std::string name = theirs.left_over(ignored); !name.empty())
+  if (const std::string name = hf.left_over(ignored); !name.empty())
     return file_error("tensor {} is not part of {}", name, format.architecture);
   return writer.value().finish();
 }
@@ -260,11 +261,11 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   if (!described) return described.error();
   const WeightFormat& format = *described.value().format;
   ImportSummary summary{.architecture = std::string(format.architecture)};
-  auto theirs = Theirs::open(options.folder);
-  if (!theirs) return theirs.error();
+  auto hf = HfWeights::open(options.folder);
+  if (!hf) return hf.error();
   TiedHead head = TiedHead::kAbsent;
   if (described.value().model.tie_embeddings) {
-    const auto found = tied_head(theirs.value(), format);
+    const auto found = tied_head(hf.value(), format);
     if (!found) return found.error();
     head = found.value();
   }
@@ -296,8 +297,8 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
 
   auto folder = begin_attempt(dir, 0, attempt);
   if (!folder) return folder.error();
-  const auto record = write_weights(theirs.value(), format, resolved.value(), head,
-                                    folder.value() + "/" + shard_name(0), attempt, summary);
+  const auto record =
+      write_weights(hf.value(), format, resolved.value(), head, folder.value() + "/" + shard_name(0), attempt, summary);
   const Result<void> published = record
                                      ? publish_weights(dir, attempt, resolved.value(), options.folder, record.value())
                                      : Result<void>(record.error());

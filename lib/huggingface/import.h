@@ -22,8 +22,8 @@ struct ImportSummary {
   std::string head;                              // what the folder says of the output head, where it is odd; or ""
 };
 
-// Writes a checkpoint of weights alone, of step 0, and a config in which the model and, where it is one of ours, the
-// tokenizer stand. `trireme train` begins from it with zero moments. In memory is one tensor at a time.
+// Writes a checkpoint of weights alone, of step 0, and a config in which the model and, where this program knows it,
+// the tokenizer stand. `trireme train` begins from it with zero moments. In memory is one tensor at a time.
 // Error when something in config.json or a tensor has no place with us, when one is missing, or when the run has begun.
 Result<ImportSummary> import_model(const ImportOptions& options);
 

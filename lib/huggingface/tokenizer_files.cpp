@@ -69,16 +69,16 @@ Json settings_of(const Config& config, const nlohmann::json& tokenizer, const To
 
 // What else the settings in `folder` say that changes no ids: how conversations are written, the names of special
 // tokens. tokenizer_config.json comes before special_tokens_map.json, as in transformers.
-void add_theirs(const std::string& folder, Json& settings) {
+void add_hf_settings(const std::string& folder, Json& settings) {
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const auto file = MappedFile::open((fs::path(folder) / name).string());
     if (!file) continue;
-    const Json theirs = Json::parse(file.value().text(), nullptr, false);
-    if (!theirs.is_object()) continue;
+    const Json hf = Json::parse(file.value().text(), nullptr, false);
+    if (!hf.is_object()) continue;
     for (const char* key :
          {"chat_template", "bos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token",
           "additional_special_tokens", "extra_special_tokens", "padding_side", "split_special_tokens"})
-      if (theirs.contains(key) && !settings.contains(key)) settings[key] = theirs[key];
+      if (hf.contains(key) && !settings.contains(key)) settings[key] = hf[key];
   }
 }
 
@@ -135,9 +135,9 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
   if (auto done = write_file(folder + "/tokenizer.json", json.value()); !done) return done.error();
   Json settings = settings_of(config, nlohmann::json::parse(json.value()), info);
   if (!kept.empty())
-    add_theirs(kept, settings);
+    add_hf_settings(kept, settings);
   else if (is_tokenizer_json(path))
-    add_theirs(fs::path(path).parent_path().string(), settings);
+    add_hf_settings(fs::path(path).parent_path().string(), settings);
   if (auto done = write_file(folder + "/tokenizer_config.json", settings.dump(2) + "\n"); !done) return done.error();
   info.summary = spec == "bytes" ? "bytes, as tokenizer.json"
                  : sentencepiece ? fmt::format("{}, copied to tokenizer.model, and as tokenizer.json", info.name)

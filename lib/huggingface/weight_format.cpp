@@ -58,8 +58,8 @@ constexpr TensorRule kLlamaTensors[] = {
 
 // An integer that both sides have.
 struct SizeField {
-  std::string_view theirs;
-  int ModelConfig::*ours;
+  std::string_view hf;
+  int ModelConfig::*native;
   bool optional = false;       // null: 0, which resolve_config fills in
   int absent = 0;              // of an optional one: what transformers takes where the key is absent
   std::string_view also = {};  // another name that transformers reads as well
@@ -67,7 +67,7 @@ struct SizeField {
 // A key whose value is the same in all our models. On the way back it must be that, or `also`, which means the same; or
 // it does not matter (`any`).
 struct FixedField {
-  std::string_view theirs, json, also = {};
+  std::string_view hf, json, also = {};
   bool any = false;
 };
 
@@ -76,7 +76,7 @@ struct FormatTable {
   Norm norm;
   Activation activation;
   Position position;
-  bool groups, window, biases;  // may ours have: fewer key/value heads; a window; biases
+  bool groups, window, biases;  // may native models have: fewer key/value heads; a window; biases
   bool tied_when_absent;
   std::string_view eps;
   double eps_when_absent;
@@ -87,18 +87,18 @@ struct FormatTable {
 
 constexpr SizeField kGpt2Sizes[] = {
     {"vocab_size", &ModelConfig::vocab},
-    {.theirs = "n_embd", .ours = &ModelConfig::hidden, .also = "hidden_size"},
+    {.hf = "n_embd", .native = &ModelConfig::hidden, .also = "hidden_size"},
     {"n_inner", &ModelConfig::ffn_hidden, true},
-    {.theirs = "n_layer", .ours = &ModelConfig::layers, .also = "num_hidden_layers"},
-    {.theirs = "n_head", .ours = &ModelConfig::heads, .also = "num_attention_heads"},
-    {.theirs = "n_positions", .ours = &ModelConfig::seq_len, .also = "max_position_embeddings"}};
+    {.hf = "n_layer", .native = &ModelConfig::layers, .also = "num_hidden_layers"},
+    {.hf = "n_head", .native = &ModelConfig::heads, .also = "num_attention_heads"},
+    {.hf = "n_positions", .native = &ModelConfig::seq_len, .also = "max_position_embeddings"}};
 constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"gelu_pytorch_tanh\""},
                                      {"scale_attn_weights", "true"},
                                      {"scale_attn_by_inverse_layer_idx", "false"},
                                      {"add_cross_attention", "false"},
-                                     {.theirs = "attn_pdrop", .json = "0.0", .any = true},
-                                     {.theirs = "embd_pdrop", .json = "0.0", .any = true},
-                                     {.theirs = "resid_pdrop", .json = "0.0", .any = true}};
+                                     {.hf = "attn_pdrop", .json = "0.0", .any = true},
+                                     {.hf = "embd_pdrop", .json = "0.0", .any = true},
+                                     {.hf = "resid_pdrop", .json = "0.0", .any = true}};
 // Masks that old versions kept beside the weights.
 constexpr std::string_view kGpt2Ignored[] = {"attn.bias", "attn.masked_bias"};
 
@@ -283,10 +283,10 @@ Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& m
 
 // The value of a size: under its name, or the other name that transformers reads. Null: there is none.
 Result<const Json*> size_value(const std::string& path, const Json& json, const SizeField& field) {
-  const auto value = json.find(std::string(field.theirs)), other = json.find(std::string(field.also));
+  const auto value = json.find(std::string(field.hf)), other = json.find(std::string(field.also));
   if (field.also.empty() || other == json.end()) return value == json.end() ? nullptr : &*value;
   if (value != json.end() && *value != *other)
-    return file_error("{}: {}: {}, but {}: {}; both name the same size", path, field.theirs, value->dump(), field.also,
+    return file_error("{}: {}: {}, but {}: {}; both name the same size", path, field.hf, value->dump(), field.also,
                       other->dump());
   return &*other;
 }
@@ -314,13 +314,13 @@ Result<Described> read_model(const std::string& path, const Json& json) {
     if (!found) return found.error();
     const Json* const value = found.value();
     if (value == nullptr || value->is_null()) {
-      if (!field.optional) return file_error("{}: {} is missing", path, field.theirs);
-      if (value == nullptr) m.*field.ours = field.absent;
+      if (!field.optional) return file_error("{}: {} is missing", path, field.hf);
+      if (value == nullptr) m.*field.native = field.absent;
       continue;
     }
     if (!value->is_number_integer() || *value < 1 || *value > (1 << 27))
-      return file_error("{}: {}: {} is not a valid size", path, field.theirs, value->dump());
-    m.*field.ours = value->get<int>();
+      return file_error("{}: {}: {} is not a valid size", path, field.hf, value->dump());
+    m.*field.native = value->get<int>();
   }
   if (m.window >= m.seq_len) m.window = 0;
   if (const auto kinds = json.find("layer_types"); kinds != json.end() && kinds->is_array())
@@ -329,16 +329,17 @@ Result<Described> read_model(const std::string& path, const Json& json) {
         return file_error("{}: layer_types: {} is not supported; all layers must have the same attention", path,
                           kind.dump());
   for (const FixedField& field : table->fixed) {
-    const auto value = json.find(std::string(field.theirs));
+    const auto value = json.find(std::string(field.hf));
     if (value == json.end() || value->is_null()) continue;
     const std::string found = value->dump();
     if (!field.any && found != field.json && found != field.also)
-      return file_error("{}: {}: {} is not supported; only {} is", path, field.theirs, found, field.json);
+      return file_error("{}: {}: {} is not supported; only {} is", path, field.hf, found, field.json);
   }
   if (const auto quantized = json.find("quantization_config"); quantized != json.end() && !quantized->is_null())
     return file_error("{}: quantization_config: quantized weights can't be imported; save the model in bf16 or fp32",
                       path);
-  if (const auto ours = json.find("trireme"); ours != json.end()) described.tokenizer = ours->value("tokenizer", "");
+  if (const auto native = json.find("trireme"); native != json.end())
+    described.tokenizer = native->value("tokenizer", "");
   const auto eps = number_of(path, json, table->eps, table->eps_when_absent);
   if (!eps) return eps.error();
   const auto tied = flag_of(path, json, "tie_word_embeddings", table->tied_when_absent);
@@ -388,8 +389,8 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   const FormatTable& table = table_of(format);
   Json json = {{"architectures", {format.architecture}}, {"model_type", format.model_type}};
   json["torch_dtype"] = dtype == Dtype::kF32 ? "float32" : "bfloat16";
-  for (const SizeField& field : table.sizes) json[std::string(field.theirs)] = model.*field.ours;
-  for (const FixedField& field : table.fixed) json[std::string(field.theirs)] = Json::parse(field.json);
+  for (const SizeField& field : table.sizes) json[std::string(field.hf)] = model.*field.native;
+  for (const FixedField& field : table.fixed) json[std::string(field.hf)] = Json::parse(field.json);
   json[std::string(table.eps)] = model.norm_eps;
   json["initializer_range"] = model.init_std;
   json["tie_word_embeddings"] = model.tie_embeddings;
@@ -471,10 +472,8 @@ std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& m
   const auto add = [&](const TensorRule& rule, int layer) {
     const bool bias = rule.part == Part::kBias;
     const std::string name = bias ? bias_of(rule.module, layer) : weight_of(rule.module, layer);
-    Mapped mapped{.theirs = fmt::format(fmt::runtime(rule.theirs), layer),
-                  .spec = find(name),
-                  .rows = rule.rows,
-                  .form = rule.form};
+    Mapped mapped{
+        .hf = fmt::format(fmt::runtime(rule.hf), layer), .spec = find(name), .rows = rule.rows, .form = rule.form};
     if (mapped.spec == nullptr && !(bias && format.zero_biases)) return;
     // A bias that we do not have is as long as its weight has rows.
     const ParamSpec* shaped = mapped.spec;

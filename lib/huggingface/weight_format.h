@@ -6,7 +6,7 @@
 //   mistral  MistralForCausalLM  llama with a window, without biases
 //   qwen3    Qwen3ForCausalLM    llama with QK-norm, without biases
 //
-// "Ours" are the names and tensors of a checkpoint of this program, "theirs" those of transformers.
+// "Native" are the names and tensors of a checkpoint of this program, "hf" those of transformers (Hugging Face).
 #pragma once
 
 #include <optional>
@@ -20,7 +20,8 @@
 
 namespace tri::huggingface {
 
-// Which rows of our tensor, in which order, make theirs. A weight's rows are its outputs; a vector is a column.
+// Which rows of the native tensor, in which order, make the one of Hugging Face. A weight's rows are its outputs; a
+// vector is a column.
 enum class Rows {
   kAll,
   kVocab,          // without the padding
@@ -39,9 +40,9 @@ enum class Form {
 enum class Part { kWeight, kBias };
 
 struct TensorRule {
-  std::string_view module;  // ours: parameter_names.h
+  std::string_view module;  // native: parameter_names.h
   Part part;                // of the module
-  std::string_view theirs;  // "{}" stands for the layer
+  std::string_view hf;      // "{}" stands for the layer
   Rows rows = Rows::kAll;
   Form form = Form::kSame;
 };
@@ -52,7 +53,7 @@ struct WeightFormat {
   std::string_view prefix;  // of most names; some files leave it out
   std::span<const TensorRule> tensors;
   std::span<const std::string_view> ignored;  // names that hold no weights, or their ends after a dot
-  bool zero_biases = false;                   // theirs always has biases: ours without exports zeros
+  bool zero_biases = false;                   // hf always has biases: a native model without them exports zeros
 };
 
 // The format that expresses the model; or an Error naming the config fields that none expresses.
@@ -76,11 +77,11 @@ struct Described {
 // Reads config.json. Error naming the key of `path` that we can't express, or that is missing.
 Result<Described> parse_config_json(const std::string& path, std::string_view text);
 
-// One tensor of theirs and where it lies in ours.
+// A tensor of Hugging Face and its place in the native one.
 struct Mapped {
-  std::string theirs;
-  std::vector<int64_t> shape;       // theirs
-  const ParamSpec* spec = nullptr;  // ours; null: zeros
+  std::string hf;
+  std::vector<int64_t> shape;       // of hf
+  const ParamSpec* spec = nullptr;  // native; null: zeros
   Rows rows = Rows::kAll;
   Form form = Form::kSame;
 };
@@ -88,9 +89,9 @@ struct Mapped {
 std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& model,
                                 const std::vector<ParamSpec>& parameters);
 
-// [row of theirs] = row of ours.
+// [row of hf] = row of native.
 std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_rows);
-// Elements in a row of ours: 1 for vectors.
+// Elements in a row of the native tensor: 1 for vectors.
 int64_t row_width(const ParamSpec& spec);
 
 }  // namespace tri::huggingface

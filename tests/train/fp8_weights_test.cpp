@@ -115,12 +115,12 @@ TEST(Fp8Weights, stand_in_place_of_the_bf16_weights) {
     EXPECT_EQ(plain.predicted, plain.arena->bytes_by_name());
     EXPECT_EQ(bytes_of(rank.predicted, "fp8 weights"), quantized) << "the transposes";
     EXPECT_EQ(bytes_of(plain.predicted, "fp8 weights"), 0);
-    const ChunkStoreTensors &ours = rank.trainer->store().memory.tensors().chunks.front(),
-                            &theirs = plain.trainer->store().memory.tensors().chunks.front();
-    EXPECT_EQ(ours.quantized.bytes(), quantized);
-    EXPECT_TRUE(theirs.quantized.empty());
-    EXPECT_EQ(bytes_of(rank.predicted, "parameters"), ours.quantized.bytes() + ours.parameters.bytes());
-    EXPECT_EQ(ours.quantized.bytes() + ours.parameters.bytes(), theirs.parameters.bytes() - quantized);
+    const ChunkStoreTensors &fp8 = rank.trainer->store().memory.tensors().chunks.front(),
+                            &bf16 = plain.trainer->store().memory.tensors().chunks.front();
+    EXPECT_EQ(fp8.quantized.bytes(), quantized);
+    EXPECT_TRUE(bf16.quantized.empty());
+    EXPECT_EQ(bytes_of(rank.predicted, "parameters"), fp8.quantized.bytes() + fp8.parameters.bytes());
+    EXPECT_EQ(fp8.quantized.bytes() + fp8.parameters.bytes(), bf16.parameters.bytes() - quantized);
     EXPECT_EQ(bytes_of(rank.predicted, "master weights"), bytes_of(plain.predicted, "master weights"));
   }
 }
