@@ -38,7 +38,7 @@ class Folder {
     if (!mine_) return;
     fs::remove_all(path_, ignored);
     if (!itself) fs::create_directories(path_, ignored);
-    if (!itself) settle(path_);
+    if (!itself) wait_for_writeback(path_);
   }
   const std::string& path() const { return path_; }
 

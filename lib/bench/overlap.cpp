@@ -231,7 +231,7 @@ class Bench {
         },
         [=, this, &dp] {
           dp.finish_gather(parameters, runtime_.compute());
-          dp.settle(runtime_.compute());
+          dp.wait_until_read(runtime_.compute());
         }));
     return cases;
   }

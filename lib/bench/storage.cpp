@@ -76,7 +76,7 @@ Result<bool> drop_from_cache(const std::vector<std::string>& paths) {
   return resident * 20 < pages;
 }
 
-void settle(const std::string& folder) {
+void wait_for_writeback(const std::string& folder) {
   const Descriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (file.get() >= 0) ::syncfs(file.get());
 }

@@ -18,6 +18,6 @@ Result<void> plain_read(const std::vector<std::string>& paths);
 Result<bool> drop_from_cache(const std::vector<std::string>& paths);
 
 // Waits until what is pending in the file system of `folder` is on storage, so that it does not disturb what follows.
-void settle(const std::string& folder);
+void wait_for_writeback(const std::string& folder);
 
 }  // namespace tri

@@ -67,7 +67,7 @@ class AxisTransfers {
 
   // `stream` waits until what was sent so far has been read: then it may be overwritten. Rows that a collective gathers
   // may be overwritten after their finish_gather only.
-  virtual void settle(Stream& stream) = 0;
+  virtual void wait_until_read(Stream& stream) = 0;
 
   // From here on in `stream`, peers may write their blocks of `rows`; nothing before reads or writes them later.
   virtual void begin_gather(Tensor rows, Stream& stream) = 0;
@@ -117,7 +117,7 @@ class OneRankTransfers final : public AxisTransfers {
  public:
   explicit OneRankTransfers(GroupOnStream collectives) : AxisTransfers(std::move(collectives)) {}
 
-  void settle(Stream&) override {}
+  void wait_until_read(Stream&) override {}
   void begin_gather(Tensor, Stream&) override {}
   void start_gather(Tensor, Stream&) override {}
   bool gathering(Tensor) const override { return false; }
@@ -142,7 +142,7 @@ class CollectiveTransfers final : public AxisTransfers {
   CollectiveTransfers(GroupOnStream collectives, Device& device)
       : AxisTransfers(std::move(collectives)), device_(device) {}
 
-  void settle(Stream&) override {}
+  void wait_until_read(Stream&) override {}
   void begin_gather(Tensor rows, Stream& stream) override;
   void start_gather(Tensor rows, Stream& stream) override;
   bool gathering(Tensor rows) const override;

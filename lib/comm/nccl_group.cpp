@@ -38,7 +38,7 @@ class NcclGroup final : public CommGroup {
     config.blocking = 0;
     TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
     try {
-      settle("ncclCommInitRankConfig");
+      wait_for_completion("ncclCommInitRankConfig");
       connect();
     } catch (...) {
       ncclCommAbort(comm_);  // no destructor runs for an object that was not made
@@ -89,37 +89,37 @@ class NcclGroup final : public CommGroup {
 
   void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {
     TRI_NCCL(ncclAllGather(inp.data, out.data, count(inp), nccl_type(inp.dtype), comm_, cuda_stream(stream)));
-    settle("ncclAllGather");
+    wait_for_completion("ncclAllGather");
   }
   void do_reduce_scatter(Tensor out, Tensor inp, Stream& stream) override {
     TRI_NCCL(
         ncclReduceScatter(inp.data, out.data, count(out), nccl_type(inp.dtype), ncclSum, comm_, cuda_stream(stream)));
-    settle("ncclReduceScatter");
+    wait_for_completion("ncclReduceScatter");
   }
   void do_all_reduce(Tensor inout, ReduceOp op, Stream& stream) override {
     TRI_NCCL(ncclAllReduce(inout.data, inout.data, count(inout), nccl_type(inout.dtype),
                            op == ReduceOp::kSum ? ncclSum : ncclMax, comm_, cuda_stream(stream)));
-    settle("ncclAllReduce");
+    wait_for_completion("ncclAllReduce");
   }
   void do_broadcast(Tensor inout, int root, Stream& stream) override {
     TRI_NCCL(
         ncclBroadcast(inout.data, inout.data, count(inout), nccl_type(inout.dtype), root, comm_, cuda_stream(stream)));
-    settle("ncclBroadcast");
+    wait_for_completion("ncclBroadcast");
   }
   void do_send(Tensor tensor, int peer, Stream& stream) override {
     TRI_NCCL(ncclSend(tensor.data, count(tensor), nccl_type(tensor.dtype), peer, comm_, cuda_stream(stream)));
-    settle("ncclSend");
+    wait_for_completion("ncclSend");
   }
   void do_recv(Tensor tensor, int peer, Stream& stream) override {
     TRI_NCCL(ncclRecv(tensor.data, count(tensor), nccl_type(tensor.dtype), peer, comm_, cuda_stream(stream)));
-    settle("ncclRecv");
+    wait_for_completion("ncclRecv");
   }
 
   static size_t count(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
   // Waits until the communicator has taken the last call; errors of earlier, asynchronous work show here too. Once the
   // group is connected, how long a slow peer may take is the watchdog's decision (fault.step_seconds).
-  void settle(const char* call) {
+  void wait_for_completion(const char* call) {
     const auto start = std::chrono::steady_clock::now();
     const std::chrono::duration<double> limit(connect_seconds_);
     for (;;) {

@@ -46,7 +46,7 @@ Tensor gradient_of(const LayerContext& ctx, const Parameter* bias) {
 void LayerContext::need(Tensor rows) const {
   if (!tp.gathering(rows)) return;
   tp.finish_gather(rows, compute);
-  tp.settle(compute);
+  tp.wait_until_read(compute);
 }
 
 NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_view module, int layer) {

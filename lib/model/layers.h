@@ -51,7 +51,7 @@ struct LayerContext {
   // Completes `rows` (R, C) from every tp rank's local rows. Begins before the local rows are made and starts after;
   // what reads the rows then goes over those that arrive, or needs them all.
   void begin_gather(Tensor rows) const {
-    tp.settle(compute);
+    tp.wait_until_read(compute);
     tp.begin_gather(rows, compute);
   }
   void start_gather(Tensor rows) const { tp.start_gather(rows, compute); }
@@ -74,7 +74,7 @@ struct LayerContext {
   // Sums partial `rows` (R, C) over tp for the ranks that own them: a GEMM makes the blocks and sends each. Work
   // enqueued before finish_reduce runs beside it and must not touch `rows`.
   std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split) const {
-    tp.settle(compute);
+    tp.wait_until_read(compute);
     return tp.begin_reduce(rows, split, compute);
   }
   void send(const RowBlock& block) const { tp.send(block, compute); }

@@ -149,7 +149,7 @@ void GradientBuckets::reduce(State& state) {
 
 void GradientBuckets::finish(const std::vector<AxisGroup>& groups) {
   dp_.collectives().before(compute_);  // compute waits for all dp reductions
-  dp_.settle(compute_);
+  dp_.wait_until_read(compute_);
   for (const AxisGroup& sum : groups) sum.group->after(compute_);
   for (const BucketSlice& slice : memory_.slices()) {
     AxisSet remaining = slice.remaining;

@@ -104,7 +104,7 @@ std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr,
 
 void make_and_start(Rank& rank, Tensor rows, int round) {
   AxisTransfers& transfers = *rank.transfers;
-  transfers.settle(*rank.compute);
+  transfers.wait_until_read(*rank.compute);
   transfers.begin_gather(rows, *rank.compute);
   cpu_stream(*rank.compute).submit([local = transfers.local_rows(rows), round, self = transfers.rank()] {
     for (int64_t r = 0; r < kRows; ++r)
@@ -136,7 +136,7 @@ void read(Rank& rank, Tensor rows, int round, OverlapSplit split, std::atomic<in
 void reduce(Rank& rank, int round, OverlapSplit split, std::atomic<int>& wrong) {
   AxisTransfers& transfers = *rank.transfers;
   int64_t made = 0;
-  transfers.settle(*rank.compute);
+  transfers.wait_until_read(*rank.compute);
   for (const RowBlock& block : transfers.begin_reduce(rank.partial, split, *rank.compute)) {
     EXPECT_EQ(block.first, block.owners.empty() ? 0 : block.owners.front() * kRows);
     made += block.out[0];

@@ -183,7 +183,7 @@ class Member {
   Stream& compute() { return *streams_[0]; }
   // What was sent so far has been read, and no row holds what it should.
   void poison() {
-    transfers_->settle(compute());
+    transfers_->wait_until_read(compute());
     compute().copy(rows_.data, nans_.data(), rows_.bytes());
   }
   std::vector<float> read(Tensor tensor) {

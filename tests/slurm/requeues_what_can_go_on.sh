@@ -597,7 +597,7 @@ launch() { (
   run_dir=runs/none log=/dev/null job=0
   "case_$1"
 ) >"$work/$1.out" 2>&1 & pids[$1]=$! background+=("$!"); }
-settle() {
+wait_for_case() {
   local status=0
   wait "${pids[$1]}" || status=$?
   if ((status == 0)); then
@@ -613,12 +613,12 @@ jobs_now=$work/jobs
 (while sleep 1; do scontrol show job --oneliner >"$jobs_now.new" 2>/dev/null && mv "$jobs_now.new" "$jobs_now"; done) &
 background+=("$!")
 for name in "${together[@]}"; do ! wanted "$name" || launch "$name"; done
-for name in "${together[@]}"; do ! wanted "$name" || settle "$name"; done
+for name in "${together[@]}"; do ! wanted "$name" || wait_for_case "$name"; done
 scancel --user="$(id -un)" --state=PENDING # what was only held
 for name in "${alone[@]}"; do
   if wanted "$name"; then
     launch "$name"
-    settle "$name"
+    wait_for_case "$name"
   fi
 done
 echo "$failures failed, $((SECONDS - began)) s"

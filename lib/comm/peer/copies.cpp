@@ -157,7 +157,7 @@ void PeerCopyTransfers::read_progress(Stream& stream, HostBuffer<uint32_t>& word
   progress_.read(joined, sent, arrived ? later(lowest(2), awaited) : lowest(2));
 }
 
-void PeerCopyTransfers::settle(Stream& stream) { stream.wait(*sent_); }
+void PeerCopyTransfers::wait_until_read(Stream& stream) { stream.wait(*sent_); }
 
 // After what the caller's stream had done at the last record of made_: `src` to the place that this rank calls
 // `local_place` in the peer's memory.

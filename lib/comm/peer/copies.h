@@ -41,7 +41,7 @@ class PeerCopyTransfers final : public AxisTransfers {
   CommCounts counts() const override;
   void read_progress(Stream& stream, HostBuffer<uint32_t>& words) override;
   // Hardly ever waits, since what peers sent at the same time has arrived; so the timeline is spared its marks.
-  void settle(Stream& stream) override;
+  void wait_until_read(Stream& stream) override;
   void begin_gather(Tensor rows, Stream& stream) override;
   void start_gather(Tensor rows, Stream& stream) override;
   bool gathering(Tensor rows) const override;
