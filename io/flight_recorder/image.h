@@ -106,13 +106,13 @@ struct EnumNames<ChannelOperation> {
 };
 
 // The thread that reads tokens for its node.
-enum class ReaderState : uint32_t { kNone, kReads, kAwaitsTakers, kDone };
+enum class ReaderState : uint32_t { kNone, kReads, kAwaitsConsumers, kDone };
 
 template <>
 struct EnumNames<ReaderState> {
   static constexpr std::array table{std::pair{ReaderState::kNone, std::string_view("none")},
                                     std::pair{ReaderState::kReads, std::string_view("reads")},
-                                    std::pair{ReaderState::kAwaitsTakers, std::string_view("awaits takers")},
+                                    std::pair{ReaderState::kAwaitsConsumers, std::string_view("awaits takers")},
                                     std::pair{ReaderState::kDone, std::string_view("done")}};
 };
 

@@ -35,27 +35,27 @@ struct BatchRing::SlotHeader {
 };
 
 int64_t BatchRing::bytes(const Shape& shape) {
-  return static_cast<int64_t>(sizeof(Header)) + shape.takers * kLine + shape.slots * slot_bytes(shape.slot_tokens);
+  return static_cast<int64_t>(sizeof(Header)) + shape.consumers * kLine + shape.slots * slot_bytes(shape.slot_tokens);
 }
 
 BatchRing::BatchRing(void* memory, const Shape& shape) : memory_(static_cast<char*>(memory)), shape_(shape) {
   TRI_REQUIRE(reinterpret_cast<uintptr_t>(memory) % kLine == 0, "a ring at {}", memory);
-  TRI_REQUIRE(shape.slots >= 1 && shape.takers >= 1, "{} slots, {} consumers", shape.slots, shape.takers);
+  TRI_REQUIRE(shape.slots >= 1 && shape.consumers >= 1, "{} slots, {} consumers", shape.slots, shape.consumers);
 }
 
 BatchRing::Header& BatchRing::header() const { return *reinterpret_cast<Header*>(memory_); }
-int64_t& BatchRing::taken_counter(int taker) const {
-  return *reinterpret_cast<int64_t*>(memory_ + sizeof(Header) + taker * kLine);
+int64_t& BatchRing::taken_counter(int consumer) const {
+  return *reinterpret_cast<int64_t*>(memory_ + sizeof(Header) + consumer * kLine);
 }
 BatchRing::SlotHeader& BatchRing::slot_header(int64_t turn) const {
-  return *reinterpret_cast<SlotHeader*>(memory_ + sizeof(Header) + shape_.takers * kLine +
+  return *reinterpret_cast<SlotHeader*>(memory_ + sizeof(Header) + shape_.consumers * kLine +
                                         turn % shape_.slots * slot_bytes(shape_.slot_tokens));
 }
 int32_t* BatchRing::slot_data(int64_t turn) const { return reinterpret_cast<int32_t*>(&slot_header(turn) + 1); }
 
 bool BatchRing::may_write(int64_t turn) const {
-  for (int taker = 0; taker < shape_.takers; ++taker)
-    if (load(taken_counter(taker)) <= turn - shape_.slots) return false;
+  for (int consumer = 0; consumer < shape_.consumers; ++consumer)
+    if (load(taken_counter(consumer)) <= turn - shape_.slots) return false;
   return true;
 }
 
@@ -91,6 +91,6 @@ std::span<const int32_t> BatchRing::slot(int64_t turn) const {
 }
 
 int64_t BatchRing::bytes_read(int64_t turn) const { return slot_header(turn).bytes_read; }
-void BatchRing::taken(int taker, int64_t turn) { store(taken_counter(taker), turn + 1); }
+void BatchRing::taken(int consumer, int64_t turn) { store(taken_counter(consumer), turn + 1); }
 
 }  // namespace tri

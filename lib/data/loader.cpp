@@ -34,7 +34,7 @@ Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchS
 
 BatchRing::Shape LoaderPlan::ring() const {
   return {.slots = prefetch,
-          .takers = members,
+          .consumers = members,
           .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * (seq_len + 1)};
 }
 
@@ -73,7 +73,7 @@ class Loader::Reader {
         {
           std::lock_guard lock(mutex_);
           if (is_abandoned_) return;
-          if (!ring_.may_write(turn)) reader_is(ReaderState::kAwaitsTakers);
+          if (!ring_.may_write(turn)) reader_is(ReaderState::kAwaitsConsumers);
         }
         const auto may_write = [&] {
           std::lock_guard lock(mutex_);
@@ -174,17 +174,17 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
     reader_ = std::make_shared<Reader>(*dataset, plan_, ring_);
     reading_ = std::thread([reader = reader_] { reader->read_all(); });
   }
-  taker_ = std::thread([this] { take_all(); });
+  consumer_ = std::thread([this] { take_all(); });
 }
 
 Loader::~Loader() {
   closing_ = true;
   {
-    std::lock_guard lock(mutex_);  // the taker looks at closing_ under it
+    std::lock_guard lock(mutex_);  // the consumer looks at closing_ under it
   }
   changed_.notify_all();
   if (reader_) reader_->close();
-  taker_.join();
+  consumer_.join();
   if (plan_.member != 0) return;
   reader_->ended_within(kReaderTimeout) ? reading_.join() : reading_.detach();
   if (std::uncaught_exceptions() == exceptions_) ring_.end();

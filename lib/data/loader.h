@@ -105,7 +105,7 @@ class Loader {
   int64_t bytes_read_ = 0;
   double wait_seconds_ = 0;
   std::shared_ptr<Reader> reader_;  // of member 0, shared with its thread
-  std::thread reading_, taker_;
+  std::thread reading_, consumer_;
 };
 
 }  // namespace tri

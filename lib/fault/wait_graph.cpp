@@ -192,11 +192,11 @@ void WaitGraph::make_groups() {
       is_first = false;
     }
   }
-  for (auto& takers : takers_) takers.resize(records_.size());
+  for (auto& consumers : consumers_) consumers.resize(records_.size());
   for (int rank = 0; rank < world_size(); ++rank)
     for (size_t feed = 0; record(rank) != nullptr && feed < 2; ++feed)
       if (const int reader = record(rank)->feeds[feed].reader; reader >= 0 && reader < world_size())
-        takers_[feed][static_cast<size_t>(reader)].push_back(rank);
+        consumers_[feed][static_cast<size_t>(reader)].push_back(rank);
 }
 
 const ChannelRecord* WaitGraph::channel_of(const Group& group, int member) const {
@@ -353,29 +353,30 @@ void WaitGraph::add_data_wait(int rank) {
 }
 
 void WaitGraph::add_reader(int rank, int feed) {
-  const auto& takers = takers_[feed][static_cast<size_t>(rank)];
-  if (takers.empty() || record(rank)->ended) return;
+  const auto& consumers = consumers_[feed][static_cast<size_t>(rank)];
+  if (consumers.empty() || record(rank)->ended) return;
   const Activity activity = feed == 0 ? kReader : kValidationReader;
   const FeedRecord& reader = record(rank)->feeds[static_cast<size_t>(feed)];
-  const auto wanted = [&](int taker) { return record(taker)->feeds[static_cast<size_t>(feed)].wanted; };
-  const auto awaits_it = [&](int taker) {
+  const auto wanted = [&](int consumer) { return record(consumer)->feeds[static_cast<size_t>(feed)].wanted; };
+  const auto awaits_it = [&](int consumer) {
     int awaited = 0;
-    return record(taker)->host_state == HostState::kAwaitsData && awaited_feed(taker, &awaited) != nullptr &&
+    return record(consumer)->host_state == HostState::kAwaitsData && awaited_feed(consumer, &awaited) != nullptr &&
            awaited == feed;
   };
   switch (reader.reader_state) {
     case ReaderState::kReads:
       sink_at(rank, activity) = HangKind::kDataReader;
       return;
-    case ReaderState::kAwaitsTakers: {
-      uint32_t lowest = wanted(takers.front());
-      for (const int taker : takers)
-        if (comes_before(wanted(taker), lowest)) lowest = wanted(taker);
-      for (const int taker : takers) {
-        if (wanted(taker) != lowest) continue;
-        edge(node(rank, activity), node(taker, kHost));
-        // Both wait for each other: what lies between them, the taker's own thread, does not go on.
-        if (!lost(taker) && !record(taker)->ended && awaits_it(taker)) sink_at(taker, kHost) = HangKind::kDataReader;
+    case ReaderState::kAwaitsConsumers: {
+      uint32_t lowest = wanted(consumers.front());
+      for (const int consumer : consumers)
+        if (comes_before(wanted(consumer), lowest)) lowest = wanted(consumer);
+      for (const int consumer : consumers) {
+        if (wanted(consumer) != lowest) continue;
+        edge(node(rank, activity), node(consumer, kHost));
+        // Both wait for each other: what lies between them, the consumer's own thread, does not go on.
+        if (!lost(consumer) && !record(consumer)->ended && awaits_it(consumer))
+          sink_at(consumer, kHost) = HangKind::kDataReader;
       }
       return;
     }

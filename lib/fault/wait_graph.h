@@ -137,7 +137,7 @@ class WaitGraph {
   bool suspended_ = false;
   std::vector<Group> groups_;
   std::vector<std::vector<int>> group_of_;   // [world rank][channel]; -1: a damaged one
-  std::vector<std::vector<int>> takers_[2];  // [feed][reader's world rank]
+  std::vector<std::vector<int>> consumers_[2];  // [feed][reader's world rank]
   std::vector<Meeting> meetings_;
   std::unordered_map<uint64_t, int> meeting_index_, connection_index_;
   std::vector<Wait> waits_;  // by rank

@@ -109,30 +109,30 @@ void on_threads(const std::vector<LoaderPlan>& plans, Body body) {
 std::vector<int32_t> copy_of(std::span<const int32_t> tokens) { return {tokens.begin(), tokens.end()}; }
 
 TEST(BatchRing, a_slot_is_written_again_only_when_all_have_taken_it) {
-  const BatchRing::Shape shape{.slots = 2, .takers = 2, .slot_tokens = 3};
+  const BatchRing::Shape shape{.slots = 2, .consumers = 2, .slot_tokens = 3};
   RingMemory memory(shape);
-  BatchRing writer(memory.data(), shape), taker(memory.data(), shape);
+  BatchRing writer(memory.data(), shape), consumer(memory.data(), shape);
   for (const int64_t turn : {0, 1}) {
-    EXPECT_FALSE(taker.ready(turn));
+    EXPECT_FALSE(consumer.ready(turn));
     ASSERT_TRUE(writer.may_write(turn));
     writer.slot(turn)[2] = static_cast<int32_t>(10 + turn);
     writer.publish(turn, 100 + turn);
-    EXPECT_TRUE(taker.ready(turn));
+    EXPECT_TRUE(consumer.ready(turn));
   }
-  EXPECT_EQ(std::as_const(taker).slot(0)[2], 10);
-  EXPECT_EQ(std::as_const(taker).slot(1)[2], 11);
-  EXPECT_EQ(taker.bytes_read(1), 101);
+  EXPECT_EQ(std::as_const(consumer).slot(0)[2], 10);
+  EXPECT_EQ(std::as_const(consumer).slot(1)[2], 11);
+  EXPECT_EQ(consumer.bytes_read(1), 101);
   EXPECT_FALSE(writer.may_write(2));
-  taker.taken(0, 0);
+  consumer.taken(0, 0);
   EXPECT_FALSE(writer.may_write(2));
-  taker.taken(1, 0);
+  consumer.taken(1, 0);
   EXPECT_TRUE(writer.may_write(2));
   EXPECT_FALSE(writer.may_write(3));
-  EXPECT_FALSE(taker.ready(2));
+  EXPECT_FALSE(consumer.ready(2));
 }
 
 TEST(BatchRing, a_failure_comes_after_what_was_written_before_it_and_stays) {
-  const BatchRing::Shape shape{.slots = 2, .takers = 1, .slot_tokens = 3};
+  const BatchRing::Shape shape{.slots = 2, .consumers = 1, .slot_tokens = 3};
   RingMemory memory(shape);
   BatchRing ring(memory.data(), shape);
   ring.publish(0, 1);
@@ -172,7 +172,7 @@ TEST(Loader, every_member_gets_its_own_tokens_and_every_byte_is_read_once) {
       EXPECT_EQ(member.loader->bytes_read() > 0, plan.member == 0);
       bytes += member.loader->bytes_read();
     });
-    EXPECT_EQ(bytes, (kEnd - kFirst) * 16 * (kSeqLen + 1) * 4) << "dp " << dp << ", " << copies << " takers each";
+    EXPECT_EQ(bytes, (kEnd - kFirst) * 16 * (kSeqLen + 1) * 4) << "dp " << dp << ", " << copies << " consumers each";
   }
 }
 

@@ -35,9 +35,9 @@ TEST(HangLocator, a_reader_that_does_not_read_is_told) {
   EXPECT_TRUE(has(verdict.headline, "turn 5 of its training tokens"));
 }
 
-TEST(HangLocator, a_reader_waits_for_its_slowest_taker) {
+TEST(HangLocator, a_reader_waits_for_its_slowest_consumer) {
   Feeds r;
-  r[0].feeds[0].reader_state = ReaderState::kAwaitsTakers;
+  r[0].feeds[0].reader_state = ReaderState::kAwaitsConsumers;
   r[2].feeds[0].wanted = 2;
   r[2].host_state = HostState::kWorks;
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
@@ -49,7 +49,7 @@ TEST(HangLocator, a_reader_waits_for_its_slowest_taker) {
 TEST(HangLocator, a_rank_that_does_not_take_what_was_read_is_told) {
   Feeds r;
   r[0].feeds[0].published = 5;
-  r[0].feeds[0].reader_state = ReaderState::kAwaitsTakers;
+  r[0].feeds[0].reader_state = ReaderState::kAwaitsConsumers;
   for (const int rank : {0, 1, 2}) r.joins(rank, "job");
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kDataReader);
@@ -245,7 +245,7 @@ TEST(SuspectHosts, a_reader_of_tokens_is_suspect_where_those_of_other_nodes_go_o
   reads(4, 4, ReaderState::kReads, kSilent);
   EXPECT_EQ(suspects(), std::vector<std::string>());
   for (int rank = 4; rank < 8; ++rank) r.joins(rank, "job");  // they have their tokens, and wait for the others
-  reads(4, 7, ReaderState::kAwaitsTakers, kSilent);
+  reads(4, 7, ReaderState::kAwaitsConsumers, kSilent);
   EXPECT_EQ(suspects(), std::vector<std::string>{"node00"});
   for (RankRecord& record : r.all) record.host = "node00";
   EXPECT_EQ(suspects(), std::vector<std::string>());

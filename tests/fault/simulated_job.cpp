@@ -323,12 +323,12 @@ bool SimulatedJob::move_host(int rank) {
   }
 }
 
-// Takers copy a turn ahead of the one that they want.
+// Consumers copy a turn ahead of the one that they want.
 bool SimulatedJob::can_read(int rank) const {
   const Rank& r = ranks_[static_cast<size_t>(rank)];
   const int end = std::min(rank + layout_.ranks_a_node, layout_.world_size());
-  for (int taker = rank; taker < end; ++taker)
-    if (ranks_[static_cast<size_t>(taker)].wanted + 1 + kSlots < r.published + 1) return false;
+  for (int consumer = rank; consumer < end; ++consumer)
+    if (ranks_[static_cast<size_t>(consumer)].wanted + 1 + kSlots < r.published + 1) return false;
   return true;
 }
 
@@ -407,7 +407,7 @@ RankRecord SimulatedJob::record(int rank) const {
   if (rank == reader_of(rank))
     record.feeds[0].reader_state = static_cast<int>(r.published) == r.program->turns ? ReaderState::kDone
                                    : can_read(rank)                                  ? ReaderState::kReads
-                                                                                     : ReaderState::kAwaitsTakers;
+                                                                                     : ReaderState::kAwaitsConsumers;
   for (const int stream : {kCompute, kDpStream}) {
     const Stream& s = r.streams[static_cast<size_t>(stream)];
     record.streams.push_back({.name = stream == kCompute ? "compute" : "dp",

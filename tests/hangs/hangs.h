@@ -8,7 +8,7 @@
 //   evaluation, sample      a forward in an evaluation, or for a sampled token
 //   update                  of the optimizer
 //   finish                  the last step is done, and so are the checkpoints
-//   data                    a sample is about to be read from its file, by the thread that reads for all takers
+//   data                    a sample is about to be read from its file, by the thread that reads for all consumers
 //   <name of a stream>      a transfer of this rank on that stream: "tp copies", "pp send forward", "dp", ...
 // The calls of a checkpoint on its files are places of tests/storage/points.h.
 //

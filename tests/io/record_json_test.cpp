@@ -41,7 +41,8 @@ RankRecord full_record() {
                         .whole = 8808,
                         .operation = ChannelOperation::kReduceScatter,
                         .bytes = 1LL << 50});
-  r.feeds[0] = {.reader = 8, .wanted = 4, .reader_state = ReaderState::kAwaitsTakers, .published = 5, .seconds = 0.5};
+  r.feeds[0] = {
+      .reader = 8, .wanted = 4, .reader_state = ReaderState::kAwaitsConsumers, .published = 5, .seconds = 0.5};
   r.feeds[1] = {.reader = 9, .wanted = 1, .reader_state = ReaderState::kReads, .published = 2, .seconds = 1.5};
   r.writer = {.state = WriterState::kPublishes, .progress = 77, .step = 100, .seconds = 2.5};
   r.failure = FailureRecord{.code = 4, .consequence = true, .realtime = 1790000000123456789, .text = "burnt\n"};
