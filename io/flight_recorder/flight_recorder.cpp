@@ -101,7 +101,7 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const RecorderIde
   set(image.phase_since, image.created);
   set(image.host_since, image.created);
   set(image.beat, image.created);
-  for (flight::Feed& feed : image.feeds) set(feed.reader, -1);
+  for (flight::LoaderStatus& loader : image.loaders) set(loader.reader, -1);
   if (::rename(unnamed.c_str(), recorder->path_.c_str()) != 0) return refused("rename", errno);
   return recorder;
 }
@@ -232,10 +232,10 @@ void FlightRecorder::event(FlightEventKind kind, uint32_t what, int64_t value) {
   image_->events[number % flight::kEvents] = {tick_of_kernel(), static_cast<uint32_t>(kind), what, value};
 }
 
-void FlightRecorder::enter(flight::Feed& feed, ReaderState state) {
-  set(feed.reader_state, static_cast<uint32_t>(state));
-  set(feed.since, tick_of_kernel());
-  event(FlightEventKind::kReader, static_cast<uint32_t>(state), get(feed.published));
+void FlightRecorder::enter(flight::LoaderStatus& loader, ReaderState state) {
+  set(loader.reader_state, static_cast<uint32_t>(state));
+  set(loader.since, tick_of_kernel());
+  event(FlightEventKind::kReader, static_cast<uint32_t>(state), get(loader.published));
 }
 
 void FlightRecorder::enter(WriterState state, int64_t step) {

@@ -71,7 +71,7 @@ class FlightRecorder {
 
   // Any thread.
   void event(FlightEventKind kind, uint32_t what, int64_t value);
-  void enter(flight::Feed& feed, ReaderState state);
+  void enter(flight::LoaderStatus& loader, ReaderState state);
   void enter(WriterState state, int64_t step);
   void writer_goes_on();
   // Whether lines wait for storage, and how many batches of them were written; `since`: when either last changed.

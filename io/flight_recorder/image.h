@@ -204,7 +204,7 @@ struct Action {
 };
 
 // One of the two streams of tokens, for training and for validation.
-struct Feed {
+struct LoaderStatus {
   std::atomic<int32_t> reader;  // world rank that reads for this one; -1: none
   Count wanted;                 // this rank waits, or last waited, for this turn (from 1)
   Count reader_state;           // ReaderState; where this rank reads
@@ -300,7 +300,7 @@ struct Image {
   alignas(64) Count action_entered, action_running;
   alignas(64) Count num_channels;
   Channel channels[kMaxChannels];
-  Feed feeds[2];  // training, validation
+  LoaderStatus loaders[2];  // training, validation
   Writer writer;
   Writer lines;                             // of metrics.jsonl: kept by the watchdog (io/base/line_file.h)
   Count num_connections;                    // ever

@@ -132,13 +132,13 @@ void read_activities(const flight::Image& image, const Clock& clock, RankRecord&
                                .operation = static_cast<ChannelOperation>(get(channel.operation)),
                                .bytes = get(channel.bytes)});
   }
-  for (size_t i = 0; i < record.feeds.size(); ++i) {
-    const flight::Feed& feed = image.feeds[i];
-    record.feeds[i] = {.reader = get(feed.reader),
-                       .wanted = get(feed.wanted),
-                       .reader_state = static_cast<ReaderState>(get(feed.reader_state)),
-                       .published = get(feed.published),
-                       .seconds = clock.age(feed.since)};
+  for (size_t i = 0; i < record.loaders.size(); ++i) {
+    const flight::LoaderStatus& loader = image.loaders[i];
+    record.loaders[i] = {.reader = get(loader.reader),
+                         .wanted = get(loader.wanted),
+                         .reader_state = static_cast<ReaderState>(get(loader.reader_state)),
+                         .published = get(loader.published),
+                         .seconds = clock.age(loader.since)};
   }
   const auto writer = [&](const flight::Writer& w) {
     return WriterRecord{.state = static_cast<WriterState>(get(w.state)),

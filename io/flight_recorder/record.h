@@ -46,8 +46,8 @@ struct ActionRecord {
   std::vector<Wait> waits;
 };
 
-struct FeedRecord {
-  int reader = -1;  // world rank; -1: this rank takes no tokens of the feed
+struct LoaderRecord {
+  int reader = -1;  // world rank; -1: this rank takes no tokens of this loader
   uint32_t wanted = 0;
   ReaderState reader_state = ReaderState::kNone;
   uint32_t published = 0;
@@ -123,7 +123,7 @@ struct RankRecord {
   uint32_t actions_enqueued = 0, action_entered = 0, action_running = 0;
   std::optional<ActionRecord> action;  // the one entered last, if its entry is still there
   std::vector<ChannelRecord> channels;
-  std::array<FeedRecord, 2> feeds;  // training, validation
+  std::array<LoaderRecord, 2> loaders;  // training, validation
   WriterRecord writer;
   std::optional<FailureRecord> failure;
 

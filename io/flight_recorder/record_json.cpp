@@ -33,7 +33,7 @@ void members(Archive& a, ActionRecord& r) {
 }
 
 template <class Archive>
-void members(Archive& a, FeedRecord& f) {
+void members(Archive& a, LoaderRecord& f) {
   a("reader", f.reader), a("wanted", f.wanted), a("reader_state", f.reader_state), a("published", f.published);
   a("seconds", f.seconds);
 }
@@ -83,7 +83,7 @@ void members(Archive& a, RankRecord& r) {
   a("connection_set", r.connection_set), a("connection_members", r.connection_members);
   a.addresses("connections_done", r.connections_done);
   a("actions_enqueued", r.actions_enqueued), a("action_entered", r.action_entered);
-  a("action_running", r.action_running), a("action", r.action), a("channels", r.channels), a("feeds", r.feeds);
+  a("action_running", r.action_running), a("action", r.action), a("channels", r.channels), a("feeds", r.loaders);
   a("writer", r.writer), a("failure", r.failure), a("streams", r.streams), a("stacks", r.stacks), a("log", r.log);
   a("events", r.events);
 }

@@ -53,8 +53,8 @@ bool poll(const std::atomic<bool>& closing, Done done) {
   return false;
 }
 
-flight::Feed* feed_of(const LoaderPlan& plan) {
-  return plan.recorder == nullptr ? nullptr : &plan.recorder->image().feeds[plan.split == Split::kTrain ? 0 : 1];
+flight::LoaderStatus* loader_status_of(const LoaderPlan& plan) {
+  return plan.recorder == nullptr ? nullptr : &plan.recorder->image().loaders[plan.split == Split::kTrain ? 0 : 1];
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ class Loader::Reader {
 
  private:
   void reader_is(ReaderState state) const {
-    if (flight::Feed* const shown = feed_of(plan_)) plan_.recorder->enter(*shown, state);
+    if (flight::LoaderStatus* const shown = loader_status_of(plan_)) plan_.recorder->enter(*shown, state);
   }
 
   template <class Last>
@@ -140,7 +140,7 @@ class Loader::Reader {
     std::lock_guard lock(mutex_);
     if (is_abandoned_) return false;
     ring_.publish(turn, bytes);
-    if (flight::Feed* const shown = feed_of(plan_)) shown->published = static_cast<uint32_t>(turn + 1);
+    if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->published = static_cast<uint32_t>(turn + 1);
     return true;
   }
 
@@ -234,7 +234,7 @@ void Loader::take(int64_t turn) {
 const StepTokens& Loader::next() {
   const auto start = std::chrono::steady_clock::now();
   TRI_REQUIRE(turn_ < turns(), "step {} of [{}, {})", plan_.first_step + turn_, plan_.first_step, plan_.end_step);
-  if (flight::Feed* const shown = feed_of(plan_)) shown->wanted = static_cast<uint32_t>(turn_ + 1);
+  if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->wanted = static_cast<uint32_t>(turn_ + 1);
   const HostScope waits(HostState::kAwaitsData);
   std::unique_lock lock(mutex_);
   released_ = turn_;

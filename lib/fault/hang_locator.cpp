@@ -161,9 +161,9 @@ double Locator::silent_at(int node) const {
   const RankRecord& r = *graph_.record(rank);
   switch (graph_.activity_of(node)) {
     case WaitGraph::kReader:
-      return r.feeds[0].seconds;
+      return r.loaders[0].seconds;
     case WaitGraph::kValidationReader:
-      return r.feeds[1].seconds;
+      return r.loaders[1].seconds;
     case WaitGraph::kWriter:
       return r.writer.seconds;
     default:
@@ -443,7 +443,7 @@ std::string Locator::suspect_text(const Candidate& c) const {
       if (const auto activity = graph_.activity_of(c.node); activity != WaitGraph::kHost) {
         const bool trains = activity == WaitGraph::kReader;
         return fmt::format("{}: its reader of {} tokens does not go on after turn {}, for {:.0f} s", place,
-                           trains ? "training" : "validation", r->feeds[trains ? 0 : 1].published, c.silent);
+                           trains ? "training" : "validation", r->loaders[trains ? 0 : 1].published, c.silent);
       }
       return fmt::format("{}: tokens that were read for it are not taken, in {}", place, doing);
     case HangKind::kStorage:
@@ -474,9 +474,9 @@ StorageUse writer_use(const RankRecord& stuck, const RankRecord& other) {
 }
 
 // Of a reader of tokens.
-StorageUse reader_use(const RankRecord& stuck, const RankRecord& other, size_t feed) {
+StorageUse reader_use(const RankRecord& stuck, const RankRecord& other, size_t loader) {
   constexpr double kShare = 0.25;
-  const FeedRecord &own = stuck.feeds[feed], &r = other.feeds[feed];
+  const LoaderRecord &own = stuck.loaders[loader], &r = other.loaders[loader];
   if (r.reader_state == ReaderState::kNone) return StorageUse::kNone;
   if (r.reader_state == ReaderState::kReads && r.seconds >= kShare * own.seconds) return StorageUse::kStandsStill;
   return comes_before(r.published, own.published) ? StorageUse::kNone : StorageUse::kGoesOn;
@@ -487,15 +487,16 @@ bool waits_for_storage(HangKind kind) { return kind == HangKind::kStorage || kin
 // Whether ranks of all other nodes go on with the storage that `stuck` waits for.
 bool others_go_on(std::span<const RankRecord> records, const RankRecord& stuck, HangKind kind) {
   std::map<std::string, bool> goes_on;  // [host]
-  const auto reading = std::find_if(stuck.feeds.begin(), stuck.feeds.end(),
-                                    [](const FeedRecord& feed) { return feed.reader_state == ReaderState::kReads; });
+  const auto reading = std::find_if(stuck.loaders.begin(), stuck.loaders.end(), [](const LoaderRecord& loader) {
+    return loader.reader_state == ReaderState::kReads;
+  });
   // A rank whose own thread does not take the tokens that are there does not wait for storage.
   const bool is_reader = kind == HangKind::kDataReader;
-  const bool takes_none = is_reader && reading == stuck.feeds.end();
+  const bool takes_none = is_reader && reading == stuck.loaders.end();
   for (const RankRecord& other : records) {
     if (other.host == stuck.host) continue;
     const StorageUse use = takes_none  ? StorageUse::kGoesOn
-                           : is_reader ? reader_use(stuck, other, static_cast<size_t>(reading - stuck.feeds.begin()))
+                           : is_reader ? reader_use(stuck, other, static_cast<size_t>(reading - stuck.loaders.begin()))
                                        : writer_use(stuck, other);
     if (use == StorageUse::kStandsStill) return false;
     goes_on[other.host] |= use == StorageUse::kGoesOn;

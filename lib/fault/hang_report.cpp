@@ -58,10 +58,10 @@ void write_channels(Out out, const RankRecord& r) {
 }
 
 void write_tokens_and_files(Out out, const RankRecord& r) {
-  for (size_t feed = 0; feed < 2; ++feed) {
-    const FeedRecord& f = r.feeds[feed];
+  for (size_t loader = 0; loader < 2; ++loader) {
+    const LoaderRecord& f = r.loaders[loader];
     if (f.reader < 0) continue;
-    fmt::format_to(out, "  {} tokens: turn {} wanted of the reader of rank {}", feed == 0 ? "training" : "validation",
+    fmt::format_to(out, "  {} tokens: turn {} wanted of the reader of rank {}", loader == 0 ? "training" : "validation",
                    f.wanted, f.reader);
     if (f.reader_state != ReaderState::kNone)
       fmt::format_to(out, "; its own reader {} for {}, {} turns are complete", enum_name(f.reader_state),

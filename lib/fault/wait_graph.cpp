@@ -111,7 +111,7 @@ WaitGraph::WaitGraph(std::span<const RankRecord> records) {
   for (int rank = 0; rank < world_size(); ++rank) add_rank(rank);
   for (int rank = 0; rank < world_size(); ++rank)
     if (record(rank) != nullptr && !lost(rank))
-      for (const int feed : {0, 1}) add_reader(rank, feed);
+      for (const int loader : {0, 1}) add_reader(rank, loader);
   sinks_.resize(sinks_.size() + meetings_.size());
   finish_meetings();
   edges_ = Adjacency(num_nodes(), list_, false);
@@ -194,9 +194,9 @@ void WaitGraph::make_groups() {
   }
   for (auto& consumers : consumers_) consumers.resize(records_.size());
   for (int rank = 0; rank < world_size(); ++rank)
-    for (size_t feed = 0; record(rank) != nullptr && feed < 2; ++feed)
-      if (const int reader = record(rank)->feeds[feed].reader; reader >= 0 && reader < world_size())
-        consumers_[feed][static_cast<size_t>(reader)].push_back(rank);
+    for (size_t loader = 0; record(rank) != nullptr && loader < 2; ++loader)
+      if (const int reader = record(rank)->loaders[loader].reader; reader >= 0 && reader < world_size())
+        consumers_[loader][static_cast<size_t>(reader)].push_back(rank);
 }
 
 const ChannelRecord* WaitGraph::channel_of(const Group& group, int member) const {
@@ -322,46 +322,47 @@ int WaitGraph::meeting(const Meeting& meeting) {
   return found->second;
 }
 
-const FeedRecord* WaitGraph::awaited_feed(int rank, int* feed) const {
+const LoaderRecord* WaitGraph::awaited_loader(int rank, int* loader) const {
   const RankRecord& r = *record(rank);
   const int likely = r.phase == RunPhase::kEvaluation ? 1 : 0;
-  const FeedRecord* any = nullptr;
+  const LoaderRecord* any = nullptr;
   for (const int f : {likely, 1 - likely}) {
-    const FeedRecord& own = r.feeds[static_cast<size_t>(f)];
+    const LoaderRecord& own = r.loaders[static_cast<size_t>(f)];
     if (own.reader < 0 || own.reader >= world_size()) continue;
     const RankRecord* reader = record(own.reader);
-    const bool is_late = reader == nullptr || comes_before(reader->feeds[static_cast<size_t>(f)].published, own.wanted);
+    const bool is_late =
+        reader == nullptr || comes_before(reader->loaders[static_cast<size_t>(f)].published, own.wanted);
     if (any != nullptr && !is_late) continue;
     any = &own;
-    *feed = f;
+    *loader = f;
     if (is_late) break;
   }
   return any;
 }
 
 void WaitGraph::add_data_wait(int rank) {
-  int feed = 0;
-  const FeedRecord* own = awaited_feed(rank, &feed);
+  int loader = 0;
+  const LoaderRecord* own = awaited_loader(rank, &loader);
   const RankRecord* reader = own == nullptr ? nullptr : record(own->reader);
   const bool is_read =
-      reader != nullptr && !comes_before(reader->feeds[static_cast<size_t>(feed)].published, own->wanted);
+      reader != nullptr && !comes_before(reader->loaders[static_cast<size_t>(loader)].published, own->wanted);
   if (own == nullptr || (is_read && !lost(own->reader)))
     sink_at(rank, kHost) =
         HangKind::kDataReader;  // the tokens are there, and this rank's own thread does not take them
   else
-    edge(node(rank, kHost), node(own->reader, feed == 0 ? kReader : kValidationReader));
+    edge(node(rank, kHost), node(own->reader, loader == 0 ? kReader : kValidationReader));
 }
 
-void WaitGraph::add_reader(int rank, int feed) {
-  const auto& consumers = consumers_[feed][static_cast<size_t>(rank)];
+void WaitGraph::add_reader(int rank, int loader) {
+  const auto& consumers = consumers_[loader][static_cast<size_t>(rank)];
   if (consumers.empty() || record(rank)->ended) return;
-  const Activity activity = feed == 0 ? kReader : kValidationReader;
-  const FeedRecord& reader = record(rank)->feeds[static_cast<size_t>(feed)];
-  const auto wanted = [&](int consumer) { return record(consumer)->feeds[static_cast<size_t>(feed)].wanted; };
+  const Activity activity = loader == 0 ? kReader : kValidationReader;
+  const LoaderRecord& reader = record(rank)->loaders[static_cast<size_t>(loader)];
+  const auto wanted = [&](int consumer) { return record(consumer)->loaders[static_cast<size_t>(loader)].wanted; };
   const auto awaits_it = [&](int consumer) {
     int awaited = 0;
-    return record(consumer)->host_state == HostState::kAwaitsData && awaited_feed(consumer, &awaited) != nullptr &&
-           awaited == feed;
+    return record(consumer)->host_state == HostState::kAwaitsData && awaited_loader(consumer, &awaited) != nullptr &&
+           awaited == loader;
   };
   switch (reader.reader_state) {
     case ReaderState::kReads:

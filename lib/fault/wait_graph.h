@@ -103,7 +103,7 @@ class WaitGraph {
   bool add_device(int rank);
   bool add_channel_wait(int rank, int channel, Activity from);
   void add_data_wait(int rank);
-  void add_reader(int rank, int feed);
+  void add_reader(int rank, int loader);
   void add_connection(int rank);
   void finish_meetings();
   void finish_arrival(int meeting);
@@ -129,7 +129,7 @@ class WaitGraph {
   const Meeting& meeting_at(int node) const {
     return meetings_[static_cast<size_t>(node - world_size() * kActivities)];
   }
-  const FeedRecord* awaited_feed(int rank, int* feed) const;
+  const LoaderRecord* awaited_loader(int rank, int* loader) const;
 
   std::vector<const RankRecord*> records_;      // [world rank]
   std::vector<std::optional<HangKind>> lost_;   // [world rank]
@@ -137,7 +137,7 @@ class WaitGraph {
   bool suspended_ = false;
   std::vector<Group> groups_;
   std::vector<std::vector<int>> group_of_;   // [world rank][channel]; -1: a damaged one
-  std::vector<std::vector<int>> consumers_[2];  // [feed][reader's world rank]
+  std::vector<std::vector<int>> consumers_[2];  // [loader][reader's world rank]
   std::vector<Meeting> meetings_;
   std::unordered_map<uint64_t, int> meeting_index_, connection_index_;
   std::vector<Wait> waits_;  // by rank

@@ -117,11 +117,11 @@ const WaitGraph::Meeting* WaitGraph::meeting_between(int from_rank, int to_rank)
 
 std::string WaitGraph::awaited_text(int from_rank, int to_rank) const {
   if (const Meeting* m = meeting_between(from_rank, to_rank)) return operation_text(*m);
-  int feed = 0;
+  int loader = 0;
   const RankRecord* from = record(from_rank);
   if (from->host_state == HostState::kAwaitsData)
-    if (const FeedRecord* own = awaited_feed(from_rank, &feed); own != nullptr && own->reader == to_rank)
-      return fmt::format("turn {} of its {} tokens", own->wanted, feed == 0 ? "training" : "validation");
+    if (const LoaderRecord* own = awaited_loader(from_rank, &loader); own != nullptr && own->reader == to_rank)
+      return fmt::format("turn {} of its {} tokens", own->wanted, loader == 0 ? "training" : "validation");
   return "";
 }
 
@@ -138,10 +138,10 @@ std::string WaitGraph::edge_text(int from_rank, int to_rank) const {
   }
   const std::string awaited = awaited_text(from_rank, to_rank);
   if (!awaited.empty()) return fmt::format("rank {} awaits {} from the reader of rank {}", from_rank, awaited, to_rank);
-  for (size_t feed = 0; record(to_rank) != nullptr && feed < 2; ++feed)
-    if (record(to_rank)->feeds[feed].reader == from_rank)
+  for (size_t loader = 0; record(to_rank) != nullptr && loader < 2; ++loader)
+    if (record(to_rank)->loaders[loader].reader == from_rank)
       return fmt::format("the reader of rank {} awaits rank {}, which is at turn {}", from_rank, to_rank,
-                         record(to_rank)->feeds[feed].wanted);
+                         record(to_rank)->loaders[loader].wanted);
   return fmt::format("rank {} awaits rank {}", from_rank, to_rank);
 }
 
@@ -160,9 +160,9 @@ std::vector<std::string> WaitGraph::waits_text(int rank) const {
       if (is_behind(m, member)) behind.push_back(member);
     texts.push_back(fmt::format("{} of {}", operation_text(m), ranks_text(behind)));
   }
-  int feed = 0;
+  int loader = 0;
   if (r->host_state == HostState::kAwaitsData)
-    if (const FeedRecord* own = awaited_feed(rank, &feed))
+    if (const LoaderRecord* own = awaited_loader(rank, &loader))
       texts.push_back(fmt::format("turn {} of the reader of rank {}", own->wanted, own->reader));
   return texts;
 }

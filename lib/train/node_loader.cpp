@@ -60,7 +60,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .prefetch = config.data.prefetch,
                         .recorder = flight_recorder()};
   if (plan.recorder != nullptr)
-    plan.recorder->image().feeds[context.split == Split::kTrain ? 0 : 1].reader = members.front();
+    plan.recorder->image().loaders[context.split == Split::kTrain ? 0 : 1].reader = members.front();
   {
     const bool trains = context.split == Split::kTrain;
     const ConnectionScope connection(trains ? "memory for data" : "memory for validation data", members);

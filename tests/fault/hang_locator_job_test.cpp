@@ -131,7 +131,7 @@ class Widened {
       r.world_rank = rank;
       r.world_size = layout_.world_size();
       r.grid = mesh.grid;
-      r.feeds[0].reader = rank_at(r.feeds[0].reader, mesh.axis("dp").rank);
+      r.loaders[0].reader = rank_at(r.loaders[0].reader, mesh.axis("dp").rank);
       for (ChannelRecord& channel : r.channels) move(channel, mesh);
     }
     return wide;

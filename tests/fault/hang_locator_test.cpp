@@ -328,7 +328,7 @@ TEST(HangLocator, damaged_records_do_no_harm) {
   r[3].channels[0].index = 99;
   r[0].action->waits = {{.channel = 1000, .sequence = 1}, {.channel = -1, .sequence = 1}};
   r[0].action_running = 3;
-  r[3].feeds[0].reader = 12345;
+  r[3].loaders[0].reader = 12345;
   r[3].world_size = 1 << 30;
   RankRecord stray;
   stray.world_rank = -5;

@@ -17,11 +17,11 @@ class Feeds : public Records {
     for (RankRecord& record : all) {
       idle(record.world_rank);
       record.host_state = HostState::kAwaitsData;
-      record.feeds[0] = {.reader = 0, .wanted = 5};
+      record.loaders[0] = {.reader = 0, .wanted = 5};
     }
-    all[0].feeds[0].reader_state = ReaderState::kReads;
-    all[0].feeds[0].published = 4;
-    all[0].feeds[0].seconds = kSilent;
+    all[0].loaders[0].reader_state = ReaderState::kReads;
+    all[0].loaders[0].published = 4;
+    all[0].loaders[0].seconds = kSilent;
   }
 };
 
@@ -37,8 +37,8 @@ TEST(HangLocator, a_reader_that_does_not_read_is_told) {
 
 TEST(HangLocator, a_reader_waits_for_its_slowest_consumer) {
   Feeds r;
-  r[0].feeds[0].reader_state = ReaderState::kAwaitsConsumers;
-  r[2].feeds[0].wanted = 2;
+  r[0].loaders[0].reader_state = ReaderState::kAwaitsConsumers;
+  r[2].loaders[0].wanted = 2;
   r[2].host_state = HostState::kWorks;
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
@@ -48,8 +48,8 @@ TEST(HangLocator, a_reader_waits_for_its_slowest_consumer) {
 
 TEST(HangLocator, a_rank_that_does_not_take_what_was_read_is_told) {
   Feeds r;
-  r[0].feeds[0].published = 5;
-  r[0].feeds[0].reader_state = ReaderState::kAwaitsConsumers;
+  r[0].loaders[0].published = 5;
+  r[0].loaders[0].reader_state = ReaderState::kAwaitsConsumers;
   for (const int rank : {0, 1, 2}) r.joins(rank, "job");
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kDataReader);
@@ -229,12 +229,12 @@ TEST(SuspectHosts, a_reader_of_tokens_is_suspect_where_those_of_other_nodes_go_o
   for (RankRecord& record : r.all) {
     r.idle(record.world_rank);
     record.host_state = HostState::kAwaitsData;
-    record.feeds[0] = {.reader = record.world_rank / 4 * 4, .wanted = 5};
+    record.loaders[0] = {.reader = record.world_rank / 4 * 4, .wanted = 5};
   }
   const auto reads = [&](int rank, uint32_t published, ReaderState state, double seconds) {
-    r[rank].feeds[0].reader_state = state;
-    r[rank].feeds[0].published = published;
-    r[rank].feeds[0].seconds = seconds;
+    r[rank].loaders[0].reader_state = state;
+    r[rank].loaders[0].published = published;
+    r[rank].loaders[0].seconds = seconds;
   };
   const auto suspects = [&] {
     const HangVerdict verdict = locate_hang(r.all, kDeadline);

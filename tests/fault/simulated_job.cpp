@@ -400,14 +400,14 @@ RankRecord SimulatedJob::record(int rank) const {
       wait.channel = place[static_cast<size_t>(wait.channel)];
     }
   }
-  record.feeds[0].reader = reader_of(rank);
-  record.feeds[0].wanted = r.wanted;
-  record.feeds[0].published = r.published;
-  record.feeds[0].seconds = silent;
+  record.loaders[0].reader = reader_of(rank);
+  record.loaders[0].wanted = r.wanted;
+  record.loaders[0].published = r.published;
+  record.loaders[0].seconds = silent;
   if (rank == reader_of(rank))
-    record.feeds[0].reader_state = static_cast<int>(r.published) == r.program->turns ? ReaderState::kDone
-                                   : can_read(rank)                                  ? ReaderState::kReads
-                                                                                     : ReaderState::kAwaitsConsumers;
+    record.loaders[0].reader_state = static_cast<int>(r.published) == r.program->turns ? ReaderState::kDone
+                                     : can_read(rank)                                  ? ReaderState::kReads
+                                                                                       : ReaderState::kAwaitsConsumers;
   for (const int stream : {kCompute, kDpStream}) {
     const Stream& s = r.streams[static_cast<size_t>(stream)];
     record.streams.push_back({.name = stream == kCompute ? "compute" : "dp",

@@ -55,7 +55,7 @@ TEST_F(FlightRecords, what_is_written_can_be_read) {
   recorder->action_awaits(edge, 1);
   recorder->image().action_entered = action;
   recorder->enter(HostState::kAwaitsDevice);
-  recorder->image().feeds[0].reader = 4;
+  recorder->image().loaders[0].reader = 4;
   recorder->enter(WriterState::kWrites, 10);
   recorder->log_line("a line");
   recorder->failure(5, true, "rank 3 on node02 is gone");
@@ -86,8 +86,8 @@ TEST_F(FlightRecords, what_is_written_can_be_read) {
   ASSERT_EQ(record.action->waits.size(), 1u);
   EXPECT_EQ(record.action->waits[0].channel, 1);
   EXPECT_EQ(record.action->waits[0].sequence, 1u);
-  EXPECT_EQ(record.feeds[0].reader, 4);
-  EXPECT_EQ(record.feeds[1].reader, -1);
+  EXPECT_EQ(record.loaders[0].reader, 4);
+  EXPECT_EQ(record.loaders[1].reader, -1);
   EXPECT_EQ(record.writer.state, WriterState::kWrites);
   EXPECT_EQ(record.writer.step, 10);
   ASSERT_EQ(record.log.size(), 1u);

@@ -41,9 +41,9 @@ RankRecord full_record() {
                         .whole = 8808,
                         .operation = ChannelOperation::kReduceScatter,
                         .bytes = 1LL << 50});
-  r.feeds[0] = {
+  r.loaders[0] = {
       .reader = 8, .wanted = 4, .reader_state = ReaderState::kAwaitsConsumers, .published = 5, .seconds = 0.5};
-  r.feeds[1] = {.reader = 9, .wanted = 1, .reader_state = ReaderState::kReads, .published = 2, .seconds = 1.5};
+  r.loaders[1] = {.reader = 9, .wanted = 1, .reader_state = ReaderState::kReads, .published = 2, .seconds = 1.5};
   r.writer = {.state = WriterState::kPublishes, .progress = 77, .step = 100, .seconds = 2.5};
   r.failure = FailureRecord{.code = 4, .consequence = true, .realtime = 1790000000123456789, .text = "burnt\n"};
   r.streams = {{"compute", StreamActivity::kBusy}, {"tp", StreamActivity::kIdle}};
@@ -66,7 +66,7 @@ TEST(RecordJson, comes_back_as_it_was) {
   EXPECT_EQ(back.stacks[0].frames, (std::vector<uint64_t>{0x7fff12345678, ~0ULL}));
   EXPECT_EQ(back.channels[0].members, (RankSet{8, 2, 4}));
   EXPECT_EQ(back.action->waits[1].sequence, 18u);
-  EXPECT_EQ(back.feeds[1].published, 2u);
+  EXPECT_EQ(back.loaders[1].published, 2u);
   EXPECT_EQ(back.failure->realtime, 1790000000123456789);
   EXPECT_EQ(back.process_state, ProcessState::kStopped);
   EXPECT_EQ(back.uptime, 1234.5);
