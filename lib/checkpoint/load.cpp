@@ -320,7 +320,7 @@ class Loading {
 
 // On a thread of its own, while all ranks meet every few seconds: each shows that it is there, however long the slowest
 // takes. What reads has a clock of its own (lib/fault/hang_clock.h).
-Result<void> run_beside_meetings(Loading& loading, Job& job) {
+Result<void> run_alongside_collectives(Loading& loading, Job& job) {
   constexpr std::chrono::seconds kRound{5};
   std::future<Result<void>> loaded = std::async(std::launch::async, [&] { return loading.run(); });
   std::optional<Result<void>> outcome;
@@ -357,7 +357,7 @@ Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarg
 Result<int64_t> load_shards(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
                             Job& job, const LoadLimits& limits) {
   Loading loading(folder, share, targets, job, limits);
-  if (auto done = agree(job, run_beside_meetings(loading, job)); !done) return done.error();
+  if (auto done = agree(job, run_alongside_collectives(loading, job)); !done) return done.error();
   return loading.bytes_read();
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kRanksAreStarted = "start the ranks with srun or mpirun -n RANKS, one per GPU";
 constexpr std::string_view kNodesAreStarted = "start ranks on several nodes with srun, or with mpirun and its hosts";
-constexpr std::string_view kRanksMeet = "the launcher, srun or mpirun, connects the ranks; delete the setting";
+constexpr std::string_view kRendezvous = "the launcher, srun or mpirun, connects the ranks; delete the setting";
 constexpr std::string_view kNoDropout = "dropout is not supported; delete the setting";
 constexpr std::string_view kFromEpochs = "optimizer steps: epochs x samples / data.global_batch";
 constexpr std::string_view kPresets = "trireme config new --model NAME writes a config with the model of a preset";
@@ -224,17 +224,17 @@ constexpr OtherName kNames[] = {
     {"num_nodes", "--ranks", kNodesAreStarted},
     {"num_machines", "--ranks", kNodesAreStarted},
     {"hostfile", "", kNodesAreStarted},
-    {"master_addr", "", kRanksMeet},
-    {"master_port", "", kRanksMeet},
-    {"main_process_ip", "", kRanksMeet},
-    {"main_process_port", "", kRanksMeet},
-    {"rdzv_backend", "", kRanksMeet},
-    {"rdzv_endpoint", "", kRanksMeet},
-    {"rdzv_id", "", kRanksMeet},
-    {"standalone", "", kRanksMeet},
-    {"node_rank", "", kRanksMeet},
-    {"machine_rank", "", kRanksMeet},
-    {"local_rank", "", kRanksMeet},
+    {"master_addr", "", kRendezvous},
+    {"master_port", "", kRendezvous},
+    {"main_process_ip", "", kRendezvous},
+    {"main_process_port", "", kRendezvous},
+    {"rdzv_backend", "", kRendezvous},
+    {"rdzv_endpoint", "", kRendezvous},
+    {"rdzv_id", "", kRendezvous},
+    {"standalone", "", kRendezvous},
+    {"node_rank", "", kRendezvous},
+    {"machine_rank", "", kRendezvous},
+    {"local_rank", "", kRendezvous},
     {"max_restarts", "", "trireme supervise restarts a run"},
     {"distributed_backend", "", "run.device decides: GPUs use NCCL, CPU ranks use MPI"},
 };

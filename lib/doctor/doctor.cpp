@@ -141,7 +141,7 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<Check>& checks = all_checks();
   const std::vector<Rule> rules = rules_of(checks);
-  deadline.begin("the meeting of all ranks");
+  deadline.begin("the rendezvous of all ranks");
   const Nodes nodes = find_nodes(job);
   const auto stream = device.make_stream("doctor");
   CheckContext context{.job = job,

@@ -142,7 +142,7 @@ std::optional<Candidate> Locator::candidate(int component) const {
   if (blamed) {
     c.kind = *graph_.sink(c.node);
     c.ranks = {graph_.rank_of(c.node)};
-    if (c.ranks.front() < 0) c.ranks = graph_.meeting_members(c.node);
+    if (c.ranks.front() < 0) c.ranks = graph_.rendezvous_members(c.node);
   } else {
     for (const int node : nodes)
       if (graph_.rank_of(node) >= 0) c.ranks.push_back(graph_.rank_of(node));
@@ -178,7 +178,7 @@ void Locator::judge(Candidate& c) const {
     c.silent = silent_at(c.node);
   } else {
     bool is_first = true;
-    for (const int member : rank < 0 && c.kind != HangKind::kCycle ? graph_.meeting_waiting(c.node) : c.ranks) {
+    for (const int member : rank < 0 && c.kind != HangKind::kCycle ? graph_.rendezvous_waiting(c.node) : c.ranks) {
       if (graph_.record(member) == nullptr) continue;
       const double silent = silent_seconds(*graph_.record(member));
       c.silent = is_first ? silent : std::min(c.silent, silent);
@@ -359,15 +359,15 @@ HangVerdict Locator::cycle_verdict(const Candidate& cycle) const {
 
 HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
   HangVerdict verdict{.kind = transfer.kind, .num_waiting = transfer.num_waiting};
-  const std::string what = graph_.meeting_text(transfer.node);
+  const std::string what = graph_.rendezvous_text(transfer.node);
   std::string why = "does not end, though all of its members have begun it";
-  if (const auto mismatch = graph_.meeting_mismatch(transfer.node)) {
+  if (const auto mismatch = graph_.rendezvous_mismatch(transfer.node)) {
     verdict.kind = HangKind::kCycle;
     verdict.cycle = {*mismatch};
     why = fmt::format("is not the same for all: {}", mismatch->text);
   }
   // Those that wait for it first: what they await may be stuck on either side.
-  const std::vector<int> waiting = graph_.meeting_waiting(transfer.node);
+  const std::vector<int> waiting = graph_.rendezvous_waiting(transfer.node);
   std::vector<int> ranks = waiting;
   std::set_difference(transfer.ranks.begin(), transfer.ranks.end(), waiting.begin(), waiting.end(),
                       std::back_inserter(ranks));
@@ -385,7 +385,8 @@ HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
   return verdict;
 }
 
-// Over meetings and the rank's own activities, the ranks that wait for it directly; of them the one silent for longest.
+// Over rendezvous and the rank's own activities, the ranks that wait for it directly; of them the one silent for
+// longest.
 std::optional<HangEdge> Locator::first_wait(const Candidate& c) const {
   const int suspect = c.ranks.front();
   std::vector<int> queue{c.node};

@@ -112,8 +112,8 @@ WaitGraph::WaitGraph(std::span<const RankRecord> records) {
   for (int rank = 0; rank < world_size(); ++rank)
     if (record(rank) != nullptr && !lost(rank))
       for (const int loader : {0, 1}) add_reader(rank, loader);
-  sinks_.resize(sinks_.size() + meetings_.size());
-  finish_meetings();
+  sinks_.resize(sinks_.size() + rendezvous_list_.size());
+  finish_rendezvous();
   edges_ = Adjacency(num_nodes(), list_, false);
   reversed_ = Adjacency(num_nodes(), list_, true);
 }
@@ -301,9 +301,9 @@ bool WaitGraph::add_channel_wait(int rank, int channel, Activity from) {
     if (own.kind == ChannelKind::kCopies && (!has_sent || comes_before(own.whole, number))) return false;
     stage = Stage::kArrived;
   }
-  const int index = meeting({.group = group_index, .number = number, .stage = stage});
+  const int index = rendezvous({.group = group_index, .number = number, .stage = stage});
   waits_.push_back({rank, channel, index});
-  edge(node(rank, from), meeting_node(index));
+  edge(node(rank, from), rendezvous_node(index));
   return true;
 }
 
@@ -311,14 +311,14 @@ bool WaitGraph::any_behind(const Group& group, uint32_t number, Stage stage) con
   return !group.is_whole || comes_before(stage == Stage::kSent ? group.lowest_sent : group.lowest_joined, number);
 }
 
-int WaitGraph::meeting(const Meeting& meeting) {
+int WaitGraph::rendezvous(const Rendezvous& rendezvous) {
   const uint64_t key =
-      uint64_t(static_cast<uint32_t>(meeting.group)) << 34 | uint64_t(meeting.stage) << 32 | meeting.number;
-  const bool connects = meeting.stage == Stage::kConnected;
+      uint64_t(static_cast<uint32_t>(rendezvous.group)) << 34 | uint64_t(rendezvous.stage) << 32 | rendezvous.number;
+  const bool connects = rendezvous.stage == Stage::kConnected;
   const auto [found, is_new] =
-      (connects ? connection_index_ : meeting_index_)
-          .try_emplace(connects ? meeting.connection : key, static_cast<int>(meetings_.size()));
-  if (is_new) meetings_.push_back(meeting);
+      (connects ? connection_index_ : rendezvous_index_)
+          .try_emplace(connects ? rendezvous.connection : key, static_cast<int>(rendezvous_list_.size()));
+  if (is_new) rendezvous_list_.push_back(rendezvous);
   return found->second;
 }
 
@@ -391,15 +391,15 @@ void WaitGraph::add_reader(int rank, int loader) {
 
 void WaitGraph::add_connection(int rank) {
   const int index =
-      meeting({.group = rank, .number = 0, .stage = Stage::kConnected, .connection = record(rank)->connection});
+      rendezvous({.group = rank, .number = 0, .stage = Stage::kConnected, .connection = record(rank)->connection});
   waits_.push_back({rank, -1, index});
-  edge(node(rank, kHost), meeting_node(index));
+  edge(node(rank, kHost), rendezvous_node(index));
 }
 
-void WaitGraph::finish_meetings() {
+void WaitGraph::finish_rendezvous() {
   std::map<std::pair<int, Stage>, std::vector<int>> counted;
-  for (int i = 0; i < static_cast<int>(meetings_.size()); ++i) {
-    const Meeting& m = meetings_[static_cast<size_t>(i)];
+  for (int i = 0; i < static_cast<int>(rendezvous_list_.size()); ++i) {
+    const Rendezvous& m = rendezvous_list_[static_cast<size_t>(i)];
     if (m.stage == Stage::kArrived)
       finish_arrival(i);
     else if (m.stage == Stage::kConnected)
@@ -412,13 +412,13 @@ void WaitGraph::finish_meetings() {
 
 // All have sent: the transfer itself is stuck, unless a member has left since, or computes what leaves it no room.
 void WaitGraph::finish_arrival(int index) {
-  const int at = meeting_node(index);
+  const int at = rendezvous_node(index);
   sinks_[static_cast<size_t>(at)] = HangKind::kTransfer;
   const auto waits_for = [&](int node) {
     edge(at, node);
     sinks_[static_cast<size_t>(at)].reset();
   };
-  for (const int member : members_of(meetings_[static_cast<size_t>(index)])) {
+  for (const int member : members_of(rendezvous_list_[static_cast<size_t>(index)])) {
     if (lost(member))
       waits_for(node(member, kHost));
     else if (sink_at(member, kDevice) == HangKind::kDeviceBusy)
@@ -427,8 +427,8 @@ void WaitGraph::finish_arrival(int index) {
 }
 
 void WaitGraph::finish_connection(int index) {
-  const Meeting& m = meetings_[static_cast<size_t>(index)];
-  const int at = meeting_node(index);
+  const Rendezvous& m = rendezvous_list_[static_cast<size_t>(index)];
+  const int at = rendezvous_node(index);
   bool all_met = true;
   for (const int member : members_of(m)) {
     if (!is_behind(m, member)) continue;
@@ -438,34 +438,36 @@ void WaitGraph::finish_connection(int index) {
   if (all_met) sinks_[static_cast<size_t>(at)] = HangKind::kTransfer;
 }
 
-// Of one group and one counter: a member has an edge from the meeting with the lowest number that it is behind of, and
-// each meeting one to the meeting before it.
-void WaitGraph::finish_counters(std::vector<int> meetings) {
-  const auto number = [&](int index) { return meetings_[static_cast<size_t>(index)].number; };
-  std::sort(meetings.begin(), meetings.end(), [&](int a, int b) { return comes_before(number(a), number(b)); });
-  for (size_t i = 1; i < meetings.size(); ++i) edge(meeting_node(meetings[i]), meeting_node(meetings[i - 1]));
-  const Meeting& any = meetings_[static_cast<size_t>(meetings.front())];
+// Of one group and one counter: a member has an edge from the rendezvous with the lowest number that it is behind of,
+// and each rendezvous one to the rendezvous before it.
+void WaitGraph::finish_counters(std::vector<int> rendezvous_list) {
+  const auto number = [&](int index) { return rendezvous_list_[static_cast<size_t>(index)].number; };
+  std::sort(rendezvous_list.begin(), rendezvous_list.end(),
+            [&](int a, int b) { return comes_before(number(a), number(b)); });
+  for (size_t i = 1; i < rendezvous_list.size(); ++i)
+    edge(rendezvous_node(rendezvous_list[i]), rendezvous_node(rendezvous_list[i - 1]));
+  const Rendezvous& any = rendezvous_list_[static_cast<size_t>(rendezvous_list.front())];
   const Group& group = groups_[static_cast<size_t>(any.group)];
   for (int member = 0; member < group.members.size; ++member) {
     const int rank = group.members.rank(member);
     const ChannelRecord* channel = channel_of(group, member);
     if (channel == nullptr) {
-      edge(meeting_node(meetings.front()), node(rank, kHost));
+      edge(rendezvous_node(rendezvous_list.front()), node(rank, kHost));
       continue;
     }
     const uint32_t count = any.stage == Stage::kSent ? channel->sent : channel->joined;
-    const auto first = std::partition_point(meetings.begin(), meetings.end(),
+    const auto first = std::partition_point(rendezvous_list.begin(), rendezvous_list.end(),
                                             [&](int index) { return !comes_before(count, number(index)); });
-    if (first == meetings.end()) continue;
+    if (first == rendezvous_list.end()) continue;
     // Where not all parts of it are enqueued, what is missing may not be: then the host, if that runs, or its streams.
     const bool may_be_for_host = any.stage == Stage::kSent && comes_before(channel->whole, number(*first));
     const bool is_for_host = lost(rank) || group.kind == ChannelKind::kHost ||
                              comes_before(channel->enqueued, number(*first)) || may_be_for_host;
-    edge(meeting_node(*first), node(rank, is_for_host ? kHost : kDevice));
+    edge(rendezvous_node(*first), node(rank, is_for_host ? kHost : kDevice));
   }
 }
 
-bool WaitGraph::is_behind(const Meeting& m, int rank) const {
+bool WaitGraph::is_behind(const Rendezvous& m, int rank) const {
   const RankRecord* r = record(rank);
   if (m.stage == Stage::kArrived || r == nullptr) return true;
   if (m.stage == Stage::kConnected)
@@ -478,7 +480,7 @@ bool WaitGraph::is_behind(const Meeting& m, int rank) const {
   return channel == nullptr || comes_before(m.stage == Stage::kSent ? channel->sent : channel->joined, m.number);
 }
 
-std::vector<int> WaitGraph::members_of(const Meeting& m) const {
+std::vector<int> WaitGraph::members_of(const Rendezvous& m) const {
   std::vector<int> members;
   if (m.stage != Stage::kConnected) {
     const RankSet& set = groups_[static_cast<size_t>(m.group)].members;

@@ -1,9 +1,9 @@
 // Who waits for whom in a job that stands still, as a graph over the records of its ranks.
 //
 // Nodes. Of each rank its activities: the thread that trains (host), what it has given to its streams (device), its two
-// readers of tokens, its writer of checkpoints. Of each operation that somebody awaits a meeting: who awaits it has an
-// edge to the meeting, and the meeting has edges to those members that are behind. So a group of n members costs O(n)
-// edges, however many of them wait.
+// readers of tokens, its writer of checkpoints. Each operation that is awaited is a rendezvous: a rank that awaits it
+// has an edge to it, and it has edges to the members that are behind. So a group of n members costs O(n) edges, however
+// many of them wait.
 //
 // Edges. "`from` can't go on before `to` does." Every edge is a necessary condition, so whichever is followed leads
 // towards what holds the job up.
@@ -46,7 +46,9 @@ class WaitGraph {
   std::optional<HangKind> lost(int rank) const { return lost_[static_cast<size_t>(rank)]; }
 
   int node(int rank, Activity activity) const { return rank * kActivities + activity; }
-  int rank_of(int node) const { return node < world_size() * kActivities ? node / kActivities : -1; }  // -1: a meeting
+  int rank_of(int node) const {
+    return node < world_size() * kActivities ? node / kActivities : -1;
+  }  // -1: a rendezvous
   Activity activity_of(int node) const { return static_cast<Activity>(node % kActivities); }
   const std::optional<HangKind>& sink(int node) const { return sinks_[static_cast<size_t>(node)]; }
   const Adjacency& edges() const { return edges_; }
@@ -56,16 +58,16 @@ class WaitGraph {
   std::string place(int rank) const;
   std::string short_place(int rank) const;  // "rank 13 [pp1 dp0 tp1]"
 
-  // Of a meeting's node: "all-gather 8812 on tp", its members, of a connection those that have not left it, and those
-  // of them that have not completed it.
-  std::string meeting_text(int node) const;
-  std::vector<int> meeting_members(int node) const;
-  std::vector<int> meeting_waiting(int node) const;
+  // Of a rendezvous's node: "all-gather 8812 on tp", its members, of a connection those that have not left it, and
+  // those of them that have not completed it.
+  std::string rendezvous_text(int node) const;
+  std::vector<int> rendezvous_members(int node) const;
+  std::vector<int> rendezvous_waiting(int node) const;
   // Where members give the operation different names, which is the program's fault: an edge between two of them.
-  std::optional<HangEdge> meeting_mismatch(int node) const;
+  std::optional<HangEdge> rendezvous_mismatch(int node) const;
 
-  // Of ranks between whose nodes there is an edge, or a meeting: "rank 3 awaits all-gather 8812 on tp of rank 2, which
-  // is at 8811", and of that "all-gather 8812 on tp" alone.
+  // Of ranks between whose nodes there is an edge, or a rendezvous: "rank 3 awaits all-gather 8812 on tp of rank 2,
+  // which is at 8811", and of that "all-gather 8812 on tp" alone.
   std::string edge_text(int from_rank, int to_rank) const;
   std::string awaited_text(int from_rank, int to_rank) const;
   // For each of the rank's waits "all-gather 8812 on tp: rank 2, 3", and for many ranks at once "tp" alone.
@@ -85,14 +87,14 @@ class WaitGraph {
 
     int index_of(int rank) const { return members.stride == 0 ? 0 : (rank - members.first) / members.stride; }
   };
-  struct Meeting {
+  struct Rendezvous {
     int group;  // of kConnected: the first rank that was seen in it
     uint32_t number;
     Stage stage;
     uint64_t connection = 0;
   };
   struct Wait {
-    int rank, channel, meeting;  // channel: -1 of a connection
+    int rank, channel, rendezvous;  // channel: -1 of a connection
   };
 
   void keep_records(std::span<const RankRecord> records);
@@ -105,13 +107,13 @@ class WaitGraph {
   void add_data_wait(int rank);
   void add_reader(int rank, int loader);
   void add_connection(int rank);
-  void finish_meetings();
-  void finish_arrival(int meeting);
-  void finish_connection(int meeting);
-  void finish_counters(std::vector<int> meetings);
+  void finish_rendezvous();
+  void finish_arrival(int rendezvous);
+  void finish_connection(int rendezvous);
+  void finish_counters(std::vector<int> rendezvous_list);
 
-  int meeting(const Meeting& meeting);  // its index
-  int meeting_node(int index) const { return world_size() * kActivities + index; }
+  int rendezvous(const Rendezvous& rendezvous);  // its index
+  int rendezvous_node(int index) const { return world_size() * kActivities + index; }
   void edge(int from, int to) {
     if (from != to) list_.emplace_back(from, to);
   }
@@ -119,15 +121,15 @@ class WaitGraph {
     return sinks_[static_cast<size_t>(node(rank, activity))];
   }
   const ChannelRecord* channel_of(const Group& group, int member) const;
-  bool is_behind(const Meeting& meeting, int rank) const;
+  bool is_behind(const Rendezvous& rendezvous, int rank) const;
   bool any_behind(const Group& group, uint32_t number, Stage stage) const;
-  std::vector<int> members_of(const Meeting& meeting) const;
+  std::vector<int> members_of(const Rendezvous& rendezvous) const;
   std::span<const Wait> waits_of(int rank) const;
-  bool is_member(const Meeting& meeting, int rank) const;
-  std::string operation_text(const Meeting& meeting) const;
-  const Meeting* meeting_between(int from_rank, int to_rank) const;
-  const Meeting& meeting_at(int node) const {
-    return meetings_[static_cast<size_t>(node - world_size() * kActivities)];
+  bool is_member(const Rendezvous& rendezvous, int rank) const;
+  std::string operation_text(const Rendezvous& rendezvous) const;
+  const Rendezvous* rendezvous_between(int from_rank, int to_rank) const;
+  const Rendezvous& rendezvous_at(int node) const {
+    return rendezvous_list_[static_cast<size_t>(node - world_size() * kActivities)];
   }
   const LoaderRecord* awaited_loader(int rank, int* loader) const;
 
@@ -138,8 +140,8 @@ class WaitGraph {
   std::vector<Group> groups_;
   std::vector<std::vector<int>> group_of_;   // [world rank][channel]; -1: a damaged one
   std::vector<std::vector<int>> consumers_[2];  // [loader][reader's world rank]
-  std::vector<Meeting> meetings_;
-  std::unordered_map<uint64_t, int> meeting_index_, connection_index_;
+  std::vector<Rendezvous> rendezvous_list_;
+  std::unordered_map<uint64_t, int> rendezvous_index_, connection_index_;
   std::vector<Wait> waits_;  // by rank
   std::vector<std::pair<int, int>> list_;
   Adjacency edges_, reversed_;

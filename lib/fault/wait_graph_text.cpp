@@ -28,7 +28,7 @@ std::span<const WaitGraph::Wait> WaitGraph::waits_of(int rank) const {
   return {begin, end};
 }
 
-bool WaitGraph::is_member(const Meeting& m, int rank) const {
+bool WaitGraph::is_member(const Rendezvous& m, int rank) const {
   if (m.stage == Stage::kConnected) {
     const auto members = connection_members(*record(m.group));
     return members.empty() || std::find(members.begin(), members.end(), rank) != members.end();
@@ -40,7 +40,7 @@ bool WaitGraph::is_member(const Meeting& m, int rank) const {
 }
 
 // The name of an operation is known where it is the last that a member has enqueued.
-std::string WaitGraph::operation_text(const Meeting& m) const {
+std::string WaitGraph::operation_text(const Rendezvous& m) const {
   if (m.stage == Stage::kConnected) return fmt::format("connection {}", record(m.group)->connection_name);
   const Group& group = groups_[static_cast<size_t>(m.group)];
   const bool is_edge = group.kind == ChannelKind::kSend || group.kind == ChannelKind::kReceive;
@@ -54,18 +54,18 @@ std::string WaitGraph::operation_text(const Meeting& m) const {
   return fmt::format("{} {} on {}", name, m.number, group.name);
 }
 
-std::string WaitGraph::meeting_text(int node) const { return operation_text(meeting_at(node)); }
+std::string WaitGraph::rendezvous_text(int node) const { return operation_text(rendezvous_at(node)); }
 
-std::vector<int> WaitGraph::meeting_members(int node) const {
-  const Meeting& m = meeting_at(node);
+std::vector<int> WaitGraph::rendezvous_members(int node) const {
+  const Rendezvous& m = rendezvous_at(node);
   std::vector<int> members = members_of(m);
   if (m.stage != Stage::kConnected) return members;
   std::erase_if(members, [&](int rank) { return !is_behind(m, rank) && record(rank)->connection != m.connection; });
   return members;
 }
 
-std::vector<int> WaitGraph::meeting_waiting(int node) const {
-  const Meeting& m = meeting_at(node);
+std::vector<int> WaitGraph::rendezvous_waiting(int node) const {
+  const Rendezvous& m = rendezvous_at(node);
   std::vector<int> ranks;
   for (const int rank : members_of(m)) {
     const RankRecord* r = record(rank);
@@ -82,8 +82,8 @@ std::vector<int> WaitGraph::meeting_waiting(int node) const {
   return ranks;
 }
 
-std::optional<HangEdge> WaitGraph::meeting_mismatch(int node) const {
-  const Meeting& m = meeting_at(node);
+std::optional<HangEdge> WaitGraph::rendezvous_mismatch(int node) const {
+  const Rendezvous& m = rendezvous_at(node);
   if (m.stage == Stage::kConnected) return std::nullopt;
   const Group& group = groups_[static_cast<size_t>(m.group)];
   if (group.kind == ChannelKind::kSend || group.kind == ChannelKind::kReceive) return std::nullopt;
@@ -107,16 +107,16 @@ std::optional<HangEdge> WaitGraph::meeting_mismatch(int node) const {
   return std::nullopt;
 }
 
-const WaitGraph::Meeting* WaitGraph::meeting_between(int from_rank, int to_rank) const {
+const WaitGraph::Rendezvous* WaitGraph::rendezvous_between(int from_rank, int to_rank) const {
   for (const Wait& wait : waits_of(from_rank)) {
-    const Meeting& m = meetings_[static_cast<size_t>(wait.meeting)];
+    const Rendezvous& m = rendezvous_list_[static_cast<size_t>(wait.rendezvous)];
     if (is_member(m, to_rank) && is_behind(m, to_rank)) return &m;
   }
   return nullptr;
 }
 
 std::string WaitGraph::awaited_text(int from_rank, int to_rank) const {
-  if (const Meeting* m = meeting_between(from_rank, to_rank)) return operation_text(*m);
+  if (const Rendezvous* m = rendezvous_between(from_rank, to_rank)) return operation_text(*m);
   int loader = 0;
   const RankRecord* from = record(from_rank);
   if (from->host_state == HostState::kAwaitsData)
@@ -126,7 +126,7 @@ std::string WaitGraph::awaited_text(int from_rank, int to_rank) const {
 }
 
 std::string WaitGraph::edge_text(int from_rank, int to_rank) const {
-  if (const Meeting* m = meeting_between(from_rank, to_rank)) {
+  if (const Rendezvous* m = rendezvous_between(from_rank, to_rank)) {
     std::string text = fmt::format("rank {} awaits {} of rank {}", from_rank, operation_text(*m), to_rank);
     if (m->stage == Stage::kConnected) return text + ", which has not come to it";
     if (m->stage == Stage::kArrived) return text + ", which has begun it";
@@ -150,7 +150,7 @@ std::vector<std::string> WaitGraph::waits_text(int rank) const {
   const RankRecord* r = record(rank);
   if (r == nullptr || lost(rank)) return texts;
   for (const Wait& wait : waits_of(rank)) {
-    const Meeting& m = meetings_[static_cast<size_t>(wait.meeting)];
+    const Rendezvous& m = rendezvous_list_[static_cast<size_t>(wait.rendezvous)];
     if (m.stage == Stage::kArrived) {
       texts.push_back(operation_text(m) + ", which all have begun");
       continue;

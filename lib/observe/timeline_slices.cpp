@@ -15,13 +15,13 @@ struct Part {
   int32_t segment = 0, transfer = 0;
 };
 
-class Meetings {
+class RendezvousFinder {
  public:
-  explicit Meetings(const std::vector<TimelineSegment>& segments) : segments_(segments) {
-    for (const TimelineSegment& segment : segments) meetings_.emplace_back(segment.transfers.size());
+  explicit RendezvousFinder(const std::vector<TimelineSegment>& segments) : segments_(segments) {
+    for (const TimelineSegment& segment : segments) rendezvous_list_.emplace_back(segment.transfers.size());
   }
 
-  std::vector<std::vector<Meeting>> find() && {
+  std::vector<std::vector<Rendezvous>> find() && {
     std::vector<Part> parts = all_parts();
     std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
       return std::tie(a.operation, a.segment, a.transfer) < std::tie(b.operation, b.segment, b.transfer);
@@ -31,7 +31,7 @@ class Meetings {
       while (end < parts.size() && parts[end].operation == parts[begin].operation) ++end;
       meet(std::span(parts).subspan(begin, end - begin));
     }
-    return std::move(meetings_);
+    return std::move(rendezvous_list_);
   }
 
  private:
@@ -81,30 +81,32 @@ class Meetings {
     }
     for (const Part& part : parts) {
       const ChannelKind kind = channel(part).kind;
-      Meeting& meeting = meetings_[static_cast<size_t>(part.segment)][static_cast<size_t>(part.transfer)];
-      meeting.joined = meeting.ready = aligned(part, transfer(part).joined);
-      meeting.completed = aligned(part, transfer(part).completed);
-      meeting.matched = static_cast<int>(parts.size()) == channel(part).members.size;
+      Rendezvous& rendezvous = rendezvous_list_[static_cast<size_t>(part.segment)][static_cast<size_t>(part.transfer)];
+      rendezvous.joined = rendezvous.ready = aligned(part, transfer(part).joined);
+      rendezvous.completed = aligned(part, transfer(part).completed);
+      rendezvous.matched = static_cast<int>(parts.size()) == channel(part).members.size;
       const Part* const source = &part != last ? last : kind == ChannelKind::kCollectives ? nullptr : second;
       if (source == nullptr) continue;
-      meeting.source_segment = source->segment;
-      meeting.source_transfer = source->transfer;
-      const bool came = offered(*source) <= meeting.completed;
+      rendezvous.source_segment = source->segment;
+      rendezvous.source_transfer = source->transfer;
+      const bool came = offered(*source) <= rendezvous.completed;
       // A send may be over before anybody receives. A copy may be seen before the mark that it has left.
-      meeting.early = kind != ChannelKind::kSend && aligned(*source, transfer(*source).joined) > meeting.completed;
+      rendezvous.early =
+          kind != ChannelKind::kSend && aligned(*source, transfer(*source).joined) > rendezvous.completed;
       if (came || kind != ChannelKind::kSend)
-        meeting.ready = std::clamp(offered(*source), meeting.joined, std::max(meeting.joined, meeting.completed));
+        rendezvous.ready =
+            std::clamp(offered(*source), rendezvous.joined, std::max(rendezvous.joined, rendezvous.completed));
     }
   }
 
   const std::vector<TimelineSegment>& segments_;
-  std::vector<std::vector<Meeting>> meetings_;
+  std::vector<std::vector<Rendezvous>> rendezvous_list_;
 };
 
 }  // namespace
 
-std::vector<std::vector<Meeting>> find_meetings(const std::vector<TimelineSegment>& segments) {
-  return Meetings(segments).find();
+std::vector<std::vector<Rendezvous>> find_rendezvous(const std::vector<TimelineSegment>& segments) {
+  return RendezvousFinder(segments).find();
 }
 
 namespace {
@@ -125,16 +127,16 @@ bool may_wait_for(std::string_view axis, const TimelineChannel& channel) {
 
 TimelineSlices::TimelineSlices(const std::vector<TimelineSegment>& segments, const StepRange& steps,
                                TimelineSummary& summary)
-    : segments_(segments), steps_(steps), summary_(summary), meetings_(find_meetings(segments)) {
+    : segments_(segments), steps_(steps), summary_(summary), rendezvous_list_(find_rendezvous(segments)) {
   for (size_t i = 0; i < segments.size(); ++i) {
-    const std::vector<Meeting>& meetings = meetings_[i];
-    auto& order = by_completion_.emplace_back(meetings.size());
+    const std::vector<Rendezvous>& rendezvous_list = rendezvous_list_[i];
+    auto& order = by_completion_.emplace_back(rendezvous_list.size());
     for (size_t t = 0; t < order.size(); ++t) order[t] = static_cast<int32_t>(t);
     std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return meetings[static_cast<size_t>(a)].completed < meetings[static_cast<size_t>(b)].completed;
+      return rendezvous_list[static_cast<size_t>(a)].completed < rendezvous_list[static_cast<size_t>(b)].completed;
     });
-    sent_in_.emplace_back(meetings.size(), -1);
-    arrived_in_.emplace_back(meetings.size(), -1);
+    sent_in_.emplace_back(rendezvous_list.size(), -1);
+    arrived_in_.emplace_back(rendezvous_list.size(), -1);
   }
   for (size_t i = 0; i < segments.size(); ++i) {
     const auto segment = static_cast<int32_t>(i);
@@ -169,22 +171,22 @@ void TimelineSlices::add_span(int32_t segment, const TimelineSpan& span) {
 void TimelineSlices::add_wait(int32_t segment, const TimelineSpan& span, Slice slice) {
   const TimelineSegment& of = segments_[static_cast<size_t>(segment)];
   const std::string axis = std::exchange(slice.name, "");
-  const auto& meetings = meetings_[static_cast<size_t>(segment)];
+  const auto& rendezvous_list = rendezvous_list_[static_cast<size_t>(segment)];
   const auto& order = by_completion_[static_cast<size_t>(segment)];
   auto at = std::upper_bound(order.begin(), order.end(), slice.end, [&](int64_t time, int32_t transfer) {
-    return time < meetings[static_cast<size_t>(transfer)].completed;
+    return time < rendezvous_list[static_cast<size_t>(transfer)].completed;
   });
   slice.name = "wait " + axis;
   for (; at != order.begin(); --at) {
     const auto index = static_cast<size_t>(*(at - 1));
-    const Meeting& meeting = meetings[index];
-    if (meeting.completed <= slice.begin) break;
+    const Rendezvous& rendezvous = rendezvous_list[index];
+    if (rendezvous.completed <= slice.begin) break;
     const TimelineTransfer& transfer = of.transfers[index];
     if (!may_wait_for(axis, of.channels[transfer.channel])) continue;
     slice.transfer = &transfer;
-    const int64_t late = std::min(meeting.ready, slice.end) - slice.begin;
-    if (meeting.source_segment < 0 || late < kShortest) break;
-    slice.awaited = segments_[static_cast<size_t>(meeting.source_segment)].world_rank;
+    const int64_t late = std::min(rendezvous.ready, slice.end) - slice.begin;
+    if (rendezvous.source_segment < 0 || late < kShortest) break;
+    slice.awaited = segments_[static_cast<size_t>(rendezvous.source_segment)].world_rank;
     slice.name = fmt::format("awaits rank {}", slice.awaited);
     auto& wait = waits_
                      .try_emplace({of.world_rank, slice.awaited, axis},
@@ -207,11 +209,11 @@ void TimelineSlices::add_transfers(int32_t segment) {
     const auto t = static_cast<size_t>(index);
     const TimelineTransfer& transfer = of.transfers[t];
     if (!steps_.contains(transfer.step)) continue;
-    const Meeting& meeting = meetings_[static_cast<size_t>(segment)][t];
-    summary_.num_unmatched += meeting.matched ? 0 : 1;
-    summary_.num_early += meeting.early ? 1 : 0;
-    Slice slice{.begin = meeting.joined,
-                .end = meeting.completed,
+    const Rendezvous& rendezvous = rendezvous_list_[static_cast<size_t>(segment)][t];
+    summary_.num_unmatched += rendezvous.matched ? 0 : 1;
+    summary_.num_early += rendezvous.early ? 1 : 0;
+    Slice slice{.begin = rendezvous.joined,
+                .end = rendezvous.completed,
                 .name = std::string(enum_name(transfer.operation)),
                 .segment = segment,
                 .stream = transfer.arrive_stream,
@@ -220,19 +222,20 @@ void TimelineSlices::add_transfers(int32_t segment) {
     if (is_copy(of, transfer)) {
       Slice sent = slice;
       sent.stream = transfer.join_stream;
-      sent.end = transfer.sent != 0 ? std::max(meeting.joined, transfer.sent + of.clock.offset) : meeting.completed;
+      sent.end =
+          transfer.sent != 0 ? std::max(rendezvous.joined, transfer.sent + of.clock.offset) : rendezvous.completed;
       sent.name += ": copies";
       sent_in_[static_cast<size_t>(segment)][t] = static_cast<int32_t>(slices_.size());
       slices_.push_back(std::move(sent));
       int64_t& before = arrived[transfer.arrive_stream];
       slice.begin = std::min(std::max(slice.begin, before), slice.end);
-      before = meeting.completed;
+      before = rendezvous.completed;
     }
-    const bool waits = meeting.source_segment >= 0 && meeting.ready - slice.begin >= kShortest;
+    const bool waits = rendezvous.source_segment >= 0 && rendezvous.ready - slice.begin >= kShortest;
     if (waits) {
       Slice wait = slice;
-      wait.end = slice.begin = meeting.ready;
-      wait.awaited = segments_[static_cast<size_t>(meeting.source_segment)].world_rank;
+      wait.end = slice.begin = rendezvous.ready;
+      wait.awaited = segments_[static_cast<size_t>(rendezvous.source_segment)].world_rank;
       wait.name = fmt::format("awaits rank {}", wait.awaited);
       slices_.push_back(std::move(wait));
     }
@@ -247,13 +250,13 @@ void TimelineSlices::add_transfers(int32_t segment) {
 void TimelineSlices::add_flows() {
   uint64_t flow = 0;
   for (size_t segment = 0; segment < segments_.size(); ++segment)
-    for (size_t t = 0; t < meetings_[segment].size(); ++t) {
-      const Meeting& meeting = meetings_[segment][t];
+    for (size_t t = 0; t < rendezvous_list_[segment].size(); ++t) {
+      const Rendezvous& rendezvous = rendezvous_list_[segment][t];
       const TimelineTransfer& transfer = segments_[segment].transfers[t];
-      if (meeting.source_segment < 0 || arrived_in_[segment][t] < 0) continue;
+      if (rendezvous.source_segment < 0 || arrived_in_[segment][t] < 0) continue;
       if (segments_[segment].channels[transfer.channel].kind == ChannelKind::kSend) continue;
       const int32_t source =
-          sent_in_[static_cast<size_t>(meeting.source_segment)][static_cast<size_t>(meeting.source_transfer)];
+          sent_in_[static_cast<size_t>(rendezvous.source_segment)][static_cast<size_t>(rendezvous.source_transfer)];
       if (source < 0) continue;
       Slice &from = slices_[static_cast<size_t>(source)], &to = slices_[static_cast<size_t>(arrived_in_[segment][t])];
       to.begin = std::max(to.begin, from.begin + 1);

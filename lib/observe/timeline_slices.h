@@ -15,7 +15,7 @@
 namespace tri {
 
 // Of one rank's transfer. All times are by the clock of rank 0's host.
-struct Meeting {
+struct Rendezvous {
   int64_t joined = 0, completed = 0;
   int64_t ready = 0;  // from `joined` to here this rank waits for the source
   // The sender of a receive, the receiver of a send; of a gather or a reduce the member that came last, and with copies
@@ -26,7 +26,7 @@ struct Meeting {
 };
 
 // [segment][transfer], as in the segments.
-std::vector<std::vector<Meeting>> find_meetings(const std::vector<TimelineSegment>& segments);
+std::vector<std::vector<Rendezvous>> find_rendezvous(const std::vector<TimelineSegment>& segments);
 
 class TimelineSlices {
  public:
@@ -64,7 +64,7 @@ class TimelineSlices {
   const std::vector<TimelineSegment>& segments_;
   const StepRange steps_;
   TimelineSummary& summary_;
-  std::vector<std::vector<Meeting>> meetings_;       // [segment][transfer]
+  std::vector<std::vector<Rendezvous>> rendezvous_list_;  // [segment][transfer]
   std::vector<std::vector<int32_t>> by_completion_;  // [segment] transfers, in the order of their ends
   std::vector<Slice> slices_;
   // [segment][transfer] the slice in which it is sent, and in which it arrives; -1: not within the steps.

@@ -34,7 +34,7 @@ int64_t bytes_of_files(const std::string& folder) {
   return bytes;
 }
 
-// Other ranks for which one activity of a rank waits: those that it awaits itself, and those that a meeting does.
+// Other ranks for which one activity of a rank waits: those that it awaits itself, and those that a rendezvous does.
 void add_awaited(const WaitGraph& graph, int rank, int node, std::vector<int>& awaited) {
   const auto add = [&](int other) {
     if (other != rank && std::find(awaited.begin(), awaited.end(), other) == awaited.end()) awaited.push_back(other);

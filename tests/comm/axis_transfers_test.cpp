@@ -70,7 +70,7 @@ std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr,
     allocate(*rank.arena, rank);
     peers.base.push_back(static_cast<char*>(rank.arena->memory()));
   }
-  const auto place = std::make_shared<MeetingPlace>(c.size);
+  const auto place = std::make_shared<RendezvousPoint>(c.size);
   for (int r = 0; r < c.size; ++r) {
     Rank& rank = ranks[static_cast<size_t>(r)];
     const auto stream = [&](const char* name) { return rank.device->make_stream(name); };

@@ -13,8 +13,8 @@
 namespace tri {
 
 // What the members of one group share.
-struct MeetingPlace {
-  explicit MeetingPlace(int size) : barrier(size), shown(static_cast<size_t>(size)) {}
+struct RendezvousPoint {
+  explicit RendezvousPoint(int size) : barrier(size), shown(static_cast<size_t>(size)) {}
   std::barrier<> barrier;
   std::vector<const char*> shown;  // [member]: what the others may read until all have met again
 };
@@ -22,7 +22,7 @@ struct MeetingPlace {
 // f32; all-gathers and reduce-scatters alone.
 class LocalCollectives final : public CommGroup {
  public:
-  LocalCollectives(int rank, int size, std::shared_ptr<MeetingPlace> place)
+  LocalCollectives(int rank, int size, std::shared_ptr<RendezvousPoint> place)
       : CommGroup("local", rank, size), place_(std::move(place)) {}
 
  private:
@@ -58,7 +58,7 @@ class LocalCollectives final : public CommGroup {
   }
   const char* shown(int member) const { return place_->shown[static_cast<size_t>(member)]; }
 
-  std::shared_ptr<MeetingPlace> place_;
+  std::shared_ptr<RendezvousPoint> place_;
 };
 
 }  // namespace tri
