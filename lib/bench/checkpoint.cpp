@@ -47,7 +47,7 @@ class Folder {
   bool mine_;
 };
 
-Result<void> check_room(const std::string& dir, int64_t needed) {
+Result<void> check_space(const std::string& dir, int64_t needed) {
   std::error_code problem;
   fs::create_directories(dir, problem);
   const auto space = fs::space(dir, problem);
@@ -330,8 +330,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   const std::vector<int64_t> of_ranks = job.all_gather(local);
   const int64_t all = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
   // The checkpoint and the plain files, or two checkpoints; and a little.
-  const Result<void> room = job.world_rank() == 0 ? check_room(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
-  if (auto agreed = agree(job, room); !agreed) return agreed.error();
+  const Result<void> space = job.world_rank() == 0 ? check_space(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
+  if (auto agreed = agree(job, space); !agreed) return agreed.error();
 
   Arena arena(device, measuring.used());
   auto result = Bench(config, mesh, job, device, arena, folder, bench).run();

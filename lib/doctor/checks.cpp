@@ -40,7 +40,7 @@ const std::vector<Check>& all_checks() {
        check_locked_memory},
       {number("open_files", "files that a process may hold open", "", kHigher, at(4096, 512)), kQuick,
        check_open_files},
-      {number("shared_memory", "free room of /dev/shm, a rank", "MiB", kHigher, at(16, 4)), kQuick,
+      {number("shared_memory", "free space of /dev/shm, a rank", "MiB", kHigher, at(16, 4)), kQuick,
        check_shared_memory},
       {number("free_memory", "free memory, a rank, container's limit included", "MiB", kHigher, at(128, 32)), kQuick,
        check_free_memory},
@@ -61,7 +61,7 @@ const std::vector<Check>& all_checks() {
        kQuick, check_network_speed},
       {number("nic_pcie", "PCIe lanes of network cards", "", kHigher, times(1.01, 0)), kQuick, check_nic_width},
       // Storage, in the folder of checkpoints.
-      {number("storage_space", "free room for checkpoints", "GiB", kHigher, at(1, 0.0625)), kQuick,
+      {number("storage_space", "free space for checkpoints", "GiB", kHigher, at(1, 0.0625)), kQuick,
        check_storage_space},
       {number("storage_write", "a file written and on storage", "MB/s", kHigher, both(at(1, 0.1), 30, 0),
               both(at(50, 5), 5, 0)),

@@ -119,22 +119,22 @@ void Fp8Layers::cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Ten
   fp8_cast(c, compute_);
 }
 
-void Fp8Layers::norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor room) {
+void Fp8Layers::norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor scratch) {
   if (!has_history_) {
-    norm.out = room;
+    norm.out = scratch;
     tri::norm_forward(norm, compute_);
-    return cast(Fp8Operand::kInput, linear, room, out);
+    return cast(Fp8Operand::kInput, linear, scratch, out);
   }
   Fp8Cast c = cast_of(slot(Fp8Operand::kInput, linear));
   c.out = out;
   fp8_norm_forward({.norm = norm, .cast = c}, compute_);
 }
 
-void Fp8Layers::activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor room) {
+void Fp8Layers::activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor scratch) {
   const Activation kind = config_.model.activation;
   if (!has_history_) {
-    tri::activation_forward({.kind = kind, .out = room, .inp = inp}, compute_);
-    return cast(Fp8Operand::kInput, linear, room, out, out_t);
+    tri::activation_forward({.kind = kind, .out = scratch, .inp = inp}, compute_);
+    return cast(Fp8Operand::kInput, linear, scratch, out, out_t);
   }
   Fp8Cast c = cast_of(slot(Fp8Operand::kInput, linear));
   c.out = out;
@@ -143,11 +143,11 @@ void Fp8Layers::activation_forward(const LinearId& linear, Tensor out, Tensor ou
 }
 
 void Fp8Layers::activation_backward(const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated,
-                                    Tensor inp, Tensor room) {
+                                    Tensor inp, Tensor scratch) {
   const Activation kind = config_.model.activation;
   if (!has_history_) {
-    tri::activation_backward({.kind = kind, .dinp = room, .dout = dactivated, .inp = inp}, compute_);
-    return cast(Fp8Operand::kGradient, linear, room, out, out_t, dbias);
+    tri::activation_backward({.kind = kind, .dinp = scratch, .dout = dactivated, .inp = inp}, compute_);
+    return cast(Fp8Operand::kGradient, linear, scratch, out, out_t, dbias);
   }
   Fp8Cast c = cast_of(slot(Fp8Operand::kGradient, linear));
   c.out = out;

@@ -47,12 +47,12 @@ class Fp8Layers {
   // sums over the rows.
   void cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {});
   // Cast as they are made: the rows of a norm, which `linear` reads; an activation, the input (R, K) of `linear`; the
-  // gradient of the output (R, N) of `linear` through the activation after it. `room`, of the compute type, holds them
-  // where there is no scale yet; activated's may be dactivated. `out` or `out_t`, the transpose, may be absent.
-  void norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor room);
-  void activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor room);
+  // gradient of the output (R, N) of `linear` through the activation after it. `scratch`, of the compute type, holds
+  // them where there is no scale yet; activated's may be dactivated. `out` or `out_t`, the transpose, may be absent.
+  void norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor scratch);
+  void activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor scratch);
   void activation_backward(const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated,
-                           Tensor inp, Tensor room);
+                           Tensor inp, Tensor scratch);
   // An input that was cast before, once more, and transposed: (C, R) in `scratch`.
   Tensor cast_transposed(const LinearId& linear, Tensor inp, Tensor scratch);
   // rows^T (C, R) in `scratch`.
