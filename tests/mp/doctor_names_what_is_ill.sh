@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `trireme doctor` passes a machine that is in order, whatever else it is busy with, and names each fault that is
-# planted.
+# injected.
 #   doctor_names_what_is_ill.sh SOURCE_FOLDER PATH_OF_trireme_on_faults PATH_OF_libfake_nvml [TIMES]
 # TIMES: how often a healthy machine has to pass, by default once; more also looks at a throttled link.
 source "$(dirname "$0")/checks.sh"
