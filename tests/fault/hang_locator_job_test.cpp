@@ -1,4 +1,5 @@
-// The locator on jobs that were played until they stood still, with one fault each: it names that rank and that kind.
+// The locator on jobs that were simulated until they stood still, with one fault each: it names that rank and that
+// kind.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// A job that trains, played on one thread: hosts, streams, readers and writers of all ranks go on as the real ones do,
-// by the real plans, until nothing moves; then the flight recorders of all ranks are read. With a fault somewhere it
-// stands still in the middle, and everybody's counters are what they would be.
+// A job that trains, simulated on one thread: hosts, streams, readers and writers of all ranks go on as the real ones
+// do, by the real plans, until nothing moves; then the flight recorders of all ranks are read. With a fault somewhere
+// it stands still in the middle, and everybody's counters are what they would be.
 #pragma once
 
 #include <cstdint>

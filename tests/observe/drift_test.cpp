@@ -17,16 +17,16 @@ struct Growths {
 double at(const std::function<double(int64_t)>& growth, int64_t step) { return growth ? growth(step) : 0; }
 
 // A run of `steps` steps of one second on 8 ranks.
-struct Played {
+struct Outcome {
   std::vector<Drift> found;
   int64_t first = 0;  // the step at which the first one was found
 };
-Played play(int64_t steps, double noise, uint64_t seed, const Growths& growths,
-            DriftWatch::Step (*change)(DriftWatch::Step) = nullptr) {
+Outcome play(int64_t steps, double noise, uint64_t seed, const Growths& growths,
+             DriftWatch::Step (*change)(DriftWatch::Step) = nullptr) {
   const RankMesh mesh = synthetic_mesh(2, 2, 2);
   DriftWatch watch;
   Draws draws(seed);
-  Played played;
+  Outcome outcome;
   double wander = 0;  // what lasts for some steps
   for (int64_t step = 1; step <= steps; ++step) {
     wander = 0.95 * wander + 0.1 * noise * draws.normal();
@@ -45,8 +45,8 @@ Played play(int64_t steps, double noise, uint64_t seed, const Growths& growths,
     if (one.checkpoint) one.seconds *= 1.01;
     if (change != nullptr) one = change(one);
     for (Drift& drift : watch.add(one)) {
-      if (played.found.empty()) played.first = step;
-      played.found.push_back(std::move(drift));
+      if (outcome.found.empty()) outcome.first = step;
+      outcome.found.push_back(std::move(drift));
     }
     if (step % kEvery != 0) continue;
     RankWindow window{
@@ -64,7 +64,7 @@ Played play(int64_t steps, double noise, uint64_t seed, const Growths& growths,
     }
     watch.add(mesh, window);
   }
-  return played;
+  return outcome;
 }
 
 double growing(int64_t step, double by) { return by * std::clamp(static_cast<double>(step - 1000) / 500, 0.0, 1.0); }
@@ -72,8 +72,8 @@ double growing(int64_t step, double by) { return by * std::clamp(static_cast<dou
 TEST(Drift, ten_thousand_clean_steps_raise_nothing) {
   for (const double noise : {0.002, 0.01, 0.03, 0.1})
     for (const uint64_t seed : {1, 2, 3}) {
-      const Played played = play(10000, noise, seed, {});
-      for (const Drift& drift : played.found) ADD_FAILURE() << "noise " << noise << ": " << to_string(drift);
+      const Outcome outcome = play(10000, noise, seed, {});
+      for (const Drift& drift : outcome.found) ADD_FAILURE() << "noise " << noise << ": " << to_string(drift);
     }
 }
 
@@ -88,11 +88,11 @@ TEST(Drift, a_growth_of_3_percent_over_500_steps_is_found_with_the_part_that_gre
                {{.spread = three}, "launch skew of the reduce-scatter"}};
   for (const auto& c : cases)
     for (const double noise : {0.002, 0.01}) {
-      const Played played = play(3000, noise, 5, c.growths);
-      ASSERT_EQ(played.found.size(), 1u) << c.part << " noise " << noise;
-      const Drift& drift = played.found[0];
+      const Outcome outcome = play(3000, noise, 5, c.growths);
+      ASSERT_EQ(outcome.found.size(), 1u) << c.part << " noise " << noise;
+      const Drift& drift = outcome.found[0];
       EXPECT_EQ(drift.quantity, "step time");
-      EXPECT_LE(played.first, 1000 + 600) << c.part;
+      EXPECT_LE(outcome.first, 1000 + 600) << c.part;
       EXPECT_GE(drift.since, 950) << to_string(drift);
       EXPECT_LE(drift.since, 1400) << to_string(drift);
       EXPECT_EQ(drift.part, c.part) << to_string(drift);
@@ -108,9 +108,9 @@ TEST(Drift, steps_beside_checkpoints_that_grow_are_the_checkpoints) {
     if (step.checkpoint) step.seconds *= 1.1;
     return step;
   };
-  const Played played = play(2000, 0.01, 5, {}, slower);
-  ASSERT_EQ(played.found.size(), 1u);
-  EXPECT_EQ(played.found[0].part, "checkpoint") << to_string(played.found[0]);
+  const Outcome outcome = play(2000, 0.01, 5, {}, slower);
+  ASSERT_EQ(outcome.found.size(), 1u);
+  EXPECT_EQ(outcome.found[0].part, "checkpoint") << to_string(outcome.found[0]);
 }
 
 TEST(Drift, a_loss_that_rises_and_a_norm_that_grows_are_told_once) {
@@ -119,13 +119,13 @@ TEST(Drift, a_loss_that_rises_and_a_norm_that_grows_are_told_once) {
     if (step.step == 700) step.loss = NAN;
     return step;
   };
-  const Played played = play(6000, 0.01, 5, {}, diverging);
-  ASSERT_EQ(played.found.size(), 2u);
-  for (const Drift& drift : played.found) {
+  const Outcome outcome = play(6000, 0.01, 5, {}, diverging);
+  ASSERT_EQ(outcome.found.size(), 2u);
+  for (const Drift& drift : outcome.found) {
     EXPECT_NE(drift.quantity, "step time");
     EXPECT_NEAR(static_cast<double>(drift.since), 3000, 60) << to_string(drift);
   }
-  EXPECT_NE(played.found[0].quantity, played.found[1].quantity);
+  EXPECT_NE(outcome.found[0].quantity, outcome.found[1].quantity);
 }
 
 }  // namespace

@@ -375,7 +375,7 @@ TEST(Flaps, are_ridden_out_until_the_retries_end) {
   EXPECT_TRUE(flap(f, 5).dies);
 }
 
-TEST(Flaps, odds_are_those_of_played_flaps) {
+TEST(Flaps, odds_are_those_of_simulated_flaps) {
   ClusterFabric f;
   f.timeout_exponent = 18;
   f.retry_count = 4;

@@ -1,5 +1,5 @@
 // The driver's port with real sockets: agents are served, and whoever else comes costs them nothing. The clock is
-// played; what is counted are messages, bytes and connections.
+// simulated; what is counted are messages, bytes and connections.
 #include "lib/supervise/agent_server.h"
 
 #include <gtest/gtest.h>

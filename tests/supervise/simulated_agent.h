@@ -1,4 +1,4 @@
-// An agent's end of a connection, played by a test: what travels is what real agents send, and nothing waits.
+// An agent's end of a connection, simulated by a test: what travels is what real agents send, and nothing waits.
 #pragma once
 
 #include <arpa/inet.h>

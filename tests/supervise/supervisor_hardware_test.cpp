@@ -1,4 +1,4 @@
-// The driver's course on a cluster and a clock that are played: GPUs, ports, and ranks that are slow.
+// The driver's course on a cluster and a clock that are simulated: GPUs, ports, and ranks that are slow.
 #include "lib/supervise/supervisor.h"
 
 #include <gtest/gtest.h>

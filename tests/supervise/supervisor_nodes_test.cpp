@@ -1,4 +1,4 @@
-// The driver's course on a cluster and a clock that are played: which nodes it uses, leaves out, takes again.
+// The driver's course on a cluster and a clock that are simulated: which nodes it uses, leaves out, takes again.
 #include "lib/supervise/supervisor.h"
 
 #include <gtest/gtest.h>

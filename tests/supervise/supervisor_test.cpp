@@ -1,4 +1,4 @@
-// The driver's course on a cluster and a clock that are played: its attempts, and how ranks end them.
+// The driver's course on a cluster and a clock that are simulated: its attempts, and how ranks end them.
 #include "lib/supervise/supervisor.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The driver of a large run, with all its agents: N of them in one other process, each with a connection of its own and
 // a report a second such as a node of eight GPUs makes. The driver's side is the real one: AgentServer and Supervisor,
-// whose launcher and run folder are played.
+// whose launcher and run folder are simulated.
 //
 //   supervise_fleet AGENTS SECONDS [MOST]
 //
@@ -90,9 +90,9 @@ Counts play_agents(int port, const JobToken& token, int number) {
   return counts;
 }
 
-class PlayedRun : public Launcher, public AgentLink, public RunLog {
+class SimulatedRun : public Launcher, public AgentLink, public RunLog {
  public:
-  explicit PlayedRun(AgentServer& server) : server_(server) {}
+  explicit SimulatedRun(AgentServer& server) : server_(server) {}
   bool runs = false;
 
   void start_agents(const std::vector<std::string>&) override {}
@@ -160,7 +160,7 @@ int fleet(int number, double seconds, double most) {
     ::_exit(reported ? 0 : 1);
   }
 
-  PlayedRun run(server);
+  SimulatedRun run(server);
   Supervisor::Setup setup{.nodes_needed = number};
   for (int i = 0; i < number; ++i) setup.nodes.push_back(node_name(i));
   Supervisor supervisor(setup, run, run, run);
