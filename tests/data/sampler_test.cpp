@@ -51,7 +51,7 @@ TEST(Shuffled, every_sample_once_an_epoch_and_epochs_differ) {
   for (uint64_t i = 0; i < kSize; ++i) EXPECT_EQ(first[i], i);
 }
 
-std::vector<double> drawn_weights(int count, double decades) {
+std::vector<double> random_weights(int count, double decades) {
   std::vector<double> weights;
   for (int s = 0; s < count; ++s)
     weights.push_back(std::pow(10, decades * random_uniform(17, static_cast<uint64_t>(s))));
@@ -66,10 +66,10 @@ TEST(Mixer, shares_are_exact_over_any_run) {
                                        {1, 2},
                                        {1, 1, 1},
                                        {0.1, 0.2, 0.7},
-                                       drawn_weights(37, 4),
+                                       random_weights(37, 4),
                                        {1, 1e-6},
                                        {1e-9, 1e-9, 2.5e-9, 1},
-                                       drawn_weights(3000, 6)};
+                                       random_weights(3000, 6)};
   for (const std::vector<double>& weights : table) {
     const Mixer mixer(3, weights);
     const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -103,7 +103,7 @@ void expect_whole_block(const Mixer& mixer, size_t sources, uint64_t block) {
 
 TEST(Mixer, sources_advance_without_gaps_from_any_block_on) {
   for (const int sources : {2, 3, 4, 5, 1024, 1025, 3000}) {
-    const Mixer mixer(3, drawn_weights(sources, 3));
+    const Mixer mixer(3, random_weights(sources, 3));
     for (const uint64_t block : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{12345}, uint64_t{1} << 40})
       expect_whole_block(mixer, static_cast<size_t>(sources), block);
   }
@@ -131,7 +131,7 @@ TEST(Mixer, a_tiny_weight_is_kept_as_it_is) {
 }
 
 TEST(Mixer, is_a_function_of_seed_weights_and_index_alone) {
-  const std::vector<double> weights = drawn_weights(100, 3);
+  const std::vector<double> weights = random_weights(100, 3);
   const Mixer one(3, weights), again(3, weights), other(4, weights);
   std::vector<Mixer::Place> forward;
   for (uint64_t i = 0; i < 5000; ++i) forward.push_back(one.at(i));

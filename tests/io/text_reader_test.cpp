@@ -197,14 +197,14 @@ TEST(TextFaults, are_what_decoding_does_not_take) {
   // Bytes near the borders of all ranges, between runs of ASCII that the fast path takes.
   constexpr unsigned char kBytes[] = {0x00, 'a',  0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2,
                                       0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5};
-  uint64_t drawn = 0;
+  uint64_t num_draws = 0;
   int64_t clean = 0;
   for (int round = 0; round < 20000; ++round) {
     std::string text;
-    for (uint64_t parts = random_u64(3, drawn++) % 5; parts > 0; --parts) {
-      text.append(random_u64(3, drawn++) % 12, 'b');
-      for (uint64_t bytes = random_u64(3, drawn++) % 5; bytes > 0; --bytes)
-        text += static_cast<char>(kBytes[random_u64(3, drawn++) % std::size(kBytes)]);
+    for (uint64_t parts = random_u64(3, num_draws++) % 5; parts > 0; --parts) {
+      text.append(random_u64(3, num_draws++) % 12, 'b');
+      for (uint64_t bytes = random_u64(3, num_draws++) % 5; bytes > 0; --bytes)
+        text += static_cast<char>(kBytes[random_u64(3, num_draws++) % std::size(kBytes)]);
     }
     const int64_t expected = faults_by_decoding(text);
     ASSERT_EQ(faults_of(text).faults, expected) << round;

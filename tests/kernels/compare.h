@@ -22,12 +22,12 @@ namespace tri::test {
 struct Comparison {
   double tolerance = 0;
   int64_t vector = 0;  // elements; 0: each element by itself
-  bool drawn = false;  // some may be the next bf16 number
+  bool randomized = false;  // some may be the next bf16 number
 };
 inline constexpr Comparison same_bits{};
 inline Comparison elements(double tolerance) { return {tolerance, 0}; }
 inline Comparison vectors(double tolerance, int64_t length) { return {tolerance, length}; }
-inline Comparison draws(double tolerance) { return {.tolerance = tolerance, .drawn = true}; }
+inline Comparison draws(double tolerance) { return {.tolerance = tolerance, .randomized = true}; }
 
 // Whether no bf16 number lies between two.
 inline bool are_next_in_bf16(double a, double b) {
@@ -55,7 +55,7 @@ inline std::string difference(const Values& actual, const Values& expected, cons
   if (actual.size() % length != 0) return fmt::format("{} elements are no vectors of {}", actual.size(), length);
   const double typical = std::sqrt(mean_square * static_cast<double>(length)) * (by.vector == 0 ? 1.0 : 0.05);
   size_t next_numbers = 0;
-  const size_t most_next = by.drawn ? actual.size() / 1000 + 2 : 0;
+  const size_t most_next = by.randomized ? actual.size() / 1000 + 2 : 0;
   for (size_t begin = 0; begin < actual.size(); begin += length) {
     double distance = 0, size = 0;
     for (size_t i = begin; i < begin + length; ++i) {
@@ -64,7 +64,7 @@ inline std::string difference(const Values& actual, const Values& expected, cons
       size += expected[i] * expected[i];
     }
     if (std::sqrt(distance) <= by.tolerance * (std::sqrt(size) + typical)) continue;
-    if (by.drawn && are_next_in_bf16(actual[begin], expected[begin]) && ++next_numbers <= most_next) continue;
+    if (by.randomized && are_next_in_bf16(actual[begin], expected[begin]) && ++next_numbers <= most_next) continue;
     if (next_numbers > most_next)
       return fmt::format("[{}] is {}, expected {}: more than {} of {} elements are the next bf16 number", begin,
                          actual[begin], expected[begin], most_next, actual.size());

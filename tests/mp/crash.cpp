@@ -5,11 +5,11 @@
 //
 // A chain is one run folder. Job after job is started in it, and of each one rank is killed at one storage call of its
 // first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
-// which of the phase's calls it is, is drawn. After each kill the folder is compared with a run of the same config that
-// nobody killed: its newest valid checkpoint must be no older than what was published, with the same shards and
-// checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come jobs
-// of a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards. At
-// its end the chain's run finishes by itself: its losses are the other run's.
+// which of the phase's calls it is, is chosen at random. After each kill the folder is compared with a run of the same
+// config that nobody killed: its newest valid checkpoint must be no older than what was published, with the same shards
+// and checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come
+// jobs of a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards.
+// At its end the chain's run finishes by itself: its losses are the other run's.
 #include <fmt/ranges.h>
 #include <unistd.h>
 
@@ -263,15 +263,15 @@ class Tally {
 
 void run_chain(Chain& chain, int kills, int errors, uint64_t seed, Tally& tally) {
   const uint64_t key = derive_key(seed, chain.layout().name);
-  uint64_t drawn = 0;
+  uint64_t num_draws = 0;
   const auto draw = [&](int64_t below) {
-    return static_cast<int64_t>(random_u64(key, drawn++) % static_cast<uint64_t>(below));
+    return static_cast<int64_t>(random_u64(key, num_draws++) % static_cast<uint64_t>(below));
   };
   chain.prepare();
   std::vector<Point> round;
   for (int kill = 0; kills > 0 ? kill < kills : kill == 0 || !round.empty(); ++kill) {
     require(chain.room(), "{}: the run is too short for {} kills", chain.layout().name, kill);
-    // Each kind once, in an order drawn anew, then all of them again.
+    // Each kind once, in a new random order each time, then all of them again.
     if (round.empty()) {
       round = chain.points();
       for (size_t i = round.size(); i-- > 1;)

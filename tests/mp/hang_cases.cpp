@@ -32,7 +32,7 @@ const std::vector<Layout> kFourGpuLayouts = {
     {"1x2x2-messages", 4,
      "parallel.pp=2 parallel.dp=2 parallel.dp_transfers=collectives parallel.pp_transfers=messages"}};
 
-// The numbers of their occasions are to be drawn.
+// The numbers of their occasions are to be chosen at random.
 std::vector<Case> chosen_kinds() {
   return {{0, 5, "forward", 0, "stop"},  {0, 2, "backward", 0, "spin"},        {0, 7, "tp copies", 0, "skip"},
           {0, 0, "data", 0, "sleep"},    {0, 6, "setup", 0, "stop"},           {1, 6, "shard", 0, "fifo"},
@@ -139,7 +139,7 @@ Case case_of(const std::string& layout, const std::string& rule) {
 Draw::Draw(uint64_t seed) : key_(derive_key(seed, "hangs")) {}
 
 int64_t Draw::below(int64_t end) {
-  return static_cast<int64_t>(random_u64(key_, drawn_++) % static_cast<uint64_t>(end));
+  return static_cast<int64_t>(random_u64(key_, num_draws_++) % static_cast<uint64_t>(end));
 }
 
 std::vector<Case> chosen_cases(const Occasions& occasions, Draw& draw) {
@@ -148,7 +148,7 @@ std::vector<Case> chosen_cases(const Occasions& occasions, Draw& draw) {
   return cases;
 }
 
-std::vector<Case> drawn_cases(const Occasions& occasions, int count, Draw& draw) {
+std::vector<Case> randomized_cases(const Occasions& occasions, int count, Draw& draw) {
   std::vector<Case> cases;
   std::vector<std::pair<std::string, std::string>> round;
   while (static_cast<int>(cases.size()) < count) {

@@ -67,12 +67,12 @@ class Draw {
 
  private:
   const uint64_t key_;
-  uint64_t drawn_ = 0;
+  uint64_t num_draws_ = 0;
 };
 
-// Every kind of trouble, in every phase, on the first two layouts; the number of the occasion is drawn.
+// Every kind of trouble, in every phase, on the first two layouts; the number of the occasion is chosen at random.
 std::vector<Case> chosen_cases(const Occasions& occasions, Draw& draw);
-// Each place and action in turn, in an order drawn anew each time; layout and rank of those that come there.
-std::vector<Case> drawn_cases(const Occasions& occasions, int count, Draw& draw);
+// Each place and action in turn, in a new random order each time; layout and rank of those that come there.
+std::vector<Case> randomized_cases(const Occasions& occasions, int count, Draw& draw);
 
 }  // namespace tri::hangs

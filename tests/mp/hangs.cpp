@@ -1,13 +1,13 @@
 // Ranks of a training job that hang at chosen moments: the job ends by itself with status 6, in time, without a process
 // left, and its report names the rank that hangs and the kind of its trouble, and nobody else.
-//   mp_hangs MPIRUN TRIREME [CASES] [SEED]     CASES 0: a few that are chosen; else so many, drawn from SEED
+//   mp_hangs MPIRUN TRIREME [CASES] [SEED]     CASES 0: a few that are chosen; else so many, chosen at random from SEED
 //   mp_hangs MPIRUN TRIREME LAYOUT RULE        one case
-//   TRIREME_TEST_GPUS: on so many GPUs, two or four, instead of the CPU; drawn cases alone. Status 77 where there are
-//   fewer.
+//   TRIREME_TEST_GPUS: on so many GPUs, two or four, instead of the CPU; randomized cases alone. Status 77 where there
+//   are fewer.
 // TRIREME is built with tests/hangs/hangs.cpp and tests/storage/points.cpp.
 //
 // The chosen cases are part of the tests of every build, on whatever machine: one whose verdict is wrong or missing, or
-// which ends late, is tried once more with doubled deadlines, and its line says so. Drawn cases have one try.
+// which ends late, is tried once more with doubled deadlines, and its line says so. Randomized cases have one try.
 //
 // Every job goes on from a checkpoint and passes through all phases: set-up, loading, steps, checkpoints, evaluations,
 // samples, the end. One that nobody disturbs says how many occasions each rank has at each place; a case is an occasion
@@ -147,7 +147,7 @@ bool main_of(const Strings& arguments) {
   std::iota(all.begin(), all.end(), 0);
   if (count > 0)
     return run_cases(
-        jobs, [&] { return drawn_cases(occasions, count, draw); }, all, 1);
+        jobs, [&] { return randomized_cases(occasions, count, draw); }, all, 1);
   return run_cases(
       jobs, [&] { return chosen_cases(occasions, draw); }, {0, 1}, 2);
 }

@@ -1,4 +1,4 @@
-// A supervised run that meets a fault at a moment drawn at random: it heals without a person, leaves out the node at
+// A supervised run that meets a fault at a moment chosen at random: it heals without a person, leaves out the node at
 // fault and no other, has the losses of a run that nothing happened to, bit for bit, and does no step twice that a
 // checkpoint held.
 //   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few that are chosen; else so many, each fault in turn
@@ -44,7 +44,7 @@ struct Fault {
   const char* name;
   Guilt guilt;
   bool another_attempt;  // else the run goes on as it is
-  const char* rule;      // of hangs.h or points.h, "RANK/...", '#' is a number that is drawn; "": none
+  const char* rule;      // of hangs.h or points.h, "RANK/...", '#' is a number that is chosen at random; "": none
 };
 constexpr Fault kFaults[] = {
     {"rank killed", Guilt::kNobody, true, ""},
@@ -420,14 +420,14 @@ int fault_of(const std::string& name) {
   throw Failure(fmt::format("no fault {}", name));
 }
 
-std::vector<Case> drawn_cases(int count, uint64_t seed) {
+std::vector<Case> randomized_cases(int count, uint64_t seed) {
   const uint64_t key = derive_key(seed, "heal");
-  uint64_t drawn = 0;
+  uint64_t num_draws = 0;
   std::vector<Case> cases;
   for (int i = 0; i < count; ++i) {
     Case c{.fault = i % static_cast<int>(std::size(kFaults))};
-    c.rank = static_cast<int>(random_u64(key, drawn++) % kRanks);
-    c.moment = 0.9 * static_cast<double>(random_u64(key, drawn++) % 10000) / 10000;
+    c.rank = static_cast<int>(random_u64(key, num_draws++) % kRanks);
+    c.moment = 0.9 * static_cast<double>(random_u64(key, num_draws++) % 10000) / 10000;
     cases.push_back(c);
   }
   return cases;
@@ -455,7 +455,7 @@ bool main_of(const Strings& arguments) {
   const int count = arguments.size() > 3 ? std::stoi(arguments[3]) : 0;
   const uint64_t seed = arguments.size() > 4 ? std::stoull(arguments[4]) : 42;
   fmt::print("seed {}\n", seed);
-  if (count > 0) return all_of(runs, drawn_cases(count, seed));
+  if (count > 0) return all_of(runs, randomized_cases(count, seed));
   return all_of(runs, {{fault_of("rank killed"), 1, 0.4}, {fault_of("driver killed"), 2, 0.6}});
 }
 
