@@ -38,8 +38,8 @@ const OpTable& recorder_ops() {
 // The clock of an H200 that changes from one kernel to another needs some 50 ms to settle, and then jitters by 15 MHz
 // from one tenth of a second to the next. Timed in turns of 12 ms, the choice for 13B's GEMMs was 0.7 % slower in
 // steady use than cuBLASLt's first heuristic; timed so, 1 to 1.4 % faster.
-std::vector<double> times_when_hot(std::span<const double> alone, size_t always, double heat_microseconds,
-                                   const TimeCalls& time) {
+std::vector<double> times_when_warm(std::span<const double> alone, size_t always, double warm_up_microseconds,
+                                    const TimeCalls& time) {
   constexpr double kNear = 1.15, kSettleMicroseconds = 50e3, kPartMicroseconds = 20e3;
   constexpr size_t kMost = 5;
   constexpr int kParts = 6;
@@ -57,7 +57,7 @@ std::vector<double> times_when_hot(std::span<const double> alone, size_t always,
   const auto time_for = [&](size_t i, double microseconds) {
     return time(i, std::max(static_cast<int>(microseconds / std::max(alone[i], 1.0)), 1));
   };
-  double settle = std::max(heat_microseconds, kSettleMicroseconds);
+  double settle = std::max(warm_up_microseconds, kSettleMicroseconds);
   for (const size_t i : finalists) {
     if (!std::isfinite(time_for(i, settle))) continue;
     settle = kSettleMicroseconds;

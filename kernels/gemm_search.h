@@ -49,7 +49,7 @@ class GemmSearch {
   // Of `gemms` those whose shape has no choice yet, one a shape, by shape.
   virtual std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) = 0;
 
-  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_hot: about a second
+  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_warm: about a second
   // each), on the operands' own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
   virtual void search(std::span<const AnyGemm> gemms, Stream& stream) = 0;
 
@@ -66,12 +66,12 @@ using TimeCalls = std::function<double(size_t candidate, int calls)>;
 
 // Microseconds of a call of each candidate as it runs in a training step: on a GPU at its power limit, whose clock
 // falls with what a kernel takes. So the fastest is the one that needs least energy, and others are than on a GPU that
-// rests, or that was heated by others. Only those near the fastest are timed, and `always`, one of the candidates: each
-// without a pause, first for as long as the clock needs to settle. The others' times are infinite. `alone`:
-// microseconds of a call that was waited for, infinite where it was refused. `heat_microseconds`: of calls before all
-// of it.
-std::vector<double> times_when_hot(std::span<const double> alone, size_t always, double heat_microseconds,
-                                   const TimeCalls& time);
+// rests, or that was warmed up by others. Only those near the fastest are timed, and `always`, one of the candidates:
+// each without a pause, first for as long as the clock needs to settle. The others' times are infinite. `alone`:
+// microseconds of a call that was waited for, infinite where it was refused. `warm_up_microseconds`: of calls before
+// all of it.
+std::vector<double> times_when_warm(std::span<const double> alone, size_t always, double warm_up_microseconds,
+                                    const TimeCalls& time);
 
 // A stream that keeps the GEMMs it is asked for and does nothing: how a model's shapes are found.
 class GemmRecorder final : public Stream {

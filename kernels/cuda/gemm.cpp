@@ -26,7 +26,7 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kCandidates = 24;              // of cuBLASLt's heuristics, a form
-constexpr double kHeatMicroseconds = 400e3;  // of GEMMs before the first ones are timed
+constexpr double kWarmUpMicroseconds = 400e3;  // of GEMMs before the first ones are timed
 
 struct Choice {
   GemmForm form = GemmForm::kPlain;
@@ -162,7 +162,7 @@ struct GemmEngine::State {
   }
 
   // Where every algorithm refuses, what was there before the search stays. Whether anything was timed.
-  bool search(const PlannedGemm& g, double heat_microseconds, CudaStream& stream) {
+  bool search(const PlannedGemm& g, double warm_up_microseconds, CudaStream& stream) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entry_of(g);
     if (entry.choice->microseconds > 0) return false;
@@ -170,8 +170,9 @@ struct GemmEngine::State {
     const std::vector<Choice> candidates = candidates_of(entry, g, key, stream);
     std::vector<double> alone;
     for (const Choice& candidate : candidates) alone.push_back(candidate.microseconds);
-    const std::vector<double> hot = times_when_hot(
-        alone, 0, heat_microseconds, [&](size_t i, int calls) { return time(entry, g, candidates[i], calls, stream); });
+    const std::vector<double> hot = times_when_warm(alone, 0, warm_up_microseconds, [&](size_t i, int calls) {
+      return time(entry, g, candidates[i], calls, stream);
+    });
     const size_t best = static_cast<size_t>(std::min_element(hot.begin(), hot.end()) - hot.begin());
     if (!std::isfinite(hot[best])) return true;
     *entry.choice = candidates[best];
@@ -219,9 +220,9 @@ std::map<std::string, AnyGemm> GemmEngine::without_choice(std::span<const AnyGem
 void GemmEngine::search(std::span<const AnyGemm> gemms, Stream& stream) {
   std::lock_guard lock(state_->mutex);
   CudaStream& on = cuda_stream(stream);
-  double heat = kHeatMicroseconds;
+  double warm_up = kWarmUpMicroseconds;
   for (const AnyGemm& any : gemms) {
-    if (state_->search(planned(any), heat, on)) heat = 0;
+    if (state_->search(planned(any), warm_up, on)) warm_up = 0;
   }
   TRI_CUDA(cudaStreamSynchronize(on));
 }

@@ -23,8 +23,8 @@ struct FakeGpu {
   size_t last = 0;
   double busy = 0;  // microseconds of the last candidate
 
-  std::vector<double> times(size_t always, double heat_microseconds) {
-    return times_when_hot(cold, always, heat_microseconds, [this](size_t i, int count) {
+  std::vector<double> times(size_t always, double warm_up_microseconds) {
+    return times_when_warm(cold, always, warm_up_microseconds, [this](size_t i, int count) {
       if (i != last) busy = 0;
       last = i;
       const double microseconds = (busy < settle ? cold : settled)[i] * (parts[i] == disturbed_part ? 10 : 1);
@@ -46,9 +46,9 @@ TEST(TimesWhenHot, what_is_fastest_alone_is_not_what_is_fastest_at_the_limit_of_
   EXPECT_EQ(times, gpu.settled) << "all near, and each timed when its own clock had settled";
   EXPECT_EQ(fastest(times), 2u);
   FakeGpu slow{.cold = {1000, 900}, .settled = {1300, 1350}, .settle = 300e3};
-  EXPECT_EQ(slow.times(0, 0)[1], 900) << "needs more heat";
-  FakeGpu heated{.cold = {1000, 900}, .settled = {1300, 1350}, .settle = 300e3};
-  EXPECT_EQ(heated.times(0, 400e3)[1], 1350) << "which the first one gets";
+  EXPECT_EQ(slow.times(0, 0)[1], 900) << "needs a longer warm-up";
+  FakeGpu warmed{.cold = {1000, 900}, .settled = {1300, 1350}, .settle = 300e3};
+  EXPECT_EQ(warmed.times(0, 400e3)[1], 1350) << "which the first one gets";
 }
 
 TEST(TimesWhenHot, only_those_near_the_fastest_are_timed_and_the_one_asked_for) {
