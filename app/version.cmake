@@ -1,5 +1,5 @@
 # Writes app/version_data.h at every build, and touches it only when something has changed: a new commit compiles
-# version.cpp anew, and nothing else. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER,
+# version.cpp again, and nothing else. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER,
 # BUILD, and BUILT_MPI, BUILT_HDF5 ...: versions of the headers, "none" by default.
 set(commit unknown)  # from a tarball, or without git
 set(modified 0)

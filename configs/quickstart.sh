@@ -21,7 +21,7 @@ if [[ ! -s $data/kjv.bin ]]; then
   "$trireme" data prepare --format text --tokenizer bytes --output "$data/kjv" "$data/kjv.txt"
 fi
 
-rm -rf runs/quickstart/checkpoints # begin anew, not where an earlier one ended
+rm -rf runs/quickstart/checkpoints # start over, not where an earlier one ended
 status=0
 "$root/slurm/mpirun" -n 8 "$trireme" train "$here/quickstart.yaml" "$@" || status=$?
 if [[ $status -eq 0 ]]; then

@@ -62,7 +62,7 @@ Error damaged_shard(const std::string& path, const TensorRecord& tensor, const S
 
 // Reads shards of a checkpoint folder by their records, without its manifest: a file is opened, and its size compared,
 // at its first use. Thread-safe; reads of different threads run at the same time. Transient trouble of storage is
-// tried again by `retry`, for which the file is opened anew: a stale handle stays stale.
+// tried again by `retry`, for which the file is reopened: a stale handle stays stale.
 class TensorReader {
  public:
   TensorReader(std::string folder, const std::vector<FileRecord>& files, const Retry& retry);
@@ -81,7 +81,7 @@ class TensorReader {
   template <class Act>
   Result<void> with_file(const TensorRecord& tensor, const StoredShard& shard, Act act) const;
   Result<std::shared_ptr<const ShardReader>> file(const std::string& name) const;
-  void forget(const std::string& name) const;  // the open shard: the next use opens it anew
+  void forget(const std::string& name) const;  // the open shard: the next use reopens it
 
   struct Open {
     std::mutex mutex;

@@ -17,7 +17,7 @@ class TextServer {
   static constexpr int kMostConnections = 16;
   static constexpr double kTimeout = 5;  // seconds, for a connection from its beginning to its end
 
-  // Of its thread: the text of an answer, each time anew; it must not wait.
+  // Of its thread: the text of an answer, made for each request; it must not wait.
   using Text = std::function<std::string()>;
 
   // Error: it cannot listen there, because somebody else does for instance.

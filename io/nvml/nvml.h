@@ -25,7 +25,7 @@ struct GpuHealth {
   std::optional<unsigned> sm_mhz, most_sm_mhz;
   std::optional<uint64_t> slowdown_reasons;  // bits: kSlowed… below, and others that are no fault
   int nvlinks = 0, nvlinks_up = 0;
-  // Of all its NVLinks together, since the driver was loaded: links that were trained anew; packets that were sent
+  // Of all its NVLinks together, since the driver was loaded: links that were retrained; packets that were sent
   // again or came damaged.
   std::optional<uint64_t> nvlink_recoveries, nvlink_errors;
 };

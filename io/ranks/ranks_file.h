@@ -12,7 +12,7 @@
 //
 // A writer may be killed at any moment. HDF5's structures are written once, before the file takes its name; from then
 // on only numbers are written, in places that are laid out already, and a window's last_step after all else of it. For
-// a new attempt, and when the N windows are full, the file is laid out anew under another name and takes the old one's
+// a new attempt, and when the N windows are full, the file is laid out again under another name and takes the old one's
 // place. Where it would grow beyond kMostBytes, neighbouring windows become one: their means.
 #pragma once
 
@@ -74,7 +74,7 @@ class RanksWriter {
   Result<void> sync();
 
  private:
-  Result<void> lay_out(int64_t windows);  // anew, with room for so many more
+  Result<void> lay_out(int64_t windows);  // again, with room for so many more
 
   std::string path_;
   RankMesh mesh_;

@@ -43,7 +43,7 @@ class TokenFile {
 
   // 64 bits that tell contents apart: equal for copies, whatever their path. They cover the type of the tokens, the
   // numbers of tokens, sequences and documents, and 32 pages of 4 KiB of .bin, spread evenly, the first and the last
-  // among them; so all of a small file. Text that was changed and prepared anew nearly always has other numbers, or
+  // among them; so all of a small file. Text that was changed and prepared again nearly always has other numbers, or
   // other tokens behind the change. An edit that keeps all lengths is seen only where it meets one of the pages.
   Result<uint64_t> fingerprint() const;
   // Keys the order of the samples that are cut from this stream, which must not change while a run lasts, nor from one

@@ -147,7 +147,7 @@ class Device {
   virtual void unmap_host(void*) noexcept {}
   // Bytes that kernels and libraries need beside their operands on one rank's compute stream, at most.
   virtual int64_t workspace_bytes(const WorkspaceDims&) const { return 0; }
-  // The memory for that, until lent anew; an empty tensor takes it back, with the device idle. What it does not hold,
+  // The memory for that, until lent again; an empty tensor takes it back, with the device idle. What it does not hold,
   // the backend allocates.
   virtual void lend_workspace(Tensor) {}
   virtual std::optional<GpuProperties> gpu_properties() const { return std::nullopt; }  // of a GPU

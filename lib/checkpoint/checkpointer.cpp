@@ -118,7 +118,7 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
     compute_.synchronize();
     const std::string what =
         fmt::format("{}: step {}, {}{}", from.folder, from.progress.steps,
-                    from.weights_alone ? "weights alone (the optimizer begins anew), " : "", conversion);
+                    from.weights_alone ? "weights alone (the optimizer starts over), " : "", conversion);
     report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
     saved_step_ = from.progress.steps;
     return std::optional(from.progress);

@@ -1,4 +1,4 @@
-// Which checkpoints of a run stay, where nobody says it anew.
+// Which checkpoints of a run stay, where nobody says it again.
 #pragma once
 
 #include <string>

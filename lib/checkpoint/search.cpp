@@ -93,7 +93,7 @@ Result<void> CheckpointSearch::list() {
     else
       listing = listed.error();
   }
-  // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
+  // A folder that can't be listed may hold checkpoints: a run that started over would replace them.
   if (auto agreed = agree(job_, listing); !agreed) return load_error(agreed.error());
   return {};
 }
@@ -107,7 +107,7 @@ Result<void> CheckpointSearch::next() {
   if (!chosen) return load_error(chosen.error());
   const LoadFrom& from = chosen.value();
   if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
-    return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
+    return file_error("{}: no checkpoint could be read; to start over, move the folder away", dir_);
   if (!from.folder) return {};
   if (!from.samples) return file_error("{}: the number of samples is missing", *from.folder);
   const Result<void> may = manifest_ && may_load_ ? may_load_(*from.folder, *manifest_) : Result<void>{};

@@ -55,7 +55,7 @@ class SampleOrder {
     int64_t sample;  // its number in the source
     bool operator==(const Place&) const = default;
   };
-  // Sample `index` >= 0 of a split's endless stream. Training: shuffled anew each epoch, sources mixed by weight.
+  // Sample `index` >= 0 of a split's endless stream. Training: reshuffled each epoch, sources mixed by weight.
   // Validation, which must have samples: those of all sources in one fixed shuffle, repeating. Whole: every sample of
   // all sources once, in one fixed shuffle, repeating; weights do not count.
   Place at(Split split, int64_t index) const;

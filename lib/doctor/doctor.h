@@ -43,7 +43,7 @@ struct DoctorReport {
 };
 
 // Ends the job with kBadStatus where a check hangs: storage that is away, a device that does not answer, a peer that
-// never comes. Counts from begin() on, each check anew, on a thread of its own.
+// never comes. Counts from begin() on, each check again, on a thread of its own.
 class CheckDeadline {
  public:
   CheckDeadline(double seconds, Job& job);

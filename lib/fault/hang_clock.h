@@ -36,7 +36,7 @@ struct Sighting {
 };
 Sighting sighting_of(const flight::Image& image, int64_t now);
 
-// The phase, the writer of a checkpoint and that of lines have a clock each, which begins anew with every sign of
+// The phase, the writer of a checkpoint and that of lines have a clock each, which starts over with every sign of
 // progress. A clock counts the time in which this process was awake: between two sightings a second at most. So a job
 // that is suspended as a whole and goes on has not hung. Both writers have the deadline of a checkpoint or,
 // where one is read, of a load.

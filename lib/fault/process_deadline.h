@@ -37,7 +37,7 @@ class ProcessDeadline {
   ProcessDeadline(const ProcessDeadline&) = delete;
   ProcessDeadline& operator=(const ProcessDeadline&) = delete;
 
-  // Something else begins, and counts anew.
+  // Something else begins, and counts from zero again.
   void begin(const std::string& what, End end);
   // As the config says; fault.watchdog: off ends the counting for good.
   void set(const FaultConfig& fault);

@@ -10,7 +10,7 @@
 namespace tri {
 
 // What a job without a backward pass makes of a checkpoint's config before the overrides: one process a model, or the
-// checkpoint's own tp and pp where they divide `ranks`; nothing kept for backward; the device chosen anew.
+// checkpoint's own tp and pp where they divide `ranks`; nothing kept for backward; the device chosen again.
 Config forward_config(Config config, int ranks);
 
 class LoadedModel {

@@ -38,7 +38,7 @@ class Fp8Layers {
   Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
             ParameterHooks& hooks);
 
-  // Before a run of a plan, which casts its weights anew, or transposes their quantized values. kStep: what casts meet
+  // Before a run of a plan, which casts its weights again, or transposes their quantized values. kStep: what casts meet
   // from here on belongs to a step; with what the casts of quantized values met before it.
   enum class Run { kStep, kForward };
   void begin(Run run);

@@ -84,7 +84,7 @@ class MetricsReader {
  public:
   explicit MetricsReader(std::string path) : path_(std::move(path)) {}
   // Takes the whole lines that have come since the last call. A file that is not there has none; one that has become
-  // shorter than what was read is read anew.
+  // shorter than what was read is read again.
   void poll();
   const RunMetrics& metrics() const { return metrics_; }
 

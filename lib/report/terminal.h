@@ -1,4 +1,4 @@
-// A terminal's whole screen, drawn anew again and again without flicker, and given back as it was: after Ctrl-C, on
+// A terminal's whole screen, redrawn again and again without flicker, and given back as it was: after Ctrl-C, on
 // SIGTERM, while it is stopped by Ctrl-Z.
 #pragma once
 

@@ -120,12 +120,12 @@ class Agent {
         const int left = std::max(1, static_cast<int>(1000 * (1 - seconds_since(turn))));
         if (connection && !connection->take(left, orders)) connection.reset();
         if (!connection) ::poll(nullptr, 0, std::max(1, static_cast<int>(1000 * (1 - seconds_since(turn)))));
-        bool anew = false;
+        bool again = false;
         for (const AgentOrder& order : orders) {
           if (order.kind == OrderKind::kLeave) return 0;
-          anew |= carry_out(order);
+          again |= carry_out(order);
         }
-        if (anew) break;  // the driver waits for the answer
+        if (again) break;  // the driver waits for the answer
       }
     }
     return static_cast<int>(ExitCode::kComm);

@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-// NVIDIA's catalogue: a GPU that is to be reset or replaced, a machine that is to be started anew.
+// NVIDIA's catalogue: a GPU that is to be reset or replaced, a machine that is to be restarted.
 constexpr std::array kSickXids{46, 48, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143, 158};
 constexpr std::array kFaultXids{8, 13, 32, 94};                        // ... a program that is to be started again
 constexpr std::array kSuspectXids{144, 145, 146, 147, 148, 149, 150};  // ... NVLinks that are to be looked at
@@ -138,7 +138,7 @@ std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight&
                                                        ? kActions[static_cast<size_t>(now.recovery_action)]
                                                        : "action"));
   if (now.remap_failed && !before.remap_failed) return finding(CauseKind::kGpuSick, "no rows are left to remap");
-  // The newest of the list are new, as many as have come since; all of them where the agent was started anew.
+  // The newest of the list are new, as many as have come since; all of them where the agent was restarted.
   const int64_t known = before.num_xids <= now.num_xids ? before.num_xids : 0;
   const auto fresh =
       static_cast<size_t>(std::min<int64_t>(now.num_xids - known, static_cast<int64_t>(now.xids.size())));
@@ -156,7 +156,7 @@ std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight&
     return finding(CauseKind::kGpuSuspect, fmt::format("XID {}", *xid));
   if (now.nvlinks_up < before.nvlinks_up) return finding(CauseKind::kGpuSuspect, "an NVLink went down");
   if (now.nvlink_recoveries > before.nvlink_recoveries)
-    return finding(CauseKind::kGpuSuspect, "an NVLink was trained anew");
+    return finding(CauseKind::kGpuSuspect, "an NVLink was retrained");
   return std::nullopt;
 }
 

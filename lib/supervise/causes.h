@@ -31,7 +31,7 @@ AttemptCause cause_of(const EndFacts& facts, double now);
 // holds still. None: nothing.
 //   kGpuSick     it does not answer, wants a recovery action, has no rows left to remap, or an XID says so
 //   kGpuFault    an XID after which the program is started again, or memory errors that could not be corrected
-//   kGpuSuspect  an XID that asks for a closer look, or NVLinks that went down or were trained anew
+//   kGpuSuspect  an XID that asks for a closer look, or NVLinks that went down or were retrained
 std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight& before, const GpuSight& now);
 
 }  // namespace tri

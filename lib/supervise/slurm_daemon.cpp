@@ -63,7 +63,7 @@ double SlurmDaemon::gone_seconds() {
   if (process_ < 0) return 0;
   const auto now = std::chrono::steady_clock::now();
   if (!is_slurmd(proc_, process_)) {
-    if (const pid_t anew = find(); anew >= 0) process_ = anew;  // as after a restart of the service
+    if (const pid_t again = find(); again >= 0) process_ = again;  // as after a restart of the service
   }
   const bool gone = !is_slurmd(proc_, process_);
   if (gone && !gone_) since_ = now;

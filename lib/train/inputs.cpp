@@ -80,7 +80,8 @@ Result<void> check_same(const FoundSources& of_rank_0, const OrderFields& mine) 
     if (source.fingerprint == first.fingerprint) continue;
     return file_error(
         "data.sources: {} on {} has {} tokens, fingerprint {}, but world rank 0 on {} reads {} with {} tokens, "
-        "fingerprint {}: one of them is a stale copy; copy .bin, .idx and .json anew, or name files that all nodes see",
+        "fingerprint {}: one of them is a stale copy; copy .bin, .idx and .json again, or name files that all nodes "
+        "see",
         source.path, host_name(), source.tokens, hex64(source.fingerprint), of_rank_0.host, first.path, first.tokens,
         hex64(first.fingerprint));
   }

@@ -3,7 +3,7 @@
 # samples. So are bf16's moments held against fp32's, and FP8 against bf16.
 #   TOKENS=prefix tests/golden/seeds.sh BUILD_DIR OUT_DIR SETTING REFERENCE VALUE [--set ...]
 #   TOKENS=runs/english tests/golden/seeds.sh build runs/moments optimizer.moments fp32 bf16
-# Paths are from the repository's root. TOKENS: prepared as bytes. OUT_DIR: what it has of an earlier call begins anew.
+# Paths are from the repository's root. TOKENS: prepared as bytes. OUT_DIR: what it has of an earlier call starts over.
 # Also from the environment: SEEDS ("1 2"), STEPS (600), EVAL_EVERY (STEPS), CONFIG (the quick start's), DEVICE (cpu).
 # Ends with 1 where VALUE's last mean, on average over the seeds, lies above REFERENCE's by more than REFERENCE's seeds
 # differ; of one seed nothing is judged. 2: a run failed.

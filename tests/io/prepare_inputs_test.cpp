@@ -243,9 +243,9 @@ TEST_F(PrepareResumed, inputs_that_were_read_and_have_changed_are_refused_or_beg
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("out.json.part"), std::string::npos) << refused.error().message;
   EXPECT_EQ(refused.error().code, ExitCode::kUsage);
-  auto anew = options("out");
-  anew.existing = Existing::kOverwrite;
-  const auto made = prepare(anew);
+  auto again = options("out");
+  again.existing = Existing::kOverwrite;
+  const auto made = prepare(again);
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_EQ(made.value().resumed, 0);
   ASSERT_TRUE(prepare(options("whole")));

@@ -40,7 +40,7 @@ train 0 parts 4 parallel.tp=2 parallel.pp=2
 has "for 4 steps"
 cmp -s <(curve on) <(curve parts) || fail "the curves differ" "$(diff <(curve on) <(curve parts))"
 
-echo "a file that shrinks under a run, which reads every sample anew: all ranks end with status 3 and its name"
+echo "a file that shrinks under a run, which reads every sample again: all ranks end with status 3 and its name"
 for shared in true false; do
   cp text.bin thin.bin && cp text.idx thin.idx
   rm -rf failing

@@ -92,7 +92,7 @@ train 2 run 4 run.steps=3 parallel.tp=2 parallel.pp=2 model.norm_eps=1e-3
 has "model.norm_eps"
 lacks "memory of rank 0"
 
-echo "a rank that can't read its part: all pass the checkpoint over, and no run begins anew"
+echo "a rank that can't read its part: all pass the checkpoint over, and no run starts over"
 rm -rf run && cp -r start run
 TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_RULES="2/read/1/fail=EACCES" \
   train 0 run 4 run.steps=3 parallel.tp=2 parallel.pp=2

@@ -224,7 +224,7 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
   }
 }
 
-// On the CPU no search runs at the start; its timing does here. It scribbles over the state, which is made anew.
+// On the CPU no search runs at the start; its timing does here. It scribbles over the state, which is made again.
 TEST(Parity, timed_splits_are_the_same_on_all_ranks_and_train_like_one) {
   Layout layout{.dp = 2, .tp = 4};
   if (layout.ranks() > test_job()->world_size()) layout.dp = 1;

@@ -159,7 +159,7 @@ rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
 bottles | sed s/green/brown/ >other.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
-cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared anew from other text
+cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared again from other text
 train 2 whole 4 parallel.tp=2 parallel.pp=2 data.global_batch=12
 has "does not divide the 32 samples that the run has consumed; set it to 8 or 16"
 train 2 whole 4 parallel.tp=2 parallel.pp=2

@@ -131,7 +131,7 @@ grep -q "$words" <<<"$output" || fail "rank 1 does not say what ended it" "$outp
 grep -q "$words" fatal/log.txt || fail "log.txt does not say what ended rank 1" "$(cat fatal/log.txt)"
 unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 
-echo "checkpoints that can't be listed end the run, which does not begin anew; it goes on when they can be"
+echo "checkpoints that can't be listed end the run, which does not start over; it goes on when they can be"
 train 0 unlisted 2 run.steps=12
 export TRIREME_TEST_STORAGE=$folder/unlisted/checkpoints TRIREME_TEST_STORAGE_RULES="0/list/1/fail=EACCES+"
 train 3 unlisted 2 run.steps=14

@@ -5,7 +5,7 @@
 //                       not answer); hang=GPU:1 (nobody gets an answer while the word stands there); hidden=GPU:0
 //                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th
 //                       such word is the n-th event
-//   TRIREME_TEST_NVML_FILE   a file of such words, read anew at every call: faults that come while the program runs
+//   TRIREME_TEST_NVML_FILE   a file of such words, read again at every call: faults that come while the program runs
 #include <chrono>
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The README's pictures are those that lib/report/pictures/draw.sh draws, and show what the program plans. Of the step's
-# the passes in their order, not their times: these follow the constants of machines, which are fitted anew at times.
+# the passes in their order, not their times: these follow the constants of machines, which are refitted at times.
 #   pictures.sh SOURCE_FOLDER PATH_OF_trireme
 set -euo pipefail
 source_dir=$1 trireme=$2 pictures=$1/lib/report/pictures

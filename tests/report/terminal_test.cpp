@@ -131,7 +131,7 @@ TEST(Screen, is_left_while_the_process_is_stopped) {
   ASSERT_TRUE(WIFSTOPPED(status)) << status;
   EXPECT_TRUE(echoes(process.settings()));
   ::kill(process.pid(), SIGCONT);
-  EXPECT_TRUE(process.sees("resized")) << "drawn anew";
+  EXPECT_TRUE(process.sees("resized")) << "redrawn";
   EXPECT_FALSE(echoes(process.settings()));
   process.type("q");
   process.wait();

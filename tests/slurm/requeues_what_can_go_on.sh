@@ -177,7 +177,7 @@ case_requeue_forbidden() {
   start forbidden
   finish COMPLETED 0:0 0
   expect_log "job $job restart 0: .* 0 steps lost"
-  ! says "resumes from step 0," || fail "began anew"
+  ! says "resumes from step 0," || fail "started over"
   grep -qx "job=$job" "$run_dir/slurm.state" || fail "state file of job $first"
 }
 
@@ -268,8 +268,7 @@ case_nothing_left() {
   [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away"
 }
 
-# A run folder whose file system is away when the job starts again: nothing is made in its place, and nothing begins
-# anew.
+# A run folder whose file system is away when the job starts again: nothing is made in its place, and nothing starts over.
 case_folder_away() {
   run_dir=runs/folder_away log=$TRIREME_ROOT/folder_away.log
   job=$(STORAGE_SECONDS=10 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 \

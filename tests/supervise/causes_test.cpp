@@ -211,7 +211,7 @@ TEST(GpuFindings, only_what_is_new_counts_and_the_worst_is_told) {
   more.xids.back() = 79, more.num_xids = 21;
   EXPECT_TRUE(gpu_finding("node1", full, more));
   EXPECT_FALSE(gpu_finding("node1", more, more));
-  // An agent that was started anew begins to count again.
+  // An agent that was restarted begins to count again.
   EXPECT_TRUE(gpu_finding("node1", more, {.pci = "a", .xids = {79}, .num_xids = 1}));
 }
 

@@ -225,7 +225,7 @@ TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
   EXPECT_EQ(decide(after(past)).status, kNoProgressStatus);
   past.push_back(ended(CauseKind::kCommunication, "", 5));
-  EXPECT_EQ(decide(after(past)).action, Response::kRetry) << "a newer checkpoint begins the count anew";
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry) << "a newer checkpoint restarts the count";
 }
 
 TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew) {

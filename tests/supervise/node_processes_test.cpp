@@ -165,7 +165,7 @@ TEST(Leftovers, that_do_not_say_their_node_are_of_the_only_agent_here) {
   EXPECT_TRUE(is_left());
   {
     const OtherAgent same_node(folder.path(), "node1");
-    EXPECT_TRUE(is_left()) << "one that is started anew";
+    EXPECT_TRUE(is_left()) << "one that is restarted";
   }
   const OtherAgent other(folder.path(), "node2");
   for (int i = 0; i < kMostPauses && is_left(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -18,7 +18,7 @@ namespace tri {
 
 struct SimulatedNode {
   bool alive = true;         // its agent reports, and hears orders
-  bool comes_back = false;   // ... when it is started anew
+  bool comes_back = false;   // ... when it is restarted
   bool refuses = false;      // its agent can't be started, and the launcher says so
   double refuses_after = 0;  // ... so many seconds later
   int doctor = 0;            // exit status of its next doctor

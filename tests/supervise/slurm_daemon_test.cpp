@@ -41,7 +41,7 @@ TEST_F(SlurmDaemonTest, that_ends_is_gone_until_another_takes_its_place) {
   begin(13, "slurmd", "/usr/sbin/slurmd" + kZero + "-D" + kZero);
   EXPECT_EQ(own.gone_seconds(), 0);
   end(13);
-  EXPECT_LT(own.gone_seconds(), before) << "it counts anew";
+  EXPECT_LT(own.gone_seconds(), before) << "it counts from zero again";
 }
 
 TEST_F(SlurmDaemonTest, of_several_on_one_machine_the_nodes_own_counts) {

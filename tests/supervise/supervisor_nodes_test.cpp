@@ -34,7 +34,7 @@ TEST(Supervisor, an_agent_that_dies_alone_is_started_anew_and_the_attempt_goes_o
   EXPECT_FALSE(cluster.supervisor->status());
   EXPECT_EQ(cluster.starts.size(), 1u);
   EXPECT_FALSE(cluster.ranks) << "they run";
-  EXPECT_EQ(cluster.node(2).report.attempt, cluster.starts[0].attempt) << "it was told anew whom to watch";
+  EXPECT_EQ(cluster.node(2).report.attempt, cluster.starts[0].attempt) << "it was told again whom to watch";
 }
 
 // Its ranks live on, and its agent: it shows when an attempt has ended, before another one is tried there.
@@ -114,7 +114,7 @@ TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_i
   for (int n = 0; n < 3; ++n) cluster.node(n).comes_back = true;
   cluster.node(1).refuses = true;
   cluster.node(1).refuses_after = 10;
-  cluster.end_ranks_with(233, 0);  // before a rank has begun: all have to start an agent anew
+  cluster.end_ranks_with(233, 0);  // before a rank has begun: all have to start an agent again
   const double began = cluster.now;
   ASSERT_TRUE(cluster.play_until_attempt(2, 60));
   EXPECT_LE(cluster.now - began, 26) << "twice ten seconds";

@@ -75,7 +75,7 @@ if command -v git >/dev/null; then
   touch -d '1 hour ago' "$data"
   before=$(stat -c %Y "$data")
   write
-  [[ $(stat -c %Y "$data") == "$before" ]] || fail "written anew although nothing has changed"
+  [[ $(stat -c %Y "$data") == "$before" ]] || fail "rewritten although nothing has changed"
   echo 2 >"$tree/file"
   write
   expect 'TRI_COMMIT_MODIFIED 1'

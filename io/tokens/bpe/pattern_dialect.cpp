@@ -1,5 +1,5 @@
 // Patterns of tokenizer.json are Oniguruma's. Constructs that both dialects write alike and mean alike are passed on;
-// those that differ are written anew; all others are refused:
+// those that differ are rewritten; all others are refused:
 //   \s \d                White_Space and Nd, in full: PCRE2's \s also takes U+180E
 //   { ,m}                {0,m}: PCRE2 10.42 takes it for text
 //   [a[bc]]              a union: PCRE2 takes the inner bracket for text

@@ -278,7 +278,7 @@ def main():
     parser.add_argument("--only", **words,
                         help="run only the programs of which \"SHAPE: NAME\" has these words; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")
-    parser.add_argument("--json", help="file for all figures, written anew after each program")
+    parser.add_argument("--json", help="file for all figures, rewritten after each program")
     parser.add_argument("shapes", nargs="*", help="names; all where none is given")
     options = parser.parse_args()
     known = SHAPES[options.gpus]
