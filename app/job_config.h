@@ -24,7 +24,7 @@ struct BenchJob {
 };
 Result<BenchJob> open_bench_job(const std::string& path, const std::vector<std::string>& overrides, Job& job);
 
-// The same for what tries several layouts: unresolved, but for run.device. Collective.
+// The same for what tries several layouts: unresolved, except for run.device. Collective.
 struct OpenConfig {
   Config config;
   DevicePlan device;

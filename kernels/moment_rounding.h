@@ -4,7 +4,7 @@
 // (1 - beta2) · g² is beside v for beta2 = 0.999, where rounding to nearest would stand still.
 // The sixteen bits that bf16 drops decide, against sixteen random ones: exact. Four consecutive elements of a tensor
 // share one draw of 128 bits, a pure function of (the tensor's key, the step's key, the elements' place in the tensor).
-// That place is the one in the global tensor, so that any layout draws the same (but for odd tensor-parallel shares:
+// That place is the one in the global tensor, so that any layout draws the same (except for odd tensor-parallel shares:
 // lib/optim/parameter_memory.cpp). Philox has seven rounds here: the draw is most of the kernel's work.
 #pragma once
 

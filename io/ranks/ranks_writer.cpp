@@ -103,7 +103,7 @@ Result<void> write_ranks(int fd, const std::string& path, const GroupLayout& lay
   return write_at(fd, path, flops.data(), layout.stage_flops.bytes, layout.stage_flops.offset);
 }
 
-// The image but for the times of windows, where there may be much of nothing.
+// The image except for the times of windows, where there may be much of nothing.
 Result<void> write_structures(int fd, const std::string& path, const Hdf5Image& image,
                               const std::vector<GroupLayout>& groups) {
   std::vector<Dataset> holes;

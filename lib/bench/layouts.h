@@ -26,7 +26,7 @@ struct LayoutChoice {
   int beyond_limit = 0;                 // would fit, but `limit` is reached
 };
 
-// At most `limit` layouts for `world` ranks whose `bytes` (predicted_bytes, but for tests) are at most `most_bytes`.
+// At most `limit` layouts for `world` ranks whose `bytes` (predicted_bytes, except in tests) are at most `most_bytes`.
 //   meshes       all of LayoutSpace (lib/config/layouts.h)
 //   schedules    1f1b; with pp > 1 interleaved too, with up to 4 chunks
 //   micro-batch  of each mesh and schedule the three that fit and are guessed the fastest

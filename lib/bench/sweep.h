@@ -38,7 +38,7 @@ struct SweepResult {
 
 void sort_best_first(std::vector<SweepRow>& rows);
 
-// Random tokens. `config` need not be resolved but for run.device; each layout is planned for itself (job_plan.h).
+// Random tokens. `config` need not be resolved except for run.device; each layout is planned for itself (job_plan.h).
 // Collective; all ranks have the same result. A layout that meets an Error is listed with it; what is Fatal ends the
 // job, sweep and all. `on_trial` is told each layout before it is tried, with its number and their count.
 Result<SweepResult> sweep_layouts(const Config& config, Job& job, Device& device, const LayoutSweep& sweep,

@@ -44,7 +44,7 @@ class Blocks {
   Region shard_;
   size_t dim_ = 0;          // the outermost of which one step, all inner dims included, is no longer than a block
   int64_t step_bytes_ = 1;  // of one step of that dim
-  int64_t steps_ = 1;       // of it in a block, but for the last
+  int64_t steps_ = 1;       // of it in a block, except for the last
   int64_t chunks_ = 1;      // blocks along it
   int64_t outer_ = 1;       // positions of the dims outside it
 };

@@ -93,7 +93,7 @@ std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, con
   return shards;
 }
 
-// Shards lie in the buffer as on the device, but for large gaps.
+// Shards lie in the buffer as on the device, except for large gaps.
 StateBuffer state_buffer(const std::vector<StateShard>& shards) {
   constexpr int64_t kMostPadding = 4096;
   StateBuffer buffer{.offset = std::vector<int64_t>(shards.size(), -1)};

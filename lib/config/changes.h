@@ -15,7 +15,7 @@ struct FieldChange {
   OnResume on_resume;
 };
 
-enum class Fields { kTrained, kAll };  // kTrained: but for those on which nothing depends (OnResume::kFree)
+enum class Fields { kTrained, kAll };  // kTrained: all except those on which nothing depends (OnResume::kFree)
 
 // The fields that differ, in the order of fields.def. Both configs resolved, or both not.
 std::vector<FieldChange> changed_fields(const Config& before, const Config& after, Fields fields = Fields::kTrained);

@@ -13,7 +13,7 @@ namespace tri {
 // not set, or a brace is missing.
 Result<std::string> expand_environment(std::string_view text);
 
-// The text that expand_environment turns into `text`, but for a "~/" at its beginning.
+// The text that expand_environment turns into `text`, except for a "~/" at its beginning.
 std::string escape_environment(std::string_view text);
 
 }  // namespace tri

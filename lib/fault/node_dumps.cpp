@@ -103,7 +103,7 @@ struct NodeDumps::State {
 NodeDumps::NodeDumps(DumpingNode node, const std::string& own_record, const std::vector<int>& node_ranks,
                      std::function<void(const DumpOutcome&)> on_report, std::chrono::milliseconds listen_interval)
     : state_(std::make_shared<State>()) {
-  // Flight recorders are named alike but for the rank behind the last dot.
+  // Flight recorders are named alike except for the rank behind the last dot.
   const std::string stem = own_record.substr(0, own_record.rfind('.') + 1);
   for (const int rank : node_ranks) node.recorders.push_back(stem + std::to_string(rank));
   node.images.resize(node.recorders.size());

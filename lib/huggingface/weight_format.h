@@ -71,7 +71,7 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
 
 struct Described {
   const WeightFormat* format = nullptr;
-  ModelConfig model;      // resolved but for what an absent field leaves open
+  ModelConfig model;      // resolved except for what an absent field leaves open
   std::string tokenizer;  // of a model that we exported: its fingerprint; else empty
 };
 // Reads config.json. Error naming the key of `path` that we can't express, or that is missing.

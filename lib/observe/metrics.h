@@ -59,8 +59,8 @@ class MetricsFile {
 std::string json_line(const StepMetrics& metrics);
 
 // Before a start of the run that goes on after `completed` steps writes to the metrics file at `path`. Nothing that
-// stands there is changed, but for a last line that a crash has cut short, which is removed. Where earlier starts have
-// written, a line of its own marks this one:
+// stands there is changed, except for a last line that a crash has cut short, which is removed. Where earlier starts
+// have written, a line of its own marks this one:
 //   {"restart":2,"step":10,"lost_steps":5,"time":1763812345.678}
 // Of the steps above it those beyond step 10, five since the restart before, were lost, and are done again below.
 Result<void> begin_metrics(const std::string& path, int64_t completed);

@@ -1,5 +1,5 @@
 // What lies where in the store's tensors: the parameters as the layers see them, the buckets as the dp transfers see
-// them, the slices as the optimizer sees them. Views alone, but for the tables, which the constructor fills.
+// them, the slices as the optimizer sees them. Views alone, except for the tables, which the constructor fills.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ struct PageHead {
   std::string version;  // of this executable
 };
 
-// Well-formed as XML but for the bodies of <script> and <style>. `summary`: what readers without JavaScript see.
+// Well-formed as XML except for the bodies of <script> and <style>. `summary`: what readers without JavaScript see.
 std::string report_page(const std::vector<RunData>& runs, const PageHead& head, const std::string& summary);
 
 // What the page draws, as JSON: page_data.cpp has its fields. No "<", ">" or "&" is in it, whatever the runs say.

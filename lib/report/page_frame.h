@@ -12,7 +12,7 @@ struct PageParts {
   std::string_view script;
 };
 
-// Well-formed as XML but for the bodies of <script> and <style>.
+// Well-formed as XML except for the bodies of <script> and <style>.
 std::string fill_page_frame(const PageParts& parts);
 
 // Text as it stands, in any place of a document of HTML or XML but in scripts and styles. Characters that XML has not

@@ -353,9 +353,9 @@ ColumnCosts walkable(const ColumnCosts& costs) {
   return walked;
 }
 
-// Whether a full pipeline finds its rhythm within two groups: virtual stages are equal, but for what the first and the
-// last have to do besides (embedding, head); messages hide behind any of them; groups of chunks are whole, and wait for
-// no message. GPipe, whose backwards all come behind all forwards, has two rhythms.
+// Whether a full pipeline finds its rhythm within two groups: virtual stages are equal, except for what the first and
+// the last have to do besides (embedding, head); messages hide behind any of them; groups of chunks are whole, and wait
+// for no message. GPipe, whose backwards all come behind all forwards, has two rhythms.
 bool keeps_a_rhythm(const ColumnCosts& costs) {
   const size_t last = costs.forward.size() - 1, inner = std::min<size_t>(1, last);
   const double forward = costs.forward[inner], backward = costs.backward[inner];

@@ -41,7 +41,7 @@ struct ColumnTimes {
 ColumnTimes time_whole_column(const ColumnCosts& costs);
 
 // The same, within rounding, and in the time of two groups of pp microbatches where these have found their rhythm:
-// virtual stages are equal but for the first and the last, which do more, and messages are shorter than a forward.
+// virtual stages are equal except for the first and the last, which do more, and messages are shorter than a forward.
 ColumnTimes time_column(const ColumnCosts& costs);
 
 }  // namespace tri

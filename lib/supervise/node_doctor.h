@@ -38,7 +38,7 @@ class NodeDoctor {
   std::vector<std::string> findings_;
 };
 
-// GPUs of a node but for the first, as CUDA_VISIBLE_DEVICES names them: `visible` is its value, null where it is not
+// GPUs of a node except for the first, as CUDA_VISIBLE_DEVICES names them: `visible` is its value, null where it is not
 // set and `count` GPUs are there.
 std::vector<std::string> other_gpus(const char* visible, size_t count);
 

@@ -15,10 +15,10 @@
 
 namespace tri {
 
-// Ports under `sys`/class/net, but for the loopback, virtual ones left out; and under `sys`/class/infiniband.
+// Ports under `sys`/class/net, except for the loopback, virtual ones left out; and under `sys`/class/infiniband.
 std::vector<PortSight> read_ports(const std::string& sys = "/sys");
 
-// Its GPUs, by NVML (io/nvml), but for those of other jobs; without a driver there are none. Not thread-safe.
+// Its GPUs, by NVML (io/nvml), except for those of other jobs; without a driver there are none. Not thread-safe.
 class GpuWatch {
  public:
   GpuWatch();

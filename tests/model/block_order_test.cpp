@@ -187,7 +187,7 @@ TEST(BlockOrder, a_pass_enqueues_the_transfers_and_gemms_that_are_timed_in_the_s
     EXPECT_EQ(layer.forward(), joined(parts, 0, forward_parts));
 
     Calls expected = joined(parts, forward_parts, parts.size());
-    if (c.parallel.recompute == Recompute::kFull) {  // the forward pass but for its last transfer, once more
+    if (c.parallel.recompute == Recompute::kFull) {  // the forward pass except for its last transfer, once more
       const Calls recomputed = joined(parts, 0, forward_parts - 1);
       const auto deferred = std::ranges::find(expected, Layer::qkv_gradient());
       ASSERT_NE(deferred, expected.end());

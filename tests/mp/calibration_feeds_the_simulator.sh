@@ -23,7 +23,7 @@ for row in 'half of the batch' 'half of the layers' 'half of the sequence' 'half
   grep -q "\"step_of\":\"$row\",\"fitted\":true" "$work/rows" || fail "no $row among the fitted: $(cat "$work/rows")"
 done
 [[ $(grep -o '"fitted":false' "$work/rows" | wc -l) == 1 ]] || fail "not one blind row: $(cat "$work/rows")"
-# near A B: the same but for a thousandth.
+# near A B: the same except for a thousandth.
 near() {
   awk -v a="$1" -v b="$2" 'BEGIN {exit !(a + 0 > 0 && (a - b) ^ 2 <= (1e-3 * b) ^ 2)}'
 }

@@ -206,7 +206,7 @@ class Chain {
                folder_ + "/output");
   }
 
-  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl, but for those that were lost at a
+  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl, except for those that were lost at a
   // restart.
   Strings curve(const std::string& dir) const {
     Strings kept;

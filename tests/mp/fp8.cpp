@@ -1,4 +1,4 @@
-// FP8 GEMMs, on the CPU emulated: every layout trains like one rank but for the noise of rounding, the same layout
+// FP8 GEMMs, on the CPU emulated: every layout trains like one rank except for the noise of rounding, the same layout
 // twice bit for bit.
 #include "io/base/random.h"
 #include "tests/comm/on_transfer.h"

@@ -306,8 +306,8 @@ bool calibrates_one_gpu(const Row& row) {
 }
 
 // Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU; so each is calibrated
-// with one GEMM rate: one GPU's on GPT 1.316B and the 13B shape, four GPUs' on dp 4 and tp 4. The others are blind, but
-// for the rates of our own attention, which are those of LLaMA's and the 13B shape's steps.
+// with one GEMM rate: one GPU's on GPT 1.316B and the 13B shape, four GPUs' on dp 4 and tp 4. The others are blind,
+// except for the rates of our own attention, which are those of LLaMA's and the 13B shape's steps.
 TEST(Published, our_own_h200_figures) {
   struct Measured {
     std::string source;
@@ -395,7 +395,7 @@ TEST(Published, choice_of_layout_on_vtrains_grids) {
     for (const auto& [predicted, measured] : grid) fastest = std::min(fastest, measured);
     const double regret = std::ranges::min_element(grid)->second / fastest - 1;
     int right = 0, pairs = 0, clear_right = 0, clear_pairs = 0;
-    double expected = 0;  // pairs in order, of a prediction that is right but for kNoise
+    double expected = 0;  // pairs in order, of a prediction that is right except for kNoise
     for (size_t i = 0; i < grid.size(); ++i)
       for (size_t j = 0; j < i; ++j, ++pairs) {
         const bool is_right = (grid[i].first < grid[j].first) == (grid[i].second < grid[j].second);

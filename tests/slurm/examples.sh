@@ -35,7 +35,7 @@ printf '#!/usr/bin/env bash\necho "gpu* 64"\n' >stub/sinfo
 chmod +x stub/*
 library=$(ldconfig -p 2>/dev/null | sed -n 's/.* => \(.*libnccl\.so[.0-9]*\)$/\1/p' | head -n 1)
 for name in infiniband roce efa; do
-  echo "$name: the job has the settings, but for those that were set already"
+  echo "$name: the job has the settings, except for those that were set already"
   rm -f job
   run 0 env -u LD_LIBRARY_PATH PATH="$folder/stub:$PATH" NCCL_SOCKET_IFNAME=mine \
     "$examples/$name.sh" tiny.yaml --ranks 16 --time=1:00:00

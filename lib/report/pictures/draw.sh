@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Draws the pictures of the project's README, all by the executable: the mesh by `check`, a step by `simulate`, the loss
 # of the quick start by `report`, from what `make run` left in its metrics.jsonl (quickstart_losses.txt, "step loss"
-# lines). Run it after a change of what they show, and commit them; a test holds them equal to what it draws, but for
+# lines). Run it after a change of what they show, and commit them; a test holds them equal to what it draws, except for
 # the times of the step.
 #   draw.sh [FOLDER]      where they go; this folder, if not given
 # TRIREME names the executable, if it is not that of build/.

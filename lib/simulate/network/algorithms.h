@@ -38,7 +38,7 @@ struct AlgorithmTime {
 };
 
 // Every way in which this collective may run, the quickest first. `network_share`: of the adapters' line rate that its
-// connections get. The ring with Simple is RingTimes' but for the all-reduce between machines, whose steps last 1.9
+// connections get. The ring with Simple is RingTimes' except for the all-reduce between machines, whose steps last 1.9
 // times as long once the pipeline of chunks is full (NCCL's "plateau").
 std::vector<AlgorithmTime> algorithm_times(const Cluster& cluster, const Transfer& transfer, double network_share);
 
