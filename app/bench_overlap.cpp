@@ -32,7 +32,7 @@ void print(const std::vector<OverlapRow>& rows) {
     print_out("no axis has more than one rank\n");
     return;
   }
-  print_out("{:<5}{:<30}{:<28}{:>6}{:>13}{:>12}{:>12}{:>12}{:>9}\n", "axis", "transfer", "beside", "ranks", "bytes",
+  print_out("{:<5}{:<30}{:<28}{:>6}{:>13}{:>12}{:>12}{:>12}{:>9}\n", "axis", "transfer", "alongside", "ranks", "bytes",
             "transfer us", "compute us", "together us", "hidden");
   bool clamped = false, uncertain = false;
   for (const OverlapRow& row : rows) {

@@ -41,7 +41,7 @@ std::string layout_of(const Manifest& manifest) {
   return layout == manifest.info.texts.end() ? "" : layout->second;
 }
 
-// One whose manifest cannot be read any more, as when a prune beside removes it, is invalid like a damaged one.
+// One whose manifest cannot be read any more, as when a concurrent prune removes it, is invalid like a damaged one.
 Json list_entry(const CheckpointEntry& entry) {
   const auto invalid = [&](const std::string& why) {
     return Json{{"step", entry.step}, {"path", entry.path}, {"valid", false}, {"why", why}};

@@ -27,7 +27,7 @@ struct NewOptions {
 
 constexpr const char* kSchemaName = "trireme.schema.json";
 
-// The config, and the schema by which editors know its fields, beside it.
+// The config, and the schema by which editors know its fields, alongside it.
 Result<void> write_new(const NewOptions& options, const std::string& text) {
   std::error_code ignored;
   if (!options.force && std::filesystem::exists(options.output, ignored))

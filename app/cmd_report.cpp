@@ -59,7 +59,7 @@ Result<void> show_time(const Options& options) {
   return {};
 }
 
-// Beside the run's files; of several runs, where the command is given.
+// Next to the run's files; of several runs, where the command is given.
 std::string page_path(const Options& options) {
   if (!options.output.empty()) return options.output;
   return options.run_dirs.size() == 1 ? options.run_dirs.front() + "/report.html" : "report.html";

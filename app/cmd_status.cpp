@@ -1,4 +1,4 @@
-// trireme status: how a run stands, from beside it.
+// trireme status: how a run stands, from outside it.
 #include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

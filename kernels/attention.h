@@ -96,7 +96,7 @@ bool flash_attention_is_hoppers(const GpuProperties& gpu);
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
 // Shared memory of a block that the FlashAttention kernels need, at most (Hopper's more, and where there is less those
-// of mma.sync run: cuda/flash_attention.h); and that the scalar ones need beside the scores.
+// of mma.sync run: cuda/flash_attention.h); and that the scalar ones need in addition to the scores.
 inline constexpr int64_t kFlashSharedBytes = 163 * 1024;
 inline constexpr int64_t kHopperSharedBytes = 196 * 1024;
 inline constexpr int64_t kScalarStaticBytes = 1024;

@@ -1,7 +1,7 @@
 // Stochastic rounding of the optimizer's moments to bf16, on the host and on the device.
 //   round(x) = one of x's two bf16 neighbours, the upper one with probability (x - lower) / (upper - lower)
 // So E[round(x)] = x: what a step adds is kept on average even where it is less than half a last place, as
-// (1 - beta2) · g² is beside v for beta2 = 0.999, where rounding to nearest would stand still.
+// (1 - beta2) · g² is relative to v for beta2 = 0.999, where rounding to nearest would stand still.
 // The sixteen bits that bf16 drops decide, against sixteen random ones: exact. Four consecutive elements of a tensor
 // share one draw of 128 bits, a pure function of (the tensor's key, the step's key, the elements' place in the tensor).
 // That place is the one in the global tensor, so that any layout draws the same (except for odd tensor-parallel shares:

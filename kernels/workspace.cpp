@@ -11,9 +11,9 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 // The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm
-// keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats,
-// and room for what cuDNN's engines keep for themselves. Where heads are grouped, the gradients of keys and values of
-// each query head, which are then summed.
+// keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). In addition to them (B, NH, T)
+// floats, and room for what cuDNN's engines keep for themselves. Where heads are grouped, the gradients of keys and
+// values of each query head, which are then summed.
 int64_t cudnn_execution_bytes(const WorkspaceDims& d, int64_t sequences) {
   const int64_t heads = sequences * d.num_kv_heads * d.group;
   const int64_t keys = round_up(d.seq_len, 128), of_keys = d.group > 1 ? 2 * keys * d.head_size * 4 : 0;

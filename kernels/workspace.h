@@ -1,4 +1,4 @@
-// How much device memory a backend's kernels and libraries take beside their operands.
+// How much device memory a backend's kernels and libraries take in addition to their operands.
 #pragma once
 
 #include "kernels/core/gpu.h"

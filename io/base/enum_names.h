@@ -9,7 +9,7 @@
 
 namespace tri {
 
-// Specialised beside each enum: `static constexpr std::array table{std::pair{E::kA, std::string_view("a")}, ...};`
+// Specialised next to each enum: `static constexpr std::array table{std::pair{E::kA, std::string_view("a")}, ...};`
 template <class E>
 struct EnumNames;
 

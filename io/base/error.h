@@ -14,7 +14,7 @@
 namespace tri {
 
 // Process exit statuses: all of them, of all subcommands; scripts and the Slurm requeue logic rely on the numbers.
-// Beside these there is 1: an internal error, and what a subcommand answers with no ("they differ").
+// In addition to these there is 1: an internal error, and what a subcommand answers with no ("they differ").
 enum class ExitCode : int {
   kOk = 0,
   kUsage = 2,       // config or command line

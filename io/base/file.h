@@ -83,7 +83,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Writes to a temporary name beside `path`; commit() makes it durable (fsync of file and folder) and renames it.
+// Writes to a temporary name next to `path`; commit() makes it durable (fsync of file and folder) and renames it.
 // Without a commit nothing is left behind. The first failure of a write is kept and reported by commit.
 // Errors name `path`. The temporary name is PATH.TAG.tmp; without a tag, the process id is taken. Writers on several
 // hosts need tags.

@@ -62,7 +62,7 @@ struct ShardRecord {
 std::string to_text(const ShardRecord& record);
 Result<ShardRecord> shard_record_from_text(std::string_view text);
 
-// The run's state beside tensors: versions, the config, counters. Text is UTF-8.
+// The run's state in addition to tensors: versions, the config, counters. Text is UTF-8.
 struct CheckpointInfo {
   std::map<std::string, std::string> texts;
   std::map<std::string, int64_t> numbers;

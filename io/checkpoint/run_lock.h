@@ -1,5 +1,5 @@
-// One job at a time in a run's folders, and nobody who removes checkpoints beside it. The run folder and the folder of
-// its checkpoints, which another run may name too, have a lock file each: RUN_DIR/run.lock and
+// One job at a time in a run's folders, and nobody who removes checkpoints alongside it. The run folder and the folder
+// of its checkpoints, which another run may name too, have a lock file each: RUN_DIR/run.lock and
 // CHECKPOINT_DIR/checkpoint.lock. A lock file is locked by flock and says who holds it: host, process, attempt, start,
 // run folder. The kernel gives the lock up when its holder dies, so what a dead one left is taken over, with a log
 // line. On file systems without flock the text alone decides: a holder that is dead on this host is replaced, others

@@ -39,7 +39,7 @@ void put(char (&place)[N], std::string_view text) {
   place[length] = '\0';
 }
 
-// Single stores: what reads beside them takes each word as it is.
+// Single stores: what reads alongside them takes each word as it is.
 template <class T, class V>
 void set(std::atomic<T>& word, V value) {
   word.store(static_cast<T>(value), std::memory_order_relaxed);

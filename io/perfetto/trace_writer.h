@@ -32,7 +32,7 @@ class PerfettoWriter {
   // Takes the place of the file at `path` at commit().
   static Result<PerfettoWriter> create(const std::string& path);
 
-  // `id`: of the process, unlike 0. `labels` stand beside the name. Returns the track of its own, above its tracks.
+  // `id`: of the process, unlike 0. `labels` stand alongside the name. Returns the track of its own, above its tracks.
   uint64_t add_process(int id, std::string_view name, const std::vector<std::string>& labels);
   uint64_t add_track(uint64_t process, int order, std::string_view name);  // shown by `order`
 

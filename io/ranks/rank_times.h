@@ -27,7 +27,7 @@ enum class RankQuantity {
   kBubble,     // ... for the work of other stages
   kData,       // waits for the batch
   kStolen,     // CPU: the compute stream had work, and its thread no core. GPU: 0
-  kOther,      // the host's, between and beside the device's work
+  kOther,      // the host's, between and alongside the device's work
   kCompute,    // kForward + kBackward of a step: the lower quartile over the steps. What else goes on makes single
                // steps slower, never faster; a rank that is slow is so in all of them
   kSend,       // one send to a neighbour stage: the fastest of a step, the median over the steps; 0: it sends nothing

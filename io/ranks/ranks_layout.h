@@ -1,4 +1,4 @@
-// What reader and writer of ranks.h5 agree on beside ranks_file.h.
+// What reader and writer of ranks.h5 agree on in addition to ranks_file.h.
 #pragma once
 
 #include <fmt/format.h>

@@ -48,7 +48,7 @@ Result<void> check_output(const PrepareOptions& options) {
   return {};
 }
 
-// The token file, and the sidecar that belongs to it. At no moment does a sidecar stand beside tokens of another file.
+// The token file, and the sidecar that belongs to it. At no moment does a sidecar stand next to tokens of another file.
 Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, const std::string& sidecar) {
   auto file = AtomicFile::create(path);
   if (!file) return file.error();

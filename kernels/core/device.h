@@ -145,7 +145,7 @@ class Device {
   // Host memory of somebody else's, whole pages, that streams write marks into until it is unmapped.
   virtual Result<void> map_host(void*, size_t) { return {}; }
   virtual void unmap_host(void*) noexcept {}
-  // Bytes that kernels and libraries need beside their operands on one rank's compute stream, at most.
+  // Bytes that kernels and libraries need in addition to their operands on one rank's compute stream, at most.
   virtual int64_t workspace_bytes(const WorkspaceDims&) const { return 0; }
   // The memory for that, until lent again; an empty tensor takes it back, with the device idle. What it does not hold,
   // the backend allocates.

@@ -1,4 +1,5 @@
-// What kernels must know of the GPU they run on, and what decides the memory that they take beside their operands.
+// What kernels must know of the GPU they run on, and what decides the memory that they take in addition to their
+// operands.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr size_t kStagedBytes = 112 * 1024;  // of a row, a block: half of a multiprocessor's shared memory
-constexpr size_t kStaticBytes = 1024;        // at most, beside it
+constexpr size_t kStaticBytes = 1024;        // at most, alongside it
 constexpr int kMostBlocks = 8;               // a cluster, on any GPU that has them
 
 // This rank's part of the vocabulary.

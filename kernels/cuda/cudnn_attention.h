@@ -22,7 +22,7 @@ class CudnnAttention {
   // shape. If not, its words.
   Result<void> prepare(const AttentionForward& args);
   Result<void> prepare(const AttentionBackward& args);
-  // Bytes beside the operands. The shape is prepared.
+  // Bytes in addition to the operands. The shape is prepared.
   int64_t workspace_bytes(const AttentionForward& args);
   int64_t workspace_bytes(const AttentionBackward& args);
   // Enqueues a call whose shape is prepared.

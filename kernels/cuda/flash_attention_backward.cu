@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
         [&](uint32_t(&to)[4], int k, int n) {
           load_matrix(to, Tile::step(values + key_at, 2 * k) + n * 16 * Tile::kRow);
         });
-    // After the second GEMM, so that the exponentials can run beside it.
+    // After the second GEMM, so that the exponentials can run concurrently with it.
     const bool edge = first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1);
     if (edge) mask(p, first_query + score_row, first_key + score_key, lane, 0.0f, d);
 #pragma unroll

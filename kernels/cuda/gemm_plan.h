@@ -87,7 +87,7 @@ class GemmPlan {
     TRI_CUBLAS(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value));
   }
 
-  // Of this call's operands, beside those that cublasLtMatmul is given.
+  // Of this call's operands, in addition to those that cublasLtMatmul is given.
   void set_pointers(const PlannedGemm& g);
 
   GemmForm form_;

@@ -55,8 +55,8 @@ struct BackwardWork {
   int pairs_together;  // worked on at the same time
 };
 
-// delta[b, h, t] = sum_c dout · out, beside the scaled lse. Mapping: a group of lanes a row of a head, sixteen bytes a
-// lane.
+// delta[b, h, t] = sum_c dout · out, alongside the scaled lse. Mapping: a group of lanes a row of a head, sixteen bytes
+// a lane.
 template <class Tiles>
 __global__ void __launch_bounds__(256)
     hopper_statistics_kernel(float* stats, const float* lse, const Bf16* dout, const Bf16* out, int tiles, Shape d) {
@@ -225,7 +225,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         for (int e = 0; e < 4; ++e) s[n * 4 + e] = exp2_fast(fmaf(s[n * 4 + e], scale, e % 2 == 0 ? -lse.x : -lse.y));
       }
       if (edge) {
-        const int key = own_key + warp * 16 + lane / 4 - first_query - lane % 4 * 2;  // beside the lane's first query
+        const int key =
+            own_key + warp * 16 + lane / 4 - first_query - lane % 4 * 2;  // alongside the lane's first query
 #pragma unroll
         for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll

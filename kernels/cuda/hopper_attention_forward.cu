@@ -1,8 +1,8 @@
 // The forward pass of our attention on Hopper: kernels/cuda/hopper_attention.cuh. A block a multiprocessor stays for
 // the whole launch: one warpgroup has a thread that loads boxes of queries, keys and values, two warpgroups multiply,
 // each with 64 of a tile's 128 queries. They go over the band's key tiles from the diagonal down; scores stay in the
-// accumulators, where they become the A operand of the product with the values, which runs beside the next tile's
-// scores and their exponentials. Source: Shah et al. 2024 (FlashAttention-3), algorithm 2.
+// accumulators, where they become the A operand of the product with the values, which runs concurrently with the next
+// tile's scores and their exponentials. Source: Shah et al. 2024 (FlashAttention-3), algorithm 2.
 // Tiles of queries are taken from a ticket counter, those with most keys first.
 #include "kernels/cuda/hopper_attention.cuh"
 #include "kernels/cuda/workspace.h"
@@ -33,7 +33,7 @@ struct ForwardTiles {
 
 // What there is to do: items are tiles of queries of a head.
 struct ForwardWork {
-  int* ticket;  // items taken beside each block's first
+  int* ticket;  // items taken in addition to each block's first
   int items;
   int tiles;           // a head
   int pairs;           // of sequence and key/value head: B · NKV
@@ -175,13 +175,13 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
 
       float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, keep[2];  // sum: of this lane's keys
       bool raised = true;
-      // Scores become weights, beside which what has been summed so far counts `keep`.
+      // Scores become weights, alongside which what has been summed so far counts `keep`.
       const auto softmax = [&](int tile) {
         const int first_key = tile * kKeys;
         if (first_key + kKeys - 1 > first_row || first_key <= d.below(first_row + 63)) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int last = row + half * 8 - first_key - lane % 4 * 2;  // beside the lane's first key
+            const int last = row + half * 8 - first_key - lane % 4 * 2;  // alongside the lane's first key
             const int below = d.window == 0 ? -1 : last - d.window;
 #pragma unroll
             for (int n = 0; n < kKeys / 8; ++n)

@@ -226,7 +226,7 @@ class RowSums {
   int slot_ = 0;
 };
 
-// What RowSums takes of shared memory, beside the operands.
+// What RowSums takes of shared memory, in addition to the operands.
 constexpr size_t kStaticBytes = sizeof(float) * 2 * kMaxGroups * kMaxWarps * 2;
 
 // Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time: `most` packs a thread

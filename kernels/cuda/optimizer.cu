@@ -1,8 +1,8 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: a thread 16 bytes of the moments, four elements in fp32, eight in bf16; a block of kBlock
 // elements has one owner, so a thread looks it up once. Moments in bf16 take one draw of random numbers for four
-// elements (Philox, some 15 integer instructions an element, beside the memory's time). Sums of squares: a warp a run
-// of blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
+// elements (Philox, some 15 integer instructions an element, alongside the memory's time). Sums of squares: a warp a
+// run of blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
 // for FP8 weights, of which a block of threads tells amax and counts at once.
 // Mirror: kernels/cpu/optimizer.cpp.
@@ -57,7 +57,7 @@ __device__ int64_t first_element() {
   return (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kElements<T>;
 }
 
-// The step's direction. Beside rounded moments a last place of it is nothing: the special-function units' square root
+// The step's direction. With rounded moments a last place of it is nothing: the special-function units' square root
 // and reciprocal do, in a fifth of the instructions that IEEE's take.
 __device__ float ratio(const MomentPointers<float>& p, float m, float v) {
   return m * p.correct1 / (sqrtf(v * p.correct2) + p.eps);

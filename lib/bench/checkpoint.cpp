@@ -208,7 +208,7 @@ class Bench {
   }
 
   Result<void> measure_stall() {
-    std::vector<double> plain, stalls, beside;
+    std::vector<double> plain, stalls, alongside;
     StepResult result;
     for (int i = 0; i < 2; ++i) step(PartOutcome::kNone, result);
     for (int round = 0; round < rounds_; ++round) {
@@ -229,11 +229,11 @@ class Bench {
       }
       plain.push_back(without);
       stalls.push_back(with - without);
-      beside.push_back(extra);
+      alongside.push_back(extra);
     }
     result_.step_seconds = median(plain);
     result_.stall_seconds = median(stalls);
-    result_.beside_seconds = median(beside);
+    result_.beside_seconds = median(alongside);
     return {};
   }
 

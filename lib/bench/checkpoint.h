@@ -1,5 +1,5 @@
-// `trireme bench checkpoint`: what saving and loading cost, each beside the plainest way to move the same bytes on the
-// same machine: a copy, a write with fsync, a read.
+// `trireme bench checkpoint`: what saving and loading cost, each alongside the plainest way to move the same bytes on
+// the same machine: a copy, a write with fsync, a read.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct CheckpointBench {
   bool stall_only = false;                 // the snapshot and what steps wait for it: a third of the time
 };
 
-// One measurement beside its floor, the two in turns. Seconds are the slowest rank's, medians over the rounds.
+// One measurement alongside its floor, the two in turns. Seconds are the slowest rank's, medians over the rounds.
 struct CheckpointRow {
   std::string name, floor;  // what was done, and what it is compared with
   int64_t bytes = 0;        // of all ranks

@@ -27,7 +27,7 @@ struct Case {
   Work prepare = [] {};  // before each sample, not timed
 };
 
-// Beside the rank's own memory.
+// In addition to the rank's own memory.
 struct Extra {
   Tensor number;          // (1) f32
   Tensor bucket, source;  // (largest bucket of matrices) f32
@@ -154,16 +154,16 @@ class Bench {
     const OverlapSplit split = engine_.overlap_splits().of(transfer.linear, transfer.pass);
     return {.axis = "tp",
             .transfer = transfer.reduces ? ctx_.tp.reduce_name(split) : ctx_.tp.gather_name(split),
-            .compute = transfer.beside,
+            .compute = transfer.alongside,
             .bytes = transfer.rows.bytes(),
             .transfer_alone = [=, this] { transfer.alone(ctx_); },
             .compute_alone = [=, this] { transfer.together(alone_); },
             .together = [=, this] { transfer.together(ctx_); }};
   }
 
-  // `start` enqueues the transfer and `finish` lets compute wait for it; beside it so many runs of `compute` that they
-  // last longer.
-  Case beside(Case c, const Work& start, const Work& compute, const Work& finish) {
+  // `start` enqueues the transfer and `finish` lets compute wait for it; alongside it so many runs of `compute` that
+  // they last longer.
+  Case alongside(Case c, const Work& start, const Work& compute, const Work& finish) {
     c.transfer_alone = [=] {
       start();
       finish();
@@ -195,7 +195,7 @@ class Bench {
     const bool sharded = config_.parallel.zero >= 1;
     const OverlapSplit undivided{.num_splits = 1};
     std::vector<Case> cases;
-    cases.push_back(beside(
+    cases.push_back(alongside(
         {.axis = "dp",
          .transfer = sharded ? dp.reduce_name(undivided) : "all-reduce",
          .compute = "fc1 weight gradient",
@@ -213,7 +213,7 @@ class Bench {
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
     const Dtype gathered = keeps_fp8_weights(config_) ? Dtype::kE4M3 : config_.precision.compute;
     const Tensor parameters(bucket.data, gathered, {bucket.numel()});
-    cases.push_back(beside(
+    cases.push_back(alongside(
         {.axis = "dp",
          .transfer = dp.gather_name(undivided),
          .compute = "fc1 forward",
@@ -236,7 +236,7 @@ class Bench {
     return cases;
   }
 
-  // All that a stage in the middle of 1F1B exchanges with its neighbours beside one action.
+  // All that a stage in the middle of 1F1B exchanges with its neighbours alongside one action.
   Case boundary() {
     const PipelineLinks links = runtime_.links();
     const Extra& e = extra_;
@@ -279,11 +279,11 @@ class Bench {
       LayerTensors t = layer_;
       block_->forward(ctx_, {.inp = extra_.block_input}, t);
     };
-    return beside({.axis = "pp",
-                   .transfer = "send and receive, both ways",
-                   .compute = "block forward",
-                   .bytes = e.sends[0].bytes()},
-                  start, forward, finish);
+    return alongside({.axis = "pp",
+                      .transfer = "send and receive, both ways",
+                      .compute = "block forward",
+                      .bytes = e.sends[0].bytes()},
+                     start, forward, finish);
   }
 
   double quick(const Work& work, int repeats = 1) {

@@ -1,4 +1,5 @@
-// `trireme bench overlap`: how much of each axis's communication is hidden behind the compute that runs beside it.
+// `trireme bench overlap`: how much of each axis's communication is hidden behind the compute that runs concurrently
+// with it.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ struct OverlapBench {
   TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
 };
 
-// Times in any one unit. The share of the transfer that costs nothing beside the compute.
+// Times in any one unit. The share of the transfer that costs nothing alongside the compute.
 struct Hidden {
   double raw = 0;       // 1 - (together - compute) / transfer
   double fraction = 0;  // within [0, 1]
@@ -23,7 +24,7 @@ struct Hidden {
 };
 Hidden hidden_fraction(double transfer, double compute, double together);
 
-// One kind of transfer beside one kind of work. Each time is the median over rounds of the slowest rank's.
+// One kind of transfer alongside one kind of work. Each time is the median over rounds of the slowest rank's.
 struct OverlapRow {
   std::string axis;      // tp, dp, pp
   std::string transfer;  // AxisTransfers::gather_name, reduce_name: "all-gather", "reduce by copies, 3 splits"
@@ -38,8 +39,8 @@ struct OverlapRow {
 // tp   a gather of rows with the GEMM that reads them, and GEMMs with the reduce of their rows: the code of the layers,
 //      forward and backward, with `parallel.overlap_tp` and `tp_transfers` as they are. Compute alone: undivided GEMMs,
 //      so that what splitting them costs counts as not hidden.
-// dp   a bucket's gradient reduction beside weight-gradient GEMMs, its parameter gather beside forward GEMMs
-// pp   sends and receives of a boundary tensor, activations and gradients, beside a block's forward pass
+// dp   a bucket's gradient reduction alongside weight-gradient GEMMs, its parameter gather alongside forward GEMMs
+// pp   sends and receives of a boundary tensor, activations and gradients, alongside a block's forward pass
 // On weights and activations of random numbers; in the memory of a run of this config. `config` resolved. Collective;
 // all ranks have the same rows. Axes of one rank have none.
 std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, Device& device,

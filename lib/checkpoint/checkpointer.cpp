@@ -126,7 +126,8 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
   return std::optional<RunProgress>();
 }
 
-// How much came from storage, beside what there is: equal unless something was read twice. `stored` is rank 0's.
+// How much came from storage, in addition to what there is: equal unless something was read twice. `stored` is rank
+// 0's.
 void Checkpointer::report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds) {
   const std::vector<int64_t> of_ranks = job_.gather(bytes_read);
   if (job_.world_rank() != 0) return;

@@ -1,6 +1,6 @@
 // Checkpoints of a run: two stages, so that training hardly waits.
 //
-//   begin()    every rank copies its shards from the device to host memory, on a stream of its own, beside the next
+//   begin()    every rank copies its shards from the device to host memory, on a stream of its own, alongside the next
 //              step (whose update waits for the copies); a thread then writes them to a file of the rank's own
 //   advance()  after every step, with the numbers of ranks that are done, which the step's statistics carry: when all
 //              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
@@ -55,7 +55,7 @@ struct CheckpointContext {
   Stream& compute;             // changes the state
   const StoreTensors& store;   // where it lies
   const std::string& attempt;  // of this start of the job, the same on all ranks
-  // What a checkpoint says beside its config, by name. Rank 0's counts.
+  // What a checkpoint says in addition to its config, by name. Rank 0's counts.
   std::map<std::string, std::string> texts = {};
 };
 

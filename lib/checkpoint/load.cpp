@@ -162,7 +162,7 @@ class Loading {
         copy_region(from, data, target->shard->region, target->out, element_bytes(wanted));
     };
     if (wanted == type) return copy(region, elements);
-    constexpr int64_t kConvertedAtOnce = 64 << 10;  // bytes: nothing beside a block
+    constexpr int64_t kConvertedAtOnce = 64 << 10;  // bytes: nothing alongside a block
     const Blocks parts(region, element_bytes(type), kConvertedAtOnce);
     std::vector<char> converted;
     for (int64_t part = 0; part < parts.count(); ++part) {

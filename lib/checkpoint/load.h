@@ -24,8 +24,8 @@ struct LoadLimits {
   int64_t window_bytes = int64_t{64} << 20;  // of the shards that a rank reads for others, held until they are sent
   int max_threads = 16;                      // that read at the same time, each with a block
 };
-// Host memory that a rank takes beside its targets, at most, until the load is done: the window, which ends with a
-// whole block, the block that is being received, and one a thread.
+// Host memory that a rank takes in addition to its targets, at most, until the load is done: the window, which ends
+// with a whole block, the block that is being received, and one a thread.
 constexpr int64_t load_bytes(const LoadLimits& limits = {}) {
   return limits.window_bytes + (2 + limits.max_threads) * limits.block_bytes;
 }

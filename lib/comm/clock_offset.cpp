@@ -12,7 +12,7 @@
 namespace tri {
 namespace {
 
-constexpr int kTag = 32001;  // of MPI_COMM_WORLD, beside those of lib/comm/job.cpp
+constexpr int kTag = 32001;  // of MPI_COMM_WORLD, in addition to those of lib/comm/job.cpp
 constexpr int kPings = 24;   // some are slow: the first, and those that another process interrupts
 
 // Both sides stand in MPI's own waits, which spin: an answer must not wait for a sleeper.

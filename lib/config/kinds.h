@@ -1,4 +1,4 @@
-// The config's own choices. Those that kernels and schedules know live beside them:
+// The config's own choices. Those that kernels and schedules know live alongside them:
 // kernels/core/{device,dtype,kinds}.h, lib/schedule/plan.h.
 #pragma once
 

@@ -15,7 +15,7 @@ struct OtherName {
   std::string_view name;
   // "section.key" here. "--ranks": no field, but an option that some commands have. Empty: neither.
   std::string_view field;
-  // Beside a field: what its value means, where theirs means something else. Without one: what there is in its place.
+  // For a field: what its value means, where theirs means something else. Without one: what there is in its place.
   std::string_view remark = {};
 };
 

@@ -14,7 +14,7 @@
 
 namespace tri {
 
-// Exit statuses of the doctor, beside those that every subcommand has.
+// Exit statuses of the doctor, in addition to those that every subcommand has.
 inline constexpr ExitCode kSuspectStatus = ExitCode::kSuspect, kBadStatus = ExitCode::kBad;
 
 struct DoctorOptions {

@@ -46,7 +46,7 @@ class Engine {
   // largest master weights. Collective over the mesh.
   void make_quantized_weights();
 
-  // How GEMMs are split beside tensor-parallel transfers; the default until something was timed (lib/tune).
+  // How GEMMs are split alongside tensor-parallel transfers; the default until something was timed (lib/tune).
   const OverlapSplits& overlap_splits() const { return overlap_splits_; }
   // Between runs of a plan; the same on all ranks.
   void set_overlap_splits(const OverlapSplits& splits) { overlap_splits_ = splits; }

@@ -119,11 +119,11 @@ class Planner {
       if (why.empty()) choice = Transfers::kCopies;
       if (!why.empty() && asked == Transfers::kCopies) return copies_refused(axis, why);
     } else if (asked == Transfers::kAuto && overlap) {
-      why = "copies are slower beside those of tp, and without zero";
+      why = "copies are slower alongside those of tp, and without zero";
     }
     add(fmt::format("{}: {}{}", axis.text(),
                     choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
-                    overlap ? ", beside compute" : ", compute waits for them") +
+                    overlap ? ", alongside compute" : ", compute waits for them") +
         origin(fmt::format("parallel.{}_transfers", axis.text()).c_str(), asked, why));
     return {};
   }
@@ -155,7 +155,7 @@ class Planner {
                                                   "copies into the neighbour's memory for {} of {} pairs, "
                                                     "messages for the others",
                                                   copies, edges);
-    add(fmt::format("pp: {}{}", how, config_.parallel.overlap_pp ? ", beside compute" : ", compute waits for them") +
+    add(fmt::format("pp: {}{}", how, config_.parallel.overlap_pp ? ", alongside compute" : ", compute waits for them") +
         origin("parallel.pp_transfers", config_.parallel.pp_transfers, why));
     return {};
   }
@@ -213,7 +213,7 @@ class Planner {
   std::string fp8_problem() const {
     if (plan_.device.kind != DeviceKind::kCuda) return "";
     const PrecisionConfig& p = config_.precision;
-    if (p.compute != Dtype::kBF16)  // cuBLASLt has no bias in fp32 beside FP8 operands
+    if (p.compute != Dtype::kBF16)  // cuBLASLt has no bias in fp32 alongside FP8 operands
       return fmt::format("on GPUs it goes with precision.compute: bf16, and that is {}", enum_name(p.compute));
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       const auto& gpu = facts_[rank].gpu;

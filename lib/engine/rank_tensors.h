@@ -10,8 +10,8 @@ namespace tri {
 // Microbatches of one step on every pipeline.
 int microbatches(const Config& config);
 
-// What kernels and libraries take beside their operands, as Device::workspace_bytes() says for the arena's device; for
-// one that measures without a device as its absent GPU would. Absent where it is nothing: on the CPU.
+// What kernels and libraries take in addition to their operands, as Device::workspace_bytes() says for the arena's
+// device; for one that measures without a device as its absent GPU would. Absent where it is nothing: on the CPU.
 Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& arena);
 
 // The schedule's plan of this stage, with transfers.

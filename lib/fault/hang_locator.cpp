@@ -235,7 +235,7 @@ void Locator::sort_candidates() {
     const RankRecord* r = graph_.record(c.ranks.front());
     return c.kind == HangKind::kFailed ? r->failure->realtime : 0;
   };
-  // A deadline of the writer's is about writers; the training goes on beside them.
+  // A deadline of the writer's is about writers; the training goes on alongside them.
   const auto off_topic = [&](const Candidate& c) {
     if (!trigger_.writer || c.certainty < kSeenFromCounters) return 0;
     if (graph_.rank_of(c.node) < 0 || graph_.activity_of(c.node) != WaitGraph::kWriter) return 2;
@@ -346,7 +346,7 @@ HangVerdict Locator::cycle_verdict(const Candidate& cycle) const {
   for (const int rank : ranks)
     verdict.suspects.push_back(
         {rank, HangKind::kCycle, fmt::format("{} in {}", graph_.place(rank), doing_text(*graph_.record(rank)))});
-  // Ranks of the component beside the circle that is shown wait as well.
+  // Ranks of the component outside the circle that is shown wait as well.
   verdict.num_waiting += static_cast<int>(cycle.ranks.size() - ranks.size());
   verdict.headline = fmt::format("software fault: {} wait for each other in a circle: {}", ranks_text(ranks),
                                  verdict.cycle.front().text);

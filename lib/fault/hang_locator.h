@@ -46,7 +46,7 @@ struct EnumNames<HangKind> {
 struct HangTrigger {
   int world_rank = -1;  // -1: nobody's deadline, somebody asked
   RunPhase phase = RunPhase::kStep;
-  bool writer = false;  // of a checkpoint, or of lines, beside whatever the phase was
+  bool writer = false;  // of a checkpoint, or of lines, in addition to whatever the phase was
   double seconds = 0;
 };
 

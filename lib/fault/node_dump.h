@@ -1,5 +1,5 @@
 // The dump of one node: records and stacks of its ranks go into the dump's folder, and, on the node that comes first,
-// the verdict on the whole job beside them.
+// the verdict on the whole job alongside them.
 #pragma once
 
 #include <functional>

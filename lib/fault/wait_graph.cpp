@@ -264,7 +264,7 @@ bool WaitGraph::add_device(int rank) {
     if (is_between_stages(channel) || channel.kind == ChannelKind::kHost) continue;
     if (add_channel_wait(rank, i, kDevice)) {
       waits = true;
-      // Gradients are reduced beside the backward passes, which do not wait for that.
+      // Gradients are reduced alongside the backward passes, which do not wait for that.
       if (!in_backward || !channel.name.starts_with("dp")) may_compute = false;
     } else if (channel.kind == ChannelKind::kCopies && channel.operation == ChannelOperation::kAllGather &&
                channel.enqueued == channel.completed + 1 && channel.joined == channel.enqueued &&

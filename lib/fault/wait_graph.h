@@ -10,7 +10,7 @@
 //
 // Sinks. What a node would be blamed for. A node with a sink and with edges is one of which the records leave open
 // whether it works or waits: the host that runs, since a full queue of its streams may hold it inside a launch; a
-// backward pass beside which gradients are reduced. locate_hang() blames it only if its edges lead to nobody else.
+// backward pass during which gradients are reduced. locate_hang() blames it only if its edges lead to nobody else.
 #pragma once
 
 #include <cstdint>

@@ -99,7 +99,7 @@ constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"
                                      {.hf = "attn_pdrop", .json = "0.0", .any = true},
                                      {.hf = "embd_pdrop", .json = "0.0", .any = true},
                                      {.hf = "resid_pdrop", .json = "0.0", .any = true}};
-// Masks that old versions kept beside the weights.
+// Masks that old versions kept alongside the weights.
 constexpr std::string_view kGpt2Ignored[] = {"attn.bias", "attn.masked_bias"};
 
 constexpr SizeField kLlamaSizes[] = {{"vocab_size", &ModelConfig::vocab},

@@ -3,7 +3,8 @@
 //   parallel    n = norm1(x);  y = x + attention(n) + mlp(n)                              (GPT-J, PaLM, MegaScale)
 // A norm's rows are gathered over tp before the column-parallel GEMMs (qkv, fc1); the sums of the row-parallel GEMMs
 // (proj, fc2) are reduce-scattered back to rows. Sequential: two gathers and two reduces a forward pass; parallel: one
-// and one. What runs beside which of them stands in block_order.h, and what a step computes in the branch (branch.h).
+// and one. What runs concurrently with which of them stands in block_order.h, and what a step computes in the branch
+// (branch.h).
 //
 // The residual addition of a branch is fused into the norm that follows it, in the next block if need be: a forward
 // pass hands on the stream together with the branch that is still to be added.
@@ -28,15 +29,15 @@ class TransformerBlock {
   // The branch handed on lies in work.partial and lasts until the next layer's first GEMM.
   ResidualStream forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const;
 
-  // A weight gradient that has not been enqueued yet: a GEMM to run beside a transfer.
+  // A weight gradient that has not been enqueued yet: a GEMM to run concurrently with a transfer.
   using WeightGradient = std::function<void()>;
   // What becomes of the layer's own qkv weight gradient.
   enum class QkvWeight { kDefer, kEnqueue };
 
   // On entry the local rows of work.dstream are the gradient of the block's output; `dinput` (Rl, C) receives that of
   // its input (it may be those local rows). Parameter gradients are added to. `deferred` on entry: what the layer above
-  // has deferred, run beside this layer's first gather; on return: what this one has. It reads work.attention and
-  // `kept`, and `ctx`.
+  // has deferred, run concurrently with this layer's first gather; on return: what this one has. It reads
+  // work.attention and `kept`, and `ctx`.
   void backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, WeightGradient& deferred,
                 QkvWeight qkv_weight) const;
 

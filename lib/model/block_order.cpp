@@ -9,9 +9,9 @@ using enum LinearSplit;
 using enum Step;
 using enum Pass;
 
-// Each row is a transfer, the steps that run beside it, and what they compute. A weight gradient runs beside each
-// transfer of a backward pass, that of qkv beside the first transfer of the layer below. What a weight gradient reads
-// is overwritten after its transfer at the earliest.
+// Each row is a transfer, the steps that run concurrently with it, and what they compute. A weight gradient runs
+// concurrently with each transfer of a backward pass, that of qkv alongside the first transfer of the layer below. What
+// a weight gradient reads is overwritten after its transfer at the earliest.
 
 // m = x + attention(norm1(x)), y = m + mlp(norm2(m)).
 const Regions kSequentialForward = {

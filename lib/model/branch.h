@@ -1,5 +1,5 @@
 // A branch of a transformer block with its parameters, as the steps that the block runs: attention or an MLP. The block
-// decides their order (block_order.h), what runs beside which transfer, and where the residual stream goes.
+// decides their order (block_order.h), what runs concurrently with which transfer, and where the residual stream goes.
 #pragma once
 
 #include <memory>

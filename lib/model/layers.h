@@ -17,8 +17,8 @@ struct ResidualStream {
   Tensor add_bias;  // (C), optional
 };
 
-// How the linears are split beside their transfers, alike in all layers: lib/tune/overlap_splits. Column-parallel ones
-// read gathered rows forward and make partial sums backward, row-parallel ones the other way round.
+// How the linears are split alongside their transfers, alike in all layers: lib/tune/overlap_splits. Column-parallel
+// ones read gathered rows forward and make partial sums backward, row-parallel ones the other way round.
 struct OverlapSplits {
   // [Branch][LinearSplit]. Until something is timed: weight gradients hide most of a backward transfer, so splits would
   // only cost.
@@ -72,7 +72,7 @@ struct LayerContext {
   void need(Tensor rows) const;
 
   // Sums partial `rows` (R, C) over tp for the ranks that own them: a GEMM makes the blocks and sends each. Work
-  // enqueued before finish_reduce runs beside it and must not touch `rows`.
+  // enqueued before finish_reduce runs concurrently with it and must not touch `rows`.
   std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split) const {
     tp.wait_until_read(compute);
     return tp.begin_reduce(rows, split, compute);

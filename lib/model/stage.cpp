@@ -5,7 +5,8 @@
 namespace tri {
 namespace {
 
-// The head's GEMM is long beside its transfers: the local rows' part hides the gather, the weight gradient the reduce.
+// The head's GEMM is long alongside its transfers: the local rows' part hides the gather, the weight gradient the
+// reduce.
 constexpr OverlapSplit kHeadForward{.num_splits = 2}, kHeadBackward{.num_splits = 1};
 
 }  // namespace
@@ -209,7 +210,7 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   }
   const auto target = ctx_.hooks.gradient_target(*chunk.head);
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
-       ctx_.compute);                                                      // beside the reduce
+       ctx_.compute);                                                      // alongside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
   chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, {h.mean, h.rstd, {}});
 }

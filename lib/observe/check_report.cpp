@@ -143,7 +143,7 @@ std::string data_parallel(const Config& config, DeviceKind device) {
 std::string checkpoints(const Config& config, int ranks) {
   const CheckpointEstimate estimate = checkpoint_estimate(config, ranks);
   std::string text = fmt::format(
-      "checkpoints: {}, written beside training in {} (cluster.storage_gb_per_s {:g}); one of {} fails every {} "
+      "checkpoints: {}, written alongside training in {} (cluster.storage_gb_per_s {:g}); one of {} fails every {} "
       "(cluster.rank_mtbf_hours {:g}): save every {}, by Young/Daly (sqrt(2 · stall · MTBF), where one holds training "
       "up for {:g} s) and not before the last one is written\n",
       format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s,

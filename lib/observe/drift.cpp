@@ -182,7 +182,7 @@ void DriftWatch::add(const RankMesh& mesh, const RankWindow& window) {
     windows_.pop_front();
 }
 
-// Of the last steps' growth, what those had beside which no checkpoint was written. None: too few of either.
+// Of the last steps' growth, what those had during which no checkpoint was written. None: too few of either.
 std::optional<double> DriftWatch::growth_without_checkpoints() const {
   std::vector<double> without;
   for (const Step& step : recent_)

@@ -72,7 +72,7 @@ class DriftWatch {
     int64_t step = 0;
     double seconds = 0, loss = 0, grad_norm = 0;
     std::optional<double> mfu;
-    bool checkpoint = false;  // one was being written beside it
+    bool checkpoint = false;  // one was being written alongside it
   };
 
   std::vector<Drift> add(const Step& step);

@@ -70,7 +70,7 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
 std::string dp_warning(const Config& config, const DpTraffic& traffic) {
   if (traffic.ranks == 1 || !traffic.exceeds_compute()) return "";
   return fmt::format(
-      "parallel.zero: 2 sends {} after each of {}, {:.1f} ms beside {:.1f} ms of compute "
+      "parallel.zero: 2 sends {} after each of {}, {:.1f} ms alongside {:.1f} ms of compute "
       "(cluster.rank_tflops {:g}): set parallel.zero to 1, or make data.micro_batch larger",
       format_bytes(traffic.microbatch_bytes), counted(microbatches(config), "microbatch"),
       1e3 * traffic.microbatch_seconds(), 1e3 * traffic.compute_seconds, config.cluster.rank_tflops);

@@ -29,8 +29,8 @@ struct DpTraffic {
 };
 DpTraffic dp_traffic(const Config& config);
 
-// How often to save, reckoned as `simulate` does (lib/simulate/goodput.h). A checkpoint is written beside training: it
-// costs the moment for which it holds training up.
+// How often to save, reckoned as `simulate` does (lib/simulate/goodput.h). A checkpoint is written alongside training:
+// it costs the moment for which it holds training up.
 struct CheckpointEstimate {
   int64_t bytes = 0;            // of all ranks: weights and optimizer states
   double write_seconds = 0;     // at cluster.storage_gb_per_s
@@ -40,8 +40,8 @@ struct CheckpointEstimate {
 };
 CheckpointEstimate checkpoint_estimate(const Config& config, int ranks);
 
-// What `check` warns of beside the plan's own warnings, each without a full stop. dp_warning: on GPUs alone, since
-// cluster.* speaks of them. "" where there is nothing to say.
+// What `check` warns of in addition to the plan's own warnings, each without a full stop. dp_warning: on GPUs alone,
+// since cluster.* speaks of them. "" where there is nothing to say.
 std::string dp_warning(const Config& config, const DpTraffic& traffic);
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate);
 std::string vocab_warning(const Config& config, int tokens);  // that the tokenizer has

@@ -22,7 +22,7 @@ constexpr const char* kRate = "rate";
 constexpr const char* kLaunchSkew = "launch_skew";
 constexpr int kLabel = 8;         // columns of "pp12-13 "
 constexpr int kMedian = 10;       // ... of a stage's median
-constexpr int kFrame = 6;         // lines beside those of ranks: head, legend, an end
+constexpr int kFrame = 6;         // lines in addition to those of ranks: head, legend, an end
 constexpr int kHeads = 2;         // ... above numbers of ranks
 constexpr size_t kMostNamed = 4;  // ranks that stand out and have a line
 

@@ -1,5 +1,5 @@
-// Every rank's times, always on: measured by each rank, gathered on rank 0 beside the steps, kept in run.dir/ranks.h5,
-// and looked through for slow ranks and for drift.
+// Every rank's times, always on: measured by each rank, gathered on rank 0 alongside the steps, kept in
+// run.dir/ranks.h5, and looked through for slow ranks and for drift.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,7 @@ class RankMonitor {
   explicit RankMonitor(const Context& context);
 
   // This rank's step is complete: every rank calls it after each step. Waits for nobody. `checkpoint`: one was being
-  // written beside the step.
+  // written alongside the step.
   void step(const RankStep& step, const StepMetrics& metrics, bool checkpoint);
   // After the last step: the window that is not full, too. Collective.
   void finish();

@@ -1,4 +1,4 @@
-// How a run stands, seen from beside it, without MPI and without a word from its ranks: from the flight recorders that
+// How a run stands, seen from outside it, without MPI and without a word from its ranks: from the flight recorders that
 // its ranks keep on this machine, and from the files of its folder. While it runs, when it hangs, and after its death.
 #pragma once
 

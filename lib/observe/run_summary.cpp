@@ -92,7 +92,7 @@ void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::
   std::string traffic;
   for (const auto& [name, seconds] : busy)
     traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
-  if (!traffic.empty()) log_info("busy beside compute: {}", traffic);
+  if (!traffic.empty()) log_info("busy during compute: {}", traffic);
 }
 
 }  // namespace tri

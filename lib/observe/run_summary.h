@@ -15,7 +15,7 @@ namespace tri {
 // Model, mesh, data, and the arena's bytes by name, of world rank 0.
 void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, const Arena& arena);
 
-// Where the time of all steps went, a mean over ranks, and how long the other streams were busy beside it, where the
+// Where the time of all steps went, a mean over ranks, and how long the other streams were busy alongside it, where the
 // backend measures that. Collective.
 void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
                  double wall_seconds);

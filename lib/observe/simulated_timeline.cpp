@@ -23,7 +23,7 @@ class SimulatedStep {
     for (size_t stage = 0; stage < costs_.column.forward.size(); ++stage)
       stages.push_back({costs_.column.forward[stage], costs_.column.backward[stage], costs_.column.transfer});
     run_ = simulate_pipeline(plans_of_all_stages(w.schedule, w.pp, w.num_microbatches(), w.chunks), w.chunks, stages,
-                             costs_.column.transfers == StageTransfers::kBeside ? Overlap::kOn : Overlap::kOff);
+                             costs_.column.transfers == StageTransfers::kConcurrent ? Overlap::kOn : Overlap::kOff);
     TRI_REQUIRE(run_.deadlock.empty(), "{}", run_.deadlock);
     std::vector<double> first_forwards;  // by virtual stage
     for (int chunk = 0; chunk < w.chunks; ++chunk)

@@ -10,7 +10,7 @@ namespace tri {
 
 struct StepTimes {
   // Seconds. tp, pp, dp: exposed, that is, compute stood still for a transfer. bubble: for a neighbour stage's work.
-  // data: for the next batch. other: the host's, between and beside the device's work.
+  // data: for the next batch. other: the host's, between and alongside the device's work.
   double compute = 0, tp = 0, pp = 0, dp = 0, bubble = 0, optimizer = 0, data = 0, other = 0;
 
   static constexpr int kKinds = 8;

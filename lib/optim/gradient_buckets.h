@@ -4,7 +4,7 @@
 //   zero 1   reduce-scatter then, in place; this rank's slice is summed
 //   zero 2   full gradients live in a small pool only while their bucket's backward runs; every microbatch is
 //            reduce-scattered and added to this rank's slice
-// As copies into the peers' memory where it can be opened (lib/comm/peer): beside GEMMs that leave a collective's
+// As copies into the peers' memory where it can be opened (lib/comm/peer): alongside GEMMs that leave a collective's
 // kernels no multiprocessor, or that those would slow down.
 #pragma once
 

@@ -107,7 +107,7 @@ Lines live_screen(const LiveView& view, ScreenSize size) {
   const std::string foot = cut(fmt::format("{}  q or Ctrl-C ends", view.clock), columns);
   int room = size.lines - static_cast<int>(lines.size()) - 1;  // the last line is the foot's
 
-  // Events get what they need up to a third, the heat map what it needs if a curve of some lines still fits beside.
+  // Events get what they need up to a third, the heat map what it needs if a curve of some lines still fits as well.
   const auto wanted_events = static_cast<int>(view.incidents.size());
   const int of_events = std::clamp(wanted_events, 0, std::max(1, room / 3));
   int of_heat = static_cast<int>(view.heat.size());

@@ -138,7 +138,7 @@ std::vector<std::string> curve_chart(std::span<const double> values, int width, 
     const double here = means[static_cast<size_t>(c)];
     if (!std::isfinite(here)) continue;
     const double before = c > 0 ? means[static_cast<size_t>(c - 1)] : NAN;
-    // Up or down to the row beside the one before: the line has no holes.
+    // Up or down to the row next to the one before: the line has no holes.
     int from = row_of(here), to = from;
     if (std::isfinite(before) && row_of(before) < from) from = row_of(before) + 1;
     if (std::isfinite(before) && row_of(before) > to) to = row_of(before) - 1;

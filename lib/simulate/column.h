@@ -11,8 +11,8 @@ namespace tri {
 
 // How transfers between stages stand to compute.
 enum class StageTransfers {
-  kBeside,   // Overlap::kOn: sends and receives run beside compute, each when its own two sides are ready
-  kBlocked,  // Overlap::kOff: a send is over before the sender's next compute action starts
+  kConcurrent,  // Overlap::kOn: sends and receives overlap compute, each when its own two sides are ready
+  kBlocked,     // Overlap::kOff: a send is over before the sender's next compute action starts
   // Megatron-LM's batched calls: compute runs in rounds (of a forward and the backward after it in a plan of chunks,
   // else of one action). A round's sends and the next round's receives are posted together when it ends, and all are
   // over before the next one starts. Plans of chunks need whole groups of microbatches for it, as in Megatron-LM;
@@ -23,7 +23,7 @@ enum class StageTransfers {
 struct ColumnCosts {
   Schedule schedule = Schedule::k1F1B;
   int stages = 1, chunks = 1, num_microbatches = 1;
-  StageTransfers transfers = StageTransfers::kBeside;
+  StageTransfers transfers = StageTransfers::kConcurrent;
   std::vector<double> forward, backward;  // (stages · chunks) seconds, by virtual stage
   double transfer = 0;                    // seconds of a message between neighbours
 };

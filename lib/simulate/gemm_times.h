@@ -6,7 +6,7 @@
 
 namespace tri {
 
-double activation_bytes(Numbers numbers);                    // of an element; activations are bf16 beside FP8 GEMMs
+double activation_bytes(Numbers numbers);                    // of an element; activations are bf16 with FP8 GEMMs
 double peak_flops(const Cluster& cluster, Numbers numbers);  // a second
 double memory_bytes_per_second(const Cluster& cluster);      // that memory-bound kernels reach
 

@@ -40,7 +40,7 @@ struct Goodput {
   double effective = 0, best_effective = 0;
   int spares = 0;
 };
-// `write_s`: that a checkpoint takes to be written, beside training; the best interval is no shorter.
+// `write_s`: that a checkpoint takes to be written, alongside training; the best interval is no shorter.
 Goodput goodput(const Cluster& cluster, int ranks, double write_s = 0);
 
 }  // namespace tri

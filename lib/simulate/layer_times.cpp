@@ -83,7 +83,8 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
   const double keys = attention.keys_per_query(AttentionWork::kCausal), head = attention.head_dim;
   const double flops = 4 * s.rows * keys * (static_cast<double>(attention.width()) / w.tp);
   // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
-  // A score takes an exponential beside 4 FLOPs an element of the head. The file's rates are those of heads of 128.
+  // A score takes an exponential in addition to 4 FLOPs an element of the head. The file's rates are those of heads of
+  // 128.
   const double exponential = c.device.exponential_flops / 4;  // in elements of a head
   constexpr double kOfRates = 128;
   const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head))));
@@ -273,10 +274,10 @@ double tp_seconds(const Workload& w, const Cluster& c, const TransferTimes& tran
                                                         .axis = TransferAxis::kTp});
 }
 
-// Exposed time of a transfer with `beside` seconds of compute that may hide it.
-double exposed(const Workload& w, const Cluster& c, double transfer, double beside) {
+// Exposed time of a transfer with `alongside` seconds of compute that may hide it.
+double exposed(const Workload& w, const Cluster& c, double transfer, double alongside) {
   if (!w.overlap_tp) return transfer;
-  const double hidden = std::min(transfer * c.software.hidden_share, beside);
+  const double hidden = std::min(transfer * c.software.hidden_share, alongside);
   return transfer - hidden + hidden * c.software.beside_slowdown;
 }
 
@@ -286,13 +287,13 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
   Workload async = w;
   async.overlap_tp = true;
   for (const TransferRegion& region : block_order(w.model.block, which)) {
-    double beside = 0;
-    for (const BlockStep& step : region.steps) beside += steps.run(step, kernels);
+    double alongside = 0;
+    for (const BlockStep& step : region.steps) alongside += steps.run(step, kernels);
     if (w.tp == 1) continue;
     const double transfer =
         tp_seconds(w, c, transfers, region.reduces() ? Collective::kReduceScatter : Collective::kAllGather);
     const bool is_async = w.async_sums && which == Pass::kBackward && (region.reduces() || !w.sequence_parallel);
-    kernels.times().tp += exposed(is_async ? async : w, c, transfer, beside);
+    kernels.times().tp += exposed(is_async ? async : w, c, transfer, alongside);
   }
 }
 
@@ -302,7 +303,7 @@ bool gathers_again(const Workload& w) {
   return w.gathers_again || recomputes_rows;
 }
 
-// Keys and values of all context-parallel ranks, beside the attention that reads them.
+// Keys and values of all context-parallel ranks, alongside the attention that reads them.
 void add_context_parallel(const Workload& w, const AttentionSpec& attention, const Cluster& c,
                           const TransferTimes& transfers, double passes, PassTimes& times) {
   if (w.cp == 1) return;
@@ -351,11 +352,11 @@ LayerTimes layer_times(const Workload& w, const LayerSpec& layer, const Cluster&
   if (w.recompute == Recompute::kFull) {
     times.backward += times.forward;
   } else if (w.tp > 1 && gathers_again(w)) {
-    // Beside backward GEMMs, in Megatron-LM too, whose other transfers overlap nothing.
-    Workload beside = w;
-    beside.overlap_tp = w.overlap_tp || w.gathers_again;
+    // Alongside backward GEMMs, in Megatron-LM too, whose other transfers overlap nothing.
+    Workload alongside = w;
+    alongside.overlap_tp = w.overlap_tp || w.gathers_again;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
-    times.backward.tp += (sequential ? 2 : 1) * exposed(beside, c, gather, gather);
+    times.backward.tp += (sequential ? 2 : 1) * exposed(alongside, c, gather, gather);
   }
   return times;
 }

@@ -1,6 +1,6 @@
 // How long the parts of a model take on one rank, for one microbatch: the kernels of a layer in the order in which
 // lib/model/block_order.h runs them, each GEMM by its tiles and waves or by a measured table, the rest by the bytes
-// that it moves; and the tensor-parallel transfers beside them.
+// that it moves; and the tensor-parallel transfers alongside them.
 #pragma once
 
 #include "lib/simulate/collectives.h"
@@ -12,7 +12,7 @@ namespace tri {
 // Seconds by what they are spent on.
 struct PassTimes {
   double gemm = 0, attention = 0, memory = 0;
-  double tp = 0;  // exposed: compute waits for it, or is slower beside it
+  double tp = 0;  // exposed: compute waits for it, or is slower alongside it
 
   double total() const { return gemm + attention + memory + tp; }
   PassTimes& operator+=(const PassTimes& other);

@@ -114,7 +114,7 @@ std::string to_text(const Simulation& s) {
       format_bytes(s.memory_bytes), c.device.memory_gib,
       memory <= s.room_bytes
           ? ""
-          : fmt::format(": DOES NOT FIT, {:.1f} GiB are left beside communicators and libraries", s.room_bytes / kGib));
+          : fmt::format(": DOES NOT FIT, {:.1f} GiB are left after communicators and libraries", s.room_bytes / kGib));
   text += fmt::format("where the step of stage {}, the busiest, goes:\n", step.busiest_stage);
   for (const auto& [name, seconds] : named_parts(step.parts))
     text += fmt::format("  {:<22}{:>10}  {:>5.1f} %\n", part_title(name), seconds_text(seconds),

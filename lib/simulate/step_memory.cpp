@@ -186,7 +186,7 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
     }
     if (w.dp_copies) memory.workspace += 4 * largest.any;
   }
-  // GEMM weights in both FP8 orientations: beside the parameter, or as quantized values in its place, a byte of the
+  // GEMM weights in both FP8 orientations: alongside the parameter, or as quantized values in its place, a byte of the
   // two, and their transposes.
   if (w.numbers == Numbers::kFp8 && !w.fp8_weights && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)

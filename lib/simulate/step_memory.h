@@ -17,7 +17,7 @@ struct StepMemory {
 };
 
 // What kernels must know of the cluster's GPUs. Those that multiply FP8 are taken for Hoppers, the others for A100s:
-// beside the multiprocessors a cluster file says no more.
+// alongside the multiprocessors a cluster file says no more.
 GpuProperties gpu_of(const Cluster& cluster);
 
 // Bytes of the fullest rank, on such GPUs. Within some per cent of planned_bytes for this program's workloads.

@@ -30,7 +30,7 @@ class StepModel {
                       .stages = w_.pp,
                       .chunks = w_.chunks,
                       .num_microbatches = w_.num_microbatches(),
-                      .transfers = w_.overlap_pp                   ? StageTransfers::kBeside
+                      .transfers = w_.overlap_pp                   ? StageTransfers::kConcurrent
                                    : c_.software.coupled_transfers ? StageTransfers::kCoupled
                                                                    : StageTransfers::kBlocked,
                       .transfer = message_seconds()};
@@ -129,7 +129,7 @@ class StepModel {
     if (parts.dp < 0) parts.dp = 0;
     ColumnCosts without = costs;
     without.transfer = 0;
-    without.transfers = StageTransfers::kBeside;
+    without.transfers = StageTransfers::kConcurrent;
     parts.pp = w_.pp > 1 ? std::max(0.0, times.makespan - time_column(without).makespan) : 0;
     parts.bubble = times.makespan - times.busy[busiest] - parts.pp + turns;
     const double busy = end + gathered + turns;
@@ -217,7 +217,7 @@ class StepModel {
   }
 
   // Zero 3: a stage's weights are gathered before each use and its gradients reduced after it, a layer at a time
-  // beside the compute of another.
+  // alongside the compute of another.
   double weight_waits(int stage, bool backward) const {
     if (w_.zero < 3 || w_.reducing() == 1) return 0;
     double seconds = 0;
@@ -266,7 +266,7 @@ class StepModel {
   }
 
   // What zero 2's reductions of the microbatches before the last one, `total` each, add to a step whose compute takes
-  // so long: they hide as far as those microbatches' compute lasts, which runs slower beside them.
+  // so long: they hide as far as those microbatches' compute lasts, which runs slower alongside them.
   double earlier_reductions(double total, double compute) const {
     if (w_.zero != 2) return 0;
     const int microbatches = w_.num_microbatches();

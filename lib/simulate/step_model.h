@@ -1,5 +1,5 @@
 // The model of a step: the durations of a layer's kernels (layer_times.h) become the costs of the real Plan's
-// actions, the Plan runs on streams (column.h), the store's buckets are reduced and gathered beside it, and the
+// actions, the Plan runs on streams (column.h), the store's buckets are reduced and gathered alongside it, and the
 // optimizer ends it.
 #pragma once
 

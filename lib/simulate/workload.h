@@ -51,12 +51,13 @@ struct Workload {
   bool sequence_parallel = true;           // else norms and residual additions work on all rows on every tp rank
   bool overlap_tp = true, overlap_pp = true, overlap_dp = true;
   // Other programs, for time and memory of recompute: what `selective` means, and whether backward gathers again,
-  // beside its GEMMs, the rows that forward gathered (sequence parallelism of Korthikanti et al. 2022, section 4.2.2;
-  // this program does where it recomputes norms).
+  // alongside its GEMMs, the rows that forward gathered (sequence parallelism of Korthikanti et al. 2022, section
+  // 4.2.2; this program does where it recomputes norms).
   SelectiveRecompute selective = SelectiveRecompute::kNormsAndActivations;
   bool gathers_again = false;
-  // Other programs: though overlap_tp is off, backward's sums over tp run beside weight GEMMs (Megatron-LM of 2022,
-  // tensor_parallel/layers.py). Without sequence parallelism the gather after a sum is part of it, an all-reduce.
+  // Other programs: though overlap_tp is off, backward's sums over tp run concurrently with weight GEMMs (Megatron-LM
+  // of 2022, tensor_parallel/layers.py). Without sequence parallelism the gather after a sum is part of it, an
+  // all-reduce.
   bool async_sums = false;
   // Other programs, for memory alone.
   bool scores_kept = false;  // attention's T x T scores lie in memory while a layer runs
@@ -70,7 +71,7 @@ struct Workload {
   bool stage_buffers = false, tp_copies = false, dp_copies = false;
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;   // of an element that dp reduces
-  int optimizer_bytes = 8;  // an element of what the optimizer keeps beside the master weights
+  int optimizer_bytes = 8;  // an element of what the optimizer keeps in addition to the master weights
 
   int ranks() const { return ranks_of_stage() * pp; }
   int ranks_of_stage() const { return reducing_stride() * reducing(); }

@@ -12,8 +12,8 @@ namespace tri {
 // which ranks that have the same divide among them. All ranks end with the same choices: first those of
 // tuning.json in the folder `dir` ("": none), then the lowest world rank's. World rank 0 writes them there.
 // Scribbles over activations, weights and gradients: to be called before they get their start values. `tp`, `splits`:
-// the transfers beside which GEMMs run, and how these are split where rows travel in splits. Collective over the mesh
-// of an engine for training; does nothing where the device has no search.
+// the transfers alongside which GEMMs run, and how these are split where rows travel in splits. Collective over the
+// mesh of an engine for training; does nothing where the device has no search.
 void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& dir);
 
 // Who times which GEMM. `missing`: of each rank the shapes that it has no choice for, a line each. A line for each

@@ -55,7 +55,7 @@ std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mes
            .reduces = reduces,
            // In the parallel block the GEMM that sends adds to what another one has written here.
            .takes_direct = reduces && config.model.block == Block::kSequential,
-           .beside = gemm_names(region, layer),
+           .alongside = gemm_names(region, layer),
            .rows = rows,
            .alone = [=](const LayerContext& ctx) { transfer_alone(ctx, reduces, rows); },
            .together = [=, &region](const LayerContext& ctx) { transfer_with_gemms(ctx, *block, region, t); }});

@@ -1,5 +1,6 @@
-// A layer's tensor-parallel transfers, each with the GEMMs that run beside it, for those who time them: the regions of
-// the block's order (lib/model/block_order.h), run by the block itself. Attention, norms and activations are left out.
+// A layer's tensor-parallel transfers, each with the GEMMs that run concurrently with it, for those who time them: the
+// regions of the block's order (lib/model/block_order.h), run by the block itself. Attention, norms and activations are
+// left out.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,7 @@ struct LayerTransfer {
   Pass pass{};
   bool reduces = false;       // else it gathers
   bool takes_direct = false;  // OverlapSplit::direct
-  std::string beside;         // "fc1 forward"
+  std::string alongside;      // "fc1 forward"
   Tensor rows;                // (R, C)
   // Enqueue on the context's compute stream, which has waited for all of it afterwards.
   std::function<void(const LayerContext&)> alone, together;

@@ -1,4 +1,5 @@
-// How the tensor-parallel GEMMs of a layer are split beside their transfers: found by timing, kept in the run folder.
+// How the tensor-parallel GEMMs of a layer are split alongside their transfers: found by timing, kept in the run
+// folder.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 namespace tri {
 
 // The GEMMs of a step with all splits that are tried get their algorithms first (gemm_tuning.h); then each transfer is
-// timed beside its GEMMs with every split, and the slowest rank decides. What tuning.json in the folder `dir` ("":
+// timed alongside its GEMMs with every split, and the slowest rank decides. What tuning.json in the folder `dir` ("":
 // none) holds for this shape and kind of GPU is taken as it is: splits that differ between two starts would change
 // bits. Where the device has no search, or the config wants none, or no rows are copied: OverlapSplits{}.
 // Scribbles over activations, weights and gradients. Collective over the mesh of an engine for training; all ranks have

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Submits runs to nodes with several InfiniBand cards, one beside each GPU or pair of GPUs, each on a rail of its own:
+# Submits runs to nodes with several InfiniBand cards, one next to each GPU or pair of GPUs, each on a rail of its own:
 # card i of every node hangs on the i-th group of switches. Check the lines marked with <--, then:
 #
 #   slurm/examples/infiniband.sh configs/llama_8b.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
@@ -17,7 +17,7 @@ default NCCL_IB_HCA =mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_
 # A ring enters and leaves a node on the same rail, so that nothing crosses the spine that need not. 1 where all cards
 # hang on one switch; 2, NCCL's default, lets it choose.
 default NCCL_CROSS_NIC 0
-# A message that has to change rails goes over NVLink to the GPU beside the right card first: NCCL's default, which a
+# A message that has to change rails goes over NVLink to the GPU next to the right card first: NCCL's default, which a
 # site's /etc/nccl.conf may have turned off.
 default NCCL_PXN_DISABLE 0
 # Card and GPU memory without the host between, where both hang on one PCIe switch. With nvidia-peermem or dma-buf the

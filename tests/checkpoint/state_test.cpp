@@ -64,7 +64,7 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
                                   << " zero " << l.zero << " tied " << l.tied << " " << enum_name(optimizer));
   const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
   const std::vector<std::string>& state_names = optimizer_row(optimizer).state;
-  const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact beside an index
+  const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact next to an index
   const auto names_of = [&](const ParamSpec& spec) {
     std::vector<std::string> names{"model/" + spec.name};
     for (const std::string& state : state_names) names.push_back("optimizer/" + spec.name + "/" + state);

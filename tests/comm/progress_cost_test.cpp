@@ -54,7 +54,8 @@ TEST(ProgressCost, DISABLED_of_a_transfer_an_action_and_a_wait) {
   ::setenv("TRIREME_BLACK_BOXES", folder, 1);
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("transfers");
-  // A task as short as a copy of some KiB: what marks cost beside an empty one, the stream's thread never sleeps.
+  // A task as short as a copy of some KiB: what marks cost compared with an empty one, the stream's thread never
+  // sleeps.
   const auto task = [&] {
     cpu_stream(*stream).submit([] {
       for (int i = 0; i < 300; ++i) asm volatile("");

@@ -25,7 +25,7 @@ echo "a new config passes check"
 says 0 'next: trireme check a.yaml' config new --model quickstart --gpus 8 --data text --name a --output a.yaml
 says 0 'topology: 8 ranks = tp 2 x dp 2 x pp 2' check a.yaml
 [[ $(head -1 a.yaml) == "# yaml-language-server: \$schema=trireme.schema.json" ]] || fail "the first line"
-cmp -s trireme.schema.json "$source_dir/configs/trireme.schema.json" || fail "the schema beside it"
+cmp -s trireme.schema.json "$source_dir/configs/trireme.schema.json" || fail "the schema next to it"
 says 2 'a.yaml: already exists' config new --model quickstart --gpus 8 --output a.yaml
 says 0 'wrote a.yaml' config new --model quickstart --gpus 4 --data text --output a.yaml --force
 says 0 'topology: 4 ranks' check a.yaml

@@ -225,7 +225,7 @@ TEST(Fp8Norm, casts_as_fp8_cast_does) {
           }
 }
 
-// Every bf16 number, and every float beside a border between two FP8 numbers.
+// Every bf16 number, and every float next to a border between two FP8 numbers.
 TEST(Fp8Cast, cuda_rounds_every_border_as_the_cpu_does) {
   TRI_NEEDS_GPU();
   for (const Dtype to : kFormats) {

@@ -32,7 +32,7 @@ bool mount_small(const std::string& folder, int64_t bytes) {
 
 constexpr int64_t kRows = 100;  // 150 KiB a checkpoint
 
-// Leaves `room` free bytes in `dir`, then saves step 2 beside step 1.
+// Leaves `room` free bytes in `dir`, then saves step 2 alongside step 1.
 std::string save_with_room(const std::string& dir, int64_t room) {
   const std::string filler = dir + "/filler";
   struct statvfs status {};

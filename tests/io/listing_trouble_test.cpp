@@ -50,7 +50,8 @@ TEST(ListingTrouble, only_a_folder_that_is_missing_or_empty_holds_nothing) {
 TEST(ListingTrouble, what_cannot_be_read_is_not_taken_for_damaged_and_stays) {
   const TemporaryFolder dir;
   for (const int64_t step : {1, 2}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
-  // As a replacement leaves it that was cut short after its second rename: the new one is in its place, the old beside.
+  // As a replacement leaves it that was cut short after its second rename: the new one is in its place, the old one
+  // next to it.
   const std::string old = dir / "step_00000002.old.one";
   std::filesystem::copy(dir / "step_00000002", old, std::filesystem::copy_options::recursive);
   const std::vector<std::string> before = names_of(dir.path());

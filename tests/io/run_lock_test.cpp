@@ -201,7 +201,7 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
   }
 }
 
-// Whoever removes checkpoints holds their folder alone, without a run: it is refused beside a run, and a run that
+// Whoever removes checkpoints holds their folder alone, without a run: it is refused alongside a run, and a run that
 // begins waits for it.
 TEST(RunLock, checkpoints_are_not_pruned_beside_their_run) {
   const TemporaryFolder dir;
@@ -274,7 +274,7 @@ TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder
           in_child([&] { return RunLock::take_for_driver(dir.path(), "driver-3", {}, how) ? "taken" : "refused"; }),
           "refused");
       EXPECT_TRUE(first.check());
-      EXPECT_TRUE(RunLock::take({.run = dir.path()}, "ranks-1")) << "its ranks hold the run folder beside it";
+      EXPECT_TRUE(RunLock::take({.run = dir.path()}, "ranks-1")) << "its ranks hold the run folder alongside it";
       if (how == RunLock::How::kTextAlone) continue;
       const auto holder = value_or_throw(holder_of_lock(path));
       ASSERT_TRUE(holder);

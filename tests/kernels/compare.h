@@ -3,11 +3,11 @@
 //   elements(t)       each:  |actual - expected| <= t · (|expected| + root mean square of the operand)
 //   vectors(t, n)     each n that follow each other, as a vector:  |actual - expected| <= t · (|expected| + root mean
 //                     square of such vectors' lengths / 20). For kernels whose inner roundings show in single elements
-//                     that all but cancel; a vector that is lost shows, short as it may be beside others
+//                     that all but cancel; a vector that is lost shows, short as it may be next to others
 //   draws(t)          of bf16 numbers that are rounded by the same draws: as elements(t), but that a number may fall to
 //                     another side, which a last bit before the rounding decides: one in 1000, or two in all, may be
 //                     the next bf16 number
-// NaN and infinities must lie at the same places in both; beside them, the finite elements are compared.
+// NaN and infinities must lie at the same places in both; alongside them, the finite elements are compared.
 #pragma once
 
 #include <bit>

@@ -183,7 +183,7 @@ TEST(Norm, backward_matches_finite_differences_of_float64) {
     const Values start = random_values(c.width, "start");
     const BackwardRun run = run_backward(c, in, dout, dresidual, start, Dtype::kF32);
     const auto loss = [&] { return dot(dout, reference(c, in).out) + (skips ? dot(dresidual, in.inp) : 0.0); };
-    // One column: the norm's own gradient all but vanishes, leaving its rounding, times rstd, beside the skip path.
+    // One column: the norm's own gradient all but vanishes, leaving its rounding, times rstd, alongside the skip path.
     if (c.width > 1 || skips)
       expect_gradient("inp", run.dinp.values(), in.inp, loss, c.width > 1 ? kFloatTolerance : 1e-3);
     expect_gradient("weight", minus(run.dweight.values(), start), in.weight, loss);

@@ -24,7 +24,7 @@ std::vector<float> share(const NormalValues& v, int64_t count) {
   return values;
 }
 
-// Elements [begin, begin + count) of the share, in both types, with nothing written beside them.
+// Elements [begin, begin + count) of the share, in both types, with nothing written next to them.
 void expect_values(NormalValues v, const std::vector<float>& whole, int64_t begin, int64_t count) {
   SCOPED_TRACE(
       fmt::format("{} from {} in {} every {} at {}, {} valid", count, begin, v.block, v.stride, v.offset, v.valid));

@@ -1,4 +1,4 @@
-// What a GPU's kernels take a call, and how much memory they need beside their operands: decided without a GPU.
+// What a GPU's kernels take a call, and how much memory they need in addition to their operands: decided without a GPU.
 #include "kernels/workspace.h"
 
 #include <gtest/gtest.h>
@@ -151,20 +151,20 @@ WorkspaceDims gpt_13b() {
 TEST(Workspace, the_cpu_needs_none) { EXPECT_EQ(workspace_bytes(DeviceKind::kCpu, gpt_13b()), 0); }
 
 TEST(Workspace, it_holds_the_gemms_and_the_attention_kernels_that_the_dims_lead_to) {
-  const auto beside = [](const WorkspaceDims& d, const GpuProperties& gpu) {
+  const auto alongside = [](const WorkspaceDims& d, const GpuProperties& gpu) {
     return workspace_bytes(DeviceKind::kCuda, d, gpu) - kGemmWorkspaceBytes - attention_workspace_bytes(d, gpu);
   };
   WorkspaceDims d = gpt_13b();
   // cuDNN's: scores' gradients of 4 · 40 heads in bf16, 1.25 GiB.
   EXPECT_GE(attention_workspace_bytes(d, kMmaAlone), 1280 * kMiB);
   EXPECT_LE(attention_workspace_bytes(d, kMmaAlone), 1300 * kMiB);
-  EXPECT_GE(beside(d, kH200), 32 * kMiB);
+  EXPECT_GE(alongside(d, kH200), 32 * kMiB);
   // Sums of the query gradients in fp32, 160 MiB, and two statistics a row of a head, 2.5 MiB.
   EXPECT_EQ(attention_workspace_bytes(d, kH200), attention_workspace_bytes(d, kWithoutCudnn));
   d.attention = AttentionKernel::kBuiltin;
   EXPECT_GE(attention_workspace_bytes(d, kH200), 162 * kMiB);
   EXPECT_LE(attention_workspace_bytes(d, kH200), 163 * kMiB);
-  EXPECT_GE(beside(d, kH200), 32 * kMiB);
+  EXPECT_GE(alongside(d, kH200), 32 * kMiB);
   d.dtype = Dtype::kF32;
   EXPECT_EQ(attention_workspace_bytes(d, kH200), 0);
 }

@@ -231,8 +231,8 @@ TEST(BlockOrder, each_transfer_is_timed_once_with_an_overlap_split_of_its_own) {
     Layer layer(c, tp);
     std::set<std::pair<LinearPlace, Pass>> splits;
     for (const LayerTransfer& transfer : layer.transfers()) {
-      EXPECT_TRUE(splits.emplace(transfer.linear, transfer.pass).second) << transfer.beside;
-      EXPECT_TRUE(transfer.reduces || !transfer.takes_direct) << transfer.beside;
+      EXPECT_TRUE(splits.emplace(transfer.linear, transfer.pass).second) << transfer.alongside;
+      EXPECT_TRUE(transfer.reduces || !transfer.takes_direct) << transfer.alongside;
     }
     EXPECT_EQ(splits.size(), c.model.block == Block::kParallel ? 4u : 8u);  // two gathers and two reduces, or four
     for (const Calls& calls : layer.calls_of_transfers())

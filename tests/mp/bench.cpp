@@ -111,8 +111,8 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
 }
 
-// Late transfers cost nothing beside longer compute, and all they take where they may not run beside it. By the clock,
-// so only where somebody says that nothing else runs here.
+// Late transfers cost nothing alongside longer compute, and all they take where they may not run concurrently with it.
+// By the clock, so only where somebody says that nothing else runs here.
 void expect_hidden_only_with_overlap(const Config& config) {
   if (test_job()->world_size() != 2 || std::getenv("TRIREME_TEST_QUIET") == nullptr)
     GTEST_SKIP() << "needs two ranks, and TRIREME_TEST_QUIET=1 on a machine with nothing else to do";

@@ -273,7 +273,7 @@ TEST(Load, shards_are_read_once_and_passed_on_in_little_memory) {
   int64_t all = 0;
   for (const int64_t of_rank : job.all_gather(read.value())) all += of_rank;
   EXPECT_EQ(all, loading.stored());
-  // What is counted beside the data: lists of blocks and messages, open files. The large shard has 768 KiB.
+  // What is counted in addition to the data: lists of blocks and messages, open files. The large shard has 768 KiB.
   constexpr int64_t kLists = 64 << 10;
   EXPECT_LE(most, load_bytes(Loading::kLimits) + kLists);
 }

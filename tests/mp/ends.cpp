@@ -92,7 +92,7 @@ class Trouble {
       throw Fatal(ExitCode::kDevice, "rank 0 can't go on");
     }
     if (rank_ != 1) return;
-    if (is("stopped")) throw Fatal(ExitCode::kDevice, "rank 1 can't go on beside a stopped one");
+    if (is("stopped")) throw Fatal(ExitCode::kDevice, "rank 1 can't go on alongside a stopped one");
     if (end_.rfind("throw=", 0) == 0)
       throw Fatal(static_cast<ExitCode>(std::stoi(end_.substr(6))), "rank 1 can't go on");
     if (is("throw")) throw Fatal(ExitCode::kDevice, "the device of rank 1 has burnt");

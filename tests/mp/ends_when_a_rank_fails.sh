@@ -35,7 +35,7 @@ if [[ ${TRIREME_TEST_DEVICE:-cpu} == cpu ]]; then # four ranks, and a stream's t
   expect 4 none 0 ""
   expect 4 throw 4 "rank 1 on $host: the device of rank 1 has burnt"
   expect 4 task 3 "rank 1 on $host: a task of rank 1 broke"
-  expect 4 stopped 4 "rank 1 on $host: rank 1 can't go on beside a stopped one"
+  expect 4 stopped 4 "rank 1 on $host: rank 1 can't go on alongside a stopped one"
   expect 4 kill 137 "signal 9"
   expect 4 exit 9 ""
   expect 4 alike 4 "no rank can go on"

@@ -12,7 +12,7 @@ constexpr GemmFormat kFp8 = GemmFormat::kFp8;
 Layout fp8(Layout layout) {
   layout.wide = true;
   layout.gemms = kFp8;
-  if (test_device_kind() == DeviceKind::kCuda) layout.precision = Dtype::kBF16;  // beside which GPUs multiply FP8
+  if (test_device_kind() == DeviceKind::kCuda) layout.precision = Dtype::kBF16;  // with which GPUs multiply FP8
   return layout;
 }
 
@@ -31,7 +31,7 @@ std::vector<Layout> matrix() {
       {.pp = 4, .recompute = full},
       {.pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .compute_layers = 1},
       {.tp = 2, .pp = 2, .recompute = full, .compute_layers = 1},
-      // Weights that are kept in FP8: every axis alone, every kind of ZeRO, beside layers that are not.
+      // Weights that are kept in FP8: every axis alone, every kind of ZeRO, alongside layers that are not.
       {.dp = 2, .zero = 0, .precision = B, .llama = true, .compute_layers = 1},
       {.dp = 2, .zero = 2, .precision = B, .moments = B, .tied = false, .bucket_elements = 20000, .compute_layers = 1},
       {.tp = 4, .precision = B, .recompute = selective},

@@ -93,7 +93,7 @@ void side_by_side(int count, const Work& work) {
   require(failure.empty(), "{}", failure);
 }
 
-// The chosen cases have two tries, and a job beside them that only uses a checkpoint.
+// The chosen cases have two tries, and a job alongside them that only uses a checkpoint.
 bool run_cases(Jobs& jobs, const std::function<std::vector<Case>()>& make_cases, const std::vector<int>& layouts,
                int tries) {
   side_by_side(static_cast<int>(layouts.size()), [&](int i) { jobs.prepare(layouts[static_cast<size_t>(i)]); });

@@ -38,13 +38,13 @@ struct Layout {
   bool machines_count = false;  // planned for the machines that the ranks are on; else as if all were on one
   int steps = kSteps;
   bool timed_splits = false;
-  OverlapSplit split{};            // of all GEMMs beside tp transfers, where it is not the standard one
+  OverlapSplit split{};            // of all GEMMs alongside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
   int micro_batch = 1;             // sequences
   BadSteps bad_steps = BadSteps::kNone;
   bool wide = false;  // four layers, twice as wide: sides that FP8 takes
   GemmFormat gemms = GemmFormat::kCompute;
-  int compute_layers = 0;  // at either end of the model, beside fp8
+  int compute_layers = 0;  // at either end of the model, in addition to fp8
   Dtype fp8_gradients = Dtype::kE5M2;
   DeviceKind device = test_device_kind();
   int sum_parts = 1;                   // GemmSums, of a rank alone on the CPU

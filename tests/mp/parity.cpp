@@ -258,8 +258,8 @@ TEST(Parity, DISABLED_500_late_steps_tp) {
     expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 
-// A forward pass of L layers: sequential 2·L gathers and 2·L reduces, parallel 1·L and 1·L. Beside the layers a step
-// has, for each microbatch, the embedding's reduce, the head's gather and the loss's gather of statistics.
+// A forward pass of L layers: sequential 2·L gathers and 2·L reduces, parallel 1·L and 1·L. In addition to the layers a
+// step has, for each microbatch, the embedding's reduce, the head's gather and the loss's gather of statistics.
 TEST(Parity, the_parallel_block_needs_one_gather_and_one_reduce_a_pass) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   const auto counts = [](Block block) {

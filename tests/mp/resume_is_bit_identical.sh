@@ -72,7 +72,7 @@ for signal in TERM USR1 USR2 INT; do
   has "effective time"
 done
 
-echo "checkpoints are not pruned beside the run that writes them"
+echo "checkpoints are not pruned alongside the run that writes them"
 two_checkpoints() { [[ $(ls -d "$1"/checkpoints/step_???????? 2>/dev/null) == *$'\n'* ]]; }
 rm -rf long
 start long 4 run.steps=100000 checkpoint.every=2 checkpoint.keep_last=3 checkpoint.keep_every=0

@@ -99,7 +99,7 @@ TEST(Estimates, check_warns_as_much_in_json_as_in_the_text) {
   EXPECT_TRUE(contains(loses[0], "a crash loses all of it"));
 }
 
-// Writing goes on beside training: a checkpoint costs the moment for which it holds training up, as in `simulate`.
+// Writing goes on alongside training: a checkpoint costs the moment for which it holds training up, as in `simulate`.
 TEST(Estimates, check_saves_as_often_as_simulate) {
   for (const int ranks : {256, 1024, 16384}) {
     const Config config = preset("megascale_175b.yaml", ranks, {"cluster.storage_gb_per_s=100"});

@@ -121,7 +121,7 @@ TEST(Metrics, restarts_are_marked_in_one_file_that_is_only_appended_to) {
       R"({"restart":1,"step":3,"lost_steps":2)", R"({"restart":2,"step":3,"lost_steps":1)",
       R"({"restart":3,"step":3,"lost_steps":0)", R"({"restart":4,"step":0,"lost_steps":6)"};
   EXPECT_EQ(marks, expected);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // no copies beside it
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // no copies alongside it
 }
 
 TEST(Metrics, a_line_that_a_crash_cut_short_does_not_spoil_the_next_one) {

@@ -30,7 +30,7 @@ count() { grep -cE "$1" "$folder/$2" || true; }
 [[ $(count 'class="node"' mesh.svg) == 4 ]] || fail "not 4 nodes"
 grep -q 'rank 13: pp1 dp1 tp1, node 1' "$folder/mesh.svg" || fail "rank 13 has another place"
 grep -q 'layers 15-19, 35-39' "$folder/mesh.svg" || fail "the last stage has other layers"
-# 4 stages x 2 chunks x 8 microbatches, beside the legend's.
+# 4 stages x 2 chunks x 8 microbatches, in addition to the legend's.
 for kind in forward backward; do
   [[ $(count "<rect.* class=\"$kind( later)?\"" step.svg) == 65 ]] || fail "not 64 passes: $kind"
 done

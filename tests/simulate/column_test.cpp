@@ -32,7 +32,7 @@ PipelineRun reference(const ColumnCosts& costs) {
     stage_costs.push_back({costs.forward[i], costs.backward[i], costs.transfer});
   return simulate_pipeline(plans_of_all_stages(costs.schedule, costs.stages, costs.num_microbatches, costs.chunks),
                            costs.chunks, stage_costs,
-                           costs.transfers == StageTransfers::kBeside ? Overlap::kOn : Overlap::kOff);
+                           costs.transfers == StageTransfers::kConcurrent ? Overlap::kOn : Overlap::kOff);
 }
 
 TEST(Column, equals_the_simulator_of_pipelines) {
@@ -41,7 +41,7 @@ TEST(Column, equals_the_simulator_of_pipelines) {
       for (int stages = 1; stages <= 6; ++stages)
         for (const int num_microbatches : {1, 2, 3, 5, 8, 12, 17})
           for (const double transfer : {0.0, 0.25, 1.5, 4.0})
-            for (const StageTransfers transfers : {StageTransfers::kBeside, StageTransfers::kBlocked}) {
+            for (const StageTransfers transfers : {StageTransfers::kConcurrent, StageTransfers::kBlocked}) {
               SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", name, stages, chunks, num_microbatches,
                                        transfer, static_cast<int>(transfers)));
               ColumnCosts costs = uneven_costs(schedule, stages, chunks, num_microbatches, transfer);
@@ -73,7 +73,7 @@ TEST(Column, extended_steady_state_equals_every_microbatch) {
         for (const int num_microbatches : {3, 16, 37, 64, 101, 192})
           for (const double transfer : {0.0, 0.1, 0.5, 1.5, 4.0})
             for (const StageTransfers transfers :
-                 {StageTransfers::kBeside, StageTransfers::kBlocked, StageTransfers::kCoupled}) {
+                 {StageTransfers::kConcurrent, StageTransfers::kBlocked, StageTransfers::kCoupled}) {
               SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", name, stages, chunks, num_microbatches,
                                        transfer, static_cast<int>(transfers)));
               ColumnCosts costs = uneven_costs(schedule, stages, chunks, num_microbatches, transfer);
@@ -94,7 +94,7 @@ TEST(Column, uneven_stages_are_walked_through) {
     for (const int stages : {2, 3, 4, 8})
       for (const int num_microbatches : {16, 37, 96, 192})
         for (const StageTransfers transfers :
-             {StageTransfers::kBeside, StageTransfers::kBlocked, StageTransfers::kCoupled})
+             {StageTransfers::kConcurrent, StageTransfers::kBlocked, StageTransfers::kCoupled})
           for (const int slow : {0, stages * chunks / 2, stages * chunks - 1}) {
             ColumnCosts costs = uneven_costs(chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B, stages, chunks,
                                              num_microbatches, 0.1);
@@ -109,10 +109,10 @@ TEST(Column, uneven_stages_are_walked_through) {
 TEST(Column, couplings_only_cost) {
   for (const int chunks : {1, 3}) {
     ColumnCosts costs = uneven_costs(Schedule::kInterleaved, 4, chunks, 32, 0.25);
-    const double beside = time_column(costs).makespan;
+    const double alongside = time_column(costs).makespan;
     for (const StageTransfers transfers : {StageTransfers::kBlocked, StageTransfers::kCoupled}) {
       costs.transfers = transfers;
-      EXPECT_GT(time_column(costs).makespan, beside);
+      EXPECT_GT(time_column(costs).makespan, alongside);
     }
   }
 }

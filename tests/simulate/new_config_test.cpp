@@ -52,7 +52,7 @@ TEST(NewConfig, keeps_what_is_asked_for) {
   EXPECT_EQ(config.data.tokenizer, "t.model");
 }
 
-// What is set of the layout is as it is set; the search chooses the rest, also beside settings that it heeds.
+// What is set of the layout is as it is set; the search chooses the rest, also alongside settings that it heeds.
 TEST(NewConfig, chooses_only_what_nobody_has_set) {
   const auto made = [](const std::vector<std::string>& overrides) {
     const NewConfig options{.model = "llama_8b", .ranks = 16, .overrides = overrides};

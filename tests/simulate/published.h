@@ -1,4 +1,4 @@
-// Published measurements (published.csv, its sources beside each row) as workloads for the model of a step.
+// Published measurements (published.csv, its sources next to each row) as workloads for the model of a step.
 #pragma once
 
 #include <functional>

@@ -341,7 +341,7 @@ TEST(Published, our_own_fp8_figures) {
   }
 }
 
-// What BLOOM's trials took of an A100, beside CUDA's own share and what the allocator leaves unused.
+// What BLOOM's trials took of an A100, in addition to CUDA's own share and what the allocator leaves unused.
 TEST(Published, memory) {
   // CUDA's context and NCCL's buffers; PyTorch's caching allocator holds more than is alive.
   constexpr double kGigabyte = 1e9, kContext = 2 * kGigabyte, kHeld = 1.05;

@@ -1,4 +1,5 @@
-// What `trireme simulate` answers beside the time: memory of what this program does not do, shares of the peak, notes.
+// What `trireme simulate` answers in addition to the time: memory of what this program does not do, shares of the peak,
+// notes.
 #include "lib/simulate/simulation.h"
 
 #include <gtest/gtest.h>

@@ -235,7 +235,8 @@ TEST(StepModel, exponentials_cost_small_heads_more) {
   EXPECT_NEAR(ratio(), 4.0 / 3, 1e-9);
 }
 
-// Sums over tp that run beside weight GEMMs: with sequence parallelism half of backward's transfers, else all.
+// Sums over tp that run concurrently with weight GEMMs: with sequence parallelism half of backward's transfers, else
+// all.
 TEST(StepModel, async_sums_hide_backward_transfers_alone) {
   Workload w = gpt_13b();
   w.tp = 8;
@@ -280,7 +281,7 @@ TEST(StepModel, rings_match_their_formula) {
   EXPECT_NEAR(times.seconds({Collective::kAllGather, 1, 1536, 1}), 21.5e-3, 0.1e-3);
 }
 
-// Reductions that hide behind compute are not free: it runs slower beside them, those of earlier microbatches too.
+// Reductions that hide behind compute are not free: it runs slower alongside them, those of earlier microbatches too.
 TEST(StepModel, zero_2_pays_for_every_microbatchs_reductions) {
   Workload one = gpt_13b();
   one.tp = 8;

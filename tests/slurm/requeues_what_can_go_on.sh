@@ -217,7 +217,7 @@ case_budget_at_start() {
   expect_log "restart 1: stopped: 0 restarts in a row"
 }
 
-# What fails beside the training does not end the run.
+# What fails alongside the training does not end the run.
 case_state_file_fails() {
   start state_file_fails --hold --set stand_in.ends=0:12:5
   mkdir -p "$run_dir/slurm.state.$job.0.tmp" # a file of this name is to be written
@@ -333,7 +333,7 @@ case_array() {
   [[ ! -e $run_dir ]] || fail "a task of an array has begun"
 }
 
-# Nothing depends on where the scripts are called: executable and settings are those beside the script.
+# Nothing depends on where the scripts are called: executable and settings are those next to the script.
 case_any_folder() {
   local tree=$work/tree submit_to
   mkdir -p "$tree/build/bin" "$work/elsewhere"

@@ -7,7 +7,7 @@
 #   trainer.sh train CONFIG [--set F=V]...                           under srun
 #   trainer.sh job begin CONFIG [--set F=V]..., job end ...          those of trireme (REAL_TRIREME)
 #
-# The config file need only be there; fields come from --set. Beside trireme's own:
+# The config file need only be there; fields come from --set. In addition to trireme's own:
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
 #                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or

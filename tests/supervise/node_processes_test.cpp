@@ -177,7 +177,7 @@ TEST(Leftovers, that_do_not_say_their_node_are_of_the_only_agent_here) {
   EXPECT_FALSE(is_left());
 }
 
-// What `trireme train` runs in a shell beside a driver by mistake has a flight recorder of the run, and no mark of a
+// What `trireme train` runs in a shell alongside a driver by mistake has a flight recorder of the run, and no mark of a
 // driver.
 TEST(Leftovers, are_no_ranks_that_a_person_has_started) {
   const TemporaryFolder folder;

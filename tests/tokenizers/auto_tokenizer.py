@@ -105,7 +105,7 @@ def check_types():
 
 
 def check_folders(base):
-    """Files beside tokenizer.json, at random: the ids of AutoTokenizer, or a refusal."""
+    """Files alongside tokenizer.json, at random: the ids of AutoTokenizer, or a refusal."""
     rng, names = random.Random(1), ["<|a|>", "<|b|>", "<|c|>", "!", "the", "<|endoftext|>"]
     text = "x <|a|> <|b|>the <|c|>!<|endoftext|> <|d|> a"
     agree.write_documents(SCRATCH / "folders.jsonl", [text])

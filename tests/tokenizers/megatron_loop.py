@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The loop of Megatron-LM's tools/preprocess_data.py beside `trireme data prepare`, on the same JSON lines.
+"""The loop of Megatron-LM's tools/preprocess_data.py alongside `trireme data prepare`, on the same JSON lines.
 
     megatron_loop.py TRIREME SCRATCH_DIR [--megabytes N] [--workers N]
 

@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// What one encoding needs beside the tokenizer; kept from one to the next.
+// What one encoding needs in addition to the tokenizer; kept from one to the next.
 struct Scratch {
   Matcher matcher;
   BytePairEncoder::WordCache words;

@@ -62,11 +62,11 @@ Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeDescription description
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// tokenizer.json, with what the files beside it change (folder_tokens.h): the tokens that they add, and the one that
+// tokenizer.json, with what the files next to it change (folder_tokens.h): the tokens that they add, and the one that
 // ends a text (eos_token). Error naming what of the file is not understood.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path, OtherClass other_class);
 
-// The file's text, with the added tokens of the files beside it, and a post_processor that puts before a text what
+// The file's text, with the added tokens of the files next to it, and a post_processor that puts before a text what
 // encode() does, and nothing behind it. The same bytes where it says so already.
 Result<std::string> portable_tokenizer_json(const std::string& path);
 

@@ -35,7 +35,7 @@ constexpr std::string_view kQwen35Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// The object in the file `name` beside `path`, its keys in their order; {} when there is no such file.
+// The object in the file `name` next to `path`, its keys in their order; {} when there is no such file.
 Json read_ordered(const std::string& path, const char* name) {
   if (read_beside(path, name).empty()) return Json::object();  // and refuses what is no object, or nested deeply
   const auto file = MappedFile::open((std::filesystem::path(path).parent_path() / name).string());

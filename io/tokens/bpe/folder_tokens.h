@@ -1,4 +1,4 @@
-// What AutoTokenizer (transformers 5) reads from the files beside a tokenizer.json: tokenizer_config.json,
+// What AutoTokenizer (transformers 5) reads from the files next to a tokenizer.json: tokenizer_config.json,
 // special_tokens_map.json, added_tokens.json and config.json (in an
 // imported run's folder: imported_config.json). Each may be missing.
 #pragma once

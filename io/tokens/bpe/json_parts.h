@@ -17,7 +17,7 @@ namespace tri {
 // itself for every level of it.
 nlohmann::json parse_shallow(std::string_view text, const char* name);
 
-// The object in the file `name` beside `path`; {} when there is no such file. Throws Error.
+// The object in the file `name` next to `path`; {} when there is no such file. Throws Error.
 nlohmann::json read_beside(const std::string& path, const char* name);
 
 // A token in one of these files: its text, or an object that has it as "content". Empty: none.

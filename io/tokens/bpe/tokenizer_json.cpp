@@ -59,7 +59,7 @@ class Reader {
     read_decoder(decoder, "decoder");
   }
 
-  // What the files beside this one change: the tokens that they add, and the steps of a class that makes its own.
+  // What the files next to this one change: the tokens that they add, and the steps of a class that makes its own.
   void apply(const FolderTokens& folder) {
     if (!folder.own_class.empty()) take_class(folder);
     for (AddedToken token : folder.tokens) {
@@ -447,7 +447,7 @@ std::string change_of(const BpeDescription& alone, const BpeDescription& d, bool
 
 struct ReadFile {
   BpeDescription description;
-  std::string change;      // by the files beside it; empty: none
+  std::string change;      // by the files next to it; empty: none
   bool as_it_says = true;  // the file alone says all of it
   std::string warning;     // that transformers 5 makes other ids; empty: it does not
 };

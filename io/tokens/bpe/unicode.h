@@ -35,7 +35,7 @@ struct Match {
   size_t begin = 0, end = 0;  // bytes
 };
 
-// A compiled pattern. Thread-safe; what a match needs beside it is a Matcher, one a thread.
+// A compiled pattern. Thread-safe; what a match needs in addition to it is a Matcher, one a thread.
 class SplitPattern {
  public:
   // `pattern` in the dialect of tokenizer.json. Error naming what of it is not understood, or that it matches nothing

@@ -1,5 +1,6 @@
 // PeerCopyTransfers: an axis' gathers and reduces as copies into the peers' memory (peer-copy collectives), which copy
-// engines make beside kernels: of activation rows over tp, beside the GEMMs that read or make them; of buckets over dp.
+// engines make alongside kernels: of activation rows over tp, alongside the GEMMs that read or make them; of buckets
+// over dp.
 //
 //   gather   the local block goes to every peer; a GEMM reads the blocks, in splits, as they land
 //   reduce   a GEMM makes the owners' blocks, in splits, and each goes to its owner as it is made; the owner's next

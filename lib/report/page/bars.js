@@ -1,4 +1,4 @@
-// Parts of a whole for each of some things: bars beside each other, every part with its colour and its hatch.
+// Parts of a whole for each of some things: bars next to each other, every part with its colour and its hatch.
 
 const kPredictedParts = {
   gemm: ['#0072b2', 'plain'],

@@ -220,7 +220,7 @@ function stepTime() {
       'div', {},
       absent(
           'tp, pp, dp: exposed transfers, for which compute stood still; bubble: waits for the ' +
-          'work of other stages; data: waits for the batch; other: the host, between and beside the device\'s work.'),
+          'work of other stages; data: waits for the batch; other: the host, outside the device\'s work.'),
       element('div', {class: 'bar screen-only'}, toggle),
       oneEach((run, i) => (made[i] ? made[i].node : absent('No step is on record yet.'))));
 }

@@ -62,7 +62,7 @@ function legendOf(names, looks) {
   }));
 }
 
-// A bar of shares, {name: share}, with its legend and figures beside it.
+// A bar of shares, {name: share}, with its legend and figures next to it.
 function shareBar(shares, looks, describe) {
   const names = Object.keys(looks).filter((name) => shares[name] > 0);
   const svg = drawing('svg', {

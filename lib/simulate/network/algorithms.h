@@ -19,7 +19,7 @@ struct EnumNames<CollectiveAlgorithm> {
                                     std::pair{CollectiveAlgorithm::kHierarchical, std::string_view("hierarchical")}};
 };
 
-// Flags beside the data (LL, LL128: quick, of less bandwidth), or a wait for whole chunks (Simple).
+// Flags alongside the data (LL, LL128: quick, of less bandwidth), or a wait for whole chunks (Simple).
 enum class Protocol { kLL, kLL128, kSimple };
 
 template <>

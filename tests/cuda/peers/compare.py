@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trireme beside its peers: the same shapes on the same GPUs, in alternation; one table with ratios.
+"""Trireme alongside its peers: the same shapes on the same GPUs, in alternation; one table with ratios.
 
     compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without WORDS] [--only WORDS] [--json FILE]
                [SHAPE ...]
     compare.py --prepare [SHAPE ...]
 
 Every program runs once a round, Trireme first, so that a GPU that grows hot slows all alike; a round goes through all
-shapes in the order given. A program's figure is the median of its rounds' medians, and beside it stands how far apart
+shapes in the order given. A program's figure is the median of its rounds' medians, and alongside it stands how far apart
 its rounds are. A peer whose package is missing, or that fails, is listed with its words. Exit status: 0, or 1 where
 Trireme itself failed.
 

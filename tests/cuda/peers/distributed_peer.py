@@ -4,7 +4,7 @@
     torchrun --standalone --nproc-per-node N distributed_peer.py fsdp2|tp|tp_async SHAPE
 
 fsdp2: bf16 parameters, fp32 reductions and master weights, a batch a GPU. tp: all of it in bf16, without master
-weights; one batch for all; its head is not tied to the embedding. tp_async: transfers beside the products they belong
+weights; one batch for all; its head is not tied to the embedding. tp_async: transfers alongside the products they belong
 to. None of them clips.
 """
 import os
