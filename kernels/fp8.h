@@ -71,7 +71,7 @@ struct Fp8ActivationForward {
 };
 void check(const Fp8ActivationForward&);
 
-// Its gradient likewise.
+// The same for its gradient.
 struct Fp8ActivationBackward {
   Activation kind = Activation::kGelu;
   Tensor dout;   // (R, F) T

@@ -22,7 +22,7 @@
 #                      make install, make uninstall
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
-# CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal
+# CASES, STEPS, SEED    of hang: the same; CASES and SEED of heal
 # STALLS, SEED          of storage: the seconds of each stall
 # AGENTS, TIMES         of fleet; of doctor and predict: how many
 # JOBS                  compilers and tests at a time

@@ -1,5 +1,5 @@
 // Causal attention by cuDNN's SDPA graphs. Queries, keys and values are read where they lie in the QKV rows (strided),
-// gradients written likewise. The backward pass uses cuDNN's deterministic algorithm, unless a call does
+// gradients are written in the same way. The backward pass uses cuDNN's deterministic algorithm, unless a call does
 // without.
 #include "kernels/cuda/cudnn_attention.h"
 
@@ -32,7 +32,7 @@ enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 struct Shape {
   int64_t batch, heads, kv_heads, seq_len, head_size;  // cuDNN's
   int64_t qkv_batch, query_head, key_head, qkv_row;    // strides in elements
-  int64_t out_batch, out_row;                          // likewise; heads lie side by side
+  int64_t out_batch, out_row;                          // the same; heads lie side by side
   int64_t key_at, value_at;                            // the first ones in a row
   int window;
   float scale;

@@ -7,7 +7,7 @@
 // bytes.
 //
 // Fragments, lane = 4 · g + t of warp w of the warpgroup: an accumulator of 64 x N has d[4 · n + e] = element
-// (16 · w + g + e / 2 · 8, 8 · n + 2 · t + e % 2), as mma.sync's (mma.cuh); A in registers likewise.
+// (16 · w + g + e / 2 · 8, 8 · n + 2 · t + e % 2), as mma.sync's (mma.cuh); A in registers has the same layout.
 #pragma once
 
 #include "kernels/cuda/mma.cuh"

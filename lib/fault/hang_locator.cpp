@@ -91,7 +91,7 @@ HangVerdict Locator::verdict() {
   std::vector<int> others;
   for (size_t i = 1; i < candidates_.size(); ++i) others.push_back(candidates_[i].ranks.front());
   std::sort(others.begin(), others.end());
-  if (!others.empty()) verdict.headline += fmt::format("; likewise {}", ranks_text(others));
+  if (!others.empty()) verdict.headline += fmt::format("; also {}", ranks_text(others));
   return verdict;
 }
 

@@ -214,7 +214,7 @@ std::string hang_report(std::span<const RankRecord> records, const HangTrigger& 
     if (suspect.world_rank >= 0 && suspect.world_rank < graph.world_size())
       if (const RankRecord* r = graph.record(suspect.world_rank)) write_rank(out, graph, *r);
   }
-  if (verdict.suspects.size() > kMostDetailed) fmt::format_to(out, "\nLikewise\n");
+  if (verdict.suspects.size() > kMostDetailed) fmt::format_to(out, "\nAlso suspected\n");
   for (size_t i = kMostDetailed; i < verdict.suspects.size(); ++i)
     fmt::format_to(out, "  {}\n", verdict.suspects[i].text);
 

@@ -26,8 +26,8 @@ enum class Rows {
   kAll,
   kVocab,          // without the padding
   kQuery,          // heads in order, out of our groups by key/value head (dims.h)
-  kKey,            // likewise
-  kValue,          // likewise
+  kKey,            // the same
+  kValue,          // the same
   kQueryKeyValue,  // all queries, all keys, all values
   kGate,           // the first half of SwiGLU's fc1
   kUp,             // the second half

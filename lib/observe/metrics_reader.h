@@ -67,7 +67,7 @@ Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
 struct RunMetrics {
   std::vector<StepRecord> steps;  // those that count: step grows
   std::vector<StepRecord> lost;   // those that were done again, or were undone by a restart; in the order of the file
-  std::vector<EvaluationRecord> evaluations;  // likewise those that count
+  std::vector<EvaluationRecord> evaluations;  // those that count
   std::vector<CheckpointRecord> checkpoints;  // all that were written
   std::vector<RestartRecord> restarts;
   std::vector<NotFiniteRecord> not_finite;

@@ -53,7 +53,7 @@ struct RunData {
   std::optional<EffectiveTime> time;
   std::vector<FlatField> config;            // resolved.yaml, else config.yaml
   std::vector<ConfigChange> changes;        // in the order of time
-  std::vector<Incident> incidents;          // likewise
+  std::vector<Incident> incidents;          // the same
   std::optional<RankHeat> heat;             // of ranks.h5
   std::vector<RankWaits> waits;             // of a dump, of recorded steps
   std::vector<StragglerRecord> stragglers;  // in the order of time

@@ -7,7 +7,8 @@
 namespace tri {
 namespace {
 
-// Attempts in vain whose ranks were not started on several nodes: so many count as one, for images arrive in the end.
+// Attempts without progress whose ranks were not started on several nodes: so many count as one, for images arrive in
+// the end.
 constexpr int kSlowStarts = 4;
 
 const PastAttempt& last_of(const Situation& s) { return s.attempts.back(); }

@@ -16,8 +16,8 @@ namespace tri {
 // the same splits.
 OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir);
 
-// The timing alone, with whatever algorithms the GEMMs have. Needs a job. Scribbles likewise. Collective; the same on
-// all ranks.
+// The timing alone, with whatever algorithms the GEMMs have. Needs a job. Overwrites the same tensors. Collective; the
+// same on all ranks.
 OverlapSplits timed_overlap_splits(Engine& engine);
 
 }  // namespace tri

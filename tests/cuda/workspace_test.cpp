@@ -118,7 +118,7 @@ TEST(CudaWorkspace, a_layer_stays_within_what_the_device_promised) {
         .group = 1,
         .head_size = 128,
         .window = 0}},
-      {"175B, likewise",
+      {"175B, the same",
        {.dtype = Dtype::kBF16,
         .attention = AttentionKernel::kAuto,
         .batch = 1,

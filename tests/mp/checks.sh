@@ -88,7 +88,7 @@ until_true() {
   local deadline=$((SECONDS + timeout_s)) ended=0
   until "$@"; do
     if ((ended || SECONDS >= deadline)); then
-      fail "waited in vain: $*" "$(tail -n 40 ./*.txt)"
+      fail "timed out waiting for: $*" "$(tail -n 40 ./*.txt)"
       return 1
     fi
     # What it wrote last still counts.

@@ -169,7 +169,7 @@ lacks "run me again"
 train 0 fails 2 run.steps=8
 has "resumed from fails/checkpoints/step_00000005:"
 
-echo "a node without its mount: its rank waits; in vain: 75, and the newest checkpoint is not passed over for an older one"
+echo "a node without its mount: its rank waits; without success: 75, and the newest checkpoint is not passed over for an older one"
 train 0 mount 2 run.steps=10
 on_storage "1/read/1/fail=ENOENT" 0 mount 2 run.steps=12
 has "trying again in"

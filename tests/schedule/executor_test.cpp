@@ -83,7 +83,7 @@ class ToyStage final : public StageCompute {
   Stream& compute_;
   std::function<void()> delay_;
   double sum_of_outputs_ = 0;      // touched by the compute stream until it is drained
-  std::vector<double> gradients_;  // [chunk], likewise
+  std::vector<double> gradients_;  // [chunk], the same
 };
 
 struct Outcome {

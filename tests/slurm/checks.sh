@@ -8,7 +8,7 @@ root=$(cd "$here/../.." && pwd)
 # Seconds until an event that must come counts as missing, and until all of the script's events must have come. Waits
 # end with the event, so these cost nothing; a slow machine that others use as well must not exceed them.
 timeout_s=900 limit=3300
-# Likewise the time to save a checkpoint after a signal, and the time that ranks may outlive the first that left; cases
+# Also the time to save a checkpoint after a signal, and the time that ranks may outlive the first that left; cases
 # in which one of these must pass set their own.
 export DRAIN_SECONDS=900 STRAGGLER_SECONDS=300
 # The plain requeue, unless a test says otherwise.
@@ -56,7 +56,7 @@ until_true() {
   local what=$1 deadline=$((SECONDS + timeout_s))
   shift
   until "$@"; do
-    ((SECONDS < deadline && SECONDS < limit)) || fail "waited in vain: $what"
+    ((SECONDS < deadline && SECONDS < limit)) || fail "timed out waiting for: $what"
     sleep 0.5
   done
 }

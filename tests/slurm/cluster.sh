@@ -53,7 +53,7 @@ await() {
   shift 2
   until "$@"; do
     ((SECONDS < deadline)) || {
-      echo "cluster.sh: waited in vain: $what" >&2
+      echo "cluster.sh: timed out waiting for: $what" >&2
       return 1
     }
     sleep 0.1
