@@ -16,6 +16,7 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/load.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/pinned_memory.h"
 #include "kernels/cuda_device.h"
 #include "kernels/workspace.h"
 
@@ -211,13 +212,9 @@ class CudaDevice final : public Device {
   void close_shared(void* view) noexcept override {
     if (!faulted()) cudaIpcCloseMemHandle(view);
   }
-  void* allocate_host(size_t bytes) override {
-    void* memory = nullptr;
-    TRI_CUDA(cudaMallocHost(&memory, std::max<size_t>(bytes, 1)));
-    return memory;
-  }
+  void* allocate_host(size_t bytes) override { return pinned_.allocate(bytes); }
   void release_host(void* memory) noexcept override {
-    if (!faulted()) cudaFreeHost(memory);
+    if (!faulted()) pinned_.release(memory);
   }
   Result<void> map_host(void* memory, size_t bytes) override {
     if (attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal_) == 0)
@@ -255,6 +252,7 @@ class CudaDevice final : public Device {
 
   const int ordinal_;
   std::string name_;  // of the product
+  cuda::PinnedMemory pinned_;
   std::unique_ptr<cuda::Context> context_;
   std::unique_ptr<cuda::LoadReader> load_;  // from the first gpu_load() on
 };

@@ -301,6 +301,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                             .store = trainer.store().memory.tensors(),
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
+  startup.phase_done("checkpoint memory");
   checkpoints.set_may_publish([&] {
     flush_required_files();  // metrics.jsonl has every step that a checkpoint holds, whatever comes
     return lock.value() ? lock.value()->check() : Result<void>{};
