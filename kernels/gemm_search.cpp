@@ -40,7 +40,7 @@ const OpTable& recorder_ops() {
 // steady use than cuBLASLt's first heuristic; timed so, 1 to 1.4 % faster.
 std::vector<double> times_when_warm(std::span<const double> alone, size_t always, double warm_up_microseconds,
                                     const TimeCalls& time) {
-  constexpr double kNear = 1.15, kSettleMicroseconds = 50e3, kPartMicroseconds = 20e3;
+  constexpr double kNear = 1.15, kClose = 1.02, kSettleMicroseconds = 50e3, kPartMicroseconds = 20e3;
   constexpr size_t kMost = 5;
   constexpr int kParts = 6;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -58,9 +58,23 @@ std::vector<double> times_when_warm(std::span<const double> alone, size_t always
     return time(i, std::max(static_cast<int>(microseconds / std::max(alone[i], 1.0)), 1));
   };
   double settle = std::max(warm_up_microseconds, kSettleMicroseconds);
-  for (const size_t i : finalists) {
-    if (!std::isfinite(time_for(i, settle))) continue;
-    settle = kSettleMicroseconds;
+  const auto settled = [&](size_t i) {
+    const bool runs = std::isfinite(time_for(i, settle));
+    if (runs) settle = kSettleMicroseconds;
+    return runs;
+  };
+  for (const size_t i : finalists)
+    if (settled(i)) hot[i] = time_for(i, kPartMicroseconds);
+  // Until the fastest and all that are close to it have been timed in several parts.
+  std::vector<size_t> once = finalists;
+  while (true) {
+    const double fastest = *std::min_element(hot.begin(), hot.end());
+    const auto next = std::find_if(once.begin(), once.end(), [&](size_t i) { return hot[i] <= kClose * fastest; });
+    if (next == once.end() || !std::isfinite(fastest)) break;
+    const size_t i = *next;
+    once.erase(next);
+    hot[i] = kInfinity;
+    if (!settled(i)) continue;
     std::array<double, kParts> parts{};
     for (double& part : parts) part = time_for(i, kPartMicroseconds);
     // Not the slowest part, which something else may have disturbed.

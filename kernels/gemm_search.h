@@ -49,7 +49,7 @@ class GemmSearch {
   // Of `gemms` those whose shape has no choice yet, one a shape, by shape.
   virtual std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) = 0;
 
-  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_warm: about a second
+  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_warm: half a second
   // each), on the operands' own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
   virtual void search(std::span<const AnyGemm> gemms, Stream& stream) = 0;
 
@@ -64,12 +64,13 @@ class GemmSearch {
 // Microseconds of a call of a candidate, over `calls` back to back; infinite where it refuses to run.
 using TimeCalls = std::function<double(size_t candidate, int calls)>;
 
-// Microseconds of a call of each candidate as it runs in a training step: on a GPU at its power limit, whose clock
-// falls with what a kernel takes. So the fastest is the one that needs least energy, and others are than on a GPU that
-// rests, or that was warmed up by others. Only those near the fastest are timed, and `always`, one of the candidates:
-// each without a pause, first for as long as the clock needs to settle. The others' times are infinite. `alone`:
-// microseconds of a call that was waited for, infinite where it was refused. `warm_up_microseconds`: of calls before
-// all of it.
+// Returns the microseconds of a call of each candidate as it runs in a training step, on a GPU at its power limit. There
+// the clock falls with the power that a kernel takes, so the fastest kernel is the one that needs least energy, which a
+// GPU at rest does not show. Only candidates near the fastest are timed, and `always`, one of the candidates; the times
+// of the others are infinite. Each is timed without a pause, first for as long as the clock needs to settle: once, and
+// again in several parts where it is close to the fastest, so that the least time is a mean of several parts.
+// `alone`: microseconds of a call that was waited for, infinite where it was refused. `warm_up_microseconds`: of calls
+// before the first one is timed.
 std::vector<double> times_when_warm(std::span<const double> alone, size_t always, double warm_up_microseconds,
                                     const TimeCalls& time);
 

@@ -40,7 +40,7 @@ size_t fastest(const std::vector<double>& times) {
   return static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
 }
 
-TEST(TimesWhenHot, what_is_fastest_alone_is_not_what_is_fastest_at_the_limit_of_power) {
+TEST(TimesWhenWarm, what_is_fastest_alone_is_not_what_is_fastest_at_the_limit_of_power) {
   FakeGpu gpu{.cold = {1000, 900, 950, 990}, .settled = {1300, 1200, 1100, 1190}, .settle = 40e3};
   const std::vector<double> times = gpu.times(0, 0);
   EXPECT_EQ(times, gpu.settled) << "all near, and each timed when its own clock had settled";
@@ -51,22 +51,35 @@ TEST(TimesWhenHot, what_is_fastest_alone_is_not_what_is_fastest_at_the_limit_of_
   EXPECT_EQ(warmed.times(0, 400e3)[1], 1350) << "which the first one gets";
 }
 
-TEST(TimesWhenHot, only_those_near_the_fastest_are_timed_and_the_one_asked_for) {
+TEST(TimesWhenWarm, only_those_near_the_fastest_are_timed_and_the_one_asked_for) {
   FakeGpu gpu{.cold = {2000, 1000, 1200, 1140, 3000}, .settled = {2000, 1000, 1200, 1140, 3000}};
   EXPECT_EQ(gpu.times(0, 0), (std::vector<double>{2000, 1000, kInfinity, 1140, kInfinity}));
-  EXPECT_EQ(gpu.parts, (std::vector<int>{7, 7, 0, 7, 0}));
-  EXPECT_EQ(gpu.calls, (std::vector<int>{25 + 6 * 10, 50 + 6 * 20, 0, 43 + 6 * 17, 0})) << "50 ms, then six of 20";
+  EXPECT_EQ(gpu.parts, (std::vector<int>{2, 2 + 7, 0, 2, 0}));
+  EXPECT_EQ(gpu.calls, (std::vector<int>{25 + 10, 50 + 20 + 50 + 6 * 20, 0, 43 + 17, 0}))
+      << "50 ms and a part of 20; six parts for the fastest";
   // Of many that are as good, the five that were fastest alone.
   FakeGpu many{.cold = {1007, 1006, 1005, 1004, 1003, 1002, 1001}, .settled = {1, 1, 1, 1, 1, 1, 1}};
   EXPECT_EQ(many.times(0, 0), (std::vector<double>{1, kInfinity, 1, 1, 1, 1, 1}));
 }
 
-TEST(TimesWhenHot, a_part_that_was_disturbed_does_not_decide) {
+TEST(TimesWhenWarm, those_close_to_the_fastest_are_timed_in_parts_until_the_fastest_has_been) {
+  // The first part of candidate 0 is lucky: candidate 2 is the fastest, and 1 is not close to either.
+  const std::vector<double> lucky = {990, 1030, 1000}, steady = {1010, 1030, 1000};
+  std::vector<int> parts(3, 0);
+  const std::vector<double> times = times_when_warm(lucky, 1, 0, [&](size_t i, int) {
+    const bool first = ++parts[i] <= 2;
+    return (first ? lucky : steady)[i];
+  });
+  EXPECT_EQ(times, steady);
+  EXPECT_EQ(parts, (std::vector<int>{2 + 7, 2, 2 + 7}));
+}
+
+TEST(TimesWhenWarm, a_part_that_was_disturbed_does_not_decide) {
   FakeGpu gpu{.cold = {1000, 900}, .settled = {1000, 900}, .disturbed_part = 3};
   EXPECT_EQ(gpu.times(0, 0), (std::vector<double>{1000, 900}));
 }
 
-TEST(TimesWhenHot, what_refuses_is_out) {
+TEST(TimesWhenWarm, what_refuses_is_out) {
   FakeGpu alone{.cold = {kInfinity, 1000, kInfinity}, .settled = {1, 1000, 1}};
   EXPECT_EQ(alone.times(0, 50e3), (std::vector<double>{kInfinity, 1000, kInfinity}));
   EXPECT_EQ(alone.parts[0] + alone.parts[2], 0);
