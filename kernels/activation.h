@@ -10,7 +10,7 @@
 
 namespace tri {
 
-// The kinds that these ops compute.
+// The activations that these ops compute.
 inline constexpr std::array kActivationKernels{Activation::kGelu, Activation::kSwiglu};
 
 struct ActivationForward {

@@ -1,8 +1,9 @@
-// Causal self-attention over QKV rows of either order (qkv_row.h), softmax statistics kept, scores never stored.
+// Causal self-attention over QKV rows of either order (qkv_row.h). The softmax statistics are saved, scores are never
+// stored.
 //   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s
 //   lse[b, h, t] = log sum_{s in band(t)} exp(scale · q_t·k_s)
 //   band(t) = (t - W, t] with W = window; [0, t] when the window is 0
-// Blocks outside the band are skipped, forward and backward.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
+// Blocks outside the band are skipped in both passes.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
 #pragma once
 
 #include <string>
@@ -41,19 +42,19 @@ struct AttentionBackward {
   int group = 0;
   int window = 0;
   float scale = 0.0f;
-  AttentionKernel kernel = AttentionKernel::kAuto;  // the forward's
-  bool deterministic = true;                        // false: cuDNN may add in any order; other kernels never do
+  AttentionKernel kernel = AttentionKernel::kAuto;  // as in the forward pass
+  bool deterministic = true;  // false: cuDNN may add in any order; other kernels are always deterministic
 };
 void check(const AttentionBackward&);
 
-// Where the heads of a call's QKV rows lie.
+// Returns where the heads of a call's QKV rows lie.
 template <class Args>
 QkvRow qkv_row_of(const Args& a) {
   const int64_t heads = int64_t{a.num_kv_heads} * (a.group + 2);
   return qkv_row(a.order, a.num_kv_heads, a.group, static_cast<int>(a.qkv[1] / heads));
 }
 
-// What of a call decides which of a GPU's kernels take it.
+// The part of a call that decides which of a GPU's kernels runs it.
 struct AttentionShape {
   Dtype dtype = Dtype::kF32;
   int seq_len = 0;
@@ -70,7 +71,7 @@ AttentionShape attention_shape(const Args& a) {
           a.window,    a.order,   a.qkv[0] / a.seq_len};
 }
 
-// kScalar: any dtype and head size, without tensor cores, far slower. kFlash: our FlashAttention kernels. kCudnn.
+// kScalar: any dtype and head size, without tensor cores, far slower. kFlash: the project's FlashAttention kernels.
 enum class AttentionPath { kScalar, kFlash, kCudnn };
 template <>
 struct EnumNames<AttentionPath> {
@@ -79,24 +80,26 @@ struct EnumNames<AttentionPath> {
                                     std::pair{AttentionPath::kCudnn, std::string_view("cuDNN")}};
 };
 
-// The kernels that take this pass on a GPU. Decided by shapes alone, so that `trireme check` can say it without a GPU;
-// one more thing shows only when a call is made: cuDNN may refuse a graph, and kAuto then takes the next path.
-// Usage error where none can: cuDNN asked for a shape that it does not take, or a sequence too long for the scalar
-// kernels' shared memory.
+// Returns the kernels that run this pass on a GPU. Shapes alone decide, so that `trireme check` can answer without a
+// GPU, with one exception at run time: if cuDNN refuses a graph, kAuto falls back to the next path. Fails with a usage
+// error if no kernel can run the pass: cuDNN was requested for a shape that it does not support, or the sequence is too
+// long for the scalar kernels' shared memory.
 Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const AttentionShape& shape,
                                      const GpuProperties& gpu);
-// Why bf16 attention of this shape is left to the scalar kernels, for people; empty where it is not.
+// Returns a message that says why bf16 attention of this shape falls back to the scalar kernels, or "" if it does not.
 std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShape& shape, const GpuProperties& gpu);
 
-// bf16 and head sizes 64, 96 and 128; any group, window and sequence length.
+// Returns true for bf16 with head size 64, 96 or 128, and any group, window and sequence length.
 bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
-// Whether our FlashAttention kernels are those for Hopper (wgmma, TMA) on this GPU, else those of mma.sync.
+// Returns whether the FlashAttention kernels on this GPU are those for Hopper (wgmma, TMA); otherwise they use
+// mma.sync.
 bool flash_attention_is_hoppers(const GpuProperties& gpu);
-// bf16 and head sizes that are a multiple of 8 up to 128; any group and window.
+// Returns true for bf16 with a head size that is a multiple of 8 up to 128, and any group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
-// Shared memory of a block that the FlashAttention kernels need, at most (Hopper's more, and where there is less those
-// of mma.sync run: cuda/flash_attention.h); and that the scalar ones need in addition to the scores.
+// The most shared memory of a block that the FlashAttention kernels need. If a GPU has less than Hopper's kernels need,
+// those of mma.sync run (cuda/flash_attention.h). kScalarStaticBytes: what the scalar kernels need in addition to the
+// scores.
 inline constexpr int64_t kFlashSharedBytes = 163 * 1024;
 inline constexpr int64_t kHopperSharedBytes = 196 * 1024;
 inline constexpr int64_t kScalarStaticBytes = 1024;

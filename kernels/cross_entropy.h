@@ -1,10 +1,10 @@
 // Cross-entropy over a vocabulary split over tp, in two passes over this rank's logits and one exchange of (R, 3)
 // floats.
 //   1. CrossEntropyStats: over the own columns, the largest logit, the sum of exp(logit - max), the target's logit.
-//   2. all-gather of the stats over tp (the caller's).
+//   2. The caller all-gathers the stats over tp.
 //   3. CrossEntropyLoss: loss += sum_r lse[r] - target[r];  logits <- (softmax - onehot) · grad_scale, in place.
-// A rank that holds the full vocabulary leaves out 1 and 2: without `stats` the loss reads them off its logits.
-// Columns at or beyond `vocab` are padding: they count nowhere and their gradient is zero.
+// A rank that holds the full vocabulary skips 1 and 2: without `stats` the loss computes them from its logits.
+// Columns at or beyond `vocab` are padding: they are ignored and their gradient is zero.
 #pragma once
 
 #include "kernels/core/tensor.h"
@@ -12,11 +12,11 @@
 namespace tri {
 
 struct CrossEntropyStats {
-  Tensor stats;         // (R, 3) f32: max, sum of exp(logit - max), logit of the target (-inf when it lies elsewhere)
+  Tensor stats;         // max, sum of exp(logit - max), logit of the target (-inf if another rank holds it)
   Tensor logits;        // (R, Vl) T
   Tensor targets;       // (R) i32, 0 <= target < vocab, or kNoTarget (no_target.h)
   int first_token = 0;  // global column of logits[:, 0]
-  int vocab = 0;        // columns that exist, over all tp ranks
+  int vocab = 0;        // columns without padding, over all tp ranks
 };
 void check(const CrossEntropyStats&);
 
@@ -25,7 +25,7 @@ enum class LogitGradient { kNone, kInPlace };
 struct CrossEntropyLoss {
   Tensor loss;     // (1) f32, += sum over rows
   Tensor logits;   // (R, Vl) T; becomes the gradient when `gradient` is kInPlace
-  Tensor stats;    // (tp, R, 3) f32; absent: first_token is 0 and the logits are of the full vocabulary
+  Tensor stats;    // (tp, R, 3) f32; absent: first_token is 0 and the logits cover the full vocabulary
   Tensor targets;  // (R) i32, as above
   int first_token = 0;
   int vocab = 0;

@@ -1,4 +1,4 @@
-// The CUDA backend's only entry. The file that defines it is picked by CMake: cuda/device.cpp, or no_cuda.cpp.
+// The only entry to the CUDA backend. CMake selects the file that defines it: cuda/device.cpp, or no_cuda.cpp.
 #pragma once
 
 #include "kernels/core/device.h"
@@ -7,6 +7,6 @@ namespace tri {
 
 Result<std::vector<std::string>> cuda_devices();  // see visible_gpus()
 
-Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
+Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);  // see open_device(); fails with kDevice
 
 }  // namespace tri

@@ -19,15 +19,15 @@ struct Accumulate {
 };
 void check(const Accumulate&);
 
-// The sum of P parts, as a reduction whose members' parts lie side by side ends; in fp32, rounded once.
+// Sums P contiguous parts, the last step of a reduction over P members; in fp32, rounded once.
 //   kOverwrite   out = parts[0] + (parts[1] + ... + parts[P-1])
 //   kAdd         out = out      + (parts[0] + ... + parts[P-1])
-// The sum in brackets is made first, in the order of the parts.
+// The sum in brackets is computed first, in the order of the parts.
 enum class SumInto { kOverwrite, kAdd };
 struct SumParts {
   SumInto into = SumInto::kOverwrite;
   Tensor out;    // (n) f32|bf16, or any shape of n elements
-  Tensor parts;  // (P, n), P >= 1, same dtype; lies apart from out
+  Tensor parts;  // (P, n), P >= 1, same dtype; does not overlap out
 };
 void check(const SumParts&);
 

@@ -1,11 +1,11 @@
 // out = op(a) · op(b) + beta · out + bias,  op(x) = x or its transpose, row-major, sums in fp32.
 //   linear forward       out (R, N) = inp (R, K) · weight (N, K)^T + bias
 //   gradient of input    dinp (R, K) = dout (R, N) · weight (N, K)
-//   gradient of weight   dweight (N, K) fp32 += dout (R, N)^T · inp (R, K)      (beta 1: accumulated by the GEMM
-//                        itself), and alongside it dbias (N) += column sums of dout
-// What follows a GEMM can be asked for with it, so that a backend may do it in the GEMM's epilogue:
+//   gradient of weight   dweight (N, K) fp32 += dout (R, N)^T · inp (R, K)      (beta 1: the GEMM accumulates),
+//                        and with it dbias (N) += column sums of dout
+// The operation that follows a GEMM can be requested with it, so that a backend may compute it in the GEMM's epilogue:
 //   kGelu          pre = op(a) · op(b) + bias;  out = gelu(pre)          (kernels/activation.h)
-//   kGeluBackward  out = (op(a) · op(b)) · gelu'(pre), and alongside it dbias (N) += column sums of out
+//   kGeluBackward  out = (op(a) · op(b)) · gelu'(pre), and with it dbias (N) += column sums of out
 #pragma once
 
 #include "kernels/core/tensor.h"

@@ -1,5 +1,5 @@
-// The timed search over a backend's algorithms for GEMMs, at start-up. Choices can be stored, so that a run
-// started again computes the same bits.
+// Autotuning of GEMMs: times a backend's algorithms at start-up. Choices can be stored, so that a restarted run
+// computes the same bits.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,10 @@ namespace tri {
 
 using AnyGemm = std::variant<Gemm, Fp8Gemm>;
 
-// The choice for a shape, as it is stored between starts.
+// The algorithm chosen for a shape, as it is stored between starts.
 struct GemmChoice {
   std::string shape, form;  // as in GemmSearch::Row
-  std::string algorithm;    // the library's, opaque
+  std::string algorithm;    // the library's opaque description
   double microseconds = 0, first_microseconds = 0;
   bool operator==(const GemmChoice&) const = default;
 };
@@ -31,37 +31,39 @@ struct GemmChoices {
   bool operator==(const GemmChoices&) const = default;
 };
 
+// Threads: only the thread that enqueues calls it.
 class GemmSearch {
  public:
-  // Of one shape (sizes, transposes, types, beta, bias, epilogue, dbias, accumulation, alignment).
+  // The result for one shape (sizes, transposes, types, beta, bias, epilogue, dbias, accumulation, alignment).
   struct Row {
     std::string shape;
     Dtype operands{};
     double flops = 0;
-    double microseconds = 0;        // of the choice when hot, with all that the GEMM carries
-    double first_microseconds = 0;  // of the library's first heuristic, epilogue and bias gradient apart
-    // "plain", or what is inside the GEMM: "epilogue", "fused" (bias gradient too); "fast": FP8, added with fewer bits
+    double microseconds = 0;  // of the chosen algorithm after warm-up, with everything fused into the GEMM
+    // of the library's first heuristic, with epilogue and bias gradient as separate kernels
+    double first_microseconds = 0;
+    // "plain", or what is fused into the GEMM: "epilogue", "fused" (bias gradient too); "fast": FP8 with fewer bits
     std::string form;
   };
 
   virtual ~GemmSearch() = default;
 
-  // Of `gemms` those whose shape has no choice yet, one a shape, by shape.
+  // Returns one GEMM for each shape in `gemms` that has no choice yet, by shape.
   virtual std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) = 0;
 
-  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_warm: half a second
-  // each), on the operands' own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
+  // Times the algorithms of each GEMM without a choice as they run in a step (times_when_warm: half a second each).
+  // Overwrites all of the operands' memory, outputs included, with numbers. Waits for the stream.
   virtual void search(std::span<const AnyGemm> gemms, Stream& stream) = 0;
 
   virtual GemmChoices choices() const = 0;
-  // Takes choices, also over those made here, if they were made by the same library on the same kind of GPU; else does
-  // nothing. Error: one has a form or an algorithm that this version does not know; then none is taken.
+  // Adopts stored choices, which replace those made here. Has no effect if another library or kind of GPU made them.
+  // Fails, and adopts none, if one has a form or an algorithm that this version does not know.
   virtual Result<void> take_choices(const GemmChoices& choices) = 0;
 
   virtual std::vector<Row> rows() const = 0;
 };
 
-// Microseconds of a call of a candidate, over `calls` back to back; infinite where it refuses to run.
+// Returns the microseconds per call of a candidate over `calls` consecutive calls; infinite if it refuses to run.
 using TimeCalls = std::function<double(size_t candidate, int calls)>;
 
 // Returns the microseconds of a call of each candidate as it runs in a training step, on a GPU at its power limit. There
@@ -74,7 +76,7 @@ using TimeCalls = std::function<double(size_t candidate, int calls)>;
 std::vector<double> times_when_warm(std::span<const double> alone, size_t always, double warm_up_microseconds,
                                     const TimeCalls& time);
 
-// A stream that keeps the GEMMs it is asked for and does nothing: how a model's shapes are found.
+// A stream that records GEMMs and runs nothing, used to find the shapes of a model.
 class GemmRecorder final : public Stream {
  public:
   GemmRecorder();

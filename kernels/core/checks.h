@@ -1,4 +1,5 @@
-// What check(Args) of an operation asks of its operands. Messages name the operation, the operand and both shapes.
+// Requirements on operands, for check(Args) of an operation. A violation is an internal error (TRI_REQUIRE); its
+// message names the operation, the operand and both shapes.
 #pragma once
 
 #include <initializer_list>
@@ -7,7 +8,7 @@
 
 namespace tri {
 
-// `tensor` is present, of this dtype and exactly this shape.
+// Requires `tensor` to be present, of this dtype and exactly this shape.
 inline void require_tensor(const char* op, const char* operand, const Tensor& tensor, Dtype dtype,
                            std::initializer_list<int64_t> shape) {
   const Tensor wanted(tensor.data, dtype, shape);
@@ -16,19 +17,19 @@ inline void require_tensor(const char* op, const char* operand, const Tensor& te
   TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand, tensor.shape_text());
 }
 
-// The same, for an operand that may be absent.
+// The same for an operand that may be absent.
 inline void require_optional(const char* op, const char* operand, const Tensor& tensor, Dtype dtype,
                              std::initializer_list<int64_t> shape) {
   if (!tensor.empty()) require_tensor(op, operand, tensor, dtype, shape);
 }
 
-// `tensor` is present and holds floating-point numbers.
+// Requires `tensor` to be present and to hold floating-point numbers.
 inline void require_float(const char* op, const char* operand, const Tensor& tensor) {
   TRI_REQUIRE(!tensor.empty() && (tensor.dtype == Dtype::kF32 || tensor.dtype == Dtype::kBF16),
               "{}: {} {} is absent, or neither fp32 nor bf16", op, operand, tensor.shape_text());
 }
 
-// `tensor` is present, (R, C), of a floating-point type.
+// Requires `tensor` to be present, of shape (R, C) and a floating-point type.
 inline void require_matrix(const char* op, const char* operand, const Tensor& tensor) {
   require_float(op, operand, tensor);
   TRI_REQUIRE(tensor.dims == 2, "{}: {} {} is no matrix", op, operand, tensor.shape_text());

@@ -7,14 +7,15 @@
 //
 // Row r of a microbatch is token r % T of sequence r / T. Under sequence parallelism tp rank k owns rows [k·Rl,
 // (k+1)·Rl). QKV rows are grouped by key/value head: (NKV, G + 2, HS) = G queries, one key, one value; a tp share is
-// contiguous. Those that attention reads may lie by kind (qkv_row.h). SwiGLU's input is (2, F) a row: gate, then up.
+// contiguous. Attention may read rows ordered by kind instead (qkv_row.h). A row of SwiGLU's input is (2, F): gate,
+// then up.
 #pragma once
 
 #include <cstdint>
 
 namespace tri {
 
-inline constexpr int kVocabMultiple = 128;  // padding of the vocabulary; independent of tp, so shapes are too
+inline constexpr int kVocabMultiple = 128;  // padding of the vocabulary; independent of tp, so that shapes are too
 inline constexpr int kBlock = 128;          // elements; every tensor in a flat buffer starts at a multiple of it
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }

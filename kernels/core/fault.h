@@ -1,4 +1,4 @@
-// What went wrong first on a device.
+// The first error on a device.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace tri {
 
-// The first fault of a device: what a task threw. Thread-safe.
+// Keeps the first exception that a task threw. Safe for concurrent use.
 class Fault {
  public:
   void raise(std::exception_ptr cause) {

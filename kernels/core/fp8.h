@@ -1,8 +1,8 @@
 // FP8 on the host: the two formats of OCP's specification (and arXiv 2209.05433) as GPUs convert to them.
 //   E4M3  sign, 4 bits of exponent (bias 7),  3 of mantissa: up to 448,   least 2^-9;  one NaN, no infinity
 //   E5M2  sign, 5 bits of exponent (bias 15), 2 of mantissa: up to 57344, least 2^-16; NaNs and infinities
-// Conversions round to nearest even and saturate: what exceeds the largest finite number, infinities included, becomes
-// that number (CUDA's __NV_SATFINITE, so infinities of E5M2 are never made). NaN becomes 0x7F.
+// Conversions round to nearest even and saturate: a value beyond the largest finite number, infinities included,
+// becomes that number (CUDA's __NV_SATFINITE), so infinities of E5M2 are never produced. NaN becomes 0x7F.
 #pragma once
 
 #include <array>
@@ -18,17 +18,18 @@ namespace tri {
 struct Fp8Format {
   int mantissa_bits;
   int bias;
-  uint8_t largest;    // code of the largest finite number
-  float limit;        // that number
-  bool has_infinity;  // the codes of the largest exponent are infinity and NaNs; else all but one are numbers
-  int least_normal;   // exponent of two
+  uint8_t largest;  // bits of the largest finite number
+  float limit;      // that number
+  // the largest exponent encodes infinity and NaNs; otherwise all of its patterns but one are numbers
+  bool has_infinity;
+  int least_normal;  // exponent of two
 };
 inline constexpr Fp8Format kE4M3Format{3, 7, 0x7E, 448.0f, false, -6};
 inline constexpr Fp8Format kE5M2Format{2, 15, 0x7B, 57344.0f, true, -14};
 
 constexpr const Fp8Format& fp8_format(Dtype dtype) { return dtype == Dtype::kE4M3 ? kE4M3Format : kE5M2Format; }
 
-// A code of the format as the number that it stands for.
+// Returns the number that the bits `code` encode.
 constexpr float fp8_decode(uint8_t code, const Fp8Format& format) {
   const int exponent = (code & 0x7F) >> format.mantissa_bits, mantissa = code & ((1 << format.mantissa_bits) - 1);
   const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
@@ -46,8 +47,8 @@ constexpr uint8_t fp8_encode(float value, const Fp8Format& format) {
   if (size > 0x7F800000) return 0x7F;
   const auto least_normal = static_cast<uint32_t>(format.least_normal + 127) << 23;
   if (size < least_normal) {
-    // Multiples of the least number, rounded by an addition whose last bit is worth one of them. The multiple that is
-    // one too many for the mantissa is the code of the least normal number.
+    // Multiples of the least number, rounded by an addition whose last bit is worth one of them. If rounding overflows
+    // the mantissa, the result encodes the least normal number.
     constexpr float kRound = 12582912.0f;  // 1.5 · 2^23
     const auto per_unit = static_cast<uint32_t>(format.mantissa_bits - format.least_normal + 127) << 23;
     const float multiple = std::bit_cast<float>(size) * std::bit_cast<float>(per_unit) + kRound;
@@ -59,7 +60,7 @@ constexpr uint8_t fp8_encode(float value, const Fp8Format& format) {
   return sign | (code > format.largest ? format.largest : static_cast<uint8_t>(code));
 }
 
-// All 256 codes.
+// The values of all 256 bit patterns.
 using Fp8Table = std::array<float, 256>;
 constexpr Fp8Table make_fp8_table(const Fp8Format& format) {
   Fp8Table table{};
@@ -70,7 +71,7 @@ constexpr Fp8Table make_fp8_table(const Fp8Format& format) {
 inline constexpr Fp8Table kE4M3Table = make_fp8_table(kE4M3Format), kE5M2Table = make_fp8_table(kE5M2Format);
 constexpr const Fp8Table& fp8_table(Dtype dtype) { return dtype == Dtype::kE4M3 ? kE4M3Table : kE5M2Table; }
 
-// The codes of an FP8 tensor are bytes.
+// Returns the bytes of an FP8 tensor.
 template <class Tensor>
 uint8_t* fp8_bytes(const Tensor& tensor) {
   TRI_REQUIRE(tensor.empty() || is_fp8(tensor.dtype), "{} is not FP8", tensor.shape_text());

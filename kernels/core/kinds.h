@@ -1,4 +1,4 @@
-// The backends, and the switches of the model family that kernels know.
+// The backends, and the variants of the model family that kernels implement.
 #pragma once
 
 #include "io/base/enum_names.h"
@@ -8,9 +8,9 @@ namespace tri {
 enum class DeviceKind { kCpu, kCuda };
 enum class Norm { kLayerNorm, kRmsNorm };
 enum class Activation { kGelu, kSwiglu };
-enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one
+enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one kernel
 enum class Pass { kForward, kBackward };
-enum class QkvOrder { kGrouped, kByKind };  // of the heads of a QKV row: qkv_row.h
+enum class QkvOrder { kGrouped, kByKind };  // of the heads in a QKV row: qkv_row.h
 
 template <>
 struct EnumNames<DeviceKind> {

@@ -1,5 +1,5 @@
-// Time by kind of operation on one stream, from events around every operation: what `trireme bench step` prints.
-// The events cost a microsecond or two each, so profiled steps are apart from timed ones.
+// Time by kind of operation on one stream, measured by events around every operation. `trireme bench step` prints it.
+// The events cost one or two microseconds each, so profiled steps are not used as timed ones.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class OpProfile {
     double seconds = 0;
   };
 
-  // Follows `stream` until destroyed. `device` and `stream` outlive it.
+  // Profiles `stream` until destroyed. `device` and `stream` outlive it. Only the thread that enqueues may call it.
   OpProfile(Device& device, Stream& stream);
   ~OpProfile();
   OpProfile(const OpProfile&) = delete;
@@ -28,8 +28,8 @@ class OpProfile {
   void begin(const char* op);
   void end();
 
-  // After the host has waited for the stream: what was profiled since the last call, longest first. The last row is
-  // "between": from the first operation's begin to the last one's end, outside any of them.
+  // Returns what was profiled since the last call, longest first. The host must have waited for the stream. The last
+  // row, "between", is the time outside operations, from the first begin to the last end.
   std::vector<Row> take();
 
  private:
@@ -43,7 +43,7 @@ class OpProfile {
   size_t used_ = 0;
 };
 
-// For the time of one enqueueing call.
+// Profiles one enqueueing call.
 class OpScope {
  public:
   OpScope(Stream& stream, const char* op) : profile_(stream.profile()), span_(stream, SpanKind::kOperation, op) {
@@ -57,7 +57,7 @@ class OpScope {
 
  private:
   OpProfile* profile_;
-  const SpanScope span_;  // ends last, began first
+  const SpanScope span_;  // begins first and ends last
 };
 
 }  // namespace tri

@@ -1,20 +1,20 @@
-// Where the heads of a QKV row lie, in either order:
-//   kGrouped  (NKV, G + 2, HS): of each key/value head its G queries, the key, the value
+// The layout of a QKV row's heads, in either order:
+//   kGrouped  (NKV, G + 2, HS): for each key/value head its G queries, the key, the value
 //   kByKind   all queries, (NH, HS); then all keys, (NKV, HS); then all values
-// Letters: dims.h. What a kernel needs of an order are the offsets and strides of QkvRow, so none asks for the order.
+// Letters: dims.h. Kernels use only the offsets and strides of QkvRow, so none branches on the order.
 #pragma once
 
 #include "kernels/core/kinds.h"
 
 namespace tri {
 
-// In elements.
+// All in elements.
 struct QkvRow {
   int head_size;         // HS
-  int width;             // of a row: NKV · (G + 2) · HS
-  int query_stride;      // from the first query of a key/value head to that of the next; its G queries lie side by side
+  int width;             // NKV · (G + 2) · HS
+  int query_stride;      // from the first query of a key/value head to that of the next; its G queries are contiguous
   int key_at, value_at;  // of the first key/value head
-  int key_stride;        // from a key to the next, and from a value to the next
+  int key_stride;        // from one key to the next, and from one value to the next
 
   constexpr int query(int kv_head, int g) const { return kv_head * query_stride + g * head_size; }
   constexpr int key(int kv_head) const { return key_at + kv_head * key_stride; }
@@ -37,8 +37,8 @@ constexpr QkvRow qkv_row(QkvOrder order, int num_kv_heads, int group, int head_s
   return row;
 }
 
-// Whether one stride leads from each query head of a row to the next. Grouped rows of several groups have one inside a
-// group alone.
+// Returns whether a single stride leads from each query head of a row to the next. In grouped rows of several groups
+// this holds only within a group.
 constexpr bool has_one_query_stride(QkvOrder order, int num_kv_heads, int group) {
   return order == QkvOrder::kByKind || num_kv_heads <= 1 || group == 1;
 }

@@ -1,4 +1,4 @@
-// How much memory a process of a CPU device can share, for plans that are made before any is shared.
+// How much memory a process of a CPU device can share. Plans need it before any memory is shared.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace tri {
 
-// Bytes of the largest block: this process's limit on a file's size (`ulimit -f`), which also holds for files in
-// memory. None: it is not limited.
+// Returns the bytes of the largest block: this process's limit on file sizes (`ulimit -f`), which also applies to files
+// in memory. None: there is no limit.
 std::optional<int64_t> most_shared_cpu_bytes();
 
 }  // namespace tri

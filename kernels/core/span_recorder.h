@@ -1,8 +1,8 @@
-// What the streams of a rank run, moment by moment, for a timeline of some steps: marks with timed events, where a span
-// begins or ends and where a transfer has come to. Nobody waits for the events while the steps run; they are read when
-// all streams have been waited for. A stream that is not followed pays a look at a null pointer.
+// Records what the streams of a rank run, for a timeline of some steps. Timed events mark where a span begins or ends
+// and how far a transfer is. Nothing waits for the events during the steps; take() reads them after all streams have
+// been waited for. A stream that is not followed pays for one null check.
 //
-// Times are nanoseconds of the host's CLOCK_MONOTONIC. A device's own clock is set by the host's at every begin_step().
+// Times are nanoseconds of the host's CLOCK_MONOTONIC. Every begin_step() aligns the device's clock with the host's.
 #pragma once
 
 #include <array>
@@ -16,20 +16,20 @@
 namespace tri {
 
 enum class SpanKind : uint8_t {
-  kOperation,  // a kernel, or the few of one operation
-  kAction,     // of the Plan, or the update
+  kOperation,  // a kernel, or the few kernels of one operation
+  kAction,     // an action of the Plan, or the update
   kWait,       // the stream waits for transfers, or runs those that it would wait for
 };
 
-// How far a transfer is, as its stream comes past: kernels as in io/flight_recorder/image.h.
+// How far a transfer is when its stream reaches the mark: kernels as in io/flight_recorder/image.h.
 enum class TransferMark : uint8_t { kJoined, kSent, kCompleted };
 
 class SpanRecorder {
  public:
-  // Of one span that is over. `a`, `b`: microbatch and chunk of an action; else 0.
+  // A finished span. `a`, `b`: microbatch and chunk of an action; else 0.
   struct Span {
     SpanKind kind = SpanKind::kOperation;
-    uint16_t stream = 0;  // in streams()
+    uint16_t stream = 0;  // index into streams
     int32_t a = 0, b = 0;
     int64_t step = 0;
     const char* name = "";
@@ -45,28 +45,29 @@ class SpanRecorder {
   };
   struct Recording {
     std::vector<std::string> streams;
-    std::vector<Span> spans;          // in the order of their ends, by stream
+    std::vector<Span> spans;          // by stream, in the order of their ends
     std::vector<Transfer> transfers;  // in the order in which the host enqueued the marks
-    int64_t clock_error = 0;          // nanoseconds, at most, between the device's times and the host's
-    int64_t lost_marks = 0;           // beyond the most
+    int64_t clock_error = 0;          // the most by which the device's times may differ from the host's, in nanoseconds
+    int64_t lost_marks = 0;           // marks dropped because the recorder was full
   };
 
-  // At most so many marks are kept: an event each, of some hundred bytes.
+  // Keeps at most `most_marks` marks, an event of some hundred bytes each.
   SpanRecorder(Device& device, size_t most_marks) : device_(device), most_marks_(most_marks) {}
   ~SpanRecorder();
   SpanRecorder(const SpanRecorder&) = delete;
   SpanRecorder& operator=(const SpanRecorder&) = delete;
 
-  // From here on, until the recorder ends or take(). One host thread enqueues on all followed streams.
+  // Records `stream` until the recorder is destroyed or take() is called. One host thread enqueues on all followed
+  // streams.
   void follow(Stream& stream);
-  // What is enqueued from here on belongs to `step`. Waits for `clock`, one of the device's streams, which is idle.
+  // Assigns everything enqueued from here on to `step`. Waits for `clock`, an idle stream of the device.
   void begin_step(int64_t step, Stream& clock);
 
   void begin(Stream& stream, SpanKind kind, const char* name, int a = 0, int b = 0);  // spans of a stream nest
   void end(Stream& stream);
   void transfer(Stream& stream, TransferMark mark, uint32_t channel, uint32_t sequence, uint8_t operation);
 
-  // Once the host has waited for all followed streams, which are followed no more.
+  // Returns the recording and stops following the streams, all of which the host must have waited for.
   Recording take();
 
  private:
@@ -81,7 +82,7 @@ class SpanRecorder {
     const char* name;
     std::unique_ptr<Event> event;
   };
-  // A moment by both clocks.
+  // One moment by both clocks.
   struct ClockPoint {
     int64_t step;
     std::unique_ptr<Event> event;
@@ -98,7 +99,7 @@ class SpanRecorder {
   int64_t lost_marks_ = 0;
 };
 
-// For the time of enqueueing what makes up a span, where the stream is followed.
+// Records a span around the enqueueing of its work, if the stream is followed.
 class SpanScope {
  public:
   SpanScope(Stream& stream, SpanKind kind, const char* name, int a = 0, int b = 0)

@@ -1,4 +1,4 @@
-// Tensor: a non-owning, contiguous, row-major view of device memory. Owners are Arenas.
+// Tensor: a non-owning, contiguous, row-major view of device memory. Arenas own the memory.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Tensor {
     for (const int64_t extent : shape_list) shape[dims++] = extent;
   }
 
-  bool empty() const { return data == nullptr; }  // an optional operand that is absent
+  bool empty() const { return data == nullptr; }  // true: an optional operand is absent
   int64_t numel() const {
     int64_t count = 1;
     for (int d = 0; d < dims; ++d) count *= shape[d];
@@ -33,7 +33,7 @@ struct Tensor {
   int64_t bytes() const { return numel() * static_cast<int64_t>(dtype_bytes(dtype)); }
   int64_t operator[](int dim) const { return shape[dim]; }
 
-  // The elements as T; the dtype must be T's.
+  // Returns the elements as T. The dtype must be T's.
   template <class T>
   T* as() const {
     TRI_REQUIRE(empty() || dtype == dtype_of<T>(), "tensor is {}, asked as {}", enum_name(dtype),
@@ -41,20 +41,20 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  // The same elements in another shape.
+  // Returns the same elements in another shape.
   Tensor view(std::initializer_list<int64_t> new_shape) const {
     Tensor result(data, dtype, new_shape);
     TRI_REQUIRE(result.numel() == numel(), "view of {} elements as {}", numel(), result.numel());
     return result;
   }
-  // Elements [first, first + count) of the flattened tensor, 1-D.
+  // Returns elements [first, first + count) of the flattened tensor, 1-D.
   Tensor flat(int64_t first, int64_t count) const {
     TRI_REQUIRE(first >= 0 && count >= 0 && first + count <= numel(), "elements [{}, {}) of {}", first, first + count,
                 numel());
     return {static_cast<char*>(data) + first * static_cast<int64_t>(dtype_bytes(dtype)), dtype, {count}};
   }
   Tensor flat() const { return flat(0, numel()); }
-  // Rows [first, first + count) of the outermost dimension.
+  // Returns rows [first, first + count) of the outermost dimension.
   Tensor rows(int64_t first, int64_t count) const {
     Tensor result = *this;
     const int64_t row = dims > 0 && shape[0] > 0 ? numel() / shape[0] : 0;

@@ -1,6 +1,5 @@
-// Where a stream's time goes, step by step: every moment between begin() and end() belongs to one TimeCategory. The
-// stream is marked by timed events where the category changes; nobody waits for them, and they are read when the step
-// is over.
+// Where a stream's time goes, step by step: every moment between begin() and end() belongs to one TimeCategory. Timed
+// events mark the changes of category. Nothing waits for them during the step; take() reads them after it.
 #pragma once
 
 #include <array>
@@ -13,18 +12,19 @@
 namespace tri {
 
 enum class TimeCategory {
-  kCompute,  // kernels, and gaps between them
+  kCompute,  // kernels and the gaps between them
   kTp,       // waits for tensor-parallel transfers
-  kPp,       // waits for other stages: their transfers and, mostly, their work
-  kDp,       // waits for data-parallel transfers. Sums over all ranks: kPp, where there are stages; else kDp; else kTp
+  kPp,       // waits for other stages: for their transfers and, mostly, for their work
+  // waits for data-parallel transfers. Sums over all ranks count as kPp if there are stages, else as kDp, else as kTp
+  kDp,
   kOptimizer,  // norms, clipping, the update
-  // Of a timeline with details; else they are kCompute:
-  kForward,   // forwards, and what follows them until the category changes
-  kBackward,  // backwards
+  // Only in a timeline with details; otherwise these are part of kCompute:
+  kForward,   // forward actions, and what follows them until the category changes
+  kBackward,  // backward actions
 };
 inline constexpr int kNumTimeCategories = 7;
 
-// Whether a timeline tells forwards from backwards, and when gradients are ready.
+// Whether a timeline distinguishes forward from backward actions and notes when gradients are ready.
 enum class TimelineDetail { kOff, kOn };
 
 constexpr const char* time_category_name(TimeCategory category) {
@@ -37,35 +37,36 @@ class Timeline {
  public:
   struct Times {
     std::array<double, kNumTimeCategories> seconds{};  // [TimeCategory]
-    std::array<double, kNumTimeCategories> work{};     // ... in which the stream was at work: Event
-    std::vector<double> pp_waits;                      // one a wait; their sum is seconds[kPp]
-    // With details: seconds from begin() until gradients were ready, the mean over the notes of the step; 0 of none.
+    // the part in which the stream was running: Event::work_seconds_after
+    std::array<double, kNumTimeCategories> work{};
+    std::vector<double> pp_waits;  // one per wait; their sum is seconds[kPp]
+    // With details: seconds from begin() until gradients were ready, the mean over the step's notes; 0 without notes.
     double ready = 0;
     double of(TimeCategory category) const { return seconds[static_cast<size_t>(category)]; }
     double total() const;
   };
 
-  // Follows `stream` until destroyed. `device` and `stream` outlive it.
+  // Measures `stream` until destroyed. `device` and `stream` outlive it. Only the thread that enqueues may call it.
   Timeline(Device& device, Stream& stream, TimelineDetail detail = TimelineDetail::kOff);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  void begin();  // of a step: kCompute
-  // What comes next is accounted to `category`; returns what was before. Nothing outside a step.
+  void begin();  // begins a step, in kCompute
+  // Accounts the following work to `category` and returns the previous one. Has no effect outside a step.
   TimeCategory enter(TimeCategory category);
-  // An action begins, which is kForward or kBackward. Nothing without details.
+  // Begins an action, kForward or kBackward. Has no effect without details.
   void enter_action(TimeCategory category);
-  void note_ready();  // gradients are ready to be reduced. Nothing without details
-  void end();         // nothing outside a step
-  // Of the last step, once the host has waited for the stream.
+  void note_ready();  // notes that gradients are ready to be reduced; has no effect without details
+  void end();         // ends the step; has no effect outside one
+  // Returns the times of the last step. The host must have waited for the stream.
   Times take();
 
  private:
   struct Mark {
     std::unique_ptr<Event> event;
     TimeCategory category = TimeCategory::kCompute;  // from here on
-    bool ready = false;                              // a note
+    bool ready = false;                              // note_ready()
   };
   void mark(TimeCategory category);
 
@@ -78,7 +79,7 @@ class Timeline {
   TimeCategory category_ = TimeCategory::kCompute;
 };
 
-// For the time of enqueueing what belongs to `category`, where the stream has a timeline.
+// Accounts the enqueueing of work to `category`, if the stream has a timeline.
 class TimeCategoryScope {
  public:
   TimeCategoryScope(Stream& stream, TimeCategory category)

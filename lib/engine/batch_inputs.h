@@ -1,5 +1,5 @@
-// The tokens of a batch on this rank's device, and the mean of the losses that a pass over them leaves. A step of
-// training and a batch of an evaluation use it in the same way:
+// The tokens of a batch on this rank's device, and the mean loss of a pass over them. A training step and an evaluation
+// batch use it in the same way:
 //   load(inputs, targets), zero_losses(), a run of a plan, sum_losses(); then the ranks sum RankTensors::loss.
 #pragma once
 
@@ -11,20 +11,20 @@
 
 namespace tri {
 
-// Owns nothing. Every function enqueues its work on the compute stream and returns; call them from the thread that
-// trains.
+// Owns nothing. Every function enqueues its work on the compute stream and returns. Call only from the rank's main
+// thread.
 class BatchInputs {
  public:
   // `tensors` and `compute` outlive the object. `pp`: this rank's place in the pipeline.
   BatchInputs(const RankTensors& tensors, Axis pp, Stream& compute);
 
-  // Copies the tokens of a batch, (M, B, T) of this dp rank or fewer, to the device. They stay valid until the stream
-  // has copied them. Tokens that this rank's stage does not take are ignored and may be empty.
+  // Copies the tokens of a batch, at most (M, B, T) of this dp rank, to the device. They must stay valid until the
+  // stream has copied them. Tokens that this rank's stage does not read are ignored and may be empty.
   void load(std::span<const int32_t> inputs, std::span<const int32_t> targets);
 
-  // Before a run of a plan: the losses of the microbatches count as zero.
+  // Sets the losses of the microbatches to zero, before a run of a plan.
   void zero_losses();
-  // After it: `loss` of the rank's tensors becomes this rank's part of the batch's mean loss.
+  // After the run, writes this rank's part of the batch's mean loss to `loss` of the rank's tensors.
   void sum_losses();
 
  private:

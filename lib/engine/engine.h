@@ -1,5 +1,7 @@
-// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor -> inputs. The trainer and the
-// loaded model each own one; what they do with it (a step, a batch's loss, text) is theirs.
+// One rank's parts, connected: memory -> streams and groups -> parameters -> stage -> executor -> inputs. The trainer
+// and the loaded model each own an engine and run steps, losses or text generation on it.
+//
+// Threads: call only from the rank's main thread.
 #pragma once
 
 #include <memory>
@@ -16,10 +18,11 @@ namespace tri {
 
 class Engine {
  public:
-  // Allocates the rank's memory and wires it; opens groups and peers' memory: collective over the mesh. Fills the
-  // tables that no checkpoint holds, and waits for them. The weights have no values yet.
+  // Allocates the rank's memory and connects its parts. Fills the tables that no checkpoint stores, and waits for them.
+  // The weights have no values yet. Throws Fatal if memory, groups or peers' memory cannot be opened. Collective over
+  // the mesh.
   explicit Engine(const RankContext& rank, EngineKind kind = EngineKind::kTraining);
-  // Waits for the work under way, or makes it give up where an exception is unwinding.
+  // Waits for enqueued work, or cancels it while an exception unwinds.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -34,35 +37,35 @@ class Engine {
   Stage& stage() { return stage_; }
   Executor& executor() { return executor_; }
   BatchInputs& batch() { return batch_; }
-  ParameterStore& store();  // of an engine for training
+  ParameterStore& store();  // training only
   // This rank's weights, [chunk][parameter]; addresses are stable.
   const std::vector<std::vector<Parameter>>& parameters() const;
 
-  // For training: parameters, master weights and quantized values from `config.run.seed`; moments stay as they are.
-  // Waits for the values. Collective over the mesh.
+  // Training only. Sets parameters, master weights and quantized weights from `config.run.seed`; the moments keep their
+  // values. Waits for the values. Collective over the mesh.
   void make_start_values();
-  // For training, after a state and FP8's history were loaded: the weights that are kept in FP8, where any are
-  // (keeps_fp8_weights). Made of the master weights, with the scales of the history, or without one with those of the
-  // largest master weights. Collective over the mesh.
+  // Training only, after a state and the FP8 history were loaded. Quantizes the master weights into the weights that
+  // are stored in FP8, if there are any (keeps_fp8_weights), with the scales of the history; without a history, with
+  // scales from the largest master weights. Collective over the mesh.
   void make_quantized_weights();
 
-  // How GEMMs are split alongside tensor-parallel transfers; the default until something was timed (lib/tune).
+  // How GEMMs are split to overlap tensor-parallel transfers; the defaults until they were timed (lib/tune).
   const OverlapSplits& overlap_splits() const { return overlap_splits_; }
-  // Between runs of a plan; the same on all ranks.
+  // Call only between runs of a plan, with the same splits on all ranks.
   void set_overlap_splits(const OverlapSplits& splits) { overlap_splits_ = splits; }
 
-  // The numbers of a tensor of f32 or bf16. Waits for the compute stream.
+  // Returns the elements of an f32 or bf16 tensor. Waits for the compute stream.
   std::vector<float> read_floats(Tensor tensor);
 
  private:
   void fill_tables();
 
   const RankContext rank_;
-  // Each refers to those above it, and they go in the opposite order.
+  // Each member refers to those above it; they are destroyed in reverse order.
   RankTensors tensors_;
   Runtime runtime_;
   std::unique_ptr<ParameterStore> store_;  // training
-  std::unique_ptr<ParameterHooks> hooks_;  // of the store, or of weights that never change
+  std::unique_ptr<ParameterHooks> hooks_;  // the store's hooks, or those of weights that never change
   OverlapSplits overlap_splits_;
   Stage stage_;
   Executor executor_;

@@ -15,32 +15,33 @@ namespace tri {
 
 // What one rank found.
 struct RankFacts {
-  std::string machine;            // equal on ranks of one running machine, and on no others
-  std::string node;               // the machine's name for people
-  int node_size = 1;              // ranks that share it
-  std::vector<std::string> gpus;  // that the rank sees, by ordinal; equal names are the same GPU
-  std::string no_gpu_because;     // where it sees none
-  // The rest only where it matters (add_device_facts).
-  std::optional<int64_t> free_bytes;         // of the rank's device; on the CPU the machine's, for all its ranks
-  std::optional<int64_t> workspace_bytes;    // that its kernels take in the rank's arena
-  std::optional<GpuProperties> gpu;          // of the one that the rank takes
-  std::optional<int64_t> most_shared_bytes;  // of the rank's device; none: not limited
-  // Why memory of the tp group, of the dp group, of the next stage's rank can't be opened; "" where it can.
+  std::string machine;            // equal on all ranks of one running machine, and different on other machines
+  std::string node;               // the machine's name, for messages
+  int node_size = 1;              // ranks on that machine
+  std::vector<std::string> gpus;  // GPUs that the rank sees, by ordinal; equal names are the same GPU
+  std::string no_gpu_because;     // why the rank sees no GPU
+  // add_device_facts() fills the rest where it matters.
+  std::optional<int64_t> free_bytes;         // of the rank's device; on the CPU of the machine, for all its ranks
+  std::optional<int64_t> workspace_bytes;    // of the rank's kernels, in its arena
+  std::optional<GpuProperties> gpu;          // of the GPU that the rank uses
+  std::optional<int64_t> most_shared_bytes;  // of the rank's device; none: there is no limit
+  // Why memory of the tp group, the dp group or the next stage's rank cannot be opened; "" if it can.
   std::string tp_problem, dp_problem, pp_problem;
 };
 using JobFacts = std::vector<RankFacts>;  // by world rank
 
 bool on_one_machine(const std::vector<int>& group, const JobFacts& facts);
 
-// Ranks as `config` describes them: machines of cluster.ranks_per_node ranks that open each other's memory, each with
-// such a GPU of its own where run.device says cuda, or says auto and this machine has a GPU. Free memory is not known.
+// Returns facts for ranks that do not exist, as `config` describes them: machines of cluster.ranks_per_node ranks that
+// can open each other's memory. Each rank has its own GPU `gpu` if run.device is cuda, or auto and this machine has a
+// GPU. Free memory is unknown.
 JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {});
 
-// What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
+// Returns what can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
-// Adds what only devices can tell: of a GPU its properties; and where the config leaves something to it, free memory
-// (recompute: auto), and whether a small allocation of each peer opens, where copies are wanted and the group is on one
-// machine. Collective.
+// Adds what needs a device: a GPU's properties and, where the config leaves the decision to it, the free memory
+// (recompute: auto) and whether a small allocation of each peer can be opened (if copies are wanted and the group is on
+// one machine). Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 }  // namespace tri

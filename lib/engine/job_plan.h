@@ -1,6 +1,6 @@
-// What `auto` means in a job: decided once, by one pure function of the config and of what all ranks found, before any
-// memory is laid out. Everybody else reads the outcome: the JobPlan, or the config in which nothing is auto any more.
-// `trireme check` asks the same function about ranks on paper.
+// Decides what `auto` means in a job: once, by a pure function of the config and of what all ranks found, before any
+// memory is laid out. Everything else reads the result: the JobPlan, or the config without any auto. `trireme check`
+// calls the same function with facts_on_paper().
 #pragma once
 
 #include <memory>
@@ -18,51 +18,52 @@ namespace tri {
 
 struct DevicePlan {
   DeviceKind kind = DeviceKind::kCpu;
-  std::vector<int> ordinals;  // [world rank]: which of the devices that it sees a rank takes
+  std::vector<int> ordinals;  // [world rank]: the device that a rank uses, among those that it sees
 };
 
 struct JobPlan {
   DevicePlan device;
   Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;  // never auto
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
-  Recompute recompute = Recompute::kNone;  // auto only where nobody knows the free memory: on paper
-  std::vector<std::string> lines;          // a decision each, with its reason, for people
-  std::vector<std::string> warnings;       // what is slow though it need not be, what has no effect
+  Recompute recompute = Recompute::kNone;  // auto only if the free memory is unknown (facts_on_paper)
+  std::vector<std::string> lines;          // one decision each, with its reason, for the log
+  std::vector<std::string> warnings;       // settings that are needlessly slow or have no effect
 };
 
-// run.device for the whole job. `cuda`, and `auto` where any rank sees a GPU: each rank takes the first GPU that it
-// sees and no rank before it has taken, so it works where all ranks of a node see all of its GPUs and where each sees
-// only its own. Error (kDevice), naming the node: a rank is left without. `auto` means the CPU only where no rank sees
-// a GPU.
+// Resolves run.device for the whole job. With `cuda`, or with `auto` if any rank sees a GPU, each rank gets the first
+// GPU that it sees and that no lower rank has got. This works if all ranks of a node see all of its GPUs, and if each
+// rank sees only its own. `auto` means the CPU only if no rank sees a GPU. Fails with kDevice, naming the node, if a
+// rank gets none.
 Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts);
 
-// `config` resolved for facts.size() ranks. tp and dp go by copies in all groups or in none; stages each where they
-// can. `kind`: what the job's engines are for. Error (kUsage), naming the field: copies are insisted on and can't be
-// had; no kernel of a rank's GPU takes the model's attention, or it has no FP8 and the config insists on that.
+// Plans `config`, resolved for facts.size() ranks, for engines of `kind`. tp and dp use copies in all groups or in
+// none; each stage decides for itself. Fails with kUsage, naming the field, if the config insists on copies or FP8 that
+// a rank cannot have, or if no kernel of a rank's GPU supports the model's attention.
 Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind kind = EngineKind::kTraining);
 
-// `config` with the plan in place of what was auto. pp_transfers remains auto where stages differ: copies where the
+// Returns `config` with auto replaced by the plan. pp_transfers remains auto if stages differ: they then copy where the
 // neighbour's memory can be opened.
 Config with_plan(Config config, const JobPlan& plan);
 
-// The plan as lines of a log.
+// Returns the plan as lines of a log.
 std::string to_string(const JobPlan& plan);
 
-// `config`, resolved for `ranks`, with the plan that those facts lead to: what memory is laid out by without a job.
+// Returns `config`, resolved for `ranks`, with the plan for facts_on_paper(). Memory is laid out by it without a job.
 Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {});
 
 struct PlannedJob {
-  Config written;  // by the config file and the command line, nothing derived: for config.yaml. Of load_job_config
-  Config requested;  // resolved; what was auto still is: for checkpoints, which outlive this job
-  Config config;   // what the job runs with
-  Mesh mesh;       // seen from this rank
+  // as set by the config file and the command line, nothing derived: for config.yaml. Set by load_job_config
+  Config written;
+  Config requested;  // resolved, with auto kept: for checkpoints, which outlive this job
+  Config config;     // what the job runs with
+  Mesh mesh;         // as seen from this rank
   JobPlan plan;
 };
 
-// Gathers the facts and plans. `config` resolved for job.world_size(). Collective; the same error on all ranks.
+// Gathers the facts and plans. `config` must be resolved for job.world_size(). Collective; fails alike on all ranks.
 Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind = EngineKind::kTraining);
 
-// This rank's device. Collective; the same error on all ranks.
+// Opens this rank's device. Collective; fails alike on all ranks.
 Result<std::unique_ptr<Device>> open_planned_device(const DevicePlan& plan, Job& job);
 
 }  // namespace tri
