@@ -1,13 +1,15 @@
-// A rank's streams and communicators. One communicator an axis (pp: a one-way edge), one stream a kind of traffic:
+// A rank's streams and communicators: one communicator per axis (pp: a one-way edge), one stream per kind of traffic:
 //   compute         all kernels
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
-//   tp copies       the same, into the peers' memory, where it can be opened (parallel.tp_transfers); "tp arrivals"
-//                   waits for what the peers copy here
+//   tp copies       the same as copies into the peers' memory, if it can be opened (parallel.tp_transfers);
+//                   "tp arrivals" waits for what the peers copy here
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
-//   dp copies       buckets into the peers' memory, where it can be opened (parallel.dp_transfers); "dp arrivals" alike
+//   dp copies       the same for buckets (parallel.dp_transfers), with "dp arrivals"
 //   four pp streams receives and sends of either direction, independent of each other: copies into the neighbour's
-//                   memory, where it can be opened (parallel.pp_transfers)
-// All but compute have priority: what they run is short and others wait for it.
+//                   memory, if it can be opened (parallel.pp_transfers)
+// All but compute have high priority: their work is short, and others wait for it.
+//
+// Threads: call only from the rank's main thread, unless a function says otherwise.
 #pragma once
 
 #include <map>
@@ -28,16 +30,16 @@ namespace tri {
 
 class PeerArenas;
 
-// What peers write to. Without flags: there is none of its kind.
+// The tensors that peers write to. A kind without flags does not exist.
 struct SharedTensors {
-  PeerCopyTensors tp, dp;  // laid out alike on all ranks of the group
+  PeerCopyTensors tp, dp;  // the same layout on all ranks of the group
   BoundaryTensors boundaries;
 };
 
 class Runtime {
  public:
-  // `shared` lies in the rank's arena. Collective over the mesh. Fatal (kUsage), naming the field: copies are planned,
-  // and the memory can't be opened.
+  // `shared` lies in the rank's arena. Throws Fatal (kUsage), naming the field, if copies are planned and the memory
+  // cannot be opened. Collective over the mesh.
   Runtime(const RankContext& rank, const SharedTensors& shared);
   ~Runtime();
 
@@ -45,36 +47,36 @@ class Runtime {
   AxisTransfers& tp() { return *tp_; }
   AxisTransfers& dp() { return *dp_; }
   GroupOnStream& world() { return *world_; }
-  // The groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
+  // Returns the groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
   std::vector<AxisGroup> axis_groups();
   PipelineLinks links() const { return links_; }
 
-  std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
+  std::vector<NamedTimes> times() const;  // one row per stream, compute first; none where the backend does not measure
   void reset_times();
-  // Writes into the rank's flight recorder what the streams do not write themselves (AxisTransfers::read_progress).
-  // From one other thread; may hang where the device does.
+  // Writes the progress that streams do not write themselves into the rank's flight recorder
+  // (AxisTransfers::read_progress). One thread other than the main thread calls it. It may hang if the device does.
   void read_progress();
-  // What each stream does; any thread, may hang where the device does.
+  // Returns what each stream is doing. Any thread may call it. It may hang if the device does.
   std::vector<std::pair<std::string, StreamActivity>> activities();
-  void synchronize();                    // the host waits for every stream
+  void synchronize();                    // waits on the host for every stream
   std::vector<Stream*> streams() const;  // compute first
-  // Before the streams' events go: waits for all work, or, when an exception is unwinding, makes it give up.
+  // Call before the streams' events are destroyed: waits for all work, or cancels it while an exception unwinds.
   void drain() noexcept;
 
  private:
-  // By copies where there are tensors for them.
+  // Uses copies if there are tensors for them.
   std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
                                               const std::vector<int>& world_ranks, const PeerCopyTensors& tensors);
   void connect_stages();
   PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks);
-  // `tag`: the same on all members, and another for another group of the same ranks.
+  // `tag` is the same on all members, and differs between groups of the same ranks.
   CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks);
   CommGroup& add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks);
-  // `what` is connected with these ranks while the scope lives; its deadline begins.
+  // Marks this rank as connecting `what` with these ranks while the scope lives; starts the deadline.
   [[nodiscard]] ConnectionScope connect(const std::string& what, const std::vector<int>& world_ranks);
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);
 
-  // What it is made of, while it is made.
+  // State needed only during construction.
   struct Making {
     Making(const RankContext& r, const SharedTensors& s)
         : rank(r), shared(s), deadline(r.config.fault.connect_seconds, r.job) {}
@@ -86,7 +88,8 @@ class Runtime {
   Device& device_;
   std::unique_ptr<Making> making_;
   std::vector<std::unique_ptr<PeerArenas>> axis_arenas_;
-  std::map<std::vector<int>, std::unique_ptr<PeerArenas>> pp_arenas_;  // by world ranks, ascending; null: cannot be had
+  // by world ranks, ascending; null: cannot be opened
+  std::map<std::vector<int>, std::unique_ptr<PeerArenas>> pp_arenas_;
   std::vector<std::unique_ptr<StageChannel>> channels_;
   std::vector<std::unique_ptr<CommGroup>> groups_;
   std::vector<std::unique_ptr<Stream>> streams_;
@@ -94,12 +97,12 @@ class Runtime {
   std::unique_ptr<AxisTransfers> tp_, dp_;
   std::unique_ptr<GroupOnStream> world_, embedding_;
   PipelineLinks links_;
-  std::unique_ptr<Stream> reader_;  // of progress; null: streams mark all of it, or there is no flight recorder
+  std::unique_ptr<Stream> reader_;  // of progress; null: streams mark all progress, or there is no flight recorder
   std::optional<HostBuffer<uint32_t>> read_;
 };
 
-// A scope that enqueues work which reads what its caller lent: an exception that leaves it waits for that work first,
-// or makes it give up.
+// Guards a scope that enqueues work on its caller's memory: if an exception leaves the scope, waits for the work first
+// or cancels it.
 class DrainOnThrow {
  public:
   explicit DrainOnThrow(Runtime& runtime);
@@ -109,7 +112,7 @@ class DrainOnThrow {
 
  private:
   Runtime& runtime_;
-  const int exceptions_;  // under way when the scope began
+  const int exceptions_;  // in flight when the scope began
 };
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Whether the config wants copies into the peers' memory on an axis, if they can be had.
+// Whether the config wants copies into the peers' memory on an axis, if the memory can be opened.
 #pragma once
 
 #include "lib/config/config.h"
@@ -10,7 +10,7 @@ bool wants_tp_copies(const Config& config);
 bool wants_dp_copies(const Config& config);
 bool wants_pp_copies(const Config& config);
 
-// Only chunks close the ring of stages.
+// Only interleaved chunks close the ring of stages.
 RingEnd ring_end(const Config& config);
 
 }  // namespace tri

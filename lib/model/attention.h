@@ -1,5 +1,5 @@
-// Attention as a kind of branch: what it consists of, what it keeps of a microbatch, and its workspace. The steps that
-// run it are a BranchLayer (branch.h), made in attention.cpp.
+// Attention as a kind of branch: its spec, the tensors that it saves for a microbatch, and its workspace. The steps
+// that run it are a BranchLayer (branch.h), made in attention.cpp.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace tri {
 
-// Which keys of a query count as work.
+// Which keys of a query count as FLOPs.
 enum class AttentionWork {
-  kBand,    // as peers count, causal or not: all T of the sequence, or the W of the window, whatever the mask hides
-  kCausal,  // those that the mask leaves: of query t, min(t + 1, W)
+  kBand,    // as other programs count, causal or not: all T of the sequence, or the W of the window, masked or not
+  kCausal,  // only unmasked keys: for query t, min(t + 1, W)
 };
 
 // Multi-head attention with grouped key/value heads: QKV projection, optional RoPE, causal softmax, output projection.
 struct AttentionSpec {
   int64_t hidden = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
-  int seq_len = 0, window = 0;  // window 0: all tokens before
+  int seq_len = 0, window = 0;  // window 0: all earlier tokens
   bool rope = false;
   bool qk_norm = false;  // RMSNorm of each query and key head before RoPE
-  double norm_eps = 0;   // its eps
+  double norm_eps = 0;   // eps of qk_norm
   bool bias = false, output_bias = false;
 
   int64_t qkv_width() const { return (heads + int64_t{2} * kv_heads) * head_dim; }
@@ -31,21 +31,22 @@ struct AttentionSpec {
   std::array<LinearSpec, 2> linears() const;                   // qkv, proj
   std::vector<NormSpec> norms() const;                         // of queries and keys
   double keys_per_query(AttentionWork work) const;             // the mean over a sequence
-  // Of the products with keys and values, forward and backward.
+  // FLOPs of the products with keys and values, forward and backward.
   double core_flops_per_token(AttentionWork work) const;
-  // Kept of a token in the compute type whatever is recomputed (but `full`), and in fp32: qkv and proj's rows, and lse.
+  // Saved per token whatever is recomputed (except `full`): elements in the compute type (qkv and proj's rows), and in
+  // fp32 (lse).
   double kept_elements() const { return static_cast<double>((qk_norm ? 2 : 1) * qkv_width() + width()); }
   double kept_statistics() const { return heads; }
-  // Of a token, read and written by QK-norm and RoPE; by RoPE alone where it works in place (`in_place`) or changes the
-  // order of heads. 0 without either.
+  // Elements per token that QK-norm and RoPE read and write. `in_place`: RoPE alone keeps the order of heads. 0 without
+  // either.
   double rope_elements(Pass pass, bool in_place) const;
 
   bool operator==(const AttentionSpec&) const = default;
 };
 
-// The order of heads in the QKV rows that attention reads, the same on all ranks; what qkv's GEMMs write and read is
-// grouped. RoPE, which reads and writes them anyway, brings several groups into one query stride: cuDNN then takes many
-// sequences at once.
+// Returns the order of heads in the QKV rows that attention reads, the same on all ranks. qkv's GEMMs write and read
+// grouped rows. RoPE, which rewrites the rows anyway, brings several groups into one query stride: cuDNN then processes
+// many sequences at once.
 QkvOrder attention_order(const AttentionSpec& attention, int tp);
 
 // One tp rank's share; letters as in kernels/core/dims.h.
@@ -56,22 +57,22 @@ struct AttentionShare {
 };
 AttentionShare share_of(const AttentionSpec& attention, int tp);
 
-// What one layer keeps of a microbatch.
+// What one layer saves for the backward pass of a microbatch.
 struct AttentionTensors {
-  Tensor projected;  // (R, qkv_width), grouped: qkv's output, with QK-norm alone; its backward pass reads it
+  Tensor projected;  // (R, qkv_width), grouped: qkv's output, only with QK-norm, whose backward pass reads it
   Tensor qkv;        // (R, qkv_width), after QK-norm and RoPE, in attention_order()
   Tensor out;        // (R, NHl · HS): what proj reads
   Tensor lse;        // (B, NHl, T) f32
 };
 
-// What the layers of a stage share.
+// The workspace that the layers of a stage share.
 struct AttentionWorkspace {
   Tensor dout;        // (R, NHl · HS): the gradient of AttentionTensors::out
   Tensor dqkv;        // (R, qkv_width), grouped
-  Tensor rope_input;  // (R, qkv_width); where RoPE changes the order of heads: qkv's output, or attention's gradient
+  Tensor rope_input;  // (R, qkv_width); only if RoPE changes the order of heads: qkv's output, or attention's gradient
   Tensor delta;       // (B, NHl, T) f32
   Tensor rope_table;  // (T, HS/2, 2) f32
-  // Casts, where any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the latter's transpose.
+  // FP8 casts, if any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the transpose of the latter.
   Tensor fp8_out, fp8_dqkv, fp8_dqkv_t;
 };
 

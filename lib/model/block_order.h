@@ -1,14 +1,13 @@
-// The order of a layer's work, as data: the block (block.h) runs it, and whoever times the transfers of a layer reads
-// it.
+// The order of a layer's work, as data: the block (block.h) runs it, and code that times a layer's transfers reads it.
 //
 // A pass is a list of tensor-parallel transfers, each with the steps that are enqueued between its begin and its end:
-//   gather   Rows (R, C) are completed from every tp rank's local ones, which a norm makes in the forward pass; in the
-//            backward pass they are the gradient of the residual stream. The GEMM that reads them may start on the rows
-//            that have arrived.
-//   reduce   GEMMs make partial sums (R, C) and send them to the ranks that own the rows. The sum is read by the norm
-//            that follows (forward), or by the backward of the norm before (backward).
-// So a gather belongs to the first GEMM that reads its rows, a reduce to the last one that adds to its sums, and the
-// overlap split of the transfer is that GEMM's.
+//   gather   Completes rows (R, C) from every tp rank's local rows. In the forward pass a norm computes them; in the
+//            backward pass they are the gradient of the residual stream. The GEMM that reads them may start on the
+//            rows that have arrived.
+//   reduce   GEMMs compute partial sums (R, C) and send them to the ranks that own the rows. The norm that follows
+//            reads the sum (forward), or the backward pass of the norm before (backward).
+// So a gather belongs to the first GEMM that reads its rows, and a reduce to the last one that adds to its sums; that
+// GEMM's overlap split is the transfer's.
 #pragma once
 
 #include <string>
@@ -19,19 +18,19 @@
 namespace tri {
 
 enum class Step {
-  // Of a branch, between its two linears and through them.
+  // Steps of a branch, between its two linears and through them.
   kColumnForward,   // GEMM: the gathered rows of a norm to this rank's columns
   kInnerForward,    // attention, or the activation
   kRowForward,      // GEMM: to partial sums of the branch's output
-  kRowGradient,     // GEMM: the gathered gradient of the residual stream to that of the rows that kRowForward read
+  kRowGradient,     // GEMM: from the gathered gradient of the residual stream to that of the rows that kRowForward read
   kInnerBackward,   // of attention, or of the activation
   kColumnGradient,  // GEMM: to partial sums of the gradient of the norm's rows
   kRowWeight,       // GEMM: gradient of the row-parallel linear's weight
   kColumnWeight,    // GEMM: gradient of the column-parallel linear's weight
   kDefer,           // leaves kColumnWeight to the layer below; the lowest layer of a stage enqueues it at once
-  // Of the block.
-  kDeferred,       // GEMM: the weight gradient that the layer above has left to this one
-  kRecompute,      // what backward reads and forward did not keep
+  // Steps of the block.
+  kDeferred,       // GEMM: the weight gradient deferred by the layer above
+  kRecompute,      // what the backward pass reads and the forward pass did not save
   kRecomputeNorm,  // the norm of the branch, in memory that it shares with the other branch's
 };
 
@@ -43,21 +42,22 @@ struct BlockStep {
 bool is_gemm(Step step);
 
 struct TransferRegion {
-  LinearPlace linear;  // whose overlap split is the transfer's
+  LinearPlace linear;  // its overlap split is the transfer's
   Pass pass{};
   std::vector<BlockStep> steps;
 
-  // Else it gathers. Row-parallel GEMMs make partial sums in the forward pass, column-parallel ones in the backward
-  // pass.
+  // Whether the transfer is a reduce; otherwise it is a gather. Row-parallel GEMMs compute partial sums in the forward
+  // pass, column-parallel ones in the backward pass.
   bool reduces() const { return (linear.split == LinearSplit::kRow) == (pass == Pass::kForward); }
   // The gathered rows, or the partial sums: (R, C).
   Tensor rows(const LayerWorkspace& work, const LayerTensors& t) const;
 };
 
-// The transfers of a pass in their order. What backward reads is complete before the last transfer of a forward pass.
+// Returns the transfers of a pass in order. What the backward pass reads is complete before the last transfer of a
+// forward pass.
 const std::vector<TransferRegion>& block_order(Block block, Pass pass);
 
-// The GEMMs of a region in their order, for messages: "qkv weight, fc2 backward".
+// Returns the GEMMs of a region in order, for messages: "qkv weight, fc2 backward".
 std::string gemm_names(const TransferRegion& region, const LayerSpec& layer);
 
 }  // namespace tri

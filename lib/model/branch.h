@@ -1,5 +1,5 @@
-// A branch of a transformer block with its parameters, as the steps that the block runs: attention or an MLP. The block
-// decides their order (block_order.h), what runs concurrently with which transfer, and where the residual stream goes.
+// A branch of a transformer block, attention or MLP, with its parameters, as the steps that the block runs. The block
+// decides their order, what overlaps which transfer (block_order.h), and where the residual stream goes.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace tri {
 
-// The blocks of a reduce under way, for the GEMM that makes partial sums (R, C).
+// The blocks of a reduce in progress, for the GEMM that computes partial sums (R, C).
 struct PartialSums {
   const std::vector<RowBlock>& blocks;
   float beta = 0.0f;  // 1: added to what the other branch has written there
@@ -20,11 +20,11 @@ struct PartialSums {
 enum class Inner {
   kForward,
   kAgain,       // in a whole forward pass that a backward pass repeats
-  kRecomputed,  // alone, from the kept output of the column-parallel linear
+  kRecomputed,  // alone, from the saved output of the column-parallel linear
 };
 
-// All steps enqueue on ctx.compute. `t`: the layer's tensors; a backward pass finds in them what forward left there or
-// what was recomputed. `normed` (R, C): the gathered rows of the norm that the branch reads.
+// All steps enqueue on ctx.compute. `t`: the layer's tensors; a backward pass finds in them what forward saved or what
+// was recomputed. `normed` (R, C): the gathered rows of the norm that the branch reads.
 class BranchLayer {
  public:
   virtual ~BranchLayer() = default;
@@ -33,12 +33,12 @@ class BranchLayer {
   virtual void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner inner) const = 0;
   virtual void row_forward(const LayerContext& ctx, const LayerTensors& t, const PartialSums& sums) const = 0;
 
-  // From the gathered gradient of the residual stream to that of the rows that row_forward read; through attention or
-  // the activation; to partial sums of the gradient of `normed`.
+  // From the gathered gradient of the residual stream to that of the rows that row_forward read; then through attention
+  // or the activation; then to partial sums of the gradient of `normed`.
   virtual void row_gradient(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void inner_backward(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void column_gradient(const LayerContext& ctx, const PartialSums& sums) const = 0;
-  // Add to the gradients of the weights, and of biases that were not part of an earlier step.
+  // Add to the gradients of the weights, and of biases that no earlier step covered.
   virtual void row_weight(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void column_weight(const LayerContext& ctx, Tensor normed) const = 0;
 
@@ -46,7 +46,7 @@ class BranchLayer {
   virtual const RowLinear& row_linear() const = 0;
 };
 
-// `parameters`: those of the chunk that holds layer `layer`; they outlive the branch.
+// `parameters` belong to the chunk that holds layer `layer` and outlive the branch.
 std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
                                             const Config& config);
 std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,

@@ -1,12 +1,12 @@
-// Model FLOPs, the numerator of MFU: forward and backward, a multiply-add counts two. What is recomputed counts once.
+// Model FLOPs, the numerator of MFU: forward and backward. A multiply-add counts as two; recomputed work counts once.
 #pragma once
 
 #include "lib/model/layer_spec.h"
 
 namespace tri {
 
-// 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · (keys a query). For
-// a plain GPT kBand is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).
+// Returns 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · (keys per
+// query). For a plain GPT with kBand this is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).
 double model_flops_per_token(const Config& config, AttentionWork work = AttentionWork::kBand);
 
 }  // namespace tri

@@ -1,9 +1,11 @@
 // FP8 in the layers of a stage: scales, casts, weights in both orientations, GEMMs. The design: kernels/FP8.md.
 //
-// A tensor's scale comes from the steps before (delayed scaling): the largest number of each step, over all ranks and
-// microbatches, is remembered as a maximum that decays. So a cast is one pass, all ranks agree on scales, and what tp
-// gathers is already cast. The first step has no history: every cast first looks for the largest number of its operand,
-// over the tp group, and the first microbatch's scales hold for the step.
+// A tensor's scale comes from earlier steps (delayed scaling): the amax of each step, over all ranks and microbatches,
+// is remembered as a maximum that decays. So a cast is one pass, all ranks agree on scales, and tp gathers rows that
+// are already cast. The first step has no history: every cast first finds the amax of its operand over the tp group,
+// and the first microbatch's scales hold for the step.
+//
+// Threads: call only from the rank's main thread. All work is enqueued on the compute stream.
 #pragma once
 
 #include <span>
@@ -16,46 +18,47 @@
 
 namespace tri {
 
-// The GEMMs by one weight.
+// One weight, and the GEMMs that use it.
 struct Fp8Linear {
   LinearId linear;
   const Parameter* weight = nullptr;
 };
 
-// The remembered maximum of a tensor is multiplied by this after each step: a maximum halves in seven steps.
+// The factor on the remembered maximum of a tensor after each step: a maximum halves in seven steps.
 inline constexpr float kFp8HistoryDecay = 0.9f;
 
-// What a slot has seen in a step, over all ranks.
+// Statistics of a slot in one step, over all ranks.
 struct Fp8Numbers {
-  float scale = 0;  // of this rank; in a first step without history 0 where other stages have the layer
+  float scale = 0;  // of this rank; 0 in a first step without history for layers of other stages
   float amax = 0;
-  float elements = 0, saturated = 0, underflowed = 0;  // that casts have met; recomputed ones again
+  float elements = 0, saturated = 0, underflowed = 0;  // counted by casts, those of recomputation included
 };
 
 class Fp8Layers {
  public:
-  // Whatever is referred to outlives it.
+  // All references must outlive the object.
   Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
             ParameterHooks& hooks);
 
-  // Before a run of a plan, which casts its weights again, or transposes their quantized values. kStep: what casts meet
-  // from here on belongs to a step; with what the casts of quantized values met before it.
+  // Call before a run of a plan, which casts its weights again or transposes the quantized ones. kStep starts the
+  // statistics of a step; they include weight casts already made for it.
   enum class Run { kStep, kForward };
   void begin(Run run);
 
-  // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both. dbias (C), optional, added to:
-  // sums over the rows.
+  // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both. Adds the sums over the rows to
+  // dbias (C), if present.
   void cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {});
-  // Cast as they are made: the rows of a norm, which `linear` reads; an activation, the input (R, K) of `linear`; the
+  // Cast while computing: the rows of a norm, which `linear` reads; an activation, the input (R, K) of `linear`; the
   // gradient of the output (R, N) of `linear` through the activation after it. `scratch`, of the compute type, holds
-  // them where there is no scale yet; activated's may be dactivated. `out` or `out_t`, the transpose, may be absent.
+  // the uncast result while there is no scale yet; activated's may be dactivated. `out` or `out_t`, the transpose, may
+  // be absent.
   void norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor scratch);
   void activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor scratch);
   void activation_backward(const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated,
                            Tensor inp, Tensor scratch);
-  // An input that was cast before, once more, and transposed: (C, R) in `scratch`.
+  // Casts an input that was cast before once more, transposed: (C, R) in `scratch`.
   Tensor cast_transposed(const LinearId& linear, Tensor inp, Tensor scratch);
-  // rows^T (C, R) in `scratch`.
+  // Returns rows^T (C, R) in `scratch`.
   Tensor transposed(Tensor rows, Tensor scratch);
 
   // out (R, N) = inp (R, K) · weight (N, K)^T + beta · out + bias
@@ -65,29 +68,30 @@ class Fp8Layers {
   // dweight (N, K) = dout_t (N, R) · inp_t (K, R)^T + beta · dweight
   void backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_t, Tensor inp_t, float beta);
 
-  // After the last backward of a step: counts as numbers that are summed with the step's statistics, then the largest
-  // numbers of all ranks.
+  // After the last backward action of a step: count() converts the counts to floats, which are summed with the step's
+  // statistics; reduce() takes the amax over all ranks (collective).
   void count();
   void reduce(GroupOnStream& world);
-  // The scales of the next step, unless grad_scale (1) is NaN. Where quantized values are kept (keeps_fp8_weights),
-  // before the optimizer's update, which casts them with these scales; what it meets belongs to the next step.
+  // Sets the scales of the next step, unless grad_scale (1) is NaN. With keeps_fp8_weights, call it before the
+  // optimizer's update, which casts with these scales; the update's casts count for the next step.
   void update(Tensor grad_scale);
-  // Where quantized values are kept and not made by an update, at a start or from a checkpoint: they are cast after
-  // begin_quantized_weights(), with the scales of the history. Without one they are cast twice, with the scales that
-  // make_weight_scales() makes of what the first cast, after begin_weight_scales(), has met on all ranks.
+  // With keeps_fp8_weights, for weights that no update has quantized (at a start, or from a checkpoint). With a
+  // history: begin_quantized_weights(), then cast the weights. Without one, cast them twice: after
+  // begin_weight_scales() for their amax on all ranks, from which make_weight_scales() sets the scales (collective),
+  // and then again with these scales.
   void begin_quantized_weights();
   void begin_weight_scales();
   void make_weight_scales(GroupOnStream& world);
-  // The host knows that the step's numbers were finite: the scales have a history.
+  // The host has seen that the step's numbers were finite, so the scales have a history.
   void step_was_finite() { has_history_ = true; }
   bool has_history() const { return has_history_; }
 
   const Fp8Tensors& tensors() const { return tensors_; }
   const Fp8Slots& slots() const { return slots_; }
-  // What a checkpoint stores of the history of all slots: 0 for layers that do not multiply FP8. A later start may let
-  // them multiply FP8 again, and their scales must not come from numbers that have only decayed since.
+  // Returns what a checkpoint stores of the history of all slots: 0 for layers that do not multiply FP8. If a later
+  // start lets them multiply FP8 again, their scales must not come from values that have only decayed since.
   std::vector<float> saved_history(std::span<const float> history) const;
-  // What saved_history returned. Where layers that multiply FP8 have none, the next step makes it.
+  // Loads what saved_history() returned. The next step creates the history of layers that have none.
   void load_history(std::span<const float> history);
 
  private:
@@ -110,7 +114,7 @@ class Fp8Layers {
   ParameterHooks& hooks_;
   const int64_t first_weight_, num_weights_;  // slots
   bool has_history_ = false;
-  std::vector<bool> made_;  // [Fp8Slots::place]: the weight is cast or transposed, in this run of a plan
+  std::vector<bool> made_;  // [Fp8Slots::place]: this run of a plan has cast or transposed the weight
 };
 
 }  // namespace tri

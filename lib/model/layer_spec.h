@@ -1,5 +1,5 @@
-// What each layer of a model consists of, as values: the list from which parameters, saved tensors, FLOPs, FP8 scales,
-// the simulator, the planner and other programs' formats are derived. Pure: no device, and no layout of ranks.
+// What each layer of a model consists of, as values. Parameters, saved tensors, FLOPs, FP8 scales, the simulator, the
+// planner and other programs' formats derive from these lists. Pure: no device, and no layout of ranks.
 //
 // A layer has two branches, attention and MLP. A branch begins with a column-parallel linear, which reads the rows of
 // a norm, and ends with a row-parallel linear, whose output joins the residual stream.
@@ -20,13 +20,13 @@ struct LayerSpec {
   MlpSpec mlp;
 
   std::array<LinearSpec, 2> linears(Branch branch) const;
-  // The norms of a branch that lie between its two linears.
+  // Returns the norms of a branch between its two linears.
   std::vector<NormSpec> norms(Branch branch) const;
-  // All linears in the order of the forward pass. FP8 scales and messages refer to a linear by its index here.
+  // Returns all linears in the order of the forward pass. FP8 scales and messages refer to a linear by its index here.
   std::vector<LinearSpec> linears() const;
-  // Elements of the linears' weights. Norms and biases are not among them.
+  // Returns the elements of the linears' weights, without norms and biases.
   double weights() const;
-  // Model FLOPs, forward and backward; a multiply-add counts two, and what is recomputed counts once.
+  // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
   double flops_per_token(AttentionWork work) const;
 
   // Whether the other layer's tensors and workspace have the same shapes.
@@ -37,10 +37,10 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
-// Layer `layer` of the model, from 0. `model` is resolved.
+// Returns layer `layer` of the model, from 0. `model` must be resolved.
 LayerSpec layer_spec(const ModelConfig& model, int layer);
 
-// The layers repeat with this period: layers whose numbers are equal modulo it are alike. 1: all are.
+// Returns the period with which layers repeat: layers with equal numbers modulo it are alike. 1: all are alike.
 int layer_period(const ModelConfig& model);
 
 // Calls visit(spec, count) for each kind of layer among layers [first, first + count), with their number.
@@ -51,7 +51,7 @@ void for_layer_kinds(const ModelConfig& model, int first, int count, Visit visit
     visit(layer_spec(model, first + i), count / period + (i < count % period ? 1 : 0));
 }
 
-// A number of each of those layers, summed.
+// Sums `number(spec)` over those layers.
 template <class Number>
 double sum_over_layers(const ModelConfig& model, int first, int count, Number number) {
   double sum = 0;

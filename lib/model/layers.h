@@ -1,4 +1,5 @@
-// The building bricks of a stage: norms, column- and row-parallel GEMMs, and the context they all work in.
+// The building blocks of a stage: norms, column- and row-parallel GEMMs, and the context that they share. All enqueue
+// on the compute stream; call only from the rank's main thread.
 #pragma once
 
 #include <array>
@@ -10,18 +11,19 @@
 
 namespace tri {
 
-// Value of the residual stream = inp + add + add_bias; a fresh stage input has no `add`.
+// The residual stream has the value inp + add + add_bias. A new stage input has no `add`.
 struct ResidualStream {
   Tensor inp;       // (Rl, C)
   Tensor add;       // (Rl, C) or in parts (tp or 1, Rl, C), optional
   Tensor add_bias;  // (C), optional
 };
 
-// How the linears are split alongside their transfers, alike in all layers: lib/tune/overlap_splits. Column-parallel
-// ones read gathered rows forward and make partial sums backward, row-parallel ones the other way round.
+// How the linears are split to overlap their transfers, the same in all layers: lib/tune/overlap_splits.
+// Column-parallel linears read gathered rows forward and compute partial sums backward; row-parallel ones do the
+// reverse.
 struct OverlapSplits {
-  // [Branch][LinearSplit]. Until something is timed: weight gradients hide most of a backward transfer, so splits would
-  // only cost.
+  // [Branch][LinearSplit]. The defaults: weight gradients hide most of a backward transfer, so splits would only cost
+  // time.
   using OfPass = std::array<std::array<OverlapSplit, 2>, 2>;
   OfPass forward{};
   OfPass backward{{{OverlapSplit{.num_splits = 1}, OverlapSplit{.num_splits = 2}},
@@ -35,7 +37,7 @@ struct OverlapSplits {
   bool operator==(const OverlapSplits&) const = default;
 };
 
-// What every layer of a stage works with.
+// The context of every layer of a stage.
 struct LayerContext {
   const Config& config;
   const StageDims dims;
@@ -44,22 +46,22 @@ struct LayerContext {
   AxisTransfers& tp;
   const OverlapSplits& splits;
   ParameterHooks& hooks;
-  Fp8Layers* const fp8 = nullptr;  // where any layer's GEMMs are FP8
+  Fp8Layers* const fp8 = nullptr;  // null: no layer's GEMMs are FP8
 
   // This tp rank's rows of a gathered (R, n) tensor.
   Tensor local_rows(Tensor gathered) const { return tp.local_rows(gathered); }
-  // Completes `rows` (R, C) from every tp rank's local rows. Begins before the local rows are made and starts after;
-  // what reads the rows then goes over those that arrive, or needs them all.
+  // Completes `rows` (R, C) from every tp rank's local rows. begin_gather() comes before the local rows are computed
+  // and start_gather() after. Readers then process the rows that have arrived, or call need().
   void begin_gather(Tensor rows) const {
     tp.wait_until_read(compute);
     tp.begin_gather(rows, compute);
   }
   void start_gather(Tensor rows) const { tp.start_gather(rows, compute); }
-  void gather(Tensor rows) const {  // local rows that are made already
+  void gather(Tensor rows) const {  // for local rows that are already computed
     begin_gather(rows);
     start_gather(rows);
   }
-  // gemm(first, count), which reads rows [first, first + count) only.
+  // Calls gemm(first, count), which reads only rows [first, first + count), for each split once its rows have arrived.
   template <class Gemm>
   void for_arriving(Tensor rows, OverlapSplit split, Gemm gemm) const {
     for (const RowSplit& part : tp.splits(rows, split)) {
@@ -68,11 +70,11 @@ struct LayerContext {
     }
     tp.finish_gather(rows, compute);
   }
-  // compute waits for all rows, where they are still on their way, and may overwrite the local ones.
+  // Makes compute wait until all rows have arrived. It may then overwrite the local ones.
   void need(Tensor rows) const;
 
-  // Sums partial `rows` (R, C) over tp for the ranks that own them: a GEMM makes the blocks and sends each. Work
-  // enqueued before finish_reduce runs concurrently with it and must not touch `rows`.
+  // Sums partial `rows` (R, C) over tp for the ranks that own them: a GEMM computes the blocks and send() sends each.
+  // Work enqueued before finish_reduce() overlaps the transfer and must not touch `rows`.
   std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split) const {
     tp.wait_until_read(compute);
     return tp.begin_reduce(rows, split, compute);
@@ -80,14 +82,14 @@ struct LayerContext {
   void send(const RowBlock& block) const { tp.send(block, compute); }
   Tensor finish_reduce() const { return tp.finish_reduce(compute); }  // the local rows' sum, in parts (tp or 1, Rl, C)
 
-  // The weight, ready to be read on the compute stream.
+  // Returns the weight, ready to be read on the compute stream.
   Tensor use(const Parameter& parameter) const {
     hooks.before_use(parameter);
     return parameter.weight;
   }
 };
 
-// The bias may be absent.
+// A norm. The bias may be absent.
 struct NormLayer {
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
@@ -95,20 +97,20 @@ struct NormLayer {
   LinearId reader;  // the linear for which FP8 rows are cast
 
   static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
-  // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the local rows of
-  // t.rows, and gathers them. Where those are FP8, a step without scales overwrites work.normed's.
+  // Norms the rows of `stream` into the local rows of t.rows, writes their sum to `sum` if there is something to add,
+  // and gathers the rows. If they are FP8, a step without scales overwrites work.normed.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t) const;
-  // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward's sum; of
-  // `t` the statistics.
+  // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward pass's sum;
+  // `t` provides the statistics.
   void backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,
                 const NormTensors& t) const;
 };
 
-// What becomes of the blocks of a partial sum once they are made.
+// What happens to the blocks of a partial sum after the GEMM.
 enum class Then { kKeep, kSend };
 
-// The linears multiply in FP8 where the rows that they are given are. The gradients of FP8 weights are given transposes
-// of what was cast, and the bias' gradient the rows as they were before.
+// A linear multiplies FP8 if its rows are FP8. Gradients of FP8 weights read transposed casts; the bias gradient reads
+// the rows before the cast.
 
 // Weight (N / tp, K): gathered rows in, this rank's columns out.
 struct ColumnLinear {
@@ -124,10 +126,10 @@ struct ColumnLinear {
   // dinp (R, K) = beta · dinp + dout · weight; a partial sum over tp, in blocks.
   void backward_input(const LayerContext& ctx, const std::vector<RowBlock>& dinp, Tensor dout, float beta,
                       Then then) const;
-  // After RowLinear::backward_input_gelu, which has dealt with the bias: backward_weight_alone.
+  // backward_weight_alone: without the bias, after RowLinear::backward_input_gelu, which has handled it.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
   void backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const;
-  // dout_t (N / tp, R), inp_t (K, R) FP8. The cast to dout_t adds to the bias' gradient.
+  // dout_t (N / tp, R), inp_t (K, R) FP8. The cast to dout_t has added to the bias gradient.
   void backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp_t) const;
   Tensor bias_gradient(const LayerContext& ctx) const;  // (N / tp), absent without a bias
   void bias_gradient_ready(const LayerContext& ctx) const;
@@ -136,8 +138,7 @@ struct ColumnLinear {
   Fp8Linear fp8() const { return {linear, weight}; }
 };
 
-// Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The bias joins after the sum, in the next
-// norm.
+// Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The next norm adds the bias after the sum.
 struct RowLinear {
   LinearId linear;
   const Parameter* weight = nullptr;
@@ -148,14 +149,16 @@ struct RowLinear {
   // out (R, N) = beta · out + inp · weight^T, in blocks.
   void forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta, Then then) const;
   Tensor bias_to_add(const LayerContext& ctx) const { return bias == nullptr ? Tensor{} : ctx.use(*bias); }
-  // `dout` (R, N) gathered, perhaps still arriving; dinp (R, K / tp) overwritten.
+  // `dout` (R, N) is gathered, and may still be arriving; overwrites dinp (R, K / tp).
   void backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout) const;
-  // The same where inp = gelu(pre), pre (R, K / tp) from `previous`: dpre, and the gradient of that layer's bias.
+  // The same if inp = gelu(pre), with pre (R, K / tp) from `previous`: computes dpre and the gradient of that layer's
+  // bias.
   void backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor pre,
                            const ColumnLinear& previous) const;
-  // The bias sees the local rows only.
+  // The bias gradient uses only the local rows.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
-  // dout_t (N, R), inp_t (K / tp, R) FP8. The bias sees the local rows only: through the cast, or by add_bias_gradient.
+  // dout_t (N, R), inp_t (K / tp, R) FP8. The bias gradient uses only the local rows: through the cast, or
+  // add_bias_gradient.
   void backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp_t) const;
   Tensor bias_gradient(const LayerContext& ctx) const;  // (N), absent without a bias
   void bias_gradient_ready(const LayerContext& ctx) const;
@@ -165,11 +168,11 @@ struct RowLinear {
   Fp8Linear fp8() const { return {linear, weight}; }
 };
 
-// FP8, for weight gradients: the transpose (n, R) of rows (R, n) that `linear` reads, in the workspace; cast as well
-// where the rows are kept in the compute type.
+// For FP8 weight gradients: returns the transpose (n, R) of rows (R, n) that `linear` reads, in the workspace. Casts
+// the rows if they were saved in the compute type.
 Tensor transposed_input(const LayerContext& ctx, const LinearId& linear, Tensor rows);
-// The transpose of the gathered gradient of the residual stream. With more than one tp rank also adds the gradient of
-// the bias of `linear`, from the local rows; else the cast to FP8 has done both.
+// Returns the transpose of the gathered gradient of the residual stream. With more than one tp rank it also adds the
+// gradient of the bias of `linear` from the local rows; otherwise the cast to FP8 has done both.
 Tensor transposed_stream_gradient(const LayerContext& ctx, const RowLinear& linear);
 
 }  // namespace tri

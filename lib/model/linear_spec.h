@@ -1,4 +1,4 @@
-// The linears of a layer, as values: names, sizes, and how tensor parallelism divides them.
+// The linears of a layer, as values: names, sizes, and how tensor parallelism splits them.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace tri {
 enum class Branch { kAttention, kMlp };
 inline constexpr std::array kBranches{Branch::kAttention, Branch::kMlp};
 
-// How tensor parallelism divides the GEMM of a linear.
+// How tensor parallelism splits the GEMM of a linear.
 enum class LinearSplit {
   kColumn,  // each rank computes a part of the outputs from all inputs
   kRow,     // each rank computes a partial sum of all outputs from a part of the inputs
@@ -37,7 +37,7 @@ struct LinearSpec {
   std::string_view module;  // parameter_names.h
   std::string_view name;    // within its layer, for messages: "qkv"
   LinearSplit split = LinearSplit::kColumn;
-  // N, or the factors of N of which the last one is divided over tp: (2, F) for SwiGLU's gate and up projections.
+  // N, or the factors of N, the last of which is split over tp: (2, F) for SwiGLU's gate and up projections.
   std::array<int64_t, 2> outputs{};
   int num_outputs = 1;
   int64_t inputs = 0;  // K
@@ -46,7 +46,7 @@ struct LinearSpec {
   int64_t n() const { return num_outputs == 2 ? outputs[0] * outputs[1] : outputs[0]; }
   int64_t k() const { return inputs; }
   int64_t weights() const { return n() * k(); }
-  // Of the part that one of `tp` ranks multiplies.
+  // The share of one of `tp` ranks.
   int64_t n(int tp) const { return split == LinearSplit::kColumn ? n() / tp : n(); }
   int64_t k(int tp) const { return split == LinearSplit::kRow ? k() / tp : k(); }
   std::vector<int64_t> weight_shape() const;
@@ -54,7 +54,7 @@ struct LinearSpec {
   int split_dim() const { return split == LinearSplit::kRow ? num_outputs : num_outputs - 1; }  // of weight_shape()
 };
 
-// A weight of a norm inside of a branch, which all tp ranks hold.
+// The weight of a norm inside a branch. All tp ranks hold it.
 struct NormSpec {
   std::string_view module;
   int64_t width = 0;

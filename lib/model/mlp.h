@@ -1,5 +1,5 @@
-// The MLP as a kind of branch: what it consists of and keeps of a microbatch, and its workspace. The steps that run it
-// are a BranchLayer (branch.h), made in mlp.cpp.
+// The MLP as a kind of branch: its spec, the tensors that it saves for a microbatch, and its workspace. The steps that
+// run it are a BranchLayer (branch.h), made in mlp.cpp.
 #pragma once
 
 #include <string>
@@ -20,26 +20,27 @@ struct MlpSpec {
   bool gated() const { return activation == Activation::kSwiglu; }
   int64_t fc1_width() const { return gated() ? 2 * ffn_hidden : ffn_hidden; }
   std::array<LinearSpec, 2> linears() const;                                 // fc1, fc2
-  double kept_elements() const { return static_cast<double>(fc1_width()); }  // of a token, as AttentionSpec's
-  // Of a token, read and written by the activation's own kernels; 0 where a GEMM's epilogue computes it.
+  double kept_elements() const { return static_cast<double>(fc1_width()); }  // per token, as in AttentionSpec
+  // Elements per token that the activation's own kernels read and write; 0 if a GEMM's epilogue computes it.
   double activation_elements(Pass pass) const;
 
   bool operator==(const MlpSpec&) const = default;
 };
 
-// What one layer keeps of a microbatch.
+// What one layer saves for the backward pass of a microbatch.
 struct MlpTensors {
-  Tensor fc1;          // (R, fc1_width / tp)
-  Tensor activated;    // (R, Fl); with FP8 the rows that fc2's forward GEMM reads, in the workspace
-  Tensor activated_t;  // (Fl, R); with FP8: what fc2's weight gradient reads. In the memory of `activated` if not kept
+  Tensor fc1;        // (R, fc1_width / tp)
+  Tensor activated;  // (R, Fl); with FP8 the rows that fc2's forward GEMM reads, in the workspace
+  // (Fl, R); with FP8: what fc2's weight gradient reads. Shares the memory of `activated` if not saved
+  Tensor activated_t;
 };
 
-// What the layers of a stage share.
+// The workspace that the layers of a stage share.
 struct MlpWorkspace {
   Tensor activated;   // (R, Fl): an activation, recomputed (parallel.recompute: selective)
   Tensor dfc1;        // (R, fc1_width / tp)
-  Tensor dactivated;  // (R, Fl): the gradient of `activated`; of GeLU, which works in place, dfc1 itself
-  // Casts, where any layer's GEMMs are FP8: of an activation, of dfc1, and the latter's transpose.
+  Tensor dactivated;  // (R, Fl): the gradient of `activated`; for GeLU, which works in place, dfc1 itself
+  // FP8 casts, if any layer's GEMMs are FP8: of an activation, of dfc1, and the transpose of the latter.
   Tensor fp8_activated, fp8_dfc1, fp8_dfc1_t;
 };
 

@@ -1,4 +1,4 @@
-// The one parameter list: name, global shape, the axes over which a parameter is sharded and its gradient reduced,
+// The list of all parameters: name, global shape, the axes over which a parameter is sharded and its gradient reduced,
 // initialisation, weight decay. Sharding, start values, flat buffers, memory estimates and checkpoints derive from it.
 #pragma once
 
@@ -19,29 +19,29 @@ enum class InitRule { kNormal, kZeros, kOnes };
 struct ParamSpec {
   std::string name;            // parameter_names.h
   std::vector<int64_t> shape;  // global
-  int split_dim = -1;          // dim cut into equal contiguous shards, one for each place on `sharded`; -1: none
-  AxisSet sharded = {};        // along other axes its ranks hold the same values; empty where split_dim is -1
-  // The axes along which each rank's gradient is a part of the sum that is the gradient. On pp: the sum over the stages
-  // that hold the parameter (a tied embedding, on the first and the last stage).
+  int split_dim = -1;          // dim split into equal contiguous shards, one for each place on `sharded`; -1: none
+  AxisSet sharded = {};        // ranks along other axes hold the same values; empty if split_dim is -1
+  // The axes over which the ranks' gradients must be summed. On pp: over the stages that hold the parameter (a tied
+  // embedding, on the first and the last stage).
   AxisSet reduced = {"dp"};
   InitRule init = InitRule::kZeros;
   float init_std = 0.0f;
-  int64_t valid_rows = -1;  // rows of dim 0 that exist; the padding beyond starts, and stays, zero. -1: all
+  int64_t valid_rows = -1;  // rows of dim 0 without padding, which starts as zero and stays zero. -1: all
   bool decay = false;       // matrices decay and have a LAMB trust ratio; norms and biases do not
-  bool tied_copy = false;   // the head's copy of the embedding on the last stage: counted once in norms
-  int64_t fp8_slot = -1;    // its slot in Fp8Tensors where it is kept in FP8 and not in compute precision
+  bool tied_copy = false;   // the head's copy of the embedding on the last stage: norms count it once
+  int64_t fp8_slot = -1;    // its slot in Fp8Tensors if it is stored in FP8 rather than in compute precision
 
   int64_t numel() const;
-  // Which of the shards the mesh's rank holds, and their number.
+  // Returns the index of the shard that the mesh's rank holds, and the number of shards.
   Axis shard(const Mesh& mesh) const { return mesh.joint_axis(sharded); }
-  // Of one of `shards`; of the mesh's rank.
+  // The shape of one of `shards`, or of the shard of the mesh's rank.
   std::vector<int64_t> local_shape(int shards) const;
   std::vector<int64_t> local_shape(const Mesh& mesh) const { return local_shape(shard(mesh).size); }
   int64_t local_numel(int shards) const;
   int64_t local_numel(const Mesh& mesh) const { return local_numel(shard(mesh).size); }
 };
 
-// A parameter of this rank with its memory. Under ZeRO-2 the gradient has none of its own: see ParameterHooks.
+// A parameter of this rank with its memory. Under ZeRO-2 the gradient has no memory of its own: see ParameterHooks.
 struct Parameter {
   ParamSpec spec;
   Tensor weight;  // local shape, compute dtype or FP8 weights
@@ -49,9 +49,9 @@ struct Parameter {
   int index = 0;  // in the chunk's list
 };
 
-// The weight of a module, which must be among `parameters`.
+// Returns the weight of a module, which must be among `parameters`.
 const Parameter* find_weight(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
-// Its bias; null where the model has none there.
+// Returns the bias of a module; null if the model has none there.
 const Parameter* find_bias(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
 
 // Global layers [first, first + count) of a virtual stage.
@@ -60,31 +60,31 @@ struct LayerRange {
 };
 LayerRange layers_of(const Config& config, Axis pp, int chunk);
 
-// Parameters of `chunk` on pp rank `pp.rank`, in the order of their use in the forward pass; backward completes their
-// gradients in exactly the reverse order.
+// Returns the parameters of `chunk` on pp rank `pp.rank`, in the order of their use in the forward pass. The backward
+// pass completes their gradients in exactly the reverse order.
 std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk);
 
-// All parameters of the model, each once.
+// Returns all parameters of the model, each once.
 std::vector<ParamSpec> model_parameters(const Config& config);
 
-// How a shard starts where `spec.init` is kNormal, in local element order; `out` and `begin` are the caller's.
-// An element is a pure function of (seed, name, global element).
+// Returns the start values of a shard whose `spec.init` is kNormal, in local element order; the caller sets `out` and
+// `begin`. An element is a pure function of (seed, name, global element).
 NormalValues normal_start(const ParamSpec& spec, Axis shard, uint64_t seed);
 
-// Where the layers get gradient memory, and whom they tell. The layers call, in this order for each use:
+// Where the layers get gradient memory, and which events they report. They call, in this order for each use:
 //   before_use(p)       the weight is about to be read on the compute stream
 //   gradient(p)         where to add the gradient, local shape, f32; valid until gradient_ready(p)
-//   gradient_target(p)  the same for a GEMM, which can as well overwrite: it says which
+//   gradient_target(p)  the same for a GEMM that can also overwrite; `beta` says which
 //   gradient_ready(p)   the last addition of this backward pass is enqueued
 class ParameterHooks {
  public:
   struct GradientTarget {
     Tensor tensor;
-    float beta;  // 0: nothing was added yet, what stands there is to be overwritten
+    float beta;  // 0: nothing was added yet, the GEMM overwrites
   };
 
   virtual ~ParameterHooks() = default;
-  // Before the first use in the backward pass of a microbatch.
+  // Call before the first use in the backward pass of a microbatch.
   virtual void begin_backward(int chunk, int microbatch) = 0;
   virtual void before_use(const Parameter& parameter) = 0;
   virtual Tensor gradient(const Parameter& parameter) = 0;

@@ -7,10 +7,10 @@
 
 namespace tri {
 
-// What holds a weight and perhaps a bias. "{}" stands for the layer, counted over the whole model.
+// Modules: each holds a weight and perhaps a bias. "{}" is the layer's index in the whole model.
 namespace modules {
 
-inline constexpr std::string_view kTokens = "embedding/tokens";  // also the head's, where they are tied
+inline constexpr std::string_view kTokens = "embedding/tokens";  // also the head's, if they are tied
 inline constexpr std::string_view kPositions = "embedding/positions";
 inline constexpr std::string_view kNorm1 = "layers/{}/norm1";
 inline constexpr std::string_view kQkv = "layers/{}/attention/qkv";
@@ -25,9 +25,9 @@ inline constexpr std::string_view kHead = "head";
 
 }  // namespace modules
 
-inline constexpr int kNoLayer = -1;  // of a module that stands outside the layers
+inline constexpr int kNoLayer = -1;  // of a module outside the layers
 
-bool of_layer(std::string_view module);  // there is one in every layer
+bool of_layer(std::string_view module);  // every layer has one
 std::string weight_of(std::string_view module, int layer = kNoLayer);
 std::string bias_of(std::string_view module, int layer = kNoLayer);
 bool is_bias(std::string_view parameter);

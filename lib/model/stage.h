@@ -1,5 +1,7 @@
 // A stage: this pp rank's chunks of the model, from the embedding (first virtual stage) to the head and loss (last).
 // The head runs inside the backward action of its microbatch, so logits are never kept between actions.
+//
+// Threads: call only from the rank's main thread; all work is enqueued on the compute stream.
 #pragma once
 
 #include <functional>
@@ -13,7 +15,7 @@
 
 namespace tri {
 
-// What a stage is wired to. Everything that is referred to outlives the stage.
+// What a stage is connected to. All references outlive the stage.
 struct StageContext {
   const Config& config;
   const Mesh& mesh;
@@ -30,11 +32,11 @@ class Stage final : public StageCompute {
  public:
   explicit Stage(StageContext context);
 
-  // What the forward actions of the next run are for.
+  // The purpose of the forward actions of the next run.
   enum class Mode {
-    kTrain,     // activations are kept for backward
+    kTrain,     // saves activations for the backward pass
     kEvaluate,  // the last virtual stage adds its microbatch's loss
-    kLogits,    // the last virtual stage leaves its logits in head().logits and calls `on_logits`
+    kLogits,    // the last virtual stage writes its logits to head().logits and calls `on_logits`
   };
   void begin(Mode mode);
   void set_on_logits(std::function<void(int microbatch)> on_logits) { on_logits_ = std::move(on_logits); }
@@ -42,10 +44,10 @@ class Stage final : public StageCompute {
   void forward(int chunk, int microbatch, Tensor input, Tensor output) override;
   void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override;
 
-  Fp8Layers* fp8() { return fp8_.get(); }  // null where no layer's GEMMs are FP8
+  Fp8Layers* fp8() { return fp8_.get(); }  // null: no layer's GEMMs are FP8
   const HeadTensors& head() const { return tensors_.head; }
-  Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty but on the first stage
-  Tensor targets() const { return tensors_.targets; }  // (M, B, T) i32; empty but on the last stage
+  Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty except on the first stage
+  Tensor targets() const { return tensors_.targets; }  // (M, B, T) i32; empty except on the last stage
 
  private:
   struct Chunk {
@@ -61,10 +63,10 @@ class Stage final : public StageCompute {
 
   void embed(const Chunk& chunk, int microbatch, Tensor out);
   void embed_backward(const Chunk& chunk, int microbatch);
-  // Logits of final-norm rows `inp` (Rl, C); the gathered norm stays in work.normed.
+  // Computes the logits of final-norm rows `inp` (Rl, C); the gathered norm stays in work.normed.
   void head_forward(const Chunk& chunk, Tensor inp);
   void loss(int microbatch, LogitGradient gradient);
-  // From logits' gradient to the local rows of work.dstream.
+  // From the gradient of the logits to the local rows of work.dstream.
   void head_backward(const Chunk& chunk, Tensor inp);
 
   StageTensors tensors_;

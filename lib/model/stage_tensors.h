@@ -1,5 +1,5 @@
-// The memory of a stage: what a microbatch keeps between forward and backward, and the workspace that all its layers
-// share. Pure set-up: it runs on a measuring arena as well, which is how memory is predicted.
+// The memory of a stage: what a microbatch saves between forward and backward, and the workspace that all its layers
+// share. Set-up only; running it on a measuring arena predicts the memory.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace tri {
 
-// Sizes of one rank's share that all layers have; letters as in kernels/core/dims.h. Those of a branch: share_of().
+// Sizes of one rank's share, the same in all layers; letters as in kernels/core/dims.h. Those of a branch: share_of().
 struct StageDims {
   int B, T, C, Vl;
   int64_t R, Rl;
@@ -28,13 +28,13 @@ struct NormTensors {
   Tensor rows;        // (R, C)
 };
 
-// What one layer keeps of a microbatch. Which tensors exist depends on parallel.recompute:
+// What one layer saves of a microbatch. Which tensors exist depends on parallel.recompute:
 //   none       all
-//   norms      all but the norms' rows: recomputed from the kept stream, and gathered over tp once more
-//   selective  nor mlp.activated, which is cheap to recompute from what is kept
+//   norms      all but the norms' rows, which are recomputed from the saved stream and gathered over tp again
+//   selective  also without mlp.activated, which is cheap to recompute from what is saved
 //   full       only `input`; the rest is recomputed into a set shared by all layers
-// The norms' rows and mlp.activated, which GEMMs alone read, are FP8 in layers that multiply FP8 (is_fp8_layer). Such a
-// layer keeps the transpose of mlp.activated, which the weight gradient reads; the rows last until fc2's forward GEMM.
+// The norms' rows and mlp.activated, which only GEMMs read, are FP8 in layers that multiply FP8 (is_fp8_layer). Such a
+// layer saves the transpose of mlp.activated, which the weight gradient reads; the rows last until fc2's forward GEMM.
 struct LayerTensors {
   Tensor input;   // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
   Tensor middle;  // (Rl, C): the residual stream between attention and MLP; sequential block only
@@ -43,7 +43,7 @@ struct LayerTensors {
   MlpTensors mlp;
 };
 
-// Whether a backward pass finds what fc2's weight gradient reads: parallel.recompute none and norms.
+// Whether the forward pass saves what fc2's weight gradient reads: parallel.recompute none and norms.
 bool keeps_activated(Recompute recompute);
 
 struct MicrobatchTensors {
@@ -52,13 +52,13 @@ struct MicrobatchTensors {
 };
 
 struct LayerWorkspace {
-  Tensor partial;  // (R, C): outputs of row-parallel GEMMs; by collectives, the local rows hold their sum
-  Tensor normed;   // (R, C): a gathered norm, recomputed; aliases nothing. Also the head's input
-  Tensor dstream;  // (R, C): the local rows are the running gradient of the residual stream, the rest its gather
-  Tensor dnormed;  // (R, C): gradient of a gathered norm; by collectives, the local rows hold its sum
+  Tensor partial;  // (R, C): outputs of row-parallel GEMMs; with collectives, the local rows hold their sum
+  Tensor normed;   // (R, C): a gathered norm, recomputed; shares no memory. Also the head's input
+  Tensor dstream;  // (R, C): the local rows are the running gradient of the residual stream, the others its gather
+  Tensor dnormed;  // (R, C): gradient of a gathered norm; with collectives, the local rows hold its sum
   AttentionWorkspace attention;
   MlpWorkspace mlp;
-  Fp8Workspace fp8;         // where any layer's GEMMs are FP8
+  Fp8Workspace fp8;         // if any layer's GEMMs are FP8
   LayerTensors recomputed;  // parallel.recompute: full
 };
 
@@ -70,21 +70,21 @@ struct HeadTensors {
   Tensor losses;      // (M) f32: sum over a microbatch's tokens
 };
 
-// `t` with the workspace's memory for what is not kept. `is_fp8`: is_fp8_layer() of the layer, here and below.
+// Returns `t` with the workspace's memory for what is not saved. `is_fp8`: is_fp8_layer() of the layer, here and below.
 LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, bool is_fp8);
-// work.recomputed as one layer uses it.
+// Returns work.recomputed as one layer uses it.
 LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8);
 
 struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
   LayerWorkspace work;
   HeadTensors head;
-  Fp8Tensors fp8;               // where any layer's GEMMs are FP8; else without slots
-  PeerCopyTensors peer_copies;  // where parallel.tp_transfers is copies
-  Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
+  Fp8Tensors fp8;               // without slots if no layer's GEMMs are FP8
+  PeerCopyTensors peer_copies;  // if parallel.tp_transfers is copies
+  Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, if the stage needs them
 };
 
-// `config` planned; `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step.
+// `config` must be planned. `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step.
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
                             Arena& arena);
 
