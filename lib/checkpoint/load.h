@@ -1,7 +1,7 @@
-// Reading shards of a checkpoint into the ranks of a job. Every stored shard is read from storage once, by one of the
-// ranks that need something of it, checked, and sent from there to the others. So it costs no further reading that tp
-// ranks hold the same norms, that two stages hold a tied embedding, or that another layout cut the tensors elsewhere.
-// Rank 0 alone knows the manifest; it divides the work (load_plan.h) and sends each rank its share.
+// Reads shards of a checkpoint into the ranks of a job. One of the ranks that need a stored shard reads it once from
+// storage, checks it, and sends it to the others. So nothing is read twice when tp ranks hold the same norms, two
+// stages hold a tied embedding, or another layout cut the tensors differently. Only rank 0 knows the manifest; it
+// divides the work (load_plan.h) and sends each rank its share.
 #pragma once
 
 #include <string>
@@ -18,25 +18,26 @@ struct LoadTarget {
   char* out;  // the array of shard->region
 };
 
-// The same on all ranks.
+// The limits must be the same on all ranks.
 struct LoadLimits {
   int64_t block_bytes = int64_t{4} << 20;    // read, checked and sent at once
   int64_t window_bytes = int64_t{64} << 20;  // of the shards that a rank reads for others, held until they are sent
   int max_threads = 16;                      // that read at the same time, each with a block
 };
-// Host memory that a rank takes in addition to its targets, at most, until the load is done: the window, which ends
-// with a whole block, the block that is being received, and one a thread.
+// Returns the most host memory that a rank needs in addition to its targets until the load is done: the window, which
+// ends with a whole block, the block being received, and one block per thread.
 constexpr int64_t load_bytes(const LoadLimits& limits = {}) {
   return limits.window_bytes + (2 + limits.max_threads) * limits.block_bytes;
 }
 
-// This rank's share of loading its `targets`. Collective; `manifest`: rank 0's, null elsewhere. Error, the same on all
-// ranks: the checkpoint lacks a target's tensor, or has it with another shape, or a type not converted (load_plan.h).
+// Plans this rank's share of loading its `targets`. `manifest`: rank 0's, null elsewhere. Fails, with the same error on
+// all ranks, if the checkpoint lacks a target's tensor, or has it with another shape or a type that is not converted
+// (load_plan.h). Collective.
 Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarget>& targets, Job& job,
                             const LoadLimits& limits = {});
 
-// Fills this rank's `targets`; `share` and `limits` are those of plan_load. The number of bytes that this rank has read
-// from storage. Collective; the same first error on all ranks, with targets partly filled.
+// Fills this rank's `targets`; `share` and `limits` are those of plan_load. Returns the bytes that this rank has read
+// from storage. On failure all ranks return the same first error, and targets are partly filled. Collective.
 Result<int64_t> load_shards(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
                             Job& job, const LoadLimits& limits = {});
 

@@ -1,5 +1,5 @@
-// Who reads which stored shard of a checkpoint, and who is sent what of it. One rank decides that for all, from the
-// manifest and from what every rank asks for; each of the others needs nothing but its own share of the decision.
+// Decides which rank reads which stored shard of a checkpoint, and which ranks receive what of it. One rank decides for
+// all, from the manifest and every rank's requests; the others need only their share of the plan. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tri {
 
-// What a rank asks for of one tensor. A rank asks for a tensor once, for all of its regions.
+// One rank's request for a tensor, made once for all of its regions.
 struct TensorRequest {
   std::string name;
   StoredType type = StoredType::kF32;
@@ -22,14 +22,14 @@ void fields(Archive& archive, TensorRequest& request) {
   archive(request.name, request.type, request.shape, request.regions);
 }
 
-// Loading converts between f32 and bf16: exactly to the former, to nearest to the latter.
+// Loading converts between f32 and bf16: exactly to f32, rounded to nearest to bf16.
 constexpr bool converts(StoredType from, StoredType to) {
   const auto is_float = [](StoredType type) { return type == StoredType::kF32 || type == StoredType::kBf16; };
   return from == to || (is_float(from) && is_float(to));
 }
 
-// A shard cut into blocks, in the order of its bytes: rectangles of at most `most_bytes` (and of at least an element),
-// each of them contiguous in the shard. Shards are read, checked and sent block by block.
+// A shard split into blocks, in the order of its bytes: rectangles of at most `most_bytes` (but at least one element),
+// each contiguous in the shard. Shards are read, checked and sent block by block.
 class Blocks {
  public:
   Blocks(const Region& shard, int64_t element_bytes, int64_t most_bytes);
@@ -42,7 +42,7 @@ class Blocks {
 
  private:
   Region shard_;
-  size_t dim_ = 0;          // the outermost of which one step, all inner dims included, is no longer than a block
+  size_t dim_ = 0;          // the outermost dim of which one step, with all inner dims, fits into a block
   int64_t step_bytes_ = 1;  // of one step of that dim
   int64_t steps_ = 1;       // of it in a block, except for the last
   int64_t chunks_ = 1;      // blocks along it
@@ -55,23 +55,23 @@ struct BlockRange {
   int64_t first = 0, last = 0;
 };
 
-// A shard that this rank reads, once, for itself and for `receivers`.
+// A shard that this rank reads once, for itself and for `receivers`.
 struct ShardRead {
   int32_t tensor = 0;                  // of this rank's requests
-  StoredType type = StoredType::kF32;  // as it is stored; the request's may be the other of f32 and bf16
+  StoredType type = StoredType::kF32;  // as stored; the request may have the other of f32 and bf16
   int32_t file = 0;                    // of LoadShare::files
   int64_t offset = 0;                  // bytes, in the file
   Region region;
   uint64_t checksum = 0;
-  // Where there are receivers: bytes of the shards that this rank reads for others before this one.
+  // With receivers: the bytes of shards that this rank reads for others before this one.
   int64_t position = 0;
   std::vector<BlockRange> receivers;  // by rank
 };
 
-// A shard of which another rank sends blocks [first, last).
+// A shard of which another rank sends this one blocks [first, last).
 struct ShardReceipt {
   int32_t tensor = 0;                  // of this rank's requests
-  StoredType type = StoredType::kF32;  // as it is stored and sent
+  StoredType type = StoredType::kF32;  // as stored and sent
   int32_t reader = 0;
   Region region;
   int64_t position = 0;  // the reader's
@@ -80,7 +80,7 @@ struct ShardReceipt {
 
 // One rank's share of a load.
 struct LoadShare {
-  std::vector<FileRecord> files;       // that it reads
+  std::vector<FileRecord> files;       // the files that it reads
   std::vector<ShardRead> reads;        // by file and offset
   std::vector<ShardReceipt> receipts;  // by reader and position
 };
@@ -106,10 +106,10 @@ void fields(Archive& archive, LoadShare& share) {
   archive(share.files, share.reads, share.receipts);
 }
 
-// The shares of all ranks. `requests`: [rank]. Every stored shard of which anything is asked is read by one of the
-// ranks that ask for it; those of a shard take turns. An Error for a rank that asks for what the checkpoint does not
-// have, or has with another shape, or with a type that loading does not convert; the shares of the others are of no use
-// then.
+// Returns the shares of all ranks. `requests`: [rank]. Every requested stored shard is read by one of the ranks that
+// request it; shards are distributed round-robin among them. A rank gets an error if it requests a tensor that the
+// checkpoint lacks, or with another shape, or with a type that loading does not convert; the shares of the others are
+// then useless.
 std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,
                                            const std::vector<std::vector<TensorRequest>>& requests,
                                            int64_t block_bytes);

@@ -1,4 +1,4 @@
-// Which checkpoints of a run stay, where nobody says it again.
+// The retention policy of a run, read from the run itself.
 #pragma once
 
 #include <string>
@@ -13,8 +13,9 @@ struct Retention {
   std::string source;      // the file or checkpoint that says so
 };
 
-// Of the run whose folder, or folder of checkpoints, `path` is: by its resolved.yaml, else by its config.yaml, else by
-// the newest valid checkpoint. One without any keeps as the defaults say; there is nothing to keep then.
+// Returns the policy of the run whose folder, or folder of checkpoints, is `path`: from its resolved.yaml, else from
+// its config.yaml, else from the newest valid checkpoint. Returns the defaults if there is none of these. Fails with
+// kFile or kUsage if the file cannot be read.
 Result<Retention> retention_of(const std::string& path);
 
 }  // namespace tri

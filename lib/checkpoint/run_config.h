@@ -1,4 +1,4 @@
-// The config of the run whose folder is at hand.
+// Reads the config of a run from its folder.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ struct RunConfigFile {
   Config config;
 };
 
-// resolved.yaml of `folder`, as the run last ran, else its config.yaml (an imported model has that alone). None: it is
-// no run's folder.
+// Reads resolved.yaml of `folder`, the config with which the run last ran, or config.yaml if there is only that (an
+// imported model). Returns none if it is not a run's folder.
 Result<std::optional<RunConfigFile>> read_run_config(const std::string& folder);
 
 }  // namespace tri

@@ -1,6 +1,6 @@
-// Which checkpoint a run goes on from. World rank 0 alone lists the folder and reads manifests; the others are told
-// what they need. Nothing of a rank's memory takes part, so a checkpoint that the run may not go on from is refused
-// before there is any.
+// Finds the checkpoint from which a run resumes. World rank 0 alone lists the folder and reads manifests, and sends the
+// others what they need. It needs none of a rank's memory, so a checkpoint that the run may not resume from is refused
+// before memory is allocated.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@
 
 namespace tri {
 
-inline constexpr const char* kFp8History = "fp8_history";  // a list of a checkpoint: RunProgress::fp8_history
+inline constexpr const char* kFp8History = "fp8_history";  // name of RunProgress::fp8_history in a checkpoint
 
-// How far a run has come.
+// How far a run has progressed.
 struct RunProgress {
   int64_t steps = 0, samples = 0;  // completed, consumed
-  // The largest magnitudes that FP8's scales are made of after these steps, by slot (lib/model/fp8_tensors.h); empty:
-  // there are none. Rank 0's is stored.
+  // The remembered amax from which FP8 scales are derived after these steps, by slot (lib/model/fp8_tensors.h); empty:
+  // there are none. Rank 0's are stored.
   std::vector<float> fp8_history = {};
 };
 
-// A checkpoint that can be read and may be loaded, as far as its manifest says.
+// A checkpoint that can be read and may be loaded, according to its manifest.
 struct FoundCheckpoint {
   std::string folder;
   RunProgress progress;
@@ -32,20 +32,20 @@ struct FoundCheckpoint {
 
 class CheckpointSearch {
  public:
-  // Asked on rank 0 before a checkpoint is found; an error ends the search.
+  // Called on rank 0 before a checkpoint is accepted; an error ends the search.
   using MayLoad = std::function<Result<void>(const std::string& folder, const Manifest& manifest)>;
 
-  // Of the folder `dir`, which this start of the run, `attempt`, has locked.
+  // Searches the folder `dir`, which `attempt`, this start of the run, has locked.
   CheckpointSearch(std::string dir, std::string attempt, Job& job, MayLoad may = {});
 
-  // Finds the newest checkpoint that can be read, and the next older one each time it is called again; the log says why
-  // others are passed over. None: the folder holds no checkpoint. Error: it holds some, and none that is left can be
-  // read; this one may not be loaded; kDrained: storage does not answer, also after several tries, so that what is
-  // damaged and what is not can't be known. Collective; the same on all ranks.
+  // Finds the newest checkpoint that can be read, and with each further call the next older one; logs why others are
+  // skipped. found() is none if the folder holds no checkpoint. Fails if it holds checkpoints and none of the rest can
+  // be read, if `may` refuses this one, or with kDrained if storage does not answer after several tries, so that damage
+  // cannot be judged. Collective; all ranks get the same result.
   Result<void> next();
 
   const std::optional<FoundCheckpoint>& found() const { return found_; }
-  // Of what was found, on rank 0 until next() or forget_manifest(); else null. It may be large.
+  // Returns the manifest of found() on rank 0, until next() or forget_manifest(); else null. It may be large.
   const Manifest* manifest() const { return manifest_ ? &*manifest_ : nullptr; }
   void forget_manifest() { manifest_.reset(); }
   const std::string& dir() const { return dir_; }
@@ -63,12 +63,12 @@ class CheckpointSearch {
   std::optional<FoundCheckpoint> found_;
 };
 
-// The FP8 history that a checkpoint holds; empty: none. Checkpoints of earlier versions hold it as a text of eight
-// hexadecimal digits a number, which may end in " guard " and what layers were excluded from FP8, which is ignored.
-// Error: the text is not of this form.
+// Returns the FP8 history of a checkpoint; empty: it has none. Earlier versions stored a text of eight hexadecimal
+// digits per number, which may end in " guard " and the layers excluded from FP8, which is ignored. Fails if the text
+// has another form.
 Result<std::vector<float>> fp8_history_of(const CheckpointInfo& info);
 
-// What ends a run that could not load: where the trouble may pass, so that it is started again and forgets nothing.
+// Returns the error that ends a run which could not load. It is restartable if the trouble is transient.
 Error load_error(const Error& error);
 
 }  // namespace tri

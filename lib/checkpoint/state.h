@@ -1,9 +1,9 @@
-// What of the training state lies where: every shard of master weights and moments that this rank holds, by its
-// tensor's name and its place in the global tensor. A checkpoint is these shards, so it does not know the layout that
-// wrote it.
+// The layout of the training state in memory: every shard of master weights and moments that this rank holds, by its
+// tensor's name and its place in the global tensor. A checkpoint consists of these shards and does not depend on the
+// layout that wrote it.
 //
-// Names: "model/<parameter>" for the fp32 weights, "optimizer/<parameter>/<state>" for what the optimizer keeps, such
-// as "exp_avg": lib/optim/optimizers.h.
+// Names: "model/<parameter>" for the fp32 weights, "optimizer/<parameter>/<state>" for the optimizer's state, such as
+// "exp_avg": lib/optim/optimizers.h.
 #pragma once
 
 #include <vector>
@@ -15,23 +15,23 @@ namespace tri {
 
 struct StateShard {
   TensorShard shard;
-  Tensor memory;        // f32|bf16 as the shard's type says, the shard's elements in order
-  bool local = false;   // of the dp ranks that hold this shard, it is this one's share: it loads it
-  bool writes = false;  // of all ranks that hold this shard, this one saves it
+  Tensor memory;        // f32|bf16 as in shard.type, the shard's elements in order
+  bool local = false;   // this rank loads it, among the dp ranks that hold it
+  bool writes = false;  // this rank saves it, among all ranks that hold it
 };
 
-// This rank's shards, bucket by bucket: weights, then the optimizer's state. Together, the writing shards of all ranks
-// cover every tensor exactly once. `store`: what allocate_store made of the same `config` and `mesh`.
+// Returns this rank's shards, bucket by bucket: weights, then the optimizer's state. The shards with `writes` of all
+// ranks cover every tensor exactly once. `store`: from allocate_store with the same `config` and `mesh`.
 std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, const StoreTensors& store);
 
-// The host memory of a rank's local shards: they are read into it, and stand still in it while they are written.
+// Host memory for a rank's local shards: loading reads into it, and saving writes from it.
 struct StateBuffer {
   struct Run {
     const char* from;  // on the device
     int64_t offset, bytes;
   };
   std::vector<int64_t> offset;  // [shard]: bytes; -1: not local
-  std::vector<Run> runs;        // a snapshot's copies: shards to write that lie together, padding between them included
+  std::vector<Run> runs;        // the copies of a snapshot: contiguous shards to write, with the padding between them
   int64_t bytes = 0;
 };
 

@@ -1,5 +1,4 @@
-// A checkpoint as a model: where it lies, how it was configured, and its weights alone. Optimizer states are neither
-// read nor asked for.
+// A checkpoint as a model: its location, its config, and its weights without the optimizer's state.
 #pragma once
 
 #include <optional>
@@ -14,44 +13,43 @@
 
 namespace tri {
 
-// The folder of checkpoints that `path` means: that of a run, or `path` itself. It need not be there yet, nor hold one.
+// Returns the folder of checkpoints that `path` means: that of a run, or `path` itself. It may be missing or empty.
 Result<std::string> find_checkpoints_folder(const std::string& path);
 
-// The checkpoint that `path` means: a checkpoint's own folder, or the newest valid one of a folder of checkpoints or
-// of a run (resolved.yaml there, or config.yaml, says where it keeps them).
+// Returns the checkpoint that `path` means: a checkpoint's own folder, or the newest valid one of a folder of
+// checkpoints or of a run (whose resolved.yaml or config.yaml names the folder). Fails with kFile or kUsage.
 Result<std::string> find_checkpoint(const std::string& path);
 
-// The resolved config that the checkpoint's run had.
+// Returns the resolved config of the checkpoint's run.
 Result<Config> checkpoint_config(const std::string& folder, const Manifest& manifest);
 
-// "model/<parameter>": the fp32 weights' name in a checkpoint.
+// Returns the fp32 weights' name in a checkpoint: "model/<parameter>".
 std::string weight_name(const std::string& parameter);
 
-// A checkpoint of weights alone says so: a run that begins from it starts with zero moments. The value tells people
-// where the weights came from.
+// Marks a checkpoint of weights alone: a run that begins from it starts with zero moments. The value names the origin
+// of the weights.
 inline constexpr const char* kWeightsAlone = "weights_from";
 bool holds_weights_alone(const Manifest& manifest);
 
-// A checkpoint as world rank 0 has opened it for its job: the others know its folder.
+// A checkpoint as world rank 0 has opened it for its job; the other ranks know its folder.
 struct OpenedCheckpoint {
   std::string folder;
-  std::optional<Manifest> manifest;  // rank 0's
+  std::optional<Manifest> manifest;  // on rank 0
 };
 
-// Whether `config` runs the model that was trained: fields such as model.window leave names and shapes of the weights
-// as they are and yet make another model. Error (kUsage), naming each that differs with both values, unless
-// checkpoint.accept_changes names it: then a warning. The error offers accept_changes only where the checkpoint holds
-// the weights of the config's model. Both configs resolved, or both not. For world rank 0.
+// Checks that `config` describes the model that was trained: fields such as model.window keep the names and shapes of
+// the weights and yet change the model. Fails with kUsage, naming each field that differs with both values, unless
+// checkpoint.accept_changes names it: then it logs a warning. The error suggests accept_changes only if the checkpoint
+// holds the weights of the config's model. Both configs are resolved, or neither. World rank 0 only.
 Result<void> check_model(const OpenedCheckpoint& checkpoint, const Config& trained, const Config& config);
 
-// Whether the checkpoint holds the weights of the config's model, and no other model's, by names and shapes. A table of
-// positions may be shorter than the checkpoint's. Error (kUsage), naming the first that is too few or too many. For one
-// rank.
+// Checks that the checkpoint holds the weights of the config's model and no others, by names and shapes. The config's
+// table of positions may be shorter. Fails with kUsage, naming the first missing or surplus tensor. Not collective.
 Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& config);
 
-// Reads the weights of this tp rank's `parameters` (memory on the device, any compute dtype), some at a time; what
-// several ranks need comes from storage once (load.h). Collective; the same first error on all ranks: a tensor is
-// missing, damaged, or has another shape.
+// Reads the weights of this tp rank's `parameters` (memory on the device, any compute dtype), a few at a time; shards
+// that several ranks need are read from storage once (load.h). Fails, with the same error on all ranks, if a tensor is
+// missing, damaged or of another shape. Collective.
 Result<void> load_weights(const OpenedCheckpoint& checkpoint, const Mesh& mesh,
                           const std::vector<std::vector<Parameter>>& parameters, Stream& stream, Job& job);
 

@@ -1,5 +1,5 @@
-// Small messages of all ranks to rank 0, on their way while the ranks go on: nobody waits, and no rank is held up by
-// another. What was begun moves on with later calls of finished().
+// Gathers small messages of all ranks on rank 0 while the ranks continue: no call waits for other ranks, except wait()
+// and the next begin(). Later calls of finished() drive the transfer.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,13 @@ class BackgroundGather {
   BackgroundGather(const BackgroundGather&) = delete;
   BackgroundGather& operator=(const BackgroundGather&) = delete;
 
-  // Sends this rank's message; all ranks begin equally often. Waits for the gather before, which should be long over.
+  // Sends this rank's message. Collective: all ranks call it equally often. Waits for the previous gather, which should
+  // have finished long ago.
   void begin(const void* message);
-  // Whether nothing is under way any more. Then, on rank 0, messages() are those of the last gather.
+  // Returns whether no gather is in progress. On rank 0, messages() are then those of the last gather.
   bool finished();
   void wait();
-  const char* messages() const { return all_.data(); }  // by world rank; rank 0
+  const char* messages() const { return all_.data(); }  // by world rank; valid on rank 0
 
  private:
   struct Handles;

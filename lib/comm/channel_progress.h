@@ -1,6 +1,6 @@
-// How far one channel's transfers are, kept in the rank's flight recorder (io/flight_recorder): by the host, as it
-// enqueues them, and by the streams that run them or, where marks take them too long, by whoever reads how far they
-// are. Without a flight recorder all calls do nothing. A SpanRecorder that follows the streams is told in either case.
+// The progress of one channel's transfers, written to the rank's flight recorder (io/flight_recorder): by the host as
+// it enqueues them, and by the streams that run them or, if marks would cost them too much time, by read(). Without a
+// flight recorder all calls have no effect. A SpanRecorder that follows the streams is notified in either case.
 #pragma once
 
 #include <string_view>
@@ -12,26 +12,26 @@
 
 namespace tri {
 
-// Whether the channel's counters are set by the streams, as they come past, or by ChannelProgress::read().
+// Whether the channel's counters are set by the streams as they reach each mark, or by ChannelProgress::read().
 enum class ChannelCounts { kMarked, kRead };
 
 class ChannelProgress {
  public:
-  ChannelProgress() = default;  // nobody looks on
-  // Of this process's flight recorder, if it keeps one. `index`: of this rank among `world_ranks`.
+  ChannelProgress() = default;  // records nothing
+  // Uses this process's flight recorder, if there is one. `index`: of this rank among `world_ranks`.
   ChannelProgress(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks, int index,
                   ChannelCounts counts = ChannelCounts::kMarked)
       : counts_(counts),
         recorder_(world_ranks.size() > 1 ? flight_recorder() : nullptr),
         channel_(recorder_ == nullptr ? nullptr : recorder_->add_channel(name, kind, rank_set(world_ranks), index)) {}
 
-  // The channel's next operation.
+  // Notes the channel's next operation.
   void enqueue(ChannelOperation operation, int64_t bytes) {
     if (channel_ == nullptr) return;
     last_ = recorder_->enqueue(*channel_, operation, bytes);
     operation_ = operation;
   }
-  // The operation enqueued last, as `stream` comes past here; what the counters mean: image.h.
+  // Mark the operation enqueued last when `stream` reaches this point. The meaning of the counters: image.h.
   void joined(Stream& stream) const {
     if (channel_ != nullptr) mark(stream, channel_->joined, TransferMark::kJoined, last_);
   }
@@ -42,13 +42,13 @@ class ChannelProgress {
   void completed(Stream& stream, uint32_t operation) const {
     if (channel_ != nullptr) mark(stream, channel_->completed, TransferMark::kCompleted, operation);
   }
-  // As read from what the streams leave elsewhere; counts only grow.
+  // Sets the counters from values that the streams leave elsewhere. Counts only grow.
   void read(uint32_t joined, uint32_t sent, uint32_t completed) const {
     if (channel_ == nullptr) return;
     grow(channel_->joined, joined), grow(channel_->sent, sent), grow(channel_->completed, completed);
   }
   bool wants_read() const { return channel_ != nullptr && counts_ == ChannelCounts::kRead; }
-  // The host has enqueued all of this operation and of those before it, its sends and its waits.
+  // The host has enqueued all of this operation and of those before it, including sends and waits.
   void whole(uint32_t operation) const {
     if (channel_ != nullptr) channel_->whole.store(operation, std::memory_order_relaxed);
   }
@@ -60,7 +60,7 @@ class ChannelProgress {
   }
 
  private:
-  // Modulo 2^32.
+  // Counts are compared modulo 2^32.
   static void grow(std::atomic<uint32_t>& count, uint32_t to) {
     if (static_cast<int32_t>(to - count.load(std::memory_order_relaxed)) > 0)
       count.store(to, std::memory_order_relaxed);
@@ -75,7 +75,7 @@ class ChannelProgress {
   FlightRecorder* recorder_ = nullptr;
   flight::Channel* channel_ = nullptr;
   uint32_t last_ = 0;
-  ChannelOperation operation_ = ChannelOperation::kNone;  // the last enqueued
+  ChannelOperation operation_ = ChannelOperation::kNone;  // the one enqueued last
 };
 
 }  // namespace tri

@@ -1,6 +1,7 @@
 // CommGroup: the ranks of one mesh axis (and direction) as peers of collectives and point-to-point transfers.
-// Every call only enqueues on `stream`. One group is used from one stream at a time; its members issue the same
-// collectives in the same order, and a sender's order is its receiver's order (NCCL has no tags; neither have we).
+// Every call only enqueues on `stream`. Errors throw Fatal. A group is used from one stream at a time. Collective: its
+// members issue the same collectives in the same order; sends and receives of a pair match in order (there are no tags,
+// as in NCCL).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace tri {
 
 enum class ReduceOp { kSum, kMax };
 
-// What was asked of a group so far; `bytes` is this rank's payload: received by gathers and receives, sent otherwise.
+// What the group has carried so far. `bytes` is this rank's payload: received by gathers and receives, sent otherwise.
 struct CommCounts {
   int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0, broadcasts = 0, sends = 0, recvs = 0;
   int64_t bytes = 0;
@@ -36,17 +37,17 @@ class CommGroup {
   // out (n) = this rank's block of the sum of the members' inp (size · n), added in rank order. out may be that block
   // of inp.
   void reduce_scatter(Tensor out, Tensor inp, Stream& stream);
-  // Equal bits on every member.
+  // The result has the same bits on every member.
   void all_reduce(Tensor inout, ReduceOp op, Stream& stream);
   void broadcast(Tensor inout, int root, Stream& stream);
   // A send is complete on its stream when the tensor may be overwritten.
   void send(Tensor tensor, int peer, Stream& stream);
   void recv(Tensor tensor, int peer, Stream& stream);
 
-  // Told of every transfer of this group; null: nobody. It outlives the group. Who makes copies in place of collectives
-  // asks it with before_transfer, whether they are made.
+  // `observer`, which outlives the group, is called before every transfer of this group; null: there is none. Code that
+  // makes copies in place of collectives calls before_transfer() to find out whether to make them.
   void set_observer(TransferObserver* observer) { observer_ = observer; }
-  // Of what this group carries, not of copies in its place.
+  // The progress of this group's own transfers, not of copies in their place.
   void set_progress(ChannelProgress progress) { progress_ = progress; }
   const ChannelProgress& progress() const { return progress_; }
   bool before_transfer(Stream& stream) { return observer_ == nullptr || observer_->before_transfer(stream); }
@@ -71,14 +72,14 @@ class CommGroup {
   ChannelProgress progress_;
 };
 
-// The group of this rank alone: gathers and scatters are copies, the rest is nothing.
+// Returns a group of this rank alone: gathers and scatters are copies, the rest has no effect.
 std::unique_ptr<CommGroup> make_self_group(const std::string& name);
 
-// A group with the stream on which its collectives run. When that is another stream than the caller's, the two are
-// ordered by events; when it is the caller's (overlap off), by the stream itself.
+// A group with the stream on which its collectives run. If that is not the caller's stream, events order the two.
 class GroupOnStream {
  public:
-  // `category`: what a stream's waits for it count as. A rank alone waits for nobody: its copies are compute.
+  // `category`: how a stream's waits for the group are accounted. A group of one rank never waits: its copies are
+  // compute.
   GroupOnStream(CommGroup& group, Stream& stream, Device& device, TimeCategory category)
       : group_(&group),
         stream_(&stream),
@@ -94,7 +95,7 @@ class GroupOnStream {
 
   // Later collectives wait for what was enqueued on `producer` so far.
   void after(Stream& producer);
-  // `consumer` waits for the collectives so far.
+  // `consumer` waits for the collectives enqueued so far.
   void before(Stream& consumer);
 
   void all_gather(Tensor out, Tensor inp);

@@ -1,5 +1,5 @@
-// Where the compute stream is, kept in the rank's flight recorder as ChannelProgress keeps it of transfers. Without a
-// flight recorder nothing.
+// The position of the compute stream, written to the rank's flight recorder. Without a flight recorder all calls have
+// no effect.
 #pragma once
 
 #include "io/flight_recorder/flight_recorder.h"
@@ -7,15 +7,16 @@
 
 namespace tri {
 
-// One action, enqueued now.
+// One action, which the constructor enqueues.
 class ComputeProgress {
  public:
   explicit ComputeProgress(ComputeKind kind, int chunk = 0, int microbatch = 0)
       : recorder_(flight_recorder()),
         number_(recorder_ == nullptr ? 0 : recorder_->enqueue_action(kind, chunk, microbatch)) {}
 
-  // As `compute` comes past here: it waits for what the action needs of other stages; it has that. entered() may be
-  // left out where there is nothing to wait for: each mark costs a GPU's stream microseconds.
+  // Mark when `compute` reaches this point: entered(), it waits for what the action needs from other stages; running(),
+  // it has that. entered() may be skipped if there is nothing to wait for, since each mark costs a GPU's stream
+  // microseconds.
   void entered(Stream& compute) const {
     if (recorder_ != nullptr) compute.mark(recorder_->image().action_entered, number_);
   }

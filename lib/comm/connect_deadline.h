@@ -1,5 +1,5 @@
-// fault.connect_seconds: how long ranks may take to meet in what connects them: groups, NCCL's first collectives,
-// peers' memory. A rank that never comes ends the job instead of letting the others wait for ever.
+// fault.connect_seconds: how long ranks may take to connect groups, NCCL's first collectives and peers' memory. If a
+// rank never arrives, the deadline ends the job, so that the others do not wait for ever.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@ class Job;
 
 class ConnectDeadline {
  public:
-  // Watches from a thread of its own until it is destroyed. `seconds` 0 or `job` null: no deadline.
+  // Starts a thread that watches the deadline until destroyed. `seconds` 0 or `job` null: no deadline.
   ConnectDeadline(double seconds, Job* job);
   ~ConnectDeadline();
   ConnectDeadline(const ConnectDeadline&) = delete;
   ConnectDeadline& operator=(const ConnectDeadline&) = delete;
 
-  // `what` is connected from here on ("group tp of ranks 0, 1"), and has the whole time.
+  // Restarts the deadline for connecting `what` ("group tp of ranks 0, 1").
   void begin(std::string what);
 
  private:
@@ -31,8 +31,8 @@ class ConnectDeadline {
   Job* const job_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Under mutex_:
-  std::string what_;  // empty: nothing yet
+  // Guarded by mutex_:
+  std::string what_;  // empty: nothing is being connected
   Clock::time_point begun_;
   bool end_ = false;
   std::thread thread_;

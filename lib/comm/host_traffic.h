@@ -1,5 +1,5 @@
-// What this process's host has told other ranks and heard from them, through Job and the calls of bootstrap.h. At a
-// start, what grows with the job is here: every rank hears of every other.
+// Counts the traffic of this process's host with other ranks through Job and bootstrap.h. It shows how start-up grows
+// with the job, since every rank receives data from every other one. Safe for concurrent use.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,6 @@ struct HostTraffic {
 };
 
 HostTraffic host_traffic();  // so far
-// Any thread.
 void count_host_call(int64_t heard_bytes);
 void count_host_messages(int64_t messages, int64_t bytes_each);
 

@@ -1,7 +1,9 @@
-// Job: MPI's life in this process, and the few host-side exchanges that set-up and reports need.
-// Everything here is collective over all ranks unless it says otherwise, and called from the thread of the job's body.
-// Exception: exchange() may run on another thread at the same time as collectives of the body's thread
-// (MPI_THREAD_MULTIPLE; its messages have a tag of their own). One exchange() at a time.
+// Job: the lifetime of MPI in this process, and the few host-side exchanges that set-up and reports need.
+//
+// Everything here is collective over all ranks and called from the rank's main thread (the one that runs the job's
+// body), unless a function says otherwise. A failure of MPI throws Fatal (kComm). Exception: exchange() may run on
+// another thread concurrently with collectives (MPI_THREAD_MULTIPLE; its messages have their own tag), one exchange()
+// at a time.
 #pragma once
 
 #include <atomic>
@@ -37,14 +39,13 @@ class Job {
   int world_size() const { return world_size_; }
   int node_rank() const { return node_rank_; }                            // rank among the ranks of this node
   int node_size() const { return static_cast<int>(node_ranks_.size()); }  // of which there are so many
-  const std::vector<int>& node_ranks() const { return node_ranks_; }      // their world ranks, ascending
-  const std::string& host() const { return host_; }                       // this node's name, for people
-  // Equal on ranks of one running machine, and on no others: they can open each other's memory.
+  const std::vector<int>& node_ranks() const { return node_ranks_; }      // world ranks of this node, ascending
+  const std::string& host() const { return host_; }                       // this node's name, for messages
+  // Equal on all ranks of one running machine, which can open each other's memory, and different on other machines.
   const std::string& machine() const { return machine_; }
   void set_machine(std::string name) { machine_ = std::move(name); }
 
-  // Of any type that can be sent (messages.h); the same type on all ranks.
-  // Rank 0's value, on all ranks.
+  // Returns rank 0's value on all ranks. T is any type that can be sent (messages.h), the same on all ranks.
   template <class T>
   T broadcast(const T& of_rank_0) {
     const bool root = world_rank_ == 0;
@@ -52,19 +53,19 @@ class Job {
     const std::string bytes = broadcast_bytes(root ? to_bytes(of_rank_0) : std::string());
     return root ? of_rank_0 : from_bytes<T>(bytes);
   }
-  // All ranks' values, by world rank, on rank 0; empty elsewhere.
+  // Returns all ranks' values, by world rank, on rank 0; empty elsewhere.
   template <class T>
   std::vector<T> gather(const T& mine) {
     const Call call(*this);
     return values_of<T>(collect_bytes(to_bytes(mine), Receivers::kRank0));
   }
-  // ... on all ranks.
+  // Returns all ranks' values, by world rank, on all ranks.
   template <class T>
   std::vector<T> all_gather(const T& mine) {
     const Call call(*this);
     return values_of<T>(collect_bytes(to_bytes(mine), Receivers::kAll));
   }
-  bool all_of(bool mine);  // whether every rank says so, on all
+  bool all_of(bool mine);  // returns on all ranks whether `mine` is true on all
   void barrier();
 
   struct Outgoing {
@@ -77,43 +78,45 @@ class Job {
     int64_t bytes;
     std::function<void(const char* data)> take;  // `data` is valid during the call
   };
-  // Many messages of any sizes between host memories. Those from one rank to another come in the order of the lists,
-  // and what one side sends the other must expect. Called by those that have messages for each other.
+  // Sends and receives many messages of any size between host memories. Messages from one rank to another arrive in the
+  // order of the lists; what one side sends the other must expect. Called by the ranks that have messages for each
+  // other.
   void exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming);
 
-  // Ends every rank of the job with `code`, whatever this rank's other threads and the other ranks do: ranks of this
-  // node that outlive the launcher's kill by two seconds, because they are stopped for instance, are killed. Not
-  // collective; any thread.
+  // Ends every rank of the job with `code`, whatever this rank's other threads and the other ranks are doing. Kills
+  // ranks of this node that survive the launcher's kill by two seconds, for instance because they are stopped. Not
+  // collective; any thread may call it.
   [[noreturn]] void end_all(ExitCode code);
-  // The same, after a line that says why: the rank, its host, `what`. Where several ranks of a node fail with the same
-  // words, the first alone says them. Not collective; any thread.
+  // The same, after a line that names the rank, its host and `what`. If several ranks of a node fail with the same
+  // message, only the first prints it. Not collective; any thread may call it.
   [[noreturn]] void fail(const std::string& what, ExitCode code, Cause cause = Cause::kHere);
 
-  // A failure of a rank, mostly of this one; of another when that has ended without a word.
+  // The failure of a rank: mostly of this one, or of another one that has ended without a report.
   struct Failure {
     int world_rank = 0;
     ExitCode code = ExitCode::kComm;
     Cause cause = Cause::kHere;
     std::string text;
   };
-  // What ended the job, where that was not the failure itself: said last, and its code is the job's.
+  // What ended the job, if that was not the failure itself. It is printed last, and its code is the job's.
   struct FirstCause {
     std::string text;
     ExitCode code = ExitCode::kComm;
   };
-  // Called before this process ends the job, on the thread that does; must not throw, and come back within seconds.
+  // Called before this process ends the job, on the thread that ends it. Must not throw, and must return within
+  // seconds.
   using FailureHook = std::function<std::optional<FirstCause>(const Failure&)>;
-  // In place of the one before; {}: none. Any thread.
+  // Replaces the hook; {}: none. Any thread may call it.
   void set_failure_hook(FailureHook hook);
 
-  // The group of `world_ranks` (in that order), which contains this rank. Called by its members only: no barrier over
-  // the others. `tag` tells apart groups that are made at the same time. `connect_seconds`: how long a call of NCCL's
-  // may wait for other members until the group is connected (fault.connect_seconds); after that the watchdog decides.
+  // Returns the group of `world_ranks` (in that order), which contains this rank. Collective over the members only.
+  // `tag` distinguishes groups that are created at the same time. `connect_seconds`: how long an NCCL call may wait for
+  // other members until the group is connected (fault.connect_seconds); after that the watchdog decides.
   std::unique_ptr<CommGroup> make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
                                         Device& device, double connect_seconds = kConnectSeconds);
 
  private:
-  // For the time of a call that all ranks make, in this rank's flight recorder.
+  // Marks a collective call in this rank's flight recorder while it lives.
   class Call {
    public:
     explicit Call(Job& job);
@@ -127,13 +130,13 @@ class Job {
     const HostScope waits_{HostState::kAwaitsJob};
   };
 
-  // What the ranks of a node see of each other's end.
+  // The shared state by which the ranks of a node see each other's end.
   struct NodeState {
-    std::atomic<uint64_t> failure;   // a hash of the words of the first that failed; 0: none did
-    std::atomic<bool> reported;      // ... and they are on the console
-    std::atomic<bool> ending;        // a rank ends the job
-    std::atomic<bool> reaps;         // ... and one begins a NodeReaper
-    std::atomic<bool> reaper_there;  // ... which runs, or can't be had
+    std::atomic<uint64_t> failure;   // a hash of the message of the first failure; 0: none
+    std::atomic<bool> reported;      // ... and it was printed
+    std::atomic<bool> ending;        // a rank is ending the job
+    std::atomic<bool> reaps;         // ... and one is starting a NodeReaper
+    std::atomic<bool> reaper_there;  // ... which runs, or cannot be started
   };
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -153,27 +156,27 @@ class Job {
   std::string host_, machine_;
   std::unique_ptr<SharedWindow> node_memory_;  // of a NodeState
   NodeState* node_ = nullptr;
-  FlightRecorder* recorder_ = nullptr;  // whose channel this is
+  FlightRecorder* recorder_ = nullptr;  // the flight recorder that holds calls_
   flight::Channel* calls_ = nullptr;
-  std::mutex ending_;  // taken for good by the thread that ends the job
+  std::mutex ending_;  // never released by the thread that ends the job
   std::mutex hook_mutex_;
   FailureHook failure_hook_;  // under hook_mutex_
   std::unique_ptr<ProcessWatch> watch_;
   std::unique_ptr<NodeReaper> reaper_;
 };
 
-// Whether all ranks go on: each keeps its own result where all have succeeded; else all have the same error, the first
-// that any rank met (messages.h, first_error). Collective.
+// Agrees on success: returns each rank's own result if all have succeeded; otherwise all ranks return the same error,
+// the first that any rank met (messages.h, first_error). Collective.
 template <class T>
 Result<T> agree(Job& job, Result<T> mine) {
   if (job.all_of(mine.ok())) return mine;
   return *first_error(job.all_gather(mine ? std::optional<Error>() : std::optional(mine.error())));
 }
 
-// A process's life as one rank: MPI starts, `body` runs on a thread of its own and returns the exit status, MPI ends.
-// An exception that nothing in `body` handles, or in any other thread, ends the whole job where it is thrown: it is
-// reported in this rank's words, with its status, and no destructor runs, since those may wait for peers or for a GPU
-// that waits for peers. A rank that left alone would hang the rest.
+// Runs a process as one rank: starts MPI, runs `body` on its own thread, ends MPI, and returns the exit status of
+// `body`. An exception that nothing in `body` handles, or in any other thread, is reported with its status and ends the
+// whole job where it is thrown. No destructor runs, since destructors may wait for peers, or for a GPU that waits for
+// peers. A single rank that left would hang the others.
 int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body);
 
 }  // namespace tri

@@ -1,4 +1,5 @@
-// What a type is sent as, as text: so that two builds can find out whether they understand each other's messages.
+// The layout of a type's messages, as text: two builds compare it to find out whether they can read each other's
+// messages.
 #pragma once
 
 #include <optional>
@@ -11,7 +12,7 @@
 
 namespace tri::messages {
 
-// Names the types of what a value is sent as.
+// Collects the names of the types that a value is sent as.
 class Layout {
  public:
   template <class... Ts>
@@ -52,7 +53,7 @@ class Layout {
   std::string text_;
 };
 
-// "{t,i8,v{i4,b1,}}": the fields of a T in their order. Equal texts of two builds: each can read the other's T.
+// Returns the fields of a T in order: "{t,i8,v{i4,b1,}}". Two builds with equal texts can read each other's T.
 template <class T>
 std::string layout_of() {
   Layout layout;

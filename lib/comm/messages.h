@@ -1,12 +1,12 @@
 // Values as bytes, for messages between the hosts of a job.
 //
 // What can be sent:
-//   what can be copied bytewise: numbers, bools, enums, structs of such without pointers
+//   trivially copyable types: numbers, bools, enums, structs of such without pointers
 //   std::string; std::vector, std::optional, std::pair, std::map, Error and Result of what can be sent
 //   a struct that names its fields once, in its own namespace and before its first use:
 //       template <class Archive>
 //       void fields(Archive& archive, Figures& f) { archive(f.step, f.folder, f.seconds); }
-// The ranks of a job are one program on machines of one kind, so numbers travel as they lie in memory.
+// The ranks of a job run one program on machines of one kind, so numbers are sent in their memory representation.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ inline constexpr bool kIsResult = false;
 template <class T>
 inline constexpr bool kIsResult<Result<T>> = true;
 
-// What a reader reads into.
+// Returns a value to read into.
 template <class T>
 T blank() {
   if constexpr (kIsResult<T>)
@@ -76,7 +76,7 @@ class Writer {
   template <class T>
   void put(const T& value) {
     if constexpr (NamesItsFields<T>) {
-      fields(*this, const_cast<T&>(value));  // only read: one list of fields serves both directions
+      fields(*this, const_cast<T&>(value));  // only read here: one list of fields serves both directions
     } else {
       static_assert(Bytewise<T>, "this type can't be sent: give it fields(archive, value), see lib/comm/messages.h");
       append(&value, sizeof value);
@@ -125,7 +125,7 @@ class Writer {
   std::string bytes_;
 };
 
-// Throws Fatal(kComm) where the bytes are not those of the values that it is asked for.
+// Reads values. Throws Fatal (kComm) if the bytes do not encode the requested values.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -150,7 +150,8 @@ class Reader {
     if (bytes > 0) std::memcpy(out, bytes_.data() + at_, bytes);
     at_ += bytes;
   }
-  // Of elements of at least `element_bytes` each: what a message can't hold is not asked of memory either.
+  // Returns the count of elements of at least `element_bytes` each; never more than the message can hold, so that a
+  // malformed count allocates nothing.
   size_t count_of(size_t element_bytes) {
     uint64_t count = 0;
     extract(&count, sizeof count);
@@ -244,7 +245,7 @@ std::string to_bytes(const T& value) {
   return std::move(writer).take();
 }
 
-// What to_bytes made of a T. Fatal(kComm) where the bytes are not those of a T.
+// Returns the T that to_bytes() has encoded. Throws Fatal (kComm) if the bytes do not encode a T.
 template <class T>
 T from_bytes(std::string_view bytes) {
   T value = messages::blank<T>();
@@ -254,8 +255,9 @@ T from_bytes(std::string_view bytes) {
   return value;
 }
 
-// What ends a job some of whose ranks failed: the error of the first of them (in the order of world ranks), with its
-// code and errno; none where nobody failed. The rank is named unless it is rank 0 alone, or all ranks say the same.
+// Returns the error of a job some of whose ranks failed: that of the first of them in the order of world ranks, with
+// its code and errno; none if no rank failed. The message names the rank, unless it is rank 0 alone or all ranks have
+// the same message.
 std::optional<Error> first_error(const std::vector<std::optional<Error>>& of_ranks);
 
 }  // namespace tri

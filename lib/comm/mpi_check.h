@@ -1,4 +1,4 @@
-// TRI_MPI(call): throws Fatal(kComm) with the function's name and MPI's own words when it fails.
+// TRI_MPI(call): throws Fatal (kComm) with the function's name and MPI's error text if the call fails.
 #pragma once
 
 #include <mpi.h>

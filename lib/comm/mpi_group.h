@@ -7,7 +7,7 @@
 
 namespace tri {
 
-// Takes over `comm` and frees it at the end.
+// Takes ownership of `comm`. Collective over its members; throws Fatal (kComm).
 std::unique_ptr<CommGroup> make_mpi_group(const std::string& name, MPI_Comm comm, Device& device);
 
 }  // namespace tri

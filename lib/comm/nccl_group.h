@@ -1,4 +1,4 @@
-// NCCL communicators, bootstrapped through MPI. The file that defines this is picked by CMake: nccl_group.cpp, or
+// NCCL communicators, bootstrapped through MPI. CMake selects the file that defines this: nccl_group.cpp, or
 // no_nccl.cpp in a build without CUDA.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace tri {
 
-// Called by the members only, in the same order as their other groups with the same ranks. `tag`: as in
-// Job::make_group, as `connect_seconds`.
+// Collective over the members, in the same order as their other groups of the same ranks. `tag` and `connect_seconds`
+// are as in Job::make_group.
 std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>& world_ranks, int world_rank,
                                            int tag, Device& device, double connect_seconds);
 

@@ -1,4 +1,4 @@
-// Ends what a launcher cannot: ranks of this node that are stopped, or stuck where no code of theirs runs any more.
+// Ends processes that a launcher cannot: ranks of this node that are stopped, or stuck in the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -11,17 +11,17 @@ namespace tri {
 
 class NodeReaper {
  public:
-  // Of these processes, by descriptors that it opens now: a number may belong to another process later. Those that
-  // can't be had (another namespace, a kernel older than 5.3, gone) are left out.
+  // Opens descriptors of these processes now, since a process id may be reused later. Skips those that cannot be opened
+  // (another namespace, a kernel older than 5.3, gone).
   explicit NodeReaper(const std::vector<ProcessId>& processes);
   ~NodeReaper();
   NodeReaper(const NodeReaper&) = delete;
   NodeReaper& operator=(const NodeReaper&) = delete;
 
-  // A process of its own gives the others `seconds` to end, kills those that are left, this one too, and leaves when
-  // all are gone. When the call returns it is in a group of its own, since a launcher may kill the group of this
-  // process at any time; it holds none of the job's files. Returns its number; -1: it could not be made. Any thread,
-  // in whatever state the others are.
+  // Forks a process that gives the others `seconds` to end, kills those that remain, this one included, and exits when
+  // all are gone. When the call returns, that process is in its own process group, since a launcher may kill this one's
+  // group at any time, and holds none of the job's files. Returns its id, or -1 if it could not be created. Any thread
+  // may call it, whatever state the others are in.
   pid_t start(double seconds) const;
 
  private:

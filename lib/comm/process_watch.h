@@ -1,4 +1,4 @@
-// Notices that another process of this machine is gone.
+// Detects that another process of this machine has ended.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace tri {
 
-// A process, by what another one of the same machine needs to find it.
+// Identifies a process to other processes of the same machine.
 struct ProcessId {
   int64_t pid = 0;
   int64_t pid_namespace = 0;  // in which it has this number
@@ -20,9 +20,9 @@ ProcessId this_process();
 
 class ProcessWatch {
  public:
-  // A thread waits for the end of `process`, without polling, and calls `on_end` then: with what waits until either the
-  // seconds have passed or the watch is over, and says whether it is over. Where the process cannot be watched (it is
-  // in another namespace, the kernel is older than 5.3), nothing is called.
+  // Starts a thread that waits for the end of `process`, without polling, and then calls `on_end`. Its argument waits
+  // until the given seconds have passed or the watch is over, and returns whether it is over. If the process cannot be
+  // watched (it is in another namespace, or the kernel is older than 5.3), nothing is called.
   using WaitFor = std::function<bool(double seconds)>;
   ProcessWatch(const ProcessId& process, std::function<void(const WaitFor&)> on_end);
   ~ProcessWatch();  // the watch is over

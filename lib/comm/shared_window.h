@@ -1,4 +1,4 @@
-// Memory that several ranks of one node see.
+// Memory shared by several ranks of one node.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ class Job;
 
 class SharedWindow {
  public:
-  // Collective over `members` (world ranks of one node), and over them alone. All see the same `bytes`, zero and
-  // aligned to 64 bytes, maybe at different addresses. A member alone, which needs no job, gets memory of its own.
-  // Fatal(kComm) when there is no room for it.
+  // All members get the same `bytes`, zeroed and aligned to 64 bytes, possibly at different addresses. A single member,
+  // which needs no job, gets its own memory. Throws Fatal (kComm) if the memory cannot be allocated. Collective over
+  // `members` (world ranks of one node) only.
   SharedWindow(Job* job, const std::vector<int>& members, int64_t bytes);
-  // Waits for all members, unless an exception is unwinding: then the memory stays until the processes end.
+  // Waits for all members, unless an exception unwinds: then the memory stays until the processes end.
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
@@ -26,8 +26,8 @@ class SharedWindow {
   struct Mpi;  // the window and its communicator
 
   void* memory_ = nullptr;
-  std::unique_ptr<Mpi> mpi_;  // null: a member alone
-  const int exceptions_;      // that were unwinding when it was made
+  std::unique_ptr<Mpi> mpi_;  // null: a single member
+  const int exceptions_;      // in flight when it was created
 };
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// StageChannel: tensors one way between two neighbouring stages, the same calls whichever transport.
+// StageChannel: one-way transfers of tensors between two neighbouring stages, with the same calls for every transport.
 #pragma once
 
 #include "lib/comm/comm_group.h"
@@ -8,15 +8,15 @@ namespace tri {
 class StageChannel {
  public:
   virtual ~StageChannel() = default;
-  // The receiver's buffers are rings, used in turn: `ring` is the receiver's chunk on the way forward, 0 on the way
-  // back. Complete on the stream when `tensor` may be overwritten.
+  // Sends into the next buffer of the receiver's ring: `ring` is the receiver's chunk in the forward direction, 0 in
+  // the backward direction. Complete on the stream when `tensor` may be overwritten.
   virtual void send(Tensor tensor, int ring, Stream& stream) = 0;
-  // `tensor` is the next buffer of `ring`, and free on `stream`. Complete when it is filled.
+  // Receives into `tensor`, the next buffer of `ring`, which must be free on `stream`. Complete when it is filled.
   virtual void recv(Tensor tensor, int ring, Stream& stream) = 0;
   virtual const ChannelProgress& progress() const = 0;
 };
 
-// By messages of a group (NCCL, MPI), which carry their order and so need no rings.
+// Uses the messages of a group (NCCL, MPI), which are ordered and so need no rings.
 class MessageChannel final : public StageChannel {
  public:
   // To or from member `peer` of `group`.

@@ -1,4 +1,4 @@
-// What is told of a rank's transfers before each of them.
+// Observes a rank's transfers before each of them.
 #pragma once
 
 #include "kernels/core/device.h"
@@ -8,8 +8,8 @@ namespace tri {
 class TransferObserver {
  public:
   virtual ~TransferObserver() = default;
-  // The next thing that goes to `stream` is a transfer of this rank. Called by the thread that enqueues it; what is
-  // enqueued here comes first. Returns whether the transfer is made: a test may have it left out.
+  // Called by the thread that enqueues, before it enqueues a transfer of this rank on `stream`; work enqueued here
+  // comes first. Returns whether to make the transfer: a test may suppress it.
   virtual bool before_transfer(Stream& stream) = 0;
 };
 

@@ -1,5 +1,7 @@
 // This rank's flight recorder (io/flight_recorder): created when a run or another use of a model begins, mapped for the
-// marks of its device's streams, and removed when the rank ends in good order.
+// marks of its device's streams, and removed when the rank ends without an error.
+//
+// Threads: call only from the rank's main thread.
 #pragma once
 
 #include <memory>
@@ -19,14 +21,14 @@ namespace tri {
 
 class RunRecorder {
  public:
-  // Collective. All ranks have a flight recorder, or none: where one can't be had, or fault.black_box is off.
-  // `run_dir`: which the flight recorder belongs to; "": no run's.
+  // Creates flight recorders on all ranks, or on none: if one cannot be created, or fault.black_box is off. `run_dir`:
+  // the run that it belongs to; "": none. Collective.
   RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job, const std::string& run_dir);
   RunRecorder(const RunRecorder&) = delete;
   RunRecorder& operator=(const RunRecorder&) = delete;
 
-  // Collective: from here on, until unmap(), the streams of `device` write their marks. Or all give up their flight
-  // recorders.
+  // Lets the streams of `device` write their marks until unmap(). If that fails on any rank, all ranks drop their
+  // flight recorders. Collective.
   void map(Device& device);
   void unmap();
   FlightRecorder* flight() { return recorder_.get(); }  // null: none
@@ -41,7 +43,7 @@ class RunRecorder {
   Device* device_ = nullptr;
 };
 
-// For as long as it lives, which is less than the device and longer than its streams.
+// Maps the recorder while it lives. It must outlive the device's streams, and the device must outlive it.
 class MappedRecorder {
  public:
   MappedRecorder(RunRecorder& recorder, Device& device) : recorder_(recorder) { recorder_.map(device); }
@@ -53,11 +55,11 @@ class MappedRecorder {
   RunRecorder& recorder_;
 };
 
-// Flight recorder and watchdog of a job that uses a model: `trireme eval` and `trireme generate`. It belongs to no run
-// and has no folder: what a hang's dump finds goes to stderr.
+// The flight recorder and watchdog of a job that uses a model: `trireme eval` and `trireme generate`. There is no run
+// and no folder: the report of a hang goes to stderr.
 class WatchedUse {
  public:
-  // Collective. Lives less than `device` and longer than its streams. Takes over from `deadline`.
+  // Takes over from `deadline`. Must outlive the streams of `device`, and `device` must outlive it. Collective.
   WatchedUse(const PlannedJob& planned, Job& job, Device& device, ProcessDeadline& deadline);
   ~WatchedUse();
   WatchedUse(const WatchedUse&) = delete;

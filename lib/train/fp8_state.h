@@ -1,5 +1,7 @@
-// What the host knows of FP8 GEMMs on this rank: the numbers of a step, the history of scales, and its copy in a
-// checkpoint. The only owner of the layout in which they are read from the device.
+// The host's data on this rank's FP8 GEMMs: the numbers of a step, the history of scales, and its copy in a checkpoint.
+// The only owner of the layout in which they are read from the device.
+//
+// Threads: call only from the rank's main thread.
 #pragma once
 
 #include <span>
@@ -12,20 +14,20 @@ namespace tri {
 
 class Fp8State {
  public:
-  // Whatever is referred to outlives the state.
+  // All references outlive the state.
   Fp8State(Device& device, Fp8Layers& layers);
 
-  // Enqueue copies to the host: of scales, amax and counts once they are summed over all ranks, of the history once it
-  // is updated. The stream must be waited for before numbers() or saved_history().
+  // Enqueue copies to the host: of scales, amax and counts once they are summed over all ranks; of the history once it
+  // is updated. Wait for the stream before numbers() or saved_history().
   void read_numbers(Stream& stream);
   void read_history(Stream& stream);
-  // By slot (lib/model/fp8_tensors.h), of the step whose numbers were read.
+  // Returns the numbers by slot (lib/model/fp8_tensors.h) of the step that was read.
   std::vector<Fp8Numbers> numbers() const;
-  // After a step that was finite.
+  // Call after a step with finite results.
   void finished() { layers_.step_was_finite(); }
 
   std::vector<float> saved_history() const { return layers_.saved_history(history()); }
-  // Fails with kFile if `saved` is not of this model; then nothing has changed.
+  // Fails with kFile, without a change, if `saved` belongs to another model.
   Result<void> load(const std::vector<float>& saved);
 
  private:

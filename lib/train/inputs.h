@@ -1,4 +1,4 @@
-// What a job reads: token files and the tokenizer that names their tokens.
+// The inputs of a job: token files and the tokenizer of their tokens.
 #pragma once
 
 #include <memory>
@@ -15,23 +15,23 @@ namespace tri {
 
 struct Inputs {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<Dataset> dataset;  // of a rank that reads (node_loader.h)
+  std::optional<Dataset> dataset;  // only on ranks that read (node_loader.h)
   OrderFields order;               // the same on all ranks
 
   int64_t num_samples(Split split) const { return SampleOrder(order).num_samples(split); }
 };
 
-// Opens config.data.sources and config.data.tokenizer, and checks that they and model.vocab belong together. For one
-// process.
+// Opens config.data.sources and config.data.tokenizer, and checks that they and model.vocab match. Fails with kFile or
+// kUsage. Not collective.
 Result<void> open_inputs(const Config& config, Inputs& inputs);
 
-// The same for a job: token files are opened by the ranks that read them, and by no other; these agree that they have
-// the same contents as world rank 0's. Collective; the first error that any rank met, on all.
+// The same for a job: only the ranks that read token files open them, and they agree that the contents are those of
+// world rank 0. All ranks return the first error that any rank met. Collective.
 Result<void> open_inputs(const Config& config, const Mesh& mesh, Job& job, Inputs& inputs);
 
-// Whether a run that has consumed so many samples goes on from a checkpoint in the order that it was begun in.
-// `stored`: the checkpoint's word on that order (a text of to_text; none: it has none), `name`: its folder. A change
-// is an error, unless config.checkpoint.accept_changes names every field that makes it: then it is logged.
+// Checks that a run that has consumed `consumed` samples resumes in the sample order of its checkpoint. `stored`: the
+// order saved in the checkpoint (a text of to_text; none: it has none); `name`: the checkpoint's folder. Fails if the
+// order has changed, unless config.checkpoint.accept_changes names every changed field: then it logs the change.
 Result<void> check_order(const Config& config, const OrderFields& now, const std::optional<std::string>& stored,
                          const std::string& name, int64_t consumed);
 

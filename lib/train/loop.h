@@ -1,5 +1,7 @@
-// The steps of a run, with what stands between them: checkpoints, evaluations, samples, figures, the answer to stop
-// signals.
+// The steps of a run and what happens between them: checkpoints, evaluations, samples, figures, and the response to
+// stop signals.
+//
+// Threads: call only from the rank's main thread.
 #pragma once
 
 #include <chrono>
@@ -24,25 +26,25 @@
 
 namespace tri {
 
-// What a loop works with, besides the trainer's RankContext. Everything that is referred to outlives the loop.
+// What a loop needs in addition to the trainer's RankContext. All references outlive the loop.
 struct LoopContext {
   const Inputs& inputs;
   Trainer& trainer;  // has its state, and a job
   Checkpointer& checkpoints;
-  RunProgress begun;        // what that state has behind it
-  StartupClock& startup;    // reports after the first step
-  const EventLog& events;   // takes the spans of time that are no steps
+  RunProgress begun;       // the progress of that state
+  StartupClock& startup;   // reports after the first step
+  const EventLog& events;  // receives the spans of time that are not steps
   const StopSignals& signals;
   StopDeadline& stop_deadline;
 };
 
 class TrainingLoop {
  public:
-  // Collective: the ranks of a node share their loader, and all of them tell rank 0 of their times.
+  // Collective: the ranks of a node share their loader, and all ranks report their times to rank 0.
   explicit TrainingLoop(const LoopContext& context);
 
-  // Trains until config.run.steps, or until a signal stops it, and closes with a summary. Collective; errors that the
-  // user can mend come back equal on all ranks: a step that is not finite, checkpoints that fail, a stop (kDrained).
+  // Trains until config.run.steps, or until a signal stops it, and ends with a summary. Fails, with the same error on
+  // all ranks, on a step that is not finite, on failed checkpoints, and on a stop (kDrained). Collective.
   Result<void> run();
 
  private:
@@ -50,7 +52,7 @@ class TrainingLoop {
   enum class Stop {
     kNo,
     kSave,   // after one more checkpoint
-    kLeave,  // there is no time for one: what is under way is finished
+    kLeave,  // there is no time for another checkpoint: only finish the one in progress
   };
 
   Result<void> train_step();
@@ -76,18 +78,18 @@ class TrainingLoop {
   const RankContext& rank_;  // the trainer's
   NodeLoader loader_;
   Evaluator evaluator_;                            // on the trainer's engine, for evaluations and samples
-  const EvaluationSize evaluation_;                // of each evaluation; 0 batches: there is none
-  std::unique_ptr<NodeLoader> validation_loader_;  // one evaluation after the other: has read the next one's batches
-  RunProgress progress_;                           // of the run, with the step under way
+  const EvaluationSize evaluation_;                // 0 batches: there are no evaluations
+  std::unique_ptr<NodeLoader> validation_loader_;  // evaluations are sequential: it has read the next one's batches
+  RunProgress progress_;                           // of the run, including the step in progress
   Stop stop_ = Stop::kNo;
-  Clock::time_point saved_at_ = Clock::now();   // the last checkpoint was begun, or the loop
-  bool save_due_ = false;                       // after the step under way, by the clock; the same on all ranks
+  Clock::time_point saved_at_ = Clock::now();  // when the last checkpoint began, or the loop
+  bool save_due_ = false;  // every_minutes have passed: save after the step in progress; the same on all ranks
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;  // steps that were not finite
   double step_seconds_ = 0;                     // of the last step
   StepTimes times_;                             // of all steps
   std::unique_ptr<MetricsFile> metrics_;        // world rank 0
-  RankMonitor ranks_;                           // after the metrics, into which it writes
-  std::optional<Clock::time_point> step_end_;   // of the step before; none: something stood between
+  RankMonitor ranks_;                           // declared after the metrics, into which it writes
+  std::optional<Clock::time_point> step_end_;   // of the previous step; none: something happened in between
   TimelineRecorder timeline_;
   std::unique_ptr<Exporters> exporters_;  // world rank 0
   ProgressLine progress_line_;

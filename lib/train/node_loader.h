@@ -1,5 +1,5 @@
-// Where a rank's steps get their tokens from: the ranks of a node that take tokens, those of the first and the last
-// stage, share a ring of batches that one of them fills (data.shared), so that a node reads every byte once.
+// Provides the tokens of a rank's steps. The ranks of a node that need tokens, those of the first and the last stage,
+// share a ring of batches that one of them fills (data.shared), so that a node reads every byte once.
 #pragma once
 
 #include <memory>
@@ -13,20 +13,20 @@
 
 namespace tri {
 
-// Of the world ranks `node_ranks` of a node, those that share this rank's ring, itself among them, ascending; the
-// first of them reads. Empty where this rank's stage takes no tokens.
+// Returns those of the world ranks `node_ranks` of a node that share this rank's ring, including itself, ascending; the
+// first of them reads. Empty if this rank's stage needs no tokens.
 std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks);
-// This rank reads token files, for itself or for its node; no other needs them.
+// Whether this rank reads token files, for itself or for its node.
 bool reads_tokens(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks);
 
-// What a loader reads, and for whom. What is referred to outlives the loader.
+// What a loader needs. All references outlive the loader.
 struct NodeLoaderContext {
   const Config& config;  // resolved
   const Mesh& mesh;
   Job* job = nullptr;           // may be null on a mesh of one rank
   std::vector<int> node_ranks;  // the world ranks of this node
   Device& device;
-  const Dataset* dataset;  // of the ranks of reads_tokens(); may be null on others
+  const Dataset* dataset;  // may be null on ranks for which reads_tokens() is false
   Split split = Split::kTrain;
   int64_t first_step = 0, steps = 0;  // data steps [first_step, first_step + steps)
   int64_t period = 0;                 // after so many steps the samples are those of step 0 again; 0: never
@@ -38,14 +38,14 @@ class NodeLoader {
   // Collective over the node.
   explicit NodeLoader(const NodeLoaderContext& context);
 
-  // The next step's tokens in host memory of the device's kind, valid until the following call; empty what this rank's
-  // stage does not take. Throws Fatal with the words of the rank that reads, or of the device's fault.
+  // Returns the next step's tokens in host memory of the device's kind, valid until the following call; empty if this
+  // rank's stage needs none. Throws Fatal with the reading rank's message, or with the device's fault.
   StepTokens next();
   double wait_seconds() const { return loader_ ? loader_->wait_seconds() : 0; }
   int64_t bytes_read() const { return loader_ ? loader_->bytes_read() : 0; }  // by this rank, for the steps so far
 
  private:
-  std::unique_ptr<SharedWindow> window_;           // null, like the rest, in the middle of the pipeline
+  std::unique_ptr<SharedWindow> window_;           // null, like the rest, on stages without tokens
   std::unique_ptr<HostBuffer<int32_t>> h_tokens_;  // two buffers of inputs and targets
   std::unique_ptr<Loader> loader_;
 };

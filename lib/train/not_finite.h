@@ -1,4 +1,4 @@
-// Steps whose loss or gradients are not finite: where that began, and the end of a run for which it is one too many.
+// Steps whose loss or gradients are not finite: where that began, and the error of a run with too many of them.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace tri {
 
-// The ranks whose own numbers went wrong.
+// The ranks whose own numbers were not finite.
 struct NotFinitePlaces {
-  // "rank 3 [pp0 dp1 tp1]: gradient of layers/3/...", the first of them where they are many.
+  // Such as "rank 3 [pp0 dp1 tp1]: gradient of layers/3/..."; only the first few if there are many.
   std::vector<std::string> texts;
-  // The first of the ranks, where all of them are on one machine, which may have computed wrongly; else -1 and "".
+  // The first of the ranks, if all are on one machine, which may be faulty; else -1 and "".
   int world_rank = -1;
   std::string host;
 };
@@ -23,14 +23,14 @@ void fields(Archive& archive, NotFinitePlaces& p) {
   archive(p.texts, p.world_rank, p.host);
 }
 
-// After `trainer` made such a step. Repeats the step. Collective; the same on all ranks.
+// Finds the places after such a step of `trainer`, by repeating the step. Collective; the same result on all ranks.
 NotFinitePlaces not_finite_places(Trainer& trainer, Job& job);
 
-// A line each, or what it means that there are none.
+// Returns a line for each place, or a sentence about their absence.
 std::string to_text(const std::vector<std::string>& places);
 
-// What ends a run after the step of `metrics` (kNotFinite). `skipped`: of the steps just before it, those that were not
-// finite either and were left out.
+// Returns the error (kNotFinite) of a run that ends after the step of `metrics`. `skipped`: how many steps just before
+// it were not finite either and were skipped.
 Error not_finite_error(const StepMetrics& metrics, const std::vector<std::string>& places, int64_t skipped);
 
 }  // namespace tri

@@ -12,18 +12,18 @@
 
 namespace tri {
 
-// How a start of a run came about: for its log and its folder.
+// How this start of a run came about: for its log and its folder.
 struct RunStart {
-  std::string config_path;  // the file that it was given
+  std::string config_path;  // the config file on the command line
   std::string command_line;
   std::string version;  // of the executable, with its commit
   const StopSignals& signals;
   StopDeadline& stop_deadline;
-  std::function<void()> on_watched = nullptr;  // called when the run's watchdog looks on
+  std::function<void()> on_watched = nullptr;  // called when the run's watchdog starts
 };
 
-// Collective. Errors that the user can fix come back equal on all ranks. A stop signal that any rank has received
-// before the first step is one of them (kDrained). `startup` has timed what came before.
+// Runs the job. Errors that the user can fix are the same on all ranks, and so is a stop signal that any rank receives
+// before the first step (kDrained). `startup` has timed the phases before. Collective.
 Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup);
 
 }  // namespace tri

@@ -1,6 +1,8 @@
-// Records what this rank's streams do in some steps, for `trireme timeline`: those that metrics.timeline names, and
-// those that a file asks for while the run goes on. Outside of them it does nothing; within them every mark is an event
-// on a stream, for which nobody waits until the last step is over.
+// Records what this rank's streams do in some steps, for `trireme timeline`: the steps of metrics.timeline, and those
+// requested by a file during the run. Other steps pay nothing. In recorded steps every mark is an event on a stream;
+// the host reads the events after the last step.
+//
+// Threads: call only from the rank's main thread.
 #pragma once
 
 #include <chrono>
@@ -19,30 +21,32 @@
 
 namespace tri {
 
-// run.dir/trace/record: "3" asks for the next three steps. It is removed when it is seen.
+// The file run.dir/trace/record: "3" requests the next three steps. It is removed when it is read.
 std::string timeline_request_path(const std::string& run_dir);
 inline constexpr int kMostRecordedSteps = 100;  // of one request
 
 class TimelineRecorder {
  public:
-  // The engine has a job, and outlives the recorder.
+  // The engine must have a job, and outlives the recorder.
   TimelineRecorder(Engine& engine, std::string attempt);
   ~TimelineRecorder();
   TimelineRecorder(const TimelineRecorder&) = delete;
   TimelineRecorder& operator=(const TimelineRecorder&) = delete;
 
-  // World rank 0: steps that the file asks for; 0: none. A thread looks once a second: this call does not wait for
-  // storage.
+  // World rank 0: returns the steps that the file requests; 0: none. A thread checks once a second, so that this call
+  // does not wait for storage.
   int take_request();
-  // The next `steps` steps are recorded, unless some are already; 0: nothing. The same on all ranks.
+  // Records the next `steps` steps, unless a recording is planned or in progress; 0: has no effect. Call with the same
+  // values on all ranks.
   void schedule(int64_t next_step, int steps);
 
-  // Around each step, on all ranks; collective where a recording begins or is over.
+  // Call around each step, on all ranks. Collective where a recording begins or ends.
   void begin_step(int64_t step);
   void end_step(int64_t step);
-  // Within them: from `begin` (FlightRecorder::now()) to now the thread that trains was at `name`, a text that stays.
+  // In recorded steps: notes that the main thread was at `name`, a static text, from `begin` (FlightRecorder::now())
+  // until now.
   void host_span(const char* name, int64_t begin);
-  // Whether storage has taken, or refused, all that was recorded, within `timeout`.
+  // Returns whether storage has accepted or refused everything recorded, within `timeout`.
   bool flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }
   bool is_recording() const { return recorder_ != nullptr; }
 
@@ -54,14 +58,14 @@ class TimelineRecorder {
 
   Engine& engine_;
   const std::string attempt_;
-  std::optional<StepRange> wanted_;         // ahead or under way
+  std::optional<StepRange> wanted_;         // planned or in progress
   int64_t first_step_ = 0;                  // of those under way
-  std::unique_ptr<SpanRecorder> recorder_;  // they are under way
+  std::unique_ptr<SpanRecorder> recorder_;  // set during a recording
   ClockOffset clock_;
   std::vector<HostSpan> host_;
   int64_t step_ = 0, step_began_ = 0;
   std::unique_ptr<RequestWatch> requests_;  // world rank 0
-  std::unique_ptr<FileWriter> writer_;      // null: nothing was recorded yet, or there is no thread
+  std::unique_ptr<FileWriter> writer_;      // null: nothing was recorded yet, or the thread could not be started
 };
 
 }  // namespace tri

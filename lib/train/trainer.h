@@ -1,5 +1,6 @@
-// Trainer: one rank's part of a training step. An engine with an optimizer; knows nothing of files or logs. All calls
-// are collective over the mesh.
+// Trainer: one rank's part of a training step. It consists of an engine and an optimizer and has no files or logs.
+//
+// Threads: all calls are collective over the mesh and come from the rank's main thread.
 #pragma once
 
 #include <functional>
@@ -23,9 +24,9 @@ struct StepResult {
   double learning_rate = 0;
   StepStatistics sums;          // over all ranks
   std::vector<Fp8Numbers> fp8;  // by slot (lib/model/fp8_tensors.h), over all ranks; empty without FP8 GEMMs
-  // This rank's.
+  // Of this rank:
   Timeline::Times timeline;        // of the compute stream
-  double pp_transfer_seconds = 0;  // what a transfer between stages takes by itself: the fastest send of the step
+  double pp_transfer_seconds = 0;  // the time of a transfer between stages by itself: the fastest send of the step
   bool finite() const;
 };
 
@@ -34,36 +35,35 @@ enum class StepTiming { kOn, kOff };
 
 struct TrainerOptions {
   StartupClock* startup = nullptr;  // used by the constructor only, to time its phases; may be null
-  std::string tuning_dir;           // folder that keeps what searches found: gemm_tuning.h, overlap_splits.h; "": none
+  std::string tuning_dir;           // folder for the results of autotuning: gemm_tuning.h, overlap_splits.h; "": none
   StepTiming timing = StepTiming::kOn;
 };
 
-// Owns the engine, the optimizer, the host's copies of a step's numbers and the state of FP8. What the rank's context
-// refers to outlives it. Only the thread that trains may call it; Runtime says which of its functions other threads may
-// call.
+// Owns the engine, the optimizer, the host's copies of a step's numbers and the state of FP8. The references in the
+// rank's context outlive it. Runtime lists its functions that other threads may call.
 class Trainer {
  public:
-  // Before the first step the state comes from make_start_values(), or from outside and state_loaded().
+  // Before the first step, call make_start_values(), or set the state from outside and call state_loaded().
   explicit Trainer(const RankContext& rank, const TrainerOptions& options = {});
   ~Trainer();
 
-  // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
-  // device's kind. `local`: the statistics of this rank, which are summed over all ranks. `before_update` is called
-  // once, before what changes the state is enqueued. A step whose result is not finite leaves parameters and moments as
-  // they were.
+  // Runs one step. `inputs`, `targets`: (M, B, T) of this dp rank if this rank's stage needs them, ideally in host
+  // memory of the device's kind. `local`: this rank's statistics, which are summed over all ranks. Calls
+  // `before_update` once, before the work that changes the state is enqueued. A step whose result is not finite leaves
+  // parameters and moments unchanged.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr);
 
   void make_start_values();
-  // This rank's part of the state was overwritten: completes what derives from it. `fp8_history`: the checkpoint's
-  // (RunProgress); without one the next step makes it. Error: it is none of this model's.
+  // Call after this rank's part of the state was overwritten: completes the data derived from it. `fp8_history`: the
+  // checkpoint's (RunProgress); without one the next step creates it. Fails with kFile if it belongs to another model.
   Result<void> state_loaded(const std::vector<float>& fp8_history = {});
-  // What a checkpoint stores of FP8 GEMMs (Fp8State::saved_history); empty without them. Call it between steps: it
-  // waits for a copy from the device, which steps therefore need not make.
+  // Returns what a checkpoint stores of FP8 GEMMs (Fp8State::saved_history); empty without them. Call between steps: it
+  // waits for a copy from the device, so that steps need not make one.
   std::vector<float> fp8_history();
 
-  // After a step that was not finite: where this rank's own numbers went wrong ("gradient of layers/3/…"); may be none.
-  // Passes through the step's samples again. Collective.
+  // Call after a step that was not finite: returns where this rank's own numbers were not finite ("gradient of
+  // layers/3/…"); may be empty. Processes the step's samples again. Collective.
   std::vector<std::string> not_finite_names();
 
   Engine& engine() { return engine_; }
@@ -71,7 +71,7 @@ class Trainer {
   ParameterStore& store() { return engine_.store(); }
 
  private:
-  void run_plan();  // forwards and backwards of a step
+  void run_plan();  // the forward and backward actions of a step
 
   Engine engine_;
   const Tensor statistics_;  // (kNumStepStatistics) f32: a StepStatistics

@@ -1,12 +1,12 @@
 // PeerChannel: a point-to-point channel between two ranks of a machine, by copies into the receiver's memory that copy
-// engines make. A receive by NCCL that is posted ahead spins on multiprocessors until its sender comes; here streams
+// engines run. A receive by NCCL that is posted early spins on multiprocessors until its sender arrives; here streams
 // wait on flags.
 //
-// The receiver's buffers are rings, used in turn; the sender knows them, and which one the next tensor goes to. Two
-// flags carry counts of transfers:
+// The receiver's buffers are rings; the sender knows them and the position of the next tensor. Two flags carry counts
+// of transfers:
 //   ready    set in the sender's memory by the receiver: the buffer of transfer n may be written to
-//   arrived  set in the receiver's memory by the sender: transfer n is there
-// Nothing waits on the host.
+//   arrived  set in the receiver's memory by the sender: transfer n has arrived
+// No call waits on the host.
 #pragma once
 
 #include <vector>
@@ -16,13 +16,13 @@
 
 namespace tri {
 
-// What a rank contributes to the channel at its end.
+// What a rank contributes to its end of the channel.
 struct PeerChannelEnd {
   Tensor flag;                             // (1) i32: arrived at the receiver's end, ready at the sender's
-  std::vector<std::vector<Tensor>> rings;  // the receiver's buffers; none at the sender's end
+  std::vector<std::vector<Tensor>> rings;  // the receiver's buffers; empty at the sender's end
 };
 
-// Where a member has its end: bytes from the beginning of its memory. What the members tell each other.
+// A member's end as byte offsets into its memory, which the members exchange.
 struct PeerChannelPlaces {
   int64_t flag = 0;
   std::vector<std::vector<int64_t>> rings;
@@ -34,13 +34,13 @@ void fields(Archive& archive, PeerChannelPlaces& places) {
 
 class PeerChannel final : public StageChannel {
  public:
-  // Between the members of `peers`, a pair. `local`: this rank's end; `ends`: where both members have theirs.
-  // `observer`, which outlives the channel, is told of its transfers; null: nobody.
+  // Connects the members of `peers`, a pair. `local`: this rank's end; `ends`: those of both members. `observer`, which
+  // outlives the channel, is called before its transfers; null: there is none.
   PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
               TransferObserver* observer = nullptr, ChannelProgress progress = {});
   static PeerChannelPlaces places_of(const PeerMemory& peers, const PeerChannelEnd& local);
 
-  // Into the next buffer of the receiver's `ring`.
+  // Sends into the next buffer of the receiver's `ring`.
   void send(Tensor tensor, int ring, Stream& stream) override;
   void recv(Tensor tensor, int ring, Stream& stream) override;
   const ChannelProgress& progress() const override { return progress_; }
@@ -53,7 +53,7 @@ class PeerChannel final : public StageChannel {
   TransferObserver* const observer_;
   ChannelProgress progress_;
   uint32_t* peer_flag_ = nullptr;
-  std::vector<std::vector<char*>> rings_;  // the receiver's, as this process sees them
+  std::vector<std::vector<char*>> rings_;  // the receiver's, as mapped in this process
   std::vector<size_t> next_;               // [ring]: buffers used so far
   uint32_t transfers_ = 0;
   CommCounts counts_;

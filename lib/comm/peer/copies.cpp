@@ -72,7 +72,7 @@ CommCounts PeerCopyTransfers::counts() const {
 
 Tensor PeerCopyTransfers::incoming(int member) const {
   Tensor part = part_;
-  part.data = static_cast<char*>(tensors_.incoming[turn_].data) + member * part.bytes();
+  part.data = static_cast<char*>(tensors_.incoming[next_buffer_].data) + member * part.bytes();
   return part;
 }
 
@@ -239,11 +239,11 @@ std::vector<RowBlock> PeerCopyTransfers::begin_reduce(Tensor rows, OverlapSplit 
   ++counts_.reduce_scatters;
   begin(ChannelOperation::kReduceScatter, rows.bytes() - local_rows(rows).bytes(), stream);
   reduce_ = operation_;
-  turn_ = (turn_ + 1) % tensors_.incoming.size();
+  next_buffer_ = (next_buffer_ + 1) % tensors_.incoming.size();
   direct_ = split.direct;
   part_ = local_rows(rows);
-  TRI_REQUIRE(rows.bytes() <= tensors_.incoming[turn_].bytes(), "a reduce of {} into buffers of {}", rows.shape_text(),
-              tensors_.incoming[turn_].shape_text());
+  TRI_REQUIRE(rows.bytes() <= tensors_.incoming[next_buffer_].bytes(), "a reduce of {} into buffers of {}",
+              rows.shape_text(), tensors_.incoming[next_buffer_].shape_text());
   const int count = split.num_splits == 0 || split.direct ? size() : split.num_splits;
   std::vector<int> order;  // of making; the local block last, which groups_of wants first
   for (int step = 0; step < size(); ++step) order.push_back((rank() + step) % size());

@@ -12,13 +12,13 @@ namespace tri {
 
 class Job;
 
-// Where the members of a group have their memory, as this process sees it.
+// The memory of a group's members, as mapped in this process.
 struct PeerMemory {
   int rank = 0;
   std::vector<char*> base;  // [member]; base[rank] is this rank's
 
   int size() const { return static_cast<int>(base.size()); }
-  // What lies at `local` here, in the memory of `member`.
+  // Returns the address in the memory of `member` that corresponds to `local` in this rank's.
   template <class T>
   T* at(int member, T* local) const {
     return reinterpret_cast<T*>(base[static_cast<size_t>(member)] +
@@ -28,12 +28,12 @@ struct PeerMemory {
 
 class PeerArenas {
  public:
-  // Called by the members of `world_ranks` only. All members get views, or all the same error: they are on several
-  // machines, or one cannot open another's memory.
+  // Opens the members' arenas. All members get views, or all fail with the same error: they are on several machines, or
+  // one cannot open another's memory. Collective over `world_ranks` only.
   static Result<std::unique_ptr<PeerArenas>> open(const std::vector<int>& world_ranks, Job& job, Device& device,
                                                   const Arena& arena);
-  // Closes the views and waits until all members have: then the arenas may go. Nothing where the device has failed or
-  // an exception is unwinding: the others may never come.
+  // Closes the views and waits until all members have closed theirs; then the arenas may be freed. Does nothing if the
+  // device has failed or an exception unwinds, since the others may never arrive.
   ~PeerArenas();
   PeerArenas(const PeerArenas&) = delete;
   PeerArenas& operator=(const PeerArenas&) = delete;
@@ -46,7 +46,7 @@ class PeerArenas {
 
   const std::vector<int> world_ranks_;
   Device& device_;
-  const int exceptions_;  // that were unwinding when it was made
+  const int exceptions_;  // in flight when it was created
   PeerMemory memory_;
 };
 
