@@ -1,12 +1,12 @@
-// BatchRing: a ring of step slots in memory that several processes see. One of them writes, all of them take.
+// BatchRing: a ring of step slots in memory shared by several processes. One of them writes, all of them consume.
 //
-//   written       turns that are complete in the ring           set by the writer, seen by the consumers
-//   taken[k]      turns that consumer k has copied out          set by consumer k, seen by the writer
-//   state         running, ended, failed with status and words  set by the writer, seen by the consumers
+//   written       turns that are complete in the ring              set by the writer, read by the consumers
+//   taken[k]      turns that consumer k has copied out             set by consumer k, read by the writer
+//   state         running, ended, failed with status and message   set by the writer, read by the consumers
 //
-// Turn n lies in slot n mod slots; it may be written once every consumer has taken turn n - slots. Counters only grow,
-// and each has one process that sets it (release) and others that look (acquire): no locks, no calls of MPI. Nothing
-// here waits: whoever must, polls.
+// Turn n is in slot n mod slots; it may be written once every consumer has taken turn n - slots. Counters only grow,
+// and each is set by one process (release) and read by the others (acquire): there are no locks and no MPI calls.
+// Non-blocking; callers poll.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +28,19 @@ class BatchRing {
   // A view of `memory`: bytes(shape), aligned to 64 bytes, and all zero before the first of the processes begins.
   BatchRing(void* memory, const Shape& shape);
 
-  // The writer, one thread of one process. After end() or fail() it writes nothing more.
+  // For the writer, one thread of one process. It must not write after end() or fail().
   bool may_write(int64_t turn) const;
   std::span<int32_t> slot(int64_t turn);
   void publish(int64_t turn, int64_t bytes_read);
   void end();
-  void fail(ExitCode code, std::string_view message);  // the message is cut to a few thousand bytes
+  void fail(ExitCode code, std::string_view message);  // the message is truncated to a few thousand bytes
 
-  // A consumer. ready(): false: not yet. Throws Fatal, with the writer's status and words, when the turn will never
-  // come; turns that were written before are still good.
+  // For a consumer. ready() returns false while the turn is not written, and throws Fatal, with the writer's status and
+  // message, if it never will be; turns written before remain valid.
   bool ready(int64_t turn) const;
   std::span<const int32_t> slot(int64_t turn) const;
-  int64_t bytes_read(int64_t turn) const;  // for this turn, from files
-  void taken(int consumer, int64_t turn);  // the slot of `turn` is no longer looked at
+  int64_t bytes_read(int64_t turn) const;  // bytes read from files for this turn
+  void taken(int consumer, int64_t turn);  // the consumer no longer reads the slot of `turn`
 
  private:
   struct Header;

@@ -17,14 +17,14 @@ struct SourceSpec {
   double weight = 1.0;
 };
 
-// The open token files of an order of samples (order.h says which sample is which). Neighbours share one token, so that
-// every token is a target once. Any number of sources, weights of any size: the shares are exact in the long run, and
-// the order follows from (seed, contents of the sources, weights) alone (sampler.h says what holds). Reading is
-// thread-safe. Copies share the files, which close with the last of them.
+// The open token files of an order of samples (order.h). Neighbouring samples share one token, so that every token is a
+// target once. There may be any number of sources with any weights: the shares are exact in the long run, and the order
+// depends only on (seed, contents of the sources, weights); see sampler.h. Reading is safe for concurrent use. Copies
+// share the files, which close with the last copy.
 class Dataset {
  public:
-  // Opens and checks every source; all problems come back together. Ids of tokens are checked against `vocab` over the
-  // first and last samples of each source, and at every read.
+  // Opens and checks every source; the error lists all problems. Checks token ids against `vocab` in the first and last
+  // samples of each source, and at every read.
   static Result<Dataset> open(const std::vector<SourceSpec>& sources, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab);
 
@@ -33,7 +33,8 @@ class Dataset {
   int64_t num_samples(Split split) const { return order_.num_samples(split); }
   int seq_len() const { return order_.seq_len(); }
 
-  // Tokens of sample `index` of the endless stream, (T + 1). Returns the bytes that were read for it.
+  // Reads the tokens of sample `index` of the endless stream, (T + 1). Returns the bytes read for it. Throws Fatal
+  // (kFile) if storage fails or a token is not below `vocab`.
   int64_t sample(Split split, int64_t index, std::span<int32_t> out) const;
 
  private:

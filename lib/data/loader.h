@@ -1,4 +1,4 @@
-// Batches, and their way from token files to where the device copies them from.
+// Batches, and how they get from token files into the memory that the device copies from.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 namespace tri {
 
 // Step s trains on global samples [s·GB, (s+1)·GB). Microbatch m of dp rank d holds samples (m·dp + d)·B + j of them,
-// so the step's samples are the same for every dp, and so is their order over microbatches.
+// so neither the samples of a step nor their order over microbatches depend on dp.
 struct BatchShape {
   int global_batch = 1, micro_batch = 1;
   int dp_rank = 0, dp_size = 1;
@@ -36,21 +36,21 @@ struct Batch {
 
 Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchShape& shape);
 
-// Host memory for a step's tokens, (M, B, T) each; empty where they are not wanted.
+// Host memory for a step's tokens, (M, B, T) each; empty if they are not needed.
 struct StepTokens {
-  std::span<int32_t> inputs, targets;  // of samples that only fill up a batch: token 0, kNoTarget
+  std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget
 };
 
-// What ranks that share a ring agree on, and this rank's part in it.
+// What the ranks that share a ring agree on, and this rank's part in it.
 struct LoaderPlan {
-  BatchShape shape;                      // of this rank
-  std::vector<int> dp_ranks;             // whose samples a slot holds, each once; this rank's is among them
-  int seq_len = 1;                       // T
-  int member = 0, members = 1;           // member 0 reads for all
-  Split split = Split::kTrain;           // what is read
+  BatchShape shape;             // of this rank
+  std::vector<int> dp_ranks;    // the dp ranks whose samples a slot holds, each once; this rank's is among them
+  int seq_len = 1;              // T
+  int member = 0, members = 1;  // member 0 reads for all
+  Split split = Split::kTrain;  // the split to read
   int64_t first_step = 0, end_step = 0;  // [first, end)
-  int64_t period = 0;                    // after so many steps the samples are those of step 0 again; 0: never
-  int64_t num_samples = 0;               // global samples from this number on have no target; 0: all have theirs
+  int64_t period = 0;                    // after so many steps the samples repeat from step 0; 0: never
+  int64_t num_samples = 0;               // global samples from this number on have no target; 0: all have one
   int prefetch = 1;                      // steps in the ring
   FlightRecorder* recorder = nullptr;    // of this rank; null: none
 
@@ -58,26 +58,27 @@ struct LoaderPlan {
 };
 
 // One rank's side of a ring of batches. Member 0 has a thread that reads every sample of a step once, (dp ranks, M, B,
-// T + 1); each member has one that copies what its rank takes into the one of two buffers that is not in use. So a step
-// finds its tokens where the device can copy them from, while the next ones are on their way.
+// T + 1). Each member has a thread that copies its rank's tokens into the unused one of two buffers. So a step finds
+// its tokens ready for the device while the next ones are being loaded.
 class Loader {
  public:
-  // `memory`: BatchRing::bytes(plan.ring()), zero before any member begins. It and the buffers outlive the loader.
-  // `dataset`: member 0's, of which the loader keeps a copy; the others need none. `check` is called now and then while
-  // next() waits; what it throws ends the wait.
+  // `memory`: BatchRing::bytes(plan.ring()), zero before any member begins; it and the buffers outlive the loader.
+  // `dataset`: only member 0 needs it; the loader keeps a copy. next() calls `check` now and then while it waits; an
+  // exception from it ends the wait.
   Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
          std::function<void()> check = nullptr);
-  // In any order among the members. Those that still wait for a step that was not read then fail, unless an exception
-  // is unwinding: its own words come first. A read that storage does not answer within kReaderTimeout is left behind
-  // with its thread, which touches nothing of the loader when it returns.
+  // The members may end in any order. Those that still wait for a step that was not read then fail, unless an exception
+  // unwinds, whose message comes first. If storage does not answer a read within kReaderTimeout, the reading thread is
+  // detached; it touches nothing of the loader when it returns.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next step's tokens, valid until the following call. Throws Fatal with the reading member's status and words.
+  // Returns the next step's tokens, valid until the following call. Throws Fatal with the reading member's status and
+  // message. Call only from the rank's main thread.
   const StepTokens& next();
   double wait_seconds() const { return wait_seconds_; }  // spent in next() so far
-  int64_t bytes_read() const { return bytes_read_; }     // by this rank from files, for the steps handed out so far
+  int64_t bytes_read() const { return bytes_read_; }     // read by this rank from files for the steps returned so far
 
  private:
   class Reader;
@@ -91,15 +92,15 @@ class Loader {
   BatchRing ring_;
   const std::array<StepTokens, 2> buffers_;
   const std::function<void()> check_;
-  const int exceptions_;  // that were unwinding when the loader was made
+  const int exceptions_;  // in flight when the loader was created
   std::atomic<bool> closing_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  int64_t filled_ = 0;          // turns that were copied to the buffers; guarded by mutex_
-  int64_t released_ = 0;        // turns whose buffer may be written again; guarded by mutex_
+  int64_t filled_ = 0;          // turns copied into the buffers; guarded by mutex_
+  int64_t released_ = 0;        // turns whose buffer may be overwritten; guarded by mutex_
   int64_t read_for_[2] = {};    // bytes, of the turns in the buffers; guarded by mutex_
-  std::exception_ptr failure_;  // of the taking thread; guarded by mutex_
+  std::exception_ptr failure_;  // of the consumer thread; guarded by mutex_
 
   int64_t turn_ = 0;  // of the next call of next()
   int64_t bytes_read_ = 0;

@@ -1,5 +1,5 @@
-// The order in which a run sees its samples, as values: what it follows from, which a checkpoint keeps, and the
-// function itself. No files: two orders can be compared where the data are not.
+// The order in which a run sees its samples, as values: the fields that determine it, which a checkpoint stores, and
+// the function itself. Needs no files: orders can be compared without the data.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ enum class Split {
   kWhole,  // training and validation samples together
 };
 
-// A source as far as the order knows it.
+// The properties of a source that determine the order.
 struct OrderedSource {
-  std::string path;  // for messages: the order does not depend on it
+  std::string path;  // for messages only
   double weight = 1.0;
   uint64_t fingerprint = 0;  // TokenFile::fingerprint()
   uint64_t shuffle_key = 0;  // TokenFile::shuffle_key()
   int64_t tokens = 0;
 };
 
-// All that the order of samples follows from. data.global_batch is not among it: it cuts the same order into other
+// Everything that determines the order of samples. data.global_batch does not: it splits the same order into other
 // steps.
 struct OrderFields {
   uint64_t seed = 0;               // data.seed
@@ -37,39 +37,40 @@ struct OrderFields {
   std::vector<OrderedSource> sources;
 };
 
-// As JSON, and back; doubles keep all their bits. Error: the text is not such.
+// Convert to JSON and back; doubles keep all their bits. Fails if the text has another form.
 std::string to_text(const OrderFields& fields);
 Result<OrderFields> order_fields_from_text(std::string_view text);
 
-// Which sample comes when. A source is cut into samples of seq_len + 1 tokens: number k covers tokens [k·seq_len,
-// k·seq_len + seq_len]; the last validation_fraction of each source's samples are its validation samples (at least one
-// of two when the fraction is positive). Equal orders are equal for ever.
+// The order of the samples. A source is split into samples of seq_len + 1 tokens: number k covers tokens [k·seq_len,
+// k·seq_len + seq_len]. The last validation_fraction of each source's samples are its validation samples (at least one
+// of two if the fraction is positive). Equal objects give the same order for ever.
 class SampleOrder {
  public:
-  // At least one source, each of at least one sample.
+  // Requires at least one source, and at least one sample in each.
   explicit SampleOrder(const OrderFields& fields);
   bool operator==(const SampleOrder&) const = default;
 
   struct Place {
-    int source;
+    int source;      // its number in the source
     int64_t sample;  // its number in the source
     bool operator==(const Place&) const = default;
   };
-  // Sample `index` >= 0 of a split's endless stream. Training: reshuffled each epoch, sources mixed by weight.
+  // Returns sample `index` >= 0 of a split's endless stream. Training: reshuffled each epoch, sources mixed by weight.
   // Validation, which must have samples: those of all sources in one fixed shuffle, repeating. Whole: every sample of
-  // all sources once, in one fixed shuffle, repeating; weights do not count.
+  // all sources once, in one fixed shuffle, repeating; weights are ignored.
   Place at(Split split, int64_t index) const;
 
   int seq_len() const { return seq_len_; }
-  int64_t num_samples(Split split) const;  // of all sources, each once
+  int64_t num_samples(Split split) const;  // in all sources, each once
   int64_t num_samples(Split split, int source) const;
-  // The same for the sample that stands at a place, whatever order leads to it.
+  // Returns the same value for the same sample contents, in whatever order.
   uint64_t contents(const Place& place) const { return sources_[static_cast<size_t>(place.source)].fingerprint; }
 
  private:
   struct Source {
     int64_t train_samples, validation_samples;
-    uint64_t key;  // of its shuffles: from its contents, so that neither its path nor added sources change its order
+    // of its shuffles; derived from its contents, so that neither its path nor added sources change its order
+    uint64_t key;
     uint64_t fingerprint;
     bool operator==(const Source&) const = default;
   };
@@ -79,16 +80,16 @@ class SampleOrder {
   std::vector<Source> sources_;
 };
 
-// Samples that a source of so many tokens holds.
+// Returns the samples in a source of `tokens` tokens.
 constexpr int64_t num_samples(int64_t tokens, int seq_len) { return tokens < 2 ? 0 : (tokens - 1) / seq_len; }
 
 struct OrderChange {
-  std::string text;                 // for people: the first sample that changes, and a line for every difference
-  std::vector<std::string> fields;  // the config's: "data.seed"
+  std::string text;                 // for messages: the first sample that changes, and a line for every difference
+  std::vector<std::string> fields;  // of the config: "data.seed"
 };
 
-// What would change for a run that has consumed the training samples [0, consumed) in the order of `before` and went
-// on in that of `now`. None: nothing would.
+// Returns what would change for a run that has consumed the training samples [0, consumed) in the order of `before` and
+// continued in that of `now`. None: nothing.
 std::optional<OrderChange> order_change(const OrderFields& before, const OrderFields& now, int64_t consumed);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// Which sample is global sample i: pure functions of (seed, i). No index arrays, no state; the order does not depend on
-// the layout, on the length of the run, or on where it was resumed.
+// Which sample is global sample i: pure functions of (seed, i), without index arrays or state. The order does not
+// depend on the layout, on the length of the run, or on where it was resumed.
 #pragma once
 
 #include <cstddef>
@@ -20,39 +20,40 @@ class Permutation {
   int half_bits_;
 };
 
-// Sample `index` of an endless shuffled stream over `size` samples: every sample comes once an epoch, each epoch in an
-// order of its own.
+// Returns sample `index` of an endless shuffled stream over `size` samples: every sample occurs once per epoch, and
+// each epoch has a different order.
 uint64_t shuffled(uint64_t seed, uint64_t size, uint64_t index);
 
-// Mixes any number of sources in proportion to their weights: which source global sample i comes from, and which sample
-// of that source's own stream it is, as a function of (seed, weights, i) that takes O(log n) for n sources.
+// Mixes any number of sources in proportion to their weights: returns which source global sample i comes from, and
+// which sample of that source's own stream it is, as a function of (seed, weights, i) that takes O(log n) for n
+// sources.
 //
-// A balanced binary tree over the sources, in their order, shares samples out. A node whose smaller side has share q
-// of the node's weight gives that side  round(q·x)  of the first x samples that reach the node, and the rest to the
-// other: both counts only grow. So after any N samples, source s has had  T_s(N) = w_s·N / sum(w),  give or take half a
-// sample a level of the tree: the shares are exact in the long run, to the precision of doubles (weights below 2^-64 of
-// a node never come).
+// A balanced binary tree over the sources, in order, distributes the samples. If the smaller side of a node has share q
+// of the node's weight, it gets  round(q·x)  of the first x samples that reach the node, and the other side gets the
+// rest: both counts only grow. So after any N samples, source s has had  T_s(N) = w_s·N / sum(w),  up to half a sample
+// per level of the tree: the shares are exact in the long run, to the precision of doubles (weights below 2^-64 of a
+// node never occur).
 //
-// Time is cut into blocks of kBlockSamples. A block holds T_s(end) - T_s(begin) samples of source s, which stand in the
-// order of sources and are then shuffled by the block's key. Weights that are multiples of 1/kBlockSamples of their sum
-// have the same number in each block. One source alone is not shuffled here: sample i is its sample i.
+// The stream is divided into blocks of kBlockSamples. A block holds T_s(end) - T_s(begin) samples of source s, in the
+// order of sources, which are then shuffled by the block's key. Weights that are multiples of 1/kBlockSamples of their
+// sum have the same number in each block. A single source is not shuffled here: sample i is its sample i.
 class Mixer {
  public:
   static constexpr int kBlockSamples = 1024;
-  Mixer(uint64_t seed, const std::vector<double>& weights);  // positive, finite weights; their sum is finite
-  bool operator==(const Mixer&) const = default;             // equal ones mix alike for ever
+  Mixer(uint64_t seed, const std::vector<double>& weights);  // weights and their sum must be positive and finite
+  bool operator==(const Mixer&) const = default;             // equal mixers mix alike for ever
 
   struct Place {
     int source;
-    uint64_t index;  // in the source's own stream: none is left out, none comes twice
+    uint64_t index;  // in the source's own stream, without gaps or repetitions
   };
   Place at(uint64_t index) const;  // index < 2^63
 
-  // How many samples of `source` the first `blocks` blocks hold.
+  // Returns how many samples of `source` the first `blocks` blocks hold.
   uint64_t count(int source, uint64_t blocks) const;
 
  private:
-  // Of the sources [begin, end), at least two; the left side is [begin, middle).
+  // A node over the sources [begin, end), at least two; the left side is [begin, middle).
   struct Node {
     int left, right;  // nodes; -1 - s: source s
     int middle;       // first source of the right side
@@ -60,7 +61,7 @@ class Mixer {
     uint64_t share;  // the smaller side's share of the node's weight, in units of 2^-64; at most 2^63
 
     bool operator==(const Node&) const = default;
-    // How many of the first `samples` samples that reach the node go to its left side.
+    // Returns how many of the first `samples` samples that reach the node go to its left side.
     uint64_t to_left(uint64_t samples) const;
   };
   struct Subtree {

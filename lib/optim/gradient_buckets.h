@@ -1,11 +1,13 @@
-// Where the layers add gradients, and how the buckets of gradients are summed over dp. A counter a bucket starts its
+// Where the layers add gradients, and how the buckets of gradients are summed over dp. A counter per bucket starts its
 // reduction on the dp stream when the last gradient of the pass is enqueued.
 //   zero 0   all-reduce after the last microbatch
-//   zero 1   reduce-scatter then, in place; this rank's slice is summed
-//   zero 2   full gradients live in a small pool only while their bucket's backward runs; every microbatch is
+//   zero 1   reduce-scatter after the last microbatch, in place; this rank's slice is summed
+//   zero 2   a bucket's full gradients live in a small pool, only while its backward pass runs; every microbatch is
 //            reduce-scattered and added to this rank's slice
-// As copies into the peers' memory where it can be opened (lib/comm/peer): alongside GEMMs that leave a collective's
-// kernels no multiprocessor, or that those would slow down.
+// The transfers are copies into the peers' memory if it can be opened (lib/comm/peer): these overlap GEMMs that would
+// leave no multiprocessor to a collective's kernels, or be slowed down by them.
+//
+// Threads: call only from the rank's main thread; all work is enqueued.
 #pragma once
 
 #include <memory>
@@ -17,11 +19,11 @@
 
 namespace tri {
 
-// out (n) is, or takes, the local block of the sum of the members' `full` (dp · n). out may be that block. `stream`
-// does the sums, and has waited for all of it afterwards. f32.
+// out (n), f32, is overwritten with or added (`into`) the local block of the sum of the members' `full` (dp · n). out
+// may be that block. `stream` computes the sums and afterwards waits for the whole transfer.
 void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream);
 
-// The group that sums over one axis: of tp its ranks, of pp the stages that hold a parameter together.
+// A group that sums over one axis: over tp its ranks, over pp the stages that hold a parameter together.
 struct AxisGroup {
   AxisName axis;
   GroupOnStream* group;
@@ -41,18 +43,18 @@ class GradientBuckets {
   explicit GradientBuckets(const GradientBucketsContext& context);
   ~GradientBuckets();
 
-  void begin_step();  // gradients count as zero
-  // From the next begin_step() on: StoreTensors::local_sumsq, at the price of one more read of the gradients.
+  void begin_step();  // sets the gradients to zero
+  // From the next begin_step() on, computes StoreTensors::local_sumsq, which costs one more read of the gradients.
   void sum_local_gradients(bool on) { sums_local_ = on; }
 
-  // As the hooks of the same names (lib/model/parameter.h).
+  // The implementations of ParameterHooks (lib/model/parameter.h).
   void begin_backward(int chunk, int microbatch);
   Tensor gradient(const Parameter& parameter);
   ParameterHooks::GradientTarget gradient_target(const Parameter& parameter);
   void gradient_ready(const Parameter& parameter);
 
-  // Enqueues what completes the slices' gradients after the last backward: the compute stream waits for the reductions
-  // of the buckets, and gradients are summed over the axes that remain for them.
+  // Completes the slices' gradients after the last backward action: the compute stream waits for the reductions of the
+  // buckets, and gradients are summed over their remaining axes.
   void finish(const std::vector<AxisGroup>& groups);
 
  private:

@@ -8,8 +8,8 @@
 
 namespace tri {
 
-// Rate of step `step`, `lr` resolved. The first step is 0 here, but 1 in metrics, logs and the config's descriptions:
-// the first step at min is e here, e + 1 there. With w = warmup_steps, e = decay_steps:
+// Returns the rate of step `step`; `lr` must be resolved. Steps count from 0 here, but from 1 in metrics, logs and the
+// config's descriptions: the first step at min is e here, and e + 1 there. With w = warmup_steps, e = decay_steps:
 //   warm-up   peak · (step + 1) / (w + 1)                          step < w
 //   constant  peak
 //   linear    peak -> min over [w, e]

@@ -1,5 +1,6 @@
 // The sharded optimizer step: global gradient norm, clipping, update of this rank's slices (lib/optim/optimizers.h),
-// gathering of parameters. Everything is enqueued on the compute stream; nothing waits on the host.
+// gathering of parameters. Everything is enqueued on the compute stream; no call waits on the host. Call only from the
+// rank's main thread.
 #pragma once
 
 #include "lib/optim/optimizers.h"
@@ -8,22 +9,22 @@
 namespace tri {
 
 struct OptimizerTensors {
-  Tensor sumsq;                     // (S) f32: squares of the slices' gradients, this rank's part
+  Tensor sumsq;                     // (S) f32: squared gradients of this rank's slices
   Tensor norm;                      // (1) f32: of all gradients, before clipping
   Tensor grad_scale;                // (1) f32: the clipping factor
   std::vector<Tensor> tensor_sums;  // [OptimizerRow::num_tensor_sums] (S) f32
 };
 
-// `num_tensors`: S.
+// `num_tensors` is S.
 OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena);
 
 struct OptimizerContext {
   const Config& config;
   ParameterStore& store;
   OptimizerTensors tensors;
-  Tensor sums;                    // (n) f32: numbers that reduce() sums over all ranks: the norm's, and any others
-  Tensor norm_sq;                 // (1) f32, one of `sums`: reduce() fills it in
-  std::vector<AxisGroup> groups;  // that sum over the axes of shards, and over those that remain after the buckets'
+  Tensor sums;                    // (n) f32: numbers that reduce() sums over all ranks, among them norm_sq
+  Tensor norm_sq;                 // (1) f32, an element of `sums`, which reduce() writes
+  std::vector<AxisGroup> groups;  // groups that sum over the axes of shards, and over the buckets' remaining axes
   GroupOnStream& dp;
   GroupOnStream& world;
   Stream& compute;
@@ -31,14 +32,14 @@ struct OptimizerContext {
 
 class Optimizer {
  public:
-  // What the context refers to outlives the optimizer.
+  // All references in the context outlive the optimizer.
   explicit Optimizer(OptimizerContext context) : context_(std::move(context)) {}
 
-  // Completes the gradients and the squared norm; `sums` become the sums over all ranks.
+  // Completes the gradients and the squared norm; `sums` become the sums over all ranks. Collective.
   void reduce();
-  // The clipping factor, of the norm that reduce() made.
+  // Computes the clipping factor from the norm of reduce().
   void clip();
-  // Updates, gathers. `step` counts from 0. Gradients that are not finite change nothing.
+  // Updates and gathers the parameters. `step` counts from 0. Gradients that are not finite change nothing. Collective.
   void update(int64_t step, double learning_rate);
 
   const OptimizerTensors& tensors() const { return context_.tensors; }

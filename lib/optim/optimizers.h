@@ -1,5 +1,5 @@
-// The optimizers as a table. A new one is its ops, a file with its update function, a row in optimizers.cpp that
-// declares what it keeps, and a name in lib/config/kinds.h: memory, sharding, checkpoints and tests come from the row.
+// The optimizers as a table. A new one needs its ops, a file with its update function, a row in optimizers.cpp that
+// declares its state, and a name in lib/config/kinds.h. Memory, sharding, checkpoints and tests derive from the row.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace tri {
 
-// What an optimizer's update function works with. It updates each slice's `master`, and `param` or `quantized`, by its
-// `grad`, which it may overwrite, and its `state`, and publishes the slice as soon as that is enqueued. All on the
+// The arguments of an optimizer's update function. It updates each slice's `master`, and `param` or `quantized`, from
+// its `grad`, which it may overwrite, and its `state`, and publishes the slice once that is enqueued, all on the
 // compute stream.
 struct Update {
   const OptimizerConfig& config;
@@ -21,9 +21,9 @@ struct Update {
   int64_t step;  // from 0
   const ParameterMemory& memory;
   Tensor grad_scale;                       // (1) f32: the clipping factor; NaN: nothing may change
-  const std::vector<Tensor>& tensor_sums;  // [OptimizerRow::num_tensor_sums] (S) f32, whatever stands there
+  const std::vector<Tensor>& tensor_sums;  // [OptimizerRow::num_tensor_sums] (S) f32, not initialised
   ParameterGathers& gathers;
-  const std::vector<AxisGroup>& groups;  // as OptimizerContext's
+  const std::vector<AxisGroup>& groups;  // as in OptimizerContext
   GroupOnStream& dp;
   Stream& compute;
 
@@ -31,24 +31,25 @@ struct Update {
   Tensor decay() const { return memory.tensors().decay; }
   void publish(const BucketSlice& slice) const { gathers.publish(slice); }
 
-  // sums (S) f32, each tensor's over this rank's slices, become the sums over all its parts, on every rank.
+  // Sums `sums` (S) f32, which are over this rank's slices, over all parts of each tensor, on every rank. Collective.
   void sum_over_parts(Tensor sums) const;
-  // For the Adam family, whose state is the two moments.
+  // Returns the moments of a slice, for the Adam family, whose state they are.
   Moments adam_moments(const BucketSlice& slice) const;
 };
 
 struct OptimizerRow {
   OptimizerKind kind;
-  // Per element, in optimizer.moments' type, starts at zero, is sharded and saved as the master weights are: names in
-  // checkpoints, "optimizer/<parameter>/<name>". BucketSlice::state has them in this order.
+  // Names of the state in checkpoints, "optimizer/<parameter>/<name>". Each has one element per parameter element, in
+  // optimizer.moments' type; it starts at zero, and is sharded and saved like the master weights. BucketSlice::state
+  // has the same order.
   std::vector<std::string> state;
-  int num_tensor_sums;  // Update::tensor_sums: one number a tensor, workspace
+  int num_tensor_sums;  // Update::tensor_sums: one number per tensor, workspace
   void (*update)(const Update&);
 };
 
 const std::vector<OptimizerRow>& optimizers();
 const OptimizerRow& optimizer_row(OptimizerKind kind);
-// Bytes an element of all that the optimizer keeps; the master weights are not part of it.
+// Returns the bytes per element of the optimizer's state, without the master weights.
 int64_t optimizer_state_bytes(const OptimizerConfig& config);
 
 }  // namespace tri

@@ -1,5 +1,7 @@
-// How parameters follow the master weights, and how every dp rank gets those that the others updated: each bucket's
-// slices are gathered over dp after their update, and the compute stream waits for a bucket just before its first use.
+// Updates the parameters of all dp ranks after the master weights: each bucket's slices are gathered over dp after
+// their update, and the compute stream waits for a bucket just before its first use.
+//
+// Threads: call only from the rank's main thread. Publishing and loading are collective over dp.
 #pragma once
 
 #include "lib/comm/axis_transfers.h"
@@ -17,13 +19,13 @@ class ParameterGathers {
  public:
   explicit ParameterGathers(const ParameterGathersContext& context);
 
-  // After a slice's update was enqueued: gathers its bucket over dp.
+  // Gathers a slice's bucket over dp, after the slice's update was enqueued.
   void publish(const BucketSlice& slice);
-  // The compute stream is about to read the parameter: it waits for its bucket.
+  // Call before the compute stream reads the parameter: makes it wait for the parameter's bucket.
   void before_use(const Parameter& parameter);
 
-  // After master weights and moments were overwritten, each by the dp rank that owns it: completes those of the other
-  // dp ranks (zero 0), and the parameters, except those that are kept in FP8.
+  // Call after each dp rank has overwritten its own master weights and moments: completes those of the other dp ranks
+  // (zero 0), and the parameters, except those stored in FP8.
   void state_loaded();
   // Casts the master weights of this rank's slices to FP8, with the current scales.
   void cast_weights();

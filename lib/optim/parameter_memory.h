@@ -1,5 +1,5 @@
-// What lies where in the store's tensors: the parameters as the layers see them, the buckets as the dp transfers see
-// them, the slices as the optimizer sees them. Views alone, except for the tables, which the constructor fills.
+// The layout of the store's tensors: the parameters as the layers see them, the buckets as the dp transfers see them,
+// the slices as the optimizer sees them. All are views, except for the tables, which the constructor fills.
 #pragma once
 
 #include <string>
@@ -17,19 +17,19 @@ struct BucketMemory {
   int chunk = 0;
   const Bucket* bucket = nullptr;  // in the chunk's layout
   Tensor parameters;               // (size) compute dtype, or FP8 weights
-  // (size) f32. Zero 2: the buffer dedicated to the bucket; empty: it takes one of the pool while it is open.
+  // (size) f32. Zero 2: the buffer dedicated to the bucket; empty: it uses a buffer of the pool while it is open.
   Tensor gradients;
   Tensor gradient_slice;  // (slice) f32
   Tensor block_tensor;    // (size / kBlock) i32
   bool ragged = false;    // some tensor ends inside a block of kBlock elements
 };
 
-// This rank's part of one bucket, for the optimizer. All (n), n a multiple of kBlock.
+// This rank's part of one bucket, for the optimizer. All have (n) elements, n a multiple of kBlock.
 struct BucketSlice {
-  int bucket = 0;             // in ParameterMemory::buckets()
-  AxisSet remaining;          // Bucket::remaining()
-  Tensor master;              // f32: the weights that are updated
-  Tensor param;  // bf16 copy to write; empty where `master` is the parameter itself, or quantized values are written
+  int bucket = 0;     // in ParameterMemory::buckets()
+  AxisSet remaining;  // Bucket::remaining()
+  Tensor master;      // f32: the weights that are updated
+  Tensor param;  // bf16 copy to write; empty if `master` is the parameter itself, or if quantized weights are written
   Fp8SliceWeights quantized;  // FP8 weights to write, with scales, amax and counts; or empty
   Tensor grad;                // f32
   std::vector<Tensor> state;  // f32|bf16, in the order of the optimizer's row
@@ -39,8 +39,8 @@ struct BucketSlice {
 
 class ParameterMemory {
  public:
-  // `tensors`: what allocate_store made of the same `config` and `mesh`; `fp8`: what allocate_fp8 did, where quantized
-  // values are kept. Waits for `compute`, which fills the tables.
+  // `tensors`: from allocate_store with the same `config` and `mesh`; `fp8`: from allocate_fp8, if FP8 weights are
+  // stored. Waits for `compute`, which fills the tables.
   ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute,
                   const Fp8Tensors& fp8 = {});
   ParameterMemory(const ParameterMemory&) = delete;
@@ -50,18 +50,18 @@ class ParameterMemory {
   // [chunk][parameter]; addresses are stable.
   const std::vector<std::vector<Parameter>>& parameters() const { return parameters_; }
   const std::vector<std::string>& tensor_names() const { return tensor_names_; }  // [S]
-  // One chunk after the other, each in its layout's order.
+  // Ordered by chunk, each in its layout's order.
   const std::vector<BucketMemory>& buckets() const { return buckets_; }
   // In the order of the first use of their parameters.
   const std::vector<BucketSlice>& slices() const { return slices_; }
 
   bool sharded() const { return sharded_; }         // zero >= 1
   int bucket_of(const Parameter& parameter) const;  // in buckets()
-  // The parameter's place in the gradients `full` of its bucket: local shape, f32.
+  // Returns the parameter's gradient, in local shape, f32, in the gradients `full` of its bucket.
   Tensor gradient_in(Tensor full, const Parameter& parameter) const;
-  // This rank's slice of something that lies as a full bucket does.
+  // Returns this rank's slice of a tensor with the layout of a full bucket.
   Tensor slice_of(Tensor full) const;
-  // Where it begins in the bucket's chunk: an element of the flat buffer, and one of the buffers of slices.
+  // The first element of the slice: slice_begin() in the chunk's flat buffer, slice_place() in the buffers of slices.
   int64_t slice_begin(const Bucket& bucket) const { return bucket.first + rank_ * slice_size(bucket); }
   int64_t slice_place(const Bucket& bucket) const { return bucket.first / parts_; }
   int64_t slice_size(const Bucket& bucket) const { return bucket.size / parts_; }
@@ -73,7 +73,7 @@ class ParameterMemory {
 
   StoreTensors tensors_;
   const bool sharded_;
-  const int64_t parts_, rank_;  // slices of a bucket, and which of them is this rank's
+  const int64_t parts_, rank_;  // slices per bucket, and the index of this rank's
   std::vector<std::vector<Parameter>> parameters_;
   std::vector<std::string> tensor_names_;
   std::vector<BucketMemory> buckets_;

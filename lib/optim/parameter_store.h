@@ -11,14 +11,14 @@ struct ParameterStoreContext {
   const Config& config;
   const Mesh& mesh;
   StoreTensors tensors;
-  Fp8Tensors fp8;        // where FP8 weights are kept
+  Fp8Tensors fp8;        // if FP8 weights are stored
   int num_microbatches;  // of a step
   Device& device;
   Stream& compute;
   AxisTransfers& dp;
 };
 
-// Owns the three parts, of which the others refer to the memory; users take the part that they need. Config, device,
+// Owns the three parts; gradients and gathers refer to the memory. Users take the part that they need. Config, device,
 // stream and transfers outlive it.
 struct ParameterStore {
   explicit ParameterStore(const ParameterStoreContext& c)
@@ -31,9 +31,9 @@ struct ParameterStore {
                    .dp = c.dp}),
         gathers({.memory = memory, .compute = c.compute, .dp = c.dp}) {}
 
-  const ParameterMemory memory;  // what lies where
+  const ParameterMemory memory;  // the layout
   GradientBuckets gradients;     // where layers add gradients, and their sums over dp
-  ParameterGathers gathers;      // how parameters follow the master weights
+  ParameterGathers gathers;      // how parameters are updated from the master weights
 };
 
 }  // namespace tri

@@ -5,9 +5,9 @@
 
 namespace tri {
 
-// Writes the parameters and, where there are master weights, which the parameters round, this rank's slices of them.
-// A value is a pure function of (seed, name, global element). Moments stay as they are, FP8 weights become zero. Made
-// on the device of `compute`; waits until they are there.
+// Writes the parameters and this rank's slices of the master weights, if there are any; the parameters are then their
+// rounded values. A value is a pure function of (seed, name, global element). Moments keep their values; FP8 weights
+// become zero. Runs on the device of `compute` and waits for it.
 void write_start_values(const ParameterMemory& memory, const Mesh& mesh, uint64_t seed, Stream& compute);
 
 }  // namespace tri

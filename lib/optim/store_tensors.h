@@ -1,5 +1,5 @@
-// The memory of a rank's parameters, gradients and optimizer state: flat buffers, one of a kind a chunk, and the tables
-// that the optimizer needs. Pure set-up: it runs on a measuring arena as well, which is how memory is predicted.
+// The memory of a rank's parameters, gradients and optimizer state: flat buffers, one of each kind per chunk, and the
+// tables that the optimizer needs. Set-up only; running it on a measuring arena predicts the memory.
 //
 // A slice is this rank's part of a bucket: all of it (zero 0), or 1/dp.
 #pragma once
@@ -14,11 +14,11 @@ namespace tri {
 
 struct ChunkStoreTensors {
   FlatLayout layout;
-  Tensor quantized;               // (layout.quantized) e4m3: the parameters that are kept in FP8
+  Tensor quantized;               // (layout.quantized) e4m3: the parameters that are stored in FP8
   Tensor parameters;              // (size - layout.quantized) compute dtype: the others
   Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
   Tensor master;                  // (slices) f32 master weights; bf16 only
-  std::vector<Tensor> state;      // (slices) optimizer.moments, each: what the optimizer's row (optimizers.h) keeps
+  std::vector<Tensor> state;      // (slices) optimizer.moments, each: the state of the optimizer's row (optimizers.h)
   Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
 };
@@ -31,18 +31,18 @@ struct TensorRun {
 
 struct StoreTensors {
   std::vector<ChunkStoreTensors> chunks;
-  std::vector<Tensor> pool;     // zero 2: full gradients of a bucket, taken in turn
+  std::vector<Tensor> pool;     // zero 2: buffers for the full gradients of open buckets, used round-robin
   Tensor decay;                 // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
-  Tensor count_weight;          // (S) f32: 1 where this rank's slice counts in the global norm, else 0
+  Tensor count_weight;          // (S) f32: 1 if this rank's slice counts in the global norm, else 0
   Tensor draws;                 // (S, 8) i32: TensorDraws (kernels/moment_rounding.h); moments in bf16 only
-  Tensor fp8_slot;              // (S) i32: ParamSpec::fp8_slot of each tensor; only where quantized values are kept
-  Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
-  PeerCopyTensors peer_copies;  // where parallel.dp_transfers is copies
+  Tensor fp8_slot;              // (S) i32: ParamSpec::fp8_slot of each tensor; only if FP8 weights are stored
+  Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if requested
+  PeerCopyTensors peer_copies;  // if parallel.dp_transfers is copies
   int num_tensors = 0;          // S
-  std::vector<TensorRun> runs;  // of all S, those that are sharded over slower axes first
+  std::vector<TensorRun> runs;  // all S tensors; those sharded over slower axes come first
 };
 
-// `config` planned.
+// `config` must be planned.
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena);
 
 }  // namespace tri
