@@ -1,4 +1,4 @@
-// Names of an enum's values: one table, from which come parsing, printing and the "allowed" lists of messages.
+// Names of an enum's values: one table, from which parsing, printing and the "allowed" lists of messages derive.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ constexpr std::optional<E> enum_from_name(std::string_view text) {
   return std::nullopt;
 }
 
-// "a|b|c"
+// Returns "a|b|c".
 template <class E>
 std::string enum_choices() {
   std::string joined;

@@ -1,7 +1,7 @@
-// The project's one error policy.
-//   The user can fix it      -> Result<T> carrying an Error; its text names the field, the value and the remedy.
-//   A machine or peer broke  -> throw Fatal; handled nowhere: it ends the whole job where it is thrown (run_job).
-//   Our own bug              -> TRI_REQUIRE; throws Fatal with file and line.
+// The project's error policy.
+//   The user can fix it        Result<T> carrying an Error; its text names the field, the value and the remedy.
+//   A machine or peer failed   throw Fatal; nothing handles it: it ends the whole job where it is thrown (run_job).
+//   A bug of this program      TRI_REQUIRE; throws Fatal with file and line.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 
 namespace tri {
 
-// Process exit statuses: all of them, of all subcommands; scripts and the Slurm requeue logic rely on the numbers.
-// In addition to these there is 1: an internal error, and what a subcommand answers with no ("they differ").
+// Process exit statuses of all subcommands; scripts and the Slurm requeue logic rely on the numbers. There is also 1:
+// an internal error, or the checked condition is false ("they differ").
 enum class ExitCode : int {
   kOk = 0,
   kUsage = 2,       // config or command line
@@ -23,17 +23,17 @@ enum class ExitCode : int {
   kComm = 5,        // MPI, NCCL, a peer
   kWatchdog = 6,    // a section overran its deadline
   kNotFinite = 7,   // NaN or Inf in loss or gradients
-  kNoProgress = 8,  // of supervise: attempts in a row brought no newer checkpoint
-  kSuspect = 40,    // of doctor: slower than its like, or set up otherwise
-  kBad = 41,        // of doctor: broken, do not use it
-  kDrained = 75,    // stopped on a signal, a checkpoint saved if there was time: run me again
+  kNoProgress = 8,  // supervise: several attempts in a row saved no newer checkpoint
+  kSuspect = 40,    // doctor: slower than its peers, or configured differently
+  kBad = 41,        // doctor: broken, do not use it
+  kDrained = 75,    // stopped by a signal, with a checkpoint if there was time: re-run the job
 };
 
-// Something the user can put right. `message` is complete: it is printed as it is.
+// An error that the user can fix. `message` is complete: it is printed as it is.
 struct Error {
   std::string message;
   ExitCode code = ExitCode::kUsage;
-  int os_error = 0;  // errno of the system call that failed; 0: none did
+  int os_error = 0;  // errno of the failed system call; 0: none
 };
 
 // A value, or the Error that explains why there is none.
@@ -76,7 +76,7 @@ Error file_error(fmt::format_string<Args...> format, Args&&... args) {
   return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kFile};
 }
 
-// "TEXT: No such file or directory", with ExitCode::kFile: `os_error` is the errno of the call that failed.
+// Returns "TEXT: No such file or directory", with ExitCode::kFile. `os_error` is the errno of the failed call.
 Error system_error_of(int os_error, const std::string& text);
 template <class... Args>
 Error system_error(int os_error, fmt::format_string<Args...> format, Args&&... args) {
@@ -88,10 +88,10 @@ Error usage_error(fmt::format_string<Args...> format, Args&&... args) {
   return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kUsage};
 }
 
-// Whether a failure begins where it is met, or is what the end of another rank looks like from here.
+// Whether the failure originates in this process, or is how the failure of another rank appears here.
 enum class Cause { kHere, kPeer };
 
-// A fault of the machine, a peer or this program. It ends the whole job where it is thrown (lib/comm/job.h, run_job).
+// A failure of the machine, a peer or this program. It ends the whole job where it is thrown (lib/comm/job.h, run_job).
 class Fatal : public std::runtime_error {
  public:
   Fatal(ExitCode code, const std::string& message, Cause cause = Cause::kHere)
@@ -106,7 +106,7 @@ class Fatal : public std::runtime_error {
 
 [[noreturn]] void require_failed(const char* file, int line, const char* condition, const std::string& message);
 
-// The value, or the Error thrown on as Fatal: for places where the user's mistake was ruled out earlier.
+// Returns the value, or throws its Error as Fatal: for errors of the user that were ruled out earlier.
 template <class T>
 T value_or_throw(Result<T> result) {
   if (!result) throw Fatal(result.error().code, result.error().message);
@@ -118,6 +118,6 @@ inline void value_or_throw(Result<void> result) {
 
 }  // namespace tri
 
-// An invariant of ours. Example: TRI_REQUIRE(rows > 0, "rows {}", rows).
+// An invariant of this program. Example: TRI_REQUIRE(rows > 0, "rows {}", rows).
 #define TRI_REQUIRE(condition, ...) \
   ((condition) ? void(0) : ::tri::require_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)))

@@ -1,4 +1,4 @@
-// Files: read-only maps, and writes that become visible whole or not at all.
+// Files: reads, read-only maps, and writes that become visible atomically. Errors have code kFile and the errno.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace tri {
 
-// An open file descriptor, closed at the end; -1 is none.
+// Owns an open file descriptor; -1: none.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -33,24 +33,24 @@ class Descriptor {
   int fd_;
 };
 
-// Lets this process hold `count` files open and some more, as far as its hard limit allows: the usual soft limit is
+// Raises the limit of open files to `count` and some more, as far as the hard limit allows; the usual soft limit is
 // 1,024.
 void allow_open_files(int64_t count);
 
-// All of `bytes` at byte `offset`, in as many calls as it takes; `path` is for messages. A file that ends too early is
-// an error that says where.
+// Transfer all of `bytes` at byte `offset`, in as many calls as necessary; `path` is for messages. Fail if the file
+// ends too early, and say where.
 Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset);
 Result<void> write_at(int fd, const std::string& path, const void* data, int64_t bytes, int64_t offset);
 
-// The names in `folder`, without "." and "..", in no order. Error, and not a shorter list, when any part of it could
-// not be read: os_error is ENOENT when there is no such folder.
+// Returns the names in `folder`, without "." and "..", in no order. Fails if any part of it cannot be read; os_error is
+// ENOENT if there is no such folder.
 Result<std::vector<std::string>> list_folder(const std::string& folder);
 
 // Makes names that were created, renamed or removed in `folder` durable.
 Result<void> sync_folder(const std::string& folder);
 
-// A file that is read at any place. Movable. Reading is thread-safe; storage that fails is an error, where a mapped
-// file would end the process.
+// A file read at any offset. Movable. Safe for concurrent use. Failing storage is an error, whereas a mapped file would
+// end the process.
 class InputFile {
  public:
   static Result<InputFile> open(const std::string& path);
@@ -66,7 +66,7 @@ class InputFile {
   int64_t bytes_ = 0;
 };
 
-// A whole file mapped read-only. Movable; unmapped at the end. Reading is thread-safe.
+// A whole file mapped read-only. Movable. Safe for concurrent use.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
@@ -84,9 +84,9 @@ class MappedFile {
 };
 
 // Writes to a temporary name next to `path`; commit() makes it durable (fsync of file and folder) and renames it.
-// Without a commit nothing is left behind. The first failure of a write is kept and reported by commit.
-// Errors name `path`. The temporary name is PATH.TAG.tmp; without a tag, the process id is taken. Writers on several
-// hosts need tags.
+// Without commit() or publish() the temporary file is removed. commit() reports the first failed write. Errors name
+// `path`. The temporary name is PATH.TAG.tmp; without a tag, the process id is used. Writers on several hosts need
+// tags. Not thread-safe.
 class AtomicFile {
  public:
   static Result<AtomicFile> create(const std::string& path, const std::string& tag = "");
@@ -94,9 +94,9 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(const void* data, size_t bytes);
-  Result<void> flush();    // what was written so far is on storage, still under the temporary name
-  Result<void> commit();   // flushes, and takes the file's place
-  Result<void> publish();  // takes the file's place, whole for those who read it, but not durable yet
+  Result<void> flush();    // makes what was written so far durable, under the temporary name
+  Result<void> commit();   // flushes and renames
+  Result<void> publish();  // renames: readers see the whole file, but it is not durable yet
 
  private:
   AtomicFile() = default;

@@ -1,8 +1,8 @@
-// The thread that writes one file, so that the threads that produce its contents never wait for storage.
+// A thread that writes one file, so that the threads that produce its contents never wait for storage.
 //
 // Every file that a run writes during its steps has a FileWriter: metrics.jsonl, log.txt and events.jsonl,
-// TensorBoard's event file, ranks.h5, and the segments of a timeline. Each file has a thread of its own, because a
-// stall of one file must not delay the others.
+// TensorBoard's event file, ranks.h5, and the segments of a timeline. Each file has its own thread, because a stall of
+// one file must not delay the others.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace tri {
 
-inline constexpr const char* kFileWriterThread = "file writer";  // as stacks name the writers' threads
+inline constexpr const char* kFileWriterThread = "file writer";  // the name of these threads in stack traces
 
 class FileWriter {
  public:
@@ -24,29 +24,29 @@ class FileWriter {
 
   struct Options {
     std::string path;                     // for messages
-    size_t max_bytes = size_t{64} << 20;  // of tasks that wait; further tasks are dropped
+    size_t max_bytes = size_t{64} << 20;  // of queued tasks; further tasks are dropped
     // Receives a warning when writes begin to fail or to be dropped, and again when they succeed, but not for every
     // write. Called on the writer's thread, or on the thread whose task is dropped. Null: no report.
     std::function<void(const std::string&)> report;
     // Checkpoints and the watchdog wait for this file: file_writer_activity(), flush_required_files().
     bool required = false;
-    std::chrono::milliseconds close_timeout{0};  // of the destructor, for tasks that wait
+    std::chrono::milliseconds close_timeout{0};  // how long the destructor waits for queued tasks
   };
-  // Writes to the file, on the writer's thread. The error is reported; the writer goes on with the next task.
+  // Writes to the file, on the writer's thread. Errors are reported, and the next task runs.
   using Task = std::function<Result<void>()>;
 
-  // Fails where no thread can be created.
+  // Fails if no thread can be created.
   static Result<std::unique_ptr<FileWriter>> start(Options options);
-  // Waits for the tasks, for at most Options::close_timeout. A thread that storage holds up is left behind with its
-  // tasks: it carries them out once storage goes on, if the process still lives, and reports nothing.
+  // Waits for queued tasks, for at most Options::close_timeout. If storage hangs, the thread is detached with its
+  // tasks: it runs them once storage answers, if the process still lives, and reports nothing.
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
-  // Queues `task`, which occupies `bytes` until it is done. Returns false, and drops the task, where the queue is full.
+  // Queues `task`, which occupies `bytes` until it is done. Returns false, and drops the task, if the queue is full.
   // Never waits for storage. Safe for concurrent use; tasks run in the order of the calls.
   bool post(size_t bytes, Task task);
-  // Waits for the tasks posted so far; returns false where that takes longer than `timeout`. Safe for concurrent use.
+  // Waits for the tasks posted so far. Returns false if that takes longer than `timeout`. Safe for concurrent use.
   bool flush(std::chrono::milliseconds timeout = kForever);
 
  private:
@@ -57,14 +57,14 @@ class FileWriter {
   const std::shared_ptr<State> state_;
 };
 
-// The progress of all required files of this process, for those who watch storage. Safe for concurrent use.
+// The progress of all required files of this process, for monitoring storage. Safe for concurrent use.
 struct FileWriterActivity {
-  bool pending = false;   // tasks wait for storage
-  uint32_t num_done = 0;  // tasks so far
+  bool pending = false;   // tasks are queued
+  uint32_t num_done = 0;  // tasks done so far
 };
 FileWriterActivity file_writer_activity();
-// Waits until no required file has tasks that wait: what was posted before is then with the operating system, and
-// outlives this process. Safe for concurrent use.
+// Waits until no required file has queued tasks: the operating system then has everything posted before, which outlives
+// this process. Safe for concurrent use.
 void flush_required_files();
 
 }  // namespace tri

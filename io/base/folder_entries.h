@@ -1,4 +1,4 @@
-// Listing a folder without exceptions.
+// Lists a folder without exceptions.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace tri {
 
-// The entries of `folder`, in no order, as far as they can be read; `problem` says what ended the listing, and is clear
-// at its end. A range-for over a directory_iterator throws when a later entry cannot be read.
+// Returns the entries of `folder` that can be read, in no order; `problem` is the error that ended the listing, or
+// clear at its end. (A range-for over a directory_iterator throws if a later entry cannot be read.)
 inline std::vector<std::filesystem::directory_entry> entries_of(const std::filesystem::path& folder,
                                                                 std::error_code& problem) {
   std::vector<std::filesystem::directory_entry> entries;

@@ -1,4 +1,5 @@
-// XXH3-64, the checksum of everything we store: tens of GB/s a core, so data is hashed on its way to the disk.
+// XXH3-64, the checksum of everything this program stores: tens of GB/s per core, so data is hashed on its way to
+// storage.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace tri {
 
-// A checksum of bytes that come in parts; equal to xxh3_64 of all of them together.
+// A checksum of bytes that arrive in parts; equal to xxh3_64 of all of them together.
 class Xxh3 {
  public:
   Xxh3();
@@ -29,7 +30,7 @@ class Xxh3 {
 uint64_t xxh3_64(const void* data, size_t bytes);
 inline uint64_t xxh3_64(std::string_view text) { return xxh3_64(text.data(), text.size()); }
 
-// 16 lower-case hexadecimal digits, and back; nothing else is accepted.
+// Format as 16 lower-case hexadecimal digits, and parse exactly that.
 std::string hex64(uint64_t value);
 std::optional<uint64_t> parse_hex64(std::string_view text);
 

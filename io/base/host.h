@@ -5,11 +5,11 @@
 
 namespace tri {
 
-std::string boot_id();    // of this boot of this machine; "": not known
-std::string host_name();  // of this machine, as gethostname gives it
+std::string boot_id();    // of this boot of this machine; "": unknown
+std::string host_name();  // of this machine, from gethostname
 
-// From now on `signal` does nothing in this process. Programs that it starts have the default action again, which
-// SIG_IGN would not give them. Waits for descriptors and sleeps (poll, nanosleep) still return with EINTR.
+// Makes this process ignore `signal`. Programs that it starts have the default action again, unlike with SIG_IGN. Waits
+// for descriptors and sleeps (poll, nanosleep) still return with EINTR.
 void ignore_signal(int signal);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// Files of lines: metrics.jsonl, log.txt, events.jsonl. A line that a full disk or a crash has cut short stays a line
-// of its own: what is appended after it begins on a new line.
+// Files of lines: metrics.jsonl, log.txt, events.jsonl. If a full disk or a crash has truncated a line, it stays a
+// separate line: later appends begin on a new one.
 #pragma once
 
 #include <chrono>
@@ -12,26 +12,28 @@
 
 namespace tri {
 
-// Appends lines by a thread of its own (FileWriter): a caller never waits for storage. A line is with the operating
-// system within microseconds, unless storage hangs; then lines are kept in memory, up to kMaxBytes, and dropped beyond.
+// Appends lines on its own thread (FileWriter), so that callers never wait for storage. The operating system gets a
+// line within microseconds, unless storage hangs; then up to kMaxBytes of lines are kept in memory, and more are
+// dropped.
 class LineFile {
  public:
   static constexpr size_t kMaxBytes = size_t{64} << 20;
   static constexpr std::chrono::milliseconds kForever = FileWriter::kForever;
 
-  // kRequired: a checkpoint is published only when the lines before it are with the operating system.
+  // kRequired: a checkpoint is published only after the operating system has the lines before it.
   enum class Need { kOptional, kRequired };
 
-  // Appends to the file at `path`, which is created where it is missing. `report` receives a warning when lines begin
-  // to be lost, and when they are written again. `close_timeout`: how long the destructor waits for storage. Fails
-  // where the file cannot be opened.
+  // Appends to the file at `path`, which is created if it is missing. `report` receives a warning when lines begin to
+  // be lost, and when they are written again. `close_timeout`: how long the destructor waits for storage. Fails if the
+  // file cannot be opened.
   static Result<std::unique_ptr<LineFile>> open(const std::string& path, std::function<void(const std::string&)> report,
                                                 std::chrono::milliseconds close_timeout = kForever,
                                                 Need need = Need::kOptional);
 
-  // `text`: whole lines. Safe for concurrent use.
+  // Appends `text`, which must consist of whole lines. Safe for concurrent use.
   void append(std::string text);
-  // Whether storage has taken, or refused, all that was appended so far, within `timeout`. Safe for concurrent use.
+  // Returns whether storage has accepted or refused everything appended so far, within `timeout`. Safe for concurrent
+  // use.
   bool flush(std::chrono::milliseconds timeout = kForever) { return writer_->flush(timeout); }
 
  private:
@@ -42,9 +44,9 @@ class LineFile {
   const std::unique_ptr<FileWriter> writer_;
 };
 
-// Appends `line` and its end to the file at `path`, which is created where it is missing, in a single write. A lock
-// keeps writers of two nodes apart where the file system has no append of its own (NFS); a writer that does not get it
-// within `lock_timeout` writes without it. Waits for storage. Fails where the line is not known to be written.
+// Appends `line` and a newline in a single write to the file at `path`, which is created if it is missing. A lock
+// separates writers of two nodes on file systems without atomic appends (NFS); a writer that does not get it within
+// `lock_timeout` writes without it. Waits for storage. Fails if the line may not be written.
 Result<void> append_line(const std::string& path, const std::string& line,
                          std::chrono::milliseconds lock_timeout = std::chrono::milliseconds(400));
 

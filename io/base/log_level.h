@@ -4,7 +4,7 @@
 
 namespace tri {
 
-// Each takes the lines of those before it too.
+// Each level includes the lines of those before it.
 enum class LogLevel { kError, kWarn, kInfo, kDebug };
 
 template <>

@@ -5,7 +5,7 @@
 
 namespace tri {
 
-// The middle one of the values in order; of an even number, the upper of the two in the middle. 0 of none.
+// Returns the median; the upper of the two middle values for an even number, and 0 without values.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

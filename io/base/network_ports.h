@@ -1,5 +1,5 @@
-// The node's network ports, from /sys: Ethernet cards with a device behind them, and InfiniBand ports. Nothing here
-// measures or waits for a device.
+// The node's network ports, from /sys: Ethernet cards with a device, and InfiniBand ports. No function measures or
+// waits for a device.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct NetworkPort {
   std::string card;                // "eth0", "mlx5_0"
   std::string port;                // of an InfiniBand card: "1"; "" for Ethernet
   std::string state;               // "up", "down", "unknown"; of InfiniBand "4: ACTIVE", "1: DOWN"
-  std::optional<double> rate;      // as the driver gives it: Mbit/s of Ethernet, Gbit/s of InfiniBand
-  int64_t carrier_changes = 0;     // down and up again are two
-  int64_t received = 0, sent = 0;  // bytes since the driver was loaded, RDMA over Ethernet included
-  // Errors of the line since the driver was loaded; of Ethernet receive and transmit errors alone.
+  std::optional<double> rate;      // from the driver: Mbit/s of Ethernet, Gbit/s of InfiniBand
+  int64_t carrier_changes = 0;     // one flap counts as two
+  int64_t received = 0, sent = 0;  // bytes since the driver was loaded, including RDMA over Ethernet
+  // Line errors since the driver was loaded; for Ethernet only receive and transmit errors.
   int64_t receive_errors = 0, transmit_errors = 0, symbol_errors = 0, integrity_errors = 0, link_downed = 0;
   std::optional<int> pcie_lanes, most_pcie_lanes;  // absent: the card is not on PCIe, or asleep
 
@@ -24,10 +24,10 @@ struct NetworkPort {
   bool is_active() const { return is_infiniband() ? state.starts_with("4:") : state == "up"; }
 };
 
-// By card and port. `sys`: "/sys".
+// Returns the ports by card and port. `sys`: "/sys".
 std::vector<NetworkPort> network_ports(const std::string& sys);
 
-// The number at the start of a file's first line: "400 Gb/sec (4X NDR)". nullopt: there is none.
+// Returns the number at the start of a file's first line: "400 Gb/sec (4X NDR)". nullopt: there is none.
 std::optional<double> number_in(const std::string& path);
 
 }  // namespace tri

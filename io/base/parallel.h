@@ -1,4 +1,4 @@
-// Loops over many independent elements on all cores that this process may use.
+// Parallel loops over independent elements on all cores of this process.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace tri {
 
-// Calls f(begin, end) for ranges that cover [0, count), at once, `grain` elements each or more; returns when all are
-// done. f does not throw.
+// Calls f(begin, end) concurrently for ranges that cover [0, count), each of at least `grain` elements, and returns
+// when all are done. f must not throw.
 template <class F>
 void parallel_ranges(int64_t count, int64_t grain, F f) {
   const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
@@ -20,8 +20,8 @@ void parallel_ranges(int64_t count, int64_t grain, F f) {
   f(int64_t{0}, count / parts);
 }
 
-// The same over items of different weights, on `threads` threads: neighbouring items of about equal weight together.
-// For reading a file: storage likes a few long streams, and dislikes threads that take turns.
+// The same over items of different weights, on `threads` threads: consecutive items of about equal total weight form a
+// range. For reading files, since storage is faster with a few long streams than with interleaved threads.
 template <class F>
 void parallel_by_weight(const std::vector<int64_t>& weights, int threads, F f) {
   int64_t total = 0, done = 0;

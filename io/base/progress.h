@@ -1,4 +1,4 @@
-// Progress on stderr: a bar for work whose amount is known, and a line that shows the latest of a series.
+// Progress on stderr: a bar for a known amount of work, and a line that shows the latest of a series.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace tri {
 
-// How much of `total` units is done: a bar on a terminal, elsewhere a plain line every ten per cent, at most one a
-// second. Thread-safe.
+// Shows how much of `total` units is done: a bar on a terminal, elsewhere a plain line every ten per cent, at most once
+// per second. Safe for concurrent use.
 class ProgressBar {
  public:
   ProgressBar(std::string what, std::string unit, int64_t total);
@@ -33,8 +33,8 @@ class ProgressBar {
       last_print_;  // guarded by mutex_; at first a terminal's is never, others' start_
 };
 
-// The latest of a series of texts: on a terminal each overwrites the one before, until `keep` makes it a log line;
-// elsewhere only kept ones are printed. For one thread.
+// Shows the latest of a series of texts. On a terminal each overwrites the previous one, unless `keep` makes that a log
+// line; elsewhere only kept ones are printed. Not thread-safe.
 class ProgressLine {
  public:
   ProgressLine();
@@ -46,7 +46,7 @@ class ProgressLine {
 
  private:
   const bool terminal_;
-  bool open_ = false;  // a text stands on the terminal's line
+  bool open_ = false;  // the terminal's line has text
 };
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// The wire format of Protocol Buffers, written: fields of a message one after the other, each behind its key. A message
-// inside a message is written apart, and then as one of its fields.
+// Writes the wire format of Protocol Buffers: the fields of a message in sequence, each after its key. A nested message
+// is written separately and then added as a field.
 // https://protobuf.dev/programming-guides/encoding
 #pragma once
 
@@ -48,7 +48,7 @@ class ProtobufMessage {
     bytes_ += static_cast<char>(value);
   }
   template <class T>
-  void append_bytes(T value) {  // as numbers lie in memory here: the low byte first
+  void append_bytes(T value) {  // in the memory order of numbers here: little-endian
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 

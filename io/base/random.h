@@ -1,6 +1,6 @@
 // Counter-based random numbers: a pure function of (key, counter), so any rank can evaluate any element.
 // Generator: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
-// What is constexpr here serves device code as well (kernels/cuda/random.cu).
+// The constexpr functions also serve device code (kernels/cuda/random.cu).
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace tri {
 
-// 128 random bits for (key, counter). Seven rounds pass the authors' tests (BigCrush); ten are their standard.
+// Returns 128 random bits for (key, counter). Seven rounds pass the authors' tests (BigCrush); ten are their standard.
 template <int kRounds = 10>
 constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
@@ -26,9 +26,9 @@ constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter) {
   return c;
 }
 
-// A point for Box-Muller, of one counter's 128 bits: sqrt(-2 · log(u)) · cos(angle) is standard normal.
+// A point for Box-Muller from one counter's 128 bits: sqrt(-2 · log(u)) · cos(angle) is standard normal.
 struct PolarPoint {
-  double u;      // (0, 1]: the logarithm is finite
+  double u;      // (0, 1], so that the logarithm is finite
   double angle;  // [0, 2 · pi)
 };
 constexpr PolarPoint polar_point(uint64_t key, uint64_t counter) {
@@ -38,16 +38,16 @@ constexpr PolarPoint polar_point(uint64_t key, uint64_t counter) {
           .angle = 2.0 * std::numbers::pi * static_cast<double>(b) * 0x1.0p-53};
 }
 
-// 64 random bits for (key, counter).
+// Returns 64 random bits for (key, counter).
 uint64_t random_u64(uint64_t key, uint64_t counter);
 
-// Uniform in [0, 1), 53 bits.
+// Returns a uniform number in [0, 1) with 53 bits.
 double random_uniform(uint64_t key, uint64_t counter);
 
-// Standard normal, by Box-Muller in double: element `counter` of an endless normal tensor.
+// Returns a standard normal number, by Box-Muller in double: element `counter` of an endless normal tensor.
 float random_normal(uint64_t key, uint64_t counter);
 
-// A key derived from a seed and a name (FNV-1a, then mixed), so that streams never share counters.
+// Returns a key derived from a seed and a name (FNV-1a, then mixed), so that streams never share counters.
 uint64_t derive_key(uint64_t seed, std::string_view name);
 
 }  // namespace tri

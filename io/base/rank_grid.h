@@ -1,5 +1,5 @@
-// A grid of ranks with named axes: world rank <-> coordinates. Files and records state the grid of their job by such a
-// list; lib/parallel/mesh.h names the axes of this program.
+// A grid of ranks with named axes: world rank <-> coordinates. Files and records describe the grid of their job by such
+// a list; lib/parallel/mesh.h names the axes of this program.
 #pragma once
 
 #include <string>
@@ -21,15 +21,15 @@ struct RankGrid {
 
   int world_size() const;
   int size(std::string_view axis) const;
-  // The coordinate of `world_rank` on `axis`.
+  // Returns the coordinate of `world_rank` on `axis`.
   int rank_on(std::string_view axis, int world_rank) const;
-  // The world rank of these coordinates; axes that are not named count as 0.
+  // Returns the world rank of these coordinates; axes that are not named count as 0.
   int rank_at(const std::vector<std::pair<std::string_view, int>>& coordinates) const;
-  // `world_rank` with another coordinate on one axis.
+  // Returns the rank at `to` on one axis, with the other coordinates of `world_rank`.
   int moved(int world_rank, std::string_view axis, int to) const;
-  // The world ranks, ascending, that agree with `world_rank` on all axes other than `along`.
+  // Returns the world ranks, ascending, that agree with `world_rank` on all axes other than `along`.
   std::vector<int> group(int world_rank, const std::vector<std::string_view>& along) const;
-  // ... that differ from it on any axis other than those of `fixed`.
+  // Returns the world ranks, ascending, that agree with `world_rank` on the axes `fixed`.
   std::vector<int> group_without(int world_rank, const std::vector<std::string_view>& fixed) const;
 
   std::string place(int world_rank) const;  // "pp1 dp0 tp3": slowest first
@@ -37,7 +37,7 @@ struct RankGrid {
   bool operator==(const RankGrid&) const = default;
 };
 
-// The grid of files and records that list the sizes of three axes without their names.
+// Returns the grid of files and records that list the sizes of three axes without their names.
 RankGrid unnamed_grid(int pp, int dp, int tp);
 
 }  // namespace tri

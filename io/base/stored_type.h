@@ -1,5 +1,5 @@
-// Element types of tensors in files (checkpoints, safetensors), little-endian. Wider than Dtype (kernels/core/dtype.h),
-// which lists what kernels compute with. The names stand in checkpoints: they never change.
+// Element types of tensors in files (checkpoints, safetensors), little-endian. There are more than in Dtype
+// (kernels/core/dtype.h), the types that kernels compute with. Checkpoints contain the names, so they never change.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whole text files, also those of /proc and /sys, whose size the kernel does not report.
+// Reads whole text files, including those of /proc and /sys, whose size the kernel does not report.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace tri {
 
-// All bytes of the file at `path`. Error, with the path and os_error, if any part of it cannot be read.
+// Returns all bytes of the file at `path`. Fails with the path and os_error if any part of it cannot be read.
 Result<std::string> read_text(const std::string& path);
 
-// For facts about the machine, where a file that cannot be read means that the fact is unknown:
-// all bytes of the file at `path`; "" if it cannot be read.
+// For facts about the machine that are unknown if the file cannot be read: returns all bytes of the file at `path`, or
+// "" if it cannot be read.
 std::string text_of(const std::string& path);
-// Its first line without the line end; "" if it cannot be read.
+// Returns its first line without the line end, or "" if it cannot be read.
 std::string first_line_of(const std::string& path);
 
 }  // namespace tri

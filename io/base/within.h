@@ -1,4 +1,4 @@
-// Questions to storage with a time limit.
+// Storage queries with a time limit.
 #pragma once
 
 #include <chrono>
@@ -12,20 +12,20 @@
 
 namespace tri {
 
-// The one question about `path` that may be under way in this process. While storage hangs, further questions about the
-// same path are not asked: each would leave a thread behind.
+// The only query about `path` that may be in progress in this process. While storage hangs, further queries about the
+// same path are refused, since each would leave a thread behind.
 class OutstandingQuestion {
  public:
-  // Waits until an earlier question about `path` is answered, for at most `timeout`, or not at all where that one is
-  // overdue. Returns the number of this question, or 0 if it may not be asked.
+  // Waits until an earlier query about `path` has completed, for at most `timeout`, or not at all if that one is
+  // overdue. Returns the number of this query, or 0 if it is refused.
   static int64_t begin(const std::string& path, std::chrono::milliseconds timeout);
-  static void overdue(const std::string& path, int64_t number);  // its asker has given up
-  static void end(const std::string& path, int64_t number);      // it is answered
+  static void overdue(const std::string& path, int64_t number);  // its caller has given up
+  static void end(const std::string& path, int64_t number);      // it has completed
 };
 
-// The value of `task`, which a thread of its own computes; `otherwise` where that takes longer than `timeout`, fails,
-// or where an earlier question about `path` has had no answer yet. `path` names what is asked: a file, or a file and a
-// purpose. The task may outlive the call, so it owns what it uses. Safe for concurrent use.
+// Returns the value of `task`, which runs on its own thread, or `otherwise` if that takes longer than `timeout`, fails,
+// or an earlier query about `path` has not completed. `path` identifies the query: a file, or a file and a purpose. The
+// task may outlive the call, so it must own what it uses. Safe for concurrent use.
 template <class Task, class Value = std::invoke_result_t<Task>>
 Value within(const std::string& path, std::chrono::milliseconds timeout, Task task, Value otherwise) {
   const int64_t number = OutstandingQuestion::begin(path, timeout);

@@ -1,4 +1,4 @@
-// HDF5's handles, errors and types as the rest of the code wants them. Its files are made by hdf5_image.h.
+// RAII handles, errors and types of HDF5. hdf5_image.h creates files.
 #pragma once
 
 #include <hdf5.h>
@@ -14,7 +14,7 @@
 
 namespace tri {
 
-// A handle of HDF5's, given back at the end. To be used and destroyed under hdf5_mutex().
+// Owns a handle of HDF5. Use and destroy it only under hdf5_mutex().
 class Hid {
  public:
   using Closer = herr_t (*)(hid_t);
@@ -37,14 +37,14 @@ class Hid {
   Closer closer_ = nullptr;
 };
 
-// HDF5 holds global state: one thread at a time, in the whole process.
+// HDF5 has global state: only one thread of the process may use it at a time.
 std::recursive_mutex& hdf5_mutex();
 
-// Throws Fatal(kFile) with `path`, the call and HDF5's own error stack when `status` is negative; returns it otherwise.
+// Throws Fatal (kFile) with `path`, the call and HDF5's error stack if `status` is negative; otherwise returns it.
 hid_t hdf5_checked(hid_t status, const char* call, const std::string& path);
 #define TRI_HDF5(call, path) ::tri::hdf5_checked((call), #call, (path))
 
-// Runs `body` under the mutex and turns what TRI_HDF5 throws into an Error.
+// Runs `body` under the mutex and converts what TRI_HDF5 throws into an Error.
 template <class Body>
 Result<void> with_hdf5(Body&& body) {
   const std::lock_guard lock(hdf5_mutex());
@@ -56,8 +56,8 @@ Result<void> with_hdf5(Body&& body) {
   return {};
 }
 
-// The type in files. bf16 and f16: floating-point types of 1 sign, 8 or 5 exponent and 7 or 10 mantissa bits, read as
-// numbers by all tools.
+// Returns the type in files. bf16 and f16 are floating-point types of 1 sign, 8 or 5 exponent and 7 or 10 mantissa
+// bits, which all tools read as numbers.
 Hid hdf5_type(StoredType type, const std::string& path);
 
 void hdf5_attribute(hid_t object, const char* name, std::string_view text, const std::string& path);

@@ -1,5 +1,5 @@
-// checkpoint.h5: every tensor whole, under its name, as an HDF5 virtual dataset over the shards, so that h5py,
-// h5dump or MATLAB read the model as if it were one file. Nothing of ours reads it.
+// checkpoint.h5: every tensor whole, under its name, as an HDF5 virtual dataset over the shards, so that h5py, h5dump
+// or MATLAB can read the model as if it were one file. This program never reads it.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 namespace tri {
 
 // Writes FOLDER/checkpoint.h5 atomically and durably: the tensors of `manifest`, and its step, attempt, texts and
-// numbers as /info/... . Shards are found relative to the file: the folder may be moved. What a shard that is missing
-// held reads as NaN (integers: the largest). The record is for Manifest::files.
+// numbers as /info/... . Shards are found relative to the file, so the folder may be moved. A missing shard reads as
+// NaN (integers: the largest). Returns the record for Manifest::files.
 Result<FileRecord> write_index(const std::string& folder, const Manifest& manifest);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// manifest.json: what a checkpoint folder holds, down to the byte offset of every shard. It is written last, carries a
-// checksum of itself, and a folder without a valid one is no checkpoint.
+// manifest.json: the contents of a checkpoint folder, down to the byte offset of every shard. It is written last and
+// carries its own checksum; a folder without a valid one is not a checkpoint. Errors have code kFile.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ namespace tri {
 constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kIndexName = "checkpoint.h5";
 
-// A rectangle of a named global tensor, as one writer stores it.
+// A rectangle of a named global tensor, stored by one writer.
 struct TensorShard {
   std::string tensor;  // components joined by '/': "model/layers/0/attention/qkv/weight"
   StoredType type = StoredType::kF32;
   Coordinates shape;  // of the whole tensor, 1 to 32 dims
-  Region region;      // what of it is here; inside the shape
+  Region region;      // the stored part, inside the shape
 };
 
-// Where a shard lies: `bytes` of its elements, row-major, at `offset` of `file`.
+// The place of a shard: `region` of a tensor, row-major, at `offset` of `file`.
 struct StoredShard {
   std::string file;       // in the checkpoint's folder
   std::string dataset;    // its path in the HDF5 file
@@ -44,8 +44,8 @@ struct TensorRecord {
   bool operator==(const TensorRecord&) const = default;
 };
 
-// `checksum`: XXH3-64 over the file from begin to end, in which each shard is replaced by its own checksum (8 bytes,
-// little-endian). So every bit of the file is covered, and each byte of data is hashed once.
+// `checksum`: XXH3-64 over the whole file with each shard replaced by its own checksum (8 bytes, little-endian). So
+// every bit of the file is covered, and each byte of data is hashed once.
 struct FileRecord {
   std::string name;
   int64_t bytes = 0;
@@ -53,7 +53,7 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
-// What one writer wrote. Writers send it as text to the one that writes the manifest.
+// The output of one writer. Writers send it as text to the process that writes the manifest.
 struct ShardRecord {
   FileRecord file;
   std::vector<TensorRecord> tensors;
@@ -66,44 +66,45 @@ Result<ShardRecord> shard_record_from_text(std::string_view text);
 struct CheckpointInfo {
   std::map<std::string, std::string> texts;
   std::map<std::string, int64_t> numbers;
-  std::map<std::string, std::vector<float>> lists;  // finite numbers, which come back bit for bit
+  std::map<std::string, std::vector<float>> lists;  // finite numbers, stored bit for bit
   bool operator==(const CheckpointInfo&) const = default;
 };
 
 struct Manifest {
-  std::string attempt;  // who wrote it: folder.h
+  std::string attempt;  // the attempt that wrote it: folder.h
   int64_t step = 0;
   CheckpointInfo info;
   std::vector<FileRecord> files;
   std::vector<TensorRecord> tensors;  // by name
 
-  // Adds a writer's files and shards. Error when the writers disagree about a tensor.
+  // Adds a writer's files and shards. Fails if writers disagree about a tensor.
   Result<void> add(const ShardRecord& shard);
-  const TensorRecord* find(std::string_view tensor) const;  // null when there is none. Requires order by name
-  // The same; Error when there is none, or it has another type or shape.
+  const TensorRecord* find(std::string_view tensor) const;  // null: none. Requires order by name
+  // The same; fails if there is none, or if it has another type or shape.
   Result<const TensorRecord*> find(std::string_view tensor, StoredType type, const Coordinates& shape) const;
   bool operator==(const Manifest&) const = default;
 };
 
-// Names that may be used: components of printable characters, none of them empty, "." or "..".
+// Returns whether the name is valid: components of printable characters, none of them empty, "." or "..".
 bool valid_tensor_name(std::string_view name);
 
-// Every tensor covered by its shards, whole and nowhere twice; every shard inside its file and apart from the others;
-// names valid and unique. Error naming the first fault.
+// Checks that the shards of every tensor cover it exactly once, that every shard is inside its file and overlaps no
+// other, and that names are valid and unique. The error names the first problem.
 Result<void> check(const Manifest& manifest);
 
-// All files are there and have their sizes. Error naming the first that has not. Transient trouble of storage is
-// tried again.
+// Checks that all files exist with their sizes. The error names the first that does not. Retries transient trouble of
+// storage.
 Result<void> check_files(const std::string& folder, const Manifest& manifest, const Retry& retry = {});
 
-// Checks, then returns what manifest.json holds. Error: it contradicts itself, or holds text that is not UTF-8.
+// Checks the manifest, and returns the text of manifest.json. Fails if it is inconsistent, or holds text that is not
+// UTF-8.
 Result<std::string> manifest_text(const Manifest& manifest);
 
-// Writes it to FOLDER/manifest.json, atomically and durably.
+// Writes FOLDER/manifest.json, atomically and durably.
 Result<void> write_manifest(const std::string& folder, const Manifest& manifest);
 
-// The checked manifest of a folder. Contents of the other files are not looked at. Transient trouble of storage is
-// tried again.
+// Reads and checks the manifest of a folder. Does not read the contents of the other files. Retries transient trouble
+// of storage.
 Result<Manifest> read_manifest(const std::string& folder, const Retry& retry = {});
 
 }  // namespace tri

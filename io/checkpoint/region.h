@@ -1,4 +1,4 @@
-// Rectangles of a tensor in global coordinates, and the copying between arrays that hold different ones.
+// Rectangles of a tensor in global coordinates, and copies between arrays that hold different ones.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tri {
 
-using Coordinates = std::vector<int64_t>;  // one number a dim, outermost first
+using Coordinates = std::vector<int64_t>;  // one number per dim, outermost first
 
 // Elements start[d] <= x[d] < start[d] + extent[d] of a tensor. An array "of a region" holds them densely, row-major.
 struct Region {
@@ -21,14 +21,14 @@ bool inside(const Region& region, const Coordinates& shape);
 std::string to_string(const Coordinates& values);  // "[2, 3]"
 std::string to_string(const Region& region);       // "[0:2, 4:8]"
 
-// The elements of both; nothing when there are none. Requires equal numbers of dims.
+// Returns the elements of both; nullopt if there are none. Requires equal numbers of dims.
 std::optional<Region> intersect(const Region& a, const Region& b);
 
-// Elements [first, last) of the row-major flattened tensor as regions, in order: at most 2 * dims - 1, each of them
+// Returns elements [first, last) of the row-major flattened tensor as regions, in order: at most 2 * dims - 1, each
 // contiguous in the flat tensor, so that a flat slice of an optimizer's buffer is the concatenation of their arrays.
 std::vector<Region> regions_of_range(const Coordinates& shape, int64_t first, int64_t last);
 
-// Walks the elements that `a` and `b` share in the longest runs that are contiguous in the arrays of both, ascending.
+// Iterates over the elements that `a` and `b` share, in the longest runs that are contiguous in both arrays, ascending.
 // Offsets and lengths count elements.
 //   for (RunCursor run(common, a, b); !run.done(); run.next()) copy(run.a_offset(), run.b_offset(), run.length());
 class RunCursor {
@@ -50,7 +50,7 @@ class RunCursor {
   int64_t length_ = 1, remaining_ = 1, a_offset_ = 0, b_offset_ = 0;
 };
 
-// Copies what both have from the array of `from` to the array of `to`; returns the number of elements.
+// Copies the common elements from the array of `from` to the array of `to`; returns their number.
 int64_t copy_region(const Region& from, const void* from_data, const Region& to, void* to_data, int64_t element_bytes);
 
 }  // namespace tri

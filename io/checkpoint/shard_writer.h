@@ -1,4 +1,4 @@
-// shard_00003.h5: the shards that one writer stores, contiguous datasets of a serial HDF5 file.
+// shard_00003.h5: the shards of one writer, contiguous datasets of a serial HDF5 file.
 #pragma once
 
 #include <map>
@@ -14,18 +14,18 @@ namespace tri {
 
 std::string shard_name(int writer);  // shard_00003.h5
 
-// Streams shards to PATH.ATTEMPT.tmp; finish() makes the contents durable and gives the file its name. The name itself
-// is made durable by publish() (folder.h), for all writers at once. Without a finish() nothing is left behind. The
-// first failure is kept: later calls return it again. Not thread-safe; several writers in several threads are fine
-// (only HDF5's part, which is small, takes turns).
+// Streams shards to PATH.ATTEMPT.tmp; finish() makes the contents durable and renames the file. publish() (folder.h)
+// makes the names of all writers durable at once. Without finish() the file is removed. The first failure is kept:
+// later calls return it again. Not thread-safe; several writers may run in several threads (only HDF5's small part is
+// serialised).
 class ShardWriter {
  public:
   static Result<ShardWriter> create(const std::string& path, const std::string& attempt);
   ShardWriter(ShardWriter&&) noexcept = default;
   ~ShardWriter();
 
-  // Hashes and writes num_elements(shard.region.extent) elements, row-major. Requires a valid shard whose region
-  // begins where no other shard of the tensor in this file begins.
+  // Hashes and writes num_elements(shard.region.extent) elements, row-major. Requires a valid shard whose region begins
+  // where no other shard of the tensor in this file begins.
   Result<void> add(const TensorShard& shard, const void* data);
 
   Result<ShardRecord> finish();
@@ -39,7 +39,7 @@ class ShardWriter {
   std::string path_, temporary_;
   Descriptor file_;
   Hdf5Image image_;
-  int64_t flushed_ = 0;  // the kernel was asked to write what lies before
+  int64_t flushed_ = 0;  // the kernel was asked to write the bytes before it
   std::map<std::string, TensorRecord> tensors_;
   Result<void> state_;  // the first failure
 };

@@ -10,12 +10,13 @@
 namespace tri {
 
 struct VerifyReport {
-  int64_t files = 0, shards = 0, bytes = 0;  // looked at
+  int64_t files = 0, shards = 0, bytes = 0;  // verified
   std::vector<std::string> problems;         // each names file, tensor, and what was found; in order of files
 };
 
-// Error when there is no valid manifest; everything else is a problem in the report. `progress`, when given, is told
-// from any thread, one at a time, how many more bytes of shards were read.
+// Verifies a checkpoint on `threads` threads. Fails only without a valid manifest; everything else is a problem in the
+// report. Calls `progress`, if given, from any thread, one at a time, with the number of further bytes read from
+// shards.
 Result<VerifyReport> verify(const std::string& folder, int threads,
                             const std::function<void(int64_t bytes)>& progress = nullptr);
 

@@ -1,7 +1,7 @@
-// The flight recorder of this rank, as its writer sees it: image.h says what is in it.
+// The writer's side of this rank's flight recorder; image.h describes its contents.
 //
-// Threads: the thread that trains, which made the flight recorder, calls everything but what says otherwise. Every call
-// is a few stores; none waits, fails or allocates once the flight recorder is made.
+// Threads: the main thread, which creates the flight recorder, makes all calls unless noted. Every call is a few
+// stores; none waits, fails or allocates once the flight recorder exists.
 #pragma once
 
 #include <atomic>
@@ -16,68 +16,69 @@
 
 namespace tri {
 
-// Who writes a flight recorder.
+// The identity of a flight recorder's writer.
 struct RecorderIdentity {
   int world_rank = 0, world_size = 1;
   RankGrid grid = unnamed_grid(1, 1, 1);  // of the job: at most kMaxAxes axes, with names of at most 11 characters
-  std::string attempt;                    // of the start of the job, the same on all ranks
+  std::string attempt;                    // name of this start of the job, the same on all ranks
   std::string job;                        // the scheduler's name of the job; may be empty
   std::string run_dir;                    // absolute
   std::string gpu;                        // its PCI id, "0000:18:00.0"; "" for a CPU
-  int max_actions = 0;                    // compute actions that may be on their way at once
+  int max_actions = 0;                    // the most compute actions in flight at once
 };
 
-// Where flight recorders lie: TRIREME_BLACK_BOXES, else /dev/shm.
+// Returns the folder of flight recorders: TRIREME_BLACK_BOXES, else /dev/shm.
 std::string flight_record_folder();
-// "trireme.<attempt>.<rank>": the names of flight recorders, and nothing else, begin so.
+// Names of flight recorders, and no others, begin with this: "trireme.recorder.<attempt>.<rank>".
 inline constexpr std::string_view kFlightRecordPrefix = "trireme.recorder.";
 
 class FlightRecorder {
  public:
-  // A new file in flight_record_folder(), readable by its owner alone. Error: it can't be had; a run goes on without.
+  // Creates a file in flight_record_folder(), readable only by its owner. If that fails, a run continues without one.
   static Result<std::unique_ptr<FlightRecorder>> create(const RecorderIdentity& identity);
-  // The file stays, unless the run has left this rank in good order.
+  // Keeps the file, unless end_well() was called.
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   const std::string& path() const { return path_; }
   flight::Image& image() { return *image_; }
-  size_t bytes() const { return bytes_; }  // of the file: what a device maps to write the counters
+  size_t bytes() const { return bytes_; }  // of the file, which a device maps to write the counters
 
   void set_place(const RecorderIdentity& identity);  // once the mesh and the device are known
-  RunPhase enter(RunPhase phase);                    // returns the phase before
-  HostState enter(HostState state);                  // returns the state before
+  RunPhase enter(RunPhase phase);                    // returns the previous phase
+  HostState enter(HostState state);                  // returns the previous state
   void begin_step(int64_t step, int64_t steps);
   void end_step(int64_t nanoseconds);
-  // Any thread: what this rank is about goes on, however long it takes.
+  // Notes progress of this rank's phase. Any thread may call it.
   void tick() { image_->progress.fetch_add(1, std::memory_order_relaxed); }
   void end_well() { image_->ended = 1; }
 
-  // A channel of this rank, for as long as the flight recorder lives. Null: there are kMaxChannels already.
+  // Returns a new channel of this rank, valid as long as the flight recorder; null if there are kMaxChannels already.
   flight::Channel* add_channel(std::string_view name, ChannelKind kind, const RankSet& members, int index);
   uint32_t index_of(const flight::Channel& channel) const { return static_cast<uint32_t>(&channel - image_->channels); }
-  // The host has enqueued the channel's next operation; returns its number. Any one thread a channel.
+  // Notes that the host has enqueued the channel's next operation; returns its number. One thread per channel.
   uint32_t enqueue(flight::Channel& channel, ChannelOperation operation, int64_t bytes);
 
-  // The next compute action; returns its number, for action_entered and action_running, which streams set.
+  // Notes the next compute action; returns its number, for action_entered and action_running, which streams set.
   uint32_t enqueue_action(ComputeKind kind, int chunk, int microbatch);
-  // The action enqueued last cannot begin before this operation is complete.
+  // Notes that the action enqueued last cannot begin before this operation is complete.
   void action_awaits(const flight::Channel& channel, uint32_t sequence);
 
-  // This rank meets `members` in `what`, until the end; 0 members: nothing. One at a time: ConnectionScope.
+  // Notes that this rank is connecting to `members` in `what`; without members, has no effect. One at a time:
+  // ConnectionScope.
   void begin_connection(std::string_view what, const std::vector<int>& members);
   void end_connection();
 
-  // Any thread.
+  // Any thread may call these:
   void event(FlightEventKind kind, uint32_t what, int64_t value);
   void enter(flight::LoaderStatus& loader, ReaderState state);
   void enter(WriterState state, int64_t step);
   void writer_goes_on();
-  // Whether lines wait for storage, and how many batches of them were written; `since`: when either last changed.
+  // Whether lines wait for storage, and how many batches were written; `since`: when either last changed.
   void lines_stand(bool pending, uint32_t written, int64_t since);
   void log_line(std::string_view text);
-  void failure(uint32_t code, bool consequence, std::string_view text);  // the first counts
+  void failure(uint32_t code, bool consequence, std::string_view text);  // only the first call has an effect
 
   static int64_t now();  // nanoseconds, CLOCK_MONOTONIC
 
@@ -93,10 +94,10 @@ class FlightRecorder {
   std::atomic<bool> failed_{false};
 };
 
-// The flight recorder of this process; null: it keeps none.
+// Returns the flight recorder of this process; null: it has none.
 FlightRecorder* flight_recorder();
 
-// For as long as it lives, `recorder` is the process's, and the thread that makes this is the one that trains.
+// Makes `recorder` the process's flight recorder while it lives, and the calling thread the main thread.
 class ProcessFlightRecorder {
  public:
   explicit ProcessFlightRecorder(FlightRecorder* recorder);
@@ -105,7 +106,7 @@ class ProcessFlightRecorder {
   ProcessFlightRecorder& operator=(const ProcessFlightRecorder&) = delete;
 };
 
-// For the time of a wait of the thread that trains. On other threads, and without a flight recorder, nothing.
+// Marks a wait of the main thread. Has no effect on other threads, or without a flight recorder.
 class HostScope {
  public:
   explicit HostScope(HostState state);
@@ -118,7 +119,7 @@ class HostScope {
   HostState before_{};
 };
 
-// The same of a phase of the run.
+// The same for a phase of the run.
 class PhaseScope {
  public:
   explicit PhaseScope(RunPhase phase);
@@ -131,8 +132,7 @@ class PhaseScope {
   RunPhase before_{};
 };
 
-// This rank meets `members` in `what` for as long as this lives; without a flight recorder nothing. On the thread that
-// trains.
+// Marks this rank as connecting to `members` in `what`. Main thread only. Has no effect without a flight recorder.
 class ConnectionScope {
  public:
   ConnectionScope(std::string_view what, const std::vector<int>& members);
@@ -144,14 +144,14 @@ class ConnectionScope {
   FlightRecorder* recorder_;
 };
 
-// What this rank is about goes on; without a flight recorder nothing. Any thread.
+// Notes progress of this rank's phase. Has no effect without a flight recorder. Any thread may call it.
 inline void tick_flight_recorder() {
   if (FlightRecorder* recorder = flight_recorder()) recorder->tick();
 }
 
-// World ranks as a progression; {} where they are none.
+// Returns the world ranks as a progression, or {} if they are not one.
 RankSet rank_set(const std::vector<int>& world_ranks);
-// What is connected, by name and members: equal on all of them.
+// Returns a hash of a connection's name and members, equal on all of them.
 uint64_t connection_id(std::string_view what, const std::vector<int>& members);
 
 }  // namespace tri

@@ -1,11 +1,11 @@
-// The flight recorder of one rank as it lies in memory that outlives the process: what the rank does, and how far its
-// transfers are. The rank's threads and its device's streams write it with single stores; anybody of the same user may
-// read it at any time, also when the rank is stopped, hangs in a driver or is dead. Training needs nothing in it.
+// The flight recorder of one rank, in memory that outlives the process: what the rank is doing, and how far its
+// transfers are. The rank's threads and its device's streams write it with single stores. Any process of the same user
+// may read it at any time, also when the rank is stopped, hangs in a driver or is dead. Training never reads it.
 //
-// Counters of operations are 32-bit words, since a GPU's stream writes no other, and are compared modulo 2^32. Times
-// are nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine; those of events are as exact as a tick
-// of the kernel, 1 to 10 ms, and events of one tick stand in the order in which they came. What the host writes and
-// what streams write lies in different cache lines.
+// Counters of operations are 32-bit words, the only size that a GPU's stream can write, and are compared modulo 2^32.
+// Times are nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine; times of events have the
+// resolution of a kernel tick, 1 to 10 ms, and events of one tick are in the order in which they happened. The host and
+// the streams write to different cache lines.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace tri {
 
-// What a rank is about: each has a deadline of its own (lib/fault/watchdog.h).
+// The phase of a run; each has its own deadline (lib/fault/watchdog.h).
 enum class RunPhase : uint32_t { kSetup, kLoad, kStep, kCheckpoint, kEvaluation, kSample, kFinish };
 inline constexpr int kNumRunPhases = 7;
 
@@ -34,14 +34,14 @@ struct EnumNames<RunPhase> {
                                     std::pair{RunPhase::kFinish, std::string_view("finish")}};
 };
 
-// What the thread that trains does, where it may take long.
+// The state of the main thread where it may take long.
 enum class HostState : uint32_t {
-  kWorks,             // runs code of its own: reads, prepares, enqueues
+  kWorks,             // runs its own code: reads, prepares, enqueues
   kAwaitsDevice,      // waits for its streams
   kAwaitsJob,         // in a call that all ranks of the job make: the channel "job"
   kAwaitsData,        // waits for the tokens of a step
-  kAwaitsCheckpoint,  // waits for its own thread that writes a checkpoint
-  kConnects,          // meets the members of a group, for the first time: `connection`
+  kAwaitsCheckpoint,  // waits for its thread that writes a checkpoint
+  kConnects,          // connects to the members of a group: `connection`
 };
 
 template <>
@@ -54,7 +54,7 @@ struct EnumNames<HostState> {
                                     std::pair{HostState::kConnects, std::string_view("connects")}};
 };
 
-// What the compute stream runs: an action of the Plan, or what stands between plans.
+// What the compute stream runs: an action of the Plan, or work between plans.
 enum class ComputeKind : uint8_t { kForward, kBackward, kUpdate, kOther };
 
 template <>
@@ -66,11 +66,11 @@ struct EnumNames<ComputeKind> {
 };
 
 enum class ChannelKind : uint32_t {
-  kCollectives,  // NCCL's or MPI's: joined and sent are one
+  kCollectives,  // by NCCL or MPI: joined and sent are one
   kCopies,       // into the peers' memory
   kSend,         // this rank's end of a one-way edge between stages: the source
   kReceive,      // ... the target
-  kHost,         // calls of the host that all ranks of the job make
+  kHost,         // host calls that all ranks of the job make
 };
 
 template <>
@@ -105,7 +105,7 @@ struct EnumNames<ChannelOperation> {
                                     std::pair{ChannelOperation::kHostCall, std::string_view("call")}};
 };
 
-// The thread that reads tokens for its node.
+// The state of the thread that reads tokens for its node.
 enum class ReaderState : uint32_t { kNone, kReads, kAwaitsConsumers, kDone };
 
 template <>
@@ -116,7 +116,7 @@ struct EnumNames<ReaderState> {
                                     std::pair{ReaderState::kDone, std::string_view("done")}};
 };
 
-// The threads that write a checkpoint or read one, and that which appends to metrics.jsonl.
+// The state of the threads that write or read a checkpoint, and of the one that appends to metrics.jsonl.
 enum class WriterState : uint32_t { kIdle, kCopies, kWrites, kPublishes, kAppends, kReads };
 
 template <>
@@ -129,7 +129,7 @@ struct EnumNames<WriterState> {
                                     std::pair{WriterState::kReads, std::string_view("reads")}};
 };
 
-// Of a stream, when a dump asked.
+// The state of a stream when a dump was requested.
 enum class StreamActivity : uint32_t { kUnknown, kIdle, kBusy, kFailed };
 
 template <>
@@ -168,67 +168,67 @@ static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
 inline constexpr uint64_t kMagic = 0x584f424b434c4254;            // "TBLCKBOX" in bytes
-inline constexpr uint32_t kVersion = 7, kVersionWithoutAxes = 6;  // both are read
+inline constexpr uint32_t kVersion = 7, kVersionWithoutAxes = 6;  // both can be read
 inline constexpr int kMaxChannels = 64, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
 inline constexpr int kMaxConnections = 256;
 inline constexpr int kMaxAxes = 8;
 
-// An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come
-// so far; from `enqueued` to `completed` they can only be smaller or equal.
+// Operations of a channel are numbered from 1. Each counter holds the number of the last operation that has got so far;
+// from `enqueued` to `completed` they can only decrease.
 struct alignas(64) Channel {
   char name[24];  // "tp", "tp copies", "pp forward": with `members`, the same on all of them
   uint32_t kind;  // ChannelKind
   RankSet members;
   int32_t index;               // of this rank among the members
   Count enqueued;              // by the host
-  Count whole;                 // kCopies: the last of which the host has enqueued all, its sends and its waits
-  Count operation;             // ChannelOperation, of the last enqueued
-  std::atomic<int64_t> bytes;  // of all enqueued
-  alignas(64) Count joined;    // the stream has come to it: from here on peers can count on this rank
-  Count sent;                  // ... and what this rank contributes has left it
-  Count completed;             // ... and what it awaits is there
+  Count whole;                 // kCopies: the last operation of which the host has enqueued everything, sends and waits
+  Count operation;             // ChannelOperation of the last enqueued
+  std::atomic<int64_t> bytes;  // of all enqueued operations
+  alignas(64) Count joined;    // the stream has reached the operation: peers can rely on this rank from here on
+  Count sent;                  // ... and this rank's contribution has been sent
+  Count completed;             // ... and what it waits for has arrived
 };
 static_assert(sizeof(Channel) == 128);
 
-// A compute action, with the transfers between stages that it cannot begin without.
+// A compute action, with the transfers between stages that it needs before it can begin.
 struct Action {
-  uint32_t number;  // from 1, over the whole run: tells whether this entry was overwritten
+  uint32_t number;  // from 1, over the whole run: shows whether this entry was overwritten
   uint8_t kind;     // ComputeKind
   uint8_t num_waits;
   uint16_t chunk;
   int32_t microbatch;
   uint32_t channels[kMaxWaits];   // index in Image::channels
-  uint32_t sequences[kMaxWaits];  // which operation of it must be complete
+  uint32_t sequences[kMaxWaits];  // number of the operation that must be complete
 };
 
-// One of the two streams of tokens, for training and for validation.
+// The status of one of the two loaders, for training and for validation.
 struct LoaderStatus {
   std::atomic<int32_t> reader;  // world rank that reads for this one; -1: none
-  Count wanted;                 // this rank waits, or last waited, for this turn (from 1)
-  Count reader_state;           // ReaderState; where this rank reads
-  Count published;              // turns that are complete; where this rank reads
+  Count wanted;                 // the turn (from 1) for which this rank waits or last waited
+  Count reader_state;           // ReaderState; if this rank reads
+  Count published;              // turns that are complete; if this rank reads
   Time since;                   // of the reader's state
 };
 
 struct Writer {
   Count state;     // WriterState
-  Count progress;  // grows with every piece that is copied or written
+  Count progress;  // increases with every block that is copied or written
   std::atomic<int64_t> step;
-  Time since;  // of the state or, later, of the last progress
+  Time since;  // of the state or, if later, of the last progress
 };
 
-// One that this rank has met in.
+// A connection that this rank has made.
 struct Connection {
-  uint64_t id;  // of what is connected and its members
+  uint64_t id;  // hash of its name and its members
   Count done;   // 1: this rank has left it
 };
 
 struct Failure {
-  Count state;  // 1: the rest is whole
+  Count state;  // 1: the other fields are complete
   uint32_t code;
-  uint32_t consequence;  // 1: it names the end of another as its reason
+  uint32_t consequence;  // 1: it is the consequence of another rank's end
   int64_t realtime;      // nanoseconds since 1970
   char text[500];
 };
@@ -236,7 +236,7 @@ struct Failure {
 struct Event {
   int64_t time;
   uint32_t kind;  // FlightEventKind
-  uint32_t what;  // of a phase, state, channel index, compute kind
+  uint32_t what;  // phase, state, channel index or compute kind
   int64_t value;  // step, sequence number, microbatch
 };
 
@@ -247,7 +247,7 @@ struct LogLine {
 
 struct Stack {
   int32_t thread;
-  Count depth;  // of `frames`; 0: not taken yet
+  Count depth;  // of `frames`; 0: not recorded yet
   char name[16];
   uint64_t frames[kFrames];  // addresses in the process, innermost first
 };
@@ -262,63 +262,64 @@ struct StreamState {
   Count state;  // StreamActivity
 };
 
-// All zero is an empty flight recorder: a file that has just been made.
+// All zero is an empty flight recorder: a new file.
 struct Image {
-  // Who it is: written before the file has its name. The fields up to created_realtime are the same in all versions, so
-  // that every version of the program can tell whether the process of a file is gone.
+  // Identity, written before the file gets its name. The fields up to created_realtime are the same in all versions, so
+  // that every version of the program can check whether the process of a file has ended.
   uint64_t magic;
   uint32_t version;
   uint32_t bytes;        // of the file
-  uint32_t num_actions;  // entries behind this struct: Action
+  uint32_t num_actions;  // entries of Action after this struct
   int32_t world_rank, world_size;
-  int32_t place[6];  // version 6: rank and size on pp, on dp and on tp; since then in `axes`
+  int32_t place[6];  // version 6: rank and size on pp, on dp and on tp; later versions: `axes`
   int32_t process;   // in the namespace `process_namespace`
   int64_t process_namespace,
-      process_start;  // field 22 of /proc/PID/stat: tells a process from a later one of its number
+      process_start;  // field 22 of /proc/PID/stat: distinguishes the process from a later one with the same id
   int64_t created;    // and in nanoseconds since 1970:
   int64_t created_realtime;
-  // Each holds the longest value that the system allows, and a zero: names are compared, so none may be cut.
+  // Each holds the longest value that the system allows, and a zero, so that none is truncated: names are compared.
   char host[256], attempt[72], job[128], gpu[24];  // gpu: its PCI id; "": none
   char run_dir[4096];                              // absolute
 
-  // What it does.
+  // What the rank is doing.
   Count phase, host_state;  // RunPhase, HostState
   Time phase_since, host_since;
-  Time beat;                              // the watchdog's thread was awake
-  std::atomic<int64_t> step, steps;       // under way, of the run
-  Count progress;                         // grows with everything that shows that the thread which trains goes on
-  Count ended;                            // 1: the run has left this rank in good order
+  Time beat;                              // the watchdog's thread was running
+  std::atomic<int64_t> step, steps;       // current step, steps of the run
+  Count progress;                         // increases with every sign of progress of the main thread
+  Count ended;                            // 1: the run has ended on this rank without an error
   std::atomic<int64_t> step_nanoseconds;  // of the last step
-  std::atomic<uint64_t> connection;       // under way: Connection::id; 0: none
+  std::atomic<uint64_t> connection;       // in progress: Connection::id; 0: none
   char connection_name[108];
-  RankSet connection_set;  // its members; where they are no progression, up to 64 by name; neither: any ranks
+  // its members; if they are not a progression, up to 64 of them by name; if neither, any ranks
+  RankSet connection_set;
   Count connection_size;
   std::atomic<int32_t> connection_members[64];
 
-  // Compute actions: given to the stream, begun to wait for their inputs, at work.
+  // Compute actions: enqueued, waiting for their inputs, running.
   Count actions_enqueued;
   alignas(64) Count action_entered, action_running;
   alignas(64) Count num_channels;
   Channel channels[kMaxChannels];
   LoaderStatus loaders[2];  // training, validation
   Writer writer;
-  Writer lines;                             // of metrics.jsonl: kept by the watchdog (io/base/line_file.h)
-  Count num_connections;                    // ever
-  Connection connections[kMaxConnections];  // the newest, used in turn
+  Writer lines;                             // of metrics.jsonl: updated by the watchdog (io/base/line_file.h)
+  Count num_connections;                    // in total
+  Connection connections[kMaxConnections];  // the newest, a ring
   Failure failure;
 
-  // What others ask of it, and what it answers.
+  // Requests of other processes, and the answers.
   Count dump_requested, dump_answered;  // counts
   Count stack_signal;                   // the signal that its threads answer with their stacks; 0: none yet
-  Count dumps;  // in the flight recorder of a node's first rank: dumps that the node has taken part in
+  Count dumps;  // in the flight recorder of a node's first rank: dumps in which the node has taken part
   Time dump_claimed,
-      dump_asked;  // ... and when one of its ranks took on the last: of a hang, of one that was asked for
+      dump_asked;  // ... and when one of its ranks began the last dump: of a hang, and of a request
   Count num_stacks, num_streams;
   Stack stacks[kThreads];
   StreamState streams[kMaxStreams];
 
-  // What was.
-  Count num_log_lines, num_events;  // ever; entries are used in turn
+  // The recent past.
+  Count num_log_lines, num_events;  // in total; entries form rings
   LogLine log[kLogLines];
   Event events[kEvents];
 
@@ -329,7 +330,7 @@ struct Image {
 static_assert(offsetof(Image, magic) == 0);
 
 inline constexpr size_t kActionsOffset = (sizeof(Image) + 63) / 64 * 64;
-// Of version 6, which ends before the axes and is the same up to there.
+// Version 6 is the same, but ends before the axes.
 inline constexpr size_t kActionsOffset6 = (offsetof(Image, num_axes) + 63) / 64 * 64;
 
 }  // namespace flight

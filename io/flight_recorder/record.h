@@ -1,4 +1,5 @@
-// What a flight recorder says, as plain values: read from the file of a living, stopped or dead rank, or from a dump.
+// The contents of a flight recorder as plain values: read from the file of a living, stopped or dead rank, or from a
+// dump.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace tri {
 
-// kTraced: a debugger holds it, which is nobody's fault.
+// kTraced: a debugger holds it, which is not a fault.
 enum class ProcessState { kUnknown, kRuns, kStopped, kTraced, kGone };
 
 template <>
@@ -30,8 +31,8 @@ struct ChannelRecord {
   RankSet members;
   int index = 0;  // of this rank among the members
   uint32_t enqueued = 0, joined = 0, sent = 0, completed = 0;
-  uint32_t whole = 0;  // of the operations enqueued, the last that the host has enqueued all parts of
-  ChannelOperation operation = ChannelOperation::kNone;  // the last enqueued
+  uint32_t whole = 0;  // the last enqueued operation of which the host has enqueued all parts
+  ChannelOperation operation = ChannelOperation::kNone;  // of the last enqueued
   int64_t bytes = 0;
 };
 
@@ -47,14 +48,14 @@ struct ActionRecord {
 };
 
 struct LoaderRecord {
-  int reader = -1;  // world rank; -1: this rank takes no tokens of this loader
+  int reader = -1;  // world rank; -1: this rank takes no tokens from this loader
   uint32_t wanted = 0;
   ReaderState reader_state = ReaderState::kNone;
   uint32_t published = 0;
   double seconds = 0;  // in the reader's state
 };
 
-// Of a checkpoint or, where those of metrics.jsonl stand still for longer, of lines.
+// The writer of a checkpoint or, if lines of metrics.jsonl have been waiting longer, of lines.
 struct WriterRecord {
   WriterState state = WriterState::kIdle;
   uint32_t progress = 0;
@@ -85,7 +86,7 @@ struct StackRecord {
   int thread = 0;
   std::string name;
   std::vector<uint64_t> frames;      // addresses in the process, innermost first
-  std::vector<std::string> symbols;  // of them, where they were looked up
+  std::vector<std::string> symbols;  // of the frames, if they were looked up
 };
 
 struct StreamRecord {
@@ -96,14 +97,14 @@ struct StreamRecord {
 // Ages are seconds before the record was made.
 struct RankRecord {
   int world_rank = 0, world_size = 1;
-  RankGrid grid = unnamed_grid(1, 1, 1);  // of the job, as far as the rank knows it yet
+  RankGrid grid = unnamed_grid(1, 1, 1);  // of the job, as far as the rank knows it
   std::string host, attempt, job, gpu, run_dir;
   int process = 0;
   int64_t process_namespace = 0, process_start = 0;
   ProcessState process_state = ProcessState::kUnknown;
   double uptime = 0;    // since the flight recorder was made
   int64_t created = 0;  // when the flight recorder was made, ns of its machine's monotonic clock; not part of the JSON
-  double taken = 0;     // when the record was made, seconds since 1970 by its host's clock; 0: not known
+  double taken = 0;     // when the record was made, in seconds since 1970 by its host's clock; 0: unknown
 
   RunPhase phase = RunPhase::kSetup;
   HostState host_state = HostState::kWorks;
@@ -113,15 +114,15 @@ struct RankRecord {
   bool ended = false;
   double step_seconds = 0;  // of the last step
 
-  uint64_t connection = 0;  // under way; 0: none
+  uint64_t connection = 0;  // in progress; 0: none
   std::string connection_name;
-  // Who meets in it: as a progression, or by name; both empty: it may be all ranks.
+  // Its members: as a progression, or by name; both empty: possibly all ranks.
   RankSet connection_set;
   std::vector<int> connection_members;
   std::vector<uint64_t> connections_done;
 
   uint32_t actions_enqueued = 0, action_entered = 0, action_running = 0;
-  std::optional<ActionRecord> action;  // the one entered last, if its entry is still there
+  std::optional<ActionRecord> action;  // the one entered last, if its entry was not overwritten
   std::vector<ChannelRecord> channels;
   std::array<LoaderRecord, 2> loaders;  // training, validation
   WriterRecord writer;
@@ -133,22 +134,22 @@ struct RankRecord {
   std::vector<EventRecord> events;  // oldest first
 };
 
-// "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)"
+// Returns "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)".
 std::string to_string_place(const RankRecord& record);
 
-// The record of a flight recorder; process_state is not known from it. Error: the file can't be read, is another user's
-// (root reads all), or is no flight recorder of this version. `max_events`: of the newest.
+// Reads a flight recorder; process_state stays unknown. Fails if the file cannot be read, belongs to another user (root
+// may read all), or is not a flight recorder of a known version. `max_events`: of the newest.
 Result<RankRecord> read_flight_record(const std::string& path, int max_events = flight::kEvents);
-// Paths of all flight recorders in flight_record_folder(), by name; for root, of all users.
+// Returns the paths of all flight recorders in flight_record_folder(), by name; for root, those of all users.
 std::vector<std::string> list_flight_records();
-// Whether the process of the record still is, and runs; kUnknown where it can't be asked (another machine, namespace).
+// Returns the state of the record's process; kUnknown if it is on another machine or in another namespace.
 ProcessState process_state_of(const RankRecord& record);
-// The same for the process that made a file, whatever version of the program that was; kUnknown also for a file that is
-// no flight recorder, or none yet. Safe for concurrent use.
+// The same for the process that created a file, whatever the version of the program; kUnknown also for a file that is
+// not (yet) a flight recorder. Safe for concurrent use.
 ProcessState state_of_recorded_process(const std::string& path);
-// Of the letter in /proc/PID/stat.
+// Converts the letter in /proc/PID/stat.
 ProcessState process_state_from(char letter);
-// Whether the process is there, whatever holds it up.
+// Returns whether the process exists, whether or not it is held up.
 inline bool is_there(ProcessState state) {
   return state == ProcessState::kRuns || state == ProcessState::kStopped || state == ProcessState::kTraced;
 }

@@ -1,4 +1,4 @@
-// A rank's record as JSON: what a dump keeps of it, a file a rank.
+// A rank's record as JSON, as a dump stores it: one file per rank.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace tri {
 
-// One object, in a line: enumerators by name, addresses and connections as "0x..." texts.
+// Returns one object on one line: enumerators by name, addresses and connections as "0x..." texts.
 std::string to_json(const RankRecord& record);
-// Unknown members are passed over, missing ones keep their defaults. Error: no such object; `source` is named in it.
+// Ignores unknown members; missing ones keep their defaults. Fails, naming `source`, if the text is not such an object.
 Result<RankRecord> record_from_json(std::string_view text, std::string_view source);
 
 }  // namespace tri

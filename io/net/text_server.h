@@ -1,5 +1,5 @@
-// One text over HTTP, for programs that fetch it now and then: GET /metrics. A thread of its own serves everybody, and
-// never waits for anybody: who is slow is cut off after some seconds, and at once where too many have come after it.
+// Serves one text over HTTP to programs that fetch it now and then: GET /metrics. One thread serves all connections and
+// waits for none: a slow one is closed after some seconds, and at once if too many newer ones have arrived.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace tri {
 class TextServer {
  public:
   static constexpr int kMostConnections = 16;
-  static constexpr double kTimeout = 5;  // seconds, for a connection from its beginning to its end
+  static constexpr double kTimeout = 5;  // seconds, for a whole connection
 
-  // Of its thread: the text of an answer, made for each request; it must not wait.
+  // Returns the text of an answer. Called on the server's thread for each request; must not wait.
   using Text = std::function<std::string()>;
 
-  // Error: it cannot listen there, because somebody else does for instance.
+  // Fails if it cannot listen there, for example because the port is in use.
   static Result<std::unique_ptr<TextServer>> start(const HostAndPort& where, std::string content_type, Text text);
   ~TextServer();
   TextServer(const TextServer&) = delete;

@@ -1,4 +1,4 @@
-// A line of JSON lines.
+// Reads one line of JSON lines.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,9 +8,9 @@
 
 namespace tri {
 
-// The value in `line`: JSON, and what Python's json.dumps writes beyond it. Half of a surrogate pair (\ud83d alone) is
-// read as U+FFFD, and NaN, Infinity, -Infinity and numbers beyond a double as 0. Error saying at which byte of the line
-// (from 1) what is wrong, without the line's name. Safe for concurrent use.
+// Returns the value in `line`: JSON, and what Python's json.dumps writes beyond it. Half of a surrogate pair (\ud83d
+// alone) is read as U+FFFD, and NaN, Infinity, -Infinity and numbers beyond a double as 0. The error gives the byte of
+// the line (from 1) and the problem, without the line's name. Safe for concurrent use.
 Result<nlohmann::json> parse_json_line(std::string_view line);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// The inputs of `data prepare` in blocks, and the documents of a block as tokens.
+// Reads the inputs of `data prepare` in blocks, and encodes the documents of a block.
 #pragma once
 
 #include <optional>
@@ -12,22 +12,22 @@
 
 namespace tri {
 
-// Between two documents.
+// A position between two documents.
 struct TextPosition {
   size_t input = 0;
-  int64_t bytes = 0;  // of its text, unpacked
+  int64_t bytes = 0;  // of its unpacked text
   int64_t line = 1;   // the next one
   uint64_t hash = 0;  // XXH3 of these bytes
 };
 
-// What one task tokenizes: whole lines, or a whole file.
+// The input of one encoding task: whole lines, or a whole file.
 struct TextBlock {
   std::string text;
   TextPosition begin, end;   // without hashes
-  std::optional<Xxh3> hash;  // of the input's text up to `begin`; only with the first block that is read of an input
+  std::optional<Xxh3> hash;  // of the input's text up to `begin`; only in the first block that is read of an input
 };
 
-// The blocks of all inputs, in order.
+// Reads the blocks of all inputs, in order.
 class TextBlocks {
  public:
   static constexpr int64_t kBlockBytes = 1 << 20;
@@ -35,7 +35,7 @@ class TextBlocks {
   TextBlocks(const std::vector<TextInput>& inputs, TextPosition start, ProgressBar& progress)
       : inputs_(inputs), at_(start), skip_(start.bytes), progress_(progress) {}
 
-  // False behind the last.
+  // Returns false after the last block.
   Result<bool> next(TextBlock& block);
 
  private:
@@ -50,28 +50,28 @@ class TextBlocks {
 };
 
 struct EncodedDocument {
-  size_t output = 0;  // which split
+  size_t output = 0;  // index of the split
   int64_t text_bytes = 0;
   std::vector<int32_t> tokens;
 };
 
-// A document that is not what its format says.
+// A document that violates its format.
 struct BadDocument {
   size_t documents = 0;  // of the block, before it
   int64_t bytes = 0;     // of the block, before it
   int64_t line = 0;      // 0: the whole file
-  TextFaults faults;     // of the text before it that `EncodedBlock::faults` counts
+  TextFaults faults;     // of the text before it, as far as `EncodedBlock::faults` counts it
   std::string why;
 };
 
 struct EncodedBlock {
   std::vector<EncodedDocument> documents;
   TextFaults faults;             // of the text without bad documents
-  std::vector<BadDocument> bad;  // in order; where none may be skipped, the block is encoded up to the first
-  std::optional<Error> error;    // that says nothing of one document
+  std::vector<BadDocument> bad;  // in order; if none may be skipped, the block is encoded up to the first
+  std::optional<Error> error;    // one that does not concern a single document
 };
 
-// On options.threads threads; the results are in the order of the blocks.
+// Runs on options.threads threads; the results are in the order of the blocks.
 std::vector<EncodedBlock> encode_blocks(const std::vector<TextBlock>& blocks, const std::vector<TextInput>& inputs,
                                         const PrepareOptions& options, const Tokenizer& tokenizer);
 

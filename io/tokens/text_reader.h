@@ -1,4 +1,4 @@
-// Text of files that `data prepare` takes: what their names say of their format, and their bytes, unpacked and checked.
+// Reads the text files of `data prepare`: their format from their names, and their bytes, unpacked and checked.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tri {
 
 enum class TextFormat {
   kText,   // a file is a document
-  kLines,  // a line is a document; empty lines are none
+  kLines,  // a line is a document; empty lines are skipped
   kJsonl,  // a line is a JSON object; the document is its text field
 };
 
@@ -24,36 +24,37 @@ struct EnumNames<TextFormat> {
                                     std::pair{TextFormat::kJsonl, std::string_view("jsonl")}};
 };
 
-// By the extension, whatever its case, after .gz or .zst is taken away: .txt .text .md are kText; .jsonl .ndjson .json
-// (an object a line, as C4 has it) are kJsonl. Error naming --format for others.
+// Returns the format for the extension, in any case, without .gz or .zst: .txt .text .md are kText; .jsonl .ndjson
+// .json (one object per line, as in C4) are kJsonl. Fails for others, naming --format.
 Result<TextFormat> format_of(const std::string& path);
 
-// "UTF-16 (little-endian)" and the like when `text` begins with the byte order mark of an encoding other than UTF-8;
-// empty: it does not.
+// Returns "UTF-16 (little-endian)" or similar if `text` begins with the byte order mark of an encoding other than
+// UTF-8, else "".
 std::string_view foreign_encoding(std::string_view text);
 
-// What in a text is no text. Bytes that are NUL or belong to no well-formed UTF-8 sequence (Unicode 15, table 3-7: no
-// overlong forms, no surrogates) are faults.
+// Counts faults: bytes that are NUL or belong to no well-formed UTF-8 sequence (Unicode 15, table 3-7: no overlong
+// forms, no surrogates).
 struct TextFaults {
-  int64_t bytes = 0;   // looked at
-  int64_t faults = 0;  // of them
+  int64_t bytes = 0;   // checked
+  int64_t faults = 0;  // among them
   int64_t first = -1;  // offset of the first fault; -1: none
 };
 TextFaults faults_of(std::string_view text);
 
-// Adds up what the blocks of a file hold, in order, and says when it is too much to be text.
+// Adds up the faults of a file's blocks, in order, and detects files that are not text.
 class TextCheck {
  public:
-  // Of a text's bytes, so many may be faults: a broken character here and there, but not Latin-1, UTF-16 or a binary
-  // file.
+  // The greatest share of faults in a text: allows a broken character here and there, but not Latin-1, UTF-16 or a
+  // binary file.
   static constexpr double kMaxShare = 1e-3;
 
   explicit TextCheck(std::string path) : path_(std::move(path)) {}
 
-  // The next block. Error once the faults are more than kMaxShare of what came so far and of 1 MiB, which a short
-  // file's end settles.
+  // Adds the next block. Fails once the faults are more than kMaxShare of the text so far and of 1 MiB; end() decides
+  // for short files.
   Result<void> add(const TextFaults& block);
-  // Behind the last block. Error naming file, offset of the first fault and share when they are more than kMaxShare.
+  // Call after the last block. Fails if the faults are more than kMaxShare, naming file, offset of the first fault and
+  // share.
   Result<void> finish() const;
 
   int64_t faults() const { return total_.faults; }
@@ -65,45 +66,45 @@ class TextCheck {
   TextFaults total_;
 };
 
-// The text of one file, unpacked when its first bytes are those of gzip (RFC 1952) or Zstandard (RFC 8878), whatever
-// its name; several members or frames one behind the other are one text. A UTF-8 byte order mark at its
-// beginning is dropped. Memory: a block, and the codec's window.
+// The text of one file, unpacked if its first bytes are those of gzip (RFC 1952) or Zstandard (RFC 8878), whatever its
+// name; several members or frames in sequence are one text. Drops a UTF-8 byte order mark at its beginning. Memory: a
+// block, and the codec's window.
 class TextReader {
  public:
-  // A line, and a file that is one document, are held in memory whole: longer ones are refused. A small packed file may
-  // unpack to any size.
+  // A line, and a file that is one document, are held in memory whole: longer ones are refused, since a small packed
+  // file may unpack to any size.
   static constexpr int64_t kMostBytes = int64_t{1} << 30;
 
-  // Error when the file can't be read, or is named .gz or .zst and is not. `most`: bytes that a line, or the rest of
-  // the text, may have.
+  // Fails if the file cannot be read, or is named .gz or .zst and is not. `most`: the most bytes of a line, or of the
+  // rest of the text.
   static Result<TextReader> open(const std::string& path, int64_t most = kMostBytes);
   TextReader(TextReader&&) noexcept;
   ~TextReader();
 
-  // Replaces `block` by the next whole lines, at least `bytes` of them unless the text ends; the last line may lack its
-  // newline. Empty at the end. Error when the file can't be read, is damaged, or ends within a compressed stream; or
-  // when a line is too long.
+  // Replaces `block` by the next whole lines, at least `bytes` bytes unless the text ends; the last line may lack its
+  // newline. Empty at the end. Fails if the file cannot be read, is damaged, or ends within a compressed stream, or if
+  // a line is too long.
   Result<void> next_lines(int64_t bytes, std::string& block);
-  // Replaces `block` by all that is left. Error as above, and when that is too long.
+  // Replaces `block` by the rest of the text. Fails as above, and if the rest is too long.
   Result<void> rest(std::string& block);
 
   bool packed() const;                                    // by gzip or Zstandard
-  bool had_byte_order_mark() const { return had_mark_; }  // known once something was read
-  int64_t file_bytes() const;                             // as it is stored
-  int64_t consumed() const;                               // of them, so far
+  bool had_byte_order_mark() const { return had_mark_; }  // known after the first read
+  int64_t file_bytes() const;                             // as stored
+  int64_t consumed() const;                               // of file_bytes(), so far
 
   class Source;  // the file, unpacked
 
  private:
   TextReader(std::unique_ptr<Source> source, int64_t most);
-  Result<void> begin();  // before the first bytes are handed out
+  Result<void> begin();  // before the first read
   Result<bool> more(std::string& block, const char* what);
 
   std::unique_ptr<Source> source_;
   size_t most_ = 0;
   bool begun_ = false;
   bool had_mark_ = false;
-  std::string ahead_;  // read, but not handed out: less than a line behind the last block
+  std::string ahead_;  // read, but not returned: less than a line after the last block
 };
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// The lines of text files, as SentencePiece's trainer takes them.
+// The lines of text files, for SentencePiece's trainer.
 #pragma once
 
 #include <sentencepiece_trainer.h>
@@ -13,8 +13,8 @@
 
 namespace tri {
 
-// SentencePiece drops lines that are long or hold one of its reserved characters. Here they are divided instead: a long
-// line before a space where it has one, and every line at a reserved character, which belongs to no line then.
+// SentencePiece drops lines that are long or hold one of its reserved characters. Here they are split instead: a long
+// line before a space if it has one, and every line at a reserved character, which is then dropped.
 class TrainingLines final : public sentencepiece::SentenceIterator {
  public:
   static constexpr size_t kLongest = 65536;  // bytes of a line
@@ -26,9 +26,9 @@ class TrainingLines final : public sentencepiece::SentenceIterator {
   const std::string& value() const override { return line_; }
   sentencepiece::util::Status status() const override { return {}; }  // error() says more
 
-  // Of a file that can't be read; the iteration ended there.
+  // Returns the error of a file that cannot be read; the iteration ended there.
   const std::optional<Error>& error() const { return error_; }
-  // Whether there was a line with text.
+  // Returns whether there was a line with text.
   bool any() const { return any_; }
 
  private:

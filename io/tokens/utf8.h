@@ -10,8 +10,8 @@ namespace tri {
 
 inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// Length of the well-formed UTF-8 sequence at the beginning of `text`, which is not empty; 0 when there is none: no
-// overlong forms, no surrogates. NUL is a character.
+// Returns the length of the well-formed UTF-8 sequence at the beginning of `text`, which must not be empty; 0 if there
+// is none (no overlong forms, no surrogates). NUL is a character.
 inline size_t utf8_sequence(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto within = [&](size_t i, int low, int high) { return i < text.size() && byte(i) >= low && byte(i) <= high; };
@@ -29,7 +29,7 @@ inline size_t utf8_sequence(std::string_view text) {
   return 0;
 }
 
-// The code point of a well-formed sequence of `length` bytes.
+// Returns the code point of a well-formed sequence of `length` bytes.
 inline uint32_t utf8_code_point(std::string_view text, size_t length) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
   if (length == 1) return byte(0);
@@ -38,7 +38,7 @@ inline uint32_t utf8_code_point(std::string_view text, size_t length) {
   return point;
 }
 
-// Bytes at the beginning of `text` that are well-formed.
+// Returns the number of bytes at the beginning of `text` that are well-formed.
 inline size_t utf8_prefix(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {

@@ -1,6 +1,6 @@
-// A byte-level BPE tokenizer: what is known of it, as a value, and the tokenizer made of it. The stages of encoding, as
-// the `tokenizers` package has them: added tokens are found, the text between them is normalized and split into words,
-// words are merged, and what begins a document is put in front.
+// A byte-level BPE tokenizer: its description as a value, and the tokenizer built from it. Encoding has the stages of
+// the `tokenizers` package: added tokens are matched, the text between them is normalized and split into words, words
+// are merged, and the tokens that begin a document are put in front.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@
 
 namespace tri {
 
-// What becomes of a match of the pattern, and of what stands between two.
+// What happens to a match of the pattern, and to the text between two matches.
 enum class SplitBehavior {
   kIsolated,            // each is a piece
   kRemoved,             // matches are dropped
-  kMergedWithPrevious,  // a match belongs to what stands before it
-  kMergedWithNext,      // to what stands behind it
-  kContiguous,          // neighbouring matches are one piece
+  kMergedWithPrevious,  // a match belongs to the text before it
+  kMergedWithNext,      // to the text after it
+  kContiguous,          // consecutive matches are one piece
 };
 
 template <>
@@ -33,50 +33,50 @@ struct EnumNames<SplitBehavior> {
       std::pair{SplitBehavior::kContiguous, std::string_view("Contiguous")}};
 };
 
-// One step of the way from text to words; each takes the pieces of the one before it.
+// One step from text to words, applied to the pieces of the previous step.
 struct SplitStep {
-  std::optional<SplitPattern> pattern;  // none: puts a space before pieces that begin with none
+  std::optional<SplitPattern> pattern;  // none: puts a space before pieces that do not begin with one
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;  // the matches are what the pattern does not match
 };
 
 struct BpeDescription {
   std::string path;                      // for messages
-  std::vector<std::string> token_bytes;  // [id]: the text that it stands for; none for ids without a token
-  std::vector<int32_t> unspelled;        // in the vocabulary, but of no byte letters: decoded, and never encoded
+  std::vector<std::string> token_bytes;  // [id]: the bytes that it decodes to; empty for ids without a token
+  std::vector<int32_t> unspelled;  // in the vocabulary, but not spelled in byte letters: decoded, and never encoded
   std::vector<Merge> merges;
   WholeWords whole = WholeWords::kMerged;
   std::vector<AddedToken> added;
-  bool splits_special = false;           // special ones in a text are text, and only found
-  std::vector<NormalForm> normal_forms;  // one after the other
+  bool splits_special = false;           // special tokens in a text are matched, but encoded as text
+  std::vector<NormalForm> normal_forms;  // applied in order
   std::vector<SplitStep> steps;
   std::vector<int32_t> begin;  // of every document
   int32_t eod = -1;
   std::string fingerprint;
 };
 
-// Bytes that are no UTF-8 become the tokens of their bytes, each a word of its own. Error when a byte has no token.
+// Bytes that are not UTF-8 become the tokens of their bytes, each a separate word. Fails if a byte has no token.
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeDescription description);
 
-// GPT-2's pattern, which ByteLevel means by use_regex.
+// GPT-2's pattern, which ByteLevel uses with use_regex.
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// tokenizer.json, with what the files next to it change (folder_tokens.h): the tokens that they add, and the one that
-// ends a text (eos_token). Error naming what of the file is not understood.
+// Reads a tokenizer.json with the changes that the files next to it make (folder_tokens.h): added tokens, and the one
+// that ends a text (eos_token). Fails, naming the part of the file that is not supported.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path, OtherClass other_class);
 
-// The file's text, with the added tokens of the files next to it, and a post_processor that puts before a text what
-// encode() does, and nothing behind it. The same bytes where it says so already.
+// Returns the file's text with the added tokens of the files next to it, and with a post_processor that puts before a
+// text what encode() does, and nothing after it. Returns the same bytes if the file says so already.
 Result<std::string> portable_tokenizer_json(const std::string& path);
 
-// A file of the package `tiktoken`: .tiktoken, or LLaMA 3's tokenizer.model, which has 128,000 ranks. What it holds is
-// understood by its name, as the package does it: r50k_base, p50k_base, cl100k_base, o200k_base, qwen, llama3, with
-// anything behind it.
+// Reads a file of the package `tiktoken`: .tiktoken, or LLaMA 3's tokenizer.model, which has 128,000 ranks. Its name
+// selects the encoding, as in the package: r50k_base, p50k_base, cl100k_base, o200k_base, qwen, llama3, with any
+// suffix.
 bool is_tiktoken_file(const std::string& path);
 Result<std::unique_ptr<Tokenizer>> open_tiktoken(const std::string& path);
-// The same as a tokenizer.json. There no two merges have the same rank: where tokens overlap that several pairs make,
-// as in a row of one letter, its ids may be others than these here.
+// Returns the same as a tokenizer.json. There no two merges have the same rank: if tokens overlap that several pairs
+// make, as in repetitions of one letter, its ids may differ from those here.
 Result<std::string> tiktoken_as_json(const std::string& path);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// Byte-pair encoding of words (Sennrich et al., 2016, over bytes): a word begins as its bytes; of all neighbours that
-// have a merge, those of the lowest rank become one token, the leftmost first, until none are left.
+// Byte-pair encoding of words (Sennrich et al., 2016, over bytes): a word starts as its bytes; of all neighbours that
+// have a merge, those of the lowest rank become one token, leftmost first, until none are left.
 #pragma once
 
 #include <array>
@@ -14,17 +14,17 @@ namespace tri {
 
 struct Merge {
   int32_t left, right;  // tokens
-  int32_t rank;         // lower goes first; merges into the same token may share one
-  int32_t made;         // the token
+  int32_t rank;         // the lowest is applied first; merges into the same token may share one
+  int32_t made;         // the merged token
 };
 
-// What a whole word that is a token becomes.
-enum class WholeWords { kMerged, kTaken };  // what merges make of it; itself, at once ("ignore_merges")
+// How a whole word that is a token is encoded.
+enum class WholeWords { kMerged, kTaken };  // by merges; as that token at once ("ignore_merges")
 
-// Immutable, so thread-safe; a thread's memory is a WordCache.
+// Immutable, so safe for concurrent use; each thread needs a WordCache.
 class BytePairEncoder {
  public:
-  // Words that were met, with their tokens: 2 MiB. A word takes the place of another with the same hash.
+  // Caches recent words with their tokens: 2 MiB. A word replaces another one with the same hash.
   class WordCache {
    public:
     WordCache() : entries_(kEntries) {}
@@ -38,15 +38,15 @@ class BytePairEncoder {
     };
     static constexpr size_t kEntries = size_t{1} << 15;
     std::vector<Entry> entries_;
-    std::vector<int32_t> symbols_, ranks_, made_;  // of the word that is being merged
+    std::vector<int32_t> symbols_, ranks_, made_;  // of the word being merged
   };
 
   // `words`: the bytes of every token that a word may become, with WholeWords::kTaken. `bytes`: the token of each byte.
-  // Of merges of the same pair the last counts.
+  // If a pair has several merges, the last one counts.
   BytePairEncoder(const std::array<int32_t, 256>& bytes, const std::vector<Merge>& merges,
                   std::unordered_map<std::string, int32_t> words, WholeWords whole);
 
-  // Appends the tokens of a word, which is not empty.
+  // Appends the tokens of a word, which must not be empty.
   void encode(std::string_view word, WordCache& cache, std::vector<int32_t>& out) const;
 
  private:
@@ -64,7 +64,7 @@ class BytePairEncoder {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
   size_t first_slot(uint64_t pair) const { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15) >> shift_); }
-  // rank kNoRank: no such merge.
+  // rank kNoRank: there is no such merge.
   Made merged(int32_t left, int32_t right) const;
   void merge_short(std::string_view word, WordCache& cache, std::vector<int32_t>& out) const;
   void merge_long(std::string_view word, std::vector<int32_t>& out) const;

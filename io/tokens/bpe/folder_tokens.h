@@ -1,6 +1,6 @@
-// What AutoTokenizer (transformers 5) reads from the files next to a tokenizer.json: tokenizer_config.json,
-// special_tokens_map.json, added_tokens.json and config.json (in an
-// imported run's folder: imported_config.json). Each may be missing.
+// Reads what AutoTokenizer (transformers 5) reads from the files next to a tokenizer.json: tokenizer_config.json,
+// special_tokens_map.json, added_tokens.json and config.json (in an imported run's folder: imported_config.json). Each
+// may be missing.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,22 +12,21 @@
 namespace tri {
 
 struct FolderTokens {
-  // In the order in which they are added, after those of tokenizer.json. The id is what the folder says of it; -1:
-  // nothing.
+  // In the order in which they are added, after those of tokenizer.json. The id is the one in the folder; -1: none.
   std::vector<AddedToken> tokens;
-  std::string eos, bos;         // contents; empty: none is named
-  bool splits_special = false;  // special tokens in a text are text
+  std::string eos, bos;         // contents; empty: not given
+  bool splits_special = false;  // special tokens in a text are encoded as text
 
-  // The class that takes only vocabulary, merges and post-processor from tokenizer.json, and makes the rest itself;
+  // The class that reads only vocabulary, merges and post-processor from tokenizer.json, and sets the rest itself;
   // empty: none.
   std::string own_class;
-  nlohmann::json own_normalizer, own_pre_tokenizer;  // that it makes
+  nlohmann::json own_normalizer, own_pre_tokenizer;  // set by that class
   bool keeps_template = true;                        // false: that class drops the post-processor
 };
 
-enum class OwnClassUse { kFollow, kIgnore };  // kIgnore: as if tokenizer.json were taken as it is
+enum class OwnClassUse { kFollow, kIgnore };  // kIgnore: uses tokenizer.json unchanged
 
-// `added`: the tokens of tokenizer.json. Throws Error, naming the file, when a value is not what it should be.
+// `added`: the tokens of tokenizer.json. Throws Error, naming the file, for an invalid value.
 FolderTokens read_folder_tokens(const std::string& path, const std::vector<AddedToken>& added, OwnClassUse class_use);
 
 }  // namespace tri

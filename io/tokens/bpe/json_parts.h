@@ -1,4 +1,4 @@
-// What readers and writers of tokenizer.json share.
+// Shared by readers and writers of tokenizer.json.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,20 +10,20 @@
 
 namespace tri {
 
-// A mistake in a file, thrown to the function that opens it, which puts the file's name before it.
+// An error in a file, thrown to the function that opens it, which prepends the file's name.
 [[noreturn]] void refuse(const std::string& message);
 
-// What `text` says; discarded when it is no JSON. Refused when it is nested deeply: what walks through a value calls
-// itself for every level of it.
+// Parses `text`; discarded if it is not JSON. Refuses deep nesting, since code that traverses a value recurses at every
+// level.
 nlohmann::json parse_shallow(std::string_view text, const char* name);
 
-// The object in the file `name` next to `path`; {} when there is no such file. Throws Error.
+// Returns the object in the file `name` next to `path`; {} if there is no such file. Throws Error.
 nlohmann::json read_beside(const std::string& path, const char* name);
 
-// A token in one of these files: its text, or an object that has it as "content". Empty: none.
+// Returns a token in one of these files: a text, or an object that has it as "content". Empty: none.
 std::string named_token(const nlohmann::json& json, const char* key);
 
-// The post_processor that puts `d.begin` before a text, and nothing behind it; null where nothing is put there.
+// Returns the post_processor that puts `d.begin` before a text, and nothing after it; null if `d.begin` is empty.
 nlohmann::ordered_json begin_template(const BpeDescription& d);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// What a tokenizer.json asks of Unicode: regular expressions that split text into words, and normal forms. By PCRE2 and
-// utf8proc (pcre2.cpp); a build without them (no_pcre2.cpp) answers every request with an error that says so.
+// The Unicode functions that a tokenizer.json needs: regular expressions that split text into words, and normal forms.
+// They use PCRE2 and utf8proc (pcre2.cpp). In a build without them (no_pcre2.cpp) all fail, naming the packages.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +21,25 @@ struct EnumNames<NormalForm> {
       std::pair{NormalForm::kNfkc, std::string_view("NFKC")}, std::pair{NormalForm::kNfkd, std::string_view("NFKD")}};
 };
 
-// Whether this build can: Error naming the packages that it lacks.
+// Fails, naming the missing packages, if this build lacks these functions.
 Result<void> unicode_support();
 
-// `text` is well-formed UTF-8.
+// `text` must be well-formed UTF-8.
 std::string normalize(std::string_view text, NormalForm form);
 
-// The dialect of tokenizer.json (Oniguruma's Ruby syntax over UTF-8) in PCRE2's words. Error naming the first construct
-// that is not known to mean the same in both: better no tokens than others.
+// Translates the dialect of tokenizer.json (Oniguruma's Ruby syntax over UTF-8) to PCRE2. Fails, naming the first
+// construct that may mean something else in PCRE2: no tokens are better than different ones.
 Result<std::string> to_pcre2(std::string_view pattern);
 
 struct Match {
   size_t begin = 0, end = 0;  // bytes
 };
 
-// A compiled pattern. Thread-safe; what a match needs in addition to it is a Matcher, one a thread.
+// A compiled pattern. Safe for concurrent use; each thread needs a Matcher.
 class SplitPattern {
  public:
-  // `pattern` in the dialect of tokenizer.json. Error naming what of it is not understood, or that it matches nothing
-  // at all somewhere (an empty match).
+  // Compiles `pattern` in the dialect of tokenizer.json. Fails, naming the unsupported part, or if an empty text can
+  // match.
   static Result<SplitPattern> compile(std::string_view pattern);
   SplitPattern(SplitPattern&&) noexcept;
   SplitPattern& operator=(SplitPattern&&) noexcept;
@@ -60,8 +60,9 @@ class Matcher {
   Matcher(Matcher&&) noexcept;
   ~Matcher();
 
-  // The first match at or behind byte `from`, which begins a character of the well-formed `text`; false when there is
-  // none. What stands before `from` is seen by lookbehinds. Fatal when the pattern needs more steps than PCRE2 allows.
+  // Finds the first match at or after byte `from`, which begins a character of the well-formed `text`; returns false if
+  // there is none. Lookbehinds see the text before `from`. Throws Fatal if the pattern needs more steps than PCRE2
+  // allows.
   bool next(const SplitPattern& pattern, std::string_view text, size_t from, Match& match);
 
   struct Memory;

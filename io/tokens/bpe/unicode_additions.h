@@ -1,5 +1,5 @@
-// What Unicode 15.0, 15.1 and 16.0 assigned, by general category: PCRE2 10.42, of Debian 12 and Ubuntu 24.04, knows
-// Unicode 14, and the `tokenizers` package 16. A newer PCRE2 knows these as well, and nothing changes.
+// The characters that Unicode 15.0, 15.1 and 16.0 assigned, by general category. PCRE2 10.42, of Debian 12 and Ubuntu
+// 24.04, knows Unicode 14, and the `tokenizers` package 16. A newer PCRE2 knows these as well, and nothing changes.
 #pragma once
 
 #include <cstdint>
