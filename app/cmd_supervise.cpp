@@ -33,7 +33,7 @@ struct Options {
   int ranks = 0, spares = 0;
   std::string launcher, agent_launcher, hosts;
   bool agent = false, nodes = false, doctor = false;
-  std::string lift;
+  std::string cleared;
 };
 
 // "" where the current folder is gone; what uses it says so.
@@ -54,7 +54,7 @@ int number(const char* name, int otherwise) {
 
 // Names of the nodes that are left out, a line each, for scripts: name, end, reason. An event log that can't be read is
 // an error, and no empty list.
-Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
+Result<void> list_or_clear(const std::string& run_dir, const std::string& cleared) {
   using Read = std::optional<Result<std::vector<RunEvent>>>;
   const std::string path = absolute(run_dir) + "/events.jsonl";
   const Read read = within(
@@ -69,15 +69,15 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   const Result<std::vector<RunEvent>>& events = *read;
   if (!events && events.error().os_error != ENOENT) return events.error();
   const RunHistory history = history_from(events ? events.value() : std::vector<RunEvent>(), wall_seconds());
-  if (!lift.empty()) {
+  if (!cleared.empty()) {
     for (const Exclusion& exclusion : history.exclusions) {
-      if (exclusion.node != lift) continue;
+      if (exclusion.node != cleared) continue;
       const EventLog event_log({.path = path, .attempt = "", .job = "", .world_rank = -1, .host = host_name()});
-      if (!event_log.append(lift_event(lift))) return file_error("{}: cannot be written", path);
-      print_out("node {}: exclusion cleared\n", lift);
+      if (!event_log.append(clear_exclusion_event(cleared))) return file_error("{}: cannot be written", path);
+      print_out("node {}: exclusion cleared\n", cleared);
       return {};
     }
-    return usage_error("--lift {}: the run in {} excludes no such node", lift, run_dir);
+    return usage_error("--lift {}: the run in {} excludes no such node", cleared, run_dir);
   }
   for (const Exclusion& exclusion : history.exclusions) {
     const auto until = static_cast<time_t>(exclusion.until);
@@ -169,8 +169,8 @@ Result<int> supervise(const Options& options) {
   std::error_code unknown;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", unknown);
   if (unknown) return system_error(unknown.value(), "/proc/self/exe");
-  if (options.nodes || !options.lift.empty()) {
-    if (auto done = list_or_lift(options.config, options.lift); !done) return done.error();
+  if (options.nodes || !options.cleared.empty()) {
+    if (auto done = list_or_clear(options.config, options.cleared); !done) return done.error();
     return 0;
   }
   if (options.agent) {
@@ -219,7 +219,7 @@ void add_supervise_command(CLI::App& app, int& status) {
   command->add_flag("--doctor", options->doctor,
                     "Run `trireme doctor` on all nodes before the first attempt, and exclude bad ones");
   command->add_flag("--nodes", options->nodes, "List the nodes that the run excludes, until when and why");
-  command->add_option("--lift", options->lift, "With --nodes: clear this node's exclusion")->type_name("NODE");
+  command->add_option("--lift", options->cleared, "With --nodes: clear this node's exclusion")->type_name("NODE");
   command->add_flag("--agent", options->agent, "Run as the agent of a node; `trireme supervise` itself uses this");
   command->footer(
       "Exit status: 0: done; 2, 3, 7: as of train, where another attempt would not help; 8: consecutive attempts\n"

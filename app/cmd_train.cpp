@@ -75,7 +75,7 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
       const StopSignals again;  // MPI may have replaced handlers
       stop.deadline.set_job(&job);
       const int ended = job_status(job, train(*options, line, job, deadline, stop, startup));
-      stop.deadline.lift();
+      stop.deadline.cancel();
       stop.deadline.set_job(nullptr);
       return ended;
     });

@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   }
   const int target = c.own(a.targets[r]);  // of this block's columns
   // The row's loss is the business of the block that has the target's column; of the first where the row has none.
-  const bool tells = target >= 0 || (block == 0 && whole.own(a.targets[r]) < 0);
+  const bool writes_loss = target >= 0 || (block == 0 && whole.own(a.targets[r]) < 0);
   const float target_logit = threadIdx.x == 0 && target >= 0 ? to_float(row[target]) : -INFINITY;
   Stats stats;
   const auto add_part = [&](int p) {
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   stats.combine(reduce);
   if (blocks > 1) stats = combine_cluster(stats, blocks, own);
   const float lse = stats.most + logf(stats.sum);
-  if (threadIdx.x == 0 && tells) a.row_losses[r] = a.counts(r) ? lse - target_logit : 0.0f;
+  if (threadIdx.x == 0 && writes_loss) a.row_losses[r] = a.counts(r) ? lse - target_logit : 0.0f;
   write_gradient<T, kVec>(row, copy, c, target, lse, a.row_scale(r));
   if (blocks > 1) cluster_wait();  // the others have read this block's statistics
 }

@@ -20,11 +20,11 @@ constexpr int kTile = 128;  // side of a tile that a block transposes
 
 // What a thread has found.
 struct Fp8Found {
-  uint32_t amax = 0;                 // bits of the largest size
-  uint32_t saturated = 0;            // finite numbers beyond the range
-  uint32_t numbers = 0, halves = 0;  // that are not zero: plain, and of bf16 in units of 2^15
-  uint32_t codes = 0, quarters = 0;  // of FP8 that are not zero: plain, and in units of 2^7
-  __device__ uint32_t underflowed() const { return numbers + halves / 32768 - codes - quarters / 128; }
+  uint32_t amax = 0;                     // bits of the largest size
+  uint32_t saturated = 0;                // finite numbers beyond the range
+  uint32_t numbers = 0, halves = 0;      // that are not zero: plain, and of bf16 in units of 2^15
+  uint32_t quantized = 0, quarters = 0;  // of FP8 that are not zero: plain, and in units of 2^7
+  __device__ uint32_t underflowed() const { return numbers + halves / 32768 - quantized - quarters / 128; }
 };
 
 // What kernels that cast know of it. amax and counts may be null.
@@ -49,7 +49,7 @@ __device__ __forceinline__ uint8_t encode_one(float x, float scale, Fp8Found& fo
   found.amax = max(found.amax, size_of(x));
   found.saturated += fabsf(scaled) > kFp8Limit<kFormat>;
   found.numbers += x != 0.0f;
-  found.codes += (code & 0x7F) != 0;
+  found.quantized += (code & 0x7F) != 0;
   return code;
 }
 
@@ -80,11 +80,11 @@ __device__ __forceinline__ uint2 encode_run(const Pack<T, kRun>& from, float sca
   union {
     uint2 words;
     uint16_t pairs[kRun / 2];
-    uint8_t codes[kRun];
+    uint8_t quantized[kRun];
   } out;
   if (!(__uint_as_float(most) * scale <= kFp8Limit<kFormat>)) {
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) out.codes[i] = encode_one<kFormat>(x[i], scale, found);
+    for (int i = 0; i < kRun; ++i) out.quantized[i] = encode_one<kFormat>(x[i], scale, found);
     return out.words;
   }
 #pragma unroll
@@ -252,11 +252,11 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
     for (int k = 0; k < kQuad; ++k) make_parts(source, r + k, c, from[k]);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      uint2 codes[kQuad];
+      uint2 quantized[kQuad];
 #pragma unroll
       for (int k = 0; k < kQuad; ++k) {
-        codes[k] = encode_run<kFormat>(from[k][part], scale, found);
-        if (out != nullptr) *reinterpret_cast<uint2*>(out + (r + k) * columns + part * part_columns + c) = codes[k];
+        quantized[k] = encode_run<kFormat>(from[k][part], scale, found);
+        if (out != nullptr) *reinterpret_cast<uint2*>(out + (r + k) * columns + part * part_columns + c) = quantized[k];
         if constexpr (kColumnSums) {
           float x[kRun];
           unpack(from[k][part], x);
@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
           for (int i = 0; i < kRun; ++i) sums[part][i] += x[i];
         }
       }
-      tile[part].put(column, quad, {codes[0].x, codes[1].x, codes[2].x, codes[3].x});
-      tile[part].put(column + 4, quad, {codes[0].y, codes[1].y, codes[2].y, codes[3].y});
+      tile[part].put(column, quad, {quantized[0].x, quantized[1].x, quantized[2].x, quantized[3].x});
+      tile[part].put(column + 4, quad, {quantized[0].y, quantized[1].y, quantized[2].y, quantized[3].y});
     }
   }
   __syncthreads();

@@ -25,7 +25,7 @@
 namespace tri::cuda {
 namespace {
 
-constexpr int kCandidates = 24;              // of cuBLASLt's heuristics, a form
+constexpr int kCandidates = 24;                // of cuBLASLt's heuristics, a form
 constexpr double kWarmUpMicroseconds = 400e3;  // of GEMMs before the first ones are timed
 
 struct Choice {
@@ -112,7 +112,7 @@ struct GemmEngine::State {
 
   void run(Entry& entry, const PlannedGemm& g, const Choice& choice, CudaStream& stream) {
     GemmPlan& chosen = plan(entry, g, choice.form);
-    // cuBLASLt overwrites its bias gradient; ours is added to.
+    // cuBLASLt overwrites its bias gradient; this one is added to.
     const bool fused_dbias = choice.form == GemmForm::kFused && !g.dbias.empty();
     const bool dbias_of_a = g.trans_a == Trans::kYes, apart = choice.form == GemmForm::kPlain;
     float* dbias = nullptr;

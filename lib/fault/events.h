@@ -52,7 +52,7 @@ enum class RunEventKind {
                 // to end it, seconds since 1970); node, culprit (a rank), where one is known
   kDecision,    // `text`: why; fields: action, cause, row
   kExclusion,   // `host`: a node that is left out; `text`: why; fields: until (seconds since 1970)
-  kLift,        // `host`: a node that is taken again
+  kClearExclusion,  // `host`: a node that is taken again
 };
 
 template <>
@@ -69,7 +69,7 @@ struct EnumNames<RunEventKind> {
                                     std::pair{RunEventKind::kAttemptEnd, std::string_view("attempt_end")},
                                     std::pair{RunEventKind::kDecision, std::string_view("decision")},
                                     std::pair{RunEventKind::kExclusion, std::string_view("exclusion")},
-                                    std::pair{RunEventKind::kLift, std::string_view("lift")}};
+                                    std::pair{RunEventKind::kClearExclusion, std::string_view("lift")}};
 };
 
 using EventField = std::variant<bool, int64_t, double, std::string>;

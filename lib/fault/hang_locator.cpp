@@ -251,12 +251,12 @@ void Locator::sort_candidates() {
 
 // Whether it has moved too recently to be stuck.
 bool Locator::is_healthy(const Candidate& c) const {
-  constexpr double kAskedSeconds = 10, kShareOfDeadline = 0.25;
+  constexpr double kRequestedSeconds = 10, kShareOfDeadline = 0.25;
   if (trigger_.world_rank >= 0) return c.silent < kShareOfDeadline * trigger_.seconds;
   double step = 0;
   for (const int rank : c.ranks)
     if (graph_.record(rank) != nullptr) step = std::max(step, graph_.record(rank)->step_seconds);
-  return c.silent < std::max(kAskedSeconds, 2 * step);
+  return c.silent < std::max(kRequestedSeconds, 2 * step);
 }
 
 // Keeps those that are to blame as surely, or nearly so, as the first one.

@@ -55,7 +55,7 @@ void StopDeadline::set_progress(int64_t completed, int64_t saved) {
   saved_ = saved;
 }
 
-void StopDeadline::lift() {
+void StopDeadline::cancel() {
   const std::lock_guard lock(mutex_);
   lifted_ = true;
 }

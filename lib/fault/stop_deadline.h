@@ -37,7 +37,7 @@ class StopDeadline {
   // For the log line when the time is up: the steps completed, and those that the newest checkpoint holds.
   void set_progress(int64_t completed, int64_t saved);
   // Everything that had to be saved is saved: from now on the run is not cut short.
-  void lift();
+  void cancel();
 
   // Whether work of `needed` seconds ends in time when the first signal arrived `age` seconds ago.
   static bool enough(double grace, double age, double needed) { return grace <= 0 || age + needed <= grace; }

@@ -112,7 +112,7 @@ WaitGraph::WaitGraph(std::span<const RankRecord> records) {
   for (int rank = 0; rank < world_size(); ++rank)
     if (record(rank) != nullptr && !lost(rank))
       for (const int loader : {0, 1}) add_reader(rank, loader);
-  sinks_.resize(sinks_.size() + rendezvous_list_.size());
+  sinks_.resize(sinks_.size() + all_rendezvous_.size());
   finish_rendezvous();
   edges_ = Adjacency(num_nodes(), list_, false);
   reversed_ = Adjacency(num_nodes(), list_, true);
@@ -317,8 +317,8 @@ int WaitGraph::rendezvous(const Rendezvous& rendezvous) {
   const bool connects = rendezvous.stage == Stage::kConnected;
   const auto [found, is_new] =
       (connects ? connection_index_ : rendezvous_index_)
-          .try_emplace(connects ? rendezvous.connection : key, static_cast<int>(rendezvous_list_.size()));
-  if (is_new) rendezvous_list_.push_back(rendezvous);
+          .try_emplace(connects ? rendezvous.connection : key, static_cast<int>(all_rendezvous_.size()));
+  if (is_new) all_rendezvous_.push_back(rendezvous);
   return found->second;
 }
 
@@ -398,8 +398,8 @@ void WaitGraph::add_connection(int rank) {
 
 void WaitGraph::finish_rendezvous() {
   std::map<std::pair<int, Stage>, std::vector<int>> counted;
-  for (int i = 0; i < static_cast<int>(rendezvous_list_.size()); ++i) {
-    const Rendezvous& m = rendezvous_list_[static_cast<size_t>(i)];
+  for (int i = 0; i < static_cast<int>(all_rendezvous_.size()); ++i) {
+    const Rendezvous& m = all_rendezvous_[static_cast<size_t>(i)];
     if (m.stage == Stage::kArrived)
       finish_arrival(i);
     else if (m.stage == Stage::kConnected)
@@ -418,7 +418,7 @@ void WaitGraph::finish_arrival(int index) {
     edge(at, node);
     sinks_[static_cast<size_t>(at)].reset();
   };
-  for (const int member : members_of(rendezvous_list_[static_cast<size_t>(index)])) {
+  for (const int member : members_of(all_rendezvous_[static_cast<size_t>(index)])) {
     if (lost(member))
       waits_for(node(member, kHost));
     else if (sink_at(member, kDevice) == HangKind::kDeviceBusy)
@@ -427,7 +427,7 @@ void WaitGraph::finish_arrival(int index) {
 }
 
 void WaitGraph::finish_connection(int index) {
-  const Rendezvous& m = rendezvous_list_[static_cast<size_t>(index)];
+  const Rendezvous& m = all_rendezvous_[static_cast<size_t>(index)];
   const int at = rendezvous_node(index);
   bool all_met = true;
   for (const int member : members_of(m)) {
@@ -440,25 +440,23 @@ void WaitGraph::finish_connection(int index) {
 
 // Of one group and one counter: a member has an edge from the rendezvous with the lowest number that it is behind of,
 // and each rendezvous one to the rendezvous before it.
-void WaitGraph::finish_counters(std::vector<int> rendezvous_list) {
-  const auto number = [&](int index) { return rendezvous_list_[static_cast<size_t>(index)].number; };
-  std::sort(rendezvous_list.begin(), rendezvous_list.end(),
-            [&](int a, int b) { return comes_before(number(a), number(b)); });
-  for (size_t i = 1; i < rendezvous_list.size(); ++i)
-    edge(rendezvous_node(rendezvous_list[i]), rendezvous_node(rendezvous_list[i - 1]));
-  const Rendezvous& any = rendezvous_list_[static_cast<size_t>(rendezvous_list.front())];
+void WaitGraph::finish_counters(std::vector<int> indices) {
+  const auto number = [&](int index) { return all_rendezvous_[static_cast<size_t>(index)].number; };
+  std::sort(indices.begin(), indices.end(), [&](int a, int b) { return comes_before(number(a), number(b)); });
+  for (size_t i = 1; i < indices.size(); ++i) edge(rendezvous_node(indices[i]), rendezvous_node(indices[i - 1]));
+  const Rendezvous& any = all_rendezvous_[static_cast<size_t>(indices.front())];
   const Group& group = groups_[static_cast<size_t>(any.group)];
   for (int member = 0; member < group.members.size; ++member) {
     const int rank = group.members.rank(member);
     const ChannelRecord* channel = channel_of(group, member);
     if (channel == nullptr) {
-      edge(rendezvous_node(rendezvous_list.front()), node(rank, kHost));
+      edge(rendezvous_node(indices.front()), node(rank, kHost));
       continue;
     }
     const uint32_t count = any.stage == Stage::kSent ? channel->sent : channel->joined;
-    const auto first = std::partition_point(rendezvous_list.begin(), rendezvous_list.end(),
+    const auto first = std::partition_point(indices.begin(), indices.end(),
                                             [&](int index) { return !comes_before(count, number(index)); });
-    if (first == rendezvous_list.end()) continue;
+    if (first == indices.end()) continue;
     // Where not all parts of it are enqueued, what is missing may not be: then the host, if that runs, or its streams.
     const bool may_be_for_host = any.stage == Stage::kSent && comes_before(channel->whole, number(*first));
     const bool is_for_host = lost(rank) || group.kind == ChannelKind::kHost ||

@@ -110,7 +110,7 @@ class WaitGraph {
   void finish_rendezvous();
   void finish_arrival(int rendezvous);
   void finish_connection(int rendezvous);
-  void finish_counters(std::vector<int> rendezvous_list);
+  void finish_counters(std::vector<int> indices);
 
   int rendezvous(const Rendezvous& rendezvous);  // its index
   int rendezvous_node(int index) const { return world_size() * kActivities + index; }
@@ -129,7 +129,7 @@ class WaitGraph {
   std::string operation_text(const Rendezvous& rendezvous) const;
   const Rendezvous* rendezvous_between(int from_rank, int to_rank) const;
   const Rendezvous& rendezvous_at(int node) const {
-    return rendezvous_list_[static_cast<size_t>(node - world_size() * kActivities)];
+    return all_rendezvous_[static_cast<size_t>(node - world_size() * kActivities)];
   }
   const LoaderRecord* awaited_loader(int rank, int* loader) const;
 
@@ -138,9 +138,9 @@ class WaitGraph {
   std::vector<std::optional<HangKind>> sinks_;  // [node]
   bool suspended_ = false;
   std::vector<Group> groups_;
-  std::vector<std::vector<int>> group_of_;   // [world rank][channel]; -1: a damaged one
+  std::vector<std::vector<int>> group_of_;      // [world rank][channel]; -1: a damaged one
   std::vector<std::vector<int>> consumers_[2];  // [loader][reader's world rank]
-  std::vector<Rendezvous> rendezvous_list_;
+  std::vector<Rendezvous> all_rendezvous_;
   std::unordered_map<uint64_t, int> rendezvous_index_, connection_index_;
   std::vector<Wait> waits_;  // by rank
   std::vector<std::pair<int, int>> list_;

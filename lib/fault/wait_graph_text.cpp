@@ -109,7 +109,7 @@ std::optional<HangEdge> WaitGraph::rendezvous_mismatch(int node) const {
 
 const WaitGraph::Rendezvous* WaitGraph::rendezvous_between(int from_rank, int to_rank) const {
   for (const Wait& wait : waits_of(from_rank)) {
-    const Rendezvous& m = rendezvous_list_[static_cast<size_t>(wait.rendezvous)];
+    const Rendezvous& m = all_rendezvous_[static_cast<size_t>(wait.rendezvous)];
     if (is_member(m, to_rank) && is_behind(m, to_rank)) return &m;
   }
   return nullptr;
@@ -150,7 +150,7 @@ std::vector<std::string> WaitGraph::waits_text(int rank) const {
   const RankRecord* r = record(rank);
   if (r == nullptr || lost(rank)) return texts;
   for (const Wait& wait : waits_of(rank)) {
-    const Rendezvous& m = rendezvous_list_[static_cast<size_t>(wait.rendezvous)];
+    const Rendezvous& m = all_rendezvous_[static_cast<size_t>(wait.rendezvous)];
     if (m.stage == Stage::kArrived) {
       texts.push_back(operation_text(m) + ", which all have begun");
       continue;

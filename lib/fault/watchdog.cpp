@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kTick{200};
 constexpr int64_t kNanoseconds = 1'000'000'000;
 // SIGQUIT often comes to all ranks of a node: they are one dump.
 constexpr int64_t kOneRequest = 5 * kNanoseconds;
-constexpr int64_t kAskInterval = kNanoseconds;  // of the streams
+constexpr int64_t kQueryInterval = kNanoseconds;  // of the streams
 constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;
 // Seconds beyond the deadline. The rank whose words are the best ends the job, once its dump is done, which has had
 // half of the deadline by then; the others do where it does not. What comes after takes up to 3.5 s (the event log's
@@ -132,9 +132,9 @@ void Watchdog::look_at_requests() {
   }
   const uint32_t requested = recorder_.image().dump_requested;
   const int64_t now = FlightRecorder::now();
-  if (requested == requests_seen_ && now - asked_ < kAskInterval) return;
+  if (requested == requests_seen_ && now - queried_ < kQueryInterval) return;
   requests_seen_ = requested;
-  asked_ = now;
+  queried_ = now;
   ++calls_;
   calls_.notify_all();
 }

@@ -66,7 +66,7 @@ class Watchdog {
   const DumpSignal signal_;
   NodeDumps dumps_;
   uint32_t signals_seen_ = 0, requests_seen_ = 0;
-  int64_t asked_ = 0;  // when, by FlightRecorder::now(): the streams
+  int64_t queried_ = 0;  // when, by FlightRecorder::now(): the streams
   FileWriterActivity lines_;
   int64_t lines_since_ = 0;  // the last time that they were seen to go on
 

@@ -26,7 +26,7 @@ bool is_sign_of_life(const RunEvent& event) {
     case RunEventKind::kAttemptStart:
     case RunEventKind::kDecision:
     case RunEventKind::kExclusion:
-    case RunEventKind::kLift:
+    case RunEventKind::kClearExclusion:
       return false;
     default:
       return true;

@@ -18,7 +18,7 @@ struct Part {
 class RendezvousFinder {
  public:
   explicit RendezvousFinder(const std::vector<TimelineSegment>& segments) : segments_(segments) {
-    for (const TimelineSegment& segment : segments) rendezvous_list_.emplace_back(segment.transfers.size());
+    for (const TimelineSegment& segment : segments) rendezvous_.emplace_back(segment.transfers.size());
   }
 
   std::vector<std::vector<Rendezvous>> find() && {
@@ -31,7 +31,7 @@ class RendezvousFinder {
       while (end < parts.size() && parts[end].operation == parts[begin].operation) ++end;
       meet(std::span(parts).subspan(begin, end - begin));
     }
-    return std::move(rendezvous_list_);
+    return std::move(rendezvous_);
   }
 
  private:
@@ -81,7 +81,7 @@ class RendezvousFinder {
     }
     for (const Part& part : parts) {
       const ChannelKind kind = channel(part).kind;
-      Rendezvous& rendezvous = rendezvous_list_[static_cast<size_t>(part.segment)][static_cast<size_t>(part.transfer)];
+      Rendezvous& rendezvous = rendezvous_[static_cast<size_t>(part.segment)][static_cast<size_t>(part.transfer)];
       rendezvous.joined = rendezvous.ready = aligned(part, transfer(part).joined);
       rendezvous.completed = aligned(part, transfer(part).completed);
       rendezvous.matched = static_cast<int>(parts.size()) == channel(part).members.size;
@@ -100,7 +100,7 @@ class RendezvousFinder {
   }
 
   const std::vector<TimelineSegment>& segments_;
-  std::vector<std::vector<Rendezvous>> rendezvous_list_;
+  std::vector<std::vector<Rendezvous>> rendezvous_;
 };
 
 }  // namespace
@@ -127,16 +127,16 @@ bool may_wait_for(std::string_view axis, const TimelineChannel& channel) {
 
 TimelineSlices::TimelineSlices(const std::vector<TimelineSegment>& segments, const StepRange& steps,
                                TimelineSummary& summary)
-    : segments_(segments), steps_(steps), summary_(summary), rendezvous_list_(find_rendezvous(segments)) {
+    : segments_(segments), steps_(steps), summary_(summary), rendezvous_(find_rendezvous(segments)) {
   for (size_t i = 0; i < segments.size(); ++i) {
-    const std::vector<Rendezvous>& rendezvous_list = rendezvous_list_[i];
-    auto& order = by_completion_.emplace_back(rendezvous_list.size());
+    const std::vector<Rendezvous>& of_segment = rendezvous_[i];
+    auto& order = by_completion_.emplace_back(of_segment.size());
     for (size_t t = 0; t < order.size(); ++t) order[t] = static_cast<int32_t>(t);
     std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return rendezvous_list[static_cast<size_t>(a)].completed < rendezvous_list[static_cast<size_t>(b)].completed;
+      return of_segment[static_cast<size_t>(a)].completed < of_segment[static_cast<size_t>(b)].completed;
     });
-    sent_in_.emplace_back(rendezvous_list.size(), -1);
-    arrived_in_.emplace_back(rendezvous_list.size(), -1);
+    sent_in_.emplace_back(of_segment.size(), -1);
+    arrived_in_.emplace_back(of_segment.size(), -1);
   }
   for (size_t i = 0; i < segments.size(); ++i) {
     const auto segment = static_cast<int32_t>(i);
@@ -171,15 +171,15 @@ void TimelineSlices::add_span(int32_t segment, const TimelineSpan& span) {
 void TimelineSlices::add_wait(int32_t segment, const TimelineSpan& span, Slice slice) {
   const TimelineSegment& of = segments_[static_cast<size_t>(segment)];
   const std::string axis = std::exchange(slice.name, "");
-  const auto& rendezvous_list = rendezvous_list_[static_cast<size_t>(segment)];
+  const auto& of_segment = rendezvous_[static_cast<size_t>(segment)];
   const auto& order = by_completion_[static_cast<size_t>(segment)];
   auto at = std::upper_bound(order.begin(), order.end(), slice.end, [&](int64_t time, int32_t transfer) {
-    return time < rendezvous_list[static_cast<size_t>(transfer)].completed;
+    return time < of_segment[static_cast<size_t>(transfer)].completed;
   });
   slice.name = "wait " + axis;
   for (; at != order.begin(); --at) {
     const auto index = static_cast<size_t>(*(at - 1));
-    const Rendezvous& rendezvous = rendezvous_list[index];
+    const Rendezvous& rendezvous = of_segment[index];
     if (rendezvous.completed <= slice.begin) break;
     const TimelineTransfer& transfer = of.transfers[index];
     if (!may_wait_for(axis, of.channels[transfer.channel])) continue;
@@ -209,7 +209,7 @@ void TimelineSlices::add_transfers(int32_t segment) {
     const auto t = static_cast<size_t>(index);
     const TimelineTransfer& transfer = of.transfers[t];
     if (!steps_.contains(transfer.step)) continue;
-    const Rendezvous& rendezvous = rendezvous_list_[static_cast<size_t>(segment)][t];
+    const Rendezvous& rendezvous = rendezvous_[static_cast<size_t>(segment)][t];
     summary_.num_unmatched += rendezvous.matched ? 0 : 1;
     summary_.num_early += rendezvous.early ? 1 : 0;
     Slice slice{.begin = rendezvous.joined,
@@ -250,8 +250,8 @@ void TimelineSlices::add_transfers(int32_t segment) {
 void TimelineSlices::add_flows() {
   uint64_t flow = 0;
   for (size_t segment = 0; segment < segments_.size(); ++segment)
-    for (size_t t = 0; t < rendezvous_list_[segment].size(); ++t) {
-      const Rendezvous& rendezvous = rendezvous_list_[segment][t];
+    for (size_t t = 0; t < rendezvous_[segment].size(); ++t) {
+      const Rendezvous& rendezvous = rendezvous_[segment][t];
       const TimelineTransfer& transfer = segments_[segment].transfers[t];
       if (rendezvous.source_segment < 0 || arrived_in_[segment][t] < 0) continue;
       if (segments_[segment].channels[transfer.channel].kind == ChannelKind::kSend) continue;

@@ -64,7 +64,7 @@ class TimelineSlices {
   const std::vector<TimelineSegment>& segments_;
   const StepRange steps_;
   TimelineSummary& summary_;
-  std::vector<std::vector<Rendezvous>> rendezvous_list_;  // [segment][transfer]
+  std::vector<std::vector<Rendezvous>> rendezvous_;  // [segment][transfer]
   std::vector<std::vector<int32_t>> by_completion_;  // [segment] transfers, in the order of their ends
   std::vector<Slice> slices_;
   // [segment][transfer] the slice in which it is sent, and in which it arrives; -1: not within the steps.

@@ -134,7 +134,7 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
         incidents.push_back(std::move(incident));
         break;
       case RunEventKind::kExclusion:
-      case RunEventKind::kLift:
+      case RunEventKind::kClearExclusion:
         incident.text = event.host + (event.text.empty() ? "" : ": " + event.text);
         incidents.push_back(std::move(incident));
         break;

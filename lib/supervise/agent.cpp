@@ -277,11 +277,11 @@ void take_input() {
   constexpr double kTimeout = 10;  // seconds, between two pieces
   constexpr size_t kMost = 65536;
   std::string text;
-  std::array<char, 4096> piece;
+  std::array<char, 4096> buffer;
   while (text.size() < kMost && is_ready(STDIN_FILENO, POLLIN, deadline_in(kTimeout))) {
-    const ssize_t got = ::read(STDIN_FILENO, piece.data(), piece.size());
+    const ssize_t got = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (got <= 0) break;
-    text.append(piece.data(), static_cast<size_t>(got));
+    text.append(buffer.data(), static_cast<size_t>(got));
   }
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);)

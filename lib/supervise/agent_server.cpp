@@ -75,9 +75,9 @@ void AgentServer::take_connections() {
     if (socket.get() < 0) return;
     ++accepted_;
     ++figures_.connections;
-    if (strangers_.size() >= limits_.strangers) {
+    if (unauthenticated_.size() >= limits_.unauthenticated) {
       ++figures_.refused;
-      close(strangers_.begin()->second);
+      close(unauthenticated_.begin()->second);
     }
     const int fd = socket.get(), on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -85,8 +85,8 @@ void AgentServer::take_connections() {
     client.outgoing = std::string(kGreeting);
     client.outgoing.append(reinterpret_cast<const char*>(client.nonce.data()), sizeof client.nonce);
     watch(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN);
-    stranger_ids_[fd] = next_stranger_;
-    strangers_[next_stranger_++] = fd;
+    unauthenticated_ids_[fd] = next_unauthenticated_;
+    unauthenticated_[next_unauthenticated_++] = fd;
     auto& kept = clients_.insert_or_assign(fd, std::move(client)).first->second;
     if (!flush(kept)) close(fd);
   }
@@ -99,9 +99,9 @@ void AgentServer::listen_again() {
 }
 
 void AgentServer::close(int fd) {
-  if (const auto id = stranger_ids_.find(fd); id != stranger_ids_.end()) {
-    strangers_.erase(id->second);
-    stranger_ids_.erase(id);
+  if (const auto id = unauthenticated_ids_.find(fd); id != unauthenticated_ids_.end()) {
+    unauthenticated_.erase(id->second);
+    unauthenticated_ids_.erase(id);
   }
   const auto at = clients_.find(fd);
   if (at == clients_.end()) return;
@@ -165,8 +165,8 @@ bool AgentServer::take_frames(Client& client, std::vector<AgentReport>& reports)
       client.start = hello.start;
       client.node = hello.node;
       client.reader->set_limit(kMaxPayload);
-      strangers_.erase(stranger_ids_.at(fd));
-      stranger_ids_.erase(fd);
+      unauthenticated_.erase(unauthenticated_ids_.at(fd));
+      unauthenticated_ids_.erase(fd);
       drop(client.node);  // an agent that was started again replaces the one before
       agents_[client.node] = fd;
       client.last = now();

@@ -24,7 +24,7 @@ class AgentServer {
     size_t hello_bytes = 16 << 10;     // of the first frame
     int frames_a_second = 50;          // of one agent; one that sends more is dropped
     int connections_a_second = 500;    // that are taken; others wait in the kernel
-    size_t strangers = 256;            // connections without a valid frame; of more the oldest is dropped
+    size_t unauthenticated = 256;      // connections without a valid frame; of more the oldest is dropped
     size_t backlog_bytes = 256 << 10;  // of orders that an agent does not fetch
   };
   struct Figures {
@@ -86,12 +86,12 @@ class AgentServer {
   int port_ = 0;
   bool listening_ = true;
   double accept_second_ = 0, checked_ = 0;
-  int accepted_ = 0;                   // in this second
-  std::map<int, Client> clients_;      // by descriptor
-  std::map<std::string, int> agents_;  // node -> descriptor
-  std::map<uint64_t, int> strangers_;  // in the order of their connections
-  std::map<int, uint64_t> stranger_ids_;
-  uint64_t next_stranger_ = 0;
+  int accepted_ = 0;                         // in this second
+  std::map<int, Client> clients_;            // by descriptor
+  std::map<std::string, int> agents_;        // node -> descriptor
+  std::map<uint64_t, int> unauthenticated_;  // in the order of their connections
+  std::map<int, uint64_t> unauthenticated_ids_;
+  uint64_t next_unauthenticated_ = 0;
   std::vector<std::string> foreign_;
   Figures figures_;
 };

@@ -56,9 +56,9 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
     cause = *facts.first_gone;
   } else {
     cause.kind = kind_of_status(status).value_or(CauseKind::kUnknown);
-    const bool nobodys =
+    const bool unattributed =
         event.world_rank < 0 || cause.kind == CauseKind::kCommunication || cause.kind == CauseKind::kUsage;
-    if (nobodys) cause.node.clear();
+    if (unattributed) cause.node.clear();
   }
   return cause;
 }
@@ -109,16 +109,16 @@ AttemptCause cause_of(const EndFacts& facts, double now) {
     return cause;
   };
   if (facts.status == 0) return with_status({.kind = CauseKind::kFinished, .text = "finished"});
-  if (facts.asked_to_stop) return with_status({.kind = CauseKind::kDrained, .text = "stopped on request"});
+  if (facts.stop_requested) return with_status({.kind = CauseKind::kDrained, .text = "stopped on request"});
   // A node that is gone explains whatever else is seen.
   for (const AttemptCause& finding : facts.findings)
     if (finding.kind == CauseKind::kNodeLost) return with_status(finding);
-  if (facts.relief) return with_status(*facts.relief);
+  if (facts.replacement) return with_status(*facts.replacement);
   for (const AttemptCause& finding : facts.findings)
     if (!is_suspicion(finding.kind) && (finding.time == 0 || now - finding.time <= kRecentSeconds))
       return with_status(finding);
   if (status == static_cast<int>(ExitCode::kDrained))
-    return with_status({.kind = CauseKind::kSetAside, .text = "its ranks left with status 75"});
+    return with_status({.kind = CauseKind::kDrainedItself, .text = "its ranks left with status 75"});
   AttemptCause cause = of_words(facts);
   // The flight recorder of a rank that is gone has its last step.
   if (cause.step < 0 && facts.first_gone && facts.first_gone->world_rank == cause.world_rank)

@@ -13,15 +13,15 @@ namespace tri {
 
 struct EndFacts {
   std::optional<int> status;  // of the launcher; none: it was killed
-  bool asked_to_stop = false;
-  bool ranks_seen = false;                 // any rank has had a flight recorder
-  std::optional<RunEvent> event;           // first_cause() of the event log
-  std::string event_node;                  // its node, by the launcher's name; "": not of this allocation
-  std::vector<std::string> suspects;       // nodes that the hang's report names, the surest first
-  std::vector<AttemptCause> findings;      // of driver and agents, in the order in which they were first seen
-  std::optional<AttemptCause> relief;      // why the driver has asked the ranks to leave
-  std::optional<AttemptCause> first_gone;  // the first rank that was seen gone without a word
-  bool died_unnoticed = false;             // the launcher had not noticed it yet when the driver ended the attempt
+  bool stop_requested = false;
+  bool ranks_seen = false;                  // any rank has had a flight recorder
+  std::optional<RunEvent> event;            // first_cause() of the event log
+  std::string event_node;                   // its node, by the launcher's name; "": not of this allocation
+  std::vector<std::string> suspects;        // nodes that the hang's report names, the surest first
+  std::vector<AttemptCause> findings;       // of driver and agents, in the order in which they were first seen
+  std::optional<AttemptCause> replacement;  // why the driver has asked the ranks to leave
+  std::optional<AttemptCause> first_gone;   // the first rank that was seen gone without a word
+  bool died_unnoticed = false;              // the launcher had not noticed it yet when the driver ended the attempt
 };
 // `now`: of the end, by the driver's monotonic clock. A finding of more than five minutes before it has not brought it
 // about.

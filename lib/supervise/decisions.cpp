@@ -164,7 +164,7 @@ using Row = Decision (*)(const Situation&);
 constexpr std::array kTable{
     std::pair{CauseKind::kFinished, Row{done}},
     std::pair{CauseKind::kDrained, Row{leave}},
-    std::pair{CauseKind::kSetAside, Row{leave}},
+    std::pair{CauseKind::kDrainedItself, Row{leave}},
     std::pair{CauseKind::kUsage, Row{stop}},
     std::pair{CauseKind::kFile, Row{file}},
     std::pair{CauseKind::kNotFinite, Row{not_finite}},
@@ -255,7 +255,7 @@ Decision decide_at_work(const Situation& s, const AttemptCause& finding, double 
   } else if (finding.kind == CauseKind::kStraggler && examined) {
     decision.why = fmt::format("the doctor has looked at it within {:g} h", s.thresholds.repeat_hours);
   } else {
-    decision.action = Response::kRelieve;
+    decision.action = Response::kReplace;
     decision.why = "a spare can take its place";
   }
   return decision;

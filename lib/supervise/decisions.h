@@ -22,7 +22,7 @@ enum class Response {
   kDoctor,     // ask the doctor about the node, then decide again
   kStop,       // another attempt would not help
   kReport,     // people are told, and the attempt goes on
-  kRelieve,    // the attempt saves a checkpoint and ends, so that a spare can take the node's place
+  kReplace,    // the attempt saves a checkpoint and ends, so that a spare can take the node's place
   kSuccessor,  // the allocation has too few nodes left: another job has to go on without the excluded ones
 };
 
@@ -35,7 +35,7 @@ struct EnumNames<Response> {
                                     std::pair{Response::kDoctor, std::string_view("doctor")},
                                     std::pair{Response::kStop, std::string_view("stop")},
                                     std::pair{Response::kReport, std::string_view("report")},
-                                    std::pair{Response::kRelieve, std::string_view("relieve")},
+                                    std::pair{Response::kReplace, std::string_view("relieve")},
                                     std::pair{Response::kSuccessor, std::string_view("successor")}};
 };
 
@@ -56,14 +56,14 @@ struct Situation {
 
 struct Decision {
   Response action = Response::kRetry;
-  std::string node;  // of kExclude, kDoctor, kReport and kRelieve
+  std::string node;  // of kExclude, kDoctor, kReport and kReplace
   int status = 0;    // of kStop, kLeave and kSuccessor: the driver's exit status
   std::string why;   // one line, for people
 };
 
 Decision decide(const Situation& situation);
 
-// What is found at a node while the attempt goes on with it: kRelieve where a spare is there, and, of a straggler, the
+// What is found at a node while the attempt goes on with it: kReplace where a spare is there, and, of a straggler, the
 // doctor has not looked at the node within `repeat_hours`; else kReport.
 Decision decide_at_work(const Situation& situation, const AttemptCause& finding, double now);
 

@@ -184,7 +184,7 @@ Result<int> run_driver(const DriverOptions& options) {
     ticked = monotonic_seconds();
     if (ticked - checked > kCheckLockSeconds) {
       checked = ticked;
-      if (auto ours = lock.value().check(); !ours) return ours.error();
+      if (auto held = lock.value().check(); !held) return held.error();
     }
     if (signals.received() != 0) supervisor.stop_requested(now());
     supervisor.tick(now());

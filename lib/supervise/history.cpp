@@ -54,7 +54,7 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
       std::erase_if(history.exclusions, same_node);
       history.exclusions.push_back(
           {.node = event.host, .why = event.text, .since = event.time, .until = event.number("until", 0)});
-    } else if (event.kind == RunEventKind::kLift) {
+    } else if (event.kind == RunEventKind::kClearExclusion) {
       std::erase_if(history.exclusions, same_node);
     }
   }
@@ -105,6 +105,8 @@ RunEvent diagnosis_event(const std::string& node, double seconds, int64_t step) 
           .fields = {{"what", "diagnosis"}, {"seconds", seconds}, {"step", step}}};
 }
 
-RunEvent lift_event(const std::string& node) { return {.kind = RunEventKind::kLift, .host = node}; }
+RunEvent clear_exclusion_event(const std::string& node) {
+  return {.kind = RunEventKind::kClearExclusion, .host = node};
+}
 
 }  // namespace tri

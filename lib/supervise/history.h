@@ -15,7 +15,7 @@ namespace tri {
 enum class CauseKind {
   kFinished,       // the run's last step is done
   kDrained,        // it was asked to stop
-  kSetAside,       // status 75 without having been asked: storage is away
+  kDrainedItself,  // status 75 without having been asked: storage is away
   kUsage,          // config or command line
   kFile,           // file or checkpoint
   kNotFinite,      // NaN or Inf in loss or gradients
@@ -41,7 +41,7 @@ template <>
 struct EnumNames<CauseKind> {
   static constexpr std::array table{std::pair{CauseKind::kFinished, std::string_view("finished")},
                                     std::pair{CauseKind::kDrained, std::string_view("drained")},
-                                    std::pair{CauseKind::kSetAside, std::string_view("set aside")},
+                                    std::pair{CauseKind::kDrainedItself, std::string_view("set aside")},
                                     std::pair{CauseKind::kUsage, std::string_view("config or usage")},
                                     std::pair{CauseKind::kFile, std::string_view("file or checkpoint")},
                                     std::pair{CauseKind::kNotFinite, std::string_view("not finite")},
@@ -105,7 +105,7 @@ RunEvent end_event(const PastAttempt& attempt);
 RunEvent exclusion_event(const Exclusion& exclusion);
 // Of the time that the doctor took, which ends now; `node` "": of all.
 RunEvent diagnosis_event(const std::string& node, double seconds, int64_t step);
-RunEvent lift_event(const std::string& node);
+RunEvent clear_exclusion_event(const std::string& node);
 
 std::string joined(std::span<const std::string> names);  // "node1,node2"
 std::vector<std::string> split_names(const std::string& text);

@@ -35,7 +35,7 @@ class Launcher {
   virtual void start_ranks(const RanksStart& start) = 0;
   virtual std::optional<int> ranks_status() = 0;  // of the ranks started last; none: they run
   virtual void drain_ranks() = 0;                 // they are to save a checkpoint and leave with 75
-  enum class End { kAsk, kKill };
+  enum class End { kRequest, kKill };
   virtual void end_ranks(End how) = 0;  // of the launcher's own process
 };
 

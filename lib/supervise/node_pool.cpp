@@ -109,7 +109,7 @@ const NodePool::Node* NodePool::take(const AgentReport& report, double now) {
 
 bool NodePool::note_foreign(const std::string& name, double now) {
   const auto at = nodes_.find(name);
-  if (at == nodes_.end()) return !std::exchange(knows_stranger_, true);
+  if (at == nodes_.end()) return !std::exchange(knows_other_build_, true);
   const bool is_known = is_foreign(at->second, now);
   at->second.foreign = now;
   return !is_known;

@@ -110,7 +110,7 @@ class NodePool {
   std::map<std::string, Node> nodes_;
   std::vector<Exclusion> exclusions_;
   uint64_t next_order_ = 1;
-  bool knows_stranger_ = false;  // an agent of another build, of no known node
+  bool knows_other_build_ = false;  // an agent of another build, of no known node
 };
 
 }  // namespace tri

@@ -216,7 +216,7 @@ void ProcessLauncher::pass_drain_on() {
   ::kill(ranks_, SIGUSR1);
 }
 
-void ProcessLauncher::end_ranks(End how) { signal_group(ranks_, how == End::kAsk ? SIGTERM : SIGKILL); }
+void ProcessLauncher::end_ranks(End how) { signal_group(ranks_, how == End::kRequest ? SIGTERM : SIGKILL); }
 
 void ProcessLauncher::reap() {
   std::erase_if(agents_, [&](const AgentStart& agent) {

@@ -9,8 +9,8 @@
 namespace tri {
 namespace {
 
-constexpr double kAskSeconds = 5;    // launcher and ranks have to leave when they are asked to
-constexpr double kAloneSeconds = 3;  // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
+constexpr double kRequestSeconds = 5;  // launcher and ranks have to leave when they are asked to
+constexpr double kAloneSeconds = 3;    // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
 // Without slurmd, in the agent's sight and in the driver's: a service that is started again comes back within seconds.
 constexpr double kDaemonSeconds = 5;
 constexpr double kDaemonHours = 1;  // such a node is whole except for a service, which somebody starts again
@@ -44,8 +44,8 @@ void Supervisor::set_clocks(Moment moment) {
 
 void Supervisor::stop_requested(Moment moment) {
   set_clocks(moment);
-  if (asked_to_stop_ || status_) return;
-  asked_to_stop_ = true;
+  if (stop_requested_ || status_) return;
+  stop_requested_ = true;
   log_info("supervise: asked to stop");
   if (phase_ != Phase::kRun && phase_ != Phase::kEnd) leave(static_cast<int>(ExitCode::kDrained), moment.monotonic);
 }
@@ -286,7 +286,7 @@ void Supervisor::drain(double now) {
 
 void Supervisor::run(double now) {
   EndFacts& facts = attempt_.facts();
-  if (asked_to_stop_ || facts.relief) drain(now);
+  if (stop_requested_ || facts.replacement) drain(now);
   facts.status = launcher_.ranks_status();
   if (facts.status) return end_attempt(now);
   for (const std::string& name : attempt_.attempt().nodes) {
@@ -300,7 +300,7 @@ void Supervisor::run(double now) {
   }
   const auto has_begun = [&] { return event_log_.has_begun(attempt_.attempt().attempt); };
   if (attempt_.must_end(pool_, thresholds_, has_begun, now)) return end_attempt(now);
-  if (facts.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
+  if (facts.replacement && now - replace_requested_ > thresholds_.drain_seconds) return end_attempt(now);
   watch_spares(now);
   watch_stragglers(now);
   watch_step(now);
@@ -312,12 +312,12 @@ void Supervisor::found(AttemptCause finding, double now) {
   if (finding.kind != CauseKind::kStraggler) attempt_.add(finding);  // which brings no attempt to its end
   const bool is_sure = finding.kind == CauseKind::kGpuSick || finding.kind == CauseKind::kPortFlaps ||
                        finding.kind == CauseKind::kStraggler;
-  if (phase_ != Phase::kRun || facts.relief || asked_to_stop_) return;
+  if (phase_ != Phase::kRun || facts.replacement || stop_requested_) return;
   const Decision decision = is_sure ? decide_at_work_now(finding, now)
                                     : Decision{.action = Response::kReport, .why = "it counts if the attempt fails"};
-  if (decision.action == Response::kRelieve) {
-    facts.relief = finding;
-    relieved_ = now;
+  if (decision.action == Response::kReplace) {
+    facts.replacement = finding;
+    replace_requested_ = now;
   } else if (!attempt_.is_first_report_of(finding)) {
     return;
   }
@@ -367,7 +367,7 @@ void Supervisor::watch_step(double now) {
 // --- End -------------------------------------------------------------------------------------------------------------
 
 void Supervisor::end_attempt(double now) {
-  if (!attempt_.facts().status) launcher_.end_ranks(Launcher::End::kAsk);
+  if (!attempt_.facts().status) launcher_.end_ranks(Launcher::End::kRequest);
   attempt_.attempt().noticed = attempt_.date_of(now);
   pool_.order_all(OrderKind::kEnd);
   enter(Phase::kEnd, now);
@@ -381,7 +381,7 @@ bool Supervisor::is_clear(const std::string& name, double now) {
     attempt_.add_once(CauseKind::kNodeLost, name, fmt::format("node {} is lost: its agent does not answer", name));
     return true;
   }
-  const bool at_fault = attempt_.facts().status != 0 && !asked_to_stop_;
+  const bool at_fault = attempt_.facts().status != 0 && !stop_requested_;
   // A driver of GPUs that has hung since before the end is reported by itself (AttemptWatch).
   const double age = node.report.gpu_age;
   const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
@@ -398,7 +398,7 @@ void Supervisor::finish_ending(double now) {
   const bool ended = attempt_.facts().status.has_value() || launcher_.ranks_status().has_value();
   bool all_clear = true;
   for (const std::string& name : attempt_.attempt().nodes) all_clear = is_clear(name, now) && all_clear;
-  if (!ended && !killed_ && now - since_ > (all_clear ? kAloneSeconds : kAskSeconds)) {
+  if (!ended && !killed_ && now - since_ > (all_clear ? kAloneSeconds : kRequestSeconds)) {
     killed_ = true;
     launcher_.end_ranks(Launcher::End::kKill);
   }
@@ -408,7 +408,7 @@ void Supervisor::finish_ending(double now) {
 void Supervisor::conclude(double now) {
   EndFacts& facts = attempt_.facts();
   PastAttempt& attempt = attempt_.attempt();
-  facts.asked_to_stop = asked_to_stop_;
+  facts.stop_requested = stop_requested_;
   if (pool_.is_cut_off(now)) {
     std::erase_if(facts.findings, [](const AttemptCause& f) { return f.kind == CauseKind::kNodeLost; });
     facts.findings.push_back({.kind = CauseKind::kCommunication,

@@ -93,12 +93,12 @@ class Supervisor {
   Phase phase_ = Phase::kBegin;
   double since_ = 0;  // of the phase
   double wall_ = 0;   // the wall clock now
-  bool asked_to_stop_ = false;
+  bool stop_requested_ = false;
   std::optional<int> status_;
   struct Drain {
     double next = 0, pause = 0;
   } drain_;                                    // of the attempt
-  double relieved_ = 0;                        // when the attempt was asked to make way for a spare
+  double replace_requested_ = 0;               // when the attempt was asked to make way for a spare
   bool killed_ = false;                        // the launcher, as it did not end when it was asked to
   double looked_ = 0, pulsed_ = 0, read_ = 0;  // when stragglers, agents and thresholds were last attended to
   std::string suspect_;                        // the node that the doctor looks at

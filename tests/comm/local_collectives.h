@@ -40,8 +40,8 @@ class LocalCollectives final : public CommGroup {
       meet(inp.data);
       std::vector<float> sum(static_cast<size_t>(out.numel()));
       for (int r = 0; r < size(); ++r) {
-        const auto* theirs = reinterpret_cast<const float*>(shown(r) + rank() * out.bytes());
-        for (size_t i = 0; i < sum.size(); ++i) sum[i] += theirs[i];
+        const auto* other = reinterpret_cast<const float*>(shown(r) + rank() * out.bytes());
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
       }
       place_->barrier.arrive_and_wait();  // before any of them overwrites what the others read
       std::memcpy(out.data, sum.data(), static_cast<size_t>(out.bytes()));

@@ -74,8 +74,8 @@ TEST(ProgressCost, DISABLED_of_a_transfer_an_action_and_a_wait) {
     task();
   };
   const auto wait = [] { const HostScope waits(HostState::kAwaitsDevice); };
-  ChannelProgress nobody;
-  const Cost bare_transfer = cost_of(*stream, [&] { transfer(nobody); });
+  ChannelProgress unrecorded;
+  const Cost bare_transfer = cost_of(*stream, [&] { transfer(unrecorded); });
   const Cost bare_action = cost_of(*stream, action), bare_wait = cost_of(*stream, wait);
 
   auto recorder = FlightRecorder::create({.world_size = 2, .attempt = "cost"});

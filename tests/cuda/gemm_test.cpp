@@ -61,13 +61,13 @@ TEST(CudaGemm, cuda_matches_cpu) {
             }
 }
 
-enum class Beside { kGelu, kGeluBackward, kGeluBackwardAndBias, kWeightGradientAndBias };
+enum class Extra { kGelu, kGeluBackward, kGeluBackwardAndBias, kWeightGradientAndBias };
 
 // In every form: epilogue and bias gradient inside the GEMM, and as kernels of their own.
-void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, Alongside alongside) {
-  SCOPED_TRACE(fmt::format("{} {} M {} N {} K {}", static_cast<int>(alongside), enum_name(dtype), m, n, k));
-  const bool wgrad = alongside == Beside::kWeightGradientAndBias, forward = alongside == Beside::kGelu,
-             biased = alongside == Beside::kGeluBackwardAndBias;
+void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, Extra extra) {
+  SCOPED_TRACE(fmt::format("{} {} M {} N {} K {}", static_cast<int>(extra), enum_name(dtype), m, n, k));
+  const bool wgrad = extra == Extra::kWeightGradientAndBias, forward = extra == Extra::kGelu,
+             biased = extra == Extra::kGeluBackwardAndBias;
   const Dtype out_type = wgrad ? Dtype::kF32 : dtype;
   const Buffer a =
       wgrad ? Buffer(dtype, {k, m}, random_values(k * m, "a")) : Buffer(dtype, {m, k}, random_values(m * k, "a"));
@@ -117,11 +117,11 @@ void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, Alongs
 
 TEST(CudaGemm, every_form_matches_cpu) {
   TRI_NEEDS_GPU();
-  for (const Alongside alongside :
-       {Beside::kGelu, Beside::kGeluBackward, Beside::kGeluBackwardAndBias, Beside::kWeightGradientAndBias})
+  for (const Extra extra :
+       {Extra::kGelu, Extra::kGeluBackward, Extra::kGeluBackwardAndBias, Extra::kWeightGradientAndBias})
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
       for (const auto& [m, n, k] : {std::tuple{8, 16, 8}, {64, 256, 128}, {520, 384, 136}})
-        expect_forms_match_cpu(dtype, m, n, k, alongside);
+        expect_forms_match_cpu(dtype, m, n, k, extra);
 }
 
 TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {

@@ -272,7 +272,7 @@ std::pair<ExitCode, std::string> end_of(Loader& loader) {
 
 TEST(Loader, a_failure_of_the_reading_member_reaches_all_with_its_words) {
   const TemporaryFolder folder;
-  write_with_stranger(folder / "a", 4000, 2000, 400);
+  write_with_bad_token(folder / "a", 4000, 2000, 400);
   const Dataset data = open_one(folder / "a", 300);
   on_threads(plans_of_node(2, 2, 0, 1001, 2), [&](const LoaderPlan& plan, void* memory) {
     Member member(data, plan, memory, takes_of(plan));
@@ -363,9 +363,9 @@ TEST(Loader, a_wait_ends_when_the_check_throws) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);
   const Dataset data = open_one(folder / "a");
-  const LoaderPlan nobody_reads = plans_of_node(1, 2, 0, 10, 2).back();
-  RingMemory memory(nobody_reads.ring());
-  Member member(data, nobody_reads, memory.data(), Takes::kBoth,
+  const LoaderPlan unread = plans_of_node(1, 2, 0, 10, 2).back();
+  RingMemory memory(unread.ring());
+  Member member(data, unread, memory.data(), Takes::kBoth,
                 [] { throw Fatal(ExitCode::kDevice, "the device has burnt"); });
   EXPECT_EQ(end_of(*member.loader).second, "the device has burnt");
 }

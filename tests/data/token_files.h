@@ -23,10 +23,10 @@ inline void write_counting(const std::string& prefix, int tokens, int base = 0, 
 }
 
 // Ones, and one token at `place` that is something else.
-inline void write_with_stranger(const std::string& prefix, int tokens, int place, int32_t stranger) {
+inline void write_with_bad_token(const std::string& prefix, int tokens, int place, int32_t bad) {
   auto writer = value_or_throw(TokenFileWriter::create(prefix, TokenType::kU16));
   std::vector<int32_t> document(static_cast<size_t>(tokens), 1);
-  document[static_cast<size_t>(place)] = stranger;
+  document[static_cast<size_t>(place)] = bad;
   writer.add_document(document);
   value_or_throw(writer.finish());
 }

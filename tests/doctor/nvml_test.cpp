@@ -66,7 +66,7 @@ TEST_F(NvmlTest, a_gpu_that_does_not_answer_is_named) {
 }
 
 // NVML counts all GPUs of a machine, also those that a container or a job's control group keeps from it.
-TEST_F(NvmlTest, gpus_of_other_jobs_are_left_out) {
+TEST_F(NvmlTest, gpus_of_other_jobs_are_skipped) {
   const auto gpus = gpus_with("gpus=4 hidden=0:0 hidden=2:0 ecc=3:1");
   ASSERT_EQ(gpus.size(), 2u);
   EXPECT_EQ(gpus[0].index, 1);

@@ -41,11 +41,11 @@ TEST(Engine, inference_has_the_losses_and_logits_of_training_bit_for_bit) {
     rank.step(0);
     rank.trainer->runtime().synchronize();
     InferenceEngine inference(rank.config);
-    const auto& ours = inference.engine.parameters();
-    ASSERT_EQ(ours.size(), 1u);
-    ASSERT_EQ(ours.front().size(), rank.parameters().size());
-    for (size_t i = 0; i < ours.front().size(); ++i) {
-      const Parameter &from = rank.parameters()[i], &to = ours.front()[i];
+    const auto& own = inference.engine.parameters();
+    ASSERT_EQ(own.size(), 1u);
+    ASSERT_EQ(own.front().size(), rank.parameters().size());
+    for (size_t i = 0; i < own.front().size(); ++i) {
+      const Parameter &from = rank.parameters()[i], &to = own.front()[i];
       ASSERT_EQ(from.spec.name, to.spec.name);
       ASSERT_EQ(from.weight.bytes(), to.weight.bytes());
       std::memcpy(to.weight.data, from.weight.data, static_cast<size_t>(from.weight.bytes()));

@@ -54,7 +54,7 @@ TEST(HangLocator, a_stopped_rank_that_has_joined_is_told_from_a_stuck_transfer) 
   EXPECT_EQ(verdict.num_waiting, 1);
 }
 
-TEST(HangLocator, a_job_that_is_suspended_as_a_whole_is_nobodys_fault) {
+TEST(HangLocator, a_job_that_is_suspended_as_a_whole_is_unattributed) {
   Records r(1, 1, 4);
   r.join_but(2, "tp");
   for (RankRecord& record : r.all) record.process_state = ProcessState::kStopped;

@@ -43,7 +43,7 @@ TEST(StopDeadlineDeathTest, in_steps_the_grace_counts) {
 TEST(StopDeadlineDeathTest, a_run_that_has_saved_is_not_cut_short) {
   const auto set = [](StopDeadline& d) {
     d.set_grace(0.1);
-    d.lift();
+    d.cancel();
   };
   EXPECT_EXIT(wait_after_signal(set, std::chrono::seconds(1)), testing::ExitedWithCode(0), "");
   const auto no_limit = [](StopDeadline& d) {

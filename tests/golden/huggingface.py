@@ -71,10 +71,10 @@ def their_logits(model, ids):
         return model(torch.tensor([ids])).logits[0].float().numpy()
 
 
-def compare(name, ours, theirs):
-    if ours.shape != theirs.shape:
-        sys.exit(f"{name}: logits {ours.shape} and {theirs.shape}")
-    spread, worst = theirs.std(), np.abs(ours - theirs).max()
+def compare(name, native, reference):
+    if native.shape != reference.shape:
+        sys.exit(f"{name}: logits {native.shape} and {reference.shape}")
+    spread, worst = reference.std(), np.abs(native - reference).max()
     good = worst <= TOLERANCE and spread > 0.1
     print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: logits differ by {worst:.2g}, their deviation is {spread:.2g}")
     if not good:

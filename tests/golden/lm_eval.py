@@ -17,7 +17,7 @@ import numpy as np
 BIN, SCRATCH = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
 TEXTS = ["In the beginning was the word.", "drei Gäule und 馬", "bottles on the wall, bottles"]
 TASK = """
-task: ours
+task: native
 dataset_path: json
 dataset_kwargs: {data_files: {test: texts.jsonl}}
 test_split: test
@@ -62,13 +62,13 @@ def main():
     run(f"{BIN}/trireme", "train", "tiny.yaml")
     run(f"{BIN}/trireme", "checkpoint", "export", "runs/tiny", "out")
     (SCRATCH / "tasks").mkdir()
-    (SCRATCH / "tasks/ours.yaml").write_text(TASK.replace("texts.jsonl", str(SCRATCH / "texts.jsonl")))
-    run(sys.executable, "-m", "lm_eval", "--model", "hf", "--model_args", "pretrained=out,dtype=float32", "--tasks", "ours",
+    (SCRATCH / "tasks/native.yaml").write_text(TASK.replace("texts.jsonl", str(SCRATCH / "texts.jsonl")))
+    run(sys.executable, "-m", "lm_eval", "--model", "hf", "--model_args", "pretrained=out,dtype=float32", "--tasks", "native",
         "--include_path", "tasks", "--device", "cpu", "--output_path", "results")
-    results = json.loads(next((SCRATCH / "results").rglob("*.json")).read_text())["results"]["ours"]
-    theirs, ours = results["bits_per_byte,none"], our_bits_per_byte("runs/tiny")
-    print(f"bits a byte: lm_eval {theirs:.6f}, our logits {ours:.6f}")
-    if not math.isclose(theirs, ours, rel_tol=1e-4):
+    results = json.loads(next((SCRATCH / "results").rglob("*.json")).read_text())["results"]["native"]
+    reference, native = results["bits_per_byte,none"], our_bits_per_byte("runs/tiny")
+    print(f"bits a byte: lm_eval {reference:.6f}, our logits {native:.6f}")
+    if not math.isclose(reference, native, rel_tol=1e-4):
         sys.exit("they differ")
     print("all well")
 

@@ -419,7 +419,7 @@ TEST(PatternDialect, what_differs_is_written_anew) {
                                                        {"\\p{Lt}\\P{Zs}", "\\p{Lt}\\P{Zs}"},
                                                        {"\\d", "\\p{Nd}"},
                                                        {"(?i:'s)(?!é)", "(?i:\\x{27}s)(?!\\x{e9})"}};
-  for (const auto& [theirs, ours] : table) EXPECT_EQ(value_or_throw(to_pcre2(theirs)), ours);
+  for (const auto& [oniguruma, pcre2] : table) EXPECT_EQ(value_or_throw(to_pcre2(oniguruma)), pcre2);
 }
 
 }  // namespace

@@ -96,9 +96,9 @@ TEST(RunLock, trouble_that_passes_says_so_and_the_lock_is_still_ours) {
         const auto first = lock.check();
         if (first) return "not noticed";
         if (first.error().os_error != number) return first.error().message;
-        return lock.check() ? "ours" : lock.check().error().message;
+        return lock.check() ? "held" : lock.check().error().message;
       });
-      EXPECT_EQ(said, "ours") << phase << " " << name;
+      EXPECT_EQ(said, "held") << phase << " " << name;
     }
 }
 
@@ -115,7 +115,7 @@ TEST(RunLock, another_machine_sees_whose_it_is) {
     EXPECT_NE(error().message.find("attempt old-1"), std::string::npos) << error().message;
   }
   EXPECT_EQ(error().os_error, ENOENT) << "given up";
-  const auto ours = value_or_throw(RunLock::take({.run = dir.path(), .checkpoints = folder}, "new-1"));
+  const auto held = value_or_throw(RunLock::take({.run = dir.path(), .checkpoints = folder}, "new-1"));
   EXPECT_TRUE(see_lock(folder, "new-1"));
 }
 

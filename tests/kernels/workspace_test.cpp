@@ -59,7 +59,7 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
   EXPECT_EQ(grouped(2048, 2), AttentionPath::kFlash);  // the same model's share of tp 4
   EXPECT_EQ(grouped(8192, 2), AttentionPath::kCudnn);
   EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);                 // a single group's sequences go together
-  EXPECT_EQ(grouped(512, 8, kMmaAlone, 80), AttentionPath::kCudnn);  // ours do not take the head size
+  EXPECT_EQ(grouped(512, 8, kMmaAlone, 80), AttentionPath::kCudnn);  // FlashAttention does not support the head size
   AttentionShape asked = shape(Dtype::kBF16, 512, 4, 128);
   EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, asked), AttentionPath::kCudnn);
   asked.order = QkvOrder::kByKind;  // sequences go together
@@ -79,7 +79,8 @@ TEST(AttentionPath, auto_takes_hoppers_kernels_where_they_lead) {
   EXPECT_EQ(on_h200(Pass::kForward, 4096, 128, 1024), AttentionPath::kFlash);
   for (const int64_t head_size : {64, 96, 128})
     EXPECT_EQ(on_h200(Pass::kBackward, 512, head_size), AttentionPath::kFlash);
-  EXPECT_EQ(on_h200(Pass::kBackward, 2048, 80), AttentionPath::kCudnn) << "ours do not take the head size";
+  EXPECT_EQ(on_h200(Pass::kBackward, 2048, 80), AttentionPath::kCudnn)
+      << "FlashAttention does not support the head size";
   AttentionShape few = shape(Dtype::kBF16, 2048, 1, 128);
   EXPECT_EQ(path(kAuto, Pass::kBackward, few, kH200), AttentionPath::kCudnn) << "256 tiles of keys, of 264 wanted";
   few.batch = 2;

@@ -21,11 +21,11 @@ class NotingGroup final : public CommGroup {
  public:
   NotingGroup(Axis axis, Calls& calls) : CommGroup("noting", axis.rank, axis.size), calls_(calls) {}
   // Rows whose gathers are part of recomputing: no list contains those. {}: none.
-  void leave_out(Tensor rows) { left_out_ = rows.data; }
+  void exclude(Tensor rows) { excluded_ = rows.data; }
 
  private:
   void do_all_gather(Tensor out, Tensor, Stream&) override {
-    if (out.data != left_out_) calls_.push_back(fmt::format("gather {}", out.data));
+    if (out.data != excluded_) calls_.push_back(fmt::format("gather {}", out.data));
   }
   void do_reduce_scatter(Tensor, Tensor inp, Stream&) override { calls_.push_back(fmt::format("reduce {}", inp.data)); }
   void do_all_reduce(Tensor, ReduceOp, Stream&) override { ADD_FAILURE() << "all-reduce in a block"; }
@@ -34,7 +34,7 @@ class NotingGroup final : public CommGroup {
   void do_recv(Tensor, int, Stream&) override { ADD_FAILURE() << "receive in a block"; }
 
   Calls& calls_;
-  const void* left_out_ = nullptr;
+  const void* excluded_ = nullptr;
 };
 
 // Notes each GEMM by the weight that it reads, or whose gradient it makes.
@@ -104,9 +104,9 @@ class Layer {
     TransformerBlock::WeightGradient deferred = [this] { calls_.push_back(qkv_gradient()); };  // of the layer above
     LayerTensors kept = stage_.chunks.front().front().layers.front();
     kept.input = input_;
-    group_.leave_out(stage_.work.normed);
+    group_.exclude(stage_.work.normed);
     Calls calls = noted([&] { block_->backward(*ctx_, kept, input_, deferred, qkv_weight); });
-    group_.leave_out({});
+    group_.exclude({});
     deferred_calls = noted([&] {
       if (deferred) deferred();
     });

@@ -72,7 +72,7 @@ struct Case {
 struct Outcome {
   std::optional<int> status;  // of the driver that came to its end; none: none did
   bool struck = false;        // the fault came before the end
-  std::set<std::string> left_out;
+  std::set<std::string> excluded;
   int attempts = 0;
   std::string losses;                         // of all steps
   int processes_left = 0;                     // after the driver's end
@@ -203,7 +203,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
   void undisturbed() {
     const double began = now();
     const Outcome whole = run(nullptr, 0);
-    require(whole.status == 0 && whole.attempts == 1 && whole.left_out.empty() && whole.processes_left == 0,
+    require(whole.status == 0 && whole.attempts == 1 && whole.excluded.empty() && whole.processes_left == 0,
             "the undisturbed run failed:\n{}", whole.output);
     require(std::count(whole.losses.begin(), whole.losses.end(), '\n') == kSteps, "the undisturbed run has {} steps",
             std::count(whole.losses.begin(), whole.losses.end(), '\n'));
@@ -324,7 +324,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
           outcome.lost += fmt::format("resumes from step {}, {} was saved; ", fields.at("step").dump(), saved);
         if (outcome.detection && !outcome.recovery) outcome.recovery = time - struck - *outcome.detection;
       } else if (kind == "exclusion") {
-        outcome.left_out.insert(event.at("host").get<std::string>());
+        outcome.excluded.insert(event.at("host").get<std::string>());
       }
     }
     outcome.losses = losses_of(run);
@@ -351,7 +351,7 @@ std::string wrong_with(const Case& c, const Outcome& outcome, const std::string&
   if (outcome.status != 0) wrong += fmt::format("status {}; ", *outcome.status);
   std::set<std::string> faulty;
   if (fault.guilt == Guilt::kNode && outcome.struck) faulty.insert(c.node());
-  if (outcome.left_out != faulty) wrong += fmt::format("left out: {}; ", fmt::join(outcome.left_out, ","));
+  if (outcome.excluded != faulty) wrong += fmt::format("left out: {}; ", fmt::join(outcome.excluded, ","));
   if (outcome.processes_left > 0) wrong += fmt::format("{} processes are left; ", outcome.processes_left);
   if (outcome.losses != losses) wrong += "other losses; ";
   if (!fault.another_attempt && outcome.attempts != 1) wrong += fmt::format("{} attempts; ", outcome.attempts);
@@ -374,7 +374,7 @@ class Tally {
     if (outcome.recovery) row.recovery.push_back(*outcome.recovery);
     fmt::print("{} {:<28} rank {} {:.2f}  {} attempts, left out: {}{}{}{}\n", wrong.empty() ? "right" : "WRONG",
                c.what().name, c.rank, c.moment, outcome.attempts,
-               outcome.left_out.empty() ? "none" : fmt::format("{}", fmt::join(outcome.left_out, ",")),
+               outcome.excluded.empty() ? "none" : fmt::format("{}", fmt::join(outcome.excluded, ",")),
                outcome.detection ? fmt::format(", seen after {:.1f} s", *outcome.detection) : "",
                outcome.recovery ? fmt::format(", trains {:.1f} s later", *outcome.recovery) : "",
                outcome.struck ? "" : ", nothing happened before the end");

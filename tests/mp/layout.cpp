@@ -280,7 +280,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
     }
     if (layout.timed_splits && !alone) {
       const OverlapSplits splits = timed_overlap_splits(trainer.engine());
-      for (const OverlapSplits& theirs : job.all_gather(splits)) EXPECT_EQ(theirs, splits);
+      for (const OverlapSplits& other : job.all_gather(splits)) EXPECT_EQ(other, splits);
       trainer.engine().set_overlap_splits(splits);
     }
     trainer.make_start_values();

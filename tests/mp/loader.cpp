@@ -212,7 +212,7 @@ TEST(Inputs, a_copy_that_differs_is_an_error_on_all_ranks_that_names_node_and_fi
   const std::string mine = folder / fmt::format("rank{}", job.world_rank());
   // The same counts, one token another: as of a copy that was made before the text was corrected.
   const int stale = job.world_size() - 2;
-  write_with_stranger(mine, 2000, 700, job.world_rank() == stale ? 2 : 3);
+  write_with_bad_token(mine, 2000, 700, job.world_rank() == stale ? 2 : 3);
   Config config = config_of({1, job.world_size(), 1}, false);
   config.data.global_batch = 2 * job.world_size();
   config.model.vocab = 300;
@@ -230,7 +230,7 @@ TEST(Inputs, a_copy_that_differs_is_an_error_on_all_ranks_that_names_node_and_fi
             std::string::npos)
       << words;
   // Mended, it is agreed on.
-  write_with_stranger(mine, 2000, 700, 3);
+  write_with_bad_token(mine, 2000, 700, 3);
   Inputs again;
   const auto mended = open_inputs(config, mesh, job, again);
   EXPECT_TRUE(mended) << mended.error().message;
@@ -240,7 +240,7 @@ TEST(NodeLoader, a_failure_of_the_reading_rank_reaches_all_ranks_of_its_node) {
   Job& job = *test_job();
   auto device = open_test_device();
   const CommonFolder folder;
-  if (job.world_rank() == 0) write_with_stranger(folder / "a", 8000, 4000, 400);
+  if (job.world_rank() == 0) write_with_bad_token(folder / "a", 8000, 4000, 400);
   job.barrier();
   const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
   const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};

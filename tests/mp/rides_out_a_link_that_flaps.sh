@@ -72,11 +72,11 @@ driver=$!
 last_step() { tail -n 1 run/metrics.jsonl 2>/dev/null | sed -nE 's/.*"step":([0-9]+),.*/\1/p'; }
 beyond() { (($(last_step || true) + 0 > $1)); }
 attempts() { grep -c '"kind":"attempt_start"' run/events.jsonl || true; }
-left_out() { "$trireme" supervise run --nodes | awk '{print $1}'; }
+excluded_nodes() { "$trireme" supervise run --nodes | awk '{print $1}'; }
 link() { ip link set port1 "$1"; }
 goes_on() { # WHAT: steps are done, and nobody has begun again or left a node out
   until_true beyond $(($(last_step || true) + 20)) || finish
-  if [[ $(attempts) -ne 1 || -n $(left_out) ]]; then
+  if [[ $(attempts) -ne 1 || -n $(excluded_nodes) ]]; then
     fail "$1 was not ridden out" "$(<supervise.txt)"
     finish
   fi
@@ -143,12 +143,12 @@ until_true none_is_left || finish
 status=0
 wait "$driver" || status=$?
 [[ $status -eq 0 ]] || fail "supervise ended with $status" "$(<supervise.txt)"
-[[ $(left_out) == node1 ]] || fail "left out: $(left_out)" "$(<supervise.txt)"
+[[ $(excluded_nodes) == node1 ]] || fail "left out: $(excluded_nodes)" "$(<supervise.txt)"
 run 0 "$trireme" supervise run --nodes
 has "node1  until "
 run 0 "$trireme" supervise run --nodes --lift node1
 run 2 "$trireme" supervise run --nodes --lift node1
-[[ -z $(left_out) ]] || fail "node1 was not taken again"
+[[ -z $(excluded_nodes) ]] || fail "node1 was not taken again"
 
 train 0 "$PWD/whole" 4
 [[ $(curve run | wc -l) -eq $steps ]] || fail "$(curve run | wc -l) steps of $steps"

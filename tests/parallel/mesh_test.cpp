@@ -131,8 +131,8 @@ TEST(StageRing, ranks_that_connect_their_edges_in_order_never_wait_in_a_circle) 
             const StageEdge* const edge = at(rank);
             if (edge == nullptr) continue;
             const int other = edge->source == rank ? edge->target : edge->source;
-            const StageEdge* const theirs = at(other);
-            if (theirs == nullptr || theirs->from != edge->from || theirs->source != edge->source) continue;
+            const StageEdge* const opposite = at(other);
+            if (opposite == nullptr || opposite->from != edge->from || opposite->source != edge->source) continue;
             ++next[static_cast<size_t>(rank)];
             ++next[static_cast<size_t>(other)];
             made += 2;

@@ -140,15 +140,15 @@ TEST(Published, h100_leaving_one_model_out) {
   for (const Row& row : rows) families.insert(family(row));
   ASSERT_EQ(families.size(), 4u);
   std::vector<Error> blind;
-  for (const std::string& left_out : families) {
+  for (const std::string& excluded : families) {
     Cluster cluster = cluster_of("h100");
     std::vector<Row> seen, unseen;
-    for (const Row& row : rows) (family(row) == left_out ? unseen : seen).push_back(row);
+    for (const Row& row : rows) (family(row) == excluded ? unseen : seen).push_back(row);
     ClusterSoftware& s = cluster.software;
     fit({{&s.gemm_share, 0.02, 0.4, 1}, {&s.fp8_gemm_share, 0.02, 0.3, 1}, {&s.fixed_s, 0.02, 0, 1}},
         [&] { return squared(seen, cluster); });
     const std::vector<Error> errors = errors_of(unseen, cluster);
-    print("H100, fitted without " + left_out, errors);
+    print("H100, fitted without " + excluded, errors);
     print_rows(errors);
     fmt::print("    gemm_share {:.3f}, fp8_gemm_share {:.3f}, fixed_s {:.3f}\n", s.gemm_share, s.fp8_gemm_share,
                s.fixed_s);

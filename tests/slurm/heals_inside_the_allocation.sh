@@ -48,8 +48,8 @@ history() {
     awk '$1 == "restart" {for (step in row) if (step + 0 > $2 + 0) delete row[step]; next}
       {row[$1] = $0} END {for (step in row) print row[step]}' | sort -n
 }
-# ours PATTERN [NAME=VALUE]: processes of this cluster's trireme whose command line holds PATTERN.
-ours() {
+# processes_of_cluster PATTERN [NAME=VALUE]: processes of this cluster's trireme whose command line holds PATTERN.
+processes_of_cluster() {
   local process
   for process in /proc/[0-9]*; do
     if [[ $(readlink "$process/exe") == "$TRAINER" ]] && grep -qzx "SLURM_CONF=$SLURM_CONF" "$process/environ" &&
@@ -58,11 +58,11 @@ ours() {
     fi
   done 2>/dev/null
 }
-agent_of() { ours "supervise --agent" "SLURMD_NODENAME=$1" | tail -n 1; }
-rank_of_node() { ours " train " "SLURMD_NODENAME=$1" | tail -n 1; }
+agent_of() { processes_of_cluster "supervise --agent" "SLURMD_NODENAME=$1" | tail -n 1; }
+rank_of_node() { processes_of_cluster " train " "SLURMD_NODENAME=$1" | tail -n 1; }
 new_agent() { [[ -n $(agent_of "$1") && $(agent_of "$1") != "$2" ]]; }
 events() { grep "\"kind\":\"$1\"" "$run_dir/events.jsonl" || true; }
-left_out() { "$TRAINER" supervise "$run_dir" --nodes | awk '{print $1}' | paste -sd,; }
+excluded_nodes() { "$TRAINER" supervise "$run_dir" --nodes | awk '{print $1}' | paste -sd,; }
 # used K: the K-th node that the attempt under way is on.
 used() { events attempt_start | tail -n 1 | sed -nE 's/.*"nodes":"([^"]*)".*/\1/p' | cut -d, -f"$1"; }
 
@@ -100,8 +100,8 @@ healed() {
   until_true "training again" trains
   attempts=$(events attempt_start | wc -l)
   excluded=$(printf '%s\n' "${!faulty[@]}" | sort | paste -sd,)
-  [[ $(left_out | tr , '\n' | sort | paste -sd,) == "$excluded" ]] ||
-    fail "$1: left out are '$(left_out)', and '$excluded' are at fault"
+  [[ $(excluded_nodes | tr , '\n' | sort | paste -sd,) == "$excluded" ]] ||
+    fail "$1: left out are '$(excluded_nodes)', and '$excluded' are at fault"
   tally "$1"
   echo "$1: attempt $attempts on $(used 1),$(used 2) from step $(field checkpoint), $((SECONDS - since)) s," \
     "left out: ${excluded:-none}"
@@ -135,7 +135,7 @@ undisturbed() {
   step=$(last_step)
   until_true "progress" beyond $((step + 30))
   ! more_attempts || fail "$1: another attempt"
-  [[ $(left_out) == "$excluded" ]] || fail "$1: left out are $(left_out)"
+  [[ $(excluded_nodes) == "$excluded" ]] || fail "$1: left out are $(excluded_nodes)"
   rows+=("$(printf '%-24s %9s %9s   %s' "$1" - "goes on" "${excluded:-none}")")
   echo "$1: it goes on, with another agent, $((SECONDS - since)) s"
 }
@@ -152,7 +152,7 @@ fault_agent_stopped() {
   undisturbed "an agent stopped" "$node" "$agent"
 }
 fault_driver_killed() {
-  strike kill -KILL "$(ours "supervise $config.* --ranks")"
+  strike kill -KILL "$(processes_of_cluster "supervise $config.* --ranks")"
   expect_log "the driver was killed by signal 9: started again"
   healed "the driver killed"
 }

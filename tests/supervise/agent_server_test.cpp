@@ -137,10 +137,10 @@ TEST_F(AgentServerTest, garbage_is_refused_and_agents_are_served_meanwhile) {
   auto& agent = known_agent("node1");
   std::mt19937 random(16);
   for (int i = 0; i < 200; ++i) {
-    const Descriptor stranger = connect_to_port(server->port());
+    const Descriptor other = connect_to_port(server->port());
     std::string garbage(1 + random() % 60000, '\0');
     for (char& byte : garbage) byte = static_cast<char>(random());
-    ::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    ::send(other.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     expect_served(agent);
     now += 0.1;  // an agent may send 50 reports a second
   }
@@ -152,11 +152,11 @@ TEST_F(AgentServerTest, garbage_is_refused_and_agents_are_served_meanwhile) {
 TEST_F(AgentServerTest, a_huge_length_is_refused_before_its_bytes_come) {
   open();
   auto& agent = known_agent("node1");
-  const Descriptor stranger = connect_to_port(server->port());
+  const Descriptor other = connect_to_port(server->port());
   std::string bytes(sizeof(Nonce), 'n');
   bytes += std::string(kFrameHeader, '\xff');
-  ASSERT_EQ(::send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-  EXPECT_TRUE(until_closed(stranger.get()));
+  ASSERT_EQ(::send(other.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(until_closed(other.get()));
   expect_served(agent);
 }
 
@@ -193,8 +193,8 @@ TEST_F(AgentServerTest, slow_ones_are_dropped_when_their_time_is_over) {
   expect_served(agent);
 }
 
-TEST_F(AgentServerTest, strangers_crowd_out_each_other_and_no_agent) {
-  open({.strangers = 20});
+TEST_F(AgentServerTest, unauthenticated_peers_crowd_out_each_other_and_no_agent) {
+  open({.unauthenticated = 20});
   auto& agent = known_agent("node1");
   std::vector<Descriptor> crowd;
   for (int i = 0; i < 300; ++i) crowd.push_back(connect_to_port(server->port()));

@@ -115,7 +115,7 @@ TEST(Beginning, an_image_that_arrives_in_time_disturbs_nobody) {
   EXPECT_EQ(cluster.starts.size(), 1u);
 }
 
-TEST(Beginning, several_nodes_that_start_slowly_are_nobodys_fault_and_do_not_end_the_run) {
+TEST(Beginning, several_nodes_that_start_slowly_are_no_fault_and_do_not_end_the_run) {
   SimulatedCluster cluster(4, 3, 2, false, 2);
   for (int time = 1; time <= 5; ++time) {
     ASSERT_TRUE(cluster.play_until_attempt(time)) << time;

@@ -25,18 +25,19 @@ TEST(Causes, statuses_of_the_launcher_where_nothing_else_is_known) {
     int status;
     CauseKind kind;
   };
-  for (const Case& c : {Case{0, CauseKind::kFinished}, Case{2, CauseKind::kUsage}, Case{3, CauseKind::kFile},
-                        Case{4, CauseKind::kDevice}, Case{5, CauseKind::kCommunication},
-                        Case{6, CauseKind::kHangOfProgram}, Case{7, CauseKind::kNotFinite},
-                        Case{75, CauseKind::kSetAside}, Case{137, CauseKind::kDeath}, Case{99, CauseKind::kUnknown}}) {
+  for (const Case& c :
+       {Case{0, CauseKind::kFinished}, Case{2, CauseKind::kUsage}, Case{3, CauseKind::kFile},
+        Case{4, CauseKind::kDevice}, Case{5, CauseKind::kCommunication}, Case{6, CauseKind::kHangOfProgram},
+        Case{7, CauseKind::kNotFinite}, Case{75, CauseKind::kDrainedItself}, Case{137, CauseKind::kDeath},
+        Case{99, CauseKind::kUnknown}}) {
     const AttemptCause found = cause({.status = c.status, .ranks_seen = true});
     EXPECT_EQ(found.kind, c.kind) << c.status;
     EXPECT_EQ(found.status, c.status);
     EXPECT_EQ(found.node, "") << "nobody is named";
   }
   EXPECT_EQ(cause({.status = 99}).kind, CauseKind::kNotStarted);
-  EXPECT_EQ(cause({.status = 75, .asked_to_stop = true}).kind, CauseKind::kDrained);
-  EXPECT_EQ(cause({.asked_to_stop = true}).kind, CauseKind::kDrained) << "killed, since it did not leave";
+  EXPECT_EQ(cause({.status = 75, .stop_requested = true}).kind, CauseKind::kDrained);
+  EXPECT_EQ(cause({.stop_requested = true}).kind, CauseKind::kDrained) << "killed, since it did not leave";
 }
 
 TEST(Causes, the_event_logs_first_failure_names_kind_rank_and_node) {
@@ -103,7 +104,7 @@ TEST(Causes, a_consequence_gives_way_to_the_rank_that_was_seen_gone_first) {
   EXPECT_EQ(cause(facts).node, "node0") << "a failure of its own is no consequence";
 }
 
-TEST(Causes, a_hang_is_its_sinks_or_nobodys) {
+TEST(Causes, a_hang_is_its_sinks_or_unattributed) {
   RunEvent event = failure(6);
   event.kind = RunEventKind::kHang;
   EndFacts facts{.status = 6, .ranks_seen = true, .event = event, .event_node = "node1"};
@@ -131,8 +132,8 @@ TEST(Causes, what_was_found_long_before_has_not_ended_the_attempt) {
   EXPECT_EQ(cause(facts).node, "node2");
 }
 
-TEST(Causes, a_relief_is_the_cause_whatever_the_ranks_say_when_they_leave) {
-  EndFacts facts{.status = 75, .ranks_seen = true, .relief = finding(CauseKind::kStraggler, "node2", kNow - 400)};
+TEST(Causes, a_replacement_is_the_cause_whatever_the_ranks_say_when_they_leave) {
+  EndFacts facts{.status = 75, .ranks_seen = true, .replacement = finding(CauseKind::kStraggler, "node2", kNow - 400)};
   EXPECT_EQ(cause(facts).kind, CauseKind::kStraggler);
   facts.status = 5;
   facts.event = failure(5);

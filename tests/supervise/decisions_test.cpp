@@ -22,7 +22,7 @@ Situation after(const std::vector<PastAttempt>& attempts, std::optional<Diagnosi
   return {.attempts = attempts, .diagnosis = diagnosis, .nodes_needed = 2, .nodes_usable = 4};
 }
 
-PastAttempt in_vain(CauseKind kind, double time) {
+PastAttempt without_progress(CauseKind kind, double time) {
   PastAttempt attempt = ended(kind, "", time);
   attempt.checkpoint = attempt.from_step;
   return attempt;
@@ -36,7 +36,7 @@ TEST(Decisions, ends_that_need_no_node) {
   };
   for (const Case& c :
        {Case{CauseKind::kFinished, Response::kDone, 0}, Case{CauseKind::kDrained, Response::kLeave, 75},
-        Case{CauseKind::kSetAside, Response::kLeave, 75}, Case{CauseKind::kUsage, Response::kStop, 9},
+        Case{CauseKind::kDrainedItself, Response::kLeave, 75}, Case{CauseKind::kUsage, Response::kStop, 9},
         Case{CauseKind::kFile, Response::kStop, 9}, Case{CauseKind::kCommunication, Response::kRetry, 0},
         Case{CauseKind::kHangOfProgram, Response::kRetry, 0}, Case{CauseKind::kNotStarted, Response::kRetry, 0},
         Case{CauseKind::kUnknown, Response::kRetry, 0}}) {
@@ -51,10 +51,10 @@ TEST(Decisions, ends_that_need_no_node) {
 TEST(Decisions, faults_that_are_surely_the_nodes_exclude_it_at_once) {
   for (const CauseKind kind :
        {CauseKind::kNodeLost, CauseKind::kGpuSick, CauseKind::kPortFlaps, CauseKind::kUnkillable}) {
-    const std::vector<PastAttempt> past{ended(kind, "node1", kHour)}, nobodys{ended(kind, "", kHour)};
+    const std::vector<PastAttempt> past{ended(kind, "node1", kHour)}, unattributed{ended(kind, "", kHour)};
     EXPECT_EQ(decide(after(past)).action, Response::kExclude) << enum_name(kind);
     EXPECT_EQ(decide(after(past)).node, "node1");
-    EXPECT_EQ(decide(after(nobodys)).action, Response::kRetry) << enum_name(kind);
+    EXPECT_EQ(decide(after(unattributed)).action, Response::kRetry) << enum_name(kind);
   }
 }
 
@@ -119,7 +119,7 @@ TEST_P(Suspects, are_looked_at_at_once) {
   EXPECT_EQ(decide(after(past, Diagnosis::kHealthy)).action, Response::kRetry);
 }
 
-TEST(Decisions, a_straggler_is_left_out_only_with_a_spare_and_where_the_doctor_agrees) {
+TEST(Decisions, a_straggler_is_excluded_only_with_a_spare_and_where_the_doctor_agrees) {
   const std::vector<PastAttempt> past{ended(CauseKind::kStraggler, "node1", kHour)};
   EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
   for (const Diagnosis diagnosis : {Diagnosis::kSuspect, Diagnosis::kBad})
@@ -131,22 +131,22 @@ TEST(Decisions, a_straggler_is_left_out_only_with_a_spare_and_where_the_doctor_a
   EXPECT_EQ(decide(no_spare).action, Response::kRetry) << "a slow node is better than none";
 }
 
-TEST(Decisions, a_node_is_relieved_at_work_only_where_a_spare_is) {
+TEST(Decisions, a_node_is_replaced_at_work_only_with_a_spare) {
   const std::vector<PastAttempt> none, examined{ended(CauseKind::kStraggler, "node1", kHour)};
   const AttemptCause slow{.kind = CauseKind::kStraggler, .node = "node1"},
       sick{.kind = CauseKind::kGpuSick, .node = "node1"}, other{.kind = CauseKind::kStraggler, .node = "node2"};
   for (const AttemptCause& finding : {slow, sick}) {
     Situation situation = after(none);
-    EXPECT_EQ(decide_at_work(situation, finding, kHour).action, Response::kRelieve);
+    EXPECT_EQ(decide_at_work(situation, finding, kHour).action, Response::kReplace);
     EXPECT_EQ(decide_at_work(situation, finding, kHour).node, "node1");
     situation.nodes_usable = situation.nodes_needed;
     EXPECT_EQ(decide_at_work(situation, finding, kHour).action, Response::kReport);
   }
   // The doctor has looked at the slow one: once a day is enough.
   EXPECT_EQ(decide_at_work(after(examined), slow, 24 * kHour).action, Response::kReport);
-  EXPECT_EQ(decide_at_work(after(examined), slow, 26 * kHour).action, Response::kRelieve);
-  EXPECT_EQ(decide_at_work(after(examined), sick, 2 * kHour).action, Response::kRelieve);
-  EXPECT_EQ(decide_at_work(after(examined), other, 2 * kHour).action, Response::kRelieve);
+  EXPECT_EQ(decide_at_work(after(examined), slow, 26 * kHour).action, Response::kReplace);
+  EXPECT_EQ(decide_at_work(after(examined), sick, 2 * kHour).action, Response::kReplace);
+  EXPECT_EQ(decide_at_work(after(examined), other, 2 * kHour).action, Response::kReplace);
 }
 
 TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_passed) {
@@ -187,8 +187,9 @@ TEST(Decisions, steps_that_were_only_seen_are_not_those_of_failures) {
   }
 }
 
-TEST(Decisions, a_spare_that_does_not_see_the_storage_is_left_out_and_the_run_goes_on) {
-  PastAttempt trained = ended(CauseKind::kDeath, "node1", kHour), failed = in_vain(CauseKind::kFile, 2 * kHour);
+TEST(Decisions, a_spare_that_does_not_see_the_storage_is_excluded_and_the_run_goes_on) {
+  PastAttempt trained = ended(CauseKind::kDeath, "node1", kHour),
+              failed = without_progress(CauseKind::kFile, 2 * kHour);
   trained.nodes = {"node0", "node1"};
   failed.nodes = {"node0", "node2"};
   failed.step = failed.from_step;
@@ -217,11 +218,12 @@ TEST(Decisions, a_spare_that_does_not_see_the_storage_is_left_out_and_the_run_go
 }
 
 TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
-  std::vector<PastAttempt> past{in_vain(CauseKind::kCommunication, 1), in_vain(CauseKind::kCommunication, 2)};
+  std::vector<PastAttempt> past{without_progress(CauseKind::kCommunication, 1),
+                                without_progress(CauseKind::kCommunication, 2)};
   EXPECT_EQ(decide(after(past)).action, Response::kRetry);
-  past.push_back(in_vain(CauseKind::kDrained, 3));  // it was asked to: does not count
+  past.push_back(without_progress(CauseKind::kDrained, 3));  // it was asked to: does not count
   EXPECT_EQ(attempts_without_checkpoint(past), 2);
-  past.push_back(in_vain(CauseKind::kCommunication, 4));
+  past.push_back(without_progress(CauseKind::kCommunication, 4));
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
   EXPECT_EQ(decide(after(past)).status, kNoProgressStatus);
   past.push_back(ended(CauseKind::kCommunication, "", 5));
@@ -229,12 +231,13 @@ TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
 }
 
 TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew) {
-  std::vector<PastAttempt> past{in_vain(CauseKind::kCommunication, 1), in_vain(CauseKind::kCommunication, 2),
-                                in_vain(CauseKind::kCommunication, 3)};
+  std::vector<PastAttempt> past{without_progress(CauseKind::kCommunication, 1),
+                                without_progress(CauseKind::kCommunication, 2),
+                                without_progress(CauseKind::kCommunication, 3)};
   past[1].ended = 0;                                                // its driver was killed
   past[2].from_step = past[2].checkpoint = past[1].from_step + 20;  // which the attempt before has saved
   EXPECT_EQ(attempts_without_checkpoint(past), 1);
-  past[2] = in_vain(CauseKind::kCommunication, 3);
+  past[2] = without_progress(CauseKind::kCommunication, 3);
   EXPECT_EQ(attempts_without_checkpoint(past), 2);
 }
 
@@ -248,10 +251,10 @@ TEST(Decisions, a_slow_start_is_retried_and_the_second_of_a_node_excludes) {
   EXPECT_EQ(decide(after(past)).node, "node1");
 }
 
-TEST(Decisions, of_slow_starts_that_are_nobodys_four_count_as_one_attempt_in_vain) {
+TEST(Decisions, four_unattributed_slow_starts_count_as_one_attempt_without_progress) {
   std::vector<PastAttempt> past;
   for (int i = 1; i <= 12; ++i) {
-    past.push_back(in_vain(CauseKind::kSlowStart, i));
+    past.push_back(without_progress(CauseKind::kSlowStart, i));
     EXPECT_EQ(attempts_without_checkpoint(past), i / 4);
     EXPECT_EQ(decide(after(past)).action, i < 12 ? Response::kRetry : Response::kStop) << "it must end some time";
   }
@@ -268,7 +271,7 @@ TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {
   EXPECT_EQ(decide(situation).status, 75);
 }
 
-TEST(Decisions, before_the_start_a_bad_node_is_left_out_where_that_is_its_own_fault_and_others_are_there) {
+TEST(Decisions, before_the_start_a_bad_node_is_excluded_where_that_is_its_own_fault_and_others_are_there) {
   using Looked = std::vector<std::pair<std::string, Diagnosis>>;
   const auto bad = Diagnosis::kBad, healthy = Diagnosis::kHealthy;
   const auto actions = [](const Looked& nodes, int needed) {

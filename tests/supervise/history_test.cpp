@@ -86,7 +86,7 @@ TEST(History, exclusions_expire_and_are_lifted) {
   EXPECT_EQ(excluded(events, 24 * kHour - 1), (Names{"node1", "node2"}));
   EXPECT_EQ(excluded(events, 24 * kHour), Names{"node2"});
   EXPECT_EQ(excluded(events, 25 * kHour), Names{});
-  events.push_back(at(3 * kHour, lift_event("node2")));
+  events.push_back(at(3 * kHour, clear_exclusion_event("node2")));
   EXPECT_EQ(excluded(events, 4 * kHour), Names{"node1"});
   events.push_back(at(5 * kHour, exclusion_event({.node = "node2", .why = "again", .since = 0, .until = 29 * kHour})));
   EXPECT_EQ(excluded(events, 26 * kHour), Names{"node2"});
@@ -108,7 +108,7 @@ TEST(History, the_event_log_keeps_them_past_torn_lines_and_across_drivers) {
   EXPECT_EQ(event_log.history(now).exclusions[0].node, "node1");
   EXPECT_EQ(event_log.history(now).attempts.size(), 1u);
   EXPECT_TRUE(event_log.history(now + kHour).exclusions.empty());
-  event_log.append(lift_event("node1"), "");
+  event_log.append(clear_exclusion_event("node1"), "");
   EXPECT_TRUE(event_log.history(now).exclusions.empty());
 }
 

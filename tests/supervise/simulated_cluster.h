@@ -112,7 +112,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
   std::optional<int> ranks = 1;                        // status; none: they run
   std::optional<int> status_if_drained = 75;
   bool leaves_when_asked = true;
-  int drains = 0, asks = 0, kills = 0;
+  int drains = 0, stop_requests = 0, kills = 0;
   double timeout = 0;  // with the doctor that was asked for last
   // The run folder's.
   std::vector<RunEvent> events;
@@ -158,7 +158,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
     if (!ranks) ranks = status_if_drained;
   }
   void end_ranks(End how) override {
-    ++(how == End::kAsk ? asks : kills);
+    ++(how == End::kRequest ? stop_requests : kills);
     if (!ranks && (how == End::kKill || leaves_when_asked)) ranks = 143;
   }
   // AgentLink

@@ -44,7 +44,7 @@ TEST(Supervisor, a_driver_of_gpus_that_hangs_is_suspect_and_its_last_words_do_no
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
-TEST(Supervisor, a_sick_gpu_is_relieved_where_a_spare_is_there) {
+TEST(Supervisor, a_sick_gpu_is_replaced_where_a_spare_is_there) {
   SimulatedCluster cluster(3, 2);
   for (int n = 0; n < 3; ++n) cluster.node(n).gpus = {{.pci = "a"}};
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -53,7 +53,7 @@ TEST(Supervisor, a_sick_gpu_is_relieved_where_a_spare_is_there) {
   cluster.checkpoint = 10;
   ASSERT_TRUE(cluster.play_until_attempt(2, 20));
   EXPECT_EQ(cluster.drains, 1) << "its ranks have saved a checkpoint";
-  EXPECT_EQ(cluster.asks + cluster.kills, 0);
+  EXPECT_EQ(cluster.stop_requests + cluster.kills, 0);
   EXPECT_EQ(cluster.starts[1].nodes, (Names{"node1", "node2"}));
   EXPECT_EQ(cluster.excluded(), Names{"node0"});
   // No spare is left: people are told, once, and it goes on.
@@ -68,7 +68,7 @@ TEST(Supervisor, a_sick_gpu_is_relieved_where_a_spare_is_there) {
   EXPECT_EQ(cluster.excluded(), (Names{"node0", "node1"})) << "the successor goes on without it";
 }
 
-TEST(Supervisor, ranks_that_do_not_leave_when_relieved_are_ended) {
+TEST(Supervisor, ranks_that_do_not_leave_when_replaced_are_ended) {
   SimulatedCluster cluster(3, 2);
   cluster.status_if_drained.reset();
   for (int n = 0; n < 3; ++n) cluster.node(n).gpus = {{.pci = "a"}};
@@ -79,7 +79,7 @@ TEST(Supervisor, ranks_that_do_not_leave_when_relieved_are_ended) {
   EXPECT_EQ(cluster.starts.size(), 1u);
   EXPECT_GT(cluster.drains, 1) << "asked again and again";
   ASSERT_TRUE(cluster.play_until_attempt(2, 40));
-  EXPECT_EQ(cluster.asks, 1);
+  EXPECT_EQ(cluster.stop_requests, 1);
   EXPECT_EQ(cluster.excluded(), Names{"node0"});
 }
 
@@ -174,7 +174,7 @@ void straggle(SimulatedCluster& cluster, bool for_long = true, bool over = false
                  cluster.starts.back().attempt);
 }
 
-TEST(Supervisor, a_straggler_is_relieved_and_left_out_when_the_doctor_agrees) {
+TEST(Supervisor, a_straggler_is_replaced_and_excluded_when_the_doctor_agrees) {
   SimulatedCluster cluster(5, 4);
   cluster.node(1).doctor = 40;
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -194,7 +194,7 @@ TEST(Supervisor, a_straggler_is_relieved_and_left_out_when_the_doctor_agrees) {
   EXPECT_EQ(cluster.count(RunEventKind::kSpan, "what", "diagnosis"), 1);
 }
 
-TEST(Supervisor, a_straggler_in_whom_the_doctor_finds_nothing_stays_and_is_not_relieved_again) {
+TEST(Supervisor, a_straggler_that_the_doctor_finds_healthy_stays_and_is_not_replaced_again) {
   SimulatedCluster cluster(5, 4);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.checkpoint = 490;

@@ -10,7 +10,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-TEST(Supervisor, a_node_without_power_is_left_out_and_a_spare_takes_its_place) {
+TEST(Supervisor, a_node_without_power_is_excluded_and_a_spare_takes_its_place) {
   SimulatedCluster cluster(4, 3);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(10);
@@ -38,7 +38,7 @@ TEST(Supervisor, an_agent_that_dies_alone_is_started_anew_and_the_attempt_goes_o
 }
 
 // Its ranks live on, and its agent: it shows when an attempt has ended, before another one is tried there.
-TEST(Supervisor, a_node_without_slurmd_is_left_out_before_a_step_is_tried_there) {
+TEST(Supervisor, a_node_without_slurmd_is_excluded_before_a_step_is_tried_there) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(20);
@@ -134,7 +134,7 @@ TEST(Supervisor, a_slurmd_that_is_started_anew_is_waited_for) {
   EXPECT_EQ(cluster.excluded(), Names{});
 }
 
-TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lifted) {
+TEST(Supervisor, exclusions_of_the_past_hold_until_they_expire_or_are_cleared) {
   SimulatedCluster cluster(4, 2);
   const auto past = [&](const std::string& node, double until) {
     cluster.append(exclusion_event({.node = node, .why = "lost", .until = cluster.wall() + until}), "earlier");
@@ -142,7 +142,7 @@ TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lif
   past("node0", 3600);
   past("node1", -1);
   past("node2", 3600);
-  cluster.append(lift_event("node2"), "");
+  cluster.append(clear_exclusion_event("node2"), "");
   ASSERT_TRUE(cluster.play_until_attempt(1));
   EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
   for (const Names& names : cluster.agent_starts)
@@ -216,7 +216,7 @@ TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt)
   ASSERT_TRUE(cluster.play_until_attempt(2));
   EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
   cluster.node(1).comes_back = true;  // it was repaired
-  cluster.append(lift_event("node1"), "");
+  cluster.append(clear_exclusion_event("node1"), "");
   cluster.play(60);
   EXPECT_EQ(cluster.starts.size(), 2u) << "which is no reason to disturb the attempt";
   cluster.node(2).alive = false;
@@ -224,7 +224,7 @@ TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt)
   EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node1"}));
   EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2"}));
   // One that is taken again and is dead all the same is left out again.
-  cluster.append(lift_event("node2"), "");
+  cluster.append(clear_exclusion_event("node2"), "");
   cluster.cause = failure("host0", 5);
   cluster.end_ranks_with(5, 10);
   ASSERT_TRUE(cluster.play_until_attempt(4));
@@ -233,7 +233,7 @@ TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt)
   EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2", "node2"}));
 }
 
-TEST(Supervisor, a_node_that_is_bad_before_the_first_attempt_is_left_out) {
+TEST(Supervisor, a_node_that_is_bad_before_the_first_attempt_is_excluded) {
   SimulatedCluster cluster(4, 2, 2, true);
   cluster.node(0).doctor = 41;
   cluster.node(2).doctor = 40;
@@ -284,7 +284,7 @@ TEST(Supervisor, a_wall_clock_that_is_set_disturbs_nothing) {
     cluster.play(60);
     EXPECT_EQ(cluster.starts.size(), 1u) << step;
     EXPECT_EQ(cluster.agent_starts.size(), 1u) << step << ": no agent is started again";
-    EXPECT_EQ(cluster.asks + cluster.kills + cluster.drains, 0) << step;
+    EXPECT_EQ(cluster.stop_requests + cluster.kills + cluster.drains, 0) << step;
     cluster.step = -step;  // in the other direction
     cluster.play(10);
     EXPECT_EQ(cluster.starts.size(), 1u) << step;
@@ -350,7 +350,7 @@ TEST(Supervisor, a_node_that_is_cleared_when_an_attempt_starts_waits_for_the_nex
   cluster.node(2).leftovers = 1;  // keeps it from starting
   cluster.play(10);
   ASSERT_TRUE(cluster.starts.empty());
-  cluster.append(lift_event("node0"), "");
+  cluster.append(clear_exclusion_event("node0"), "");
   cluster.node(2).leftovers = 0;
   ASSERT_TRUE(cluster.play_until_attempt(1, 10));
   EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));

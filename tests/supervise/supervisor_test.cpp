@@ -239,7 +239,7 @@ TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_re
 }
 
 // An error that all ranks know of, as of token files, has no rank: their agents say who does not see the run.
-TEST(Supervisor, a_spare_that_does_not_see_the_run_folder_is_left_out) {
+TEST(Supervisor, a_spare_that_does_not_see_the_run_folder_is_excluded) {
   for (const int num_blind : {0, 1, 2}) {
     SimulatedCluster cluster(4, 2);
     ASSERT_TRUE(cluster.play_until_attempt(1));

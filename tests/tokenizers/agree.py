@@ -193,16 +193,16 @@ def our_ids(trireme, folder, text, out):
     return [tokens[end - length:end - 1] for end, length in zip(ends, lengths)]
 
 
-def compare(name, tokenizer, documents, ours):
-    if len(ours) != len(documents):
-        sys.exit(f"{name}: {len(ours)} documents, expected {len(documents)}")
+def compare(name, tokenizer, documents, native):
+    if len(native) != len(documents):
+        sys.exit(f"{name}: {len(native)} documents, expected {len(documents)}")
     count = 0
-    for document, mine in zip(documents, ours):
-        theirs = np.array(tokenizer.encode(document).ids, dtype=np.int64)
-        if len(theirs) != len(mine) or not np.array_equal(theirs, mine):
-            at = next((i for i, (a, b) in enumerate(zip(theirs, mine)) if a != b), min(len(theirs), len(mine)))
-            near = tokenizer.decode(theirs[max(at - 5, 0):at + 5].tolist(), skip_special_tokens=False)
-            sys.exit(f"{name}: token {at} of a document is {mine[at:at + 4]}, expected {theirs[at:at + 4]}, "
+    for document, mine in zip(documents, native):
+        reference = np.array(tokenizer.encode(document).ids, dtype=np.int64)
+        if len(reference) != len(mine) or not np.array_equal(reference, mine):
+            at = next((i for i, (a, b) in enumerate(zip(reference, mine)) if a != b), min(len(reference), len(mine)))
+            near = tokenizer.decode(reference[max(at - 5, 0):at + 5].tolist(), skip_special_tokens=False)
+            sys.exit(f"{name}: token {at} of a document is {mine[at:at + 4]}, expected {reference[at:at + 4]}, "
                      f"near {near!r}")
         count += len(mine)
     return count
@@ -220,8 +220,8 @@ def measure(trireme, scratch, made, documents):
         start = os.times()
         our_ids(trireme, folder, scratch / "text.jsonl", scratch / "out")
         end = os.times()
-        ours = end.children_user + end.children_system - start.children_user - start.children_system
-        print(f"{name}: {size / 1e6:.1f} MB: trireme data prepare {size / ours / 1e6:.1f} MB/s, "
+        seconds = end.children_user + end.children_system - start.children_user - start.children_system
+        print(f"{name}: {size / 1e6:.1f} MB: trireme data prepare {size / seconds / 1e6:.1f} MB/s, "
               f"tokenizers {tokenizers.__version__} {size / package / 1e6:.1f} MB/s of one core's time")
 
 
@@ -246,8 +246,8 @@ def main():
         if name == "gpt2":  # its classes of characters are llama3's
             chosen = list(SAMPLES.values()) + documents
         write_documents(text, chosen)
-        ours = our_ids(options.trireme, save(tokenizer, name, options.scratch), text, options.scratch / "out")
-        print(f"{name}: {compare(name, tokenizer, chosen, ours)} tokens of {len(chosen)} documents are the same")
+        native = our_ids(options.trireme, save(tokenizer, name, options.scratch), text, options.scratch / "out")
+        print(f"{name}: {compare(name, tokenizer, chosen, native)} tokens of {len(chosen)} documents are the same")
     print("all well")
 
 

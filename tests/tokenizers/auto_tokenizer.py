@@ -62,13 +62,13 @@ def check_export(name, spec, layout, vocab, begins):
     # A folder may name a token for the beginning of a text that begins no document.
     if tokenizer.eos_token_id != model["eos_token_id"] or model["bos_token_id"] not in (None, tokenizer.bos_token_id):
         sys.exit(f"{name}: bos {tokenizer.bos_token_id}, eos {tokenizer.eos_token_id}")
-    for text, ours in zip(CONTENTS, ids):
-        theirs = tokenizer(text)["input_ids"]
-        if theirs != ours.tolist():
-            sys.exit(f"{name}: {text!r}:\n{theirs}\nexpected\n{ours.tolist()}")
+    for text, native in zip(CONTENTS, ids):
+        reference = tokenizer(text)["input_ids"]
+        if reference != native.tolist():
+            sys.exit(f"{name}: {text!r}:\n{reference}\nexpected\n{native.tolist()}")
         expected = unicodedata.normalize("NFC", text) if name == "qwen" else text
-        if tokenizer.decode(theirs[begins:], clean_up_tokenization_spaces=False) != expected:
-            sys.exit(f"{name}: {tokenizer.decode(theirs)!r} is not {text!r}")
+        if tokenizer.decode(reference[begins:], clean_up_tokenization_spaces=False) != expected:
+            sys.exit(f"{name}: {tokenizer.decode(reference)!r} is not {text!r}")
     print(f"{name}: AutoTokenizer of transformers {transformers.__version__} makes the same ids "
           f"({type(tokenizer).__name__}, {layout})")
     if name not in ("sentencepiece", "llama3"):
@@ -91,16 +91,16 @@ def check_types():
         return
     classes = {"kGpt2": "GPT2Tokenizer", "kNeoX": "GPTNeoXTokenizer", "kQwen2": "Qwen2Tokenizer",
                "kQwen35": "Qwen3_5Tokenizer", "kCohere": "CohereTokenizer", "kAsItIs": "TokenizersBackend"}
-    theirs = {key: (name or "").removesuffix("Fast").replace("MistralCommonBackend", "TokenizersBackend")
+    reference = {key: (name or "").removesuffix("Fast").replace("MistralCommonBackend", "TokenizersBackend")
               for key, name in auto.TOKENIZER_MAPPING_NAMES.items()}
-    expected = {ours: {key for key, name in theirs.items() if name == of} for ours, of in classes.items()}
+    expected = {native: {key for key, name in reference.items() if name == of} for native, of in classes.items()}
     expected["kMisnamed"] = {key for key in auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
-                             if theirs[key] in classes.values() and theirs[key] != "TokenizersBackend"}
-    for ours, types in expected.items():
-        listed = re.search(r"string_view " + ours + r"\[\] = \{(.*?)\};", source, re.S)[1]
+                             if reference[key] in classes.values() and reference[key] != "TokenizersBackend"}
+    for native, types in expected.items():
+        listed = re.search(r"string_view " + native + r"\[\] = \{(.*?)\};", source, re.S)[1]
         listed = set(re.findall(r'"([^"]+)"', listed))
         if listed != types:
-            sys.exit(f"{ours}: without {sorted(types - listed)}, and with {sorted(listed - types)}")
+            sys.exit(f"{native}: without {sorted(types - listed)}, and with {sorted(listed - types)}")
     print(f"{sum(map(len, expected.values()))} model types have the classes of transformers {version}")
 
 
@@ -154,13 +154,13 @@ def check_folders(base):
             refused += 1
             continue
         try:
-            theirs = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+            reference = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         except (TypeError, ValueError) as error:
             print(f"{folder.name}: AutoTokenizer does not read it: {error}")
             continue
-        ours = agree.our_ids(TRIREME, folder, SCRATCH / "folders.jsonl", folder / "o")[0].tolist()
-        if ours != theirs:
-            sys.exit(f"{folder}: {ours}\nexpected\n{theirs}\n" + "".join(
+        native = agree.our_ids(TRIREME, folder, SCRATCH / "folders.jsonl", folder / "o")[0].tolist()
+        if native != reference:
+            sys.exit(f"{folder}: {native}\nexpected\n{reference}\n" + "".join(
                 f"{file.name}: {file.read_text()}\n" for file in folder.glob("*_*.json")))
         same += 1
     print(f"{same} random folders have AutoTokenizer's ids, {refused} are refused")

@@ -83,13 +83,13 @@ def main():
     for name in ("gpt2", "llama3", "qwen"):
         made[name].post_processor = None  # the loop takes what the model makes, as the tool does
         folder = agree.save(made[name], name, options.scratch)
-        theirs, ours = options.scratch / f"{name}_theirs", options.scratch / f"{name}_ours"
-        megatron = timed(lambda: prepare(text, folder / "tokenizer.json", theirs, options.workers))
+        reference, native = options.scratch / f"{name}_reference", options.scratch / f"{name}_native"
+        megatron = timed(lambda: prepare(text, folder / "tokenizer.json", reference, options.workers))
         trireme = timed(lambda: subprocess.run(
-            [options.trireme, "data", "prepare", "--tokenizer", folder, "--output", ours, "--threads",
+            [options.trireme, "data", "prepare", "--tokenizer", folder, "--output", native, "--threads",
              str(options.workers), "--force", text], check=True, capture_output=True))
         for part in "bin", "idx":
-            if theirs.with_suffix(f".{part}").read_bytes() != ours.with_suffix(f".{part}").read_bytes():
+            if reference.with_suffix(f".{part}").read_bytes() != native.with_suffix(f".{part}").read_bytes():
                 sys.exit(f"{name}: other bytes in .{part}")
         print(f"{name}, {options.workers} workers, {size:.1f} MB: trireme {size / trireme[0]:.1f} MB/s "
               f"({size / trireme[1]:.1f} a core), Megatron's loop {size / megatron[0]:.1f} MB/s "

@@ -98,13 +98,13 @@ def main():
             agree.every_character() + documents[60:] if every else [])
         agree.write_documents(text, chosen)
         start = os.times()
-        ours = agree.our_ids(options.trireme, path, text, out)
+        native = agree.our_ids(options.trireme, path, text, out)
         end = os.times()
         mine = end.children_user + end.children_system - start.children_user - start.children_system
         began = time.process_time()
-        theirs = [encoding.encode(document, allowed_special="all") for document in chosen]
+        reference = [encoding.encode(document, allowed_special="all") for document in chosen]
         package = time.process_time() - began
-        for document, ids, expected in zip(chosen, ours, theirs, strict=True):
+        for document, ids, expected in zip(chosen, native, reference, strict=True):
             expected = ([] if begin is None else [begin]) + expected
             if ids.tolist() != expected:
                 least = min(len(ids), len(expected))
@@ -116,7 +116,7 @@ def main():
             print(f"{name}: {size / 1e6:.1f} MB: trireme data prepare {size / mine / 1e6:.1f} MB/s, "
                   f"tiktoken {tiktoken.__version__} {size / package / 1e6:.1f} MB/s of one core's time")
         else:
-            print(f"{name}: {sum(map(len, theirs))} tokens of {len(chosen)} documents are the same")
+            print(f"{name}: {sum(map(len, reference))} tokens of {len(chosen)} documents are the same")
     print("all well")
 
 

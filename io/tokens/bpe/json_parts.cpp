@@ -22,12 +22,12 @@ Json parse_shallow(std::string_view text, const char* name) {
 }
 
 Json read_beside(const std::string& path, const char* name) {
-  const std::string alongside = (std::filesystem::path(path).parent_path() / name).string();
-  const auto file = MappedFile::open(alongside);
+  const std::string other_path = (std::filesystem::path(path).parent_path() / name).string();
+  const auto file = MappedFile::open(other_path);
   if (!file && file.error().os_error == ENOENT) return Json::object();
   if (!file) throw file.error();
   Json json = parse_shallow(file.value().text(), name);
-  if (!json.is_object()) throw file_error("{}: not a JSON object", alongside);
+  if (!json.is_object()) throw file_error("{}: not a JSON object", other_path);
   return json;
 }
 

@@ -258,8 +258,8 @@ def table(shape_name, figures, gpus):
         if not row.rounds:
             lines.append(f"| {row.name} | {row.reason} | | | |")
             continue
-        ours = own["FP8" in row.name]
-        ratio = f"{max(ours) / row.tokens_per_s:.2f} ×" if ours and not row.name.startswith("Trireme") else ""
+        best = own["FP8" in row.name]
+        ratio = f"{max(best) / row.tokens_per_s:.2f} ×" if best and not row.name.startswith("Trireme") else ""
         note = f" ({row.reason})" if row.reason else ""
         lines.append(f"| {row.name} | {row.tokens_per_s / 1e3:.1f}k{note} | {100 * row.scatter:.1f} % | {ratio} "
                      f"| {row.load} |")

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Refuses words that the project has retired: each has one name in the field's vocabulary.
+
+  retired_words.py SOURCE_FOLDER     status 0: none is used; 1: prints FILE:LINE: WORD, and what to write instead
+  retired_words.py --test            checks this script itself
+
+Names that files of runs keep (keys of events.jsonl, dumps and manifests, file names, environment variables) stay
+readable for ever and are allowed below, one by one.
+"""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# A pattern, what to write instead, and where the pattern is allowed: patterns of the line, and of the path.
+WORDS = [
+    (r"\bblack[ _-]?box(es)?\b|BlackBox", "flight recorder", r"fault\.black_box|`black_box`|\bblack_box[,:]|\"black_box\"|TRIREME_BLACK_BOXES", None),
+    (r"\bEventBook\b|\bRunBook\b|\bbooked\b|\w_book\b|\bbook_\w*", "event log, account", None, None),
+    (r"\bbooks?\b", "event log", None, r"^tests/mp/readme_runs\.sh$|\.md$|^tests/golden/"),
+    (r"\bFP8 codes\b|[fF]p8_?[cC]odes\b|\w_codes\b|\bkeeps_codes\b", "quantized weights", None, None),
+    (r"\b\w*[cC]ulprit\w*\b", "suspect", r"[\"`]culprits?\b|\bculprits[ ,\[(]|\bwaits\.culprits|culprit \(a rank\)", None),
+    (r"\bguilty\b", "faulty", None, None),
+    (r"\bkPasses\b|\bkLasts\b", "kTransient, kPermanent", None, None),
+    (r"\b[fF]oret(?:ell|old)\w*\b|\w*_foretold\b", "predict", None, None),
+    (r"\b(?:Timeline|Stored|State)Piece\w*|\bPieceReader\b|\btimeline_piece\w*|\bstate_pieces\b", "segment, shard", None, None),
+    (r"\b\w*[pP]atience\w*\b", "timeout", None, None),
+    (r"\b(?:null_)?twins?\b", "null object, copy", None, None),
+    (r"\b[tT]akers?\b|\bkAwaitsTakers\b", "consumer", r"awaits takers", None),
+    (r"\b\w*[mM]eetings?(?:_\w*)?\b", "rendezvous, collective", None, None),
+    (r"\b\w*[pP]lanted\w*\b", "injected", None, None),
+    (r"\b[pP]layed\b|\bPlayed[A-Z]\w*", "simulated", None, None),
+    (r"\bdrawn_\w+|\bdrawn at random\b", "randomized", None, None),
+    (r"\banew\b", "again", None, None),
+    (r"\bbut for\b", "except for", None, None),
+    (r"\bbeside\b", "alongside, next to, in addition to", r"[\"/]beside\b", None),
+    (r"\b[lL]ikewise\b", "also, the same", None, None),
+    (r"\bin vain\b", "without progress", None, None),
+    (r"\bh_told_\b|\btold_at\b|\basks_of\b|\bkTold\b", "statistics, requests", None, None),
+]
+SKIPPED = re.compile(r"\.(json|svg|csv|png|h5|gz|bin)$|(^|/)retired_words\.py$|^tests/golden/.*\.txt$")
+SKIPPED_FOLDERS = {"build", "runs", "third_party", ".git", "__pycache__"}
+
+
+def sources(root):
+    """The files of a checkout; of an unpacked archive all that are no products of a build."""
+    listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z"], capture_output=True, check=False)
+    if listed.returncode == 0 and listed.stdout:
+        return sorted(listed.stdout.decode().rstrip("\0").split("\0"))
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*")
+                  if path.is_file() and not any(part.startswith("build") or part in SKIPPED_FOLDERS
+                                                for part in path.relative_to(root).parts))
+
+
+def problems_of(name, text):
+    found = []
+    for pattern, instead, allowed, places in WORDS:
+        if places and re.search(places, name):
+            continue
+        for match in re.finditer(pattern.replace(" ", r"(?: |\s*\n\s*(?://|#|\*)?\s*)"), text):
+            begin = text.rfind("\n", 0, match.start()) + 1
+            end = text.find("\n", match.start())
+            line = text[begin:end if end >= 0 else len(text)]
+            if allowed and re.search(allowed, line):
+                continue
+            found.append(f"{name}:{text.count(chr(10), 0, match.start()) + 1}: \"{' '.join(match[0].split())}\": "
+                         f"write {instead}")
+    return found
+
+
+def check(root):
+    problems, num_files = [], 0
+    for name in sources(root):
+        path = root / name
+        if SKIPPED.search(name) or not path.is_file() or path.is_symlink():
+            continue
+        text = path.read_bytes().decode("utf-8", "replace")
+        if "\0" in text:
+            continue
+        num_files += 1
+        problems += problems_of(name, text)
+    if num_files < 400:
+        problems.append(f"{root}: {num_files} files: the sources were not found")
+    return problems
+
+
+def test():
+    assert problems_of("a.h", "// The black box\n") == ['a.h:1: "black box": write flight recorder']
+    assert problems_of("a.h", "int x;\n// equal but\n  // for one\n")[0].startswith('a.h:2: "but // for"')
+    assert problems_of("a.h", "BlackBox* const box = null_twin();\n") != []
+    assert problems_of("a.cpp", 'setenv("TRIREME_BLACK_BOXES", f);  {"culprits", suspects}\n') == []
+    assert problems_of("a.cpp", "verdict.culprits.size();\n") != []
+    print("retired_words.py: passed")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--test"]:
+        test()
+        sys.exit(0)
+    problems = check(Path(sys.argv[1]))
+    print(*problems, sep="\n", end="\n" if problems else "")
+    sys.exit(1 if problems else 0)
