@@ -150,7 +150,7 @@ struct PruneOptions {
   bool dry_run = false, json = false;
 };
 
-// The numbers that are asked for, and for those that are not the run's own.
+// The requested numbers; asks for confirmation of those that are not the run's own.
 Result<Retention> retention_asked(const PruneOptions& options) {
   Retention retention{.source = "as given"};
   if (!options.keep_last || !options.keep_every) {

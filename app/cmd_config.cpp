@@ -84,7 +84,7 @@ Result<void> make_new(NewOptions& options) {
   return {};
 }
 
-// `path`: a config file, or a run's folder for the config that it was asked for. Either may be of an earlier version.
+// `path`: a config file, or the folder of a run, for its requested config. Either may be of an earlier version.
 Result<Config> read_config(const std::string& path) {
   std::error_code ignored;
   const std::string file =

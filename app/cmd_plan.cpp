@@ -19,7 +19,7 @@ struct Options {
   bool json = false, fp8 = false;
 };
 
-// Asked before the search: whether the file could be written in the end.
+// Checked before the search: whether the file can be written in the end.
 Result<void> check_output(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;

@@ -52,8 +52,8 @@ int number(const char* name, int otherwise) {
   return value > 0 ? value : otherwise;
 }
 
-// Names of the nodes that are left out, a line each, for scripts: name, end, reason. An event log that can't be read is
-// an error, and no empty list.
+// Prints the names of the excluded nodes, one per line, for scripts: name, end, reason. An event log that cannot be
+// read is an error, not an empty list.
 Result<void> list_or_clear(const std::string& run_dir, const std::string& cleared) {
   using Read = std::optional<Result<std::vector<RunEvent>>>;
   const std::string path = absolute(run_dir) + "/events.jsonl";

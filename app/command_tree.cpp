@@ -27,7 +27,7 @@ Command reached(const CLI::App& root) {
   return command;
 }
 
-// What stands here in place of an option that people know from other trainers. Fields of the config: other_names.h.
+// Replacements for options of other trainers. Config fields: other_names.h.
 struct OtherOption {
   std::string_view command, option;  // '-' for '_'
   const char* here;

@@ -12,7 +12,7 @@
 
 namespace tri {
 
-// Rank 0 reads the file; everybody resolves the same text, so everybody meets the same errors. Collective.
+// Rank 0 reads the file, and all ranks resolve the same text, so all get the same errors. Collective.
 Result<PlannedJob> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
 
 // The same for what is measured, with the plan in the log and this rank's device. Collective.

@@ -13,8 +13,8 @@
 namespace tri {
 namespace {
 
-// Libraries are asked by name, not by their headers: so the answer is that of the library in use, which may be newer
-// than the one of the build, and one that this build goes without is simply not there.
+// Queries libraries by name, not by their headers: so the version is that of the library in use, which may be newer
+// than the one of the build, and a library that this build lacks is simply absent.
 template <class Function>
 Function* function_of(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));

@@ -7,8 +7,8 @@
 
 namespace tri {
 
-// Draws the run of `run_dir` every so many seconds until somebody ends it; once, where there is no terminal. Error
-// (kUsage): it is not the folder of a run.
+// Draws the run of `run_dir` at intervals until it is interrupted; once, if there is no terminal. Fails with kUsage if
+// it is not the folder of a run.
 Result<void> watch_run(const std::string& run_dir, double seconds);
 
 }  // namespace tri

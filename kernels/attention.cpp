@@ -24,10 +24,10 @@ void check_attention(const char* op, const Args& a) {
   require_tensor(op, "lse", a.lse, Dtype::kF32, {rows / a.seq_len, num_heads, a.seq_len});
 }
 
-// Of grouped rows with several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp), whose tiles of
-// 128 queries alone must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles a
-// multiprocessor cuDNN made 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048);
-// ours lose far less, since theirs are the tiles of all sequences.
+// For grouped rows with several groups cuDNN processes one sequence per execution (cuda/cudnn_attention.cpp), whose
+// tiles of 128 queries alone must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles per
+// multiprocessor cuDNN reaches 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048).
+// The FlashAttention kernels lose far less, since their tiles are those of all sequences.
 bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gpu) {
   constexpr int64_t kTilesPerMultiprocessor = 3;
   const int64_t tiles = int64_t{s.num_kv_heads} * s.group * ceil_div(s.seq_len, 128);
@@ -35,12 +35,12 @@ bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gp
          tiles < kTilesPerMultiprocessor * gpu.num_multiprocessors;
 }
 
-// Where our kernels for Hopper are faster than cuDNN's. TFLOP/s on an H200 at its power limit, ours and cuDNN's:
-// forward, heads of 128, 604 and 537 (T 8192), 510 and 485 (2048), 321 and 334 (512), heads of 64, 304 and 329;
-// backward, heads of 128, 517 and 481, 395 and 384, 252 and 196, heads of 64, 283 and 251, though cuDNN's is not even
-// deterministic. In steps of LLaMA 8B's shape the backward pass takes a fifth less time. Backward a block has a tile of
-// 128 keys of a key/value head: with one block a multiprocessor (4 x 2048, 2 key/value heads) ours made 282, cuDNN's
-// 316.
+// Where the project's kernels for Hopper are faster than cuDNN's. TFLOP/s on an H200 at its power limit, own and
+// cuDNN's: forward, heads of 128, 604 and 537 (T 8192), 510 and 485 (2048), 321 and 334 (512), heads of 64, 304 and
+// 329; backward, heads of 128, 517 and 481, 395 and 384, 252 and 196, heads of 64, 283 and 251, although cuDNN's is not
+// even deterministic. In steps of LLaMA 8B's shape the backward pass takes a fifth less time. In the backward pass a
+// block has a tile of 128 keys of a key/value head: with one block per multiprocessor (4 x 2048, 2 key/value heads) the
+// own kernels reach 282, cuDNN 316.
 bool hopper_leads(Pass pass, const AttentionShape& s, const GpuProperties& gpu) {
   if (!flash_attention_is_hoppers(gpu)) return false;
   if (pass == Pass::kForward) return s.head_size == 128 && s.seq_len >= 1024;

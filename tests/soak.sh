@@ -13,7 +13,8 @@
 #                      fault of each kind under Slurm
 #   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that are slow to look at
-#   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
+#   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, and no
+#                      other.
 #                      On a machine with nothing else to do
 #   soak.sh predict    calibrated on smaller variants, the simulator predicts the quick start's step within 10 %; on such a machine
 #   soak.sh cores      parity, FP8 and golden tests with OpenBLAS' kernels for each processor that this one can stand in
@@ -21,7 +22,7 @@
 #   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap from DEBIAN_MIRROR and UBUNTU_MIRROR: make run,
 #                      make install, make uninstall
 #
-# KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
+# KILLS, ERRORS, SEED   of crash: how many, and the seed of the choice (by default another one each day; it is printed)
 # CASES, STEPS, SEED    of hang: the same; CASES and SEED of heal
 # STALLS, SEED          of storage: the seconds of each stall
 # AGENTS, TIMES         of fleet; of doctor and predict: how many

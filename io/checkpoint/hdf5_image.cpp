@@ -129,7 +129,7 @@ const H5FD_class_t& driver_class() {
 }  // namespace
 
 Hdf5Image Hdf5Image::create(const std::string& path) {
-  TRI_HDF5(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), path);  // errors are ours to report
+  TRI_HDF5(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), path);  // this program reports errors
   static const hid_t driver = TRI_HDF5(H5FDregister(&driver_class()), path);
   Hdf5Image image;
   image.path_ = path;

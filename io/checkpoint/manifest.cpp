@@ -35,8 +35,8 @@ OrderedJson json_of(const StoredShard& shard) {
           {"start", shard.region.start}, {"extent", shard.region.extent}, {"checksum", hex64(shard.checksum)}};
 }
 
-// Lists have a line an item: people and line tools can look into them. All of these throw Json::exception on text that
-// is not UTF-8.
+// Lists have one item per line, for people and line tools. All of these throw Json::exception on text that is not
+// UTF-8.
 template <class Item, class ToText>
 std::string list_text(const std::vector<Item>& items, ToText to_text) {
   std::string text = "[";

@@ -178,7 +178,7 @@ void read_history(const flight::Image& image, const Clock& clock, int max_events
   });
 }
 
-// A file of this user's; root may look at anybody's.
+// A file of this user; root may read those of all users.
 bool may_be_record(const struct stat& info) {
   return S_ISREG(info.st_mode) && (info.st_uid == ::geteuid() || ::geteuid() == 0);
 }
@@ -198,7 +198,7 @@ std::string to_string_place(const RankRecord& record) {
 }
 
 Result<RankRecord> read_flight_record(const std::string& path, int max_events) {
-  // Anybody may put files into /dev/shm: a FIFO must not hold this up, and a stranger's words must not be believed.
+  // Any user may put files into /dev/shm: a FIFO must not block this process, and other users' records must be ignored.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return system_error(errno, "{}", path);

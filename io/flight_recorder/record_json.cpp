@@ -99,7 +99,7 @@ Json name_or_number(E value) {
   return enum_from_name<E>(name) ? Json(name) : Json(static_cast<int64_t>(value));
 }
 
-constexpr const char* kAxesByDefault = "pp,dp,tp";  // of records that do not name theirs
+constexpr const char* kAxesByDefault = "pp,dp,tp";  // of records without axes
 
 class Writer {
  public:

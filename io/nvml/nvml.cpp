@@ -202,7 +202,7 @@ bool Nvml::watch_xids() {
 
 std::vector<GpuXid> Nvml::next_xids(int milliseconds) const {
   const Functions& f = *functions_;
-  constexpr int kMost = 1000;  // a storm of them keeps nobody here
+  constexpr int kMost = 1000;  // a storm of them must not keep this loop busy
   std::vector<GpuXid> xids;
   if (events_ == nullptr) return xids;
   EventData event{};

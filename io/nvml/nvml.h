@@ -1,5 +1,5 @@
-// The health of this machine's GPUs, as NVIDIA's management library says. It is loaded when asked for, so a build needs
-// neither its header nor the library. TRIREME_NVML names another file than libnvidia-ml.so.1.
+// The health of this machine's GPUs according to NVIDIA's management library. It is loaded at the first use, so a build
+// needs neither its header nor the library. TRIREME_NVML names another file than libnvidia-ml.so.1.
 #pragma once
 
 #include <cstdint>

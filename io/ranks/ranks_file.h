@@ -64,8 +64,7 @@ class RanksWriter {
  public:
   static constexpr int64_t kMostBytes = int64_t{1} << 30;  // of all windows
 
-  // A new attempt behind those that the file has. A file that can't be read is set aside as PATH.damaged, with a
-  // warning.
+  // Appends a new attempt to those in the file. A file that cannot be read is renamed to PATH.damaged, with a warning.
   static Result<RanksWriter> open(const std::string& path, const RankMesh& mesh, int64_t most_bytes = kMostBytes);
 
   // `window` has mesh.world_size() ranks and at least one step.

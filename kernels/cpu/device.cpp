@@ -161,7 +161,7 @@ class QueueStream final : public CpuStream {
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     push({Kind::kWait, [=, this] { await_flag(flag, value); }, nullptr});
   }
-  // Wakes nobody up: where the stream has nothing to do, earlier work is done, and else its thread is or will be awake.
+  // Wakes no thread: if the stream is idle, earlier work is done; otherwise its thread is awake or will be.
   void mark(std::atomic<uint32_t>& word, uint32_t value) override {
     std::lock_guard lock(mutex_);
     if (queue_.empty() && idle_)

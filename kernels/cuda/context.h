@@ -16,9 +16,9 @@ namespace tri::cuda {
 
 GpuProperties gpu_properties(int ordinal);
 
-// What Stream::wait_flag() asks of cuStreamWaitValue32: until the flag has reached the value; and, where the GPU can, a
-// flush of what a peer wrote before it set the flag, which the work behind the wait must see. A GPU that cannot refuses
-// the second.
+// The flags of cuStreamWaitValue32 for Stream::wait_flag(): wait until the flag has reached the value and, if the GPU
+// can, flush what a peer wrote before it set the flag, so that the work behind the wait sees it. A GPU that cannot
+// flush refuses the second.
 unsigned wait_value_flags(const GpuProperties& gpu);
 
 class Context {

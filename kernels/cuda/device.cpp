@@ -1,5 +1,5 @@
-// CUDA's Device, Stream and Event. Streams do not block each other or the default stream; events carry the time where
-// that is asked for (EventKind::kTimed).
+// CUDA's Device, Stream and Event. Streams do not block each other or the default stream; events record the time if
+// that is requested (EventKind::kTimed).
 #include <atomic>
 #include <chrono>
 #include <cstdlib>

@@ -20,8 +20,8 @@ inline SliceWeights slice_weights(const Fp8SliceWeights& c) {
           pointer<int64_t>(c.counts)};
 }
 
-// The quantized values of a thread's numbers, which `tensor` owns, -1: nobody. All threads of a block of kThreads call
-// it, each with other numbers.
+// Quantizes a thread's numbers, which `tensor` owns; -1: padding. All threads of a block of kThreads call it, each with
+// different numbers.
 template <int N>
 __device__ void encode_weights(const SliceWeights& quantized, int64_t first, int tensor, const float (&w)[N]) {
   Fp8Found found;

@@ -1,7 +1,8 @@
-// A GEMM as cuBLASLt wants it, and the algorithm that does it.
-// cuBLASLt is column-major: a row-major (M, N) is its transpose (N, M), so it is asked for out^T = op(b)^T · op(a)^T
-// and nothing is copied. FP8 operands have one form on sm_90, ours: both with the summed dimension innermost. The bias
-// is a number a row of out^T; dbias, a sum over the rows of our a, is the sum over the columns of its B.
+// A GEMM in cuBLASLt's form, and the algorithm that runs it.
+// Since cuBLASLt is column-major, a row-major (M, N) is its transpose (N, M): it computes out^T = op(b)^T · op(a)^T,
+// and nothing is copied. The only form of FP8 operands on sm_90 is the one used here: both with the summed dimension
+// innermost. The bias is a number per row of out^T; dbias, a sum over the rows of `a`, is the sum over the columns of
+// cuBLASLt's B.
 #pragma once
 
 #include <cublasLt.h>

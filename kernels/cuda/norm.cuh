@@ -200,8 +200,8 @@ class Operands {
 // Sums over the W warps of a row, in every thread of them.
 class RowSums {
  public:
-  // Call it in every thread of the block alike. The slots alternate: whoever is first at the next sum writes to the
-  // other one, and passes its barrier only when all have read this one.
+  // Call it in every thread of the block alike. The slots alternate: the thread that is first at the next sum writes to
+  // the other slot, and passes its barrier only when all have read this one.
   template <int kSums>
   __device__ __forceinline__ void add(float (&values)[kSums]) {
 #pragma unroll

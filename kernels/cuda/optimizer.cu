@@ -1,10 +1,10 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: a thread 16 bytes of the moments, four elements in fp32, eight in bf16; a block of kBlock
-// elements has one owner, so a thread looks it up once. Moments in bf16 take one draw of random numbers for four
-// elements (Philox, some 15 integer instructions an element, alongside the memory's time). Sums of squares: a warp a
-// run of blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
-// Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
-// for FP8 weights, of which a block of threads tells amax and counts at once.
+// elements has one owner, so a thread looks it up once. Moments in bf16 use 128 random bits for four elements (Philox,
+// some 15 integer instructions per element, hidden by the memory's time). Sums of squares: a warp a run of blocks into
+// scratch (double), then one block per tensor adds its runs in a fixed order.
+// Bound: memory; AdamW reads 16 and writes 12 bytes per element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
+// for FP8 weights, whose amax and counts a block of threads adds at once.
 // Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/device_math.cuh"
@@ -102,8 +102,9 @@ __device__ Kept<__nv_bfloat16> round_moments(const MomentPointers<__nv_bfloat16>
   return kept;
 }
 
-// Updates both moments of a thread's elements; their weights and directions. False in padding, and where the gradients
-// are not finite: nothing may change. That is asked for last, so that no load waits for another one.
+// Updates both moments of a thread's elements; computes their weights and directions. Returns false in padding, and if
+// the gradients are not finite, so that nothing may change. That is checked last, so that no load waits for another
+// one.
 template <class T, int N = kElements<T>>
 __device__ bool update_moments(const MomentPointers<T>& p, int64_t first, float (&w)[N], float (&d)[N]) {
   float g[N], m[N], v[N];

@@ -198,7 +198,7 @@ class Bench {
     return done;
   }
 
-  // `part`: what the step tells of this rank's part of the checkpoint under way.
+  // `part`: the step's statistic on this rank's part of the checkpoint in progress.
   double step(PartOutcome part, StepResult& result) {
     const StepStatistics local{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
                                .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
@@ -335,7 +335,7 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
 
   Arena arena(device, measuring.used());
   auto result = Bench(config, mesh, job, device, arena, folder, bench).run();
-  job.barrier();  // nobody reads any more when the folder goes
+  job.barrier();  // no rank reads any more when the folder is removed
   return result;
 }
 

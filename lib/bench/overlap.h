@@ -13,7 +13,7 @@ namespace tri {
 
 struct OverlapBench {
   int rounds = 11;                       // of each of the three; the middle one counts
-  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
+  TransferObserver* observer = nullptr;  // of this rank's transfers; null: none
 };
 
 // Times in any one unit. The share of the transfer that costs nothing alongside the compute.

@@ -14,7 +14,7 @@ Result<void> plain_write(const std::string& path, int64_t bytes);
 // All of `paths` once, one after the other, through one block of memory.
 Result<void> plain_read(const std::vector<std::string>& paths);
 
-// Asks the page cache to give up the files, which are on storage; whether it did.
+// Requests that the page cache drops the files, which are on storage; returns whether it did.
 Result<bool> drop_from_cache(const std::vector<std::string>& paths);
 
 // Waits until what is pending in the file system of `folder` is on storage, so that it does not disturb what follows.

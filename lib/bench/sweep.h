@@ -29,7 +29,7 @@ struct SweepRow {
 
 struct SweepResult {
   std::vector<SweepRow> rows;  // best first; those with a problem last
-  LayoutChoice choice;         // what was left out
+  LayoutChoice choice;         // what was skipped
   int64_t most_bytes = 0;      // of a rank's arena
   // Less of the device's memory is free than at the start, the fullest rank's; none on the CPU, whose memory others
   // take and give back as well.
@@ -38,9 +38,9 @@ struct SweepResult {
 
 void sort_best_first(std::vector<SweepRow>& rows);
 
-// Random tokens. `config` need not be resolved except for run.device; each layout is planned for itself (job_plan.h).
-// Collective; all ranks have the same result. A layout that meets an Error is listed with it; what is Fatal ends the
-// job, sweep and all. `on_trial` is told each layout before it is tried, with its number and their count.
+// Uses random tokens. `config` need not be resolved except for run.device; each layout is planned separately
+// (job_plan.h). A layout that fails with an Error is listed with it; a Fatal ends the job and the sweep. Calls
+// `on_trial` before each layout with its number and their count. Collective; all ranks have the same result.
 Result<SweepResult> sweep_layouts(const Config& config, Job& job, Device& device, const LayoutSweep& sweep,
                                   const std::function<void(const ParallelLayout&, int number, int count)>& on_trial);
 

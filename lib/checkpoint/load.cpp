@@ -200,7 +200,7 @@ class Loading {
     return {};
   }
 
-  // A shard that nobody else needs: straight to its place where there is one.
+  // A shard that no other rank needs is read straight to its place, if it has one.
   Result<void> read_whole(size_t item, std::unique_ptr<char[]>& block) {
     const ShardRead& read = share_.reads[item];
     const std::vector<const LoadTarget*> targets = touched(read);

@@ -30,7 +30,7 @@ BackgroundGather::BackgroundGather(int64_t bytes)
 BackgroundGather::~BackgroundGather() {
   try {
     wait();
-  } catch (const Fatal&) {  // the job is ending; whoever noticed says why
+  } catch (const Fatal&) {  // the job is ending; the rank that noticed reports why
   }
   MPI_Comm_free(&handles_->comm);
 }

@@ -14,7 +14,7 @@
 namespace tri {
 
 TreeNeighbours binomial_neighbours(int member, int size) {
-  // Member m hears from m without its highest bit, and tells m + 2^k for every 2^k above m.
+  // Member m receives from m without its highest bit, and sends to m + 2^k for every 2^k above m.
   TreeNeighbours tree;
   int step = 1;
   for (; step <= member; step *= 2) {

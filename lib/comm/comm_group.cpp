@@ -4,7 +4,7 @@
 
 namespace tri {
 
-// One operation, told to whoever looks on.
+// Runs one operation, and reports it to the observer and the progress.
 template <class Transfer>
 void CommGroup::transfer(ChannelOperation operation, int64_t bytes, Stream& stream, const Transfer& run) {
   if (!before_transfer(stream)) return;

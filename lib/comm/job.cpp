@@ -55,7 +55,7 @@ Job::Job(int* argc, char*** argv) {
   machine_ = fmt::format("{} {}", host_, boot_id());
 
   node_memory_ = std::make_unique<SharedWindow>(this, node_ranks_, sizeof(NodeState));
-  node_ = static_cast<NodeState*>(node_memory_->memory());  // zero: nobody has failed
+  node_ = static_cast<NodeState*>(node_memory_->memory());  // zero: no rank has failed
   reaper_ = std::make_unique<NodeReaper>(processes);
   // In a ring, so that of any ranks that are gone at least one has a neighbour who sees it.
   if (node_size > 1) {
@@ -254,7 +254,7 @@ std::atomic<Job*> g_job{nullptr};  // whose body runs in this process
 // Where nothing handles an exception, C++ calls this before it unwinds: on the thread that threw, in the very place.
 [[noreturn]] void end_job_of_exception() {
   std::string what = "internal error: terminated without an exception";
-  auto code = static_cast<ExitCode>(1);  // an exception that is not ours is a bug
+  auto code = static_cast<ExitCode>(1);  // any other exception is a bug
   auto cause = Cause::kHere;
   try {
     if (const auto exception = std::current_exception()) std::rethrow_exception(exception);

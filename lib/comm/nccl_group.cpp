@@ -28,7 +28,7 @@ ncclDataType_t nccl_type(Dtype dtype) {
   return dtype == Dtype::kF32 ? ncclFloat32 : dtype == Dtype::kBF16 ? ncclBfloat16 : ncclInt32;
 }
 
-// The communicator does not block: a call that is still in progress is polled with a deadline of ours.
+// The communicator does not block: a call that is still in progress is polled with a deadline of this program.
 class NcclGroup final : public CommGroup {
  public:
   NcclGroup(const std::string& group_name, int rank, int size, const ncclUniqueId& id, Device& device,

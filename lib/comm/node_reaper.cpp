@@ -31,7 +31,7 @@ void close_all_but(const pollfd* kept, nfds_t count) {
   ::close_range(next, ~0U, 0);
 }
 
-// Whether all have ended by `until`. Those that have are left out from then on.
+// Returns whether all have ended by `until`. Those that have are dropped from the list.
 bool all_end(pollfd* processes, nfds_t count, int64_t until) {
   for (;;) {
     bool left = false;
@@ -48,7 +48,7 @@ bool all_end(pollfd* processes, nfds_t count, int64_t until) {
 // The life of the process. The one that it comes from had many threads, which may have held any lock: only what a
 // signal handler may call is called.
 [[noreturn]] void reap(pollfd* processes, nfds_t count, int64_t timeout) {
-  ::setpgid(0, 0);  // as the parent does: whoever is first
+  ::setpgid(0, 0);  // as the parent does, whichever is first
   close_all_but(processes, count);
   int64_t until = milliseconds() + timeout;
   const int64_t leave = until + kLeave;

@@ -56,7 +56,7 @@ SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t by
   const auto alignment = static_cast<uintptr_t>(kAlignment);
   memory_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(base) + alignment - 1) / alignment * alignment);
   if (owner) std::memset(memory_, 0, static_cast<size_t>(bytes));
-  TRI_MPI(MPI_Barrier(mpi_->comm));  // nobody looks before it is zero
+  TRI_MPI(MPI_Barrier(mpi_->comm));  // no rank reads it before it is zero
 }
 
 SharedWindow::~SharedWindow() {
@@ -67,7 +67,7 @@ SharedWindow::~SharedWindow() {
   if (std::uncaught_exceptions() > exceptions_) return;  // the others may never come: the job is ending
   try {
     await_members(mpi_->members);
-  } catch (const Fatal&) {  // the job is ending; whoever noticed says why
+  } catch (const Fatal&) {  // the job is ending; the rank that noticed reports why
     return;
   }
   MPI_Win_free(&mpi_->window);

@@ -46,7 +46,7 @@ struct Config {
 };
 
 // Fills the sizes of the model whose 0 means "derived", as far as the others allow it: kv_heads, head_dim, ffn_hidden.
-// resolve_config does; and whoever reads the config that an older version has resolved, which lacks newer sizes.
+// Called by resolve_config, and by readers of configs that an older version has resolved, which lack newer sizes.
 void fill_derived(ModelConfig& model);
 int head_size(const ModelConfig& model);         // HS: model.head_dim, or where that is 0 its default
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
@@ -88,8 +88,8 @@ bool names_field(const std::vector<std::string>& overrides, std::string_view fie
 // machines too: lib/engine/job_plan.h.
 Result<Config> resolve_config(Config config, int world_size);
 
-// The number of ranks that `parsed` is planned for: `asked`, or where that is 0 what its mesh has. Error (kUsage):
-// parallel.dp 0 leaves it open, or there are more than kMostRanks.
+// Returns the number of ranks for which to plan `parsed`: `requested`, or if that is 0 the size of its mesh. Fails with
+// kUsage if parallel.dp 0 leaves it open, or if there are more than kMostRanks.
 Result<int> planned_ranks(const Config& parsed, int asked);
 
 // Every field of every section; parse_config gives back an equal Config.

@@ -7,8 +7,8 @@
 
 namespace tri {
 
-// What a config asks for. What a job then runs on is a DeviceKind (kernels/core/kinds.h): lib/engine/job_plan.h
-// decides.
+// The device that a config requests. lib/engine/job_plan.h decides which DeviceKind (kernels/core/kinds.h) a job runs
+// on.
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };

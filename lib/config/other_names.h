@@ -15,7 +15,7 @@ struct OtherName {
   std::string_view name;
   // "section.key" here. "--ranks": no field, but an option that some commands have. Empty: neither.
   std::string_view field;
-  // For a field: what its value means, where theirs means something else. Without one: what there is in its place.
+  // For a field: what its value means, if the other program's means something else. Without a field: what replaces it.
   std::string_view remark = {};
 };
 
@@ -29,8 +29,7 @@ struct Counterpart {
   bool known() const { return !fields.empty() || !remark.empty(); }
 };
 
-// Of a key of theirs or ours, with the sections that it stands in there or without: "optimizer.lr", "--num-layers",
-// "steps".
+// Looks up a key of this or another program, with or without its sections: "optimizer.lr", "--num-layers", "steps".
 Counterpart counterpart_of(std::string_view name);
 
 // "run.seed or data.seed", "run.steps (optimizer steps: ...)"; of one that has a field.

@@ -11,7 +11,7 @@ namespace tri {
 struct RemovedSetting {
   std::string_view section, key;
   std::string_view value;    // the value that was removed; "": the whole field was
-  std::string_view neutral;  // of a removed field: the value that asks for what every run does now
+  std::string_view neutral;  // of a removed field: the value for what every run does now
   std::string_view reason;   // continues "was removed: "
   std::string_view now;      // what happens instead
   std::string_view remedy;   // what to do about a config that has the setting
@@ -22,8 +22,8 @@ struct RemovedSetting {
 
 std::span<const RemovedSetting> removed_settings();
 
-// The removed setting that `value` of section.key asks for, neutral values included; null: the field has the value, or
-// never existed.
+// Returns the removed setting that `value` of section.key requests, including neutral values; null: the field has the
+// value, or never existed.
 const RemovedSetting* removed_setting(std::string_view section, std::string_view key, std::string_view value);
 
 }  // namespace tri

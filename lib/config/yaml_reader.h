@@ -1,4 +1,4 @@
-// What readers of a YAML file have in common: problems are collected, each with its place, and told all at once.
+// Shared by readers of YAML files: problems are collected, each with its place, and reported together.
 #pragma once
 
 #include <fmt/format.h>

@@ -40,8 +40,8 @@ BatchRing::Shape LoaderPlan::ring() const {
 
 namespace {
 
-// Waits without a lock, since nobody could signal from another process: with pauses that grow with the time waited, so
-// that a ring that nobody takes from for minutes costs nothing. False: closing.
+// Waits without a lock, since another process could not signal it: pauses grow with the time waited, so that a ring
+// that no consumer uses for minutes costs nothing. Returns false when closing.
 template <class Done>
 bool poll(const std::atomic<bool>& closing, Done done) {
   const auto begin = std::chrono::steady_clock::now();
@@ -87,7 +87,7 @@ class Loader::Reader {
     } catch (const Fatal& problem) {
       end([&] { ring_.fail(problem.code(), problem.what()); });
     } catch (const std::exception& problem) {
-      end([&] { ring_.fail(static_cast<ExitCode>(1), problem.what()); });  // a bug of ours
+      end([&] { ring_.fail(static_cast<ExitCode>(1), problem.what()); });  // a bug of this program
     }
   }
 

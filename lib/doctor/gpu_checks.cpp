@@ -1,4 +1,4 @@
-// GPUs, by NVML: the first rank of a node asks for all of its machine's.
+// GPU checks through NVML: the first rank of a node checks all GPUs of its machine.
 #include <array>
 #include <cerrno>
 #include <set>

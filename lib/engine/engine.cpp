@@ -21,7 +21,7 @@ class StoreHooks final : public ParameterHooks {
   ParameterGathers& gathers_;
 };
 
-// Of weights that never change, and whose gradients nothing asks for.
+// Weights that never change, and whose gradients nothing needs.
 class ConstantWeights final : public ParameterHooks {
  public:
   void begin_backward(int, int) override { no_gradients(); }
@@ -87,7 +87,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind)
   device().lend_workspace(tensors_.kernel_workspace);
 }
 
-// The events of store and executor must outlive the work that uses them, and nobody works on memory that is gone.
+// The events of store and executor must outlive the work that uses them, and no work may use freed memory.
 Engine::~Engine() {
   runtime_.drain();
   device().lend_workspace({});

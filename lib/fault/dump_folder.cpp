@@ -119,7 +119,8 @@ void remove_old_dumps(const std::string& run_dir) {
 
 bool make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777) == 0; }
 
-// A new folder of this second; dumps of a second are told apart by a further number. Its name; "": errno says why.
+// Creates a folder for this second; a further number distinguishes dumps of one second. Returns its name; "": see
+// errno.
 std::string make_dated_folder(const std::string& hang) {
   constexpr int kTries = 100;
   std::string now = name_of_now();

@@ -1,11 +1,11 @@
-// The folders of dumps: run.dir/hang/20261122T155959, one a dump, in which all nodes of a job meet.
+// The folders of dumps: run.dir/hang/20261122T155959, one per dump, shared by all nodes of a job.
 //
-//   run.dir/hang/<attempt>.<n>    a link to the folder of the n-th dump of this start of the job. Whoever is first to
-//                                 make it decides the folder's name: a link is made as a whole or not at all.
-//     trigger.json                what made the first one look
-//     rank_00013.json             a record a rank (io/flight_recorder/record_json.h)
+//   run.dir/hang/<attempt>.<n>    a link to the folder of the n-th dump of this start of the job. The node that is
+//                                 first to create it chooses the folder's name: links are created atomically.
+//     trigger.json                what triggered the dump
+//     rank_00013.json             one record per rank (io/flight_recorder/record_json.h)
 //     nccl_<host>.txt             NCCL's own report, where there is one
-//     report.txt, report.json     the verdict, for people and for scripts; written once, by whoever is first
+//     report.txt, report.json     the verdict, as text and as JSON; written once, by the first node
 //
 // Everything here is on storage, which may hang.
 #pragma once
@@ -30,8 +30,8 @@ struct DumpFolder {
 // So many dumps of a run are kept, of all of its starts: those before the newest are removed when another one is made.
 inline constexpr int kKeptDumps = 20;
 
-// The folder of dump `number` (from 1) of `attempt`; made, where nobody has made it yet. run.dir itself is not made:
-// the run makes it once it holds its lock. Error: storage refuses, or there is no run.dir.
+// Returns the folder of dump `number` (from 1) of `attempt`; creates it unless another node has. Does not create
+// run.dir: the run creates it once it holds its lock. Fails if storage refuses, or if there is no run.dir.
 Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& attempt, int number,
                              const HangTrigger& trigger);
 // The highest number of the attempt's dumps; 0: there are none, or they can't be seen.
@@ -42,11 +42,11 @@ std::vector<std::string> list_dumps(const std::string& run_dir);
 Result<void> write_record(const std::string& folder, const RankRecord& record);
 // World ranks whose records are in the folder, ascending.
 std::vector<int> recorded_ranks(const std::string& folder);
-// The records of these ranks; what can't be read is left out.
+// Returns the records of these ranks; skips those that cannot be read.
 std::vector<RankRecord> read_records(const std::string& folder, std::span<const int> world_ranks);
 
-// The first call, from whichever node, writes the report: true. False: somebody has. The first of `records` is of the
-// caller's node.
+// Writes the report and returns true in the first call on any node; returns false in later ones. The first of `records`
+// is that of the caller's node.
 Result<bool> write_report(const std::string& folder, std::span<const RankRecord> records, const HangTrigger& trigger,
                           const HangVerdict& verdict);
 // The headline of report.json; none yet: nothing.

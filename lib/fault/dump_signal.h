@@ -1,4 +1,4 @@
-// SIGQUIT asks for a dump of all ranks, and the run goes on. The handler only counts. One object at a time.
+// SIGQUIT requests a dump of all ranks, and the run continues. The handler only counts. One object at a time.
 #pragma once
 
 #include <csignal>

@@ -51,7 +51,7 @@ enum class RunEventKind {
   kAttemptEnd,  // `text`: of its cause; fields: number, cause, status, checkpoint, step, noticed (when the driver began
                 // to end it, seconds since 1970); node, culprit (a rank), where one is known
   kDecision,    // `text`: why; fields: action, cause, row
-  kExclusion,   // `host`: a node that is left out; `text`: why; fields: until (seconds since 1970)
+  kExclusion,   // `host`: an excluded node; `text`: why; fields: until (seconds since 1970)
   kClearExclusion,  // `host`: a node that is taken again
 };
 
@@ -78,7 +78,7 @@ struct RunEvent {
   double time = 0;  // seconds since 1970, by the clock of its writer (process_wall_seconds), to the millisecond
   std::string attempt, job;
   RunEventKind kind = RunEventKind::kStart;
-  int world_rank = -1;  // -1: nobody's
+  int world_rank = -1;  // -1: no rank
   std::string host, text;
   std::map<std::string, EventField> fields;
 
@@ -127,8 +127,8 @@ class EventLog {
   // Waits until storage has taken or refused all events so far; returns false where that takes longer than `timeout`.
   bool flush(std::chrono::milliseconds timeout) const;
 
-  // What Job::set_failure_hook takes: writes a failure, gives the other ranks a moment to write theirs, and returns the
-  // first cause where it is another's.
+  // The hook for Job::set_failure_hook: writes a failure, gives the other ranks a moment to write theirs, and returns
+  // the first cause if it is another rank's.
   Job::FailureHook failure_hook() const;
 
   const Writer& writer() const { return writer_; }

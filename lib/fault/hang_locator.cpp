@@ -20,7 +20,7 @@ constexpr int kInnermost = 3;         // frames of a stack, by which stacks are 
 // How sure it is that one of a kind holds the job up; less is surer.
 enum Certainty { kOwnFailure, kGone, kStopped, kEchoedFailure, kSeenFromCounters, kNotKnown };
 
-// Whom nobody can go past: a component of the graph that has no edge to another.
+// Nodes that nothing can get past: a component of the graph without an edge to another one.
 struct Candidate {
   int component = 0, node = 0;
   HangKind kind = HangKind::kUnknown;
@@ -101,7 +101,7 @@ void Locator::find_candidates() {
   for (int c = 0; c < components_.size(); ++c)
     if (auto found = candidate(c)) candidates_.push_back(std::move(*found));
   if (candidates_.size() <= kMostSuspects) return;
-  // Too many to count who waits for each: the sure ones first, then those that anybody waits for.
+  // With too many to count the waiting ranks of each: the certain ones first, then those for which any rank waits.
   const auto is_awaited = [&](const Candidate& c) {
     const auto waiting = graph_.reversed().of(c.node);
     return std::any_of(waiting.begin(), waiting.end(),
@@ -187,7 +187,7 @@ void Locator::judge(Candidate& c) const {
   }
   if (rank < 0 || graph_.activity_of(c.node) != WaitGraph::kHost || !graph_.lost(rank)) return;
   const RankRecord* r = graph_.record(rank);
-  if (c.kind == HangKind::kFailed)  // what somebody else's end does to a transfer is not always known as such
+  if (c.kind == HangKind::kFailed)  // the effect of another rank's end on a transfer is not always recognised
     c.certainty = r->failure->code == static_cast<int>(ExitCode::kComm) ? kEchoedFailure : kOwnFailure;
   else if (c.kind == HangKind::kProcessGone)
     c.certainty = r != nullptr && r->failure && r->failure->consequence ? kNotKnown : kGone;
@@ -268,7 +268,7 @@ void Locator::keep_root_causes() {
     return was_asked && is_healthy(c);
   };
   std::erase_if(candidates_, is_innocent);
-  // Where a deadline has passed somebody is to blame; it need not be one whom nobody waits for, and who goes on.
+  // After a deadline some rank is at fault; a rank that progresses and for which none waits need not be it.
   const auto goes_on = [&](const Candidate& c) {
     return c.certainty >= kSeenFromCounters && c.num_waiting == 0 && is_healthy(c);
   };

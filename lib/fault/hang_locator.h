@@ -1,8 +1,9 @@
-// Who holds a job up: from the flight recorders of its ranks, a graph of who waits for whom, over the numbers of their
-// operations. A rank that waits for no other is the suspect; where all wait in a circle, the program is at fault.
+// Finds the rank that holds a job up: from the flight recorders of its ranks it builds a graph of who waits for whom,
+// over the numbers of their operations. A rank that waits for no other is the suspect; if all wait in a cycle, the
+// program is at fault.
 //
-// The nodes are activities: of each rank the training (its thread and its streams), the readers of tokens, and the
-// writer of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
+// The nodes are activities: for each rank the training (its main thread and its streams), the readers of tokens, and
+// the writer of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
 #pragma once
 
 #include <optional>
@@ -23,8 +24,8 @@ enum class HangKind {
   kTransfer,        // all members have sent, and what one of them awaits does not come
   kDataReader,      // tokens are not read
   kStorage,         // files are not read or written
-  kCycle,           // ranks wait for each other in a circle: a fault of the program, nobody's node
-  kFailed,          // it gave a reason of its own why it ends, before anybody else did
+  kCycle,           // ranks wait for each other in a cycle: a fault of the program, not of a node
+  kFailed,          // it reported its own reason for ending before any other rank did
   kUnknown,         // the records do not say
 };
 
@@ -42,9 +43,9 @@ struct EnumNames<HangKind> {
                                     std::pair{HangKind::kUnknown, std::string_view("unknown")}};
 };
 
-// What made somebody look: a rank's phase, or a writer of its files, without progress for so long.
+// What triggered the search: a rank's phase, or a writer of its files, had no progress for so long.
 struct HangTrigger {
-  int world_rank = -1;  // -1: nobody's deadline, somebody asked
+  int world_rank = -1;  // -1: a request, not a deadline
   RunPhase phase = RunPhase::kStep;
   bool writer = false;  // of a checkpoint, or of lines, in addition to whatever the phase was
   double seconds = 0;
@@ -81,8 +82,9 @@ HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& 
 // fault.
 std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, const HangVerdict& verdict);
 
-// For people: the headline, the suspects with what their records say, the edges of a cycle, and all ranks in a table;
-// of more than 64 ranks, those alike in one row. Lines end in '\n'.
+// Returns the report: the headline, the suspects with what their records say, the edges of a cycle, and a table of all
+// ranks; of more than 64 ranks, similar ones share a row. Lines end in '
+// '.
 std::string hang_report(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// What people read of a hang: the verdict, and what the records say of those to blame and of everybody else.
+// The text report of a hang: the verdict, and what the records say of the suspects and of all other ranks.
 #include <fmt/format.h>
 
 #include <algorithm>

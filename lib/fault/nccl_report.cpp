@@ -21,7 +21,8 @@ HostAndPort service() {
   return {text, 28028};
 }
 
-// Appends what comes, to the end of the connection or, if asked for, of a line. False: it did not come.
+// Appends received text until the end of the connection or, if requested, of a line. Returns false if that did not
+// arrive.
 bool receive(int socket, std::string& text, bool line, Deadline until) {
   char buffer[4096];
   while (is_ready(socket, POLLIN, until)) {

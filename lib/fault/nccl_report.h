@@ -5,8 +5,8 @@
 
 namespace tri {
 
-// The service's answer to "verbose status", as far as it comes within `seconds`; "" where nobody answers. It listens on
-// the port 28028 of each node, or where NCCL_RAS_ADDR says (HOST:PORT), and speaks lines of text over TCP.
+// Returns the service's answer to "verbose status", as far as it arrives within `seconds`; "" if there is no answer.
+// The service listens on port 28028 of each node, or at NCCL_RAS_ADDR (HOST:PORT), and sends lines of text over TCP.
 std::string nccl_report(double seconds);
 
 }  // namespace tri

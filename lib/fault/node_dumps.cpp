@@ -22,8 +22,8 @@ namespace {
 
 constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;  // of a dump that another node has begun
 
-// Maps the flight recorder of another rank for reading and writing. Returns null where there is none of this version,
-// or the file is not a regular one of this user: anybody may put files and links into /dev/shm.
+// Maps the flight recorder of another rank for reading and writing. Returns null if there is none of this version, or
+// if it is not a regular file of this user: any user may put files and links into /dev/shm.
 flight::Image* map_record(const std::string& path) {
   const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};

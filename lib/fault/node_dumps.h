@@ -32,8 +32,8 @@ class NodeDumps {
   NodeDumps(const NodeDumps&) = delete;
   NodeDumps& operator=(const NodeDumps&) = delete;
 
-  // The node dumps, unless one of its ranks has taken that on since `since` (FlightRecorder::now()). Whether this rank
-  // has now. Dumps that were asked for (trigger.world_rank is -1) count apart from those of hangs.
+  // Claims the node's dump, and returns whether this rank now has it: no other rank of the node has claimed one since
+  // `since` (FlightRecorder::now()). Requested dumps (trigger.world_rank is -1) count separately from those of hangs.
   bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double timeout_seconds);
 
   // Of the last dump that this rank has taken on, as far as it is known.

@@ -58,7 +58,7 @@ class ProcessDeadline {
   std::thread thread_;
 };
 
-// Says it on stderr and leaves with `code`, without anybody's help.
+// Prints it on stderr and exits with `code`, without help from other threads.
 ProcessDeadline::End leave_alone(ExitCode code);
 
 // run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2, without a

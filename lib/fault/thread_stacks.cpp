@@ -26,9 +26,9 @@ namespace {
 // Of those for programs; the first ones are glibc's.
 int stack_signal() { return SIGRTMIN + 9; }
 
-std::atomic<flight::Image*> g_image{nullptr};  // null: nobody is to be answered
-std::atomic<int> g_answering{0};            // threads in the handler
-std::atomic<int> g_training{0};             // the thread that trains
+std::atomic<flight::Image*> g_image{nullptr};  // null: there are no requests to answer
+std::atomic<int> g_answering{0};               // threads in the handler
+std::atomic<int> g_training{0};                // the thread that trains
 
 int this_thread() { return static_cast<int>(::syscall(SYS_gettid)); }
 
@@ -37,7 +37,7 @@ constexpr const char* kOther = "other";  // a thread without a name of its own
 // The handler's own frame and the kernel's, that led to it.
 constexpr int kOwnFrames = 2;
 
-// Calls only what a signal handler may: backtrace() asks glibc's loader without a lock once it has run (glibc 2.35).
+// Calls only what a signal handler may: backtrace() calls glibc's loader without a lock once it has run (glibc 2.35).
 void answer(int /*signal*/) {
   const int saved = errno;
   g_answering.fetch_add(1);

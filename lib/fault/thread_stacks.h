@@ -27,8 +27,9 @@ class StackAnswers {
   flight::Image& image_;
 };
 
-// Asks all threads of the ranks behind `images`, this process' own included, and waits for their answers: for `seconds`
-// at most. Ranks that are stopped, gone or do not answer yet are not asked, nor are threads that block the signal.
+// Requests the stacks of all threads of the ranks behind `images`, including this process' own, and waits for the
+// answers for at most `seconds`. Skips ranks that are stopped, gone or do not answer yet, and threads that block the
+// signal.
 void request_stacks(std::span<flight::Image* const> images, double seconds);
 
 // For threads of the record's process of which it has no stack: a StackRecord without frames, whose one symbol is what

@@ -206,7 +206,7 @@ const ChannelRecord* WaitGraph::channel_of(const Group& group, int member) const
 
 void WaitGraph::add_rank(int rank) {
   const RankRecord* r = record(rank);
-  if (lost(rank) || r->ended) {  // whoever waits for any part of it waits for the process
+  if (lost(rank) || r->ended) {  // what waits for any part of the rank waits for the process
     sink_at(rank, kHost) = lost(rank).value_or(HangKind::kUnknown);
     for (const Activity activity : {kDevice, kReader, kValidationReader, kWriter})
       edge(node(rank, activity), node(rank, kHost));
@@ -297,7 +297,7 @@ bool WaitGraph::add_channel_wait(int rank, int channel, Activity from) {
   const bool has_sent = own.kind != ChannelKind::kHost && !comes_before(own.sent, number);
   Stage stage = has_sent ? Stage::kSent : Stage::kJoined;
   if (!any_behind(group, number, stage)) {
-    // Its own blocks have not left, or the host has not told the streams yet to wait for those of others.
+    // Its own blocks have not been sent, or the host has not yet made the streams wait for those of others.
     if (own.kind == ChannelKind::kCopies && (!has_sent || comes_before(own.whole, number))) return false;
     stage = Stage::kArrived;
   }

@@ -1,16 +1,15 @@
-// Who waits for whom in a job that stands still, as a graph over the records of its ranks.
+// A graph of who waits for whom in a job without progress, built from the records of its ranks.
 //
-// Nodes. Of each rank its activities: the thread that trains (host), what it has given to its streams (device), its two
-// readers of tokens, its writer of checkpoints. Each operation that is awaited is a rendezvous: a rank that awaits it
-// has an edge to it, and it has edges to the members that are behind. So a group of n members costs O(n) edges, however
-// many of them wait.
+// Nodes: the activities of each rank: its main thread (host), the work on its streams (device), its two readers of
+// tokens, its writer of checkpoints. Each awaited operation is a rendezvous: a rank that awaits it has an edge to it,
+// and it has edges to the members that are behind. So a group of n members costs O(n) edges, however many of them wait.
 //
-// Edges. "`from` can't go on before `to` does." Every edge is a necessary condition, so whichever is followed leads
+// Edges: "`from` cannot continue before `to` does." Every edge is a necessary condition, so following any edge leads
 // towards what holds the job up.
 //
-// Sinks. What a node would be blamed for. A node with a sink and with edges is one of which the records leave open
-// whether it works or waits: the host that runs, since a full queue of its streams may hold it inside a launch; a
-// backward pass during which gradients are reduced. locate_hang() blames it only if its edges lead to nobody else.
+// Sinks: what a node would be blamed for. If a node has both a sink and edges, the records do not show whether it works
+// or waits: a running host, since a full queue of its streams may block it inside a launch; a backward pass during
+// which gradients are reduced. locate_hang() blames it only if its edges lead to no other node.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +40,8 @@ class WaitGraph {
   int num_nodes() const { return static_cast<int>(sinks_.size()); }
   const RankRecord* record(int rank) const { return records_[static_cast<size_t>(rank)]; }  // null: there is none
   bool is_suspended() const { return suspended_; }                                          // all processes are stopped
-  // Without one: whether its process does not run, as far as that tells something: of a job whose processes have all
-  // ended, or are all stopped, it does not.
+  // Without one: whether its process is not running. This is not meaningful for a job whose processes have all ended,
+  // or are all stopped.
   std::optional<HangKind> lost(int rank) const { return lost_[static_cast<size_t>(rank)]; }
 
   int node(int rank, Activity activity) const { return rank * kActivities + activity; }

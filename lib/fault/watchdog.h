@@ -34,7 +34,7 @@ class Watchdog {
     const FaultConfig& fault;
     std::string attempt;
     std::string run_dir;     // absolute; "": there is none, and dumps are words on stderr alone
-    bool uses_nccl = false;  // its report is asked for
+    bool uses_nccl = false;  // its report is requested
     // A hang was located, and its report written: called on the rank that wrote it, on a thread of its own.
     std::function<void(const DumpOutcome&)> on_report = nullptr;
   };
@@ -46,8 +46,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Asked every second from now on, and by dumps, on a thread of the watchdog's; null: nobody. Waits for a call that is
-  // under way.
+  // Called every second from now on, and for dumps, on a thread of the watchdog; null: no call. Waits for a call in
+  // progress.
   void set_streams(StreamStates states);
 
  private:
@@ -70,9 +70,9 @@ class Watchdog {
   FileWriterActivity lines_;
   int64_t lines_since_ = 0;  // the last time that they were seen to go on
 
-  std::mutex streams_mutex_;  // held while they are asked
+  std::mutex streams_mutex_;  // held while they are queried
   StreamStates streams_;
-  std::atomic<uint32_t> calls_{0};  // of the thread that asks them
+  std::atomic<uint32_t> calls_{0};  // counts queries, for the thread that makes them
   std::atomic<bool> over_{false};
   std::mutex mutex_;
   std::condition_variable ended_;

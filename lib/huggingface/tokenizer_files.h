@@ -9,7 +9,7 @@ namespace tri::huggingface {
 
 struct TokenizerInfo {
   std::string name;        // for config.json
-  std::string summary;     // for people
+  std::string summary;     // for the log
   int bos = -1, eos = -1;  // -1: none
 };
 

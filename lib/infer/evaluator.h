@@ -26,9 +26,9 @@ struct Evaluation {
 struct Generation {
   int tokens = 0;  // at most
   Sampling sampling;
-  uint64_t key = 0;                                             // token i is drawn by the i-th number of this stream
-  int vocab = 0;                                                // only ids below are drawn
-  int32_t stop = -1;                                            // ends the text; -1: nothing does
+  uint64_t key = 0;   // token i is sampled with the i-th number of this stream
+  int vocab = 0;      // only ids below are sampled
+  int32_t stop = -1;  // ends the text; -1: nothing does
   std::function<void(std::span<const int32_t> text)> on_token;  // optional, on every rank: all there is so far
 };
 

@@ -3,8 +3,8 @@
 //   step time   median of the last kRecent steps against that of steps kSkipped .. kSkipped + kBaseline of the attempt
 //   loss, norm  ... against the lowest such median so far: they fall as training goes on, and then stay
 //
-// A growth is told once; from then on it is the baseline. Steps that differ by themselves (other programs on the same
-// cores) raise what counts as growth: kSigmas of the medians' own spread.
+// A growth is reported once; from then on it is the baseline. Natural variation of steps (other programs on the same
+// cores) raises what counts as growth: kSigmas of the medians' own spread.
 #pragma once
 
 #include <cstdint>

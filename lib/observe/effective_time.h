@@ -136,7 +136,7 @@ std::vector<EffectiveShare> effective_shares(const EffectiveTime& time);
 // Google's badput: seconds by its names, the longest first; with goodput they add up to the time since the first start.
 std::vector<std::pair<std::string, double>> google_badput(const EffectiveTime& time);
 
-// For people, at most about 40 lines; one line, for logs; for machines (app/JSON.md has its fields).
+// As text of at most about 40 lines; as one line, for logs; as JSON (app/JSON.md has its fields).
 std::string effective_time_text(const EffectiveTime& time);
 std::string effective_time_line(const EffectiveTime& time);
 std::string effective_time_json(const EffectiveTime& time);

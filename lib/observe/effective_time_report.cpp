@@ -1,4 +1,4 @@
-// Where a run's time went, as text for people and as JSON for machines.
+// Where a run's time went, as text and as JSON.
 #include <fmt/chrono.h>
 
 #include <algorithm>

@@ -16,7 +16,7 @@
 namespace tri {
 namespace {
 
-// What the thread that trains tells, and others read.
+// The values that the main thread publishes, and other threads read.
 class SharedFigures {
  public:
   template <class Change>
@@ -91,7 +91,7 @@ class TextFile {
     state.wake.notify_all();
   }
 
-  // Whole for whoever reads it, and not synced: it is of use for seconds.
+  // Written atomically for readers, and not synced: it is only of use for seconds.
   static Result<void> replace(const std::string& path, const std::string& text) {
     auto file = AtomicFile::create(path);
     if (!file) return file.error();

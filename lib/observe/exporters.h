@@ -35,7 +35,7 @@ class Exporters {
   // Whether storage has taken, or refused, what TensorBoard is shown, within `timeout`.
   bool flush(std::chrono::milliseconds timeout);
 
-  int prometheus_port() const;  // 0: nobody listens
+  int prometheus_port() const;  // 0: no port is open
 
  private:
   class Prometheus;

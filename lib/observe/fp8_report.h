@@ -1,4 +1,4 @@
-// What FP8 casts have met in a step, over all ranks: for metrics.jsonl, and for people where it is too much.
+// Statistics of a step's FP8 casts, over all ranks: for metrics.jsonl, and as warnings if casts lose too much.
 #pragma once
 
 #include <span>

@@ -157,8 +157,8 @@ std::string number(const Heat& heat, double value) {
 
 const char* unit(const Heat& heat) { return heat.is_rate ? "TFLOP/s" : "ms"; }
 
-// From faster (blue) over the role's median (grey) to slower (orange, red): told apart by the colour-blind, and by
-// their brightness on paper. [foreground, background] of the 256 colours.
+// From faster (blue) over the role's median (grey) to slower (orange, red): distinguishable by the colour-blind, and by
+// brightness on paper. [foreground, background] of the 256 colours.
 struct Shade {
   double below;  // slower less than this
   int foreground, background;

@@ -1,4 +1,4 @@
-// What a run says about itself: metrics.jsonl for machines, one line a step for people.
+// The metrics of a run: metrics.jsonl for programs, one line per step for people.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class MetricsFile {
 
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
-  // `places`: the ranks where the step's numbers went wrong; `skipped`: steps left out, with this one if it was, since
-  // this start of the run; 0: it ends the run.
+  // `places`: the ranks whose numbers were not finite; `skipped`: steps skipped since this start of the run, including
+  // this one if it was; 0: it ends the run.
   void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);
   // A window of all ranks' times, ranks_json() (lib/observe/rank_monitor.h). Its line has no "step" of its own.
   void ranks(const std::string& object);

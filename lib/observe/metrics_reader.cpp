@@ -15,8 +15,8 @@ using Json = nlohmann::json;
 constexpr int64_t kShard = 4 << 20;  // bytes that are read at once
 
 // The fields of a line of metrics. Lines of steps are flat objects that MetricsFile writes, hundreds of bytes each and
-// perhaps a million of them: they are searched, not parsed. Fields come in the order in which they are asked for, so
-// each search goes on from the one before.
+// perhaps a million of them: they are searched, not parsed. Callers request fields in the order of the line, so each
+// search continues from the previous one.
 class FlatLine {
  public:
   explicit FlatLine(std::string_view line) : line_(line) {}

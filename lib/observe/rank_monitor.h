@@ -35,8 +35,7 @@ class RankMonitor {
   // Collective. With metrics.ranks_every 0 ranks measure nothing: rank 0's own steps are searched for drift alone.
   explicit RankMonitor(const Context& context);
 
-  // This rank's step is complete: every rank calls it after each step. Waits for nobody. `checkpoint`: one was being
-  // written alongside the step.
+  // Call on every rank after each step. Never waits. `checkpoint`: a checkpoint was being written during the step.
   void step(const RankStep& step, const StepMetrics& metrics, bool checkpoint);
   // After the last step: the window that is not full, too. Collective.
   void finish();

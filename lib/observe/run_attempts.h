@@ -38,7 +38,7 @@ struct RunAttempt {
   bool of_the_job_of(const RunAttempt& earlier) const { return !job.empty() && job == earlier.job; }
 };
 
-// In the order in which they came to hold the run folder; those that never did are left out.
+// In the order in which they got the run folder, without those that never did.
 std::vector<RunAttempt> run_attempts(const EventsAndSteps& history);
 
 }  // namespace tri

@@ -24,7 +24,7 @@ enum class RunState {
   kEnded,        // in good order: done, or stopped on request
   kFailed,       // a rank failed, or the watchdog ended the job
   kGone,         // the ranks of this machine are gone without a word
-  kUnknown,      // nothing here tells: it has never started, or it runs on other machines
+  kUnknown,      // unknown here: it has never started, or it runs on other machines
 };
 
 template <>

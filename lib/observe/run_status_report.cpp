@@ -1,4 +1,4 @@
-// A run's status as text for people and as JSON for machines.
+// A run's status as text and as JSON.
 #include <fmt/chrono.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::string doing_of(const RankRecord& rank) {
   return std::string(enum_name(rank.host_state));
 }
 
-// Columns as wide as they must be; one that is empty below its head is left out.
+// Columns as wide as necessary; omits a column that is empty below its head.
 std::string table(const std::vector<Row>& rows) {
   std::vector<size_t> widths(rows[0].size(), 0);
   for (size_t r = 1; r < rows.size(); ++r)
@@ -64,7 +64,7 @@ std::string table(const std::vector<Row>& rows) {
   return text;
 }
 
-// The host is named where it is not that of whoever asks: containers may share what holds the flight recorders.
+// Names the host if it is not the caller's: containers may share the folder of flight recorders.
 std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::string& host) {
   std::vector<Row> rows{
       {"rank", "place", "host", "GPU", "phase", "step", "does", "for", "action", "last event", "process"}};

@@ -25,7 +25,7 @@ struct TimelineSpan {
   uint8_t unused = 0;
 };
 
-// One operation of a channel, as far as this rank takes part. `sent`: 0, where nobody marks it.
+// One operation of a channel, as far as this rank takes part. `sent`: 0 if it is not marked.
 struct TimelineTransfer {
   int64_t joined = 0, sent = 0, completed = 0;
   uint32_t sequence = 0;
@@ -73,9 +73,9 @@ struct HostSpan {
   int64_t step = 0, begin = 0, end = 0;
 };
 
-// Adds spans and transfers of a recording, whose first stream is the one that computes, with the channels of this
-// process's flight recorder (none: no transfers). Transfers of which a part is not in the recording are left out, as
-// are operations inside a transfer, which are the transfer.
+// Adds spans and transfers of a recording, whose first stream is the compute stream, with the channels of this
+// process's flight recorder (none: no transfers). Skips transfers that are only partly in the recording, and operations
+// inside a transfer, which are the transfer.
 void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host,
                    TimelineSegment& segment);
 

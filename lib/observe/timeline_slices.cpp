@@ -90,7 +90,7 @@ class RendezvousFinder {
       rendezvous.source_segment = source->segment;
       rendezvous.source_transfer = source->transfer;
       const bool came = offered(*source) <= rendezvous.completed;
-      // A send may be over before anybody receives. A copy may be seen before the mark that it has left.
+      // A send may end before its receive begins. A copy may be seen before the mark that it was sent.
       rendezvous.early =
           kind != ChannelKind::kSend && aligned(*source, transfer(*source).joined) > rendezvous.completed;
       if (came || kind != ChannelKind::kSend)

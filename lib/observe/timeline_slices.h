@@ -1,5 +1,5 @@
-// What the tracks of a timeline show: spans, the transfers of different ranks that are one and who waited for whom, and
-// the flows between them.
+// The contents of a timeline's tracks: spans, the transfers of different ranks that are one and which waited for which,
+// and the flows between them.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class TimelineSlices {
     int32_t segment = 0;
     uint16_t stream = 0;
     int32_t step = 0;
-    const TimelineSpan* span = nullptr;  // of what it tells
+    const TimelineSpan* span = nullptr;  // the span described
     const TimelineTransfer* transfer = nullptr;
     int32_t awaited = -1;  // world rank
     std::vector<uint64_t> flows_out, flows_in;

@@ -1,4 +1,4 @@
-// One rank's steps, added up to what it tells of a window.
+// Adds up one rank's steps to its statistics of a window.
 #pragma once
 
 #include <cstdint>

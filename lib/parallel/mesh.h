@@ -1,5 +1,5 @@
-// The mesh seen from one rank: its place on each axis, and the groups that it belongs to. All groups, neighbours and
-// places are asked of it.
+// The mesh seen from one rank: its place on each axis, and the groups that it belongs to. All code gets groups,
+// neighbours and places from it.
 #pragma once
 
 #include <string>

@@ -34,8 +34,8 @@ class Picture {
   std::string title_, body_;
 };
 
-// The mesh: a box a pipeline stage with its layers, in it a row a dp rank and a column a tp rank, nodes in dashes. Of
-// long axes the first few and the last are drawn. `config` resolved.
+// The mesh: a box per pipeline stage with its layers, in it a row per dp rank and a column per tp rank, nodes in
+// dashes. Only the first few and the last ranks of long axes are drawn. `config` must be resolved.
 std::string mesh_picture(const Config& config);
 
 // One step of a pipeline: what one rank of each stage does, of those in `segments` the first. `step`: one that they

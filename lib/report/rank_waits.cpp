@@ -133,7 +133,7 @@ RankWaits waits_of_dump(std::span<const RankRecord> records) {
   for (int rank = 0; rank < graph.world_size(); ++rank) {
     if (graph.record(rank) == nullptr) continue;
     std::vector<int> awaited;
-    // Readers of tokens wait for whoever has not taken the last ones yet, as long as nothing is wrong.
+    // Readers of tokens normally wait for the consumers that have not taken the last ones yet.
     for (const auto activity : {WaitGraph::kHost, WaitGraph::kDevice, WaitGraph::kWriter})
       add_awaited(graph, rank, graph.node(rank, activity), awaited);
     for (const int other : awaited) all.waits.push_back({rank, other, graph.awaited_text(rank, other)});

@@ -1,5 +1,5 @@
-// Who waited for whom among the ranks, for the picture of the mesh: in the steps that were recorded last, and in the
-// newest dump of a hang.
+// Which ranks waited for which, for the picture of the mesh: in the steps recorded last, and in the newest dump of a
+// hang.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,7 @@ ScreenEvent Screen::wait(double seconds) {
       leave();
       if (number == SIGTSTP) {
         ::raise(SIGSTOP);
-        enter();  // somebody has woken it
+        enter();  // it was resumed
         return ScreenEvent::kResize;
       }
       ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);

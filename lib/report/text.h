@@ -24,8 +24,8 @@ struct LiveView {
   std::string name, clock;  // run.name; the time of day
 };
 
-// Exactly so many lines, or fewer where there is nothing to say; none is wider than the screen, colours not counted.
-// On a small screen what matters less is left out: first the heat map, then the curve, then the events.
+// Exactly so many lines, or fewer if there is less to show; none is wider than the screen, not counting colours. A
+// small screen omits what matters less: first the heat map, then the curve, then the events.
 std::vector<std::string> live_screen(const LiveView& view, ScreenSize size);
 
 // The mean parts of the last steps, the largest first.

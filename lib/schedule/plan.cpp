@@ -19,9 +19,9 @@ Action nth(ActionKind kind, int k, int group, int chunks) {
   return {kind, group_index * group + in_group % group, kind == ActionKind::kBackward ? chunks - 1 - chunk : chunk};
 }
 
-// The shape of every schedule here: `warmup` forwards, one-forward-one-backward pairs, the backwards that are
-// left. The last group is planned as if it were full, and microbatches that do not exist are left out: the
-// order of the others stays one that is known to work.
+// The shape of every schedule here: `warmup` forwards, one-forward-one-backward pairs, the remaining backwards. The
+// last group is planned as if it were full, and microbatches that do not exist are skipped: the order of the others
+// stays one that is known to work.
 Plan warmup_pairs_cooldown(Axis pp, int num_microbatches, int chunks, int warmup) {
   const int groups = (num_microbatches + pp.size - 1) / pp.size;
   const int total = chunks == 1 ? num_microbatches : groups * pp.size * chunks;

@@ -1,4 +1,4 @@
-// How long transfers between ranks take, for the model of a step. The model asks through this interface alone.
+// How long transfers between ranks take: the only interface through which the model of a step gets these times.
 #pragma once
 
 #include "io/base/enum_names.h"

@@ -148,7 +148,7 @@ class LayerSteps {
     if (c_.software.separate_kernels) separate(which, bytes / 2, kernels);
     if (c_.software.eager_kernels) eager(which, bytes / 2, kernels);
   }
-  // What a level of recompute adds to backward, tp's transfers left out.
+  // What a level of recompute adds to backward, without tp's transfers.
   void recompute(Kernels& kernels) const {
     const bool sequential = w_.model.block == Block::kSequential;
     switch (w_.recompute) {

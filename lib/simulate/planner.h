@@ -24,8 +24,8 @@ struct PlanSearch {
   double seconds = 0;               // that the search took
 };
 
-// `parsed` with its derived fields, and with tp, pp and dp of 1: what is searched for. Of its layout, and of a
-// micro-batch that does not divide the batch, nothing is asked. Error (kUsage): as resolve_config.
+// Returns `parsed` with its derived fields, and with tp, pp and dp of 1: the starting point of the search. Does not
+// check its layout, or that its micro-batch divides the batch. Fails with kUsage, like resolve_config.
 Result<Config> without_layout(Config parsed);
 
 // Whether a search chooses a field ("parallel.tp") itself, whatever the config says.
@@ -59,8 +59,8 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
 std::string to_text(const PlanSearch& search, const Cluster& cluster);
 std::string to_json(const PlanSearch& search);
 
-// `config` with what the cluster file says of the machines, for the estimates of `trireme check`; a rank's speed as
-// `step` predicts it. Fields that the file leaves out, or `overrides` name, stay.
+// Returns `config` with the cluster file's constants of the machines, for the estimates of `trireme check`, and a
+// rank's speed as `step` predicts it. Keeps fields that the file omits or `overrides` names.
 Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,
                   const std::vector<std::string>& overrides);
 

@@ -1,4 +1,4 @@
-// What a search of layouts has found, for people and for machines.
+// The result of a search of layouts, as text and as JSON.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>

@@ -20,7 +20,7 @@ struct Simulation {
   bool memory_estimated = false;  // no plan: the program has no cp, and does not shard weights
   double room_bytes = 0;          // what a rank's arena may take
   Goodput goodput;
-  std::vector<std::string> notes;  // what to know of the answer, sentences for people
+  std::vector<std::string> notes;  // sentences that qualify the answer
 };
 
 // What other programs do and this one's config has no word for, or not yet.

@@ -66,13 +66,13 @@ struct TransferLoads {
 };
 TransferLoads transfer_loads(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
-// A quick estimate for searches: the pipeline by its formula, transfers between stages and the tails of dp left out.
+// A quick estimate for searches: the pipeline by its formula, without transfers between stages and the tails of dp.
 // About a lower bound of predict_step.
 double bound_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
 // Names and values in their order, for tables and JSON.
 std::vector<std::pair<std::string, double>> named_parts(const StepParts& parts);
-// For people: "exposed tp transfers" of "tp_exposed". "" of an unknown name.
+// Returns the name for reports: "exposed tp transfers" for "tp_exposed". "" for an unknown name.
 const char* part_title(const std::string& name);
 
 }  // namespace tri

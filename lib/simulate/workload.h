@@ -64,7 +64,7 @@ struct Workload {
   bool eager_loss = false;   // PyTorch's own loss keeps fp32 copies of the logits
   bool compiled = false;     // its compiler drops the output of a layer's last GEMM, which backward does not read
   // Attention is cuDNN's in both passes, its rows one tensor. The scratch of its deterministic backward pass stands for
-  // what an allocator keeps beyond what is asked for (lib/bench/measurements/simulator_errors.md).
+  // what an allocator reserves beyond what is requested (lib/bench/measurements/simulator_errors.md).
   bool cudnn_attention = false;
   // This program, for memory alone: rows on their way between stages have buffers of their own, and so has what tp's
   // and dp's transfers copy into the peers' memory.

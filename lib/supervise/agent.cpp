@@ -35,7 +35,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kConnectSeconds = 3;
-constexpr double kGreetingSeconds = 15;  // the driver may have 1,500 agents, or a flood of strangers, to greet
+constexpr double kGreetingSeconds = 15;  // the driver may have to accept 1,500 agents, or a flood of other connections
 constexpr double kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16;
 
@@ -139,9 +139,10 @@ class Agent {
 
   static bool slurm_job() { return std::getenv("SLURM_JOB_ID") != nullptr; }
 
-  // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it
-  // back (it was submitted with --no-kill): its agents do. Until Slurm has noticed the loss of the node they ask it now
-  // and then. Each waits for a random time first, so that the agents of a large job do not ask all at once.
+  // A job that has lost the node of its batch script, and with it the driver, continues without anything that could
+  // requeue it (it was submitted with --no-kill), so its agents do that. Until Slurm has noticed the loss of the node
+  // they query it now and then. Each first waits for a random time, so that the agents of a large job do not query all
+  // at once.
   bool awaits_batch_host() {
     if (seconds_since(heard_) > kOrphanSeconds || options_.job.empty()) return false;
     if (!asks_) {
@@ -194,7 +195,7 @@ class Agent {
     for (const RankRecord& record : records)
       if (record.attempt == watched_) report.step = std::max(report.step, record.step);
     report.sees_run = sees_run_;
-    // What is left of other attempts, until nothing is: new processes of theirs may still begin.
+    // Repeats until nothing of other attempts is left: their processes may still start new ones.
     if (sweeps_) {
       report.left = kill_leftovers(run_, records, attempt_);
       sweeps_ = report.left > 0 || attempt_.empty();
@@ -243,7 +244,7 @@ class Agent {
                              : "the GPUs' driver answers again");
     if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     report.lines.insert(report.lines.end(), lines.begin(), lines.end());
-    const bool are_known = !report.gpus.empty();  // those of other jobs left out
+    const bool are_known = !report.gpus.empty();  // without those of other jobs
     for (const auto& [pci, of_kernel] : kernel_xids_) {
       auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
                              [&, &id = pci](const GpuSight& g) { return g.pci == id; });

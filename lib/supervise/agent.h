@@ -1,6 +1,6 @@
-// The agent of a node: tells the driver once a second how the node and its ranks are, and does what the driver asks. It
-// needs no rights of its own, writes no files, and leaves when the driver is gone for long. A job of Slurm's whose
-// batch host is lost it puts back into the queue.
+// The agent of a node: reports the state of the node and its ranks to the driver once a second, and executes the
+// driver's orders. It needs no privileges, writes no files, and exits when the driver is gone for long. It requeues a
+// Slurm job whose batch host is lost.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tri {
 
-// In the agents' environment, which nobody but their user may read, or on their standard input.
+// In the agents' environment, which only their user may read, or on their standard input.
 inline constexpr const char* kTokenVariable = "TRIREME_TOKEN";
 inline constexpr const char* kDriverVariable = "TRIREME_DRIVER";      // "PORT ADDRESS ADDRESS..."
 inline constexpr const char* kStartVariable = "TRIREME_AGENT_START";  // number of the driver's start of agents, from 1
@@ -31,7 +31,7 @@ struct AgentOptions {
 // From environment, or standard input, and arguments. Error: the token or the driver's address is missing.
 Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program);
 
-// Ends earlier agents of the run on this node. Returns when it was told to leave: 0; or when the driver is gone: 5.
+// Ends earlier agents of the run on this node. Returns 0 when it was ordered to exit, or 5 when the driver is gone.
 int run_agent(const AgentOptions& options);
 
 }  // namespace tri

@@ -103,7 +103,7 @@ struct AgentReport {
   std::vector<RankSight> ranks;
   int left = 0;                    // processes of other attempts of the run that live on
   uint64_t order = 0;              // number of the last one that was heard; 0: none
-  int doctor_status = -1;          // exit status of the `trireme doctor` asked for last; -1: it has not ended
+  int doctor_status = -1;          // exit status of the `trireme doctor` requested last; -1: it has not ended
   std::vector<std::string> lines;  // of logs and of the kernel that hold one of the keywords, since the last report
   std::vector<PortSight> ports;
   std::vector<GpuSight> gpus;

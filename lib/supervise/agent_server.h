@@ -1,5 +1,5 @@
-// The driver's side of all agents: one socket, one epoll, no thread, nothing that blocks. Whoever does not prove within
-// seconds that it knows the token is dropped, and can cost no more than its share: README.md, "Who may talk".
+// The driver's side of all agents: one socket, one epoll, no thread, no blocking calls. A peer that does not prove
+// within seconds that it knows the token is dropped, and can cost no more than its share: README.md, "Who may talk".
 #pragma once
 
 #include <cstdint>

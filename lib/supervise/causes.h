@@ -19,7 +19,7 @@ struct EndFacts {
   std::string event_node;                   // its node, by the launcher's name; "": not of this allocation
   std::vector<std::string> suspects;        // nodes that the hang's report names, the surest first
   std::vector<AttemptCause> findings;       // of driver and agents, in the order in which they were first seen
-  std::optional<AttemptCause> replacement;  // why the driver has asked the ranks to leave
+  std::optional<AttemptCause> replacement;  // why the driver has requested that the ranks exit
   std::optional<AttemptCause> first_gone;   // the first rank that was seen gone without a word
   bool died_unnoticed = false;              // the launcher had not noticed it yet when the driver ended the attempt
 };
@@ -27,11 +27,11 @@ struct EndFacts {
 // about.
 AttemptCause cause_of(const EndFacts& facts, double now);
 
-// The worst that a GPU says against itself: what has come up since `before`, the sight of it before this one, and what
-// holds still. None: nothing.
+// Returns the worst cause that a GPU reports: what is new since `before`, the previous observation, and what persists.
+// None: nothing.
 //   kGpuSick     it does not answer, wants a recovery action, has no rows left to remap, or an XID says so
-//   kGpuFault    an XID after which the program is started again, or memory errors that could not be corrected
-//   kGpuSuspect  an XID that asks for a closer look, or NVLinks that went down or were retrained
+//   kGpuFault    an XID after which the program is restarted, or memory errors that could not be corrected
+//   kGpuSuspect  an XID that needs a closer look, or NVLinks that went down or were retrained
 std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight& before, const GpuSight& now);
 
 }  // namespace tri

@@ -61,8 +61,8 @@ bool has_trained(const PastAttempt& attempt) {
   return attempt.step > attempt.from_step || attempt.checkpoint > attempt.from_step;
 }
 
-// A file that fails before the first step on the only node that is new, while those that have trained are there: it
-// does not see the run's storage. Where the failing rank is on another node, it is the file, whoever is new.
+// A file error before the first step on the only new node, while the nodes that have trained are present: the new node
+// does not see the run's storage. If the failing rank is on another node, the file is at fault.
 Decision file(const Situation& s) {
   const PastAttempt& last = last_of(s);
   std::vector<std::string> fresh = last.nodes;
@@ -92,8 +92,8 @@ Decision not_finite(const Situation& s) {
   return {.action = Response::kRetry, .why = "if it does not come again, a device has computed wrongly"};
 }
 
-// Once it may pass. Again on the same node within a day: the doctor looks, and unless he finds the node healthy it is
-// left out; the third time it is left out whatever he says.
+// The first failure may be transient. After a second one on the same node within a day the doctor examines it, and it
+// is excluded unless the doctor finds it healthy; after the third it is excluded whatever the doctor finds.
 Decision fault_of_rank(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
@@ -111,7 +111,7 @@ Decision fault_of_rank(const Situation& s) {
 
 bool is_hang(CauseKind kind) { return kind == CauseKind::kHang; }
 
-// The doctor looks at the node at once; it is left out when he finds it bad, or when it holds the run up again.
+// The doctor examines the node at once; it is excluded if the doctor finds it bad, or if it holds the run up again.
 Decision hang(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
@@ -133,7 +133,7 @@ Decision slow_start(const Situation& s) {
   return {.action = Response::kExclude, .node = cause.node, .why = "its ranks were not started twice"};
 }
 
-// A closer look at once; it is left out unless the doctor finds it healthy, or cannot say so for the first time.
+// The node is examined at once; it is excluded unless the doctor finds it healthy, or has failed to answer only once.
 bool is_suspect(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
 
 Decision suspect(const Situation& s) {
@@ -146,7 +146,7 @@ Decision suspect(const Situation& s) {
   return {.action = Response::kExclude, .node = cause.node, .why = "the doctor does not find it healthy"};
 }
 
-// It was relieved because a spare is there; without one it is kept, for a slow node is better than none.
+// It was replaced because there was a spare; without one it is kept, since a slow node is better than none.
 Decision straggler(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);

@@ -16,12 +16,12 @@ namespace tri {
 
 enum class Response {
   kDone,       // the run is finished
-  kLeave,      // it was asked to stop, or its ranks left with 75 by themselves: so does the driver
+  kLeave,      // it was stopped, or its ranks exited with 75 by themselves: the driver exits too
   kRetry,      // another attempt, also on the same nodes
   kExclude,    // another attempt without the node
   kDoctor,     // ask the doctor about the node, then decide again
   kStop,       // another attempt would not help
-  kReport,     // people are told, and the attempt goes on
+  kReport,     // a report to people; the attempt continues
   kReplace,    // the attempt saves a checkpoint and ends, so that a spare can take the node's place
   kSuccessor,  // the allocation has too few nodes left: another job has to go on without the excluded ones
 };
@@ -48,7 +48,7 @@ Diagnosis diagnosis_of(int doctor_status);
 
 struct Situation {
   std::span<const PastAttempt> attempts;   // the last is the one that has ended
-  std::optional<Diagnosis> diagnosis;      // of the node at fault; none: the doctor has not been asked
+  std::optional<Diagnosis> diagnosis;      // of the node at fault; none: the doctor has not examined it
   int nodes_needed = 1, nodes_usable = 1;  // usable: not excluded, not lost; the node at fault among them
   Thresholds thresholds;
   std::string job;  // of decide_in_passing: whose attempt is under way
@@ -58,7 +58,7 @@ struct Decision {
   Response action = Response::kRetry;
   std::string node;  // of kExclude, kDoctor, kReport and kReplace
   int status = 0;    // of kStop, kLeave and kSuccessor: the driver's exit status
-  std::string why;   // one line, for people
+  std::string why;   // one line for the log
 };
 
 Decision decide(const Situation& situation);
@@ -67,8 +67,8 @@ Decision decide(const Situation& situation);
 // doctor has not looked at the node within `repeat_hours`; else kReport.
 Decision decide_at_work(const Situation& situation, const AttemptCause& finding, double now);
 
-// Before the first attempt the doctor has looked at these nodes. One that he does not find healthy is reported, and one
-// that he finds bad is left out, unless most are bad, which no node is to blame for, or too few would be left.
+// Before the first attempt the doctor has examined these nodes. One that is not healthy is reported, and a bad one is
+// excluded, unless most are bad, which is no node's fault, or too few would remain.
 std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
                                           int nodes_usable);
 
@@ -76,8 +76,8 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
 // finite, in an attempt of the same job, at a step which this attempt is the first to pass. None: there is none.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
-// Attempts of the last one's job, at the end of the list, that have brought no newer checkpoint: who submits again has
-// found the cause. Those that were asked to stop do not count.
+// Returns the attempts of the last one's job, at the end of the list, that have saved no newer checkpoint: after a new
+// submission the count restarts. Attempts that were stopped do not count.
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts);
 
 }  // namespace tri

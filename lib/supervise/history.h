@@ -14,8 +14,8 @@ namespace tri {
 // What has brought an attempt to its end.
 enum class CauseKind {
   kFinished,       // the run's last step is done
-  kDrained,        // it was asked to stop
-  kDrainedItself,  // status 75 without having been asked: storage is away
+  kDrained,        // it was stopped
+  kDrainedItself,  // status 75 without a request to stop: storage is away
   kUsage,          // config or command line
   kFile,           // file or checkpoint
   kNotFinite,      // NaN or Inf in loss or gradients
@@ -23,15 +23,15 @@ enum class CauseKind {
   kDevice,         // a device failed in its rank's hands
   kCommunication,  // a peer could not be reached, and no rank is known to be at fault
   kHang,           // a rank stood still, or was stopped
-  kHangOfProgram,  // all waited for each other, or nobody is known
+  kHangOfProgram,  // all ranks waited for each other, or the cause is unknown
   kNodeLost,       // its agent is silent and does not come back
   kUnkillable,     // ranks of the attempt do not end
   kGpuSick,        // NVML wants it reset or replaced, or an XID that says so
   kGpuFault,       // an XID after which the program is started again, or memory errors that could not be corrected
-  kGpuSuspect,     // an XID, or trouble of NVLinks, that asks for a closer look
-  kStraggler,      // a rank was slower than others of its stage for long, and was relieved
+  kGpuSuspect,     // an XID, or trouble of NVLinks, that needs a closer look
+  kStraggler,      // a rank was slower than others of its stage for long, and was replaced
   kPortFlaps,      // a port of the network was down twice within minutes
-  kPortErrors,     // a port of the network counts errors, which asks for a closer look
+  kPortErrors,     // a port of the network counts errors, which needs a closer look
   kNotStarted,     // the launcher ended before a rank has begun
   kSlowStart,      // a node's ranks were not started for long, though others' were: it may pull an image
   kUnknown,
@@ -65,7 +65,7 @@ struct EnumNames<CauseKind> {
 
 struct AttemptCause {
   CauseKind kind = CauseKind::kUnknown;
-  std::string node;  // whose fault it is, of kFile where it was met; "": nobody's, or not known
+  std::string node;  // the node at fault, for kFile the one that met the error; "": none, or unknown
   int world_rank = -1;
   int status = 0;
   std::string text;
@@ -77,7 +77,7 @@ struct PastAttempt {
   int64_t number = 0;  // from 1, over all starts of all jobs of the run
   std::string attempt, job;
   std::vector<std::string> nodes;
-  double began = 0, ended = 0;  // seconds since 1970; 0: it has not ended, or nobody was there to say so
+  double began = 0, ended = 0;  // seconds since 1970; 0: it has not ended, or no process was left to record it
   double noticed = 0;           // when the driver began to end what was left of it
   int64_t from_step = 0;        // of the newest checkpoint when it began
   int64_t checkpoint = 0;       // ... and when it ended

@@ -15,7 +15,7 @@ namespace tri {
 // A moment by both clocks of the driver's machine.
 struct Moment {
   double monotonic = 0;  // seconds; more than 0. All durations are measured by it
-  double wall = 0;       // seconds since 1970: dates in the run folder, which somebody or NTP may set at any time
+  double wall = 0;       // seconds since 1970: dates in the run folder, which a person or NTP may set at any time
 };
 
 struct RanksStart {
@@ -29,8 +29,8 @@ class Launcher {
  public:
   virtual ~Launcher() = default;
   virtual void start_agents(const std::vector<std::string>& nodes) = 0;
-  // Nodes whose agent could not be started, or has failed, since this was asked last; where nodes were started together
-  // it is not known of which. Of two starts of a node the later one counts.
+  // Returns the nodes whose agent could not be started, or has failed, since the last call; for nodes that were started
+  // together it is unknown which. Of two starts of a node the later one counts.
   virtual std::vector<std::string> failed_agents() = 0;
   virtual void start_ranks(const RanksStart& start) = 0;
   virtual std::optional<int> ranks_status() = 0;  // of the ranks started last; none: they run

@@ -1,4 +1,4 @@
-// `trireme doctor` on an agent's node, when the driver asks for it.
+// `trireme doctor` on an agent's node, at the driver's request.
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@ class NodeDoctor {
  public:
   explicit NodeDoctor(std::string program) : program_(std::move(program)) {}
 
-  // One process looks at the node and its first GPU, one each at the clocks under load of the `other_gpus`, all at
-  // once.
-  // `timeout`: after so many seconds nobody waits for the verdict any more.
+  // One process examines the node and its first GPU, and one each the clocks under load of the `other_gpus`, all at the
+  // same time.
+  // `timeout`: after so many seconds the verdict is no longer needed.
   void start(double timeout, const std::vector<std::string>& other_gpus = {});
   // The worst exit status of those that were started last; -1: not all have ended, or none was. 127: one could not be
   // started.
   int status();
-  // What they have found, a line each; told once.
+  // Their findings, one per line; reported once.
   std::vector<std::string> take_findings();
 
  private:
@@ -42,7 +42,7 @@ class NodeDoctor {
 // set and `count` GPUs are there.
 std::vector<std::string> other_gpus(const char* visible, size_t count);
 
-// How long each of his checks may take, in whole seconds: two thirds of the driver's timeout, one at least.
+// How long each of the doctor's checks may take, in whole seconds: two thirds of the driver's timeout, at least one.
 int check_seconds(double timeout);
 
 // Of two exit statuses of the doctor the worse: bad, suspect, one that could not say, healthy.

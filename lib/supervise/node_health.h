@@ -1,5 +1,5 @@
-// What a node's hardware says of itself, without root: ports of the network, GPUs through NVML, the kernel's messages
-// where they may be read. A driver that hangs holds up the thread that asks it, and nobody else.
+// What a node's hardware reports, without root: network ports, GPUs through NVML, the kernel's messages if they may be
+// read. A driver that hangs blocks only the thread that queries it.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace tri {
 
-// Ports under `sys`/class/net, except for the loopback, virtual ones left out; and under `sys`/class/infiniband.
+// Reads the ports under `sys`/class/net, without the loopback and virtual ones, and under `sys`/class/infiniband.
 std::vector<PortSight> read_ports(const std::string& sys = "/sys");
 
 // Its GPUs, by NVML (io/nvml), except for those of other jobs; without a driver there are none. Not thread-safe.

@@ -79,7 +79,7 @@ class NodePool {
   // Also starts the agent of a silent node again, up to three times before the node is lost.
   bool is_lost(const std::string& name, double now);
   bool has_reported(const Node& node) const { return node.heard > node.asked; }  // the agent that is awaited
-  // Whether an agent that was asked for at that time or later has reported.
+  // Whether an agent that was started at that time or later has reported.
   bool starts_agents(double since) const;
   // Whether the driver's own node is cut off: of several other nodes none is heard any more. None of them is at fault.
   bool is_cut_off(double now) const;

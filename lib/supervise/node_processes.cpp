@@ -81,7 +81,7 @@ class NodesOwn {
     return alone_;
   }
   const RunOnNode& run_;
-  bool looked_ = false, alone_ = false;  // where a process asks for it
+  bool looked_ = false, alone_ = false;  // set when a process needs it
 };
 
 // Whether the process lives and belongs to another attempt of the run than `attempt`, by its environment or its flight

@@ -25,7 +25,7 @@ struct RunOnNode {
   std::string node;     // SLURMD_NODENAME; "": all processes of this machine are of this node
   std::string host;     // host_name()
   std::string
-      program;  // file name of the ranks' executable: what others compute, as a container's start, is not theirs
+      program;  // file name of the ranks' executable: other processes, such as a container's start, do not count
 };
 
 // The flight recorders of the run on this node: one reading serves all that follows.

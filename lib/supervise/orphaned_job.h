@@ -13,10 +13,11 @@ enum class OrphanState {
 };
 // From what `scontrol show job --oneliner` prints, and `nodes`, the names of its nodes, a line each.
 OrphanState orphan_state_of(std::string_view job, std::string_view nodes, int restart);
-// Asks Slurm, which may take it some seconds.
+// Queries Slurm, which may take some seconds.
 OrphanState orphan_state(const std::string& job, int restart);
-// Seconds until an agent asks Slurm for the first time, and from one question to the next, in a job of so many nodes:
-// together its agents ask twice a second on average, and never each within the same second. `chance`: in [0, 1).
+// Returns the seconds until an agent queries Slurm for the first time, and from one query to the next, in a job of so
+// many nodes: together its agents query twice a second on average, and never all within the same second. `chance`: in
+// [0, 1).
 double first_question(int num_nodes, double chance);
 double next_question(int num_nodes, double chance);
 void put_back(const std::string& job);  // scontrol requeue

@@ -45,8 +45,8 @@ struct Started {
   Descriptor executes;  // at its end once the command runs, or has ended; -1: not known
 };
 
-// A process group of its own: signals from a terminal or to the driver's group are the driver's business. Where the
-// driver dies, ranks are asked to save a checkpoint and leave. `input`: what it finds on its standard input.
+// Starts a separate process group: signals from a terminal or to the driver's group are handled by the driver. If the
+// driver dies, ranks are signalled to save a checkpoint and exit. `input`: the contents of its standard input.
 Started start(const std::vector<std::string>& words, const std::vector<std::string>& environment,
               const std::string& input) {
   std::vector<char*> argv, envp;

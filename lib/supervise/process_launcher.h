@@ -62,7 +62,7 @@ class ProcessLauncher : public Launcher {
   Setup setup_;
   pid_t ranks_ = -1;
   Descriptor executes_;  // of the ranks' launcher: at its end once the command runs
-  bool drains_ = false;  // asked to, and not passed on yet
+  bool drains_ = false;  // requested, and not passed on yet
   std::optional<int> status_;
   struct AgentStart {
     pid_t process = -1;

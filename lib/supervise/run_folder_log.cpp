@@ -59,7 +59,7 @@ RunFolderLog::RunFolderLog(std::string run_dir, std::string checkpoint_dir, std:
                   .host = host_name(),
                   .gpu = ""}) {}
 
-// While storage is away, what was known stays known: a node that is left out must not come back that way.
+// While storage is away, the last known state holds: an excluded node must not return that way.
 RunHistory RunFolderLog::history(double wall) {
   const bool none_queued = event_log_.flush(std::chrono::milliseconds(0));  // before the read, which then finds them
   auto read = events_of(run_dir_);

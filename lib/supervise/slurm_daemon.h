@@ -14,8 +14,8 @@ class SlurmDaemon {
   // `node`: SLURMD_NODENAME; "": this is no job of Slurm's. `proc`: where processes are seen.
   explicit SlurmDaemon(std::string node, std::string proc = "/proc");
 
-  // Seconds since it has been found gone; 0: it lives, or could never be seen. Asked once a second, it looks every
-  // tenth time for one that it does not know.
+  // Returns the seconds since it was found gone; 0: it lives, or was never visible. Called once a second; only every
+  // tenth call searches for an unknown one.
   double gone_seconds();
 
  private:

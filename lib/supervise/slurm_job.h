@@ -38,7 +38,7 @@ class SlurmJob {
 
   static bool has_commands();  // false: this process finds no scontrol, as in a container's image
 
-  // Asks again for `timeout` seconds while slurmctld does not answer, and logs that it does.
+  // Repeats the query for `timeout` seconds while slurmctld does not answer, and logs that.
   JobState state(double timeout) const;
   double time(std::string_view field) const;  // SubmitTime, StartTime or EndTime; 0: not known
   std::optional<std::string> comment() const;

@@ -9,11 +9,11 @@
 namespace tri {
 namespace {
 
-constexpr double kRequestSeconds = 5;  // launcher and ranks have to leave when they are asked to
+constexpr double kRequestSeconds = 5;  // launcher and ranks must exit within this time after a request
 constexpr double kAloneSeconds = 3;    // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
 // Without slurmd, in the agent's sight and in the driver's: a service that is started again comes back within seconds.
 constexpr double kDaemonSeconds = 5;
-constexpr double kDaemonHours = 1;  // such a node is whole except for a service, which somebody starts again
+constexpr double kDaemonHours = 1;  // such a node is healthy except for a service, which a person restarts
 // A GPU may show what is wrong with it a moment after its rank has died.
 constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
 constexpr double kPulseSeconds = 10, kMaxDrainPause = 30, kRereadSeconds = 5;
@@ -220,7 +220,7 @@ void Supervisor::exclude(const std::string& node, const std::string& why, double
            hours, why, setup_.run_dir, node);
 }
 
-// The run's events: somebody may have cleared what the driver has excluded, or its time is over.
+// Reads the run's events: a person may have cleared an exclusion, or it may have expired.
 void Supervisor::read_history(double now) {
   RunHistory history = event_log_.history(wall_);
   past_ = std::move(history.attempts);

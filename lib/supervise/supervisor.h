@@ -98,8 +98,8 @@ class Supervisor {
   struct Drain {
     double next = 0, pause = 0;
   } drain_;                                    // of the attempt
-  double replace_requested_ = 0;               // when the attempt was asked to make way for a spare
-  bool killed_ = false;                        // the launcher, as it did not end when it was asked to
+  double replace_requested_ = 0;               // when the attempt was told to drain for a spare
+  bool killed_ = false;                        // the launcher, since it did not end when requested
   double looked_ = 0, pulsed_ = 0, read_ = 0;  // when stragglers, agents and thresholds were last attended to
   std::string suspect_;                        // the node that the doctor looks at
   std::vector<std::string> examined_;          // the nodes that it looks at before the first attempt

@@ -16,14 +16,14 @@ struct Thresholds {
   double gone_seconds = 5;      // a rank is gone, and the launcher has not noticed: the same
   double start_seconds = 120;   // until the agents of all nodes have reported
   double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone
-  double exclusion_hours = 24;  // a node is left out for so long
+  double exclusion_hours = 24;  // how long a node is excluded
   double repeat_hours = 24;     // faults of a node further apart are not counted together
   double flap_seconds = 300;    // two losses of the carrier of a port in use within these exclude its node
   double port_errors =
       100;  // of the ports in use of a node within flap_seconds: it is suspect when an attempt fails; 0: never
   double attempts = 3;         // in a row without a newer checkpoint: the run stops
   double doctor_seconds = 60;  // timeout of `trireme doctor`
-  double drain_seconds = 300;  // ranks that make way for a spare have so long to save a checkpoint
+  double drain_seconds = 300;  // how long ranks that drain for a spare may take to save a checkpoint
 };
 
 // Error: every problem of the file, by its line, with the nearest name or the numbers that are allowed.

@@ -247,7 +247,7 @@ double TrainingLoop::oldest_stop_age(Clock::time_point sent_at) const {
 // What all ranks do about a stop signal, from numbers that are the same on all of them. Collective.
 TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point sent_at) {
   if (result.sums.stop == 0) return Stop::kNo;
-  // The deadline counts from the first signal: ranks may receive theirs at different times.
+  // The deadline counts from the first signal: ranks may receive it at different times.
   const double stop_age = oldest_stop_age(sent_at), time_needed = result.sums.time_needed;
   context_.stop_deadline.count_from(
       sent_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));

@@ -165,7 +165,7 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 
-// The watchdog asks for the runtime's streams while this lives.
+// The watchdog queries the runtime's streams while this lives.
 class ShownStreams {
  public:
   ShownStreams(std::optional<Watchdog>& watchdog, Runtime& runtime) : watchdog_(watchdog) {

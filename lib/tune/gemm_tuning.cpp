@@ -12,7 +12,7 @@
 namespace tri {
 namespace {
 
-// Each GEMM is asked for as a first and as a later addition to its gradient.
+// Each GEMM is timed as a first and as a later addition to its gradient.
 std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits) {
   const Config& config = engine.config();
   const Mesh& mesh = engine.mesh();

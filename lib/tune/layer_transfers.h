@@ -1,6 +1,5 @@
-// A layer's tensor-parallel transfers, each with the GEMMs that run concurrently with it, for those who time them: the
-// regions of the block's order (lib/model/block_order.h), run by the block itself. Attention, norms and activations are
-// left out.
+// A layer's tensor-parallel transfers, each with the GEMMs that overlap it, for timing: the regions of the block's
+// order (lib/model/block_order.h), run by the block itself, without attention, norms and activations.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// A watch reads until it is finished, and tells medians.
+// A watch reads until it is finished, and reports medians.
 #include "lib/bench/load_watch.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Who reads and sends what of a checkpoint: that everybody gets what it asked for, that each shard is read once, and
-// how the shares grow with the job.
+// Which rank reads and sends what of a checkpoint: all ranks get what they requested, each shard is read once, and the
+// shares grow with the job as expected.
 #include "lib/checkpoint/load_plan.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(Blocks, are_the_shard_in_its_order_and_none_is_longer_than_allowed) {
 
 constexpr int64_t kBlockBytes = 64;
 
-// Checks the shares of all ranks against each other and against what was asked for.
+// Checks the shares of all ranks against each other and against the requests.
 void expect_served(const Manifest& manifest, const std::vector<std::vector<TensorRequest>>& requests,
                    const std::vector<Result<LoadShare>>& shares) {
   ASSERT_EQ(shares.size(), requests.size());
@@ -107,7 +107,7 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
         for (const int times : of_region) ASSERT_EQ(times, 1) << "rank " << rank;
   }
   EXPECT_EQ(received, sent.size()) << "something is sent that nobody expects";
-  // Each record is the manifest's, and nothing is read of which nobody needs anything.
+  // Each record is the manifest's, and no rank reads anything that no rank needs.
   size_t needed = 0;
   for (const TensorRecord& tensor : manifest.tensors)
     for (const StoredShard& shard : tensor.shards) {
@@ -177,7 +177,7 @@ TEST(LoadPlan, what_does_not_fit_is_that_ranks_error) {
   }
 }
 
-// A job of `ranks`, each of which wrote its slice of every tensor, and asks for as much, `shift` elements further on:
+// A job of `ranks`, each of which wrote its slice of every tensor and requests as much, `shift` elements further on:
 // what every rank is sent, as bytes, and the longest; how many files it opens at most; and how many shards there are.
 struct Sizes {
   size_t longest = 0, files = 0, shards = 0;

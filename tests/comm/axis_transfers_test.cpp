@@ -307,7 +307,7 @@ class CopiesAreRecorded : public testing::Test {
   std::vector<std::unique_ptr<Stream>> streams_;
 };
 
-// Each count goes as far as the flags show, and no further: who waits for whom is read from them.
+// Each count goes as far as the flags show, and no further: the wait graph is built from them.
 TEST_F(CopiesAreRecorded, progress_is_read_from_the_flags) {
   std::atomic<int> wrong = 0;
   for (size_t rank : {0, 1, 2}) expect(rank, {0, 0, 0});

@@ -112,7 +112,7 @@ TEST(Messages, bytes_that_are_too_few_or_too_many_are_fatal) {
   expect_malformed<std::string>("");
 }
 
-// A count that is nonsense must not be asked of memory.
+// A nonsensical count must not be allocated.
 TEST(Messages, counts_beyond_the_message_are_fatal) {
   for (const uint64_t count : {uint64_t{1}, uint64_t{1} << 40, std::numeric_limits<uint64_t>::max()}) {
     const std::string bytes = to_bytes(count);

@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-// A child that sleeps until it is killed; stopped, if asked for.
+// A child that sleeps until it is killed; stopped, if requested.
 pid_t make_child(bool stopped) {
   const pid_t child = ::fork();
   if (child == 0)
@@ -63,7 +63,7 @@ TEST(NodeReaper, spares_a_later_process_of_the_same_number_and_other_namespaces)
   const NodeReaper reaper({id_of(gone), other});
   ::kill(gone, SIGKILL);
   status_of(gone);
-  EXPECT_EQ(status_of(reaper.start(600)), 0);  // nobody to wait for
+  EXPECT_EQ(status_of(reaper.start(600)), 0);  // no process to wait for
   EXPECT_EQ(::kill(elsewhere, 0), 0);
   ::kill(elsewhere, SIGKILL);
   const int status = status_of(elsewhere);
@@ -76,7 +76,7 @@ TEST(NodeReaper, has_left_the_group_when_it_is_begun) {
   const NodeReaper reaper({id_of(child)});
   for (int i = 0; i < 20; ++i) {
     const pid_t process = reaper.start(600);
-    ASSERT_GT(process, 0);  // -1 would be everybody
+    ASSERT_GT(process, 0);  // -1 would mean all processes
     EXPECT_EQ(::getpgid(process), process);
     ::kill(process, SIGKILL);
     status_of(process);
@@ -93,7 +93,7 @@ TEST(NodeReaper, holds_no_file_of_the_job) {
   const pid_t process = reaper.start(600);
   ::close(ends[1]);
   char byte = 0;
-  EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // the other end is closed everywhere: nobody waits for its output
+  EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // the other end is closed everywhere: nothing waits for its output
   ::close(ends[0]);
   ::kill(child, SIGKILL);
   status_of(child);

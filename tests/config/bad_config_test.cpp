@@ -62,7 +62,7 @@ const BadText kBadConfigs[] = {
     {"optimizer: {params: {lr: 1e-3, betas: [0.9, 0.95]}}",
      "a.yaml:1: optimizer.params: unknown key; here its lr is lr.peak, its betas is optimizer.beta1 (the first value; "
      "the second is optimizer.beta2)"},
-    // What stands in a section of theirs is answered, whatever the section is called.
+    // Keys in a section of another program are explained, whatever the section is called.
     {"lr_scheduler: {warmup_steps: 20, decay_ratio: 0.1}",
      "a.yaml:1: lr_scheduler: unknown section; here its warmup_steps is lr.warmup_steps, its decay_ratio is "
      "lr.wsd_decay_fraction (with lr.rule wsd: the last fraction of the steps, in which the rate decays)"},

@@ -1,4 +1,4 @@
-// What a GPU's device and streams are asked for, against what the driver says of it.
+// Properties of a GPU's device and streams, compared with what the driver reports.
 #include <cuda.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ TEST(WaitFlag, flushes_what_peers_wrote_where_the_gpu_can_and_only_there) {
   EXPECT_EQ(cannot, unsigned{CU_STREAM_WAIT_VALUE_GEQ});
 }
 
-// A GPU that cannot flush refuses a wait that asks for it; a wait whose comparison were another would end too early.
+// A GPU that cannot flush refuses a wait with a flush; a wait with another comparison would end too early.
 TEST(WaitFlag, of_a_devices_stream_is_what_the_gpu_can_and_waits_for_the_value) {
   TRI_NEEDS_GPU();
   int can = 0;

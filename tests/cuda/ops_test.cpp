@@ -379,7 +379,7 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
   const Buffer stats(Dtype::kF32, {c.tp, c.rows, 3}, gathered), loss(Dtype::kF32, {1}, {2.0}), absent;
   for (int rank = 0; rank < c.tp; ++rank)
     for (const bool full : {false, true}) {
-      if (full && c.tp > 1) continue;  // the statistics are left out where one rank has it all
+      if (full && c.tp > 1) continue;  // a rank that holds the full vocabulary skips the statistics
       TRI_COMPARE(
           cross_entropy_loss, name(rank) + (full ? ", full" : ""),
           (Operands{

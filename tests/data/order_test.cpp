@@ -131,7 +131,7 @@ TEST(OrderChange, lists_each_field_once) {
   EXPECT_EQ(change->fields, (std::vector<std::string>{"data.seed", "data.sources"}));
 }
 
-// The first sample that changes, by reading both orders to the end of what was asked.
+// The first sample that changes, by reading both orders to the end of the request.
 int64_t first_changed(const OrderFields& a, const OrderFields& b, int64_t from) {
   const SampleOrder was(a), is(b);
   for (int64_t i = from;; ++i) {
@@ -143,7 +143,7 @@ int64_t first_changed(const OrderFields& a, const OrderFields& b, int64_t from) 
 }
 
 TEST(OrderChange, says_from_which_sample_on) {
-  // A source of next to no weight is drawn from late: until then the order of the other is the same.
+  // A source with almost no weight is sampled late: until then the order of the other is the same.
   OrderFields before = two_sources(), now = two_sources();
   before.sources[1].weight = 1e-4;
   now.sources[1].weight = 2e-4;

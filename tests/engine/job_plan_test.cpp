@@ -180,7 +180,7 @@ TEST(PlanJob, stages_copy_where_neighbours_share_a_machine) {
   constexpr auto kCopies = PpTransfers::kCopies, kMessages = PpTransfers::kMessages;
   EXPECT_EQ(edges({.pp = 4}, 2), (std::vector{kCopies, kMessages, kCopies, kMessages}));
   EXPECT_EQ(edges({.pp = 2, .chunks = 2}, 2), (std::vector{kCopies, kCopies}));
-  EXPECT_EQ(edges({.pp = 2}, 2), (std::vector{kCopies, kMessages}));  // nobody sends from the last to the first
+  EXPECT_EQ(edges({.pp = 2}, 2), (std::vector{kCopies, kMessages}));  // the last stage does not send to the first
   EXPECT_EQ(edges({.tp = 2, .pp = 2}, 4), (std::vector{kCopies, kCopies, kMessages, kMessages}));
 }
 
@@ -213,7 +213,7 @@ TEST(PlanJob, copies_that_are_insisted_on_and_cannot_be_are_an_error_that_names_
   }
 }
 
-// One rank's limit holds for all groups: they differ in no transfer, and copies that are asked for are refused.
+// One rank's limit holds for all groups: all use the same transfers, and requested copies are refused.
 TEST(PlanJob, memory_beyond_the_lowest_limit_of_any_rank_is_not_shared) {
   const std::tuple<Axes, const char*, std::function<void(Config&)>> table[] = {
       {{.tp = 2, .dp = 2}, "tp", [](Config& c) { c.parallel.tp_transfers = Transfers::kCopies; }},
@@ -298,7 +298,7 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
 }
 
-// A GPU each; what no kernel of it takes is refused here, before anybody has memory, and what is slow is said.
+// A GPU each; what no kernel of it supports is refused here, before memory is allocated, and what is slow is reported.
 TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   const auto planned = [](int hidden, int seq_len, const std::vector<GpuProperties>& gpus,
                           EngineKind kind = EngineKind::kTraining, AttentionKernel kernel = AttentionKernel::kAuto,

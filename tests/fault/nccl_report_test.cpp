@@ -1,4 +1,4 @@
-// What is asked of NCCL's RAS service, and what is taken of its answer: a server of the test's stands in for it.
+// What is requested of NCCL's RAS service, and what is used of its answer: a server of the test replaces it.
 #include "lib/fault/nccl_report.h"
 
 #include <arpa/inet.h>
@@ -95,7 +95,7 @@ TEST(NcclReport, is_empty_where_nobody_listens_or_answers) {
     report = nccl_report(0.05);
   }
   EXPECT_EQ(report, "");
-  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);  // bound, but nobody listens
+  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);  // bound, but not listening
   sockaddr_in place{};
   place.sin_family = AF_INET;
   place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -1,6 +1,6 @@
-// A job that trains, simulated on one thread: hosts, streams, readers and writers of all ranks go on as the real ones
-// do, by the real plans, until nothing moves; then the flight recorders of all ranks are read. With a fault somewhere
-// it stands still in the middle, and everybody's counters are what they would be.
+// A job that trains, simulated on one thread: hosts, streams, readers and writers of all ranks proceed as the real ones
+// do, by the real plans, until nothing moves; then the flight recorders of all ranks are read. With an injected fault
+// it stops in the middle, and all counters have the values that they would have.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ enum class SimulatedFaultKind {
   kKernel,    // its kernel `when` does not end
   kReader,    // the reader that it takes from does not read turn `when`
   kWriter,    // its checkpoint `when` is not written
-  kSkipped,   // it leaves out its transfer `when`
-  kTransfer,  // its transfer `when` never arrives at anybody
+  kSkipped,   // it skips its transfer `when`
+  kTransfer,  // its transfer `when` never arrives
 };
 
 struct SimulatedFault {

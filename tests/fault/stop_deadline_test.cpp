@@ -1,4 +1,4 @@
-// When a process that was asked to stop is ended as it is. No job: MPI has not started.
+// When a process that was told to stop is ended by force. No job: MPI has not started.
 #include "lib/fault/stop_deadline.h"
 
 #include <gtest/gtest.h>

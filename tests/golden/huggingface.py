@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 TOLERANCE = 1e-4
 BIN, MPIRUN, SCRATCH = sys.argv[1:4]
 
-# Settings of ours; large start values, so that the logits mean something.
+# Native settings; large start values, so that the logits mean something.
 GPT2 = {"norm": "layernorm", "activation": "gelu", "position": "learned", "bias": "true"}
 LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": "false"}
 OURS = {

@@ -37,7 +37,7 @@ if [[ -z ${TOKENS:-} && ! -s $tokens.bin ]]; then
   "$trireme" data prepare --format text --tokenizer "$tokenizer" --output "$tokens" "$tokens.txt"
 fi
 
-# One rank, whatever layout the config asks for. The caller's settings come later and win.
+# One rank, whatever layout the config has. The caller's settings come later and win.
 settings=(--set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set parallel.chunks=1
   --set parallel.schedule=1f1b --set run.sample_tokens=0 --set run.eval_batches=0
   --set "data.sources=[\"$tokens\"]" --set "data.tokenizer=$tokenizer" "$@")

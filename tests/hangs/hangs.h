@@ -1,5 +1,5 @@
-// Ranks that hang at a moment named by counting instead of by a clock, and slow ranks: for tests of who notices, and
-// who is blamed.
+// Ranks that hang at a moment selected by counting instead of by a clock, and slow ranks: for tests of detection and
+// blame.
 //
 // The executable is linked with hangs.cpp and with the linker options of tests/CMakeLists.txt (--wrap): calls between
 // its libraries pass through here, and nothing in the product knows of it. What passes are occasions, each of a place:
@@ -17,7 +17,7 @@
 //   spin     the thread that came there computes for ever, a twentieth of the time
 //   sleep    ... sleeps for ever
 //   task     what the stream runs there does not end: a kernel that spins, the CPU's that sleeps (places with a stream)
-//   skip     the transfer is left out (transfers)
+//   skip     the transfer is not made (transfers)
 //
 // Ranks may also be slow, by rules RANKS/PLACE/AMOUNT such as "5/compute/10" or "4,5,6,7/pp send forward/400":
 //   compute                 forwards and backwards of training take AMOUNT per cent more of their thread's time

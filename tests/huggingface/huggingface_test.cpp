@@ -111,7 +111,7 @@ TEST(HuggingFace, export_and_import_give_back_every_bit) {
     }
 }
 
-// The tensors as transformers expects them: counts of the fused or divided rows, none left out, the padding split.
+// The tensors as transformers expects them: counts of the fused or divided rows, none missing, the padding split.
 TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
   const TemporaryFolder dir;
   const std::map<std::string, std::map<std::string, std::vector<int64_t>>> expected = {

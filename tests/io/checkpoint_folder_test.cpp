@@ -99,7 +99,7 @@ TEST(CheckpointFolder, the_newest_valid_one_is_chosen_and_others_say_why_not) {
   write_all(dir / "step_00000300/manifest.json", read_all(dir / "step_00000200/manifest.json"));
   ASSERT_TRUE(write_checkpoint(dir.path(), 2000, "two", tensors_of(1), 1, 1, 1));
   std::filesystem::create_directory(dir / "step_5");        // not our spelling
-  std::filesystem::create_directory(dir / "step_000more");  // not ours
+  std::filesystem::create_directory(dir / "step_000more");  // not a checkpoint
   const auto entries = value_or_throw(list_checkpoints(dir.path()));
   const std::tuple<int64_t, bool, std::string> expected[] = {
       {2000, false, "attempt two has not finished it"},
@@ -170,7 +170,7 @@ TEST(CheckpointFolder, stale_attempts_go_and_the_own_stays) {
   EXPECT_EQ(removed, (Names{"step_00000200.tmp.one", "step_00000050.trash.one", "latest.one.tmp"}));
   EXPECT_EQ(names_in(dir.path()), (Names{"latest", "notes.txt", "step_00000100", "step_00000200.tmp.two"}));
 
-  // An orphan of attempt one that is still writing fails by itself and disturbs nobody.
+  // A surviving attempt one that is still writing fails by itself and disturbs nothing.
   auto orphan = ShardWriter::create(attempt_folder(dir.path(), 200, "one") + "/shard_00000.h5", "one");
   ASSERT_FALSE(orphan);
   EXPECT_NE(orphan.error().message.find("No such file"), std::string::npos) << orphan.error().message;

@@ -121,7 +121,7 @@ TEST(CheckpointIndex, h5dump_shows_numbers) {
   EXPECT_NE(output_of(fmt::format("h5dump -d /info/config {}", path)).find("run:"), std::string::npos);
   EXPECT_NE(output_of(fmt::format("h5dump -d /info/step {}", path)).find("(0): 5"), std::string::npos);
 
-  // A lost shard shows as what nobody would take for weights.
+  // A lost shard reads as values that cannot be taken for weights.
   const auto manifest = value_or_throw(read_manifest(folder));
   std::filesystem::remove(folder + "/" + shard_name(1));
   for (const TensorRecord& tensor : manifest.tensors) {

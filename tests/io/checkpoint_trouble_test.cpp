@@ -225,7 +225,7 @@ TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_no
 
 constexpr int64_t kFewRows = 2;
 
-// Saves `steps` steps, each one twice, and tells the parent which were published.
+// Saves `steps` steps, each one twice, and reports to the parent which were published.
 [[noreturn]] void save_steps(const std::string& dir, int64_t first, int64_t steps, uint64_t seed,
                              const std::string& attempt, int tell) {
   silence_stderr();
@@ -240,8 +240,8 @@ constexpr int64_t kFewRows = 2;
   ::_exit(0);
 }
 
-// The same in a child on storage that obeys `rules` (tests/storage/points.h). Returns how it ended, as waitpid tells
-// it; `published` becomes the last step that it told us.
+// The same in a child on storage that follows `rules` (tests/storage/points.h). Returns waitpid's status; `published`
+// becomes the last step that the child reported.
 int saved_by_child(const std::string& dir, const std::string& rules, const std::string& trace, int64_t steps,
                    uint64_t seed, const std::string& attempt, int64_t& published) {
   int ends[2];
@@ -264,7 +264,7 @@ TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
   value_or_throw(save(dir.path(), 1, "first", 1, kFewRows));
   // The storage calls of a save, to spread the kills over them.
   constexpr int64_t kSteps = 4;
-  int64_t published = 1;  // the last step that a child told us
+  int64_t published = 1;  // the last step that a child reported
   ASSERT_EQ(saved_by_child(dir.path(), "", dir.path() + ".trace", kSteps, 2, "counting", published), 0);
   ASSERT_EQ(published, 1 + kSteps);
   const std::string trace = read_all(dir.path() + ".trace.0");

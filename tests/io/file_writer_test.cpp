@@ -97,7 +97,7 @@ TEST(FileWriter, one_that_hangs_is_left_behind_and_reports_nothing_more) {
   EXPECT_EQ(*reports, 0);
 }
 
-// What a supervisor asks every few seconds must not leave a thread behind each time.
+// A supervisor's query every few seconds must not leave a thread behind each time.
 TEST(Within, storage_that_hangs_is_asked_once_per_path) {
   std::promise<void> go;
   const std::shared_future<void> gone = go.get_future().share();
@@ -118,7 +118,7 @@ TEST(Within, storage_that_hangs_is_asked_once_per_path) {
             2);
   EXPECT_LE(*asked, 1);
   go.set_value();
-  // Once the question is answered, the next one may be asked.
+  // Once a query has completed, the next one may start.
   while (within(
              "a", 10min, [] { return 3; }, -1) != 3)
     std::this_thread::yield();

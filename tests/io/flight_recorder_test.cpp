@@ -129,7 +129,7 @@ TEST_F(FlightRecords, any_axes_are_named) {
   EXPECT_EQ(to_string_place(read(*recorder)).find("rank 7 [pp1 dp0 x1 tp1] on "), 0u);
 }
 
-// Whoever looks at a rank with a debugger has not stopped it.
+// A debugger that holds a rank has not stopped it.
 TEST_F(FlightRecords, a_process_in_a_debugger_is_not_stopped) {
   const auto recorder = make(0);
   RankRecord record = read(*recorder);
@@ -151,7 +151,7 @@ TEST_F(FlightRecords, a_process_in_a_debugger_is_not_stopped) {
   EXPECT_EQ(process_state_of(record), ProcessState::kStopped);
   ::kill(child, SIGCONT);
   ASSERT_EQ(::waitpid(child, &status, WCONTINUED), child);
-  if (::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) == 0) {  // else nobody may trace here
+  if (::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) == 0) {  // else tracing is not allowed here
     ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, child, nullptr, nullptr), 0);
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(process_state_of(record), ProcessState::kTraced);
@@ -216,8 +216,7 @@ TEST_F(FlightRecords, other_files_are_not_flight_records) {
   EXPECT_NE(garbage.error().message.find("not a flight record"), std::string::npos);
 }
 
-// The folder is everybody's: nothing that lies there under a flight recorder's name may hold up who looks for flight
-// recorders.
+// All users may write to the folder: no file under a flight recorder's name may block a search for flight recorders.
 TEST_F(FlightRecords, a_fifo_and_a_link_are_refused) {
   const auto recorder = make(0);
   const std::string fifo = folder_ / (std::string(kFlightRecordPrefix) + "fifo"),

@@ -1,4 +1,4 @@
-// Lines for storage that hangs: a pipe that nobody empties.
+// Lines for storage that hangs: a pipe without a reader.
 #include "io/base/line_file.h"
 
 #include <fcntl.h>

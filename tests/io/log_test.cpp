@@ -104,7 +104,7 @@ TEST(Log, a_file_that_cannot_be_opened_silences_no_error) {
             "went on");
 }
 
-// A pipe that nobody reads takes the place of storage that hangs: to open it waits.
+// A pipe without a reader simulates storage that hangs: opening it waits.
 TEST(Log, a_file_that_hangs_holds_no_error_back) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "log.txt").c_str(), 0600), 0);

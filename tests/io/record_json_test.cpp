@@ -74,7 +74,7 @@ TEST(RecordJson, comes_back_as_it_was) {
   EXPECT_EQ(back.events[0].value, -1);
 }
 
-// The text of a full record and of an empty one differ in every value: none is left out.
+// The text of a full record and of an empty one differ in every value: none is missing.
 TEST(RecordJson, holds_every_member) {
   const auto full = nlohmann::json::parse(to_json(full_record())), empty = nlohmann::json::parse(to_json(RankRecord{}));
   EXPECT_EQ(full.size(), empty.size());

@@ -130,7 +130,7 @@ TEST(RunLock, without_flock_only_the_dead_of_this_host_are_replaced) {
   EXPECT_NE(with(text_of(host(), ::getpid())).find("remove the file"), std::string::npos);
   EXPECT_NE(with(text_of("elsewhere", dead_pid())).find("on elsewhere (attempt old-1"), std::string::npos);
   EXPECT_EQ(read_all(dir / "run.lock").substr(0, 14), "host elsewhere") << "a refusal leaves the text alone";
-  // With flock, the kernel says that nobody has it, wherever the last one was.
+  // With flock, the kernel reports that the file is free, wherever the last holder was.
   EXPECT_NE(taking(dir.path()).find("taken over from process"), std::string::npos);
 }
 
@@ -201,8 +201,8 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
   }
 }
 
-// Whoever removes checkpoints holds their folder alone, without a run: it is refused alongside a run, and a run that
-// begins waits for it.
+// A process that removes checkpoints holds only their folder, without a run: it is refused while a run holds it, and a
+// starting run waits for it.
 TEST(RunLock, checkpoints_are_not_pruned_beside_their_run) {
   const TemporaryFolder dir;
   const std::string checkpoints = dir / "checkpoints";

@@ -21,7 +21,7 @@ namespace tri::test {
 
 struct Comparison {
   double tolerance = 0;
-  int64_t vector = 0;  // elements; 0: each element by itself
+  int64_t vector = 0;       // elements; 0: each element by itself
   bool randomized = false;  // some may be the next bf16 number
 };
 inline constexpr Comparison same_bits{};
@@ -38,7 +38,7 @@ inline bool are_next_in_bf16(double a, double b) {
   return std::abs(place(a) - place(b)) <= 1;
 }
 
-// The first difference that `by` does not allow, for people; empty if there is none.
+// Describes the first difference that `by` does not allow; empty if there is none.
 inline std::string difference(const Values& actual, const Values& expected, const Comparison& by) {
   if (actual.size() != expected.size()) return fmt::format("{} elements, not {}", actual.size(), expected.size());
   const auto alike = [](double a, double b) {

@@ -1,5 +1,5 @@
-// The benches that take all ranks: a step has the same tokens on every layout, a sweep leaves nothing behind, and
-// overlap tells hidden transfers from others.
+// The benches that use all ranks: a step has the same tokens on every layout, a sweep leaves nothing behind, and
+// overlap distinguishes hidden transfers from others.
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,8 +111,8 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
 }
 
-// Late transfers cost nothing alongside longer compute, and all they take where they may not run concurrently with it.
-// By the clock, so only where somebody says that nothing else runs here.
+// Late transfers cost nothing while longer compute runs, and their whole time if they may not overlap it. By the clock,
+// so only if TRIREME_TEST_QUIET says that nothing else runs here.
 void expect_hidden_only_with_overlap(const Config& config) {
   if (test_job()->world_size() != 2 || std::getenv("TRIREME_TEST_QUIET") == nullptr)
     GTEST_SKIP() << "needs two ranks, and TRIREME_TEST_QUIET=1 on a machine with nothing else to do";

@@ -1,4 +1,4 @@
-// Reads what `trireme bench … --json` prints and checks its structure; a line a fault, and the exit status tells.
+// Reads what `trireme bench … --json` prints and checks its structure: prints one line per fault, and exits with 1.
 //   bench_json sweep RANKS LIMIT     prints each layout's settings and bytes, for `trireme check`
 //   bench_json overlap AXES          "tp,dp,pp"
 //   bench_json step STAGES AXES      of one step: its parts, and none of an axis of one rank; "tp,pp", or "" for none

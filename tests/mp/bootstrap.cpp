@@ -112,18 +112,18 @@ TEST(Bootstrap, tree_of_hundreds_has_one_message_a_member) {
   }
 }
 
-// What the job itself asks for at its start does not grow with it.
+// What the job itself exchanges at its start does not grow with it.
 TEST(Bootstrap, collectives_of_a_start_are_few) {
   Job& job = *test_job();
   g_sends = g_collectives = 0;
   job.broadcast(std::string("config"));
   job.all_of(true);
   EXPECT_EQ(g_sends, 0);
-  EXPECT_EQ(g_collectives, 4);  // everybody is there, size, value; all_of
+  EXPECT_EQ(g_collectives, 4);  // all present, size, value; all_of
   g_collectives = 0;
   EXPECT_EQ(job.all_gather(job.world_rank()).size(), static_cast<size_t>(job.world_size()));
   EXPECT_EQ(g_sends, 0);
-  EXPECT_EQ(g_collectives, 3);  // everybody is there, sizes, values
+  EXPECT_EQ(g_collectives, 3);  // all present, sizes, values
 }
 
 // Ranks that wait for one that is late leave their cores to others.

@@ -1,5 +1,5 @@
-// The checkpointer without a training loop: who waits for whom. Loading by hand-made requests: who reads what, and how
-// much memory it takes.
+// The checkpointer without a training loop: which rank waits for which. Loading with hand-made requests: which rank
+// reads what, and how much memory that takes.
 #include <malloc.h>
 
 #include <atomic>

@@ -5,9 +5,9 @@
 //
 // A chain is one run folder. Job after job is started in it, and of each one rank is killed at one storage call of its
 // first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
-// which of the phase's calls it is, is chosen at random. After each kill the folder is compared with a run of the same
-// config that nobody killed: its newest valid checkpoint must be no older than what was published, with the same shards
-// and checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come
+// which of the phase's calls it is, is chosen at random. After each kill the folder is compared with an undisturbed run
+// of the same config: its newest valid checkpoint must be no older than what was published, with the same shards and
+// checksums as the other run's checkpoint of that step, and its files must match the checksums. Then come
 // jobs of a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards.
 // At its end the chain's run finishes by itself: its losses are the other run's.
 #include <fmt/ranges.h>
@@ -79,7 +79,7 @@ class Chain {
     fs::create_directories(folder);
   }
 
-  // The run that nobody kills, and how many points of each phase a save of each rank has.
+  // The undisturbed run, and how many points of each phase a save of each rank has.
   void prepare() {
     require(train("whole", steps_, steps_, {}) == 0, "the whole run failed:\n{}", output());
     for (const CheckpointEntry& entry : value_or_throw(list_checkpoints(folder_ + "/whole/checkpoints")))
@@ -196,7 +196,7 @@ class Chain {
     std::istringstream words(layout_.settings);
     for (std::string word; words >> word;) settings.push_back(word);
     for (const std::string& setting : settings) command.insert(command.end(), {"--set", setting});
-    // The other ranks need not be given time: a signal that asks them to stop is nothing they could follow.
+    // The other ranks need no time: they could not follow a signal to stop.
     return run(command,
                {"OMPI_MCA_odls_base_sigkill_timeout=0",
                 // What killed ranks leave of the memory that they share, and their flight recorders, go with the chain.

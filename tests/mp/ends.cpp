@@ -6,7 +6,7 @@
 //     stopped                                  at step 3: an exception, while rank 2 is stopped by a signal
 //     alike                                    at step 3, on all ranks with the same words
 //     gone                                     rank 1 is killed, and rank 0 throws while its failure hook reports that
-//     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; event log in
+//     avalanche                                at step 3, rank 0 sees an end that rank 1 reports later; event log in
 //     FOLDER group, inference-group                   the last group that an engine makes, for training or inference
 //     forward, backward, update, evaluation    an exception there, on two ranks
 //     checkpoint                               when rank 0 publishes the one in FOLDER, on a thread of its own

@@ -40,13 +40,13 @@ std::vector<Case> chosen_kinds() {
           {1, 3, "dp copies", 0, "spin"}};
 }
 
-// A message whose receive is left out may wait in MPI's memory, and nobody misses anything.
+// A message that is never received may wait in MPI's memory, and no rank misses it.
 bool hangs_there(const Case& c) {
   const bool messages = std::string_view(layout_at(c.layout).name).ends_with("messages");
   return !(c.action == "skip" && messages && c.place.find("receive") != std::string::npos);
 }
 
-// Of those that the rank has. What is left out at the very end is missed by nobody.
+// Of those that the rank has. What is skipped at the very end is missed by no rank.
 int64_t draw_number(const Occasions& occasions, const Case& c, Draw& draw) {
   const int64_t number = occasions(c.layout, c.place, c.rank);
   require(number > 0, "{}: rank {} never comes to {}", layout_at(c.layout).name, c.rank, c.place);
@@ -83,9 +83,9 @@ const std::vector<Place>& places() {
     for (const char* name :
          {"tp copies", "pp send forward", "pp receive forward", "pp send backward", "pp receive backward"})
       made.push_back({name, {"stop", "spin", "skip"}});
-    // A bucket that is left out here is taken for the next one that comes: nobody waits before the last.
+    // If a bucket is skipped here, the next one is taken for it: no rank waits before the last.
     made.push_back({"dp copies", {"stop", "spin"}});
-    // Where one of MPI's collectives is left out the next one takes its place: mostly that is an error, and no hang.
+    // If a collective of MPI is skipped, the next one takes its place: mostly that is an error, and not a hang.
     for (const char* name : {"tp", "dp"}) made.push_back({name, {"stop", "spin"}});
     for (const char* name : {"read", "shard", "shard-fsync", "shard-rename", "index", "manifest", "publish", "latest"})
       made.push_back({name, {"stop", "fifo"}});

@@ -57,7 +57,7 @@ struct Case {
 // The case of "RANK/PLACE/NUMBER/ACTION".
 Case case_of(const std::string& layout, const std::string& rule);
 
-// How often a rank of a layout comes to a place, in a run that nobody disturbs.
+// How often a rank of a layout reaches a place, in an undisturbed run.
 using Occasions = std::function<int64_t(int layout, const std::string& place, int rank)>;
 
 class Draw {

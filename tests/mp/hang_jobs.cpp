@@ -72,7 +72,7 @@ std::vector<pid_t> processes_of(const std::string& mark) {
   return found;
 }
 
-// What a process and its threads do, as the kernel tells it.
+// The state of a process and its threads according to the kernel.
 std::string description_of(pid_t process) {
   const std::string folder = fmt::format("/proc/{}", process);
   std::string text = fmt::format("process {}:\n", process);

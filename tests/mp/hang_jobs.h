@@ -32,7 +32,7 @@ struct Outcome {
   std::string output;  // and the last report
 };
 
-// Nobody but the rank that hangs is named; of several that meet in what hangs, it is one.
+// Only the rank that hangs is named; of several that meet in what hangs, one of them.
 bool is_right(const Case& c, const Outcome& outcome);
 // Seconds after its deadline; none: it did not end, or nothing hung.
 std::optional<double> lateness_of(const Outcome& outcome);
@@ -43,7 +43,7 @@ class Jobs {
   Jobs(const std::string& mpirun, const std::string& program);
   ~Jobs();
 
-  // The run of a layout that others go on from, and one that nobody disturbs: it comes to its end, and counts.
+  // The run of a layout from which others resume, and an undisturbed one, which ends normally, and counts.
   void prepare(int layout);
   // How often the rank comes there.
   int64_t occasions(int layout, const std::string& place, int rank) const;

@@ -1,5 +1,5 @@
 // Ranks of a training job that hang at chosen moments: the job ends by itself with status 6, in time, without a process
-// left, and its report names the rank that hangs and the kind of its trouble, and nobody else.
+// left, and its report names the rank that hangs and the kind of its trouble, and no other rank.
 //   mp_hangs MPIRUN TRIREME [CASES] [SEED]     CASES 0: a few that are chosen; else so many, chosen at random from SEED
 //   mp_hangs MPIRUN TRIREME LAYOUT RULE        one case
 //   TRIREME_TEST_GPUS: on so many GPUs, two or four, instead of the CPU; randomized cases alone. Status 77 where there
@@ -10,8 +10,8 @@
 // which ends late, is tried once more with doubled deadlines, and its line says so. Randomized cases have one try.
 //
 // Every job goes on from a checkpoint and passes through all phases: set-up, loading, steps, checkpoints, evaluations,
-// samples, the end. One that nobody disturbs says how many occasions each rank has at each place; a case is an occasion
-// and what happens there.
+// samples, the end. An undisturbed one counts how many occasions each rank has at each place; a case is an occasion and
+// what happens there.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>

@@ -1,6 +1,5 @@
-// A supervised run that meets a fault at a moment chosen at random: it heals without a person, leaves out the node at
-// fault and no other, has the losses of a run that nothing happened to, bit for bit, and does no step twice that a
-// checkpoint held.
+// A supervised run with a fault at a moment chosen at random: it heals without a person, excludes the node at fault and
+// no other, has bit for bit the losses of an undisturbed run, and repeats no step that a checkpoint held.
 //   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few that are chosen; else so many, each fault in turn
 //   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
@@ -242,7 +241,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
         struck = now();
       }
     }
-    // Agents and ranks that have been told to leave may take a moment.
+    // Agents and ranks that were told to exit may take a moment.
     std::vector<pid_t> left = processes({mark}, {});
     for (const double end = now() + kLeave; outcome.status && !left.empty() && now() < end;
          left = processes({mark}, {}))

@@ -79,7 +79,7 @@ struct History {
 
 // Runs the layout on world ranks [0, layout.ranks()); the history's parameters are full on rank 0.
 // `alone`: on this rank, without MPI.
-// `observer` is told of this rank's transfers.
+// `observer` is called before this rank's transfers.
 History train(const Layout& layout, bool alone, TransferObserver* observer = nullptr);
 
 double relative(double a, double b);
@@ -107,7 +107,7 @@ void expect_like_one_rank(const Layout& layout);
 // A training in which the gradients of one layer have a fault (GemmFault) is beyond the bounds of `layout`. On the CPU.
 // Collective.
 void expect_faults_are_found(const Layout& layout);
-// What of `found` is beyond the bounds of `layout`, for people; "" if nothing is. On rank 0. Collective.
+// Describes what of `found` is beyond the bounds of `layout`; "" if nothing is. On rank 0. Collective.
 std::string beyond_bounds(const Layout& layout, const Deviation& found);
 // The same model on one rank; on rank 0. Collective.
 const History& reference(const Layout& layout);

@@ -244,7 +244,7 @@ TEST(Parity, delays_change_no_bit) {
     expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
 
-// Long: only when asked for (--gtest_also_run_disabled_tests).
+// Long: only on request (--gtest_also_run_disabled_tests).
 TEST(Parity, DISABLED_500_late_steps_tp_dp) {
   const Layout layout{.dp = 2, .tp = 2, .zero = 2, .precision = Dtype::kBF16};
   for (const Layout& fits : that_fit({layout})) expect_late_steps_change_no_bit(fits, 500, 0.01, 200);

@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-// A CPU that opens nobody's memory.
+// A CPU that cannot open other ranks' memory.
 class SecretiveDevice final : public Device {
  public:
   DeviceKind kind() const override { return cpu_->kind(); }

@@ -27,7 +27,7 @@ block() {
   awk -v section="## $1" -v kind="$2" '/^## /{here = $0 == section} $0 == "```" kind {inside = here; next}
     /^```/{inside = 0} inside' "$source_dir/README.md" | sed -e :a -e '/\\$/{N;s/ *\\\n */ /;ba}' | sed "$less"
 }
-# Left out: a screen; commands that need a running job, a hang or recorded steps.
+# Not run: a screen; commands that need a running job, a hang or recorded steps.
 others='--watch|--record|--hang|timeline runs/mine'
 
 block "A run by example" yaml >my.yaml

@@ -79,7 +79,7 @@ start long 4 run.steps=100000 checkpoint.every=2 checkpoint.keep_last=3 checkpoi
 until_true two_checkpoints long
 run 3 "$trireme" checkpoint prune long --keep-last 1
 has "long/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $PWD/long, process "
-run 0 "$trireme" checkpoint prune long --keep-last 1 --dry-run # harms nobody
+run 0 "$trireme" checkpoint prune long --keep-last 1 --dry-run  # removes nothing
 kill -TERM "$(pid_of 0)"
 end_of long 75
 run 0 "$trireme" checkpoint prune long --keep-last 1

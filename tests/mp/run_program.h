@@ -43,8 +43,8 @@ inline Strings lines_of(const std::string& path) {
   return lines;
 }
 
-// Runs a program to its end, with `settings` added to the environment and its output in the file `output`; its exit
-// status, or 128 + the signal. None: it took longer than `timeout` and was asked to end.
+// Runs a program to its end, with `settings` added to the environment and its output in the file `output`. Returns its
+// exit status, or 128 + the signal. None: it took longer than `timeout` and was told to end.
 inline std::optional<int> run_program(const Strings& command, const Strings& settings, const std::string& output,
                                       std::chrono::seconds timeout) {
   Strings environment;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A rank that is slower than its peers is named, with its times in ranks.h5, in the log, in events.jsonl and on the map;
-# of a slow stage nobody is. Measuring changes no loss, and a killed run's file goes on.
+# no rank of a slow stage is. Measuring changes no loss, and a killed run's file is continued.
 #   slow_ranks_are_named.sh SOURCE_FOLDER PATH_OF_trireme_on_hangs [PERCENT WINDOW ROUNDS HIDDEN]
 # PERCENT: what the slow ranks take longer; by default much, since the machine may be busy. WINDOW: steps. ROUNDS: times
 # that every rank in turn is slow, and nobody else may be named; 0, the default: one of them once, and others may be,

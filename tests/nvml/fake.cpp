@@ -1,8 +1,8 @@
-// A library that speaks as libnvidia-ml.so does (TRIREME_NVML), of GPUs that are not there.
+// A library that answers like libnvidia-ml.so (TRIREME_NVML), for GPUs that do not exist.
 //   TRIREME_TEST_NVML   words with blanks between: gpus=8 (2 without it), and faults of a GPU, FAULT=GPU:NUMBER:
 //                       lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
 //                       slowdown=0:64  recoveries=1:2 and replays=1:40 (of each of its NVLinks); missing=GPU:0 (does
-//                       not answer); hang=GPU:1 (nobody gets an answer while the word stands there); hidden=GPU:0
+//                       not answer); hang=GPU:1 (no call returns while the word stands there); hidden=GPU:0
 //                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th
 //                       such word is the n-th event
 //   TRIREME_TEST_NVML_FILE   a file of such words, read again at every call: faults that come while the program runs

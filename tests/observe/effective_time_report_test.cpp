@@ -1,4 +1,4 @@
-// From a run's folder to what is told of its time.
+// From a run's folder to the report of its time.
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>

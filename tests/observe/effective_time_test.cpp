@@ -107,7 +107,7 @@ TEST(EffectiveTime, a_restart_in_the_same_allocation_is_no_launch_of_a_job) {
   Story story;
   const Story::Job job{.name = "1", .submitted = 10, .allocated = 20};
   story.begin(20, job).start(0).steps(10).published().failure();
-  story.wait(7).span("diagnosis", 5);  // somebody else's, who looks for the node to leave out
+  story.wait(7).span("diagnosis", 5);  // another process's, which searches for the node to exclude
   story.begin(50, job).start(10).steps(10).end();
   const EffectiveTime time = story.time();
   expect_partition(time);

@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// Samples by name and labels. Checks what the format asks for: each metric has its help and type before its samples.
+// Samples by name and labels. Checks the rules of the format: each metric has its help and type before its samples.
 std::map<std::string, double> samples_of(const std::string& text) {
   std::map<std::string, double> samples;
   std::set<std::string> helped, typed;

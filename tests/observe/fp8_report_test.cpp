@@ -1,4 +1,4 @@
-// What is told of FP8 casts.
+// The report of FP8 casts.
 #include "lib/observe/fp8_report.h"
 
 #include <gtest/gtest.h>

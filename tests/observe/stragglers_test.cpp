@@ -1,4 +1,4 @@
-// Slow ranks are named, and nobody else.
+// Slow ranks are named, and no others.
 #include "lib/observe/stragglers.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using Kind = StragglerNews::Kind;
 
-// What a watch says of `windows` windows; stops behind the first word about a rank, if asked to.
+// The reports of a watch on `windows` windows; stops after the first one about a rank, if requested.
 struct Watched {
   std::vector<std::pair<int64_t, StragglerNews>> news;  // with its window
   std::vector<RankStraggler> stragglers;                // at the end
@@ -164,7 +164,7 @@ TEST(WhatIf, a_step_without_the_slow_rank_is_the_simulators) {
   for (const int faulty : {1, 6}) {
     const auto slow = [&](int rank, int64_t) { return rank == faulty ? 1.5 : 1; };
     RankWindow clean = synthetic_window(mesh, 0, 0, draws), slowed = synthetic_window(mesh, 0, 0, draws, slow);
-    // Means without the hiccups that are drawn.
+    // Means without the random hiccups.
     for (RankWindow* window : {&clean, &slowed})
       for (size_t rank = 0; rank < window->ranks.size(); ++rank) {
         RankTimes& times = window->ranks[rank];

@@ -1,4 +1,4 @@
-// Times of ranks as a cluster would measure them, drawn from a seed.
+// Times of ranks as a cluster would measure them, generated from a seed.
 #pragma once
 
 #include <algorithm>

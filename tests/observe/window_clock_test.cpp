@@ -1,4 +1,4 @@
-// What a rank tells of a window, from the timeline of its steps.
+// A rank's statistics of a window, from the timeline of its steps.
 #include "lib/observe/window_clock.h"
 
 #include <gtest/gtest.h>

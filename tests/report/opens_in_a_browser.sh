@@ -58,7 +58,7 @@ has "only what differs"
 has "Cut: the highest is 98,760"
 has "who stands still for whom"
 has "Neither steps nor a hang are on record"
-# In the table: for whom the others wait.
+# In the table: for which ranks the others wait.
 has "<td>rank 5 [pp1 dp0 tp1]</td>"
 # A simulation's page, with its pictures.
 source_dir=$(realpath "$(dirname "$0")/../..")

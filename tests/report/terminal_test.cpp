@@ -72,7 +72,7 @@ class OnTerminal {
   size_t seen_ = 0;
 };
 
-// Shows its size, and what has happened, until it is asked to end.
+// Shows its size, and what has happened, until it is told to end.
 int show_events() {
   if (!Screen::possible()) return 3;
   Screen screen;

@@ -60,8 +60,8 @@ until_true() {
     sleep 0.5
   done
 }
-# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks on a node, unless told otherwise; as many steps
-# as the config says where steps is empty.
+# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks per node, unless an option says otherwise; as
+# many steps as in the config if steps is empty.
 start() {
   run_dir=runs/$1
   local name=$1 ranks=(--ranks 2) line

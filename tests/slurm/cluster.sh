@@ -40,8 +40,8 @@ die() {
 
 pid_in() { cat "$1" 2>/dev/null || true; }
 
-# A zombie counts as gone: where nobody reaps orphans, it stays for ever. So does another program that has got the
-# number of a dead daemon.
+# A zombie counts as gone: if nothing reaps orphans, it stays for ever. So does another program with the process id of a
+# dead daemon.
 alive() {
   local stat
   [[ -n ${1:-} ]] && stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != Z* && $stat == *"("@(munged|slurm)* ]]
@@ -60,7 +60,7 @@ await() {
   done
 }
 
-# The first of 1 + num_nodes neighbouring ports on which nobody listens.
+# The first of 1 + num_nodes consecutive ports on which nothing listens.
 free_ports() {
   local base port busy
   busy=$(awk 'FNR > 1 {split($2, a, ":"); print a[2]}' /proc/net/tcp /proc/net/tcp6 2>/dev/null)
@@ -203,7 +203,7 @@ start() {
   chmod 755 "$dir" "$dir/munge"
   if ! alive "$(pid_in "$dir/munge/pid")"; then
     [[ -s $dir/munge/key ]] || (umask 077 && head -c 1024 /dev/urandom >"$dir/munge/key")
-    # --force: the folder may lie below a folder that everybody can write to.
+    # --force: the folder may be inside one that all users can write to.
     munged --force --num-threads=2 --key-file="$dir/munge/key" --socket="$dir/munge/socket" --pid-file="$dir/munge/pid" \
       --seed-file="$dir/munge/seed" --log-file="$dir/log/munged.log" 2>>"$dir/log/munged.out" ||
       die "munged does not start: $dir/log/munged.out"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# slurm/train.sbatch with `trireme supervise` as its body, under Slurm: one job meets a fault of each kind, goes on
-# without a person, leaves out the node at fault and no other, and has in the end the losses of a run that nothing
-# happened to, bit for bit. In the end a table: what was noticed when, and when the run was training again.
+# slurm/train.sbatch with `trireme supervise` as its body, under Slurm: one job meets a fault of each kind, continues
+# without a person, excludes the node at fault and no other, and has in the end bit for bit the losses of an undisturbed
+# run. Then it prints a table: what was noticed when, and when the run was training again.
 #
 #   heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]      those of `all`, or these, in this order
 #
@@ -93,7 +93,7 @@ tally() {
   rows+=("$(awk -v what="$1" -v struck="$struck" -v noticed="$noticed" -v again="$again" -v out="$excluded" 'BEGIN {
     printf "%-24s %9.1f %9.1f   %s", what, noticed - struck, again - noticed, out == "" ? "none" : out }')")
 }
-# healed WHAT: another attempt trains; the nodes of `faulty` are left out, and no others.
+# healed WHAT: another attempt trains; the nodes of `faulty` are excluded, and no others.
 healed() {
   until_true "another attempt" more_attempts
   attempts=$(events attempt_start | wc -l)
@@ -173,7 +173,7 @@ fault_slurmd_killed() {
   until_true "$node left out" says "node $node is excluded"
   healed "a slurmd killed"
 }
-# No spare is left: the job is put back, and leaves out what the run leaves out.
+# No spare remains: the job is requeued, and excludes what the run excludes.
 fault_too_few_nodes() {
   local node
   while true; do
@@ -189,13 +189,13 @@ fault_too_few_nodes() {
   # Slurm takes note of what is dead, or the job would pend.
   for node in "${!faulty[@]}"; do "$cluster" notice "$node"; done
   restarts=$((restarts + 1))
-  # It is told so where it can be told, and does itself with nodes that it knows to be dead.
+  # Slurm is told if it can be, and itself handles nodes that it knows to be dead.
   expect_log "the run excludes .*(: this job excludes node|, and Slurm has taken these nodes out of service)"
   expect_log "restart $restarts: 4 ranks"
   healed "too few nodes"
   for node in "${!faulty[@]}"; do ! nodes_of | grep -qx "$node" || fail "$node was allocated again: $(nodes_of)"; done
 }
-# Nobody is there to put the job back but its agents. The node of the batch script is nobody's to exclude: Slurm knows.
+# Only the agents can requeue the job. The node of the batch script need not be excluded: Slurm knows it.
 fault_batch_host_lost() {
   local node
   node=$(show BatchHost)

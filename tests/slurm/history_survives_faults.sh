@@ -35,8 +35,9 @@ cluster: {ranks_per_node: 2}
 metrics: {log_every: 100}
 YAML
 
-# What srun makes of the ends that train.sbatch tells apart, with its options: one rank's status is that of the step,
-# and a killed rank ends the step with a status that is retried (the signal's, or that of the others, who miss it).
+# The statuses that srun, with its options, makes of the ends that train.sbatch distinguishes: one rank's status is that
+# of the step, and a killed rank ends the step with a status that is retried (the signal's, or that of the others, which
+# miss it).
 for end in none:0 throw=4:4 throw=5:5 throw=7:7 kill:137,5,6; do
   status=0
   srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --kill-on-bad-exit=0 --wait="$STRAGGLER_SECONDS" \

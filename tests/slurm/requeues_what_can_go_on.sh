@@ -139,7 +139,7 @@ case_time_limit() {
 case_overtime() {
   start overtime --set run.steps=1000000
   until_true "step 7" beyond 6
-  until_true "another end" scontrol update JobId="$job" EndTime=now+3 # which must not have passed when it is asked for
+  until_true "another end" scontrol update JobId="$job" EndTime=now+3  # which must not have passed at the request
   expect_log "DUE TO TIME LIMIT"
   expect_log "restart 0: requeued"
   expect_log "restart 1: 2 ranks"
@@ -227,7 +227,7 @@ case_state_file_fails() {
   expect_log "restart 1: .* resumes from step 10"
 }
 
-# A config that can't be asked any more, as on a storage that is away; at the first start that is a mistake.
+# A config that has become unreadable, as on storage that is away; at the first start that is a mistake.
 case_storage_away() {
   STORAGE_SECONDS=3 start storage_away --set stand_in.ends=0:12:5 --set stand_in.check=1:3
   finish COMPLETED 0:0 2
@@ -527,8 +527,8 @@ case_cancelled_while_storage_is_awaited() {
   [[ $(show JobState) == CANCELLED && $(show Restarts) == 1 ]] || fail "came back: $(show JobState)"
 }
 
-# slurmd alone dies: the batch script and its ranks live on while the job runs elsewhere. When they come to their end,
-# they must not requeue what is not theirs any more.
+# slurmd alone dies: the batch script and its ranks live on while the job runs elsewhere. When they end, they must not
+# requeue a job that is no longer theirs.
 case_orphaned_script() {
   local node orphans
   start orphaned --set run.steps=100000
@@ -559,7 +559,7 @@ case_controller_dies() {
   rank=$(rank_process 1)
   "$cluster" kill-controller
   kill -KILL "$rank"
-  expect_log "task 1: Killed|slurmctld does not answer" # now the trainer's end cannot be told to Slurm
+  expect_log "task 1: Killed|slurmctld does not answer"  # now the trainer's end cannot be reported to Slurm
   "$cluster" start
   expect_log "restart 0: requeued"
   finish COMPLETED 0:0 1
@@ -607,7 +607,7 @@ wait_for_case() {
     failures=$((failures + 1))
   fi
 }
-# One asks Slurm how all jobs stand, once a second; the cases look into its answer while they wait.
+# One process queries Slurm for the state of all jobs, once a second; the cases look into its answer while they wait.
 jobs_now=$work/jobs
 (while sleep 1; do scontrol show job --oneliner >"$jobs_now.new" 2>/dev/null && mv "$jobs_now.new" "$jobs_now"; done) &
 background+=("$!")

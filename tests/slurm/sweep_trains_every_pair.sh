@@ -26,7 +26,7 @@ data: {sources: [text], tokenizer: bytes, global_batch: 4}
 metrics: {log_every: 100}
 YAML
 export PEAKS='1e-3 3e-3' BATCHES=4
-# Task 0 has no end, task 1 begins when it is told to, task 2 is no pair.
+# Task 0 has no end, task 1 begins on request, task 2 is no pair.
 run_dir=runs/sweep-lr1e-3-batch4
 array=$(sbatch --parsable --array=0-2 --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 \
   "$root/slurm/examples/sweep.sbatch" tiny.yaml) || fail "sbatch"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A stand-in for trireme in the tests of slurm/train.sbatch: it does no work, keeps the run folder as the trainer does,
-# and ends as it is told. One process a rank, without MPI.
+# and ends as configured. One process per rank, without MPI.
 #
 #   trainer.sh check CONFIG [--ranks N] [--set F=V]... --get F...    prints fields
 #   trainer.sh check CONFIG [--ranks N] [--set F=V]... [--no-data]   finds stand_in.data, or ends with status 3

@@ -169,7 +169,7 @@ void note_that_struck() {
     ::close(static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)));
 }
 
-// To be asked before a call. A kill that needs no half of the call happens here.
+// Call before a storage call. A kill that needs no half of the call happens here.
 Fate point(const char* call, const std::string& path, const std::string& to, bool halves) {
   if (inside) return Fate::kMade;
   inside = true;

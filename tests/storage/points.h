@@ -11,7 +11,7 @@
 //   stop           the process, by SIGSTOP
 //   sleep=SECONDS
 //   hold=FILE      until that file is there
-//   fifo=FILE      inside a call on that FIFO, until somebody writes to it
+//   fifo=FILE      inside a call on that FIFO, until something writes to it
 //   fail=EIO       the call, with that error (EIO, ESTALE, EACCES, ENOENT, ENOSPC, EDQUOT); with a + behind it, all
 //                  later ones too
 // Calls that only read are points as well, of the phases "list" (of a folder), "read" (a file is opened, or read from)

@@ -1,5 +1,5 @@
-// The driver's port with real sockets: agents are served, and whoever else comes costs them nothing. The clock is
-// simulated; what is counted are messages, bytes and connections.
+// The driver's port with real sockets: agents are served, and other peers cost them nothing. The clock is simulated;
+// messages, bytes and connections are counted.
 #include "lib/supervise/agent_server.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class AgentServerTest : public ::testing::Test {
   void turn() {
     for (const AgentReport& report : server->poll(1)) ++handled[report.node];
   }
-  // Whether `holds` comes true; everybody's ends are served meanwhile.
+  // Whether `holds` becomes true; serves all ends meanwhile.
   bool until(const std::function<bool()>& holds) {
     for (int i = 0; i < kMostTurns; ++i) {
       if (holds()) return true;

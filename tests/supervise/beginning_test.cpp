@@ -54,7 +54,7 @@ TEST(Beginning, a_rank_that_spins_before_it_has_a_flight_recorder_is_found_by_th
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
 }
 
-// All others sleep in MPI's start, and nobody has a flight recorder.
+// All others sleep in MPI's start, and none has a flight recorder.
 TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
   const auto play = [](int needed, double of_faulty, double of_others, double seconds, bool trains = false,
                        bool and_its_neighbour = false) {

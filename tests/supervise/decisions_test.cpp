@@ -160,7 +160,7 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   Situation resubmitted = after(past);
   resubmitted.job = "another";
   EXPECT_FALSE(decide_in_passing(resubmitted, 101)) << "perhaps with another learning rate";
-  // An attempt that has passed the step has decided it: who lifts the exclusion, or lets it expire, has the node back.
+  // An attempt that has passed the step has decided it: a node whose exclusion is cleared or expires is used again.
   std::vector<PastAttempt> passed = past;
   passed.push_back(ended(CauseKind::kDeath, "node2", 2 * kHour, 100));
   EXPECT_TRUE(decide_in_passing(after(passed), 101)) << "this one has not come beyond it";
@@ -221,7 +221,7 @@ TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
   std::vector<PastAttempt> past{without_progress(CauseKind::kCommunication, 1),
                                 without_progress(CauseKind::kCommunication, 2)};
   EXPECT_EQ(decide(after(past)).action, Response::kRetry);
-  past.push_back(without_progress(CauseKind::kDrained, 3));  // it was asked to: does not count
+  past.push_back(without_progress(CauseKind::kDrained, 3));  // it was stopped: does not count
   EXPECT_EQ(attempts_without_checkpoint(past), 2);
   past.push_back(without_progress(CauseKind::kCommunication, 4));
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
@@ -289,7 +289,7 @@ TEST(Decisions, before_the_start_a_bad_node_is_excluded_where_that_is_its_own_fa
   EXPECT_EQ(actions({{"a", bad}}, 1), "a report; ");
 }
 
-// Whatever has happened: a node is left out or examined only where one is named, and statuses go with its end.
+// Whatever has happened: a node is excluded or examined only where one is named, and statuses go with its end.
 TEST(Decisions, every_cause_has_an_answer_that_fits) {
   for (const auto& [kind, name] : EnumNames<CauseKind>::table)
     for (const std::string node : {"", "node1"})

@@ -112,7 +112,7 @@ TEST(History, the_event_log_keeps_them_past_torn_lines_and_across_drivers) {
   EXPECT_TRUE(event_log.history(now).exclusions.empty());
 }
 
-// Storage that is away for a while must not bring back the nodes that are left out.
+// Storage that is away for a while must not end exclusions.
 TEST(History, what_was_known_stays_known_while_the_event_log_is_unreadable) {
   const TemporaryFolder folder;
   const std::string run = folder / "run";

@@ -1,4 +1,4 @@
-// The doctor of an agent's node: what becomes of his verdict and of his words.
+// The doctor of an agent's node: what happens to its verdict and its report.
 #include "lib/supervise/node_doctor.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ int status_of(NodeDoctor& doctor) {
 TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
   const TemporaryFolder folder;
   const std::string program = folder / "doctor.sh", report = folder / "report";
-  // Larger than a pipe holds: who writes it must not wait for anybody.
+  // Larger than a pipe holds: its writer must not wait for any reader.
   std::ofstream(report) << R"({"filler": ")" << std::string(200000, 'x')
                         << R"(", "findings": [{"verdict": "bad", "text": "node07: GPU 3 is slow"}]})";
   std::ofstream(program) << fmt::format(

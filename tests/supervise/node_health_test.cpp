@@ -100,7 +100,7 @@ class GpuWatchTest : public ::testing::Test {
     ::unsetenv("TRIREME_NVML");
     ::unsetenv("TRIREME_TEST_NVML_FILE");
   }
-  // At once: whoever reads meanwhile sees all of the old text or all of the new one.
+  // Atomically: a concurrent reader sees all of the old text or all of the new one.
   void say(const std::string& text) {
     std::ofstream(words + ".part") << text << "\n";
     std::filesystem::rename(words + ".part", words);

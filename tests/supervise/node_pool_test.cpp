@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-// Starts what is asked for, and sends every order.
+// Starts the requested agents, and sends every order.
 class Cluster : public Launcher, public AgentLink {
  public:
   void start_agents(const std::vector<std::string>& nodes) override {
@@ -113,8 +113,8 @@ TEST_F(Pool, a_node_that_refuses_is_lost_with_its_second_failure) {
   EXPECT_EQ(cluster_.starts.size(), 1U) << "a lost node is not started again";
 }
 
-// Of agents that were all asked for at once and do not come, the launcher may be late: no node is lost before a start
-// takes too long, and their starts go on.
+// If agents that were all requested at once do not report, the launcher may be late: no node is lost before a start
+// takes too long, and their starts continue.
 TEST_F(Pool, a_launcher_that_fails_is_tried_again) {
   pool_.is_lost("node1", kStart + thresholds_.start_seconds / 2 + 1);
   EXPECT_FALSE(pool_.is_lost("node1", kStart + thresholds_.start_seconds - 1));

@@ -1,5 +1,5 @@
-// Who gets to know the token of the job: its agents, by their environment, and nobody else. Whose flight recorders an
-// agent believes.
+// Which processes learn the token of the job: its agents, by their environment, and no others. Whose flight recorders
+// an agent trusts.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -63,7 +63,7 @@ ProcessLauncher sleeping_ranks() {
                           .marks = {}});
 }
 
-// As from Slurm to all processes of the job: the driver has the signal too, and asks its ranks to drain.
+// As from Slurm to all processes of the job: the driver has the signal too, and signals its ranks to drain.
 TEST(ProcessLauncher, a_stop_signal_before_the_command_runs_arrives_when_it_does) {
   const std::string said = in_child([]() -> std::string {
     Gate gate;

@@ -108,12 +108,12 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
   // The launcher's side.
   std::vector<RanksStart> starts;
   std::vector<std::vector<std::string>> agent_starts;
-  std::vector<std::pair<double, std::string>> failed;  // starts of agents, and when that is known; until asked for
+  std::vector<std::pair<double, std::string>> failed;  // starts of agents, and when that is known; until the next query
   std::optional<int> ranks = 1;                        // status; none: they run
   std::optional<int> status_if_drained = 75;
   bool leaves_when_asked = true;
   int drains = 0, stop_requests = 0, kills = 0;
-  double timeout = 0;  // with the doctor that was asked for last
+  double timeout = 0;  // for the doctor requested last
   // The run folder's.
   std::vector<RunEvent> events;
   int64_t checkpoint = 0, reached = 0;

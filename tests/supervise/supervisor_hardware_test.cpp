@@ -56,7 +56,7 @@ TEST(Supervisor, a_sick_gpu_is_replaced_where_a_spare_is_there) {
   EXPECT_EQ(cluster.stop_requests + cluster.kills, 0);
   EXPECT_EQ(cluster.starts[1].nodes, (Names{"node1", "node2"}));
   EXPECT_EQ(cluster.excluded(), Names{"node0"});
-  // No spare is left: people are told, once, and it goes on.
+  // No spare remains: this is reported once, and the attempt continues.
   cluster.node(1).gpus[0].recovery_action = 2;
   cluster.play(120);
   EXPECT_EQ(cluster.starts.size(), 2u);

@@ -1,4 +1,4 @@
-// The driver's course on a cluster and a clock that are simulated: which nodes it uses, leaves out, takes again.
+// The driver's course on a simulated cluster and clock: which nodes it uses, excludes, and uses again.
 #include "lib/supervise/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -223,7 +223,7 @@ TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt)
   ASSERT_TRUE(cluster.play_until_attempt(3));
   EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node1"}));
   EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2"}));
-  // One that is taken again and is dead all the same is left out again.
+  // A node that is used again and is still dead is excluded again.
   cluster.append(clear_exclusion_event("node2"), "");
   cluster.cause = failure("host0", 5);
   cluster.end_ranks_with(5, 10);

@@ -72,7 +72,7 @@ TEST(Supervisor, a_launcher_that_stays_without_ranks_is_killed) {
   EXPECT_LE(cluster.now - began, 10.5) << "five to notice, three for the launcher";
 }
 
-// A failure may be told without a host, and a node that has not reported has none either.
+// A failure may be reported without a host, and a node that has not reported has none either.
 TEST(Supervisor, a_failure_without_a_host_is_of_no_node) {
   SimulatedCluster cluster(3, 2);
   cluster.node(2).alive = false;

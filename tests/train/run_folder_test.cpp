@@ -37,8 +37,7 @@ TEST(RunFolder, leaves_the_config_alone_that_is_its_input) {
   EXPECT_EQ(read_all(path), to_yaml(parse(text)));
 }
 
-// Another name of the old file still shows the old text: nobody who reads while the new one is written sees a part of
-// it.
+// A hard link to the old file still shows the old text: a reader never sees a partly written file.
 TEST(RunFolder, replaces_configs_whole) {
   const TemporaryFolder folder;
   const Config first = parse("run: {steps: 7}"), second = parse("run: {steps: 8}");

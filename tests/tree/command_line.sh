@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the executable says to who mistypes a command, asks for help, or presses the tabulator: by its own words, by man,
-# and by a real bash on a terminal.
+# What the executable prints for a mistyped command, for help, and for the tabulator: directly, through man, and in a
+# real bash on a terminal.
 #   command_line.sh SOURCE_FOLDER PATH_OF_trireme
 set -uo pipefail
 source_dir=$1 trireme=$2 failures=0 output=''

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A distribution as it is on its first day, by debootstrap, and in it what the README tells a newcomer: make run, make
-# install, what that installs, make uninstall. As root, from a mirror of packages; skipped without either.
+# A fresh distribution, made by debootstrap, in which the README's commands for newcomers run: make run, make install,
+# what that installs, make uninstall. As root, from a mirror of packages; skipped without either.
 #   fresh_distribution.sh SUITE [MIRROR]     such as bookworm, trixie or noble; the mirror's address: the argument, or
 #                                            DEBIAN_MIRROR and UBUNTU_MIRROR by the suite; skipped without it
 # FOLDER   where it lies; one that is there is gone on with, and stays (default: a temporary one, which goes)

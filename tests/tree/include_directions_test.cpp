@@ -1,5 +1,5 @@
-// Who may include whom: app -> lib -> kernels -> io, no circles between lib's folders, MPI and NCCL in lib/comm alone,
-// and no backend's headers above kernels.
+// Which folders may include which: app -> lib -> kernels -> io, no cycles between lib's folders, MPI and NCCL only in
+// lib/comm, and no backend's headers above kernels.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -58,7 +58,7 @@ struct OwnClass {
   bool nfc;
   Words words;
   bool keeps_template;
-  std::vector<std::pair<const char*, const char*>> defaults;  // named tokens that a config leaves out
+  std::vector<std::pair<const char*, const char*>> defaults;  // named tokens that a config omits
 };
 const std::vector<OwnClass>& own_classes() {
   static const char* const kEnd = "<|endoftext|>";
@@ -378,7 +378,7 @@ class FolderReader {
     }
   }
 
-  // What ends a document has to be known: where tokenizer_config.json says nothing, the map is asked in any case.
+  // What ends a document must be known: if tokenizer_config.json does not say, the map is always read.
   std::string content_of(const char* key, bool map_read) const {
     if (const auto found = named_.find(key); found != named_.end()) return found->second.content;
     if (map_read || !map_.contains(key)) return {};

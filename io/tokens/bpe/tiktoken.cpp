@@ -74,7 +74,7 @@ std::vector<Encoding> encodings() {
 }
 
 // By the file's name. Meta's files of LLaMA 3 are all called tokenizer.model, as are those of other models, which split
-// text in other ways: the number of ranks tells them apart.
+// text differently: the number of ranks distinguishes them.
 Result<Encoding> encoding_of(const std::string& path, size_t ranks) {
   const std::string name = std::filesystem::path(path).filename().string();
   std::string names;

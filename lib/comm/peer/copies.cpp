@@ -93,7 +93,7 @@ PeerCopyTransfers::Gather* PeerCopyTransfers::find(Tensor rows) {
   return found == gathers_.end() ? nullptr : &*found;
 }
 
-// Counts the operation and tells the peers that this rank is ready for it.
+// Counts the operation and signals to the peers that this rank is ready for it.
 void PeerCopyTransfers::begin(ChannelOperation operation, int64_t bytes, Stream& stream) {
   ++operation_;
   progress_.enqueue(operation, bytes);

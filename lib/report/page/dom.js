@@ -57,7 +57,7 @@ function duration(seconds) {
   if (seconds < 86400 * 2) return Math.floor(seconds / 3600) + 'h' + two((seconds / 60) % 60) + 'm';
   return digits(seconds / 86400, 3) + ' days';
 }
-// The unit in which a span of time is told.
+// The unit in which a span of time is shown.
 function timeUnit(seconds) {
   for (const [name, length] of [['days', 86400], ['hours', 3600], ['minutes', 60]])
     if (seconds >= 3 * length) return {name, length};

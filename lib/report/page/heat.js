@@ -1,6 +1,7 @@
 // The mesh as a picture: a cell a rank, rows of a stage together, the slider for time.
 
-// Slower than its role's median: towards orange-brown; faster: towards blue; nobody needs red or green to read it.
+// Slower than its role's median: towards orange-brown; faster: towards blue; readable without distinguishing red and
+// green.
 function ratioColour(byte) {
   const t = Math.max(-1, Math.min(1, (byte - 128) / 127 / 0.4));  // full at about a third more or less
   const mix = (a, b, s) => a.map((v, i) => Math.round(v + (b[i] - v) * s));

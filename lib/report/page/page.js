@@ -439,5 +439,5 @@ function build() {
   drawAll();
 }
 build();
-// What a test looks for, and how long it took since the page was asked for.
+// What a test looks for, and how long it took since the page was requested.
 document.documentElement.dataset.drawn = String(Math.round(performance.now()));

@@ -147,5 +147,5 @@ put(document.getElementById('page'), [
   overview(), ...sections.map(([id, title, make]) => section(id, title, make()))
 ]);
 drawAll();
-// What a test looks for, and how long it took since the page was asked for.
+// What a test looks for, and how long it took since the page was requested.
 document.documentElement.dataset.drawn = String(Math.round(performance.now()));

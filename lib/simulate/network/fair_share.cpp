@@ -53,7 +53,7 @@ FlowRates fair_share(std::span<const double> capacities, std::span<const Path> p
       queue.push({share, link});
       continue;
     }
-    if (share >= limit) break;  // nobody gets less from here on
+    if (share >= limit) break;  // no flow gets less from here on
     for (size_t i = of.first[l]; i < of.first[l + 1]; ++i) {
       const auto flow = static_cast<size_t>(of.flows[i]);
       if (rates.bottleneck[flow] >= 0) continue;

@@ -4,8 +4,8 @@
 //
 //   supervise_fleet AGENTS SECONDS [MOST]
 //
-// Counts must agree: every report that was sent is handled, every order arrives, nobody is refused or lost. MOST, a
-// share of a core, is what the driver may take (soak.sh fleet: 0.1); without it its figures are printed only.
+// Counts must agree: every report that was sent is handled, every order arrives, no agent is refused or lost. MOST, a
+// share of a core, is the limit for the driver (soak.sh fleet: 0.1); without it the figures are only printed.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/resource.h>
