@@ -1,5 +1,5 @@
-// The target of a row that counts nowhere in a loss (cross_entropy.h), such as one of a sample that only fills up a
-// batch: it adds nothing to the loss, and the gradient of its logits is zero.
+// The target of a row that a loss ignores (cross_entropy.h), such as a row of a sample that only fills up a batch: it
+// adds nothing to the loss, and the gradient of its logits is zero.
 #pragma once
 
 #include <cstdint>

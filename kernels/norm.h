@@ -2,8 +2,8 @@
 //   sum = inp + add + add_bias                             (absent operands count as zero)
 //   LayerNorm  out = (sum - mean) · rstd · weight + bias,  rstd = 1 / sqrt(var(sum) + eps)
 //   RMSNorm    out = sum · rstd · weight,                  rstd = 1 / sqrt(mean(sum²) + eps)
-// An operand that is a sum over a tp group may come in its P parts, (P, R, C): they are added in fp32 in their order
-// and rounded to T, which is what a reduce-scatter would have left.
+// An operand that is a sum over a tp group may be passed as its P parts, (P, R, C). They are added in fp32 in order and
+// rounded to T, like the result of a reduce-scatter.
 #pragma once
 
 #include "kernels/core/kinds.h"
@@ -27,23 +27,23 @@ struct NormForward {
 void check(const NormForward&);
 void check_all_but_out(const NormForward&);
 
-// dinp is overwritten: the norm's input gradient plus `dresidual`, the gradient that reaches the sum on the skip path.
-// dweight and dbias are added to, in a fixed order.
+// Overwrites dinp with the norm's input gradient plus `dresidual`, the gradient that reaches the sum on the skip path.
+// Adds to dweight and dbias in a fixed order.
 struct NormBackward {
   Norm kind = Norm::kLayerNorm;
   Tensor dinp;       // (R, C) T
   Tensor dresidual;  // (R, C) T, optional; may be dinp
   Tensor dweight;    // (C) f32
-  Tensor dbias;      // (C) f32; where the forward had a bias
+  Tensor dbias;      // (C) f32; present if the forward pass had a bias
   Tensor dout;       // (R, C) or (P, R, C) T
-  Tensor inp;        // (R, C) T, the forward's sum
+  Tensor inp;        // (R, C) T, the forward pass's sum
   Tensor weight;     // (C) T
   Tensor mean;       // (R) f32; LayerNorm only
   Tensor rstd;       // (R) f32
 };
 void check(const NormBackward&);
 
-// out = inp + add + add_bias: the end of a stage, where no norm follows. out may be inp or an add without parts.
+// out = inp + add + add_bias: the end of a stage, where no norm follows. out may be inp, or an add without parts.
 struct ResidualAdd {
   Tensor out;       // (R, C) T
   Tensor inp;       // (R, C) T
@@ -52,7 +52,7 @@ struct ResidualAdd {
 };
 void check(const ResidualAdd&);
 
-// P of an operand (R, C) or (P, R, C).
+// Returns P of an operand (R, C) or (P, R, C).
 inline int64_t num_parts(const Tensor& operand) { return operand.dims == 3 ? operand[0] : 1; }
 
 }  // namespace tri

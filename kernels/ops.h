@@ -1,7 +1,7 @@
-// Every operation, one row each: name, argument struct. From these rows come the backends' tables and the functions
-// that callers use:
+// Every operation, one row each: name, argument struct. The rows generate the backends' tables and the functions that
+// callers use:
 //   norm_forward({.out = y, .inp = x, ...}, stream);
-// A call checks the shapes, then enqueues on the stream's backend and returns.
+// A call checks the shapes (a violation is an internal error), enqueues on the stream's backend and returns.
 #pragma once
 
 #include "kernels/activation.h"
@@ -60,7 +60,7 @@
 
 namespace tri {
 
-// One backend: a function an operation.
+// One backend: a function per operation.
 struct OpTable {
 #define TRI_ROW(name, Args) void (*name)(const Args&, Stream&);
   TRI_FOR_EACH_OP(TRI_ROW)
@@ -69,7 +69,7 @@ struct OpTable {
 
 const OpTable& cpu_ops();
 
-// The row of OpProfile that a call counts under.
+// Returns the row of OpProfile that accounts for a call.
 template <class Args>
 const char* profile_name(const char* op, const Args&) {
   return op;

@@ -1,13 +1,13 @@
-// Optimizer updates over a slice of a flat buffer. A slice is n elements, n a multiple of kBlock, and block_tensor
-// names the tensor that owns each block of kBlock elements (tensors start at multiples of kBlock, so a block has one
-// owner; -1 marks padding, which is neither read nor written). A tensor's blocks in a slice follow each other.
-// Per-tensor numbers are (S) arrays indexed by it.
+// Optimizer updates over a slice of a flat buffer. A slice has n elements, a multiple of kBlock. block_tensor names the
+// tensor that owns each block of kBlock elements. Tensors start at multiples of kBlock, so a block has one owner; -1
+// marks padding, which is neither read nor written. A tensor's blocks in a slice are consecutive. Per-tensor numbers
+// are (S) arrays indexed by the tensor.
 //   g = grad · grad_scale[0];  m = b1·m + (1-b1)·g;  v = b2·v + (1-b2)·g²
 //   direction = (m / bias_correction1) / (sqrt(v / bias_correction2) + eps) + max(decay[tensor], 0) · w
 //   AdamW (Loshchilov & Hutter 2019)  w -= lr · direction
 //   LAMB  (You et al. 2020, alg. 2)   w -= lr · trust · direction,
 //         trust = |w| / |direction| over the whole tensor when both are positive, else 1
-// decay[tensor] < 0 marks tensors (norms, biases) that have neither weight decay nor a trust ratio.
+// decay[tensor] < 0 marks tensors (norms, biases) without weight decay and without a trust ratio.
 #pragma once
 
 #include "kernels/core/tensor.h"
@@ -15,21 +15,22 @@
 
 namespace tri {
 
-// For moments in bf16, which are rounded stochastically (kernels/moment_rounding.h): where random numbers come from.
-// A slice of a tensor draws what the whole tensor would.
+// The random numbers for moments in bf16, which are rounded stochastically (kernels/moment_rounding.h). A slice of a
+// tensor uses the same ones as the whole tensor.
 struct MomentRounding {
-  Tensor draws;             // (S, 8) i32: of each tensor, a TensorDraws
-  int64_t first_block = 0;  // of the slice, counted as the tensors' first blocks are
-  uint64_t step_key = 0;    // another one each step
+  Tensor draws;             // (S, 8) i32: a TensorDraws per tensor
+  int64_t first_block = 0;  // of the slice, in the numbering of the tensors' first blocks
+  uint64_t step_key = 0;    // changes every step
 };
 
-// The moments' update, common to the family. All (n) f32 unless said. The direction is that of the unrounded moments.
+// The update of the moments, common to all optimizers. All are (n) f32 unless noted. The direction uses the unrounded
+// moments.
 struct Moments {
   Tensor master;      // w
   Tensor exp_avg;     // m: f32|bf16
   Tensor exp_avg_sq;  // v: as m
   Tensor grad;
-  Tensor grad_scale;    // (1) f32: the clipping factor; NaN: the gradients are not finite, and nothing changes
+  Tensor grad_scale;    // (1) f32: the clipping factor; NaN: the gradients are not finite, and nothing is changed
   Tensor block_tensor;  // (n / kBlock) i32
   Tensor decay;         // (S) f32: weight decay of each tensor; below 0: excluded
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
@@ -37,12 +38,12 @@ struct Moments {
   MomentRounding rounding = {};                            // for moments in bf16
 };
 
-// The updated weights as the layers read them: in compute precision, or as FP8 weights, or neither where master is the
-// parameter itself. Quantized values, amax and counts are those of the weights that stand, so where nothing changes
-// too.
+// Writes the updated weights in the form that the layers read: in compute precision, or as FP8 weights, or in neither
+// form if master is the parameter itself. Quantized values, amax and counts are those of the resulting weights, also
+// when nothing changes.
 struct AdamwUpdate {
   Moments moments;
-  Tensor param;         // (n) bf16, optional
+  Tensor param;               // (n) bf16, optional
   Fp8SliceWeights quantized;  // optional
   float lr = 0.0f;
 };
@@ -54,23 +55,24 @@ struct LambDirection {
 };
 void check(const LambDirection&);
 
-// Second pass of LAMB, after weight_sumsq and direction_sumsq were summed over all holders of a tensor's parts.
+// Second pass of LAMB, after the caller has summed weight_sumsq and direction_sumsq over all holders of a tensor's
+// parts.
 struct LambApply {
-  Tensor master;           // (n) f32
-  Tensor param;            // (n) bf16, optional
+  Tensor master;              // (n) f32
+  Tensor param;               // (n) bf16, optional
   Fp8SliceWeights quantized;  // optional
-  Tensor direction;        // (n) f32
-  Tensor weight_sumsq;     // (S) f32
-  Tensor direction_sumsq;  // (S) f32
-  Tensor grad_scale;       // (1) f32: as the first pass had it
-  Tensor block_tensor;     // (n / kBlock) i32
-  Tensor decay;            // (S) f32
+  Tensor direction;           // (n) f32
+  Tensor weight_sumsq;        // (S) f32
+  Tensor direction_sumsq;     // (S) f32
+  Tensor grad_scale;          // (1) f32: the same as in the first pass
+  Tensor block_tensor;        // (n / kBlock) i32
+  Tensor decay;               // (S) f32
   float lr = 0.0f;
 };
 void check(const LambApply&);
 
-// sumsq[tensor] += sum of squares of the tensor's elements in this slice, in a fixed order. NaN and Inf carry through:
-// a tensor whose sum is not finite has an element that is not (or overflows fp32 when squared).
+// sumsq[tensor] += sum of squares of the tensor's elements in this slice, in a fixed order. NaN and infinities
+// propagate: a sum that is not finite has an element that is not (or overflows fp32 when squared).
 struct TensorSumsq {
   Tensor sumsq;         // (S) f32
   Tensor inp;           // (n) f32

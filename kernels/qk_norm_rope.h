@@ -2,7 +2,7 @@
 // the QK-norm of Qwen3: one weight of HS elements for all query heads and one for all key heads.
 //   n = x · rstd · weight,  rstd = 1 / sqrt(mean_i(x_i²) + eps)      over the HS elements of a head
 //   out = rotate(n)                                                  as in rope.h; values are copied
-// Nothing is saved: the backward pass computes rstd again from the forward pass's input, which it reads anyway.
+// Nothing is saved: the backward pass recomputes rstd from the forward pass's input, which it reads anyway.
 #pragma once
 
 #include "kernels/core/kinds.h"
@@ -25,16 +25,16 @@ struct QkNormRopeForward {
 };
 void check(const QkNormRopeForward&);
 
-// dinp is overwritten; the weights' gradients are added to, in a fixed order.
+// Overwrites dinp; adds to the weights' gradients in a fixed order.
 //   g = rotate⁻¹(dout),  x^ = x · rstd,  dweight += Σ_heads,rows g · x^
 //   dx = rstd · (g · weight - x^ · mean_i(g · weight · x^))
 struct QkNormRopeBackward {
   float eps = 1e-6f;
-  Tensor dinp;           // (R, NKVl · (G + 2) · HS) T; may be dout where dinp_order equals dout_order
+  Tensor dinp;           // (R, NKVl · (G + 2) · HS) T; may be dout if the orders are equal
   Tensor dquery_weight;  // (HS) f32
   Tensor dkey_weight;    // (HS) f32
   Tensor dout;           // (R, NKVl · (G + 2) · HS) T
-  Tensor inp;            // (R, NKVl · (G + 2) · HS) T: the forward pass's, in dinp's order
+  Tensor inp;            // (R, NKVl · (G + 2) · HS) T: the forward pass's input, in dinp_order
   Tensor query_weight;   // (HS) T
   Tensor key_weight;     // (HS) T
   Tensor table;          // (T, HS/2, 2) f32: cos, sin

@@ -1,8 +1,8 @@
-// Rotary position embedding (Su et al. 2021) of the queries and keys of QKV rows (qkv_row.h). In place, or to rows of
-// the same or the other order, and then values are copied.
+// Rotary position embedding (Su et al. 2021) of the queries and keys of QKV rows (qkv_row.h). It works in place, or
+// writes to rows of the same or the other order and copies the values.
 // Halves convention (GPT-NeoX, LLaMA in Hugging Face naming): element i of the first half pairs with i + HS/2.
 //   (x1, x2) <- (x1·cos - x2·sin, x2·cos + x1·sin),  angle = t · theta^(-2i/HS),  t = r % T
-// The backward pass is the inverse rotation of the gradient: `inp` is that of the rotated rows.
+// The backward pass applies the inverse rotation to the gradient: `inp` is the gradient of the rotated rows.
 #pragma once
 
 #include "kernels/core/kinds.h"
@@ -14,12 +14,12 @@ namespace tri {
 struct Rope {
   Pass pass = Pass::kForward;
   Tensor out;            // (R, NKVl · (G + 2) · HS) T
-  Tensor inp;            // (R, NKVl · (G + 2) · HS) T; the same memory as out, or none of it
+  Tensor inp;            // (R, NKVl · (G + 2) · HS) T; identical to out or disjoint from it
   Tensor table;          // (T, HS/2, 2) f32: cos, sin
   int num_kv_heads = 0;  // NKVl
-  int group = 0;         // G, query heads a key/value head
+  int group = 0;         // G, query heads per key/value head
   QkvOrder out_order = QkvOrder::kGrouped;
-  QkvOrder inp_order = QkvOrder::kGrouped;  // in place the same as out's
+  QkvOrder inp_order = QkvOrder::kGrouped;  // in place: equal to out_order
 };
 void check(const Rope&);
 

@@ -1,27 +1,27 @@
-// How much device memory a backend's kernels and libraries take in addition to their operands.
+// The device memory that a backend's kernels and libraries need in addition to their operands. Pure functions.
 #pragma once
 
 #include "kernels/core/gpu.h"
 
 namespace tri {
 
-// Bytes, at most, on the compute stream of one rank; 0 on the CPU. Device::workspace_bytes() gives it for a device that
-// is there; `trireme check`, which may have none, for an H200 (GpuProperties' defaults).
+// Returns the most bytes needed on the compute stream of one rank; 0 on the CPU. Device::workspace_bytes() returns it
+// for an existing device; `trireme check`, which may have none, computes it for an H200 (GpuProperties' defaults).
 int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& dims, const GpuProperties& gpu = {});
 
-// The bytes of one call of the attention kernels that `dims` leads to, the larger of both passes.
+// Returns the bytes of one call of the attention kernels chosen for `dims`, the larger of both passes.
 int64_t attention_workspace_bytes(const WorkspaceDims& dims, const GpuProperties& gpu);
-// Of it, cuDNN's backward graph with its deterministic algorithm, and our own FlashAttention's backward pass.
+// The parts of that: cuDNN's deterministic backward graph, and the backward pass of the FlashAttention kernels.
 int64_t cudnn_workspace_bytes(const WorkspaceDims& dims);
 int64_t flash_workspace_bytes(const WorkspaceDims& dims);
 
-// How many sequences of the batch an execution of cuDNN's takes; the last one the rest. Of rows by kind as many as keep
-// the workspace within kCudnnWorkspaceBytes, and at least one; of grouped rows all, or one where they have no single
-// query stride (qkv_row.h).
+// Returns how many sequences of the batch one execution of cuDNN processes; the last execution takes the rest. For rows
+// by kind, as many as keep the workspace within kCudnnWorkspaceBytes, and at least one. For grouped rows all, or one
+// where the rows have no single query stride (qkv_row.h).
 int64_t cudnn_sequences(const WorkspaceDims& dims);
 inline constexpr int64_t kCudnnWorkspaceBytes = int64_t{3} << 30;
 
-// cuBLASLt may use this much, and is given it.
+// cuBLASLt's workspace.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{64} << 20;
 
 }  // namespace tri

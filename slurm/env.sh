@@ -21,8 +21,8 @@ default OMPI_MCA_btl ^openib
 
 # --- NCCL: a link that flaps ------------------------------------------------------------------------------------------
 # A lost packet is sent again after 4.096 us * 2^NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT times, before NCCL gives up. 22 and
-# 7 (the largest that cards accept) tolerate a port that is gone for a minute or two; NCCL's own default gives up within
-# seconds. The trainer's watchdog must have a longer timeout.
+# 7 (the largest that cards take) ride out a port that is gone for a minute or two; NCCL's own default gives up within
+# seconds. The trainer's watchdog must be more patient than that.
 default NCCL_IB_TIMEOUT 22
 default NCCL_IB_RETRY_CNT 7
 
@@ -47,7 +47,7 @@ default OMP_NUM_THREADS 1
 default OPENBLAS_NUM_THREADS 1
 # RDMA registers memory: a low limit on locked memory makes it fail. Raised as far as the site lets us.
 ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)" 2>/dev/null || true
-# A core file of every rank would fill the disk long before anyone reads one.
+# A core file of every rank would fill the disk long before anybody reads one.
 ulimit -c 0
 
 unset -f default

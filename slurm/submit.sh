@@ -18,7 +18,7 @@
 # `trireme check` looks at everything before anything is submitted, token files and tokenizer included, unless --no-data
 # says that only the nodes see them.
 #
-# --spares N requests N additional nodes, which replace those that fail (`trireme supervise`).
+# --spares N asks for so many nodes more, which take the place of those that fail (`trireme supervise`).
 #
 # Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable, and
 # TRIREME_ENV, the settings file.
@@ -181,7 +181,7 @@ plan() {
   local config=$1 per_node run_nodes values
   run_ranks=$ranks
   if [[ -z $run_ranks && -n $nodes ]]; then
-    # One replica is a mesh that suits every config, so this needs no number of ranks.
+    # One replica is a mesh that suits every config, so this asks for no number of ranks.
     per_node=$("$TRIREME" check "$config" ${settings[@]+"${settings[@]}"} --set parallel.dp=1 \
       --get cluster.ranks_per_node) || exit $?
     run_ranks=$((nodes * per_node))

@@ -45,7 +45,7 @@ std::string text_of(const Holder& holder) {
   return text;
 }
 
-// Returns nothing if the text is empty (released) or cannot be parsed (truncated).
+// Nothing when the text is empty (given up) or not ours to understand (cut short).
 std::optional<Holder> holder_of(const std::string& text) {
   std::map<std::string, std::string> fields;
   std::istringstream in(text);
@@ -206,8 +206,8 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
 }
 
 RunLock::File::~File() {
-  // Empties the file only if this process still holds it; the lock itself is released with the descriptor. Storage that
-  // hangs must not delay the end of a run: the kernel releases the lock when this process ends.
+  // Emptied only when still ours; the lock itself goes with the descriptor. Storage that hangs must not hold up the end
+  // of a run: the kernel frees the lock when this process ends.
   constexpr std::chrono::seconds kTimeout{2};
   if (file_.get() < 0) return;
   const auto give_up = [path = path_, text = text_, file = std::make_shared<Descriptor>(std::move(file_))] {

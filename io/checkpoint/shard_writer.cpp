@@ -13,7 +13,7 @@ namespace {
 
 // A block is hashed and then written while it is still in the cache.
 constexpr int64_t kBlockBytes = 1 << 20;
-// After so many bytes the kernel is told to start writing, so that little is left for the fsync.
+// After so many bytes the kernel must start writing, so that little is left for the fsync.
 constexpr int64_t kFlushBytes = 16 << 20;
 
 std::string dataset_name(const TensorShard& shard) {

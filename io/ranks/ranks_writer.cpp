@@ -184,7 +184,7 @@ Result<RanksWriter> RanksWriter::open(const std::string& path, const RankMesh& m
   writer.mesh_ = mesh;
   writer.most_bytes_ = most_bytes;
   if (auto earlier = RanksReader::open(path); !earlier && earlier.error().os_error != ENOENT) {
-    log_warn("{}; it is set aside as {}.damaged", earlier.error().message, path);
+    log_warn("{}; it was renamed to {}.damaged, and a new file begins", earlier.error().message, path);
     if (::rename(path.c_str(), (path + ".damaged").c_str()) != 0) return system_error(errno, "{}", path);
   }
   if (auto laid = writer.lay_out(kFewestWindows); !laid) return laid.error();

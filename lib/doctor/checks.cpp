@@ -1,5 +1,5 @@
-// Every check, one row each. Limits of a CPU job are far from the values of any healthy machine, since ranks there may
-// share cores with each other and with other processes; those of a GPU job are for machines that the job has to itself.
+// Every check, a row each. Limits of a CPU job are far from what any machine in order shows, since ranks there may
+// share cores with each other and with strangers; those of a GPU job are for machines that are the job's own.
 #include "lib/doctor/checks.h"
 
 namespace tri {

@@ -28,7 +28,7 @@ struct CheckContext {
   Device& device;
   const Nodes& nodes;
   const std::string& storage_dir;     // existing; where checkpoints go
-  std::string part;                   // the part that this rank checks, for reports: "GPU 3", "rank 3"
+  std::string part;                   // this rank's own, for people: "GPU 3", "rank 3"
   int64_t copy_bytes = 0;             // of a copy between parts
   Arena* arena = nullptr;             // full checks: holds what follows
   Tensor source, landing;             // copy_bytes each

@@ -72,7 +72,7 @@ Gathered measure(const std::vector<Check>& checks, const std::vector<int>& wante
       m.world_rank = context.job.world_rank();
       m.host = context.nodes.hosts[static_cast<size_t>(context.nodes.own)];
     }
-    context.job.barrier();  // no rank may disturb what the others still measure
+    context.job.barrier();  // nobody disturbs what the others still measure
   }
   Gathered all;
   const auto of_ranks = context.job.gather(own);

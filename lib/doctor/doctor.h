@@ -22,7 +22,7 @@ struct DoctorOptions {
   std::string storage_dir = ".";  // existing
   int repeats = 2;                // times that what was found is measured again before it counts
   double check_seconds = 60;      // a check that takes longer hangs: the job ends with kBadStatus and its name
-  std::vector<std::string> only;  // names of the checks to run; empty: all
+  std::vector<std::string> only;  // names of checks, of which the others are left out; none: all
 };
 
 struct DoctorReport {
@@ -70,7 +70,7 @@ class CheckDeadline {
 // Collective. The whole report on rank 0; elsewhere its verdict alone.
 DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, CheckDeadline& deadline);
 
-// The report for people: findings, one line per check, a verdict.
+// For people: findings, a line a check, a verdict.
 std::string doctor_text(const DoctorReport& report);
 // One JSON object, in the shape of app/JSON.md.
 std::string doctor_json(const DoctorReport& report);

@@ -1,4 +1,4 @@
-// GPU checks through NVML: the first rank of a node checks all GPUs of its machine.
+// GPUs, by NVML: the first rank of a node asks for all of its machine's.
 #include <array>
 #include <cerrno>
 #include <set>

@@ -63,7 +63,7 @@ Finding finding_of(const Measurement& m, Verdict verdict) {
       .verdict = verdict, .rule = m.rule, .world_rank = m.world_rank, .host = m.host, .part = m.part, .value = m.value};
 }
 
-// Compares with floors, with the hardware's own verdict, and with the median; reports the worst.
+// By floors, by the hardware's own word, by the median; the worst of them is told.
 std::optional<Finding> judge_number(const Rule& rule, const Limits& limits, const Measurement& m, double median) {
   const double value = *m.value;
   std::optional<Finding> found;

@@ -48,7 +48,7 @@ enum class Repeat { kYes, kNo };
 
 struct Rule {
   const char* name = "";      // "copies"
-  const char* measures = "";  // a few words for reports
+  const char* measures = "";  // for people, in a few words
   const char* unit = "";      // "GB/s"; "" for texts and counts
   Better better = Better::kHigher;
   Limits cpu, cuda;                     // by the device of the job

@@ -29,7 +29,7 @@ class RendezvousFinder {
     for (size_t begin = 0, end; begin < parts.size(); begin = end) {
       end = begin;
       while (end < parts.size() && parts[end].operation == parts[begin].operation) ++end;
-      meet(std::span(parts).subspan(begin, end - begin));
+      match(std::span(parts).subspan(begin, end - begin));
     }
     return std::move(rendezvous_);
   }
@@ -70,7 +70,7 @@ class RendezvousFinder {
     return aligned(part, leaves ? t.sent : t.joined);
   }
 
-  void meet(std::span<const Part> parts) {
+  void match(std::span<const Part> parts) {
     // The two that came last: the source of one of them is the other.
     const Part *last = nullptr, *second = nullptr;
     for (const Part& part : parts) {

@@ -34,7 +34,7 @@ struct Cluster {
   // Of the program's compute type. Where there are some, they take the place of gemm_share, tiles and waves.
   std::vector<MeasuredGemm> gemms;
   double uncertainty = 0;             // of a prediction, as a share of it: what the calibration saw; 0: not known
-  std::vector<std::string> defaults;  // constants that the file omits: "node.latency_us"
+  std::vector<std::string> defaults;  // constants that the file leaves out: "node.latency_us"
 };
 
 // A missing or unreadable file is a usage error, as are unknown keys (the nearest known one is named), values out of

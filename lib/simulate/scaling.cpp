@@ -14,12 +14,12 @@ namespace {
 // (tests/mp/start_is_as_predicted.sh).
 constexpr int64_t kStartCalls = 18;
 constexpr int64_t kBytesOnce = 2200;  // from rank 0 to all: the config, the attempt, the order of samples
-constexpr int64_t kBytesARank = 256;  // that every rank sends to all others: its machine's name, its memory
-// For each GPU that a rank sees: its name, sent twice. The messages consist mostly of this; it is not counted.
+constexpr int64_t kBytesARank = 256;  // that every rank tells all others: its machine's name, its memory
+// Of each GPU that a rank sees: its name, told twice. Not counted, but what their messages are made of.
 constexpr int64_t kBytesAGpu = 2 * 48;
 
 constexpr int64_t kIdBytes = 128;      // NCCL's unique id
-constexpr int64_t kHandleBytes = 128;  // what a member sends the others about itself
+constexpr int64_t kHandleBytes = 128;  // what a member tells the others of itself
 
 // Steps until the last member of a binomial tree has heard.
 int tree_depth(int size) { return static_cast<int>(std::ceil(std::log2(size))); }

@@ -357,7 +357,7 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   const bool waits = context_.checkpoints.under_way().has_value();
   if (auto finished = context_.checkpoints.finish(); !finished) return finished;
   if (waits) account(WallTime::kCheckpoint, stepped);
-  context_.stop_deadline.lift();
+  context_.stop_deadline.cancel();
   report_checkpoints();
   ranks_.finish();
   if (metrics_) {

@@ -340,7 +340,7 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   RunRecorder recorder(config, mesh, attempt, job, config.run.dir);
   std::optional<EventLog> event_log;
   const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, event_log);
-  start.stop_deadline.lift();
+  start.stop_deadline.cancel();
   job.set_failure_hook({});
   if (event_log && job.world_rank() == 0) {
     std::map<std::string, EventField> fields{{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}};

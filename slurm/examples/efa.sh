@@ -13,12 +13,12 @@ default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
 # --- NCCL, which moves tensors ----------------------------------------------------------------------------------------
 # Where plugin and libfabric lie; NCCL looks for libnccl-net.so there.
 export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # <--
-# Without the plugin NCCL would use TCP, far slower and without a message; with this name set, it fails instead. It is
-# the name that NCCL_DEBUG=INFO prints after "Using network", which depends on the plugin's version.
+# Without the plugin NCCL would take TCP, far slower and without a word; where this name is asked for, it stops instead.
+# It is what NCCL_DEBUG=INFO says after "Using network", which depends on the plugin's version.
 default NCCL_NET "AWS Libfabric" # <--
 # libfabric's provider, and no other.
 default FI_PROVIDER efa
-# GPU memory is read and written by the adapter itself. p5 does so by default, p4d needs this setting.
+# GPU memory is read and written by the adapter itself. p5 does so by itself, p4d has to be told.
 default FI_EFA_USE_DEVICE_RDMA 1
 # The interface by which NCCL's ranks find each other; tensors never take it. Without docker's and the loopback.
 default NCCL_SOCKET_IFNAME ^docker,lo,veth # <--

@@ -94,7 +94,7 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
     std::pair<int32_t, int64_t> before{-1, 0};
     for (const ShardReceipt& receipt : share.receipts) {
       const auto at = sent.find({receipt.reader, static_cast<int>(rank), receipt.position});
-      ASSERT_NE(at, sent.end()) << "nobody sends it";
+      ASSERT_NE(at, sent.end()) << "no rank sends it";
       EXPECT_EQ(at->second->first, receipt.first);
       EXPECT_EQ(at->second->last, receipt.last);
       EXPECT_LT(before, std::pair(receipt.reader, receipt.position)) << "not in the sender's order";
@@ -106,7 +106,7 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
       for (const auto& of_region : of_request)
         for (const int times : of_region) ASSERT_EQ(times, 1) << "rank " << rank;
   }
-  EXPECT_EQ(received, sent.size()) << "something is sent that nobody expects";
+  EXPECT_EQ(received, sent.size()) << "something is sent that no rank expects";
   // Each record is the manifest's, and no rank reads anything that no rank needs.
   size_t needed = 0;
   for (const TensorRecord& tensor : manifest.tensors)

@@ -328,7 +328,7 @@ TEST_F(CopiesAreRecorded, progress_is_read_from_the_flags) {
   late.transfers->begin_gather(late.gathered, *late.compute);
   for (size_t rank : {0, 1}) expect(rank, {2, 2, 1});
   expect(2, {2, 1, 2});
-  EXPECT_EQ(recorder_->image().channels[2].whole, 1u) << "its streams were not told to wait";
+  EXPECT_EQ(recorder_->image().channels[2].whole, 1u) << "its streams do not wait";
 
   late.transfers->start_gather(late.gathered, *late.compute);
   for (size_t rank : {0, 1, 2}) expect(rank, {2, 2, 2});

@@ -28,7 +28,7 @@ class LocalCollectives final : public CommGroup {
  private:
   void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {
     cpu_stream(stream).submit([=, this] {
-      meet(inp.data);
+      synchronize(inp.data);
       for (int r = 0; r < size(); ++r)
         if (r != rank())
           std::memcpy(static_cast<char*>(out.data) + r * inp.bytes(), shown(r), static_cast<size_t>(inp.bytes()));
@@ -37,7 +37,7 @@ class LocalCollectives final : public CommGroup {
   }
   void do_reduce_scatter(Tensor out, Tensor inp, Stream& stream) override {
     cpu_stream(stream).submit([=, this] {
-      meet(inp.data);
+      synchronize(inp.data);
       std::vector<float> sum(static_cast<size_t>(out.numel()));
       for (int r = 0; r < size(); ++r) {
         const auto* other = reinterpret_cast<const float*>(shown(r) + rank() * out.bytes());
@@ -52,7 +52,7 @@ class LocalCollectives final : public CommGroup {
   void do_send(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
   void do_recv(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
 
-  void meet(const void* data) {
+  void synchronize(const void* data) {
     place_->shown[static_cast<size_t>(rank())] = static_cast<const char*>(data);
     place_->barrier.arrive_and_wait();
   }

@@ -286,7 +286,8 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
     EXPECT_EQ(on_stage(bytes(Recompute::kNorms, stage) - 1), Recompute::kSelective);
     EXPECT_EQ(on_stage(bytes(Recompute::kSelective, stage) - 1), Recompute::kFull);
   }
-  EXPECT_EQ(value_or_throw(plan_job(config, on_cpus(4, 4))).recompute, Recompute::kAuto) << "nobody knows the memory";
+  EXPECT_EQ(value_or_throw(plan_job(config, on_cpus(4, 4))).recompute, Recompute::kAuto)
+      << "the free memory is unknown";
   JobFacts facts = on_cpus(4, 4);
   for (RankFacts& rank : facts)
     rank.free_bytes = 2 * 4 * bytes(Recompute::kNone, 0) + 2 * 4 * bytes(Recompute::kNone, 1);

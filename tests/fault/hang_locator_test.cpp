@@ -39,7 +39,7 @@ TEST(HangLocator, several_processes_that_stop_or_leave_are_all_named) {
   r.all.erase(r.all.begin() + 7);
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kProcessGone);
-  EXPECT_EQ(named(verdict), (std::vector{7, 3, 2, 6})) << "rank 3 has joined, and nobody waits for it yet";
+  EXPECT_EQ(named(verdict), (std::vector{7, 3, 2, 6})) << "rank 3 has joined, and no rank waits for it yet";
   EXPECT_TRUE(has(verdict.suspects[0].text, "rank 7 [pp0 dp1 tp3] is gone: there is no record of it"));
   EXPECT_TRUE(has(verdict.headline, "also ranks 2, 3, 6"));
 }

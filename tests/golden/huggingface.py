@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exports models of ours and loads them with transformers, and the other way round: the logits must agree.
+"""Exports native models and loads them with transformers, and the other way round: the logits must agree.
 
     huggingface.py BIN_DIR MPIRUN SCRATCH_DIR
 

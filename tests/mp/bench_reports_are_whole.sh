@@ -55,7 +55,7 @@ has "beyond --limit"
 json 0 4 step tiny.yaml --sweep layout --limit 2 --steps 1 --warmup 1
 "$bench_json" sweep 4 2 <out.json >/dev/null || fail "the sweep's JSON" "$(<out.json)"
 
-echo "a layout of its own that the ranks do not suit is left out; other rules hold"
+echo "a layout of its own that the ranks do not suit is skipped; other rules hold"
 json 0 2 step tiny.yaml --sweep layout --limit 3 --steps 1 --warmup 1 --set parallel.tp=4
 "$bench_json" sweep 2 3 <out.json >/dev/null || fail "the sweep's JSON" "$(<out.json)"
 grep -q '"own_problem":"parallel' out.json || fail "no word about its own layout" "$(<out.json)"

@@ -31,7 +31,7 @@ echo "a run that goes on while others look, and is stopped"
 start seen 8 "${settings[@]}" run.steps=100000
 until_true steps_done seen 12
 port=$(sed -n 's|.*Prometheus: http://127.0.0.1:\([0-9]*\)/metrics.*|\1|p' seen.txt)
-exec {slow}<>"/dev/tcp/127.0.0.1/$port"  # a client that sends nothing blocks no other
+exec {slow}<>"/dev/tcp/127.0.0.1/$port" # a client that sends nothing blocks no other
 exec {visitor}<>"/dev/tcp/127.0.0.1/$port"
 printf 'GET /metrics HTTP/1.0\r\n\r\n' >&"$visitor"
 page=$(tr -d '\r' <&"$visitor")

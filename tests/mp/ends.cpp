@@ -4,7 +4,7 @@
 //     none
 //     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
 //     stopped                                  at step 3: an exception, while rank 2 is stopped by a signal
-//     alike                                    at step 3, on all ranks with the same words
+//     alike                                    at step 3, on all ranks with the same message
 //     gone                                     rank 1 is killed, and rank 0 throws while its failure hook reports that
 //     avalanche                                at step 3, rank 0 sees an end that rank 1 reports later; event log in
 //     FOLDER group, inference-group                   the last group that an engine makes, for training or inference

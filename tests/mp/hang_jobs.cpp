@@ -155,7 +155,7 @@ void Jobs::prepare(int layout) {
   require(train(layout, whole, kSteps, 1,
                 {"TRIREME_TEST_HANG_TRACE=" + traces, "TRIREME_TEST_STORAGE_TRACE=" + traces,
                  "TRIREME_TEST_STORAGE_READS=" + traces}) == 0,
-          "{}: the run that nobody disturbs failed:\n{}", layout_at(layout).name, output(whole));
+          "{}: the undisturbed run failed:\n{}", layout_at(layout).name, output(whole));
   for (const std::string& folder : {base, whole}) {
     const std::string early = early_alarm(folder + "/run");
     require(early.empty(), "{}: a false alarm: {}\n{}", layout_at(layout).name, early, output(folder));

@@ -350,7 +350,7 @@ std::string wrong_with(const Case& c, const Outcome& outcome, const std::string&
   if (outcome.status != 0) wrong += fmt::format("status {}; ", *outcome.status);
   std::set<std::string> faulty;
   if (fault.guilt == Guilt::kNode && outcome.struck) faulty.insert(c.node());
-  if (outcome.excluded != faulty) wrong += fmt::format("left out: {}; ", fmt::join(outcome.excluded, ","));
+  if (outcome.excluded != faulty) wrong += fmt::format("excluded: {}; ", fmt::join(outcome.excluded, ","));
   if (outcome.processes_left > 0) wrong += fmt::format("{} processes are left; ", outcome.processes_left);
   if (outcome.losses != losses) wrong += "other losses; ";
   if (!fault.another_attempt && outcome.attempts != 1) wrong += fmt::format("{} attempts; ", outcome.attempts);
@@ -371,7 +371,7 @@ class Tally {
     row.late += !outcome.struck;
     if (outcome.detection) row.detection.push_back(*outcome.detection);
     if (outcome.recovery) row.recovery.push_back(*outcome.recovery);
-    fmt::print("{} {:<28} rank {} {:.2f}  {} attempts, left out: {}{}{}{}\n", wrong.empty() ? "right" : "WRONG",
+    fmt::print("{} {:<28} rank {} {:.2f}  {} attempts, excluded: {}{}{}{}\n", wrong.empty() ? "right" : "WRONG",
                c.what().name, c.rank, c.moment, outcome.attempts,
                outcome.excluded.empty() ? "none" : fmt::format("{}", fmt::join(outcome.excluded, ",")),
                outcome.detection ? fmt::format(", seen after {:.1f} s", *outcome.detection) : "",

@@ -86,7 +86,7 @@ run 2 "$mpirun" -n 4 "$trireme" eval start --data text --set model.hidden=64 --s
 has "tensor model/"
 has "leave model.* as it was trained"
 
-echo "a model that has changed is refused before anybody takes memory for it"
+echo "a model that has changed is refused before memory is allocated for it"
 rm -rf run && cp -r start run
 train 2 run 4 run.steps=3 parallel.tp=2 parallel.pp=2 model.norm_eps=1e-3
 has "model.norm_eps"

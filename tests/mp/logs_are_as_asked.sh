@@ -18,9 +18,9 @@ train 0 info 2
 has "step 2/2"
 lacks "start-up: config done"
 grep -q "step 2/2" info/log.txt || fail "no step in log.txt"
-[[ ! -e info/log ]] || fail "files of ranks that nobody has asked for"
+[[ ! -e info/log ]] || fail "files of ranks that were not requested"
 
-echo "warn leaves out what the run does"
+echo "warn omits info lines"
 train 0 warn 2 metrics.log=warn
 lacks "step 2/2"
 [[ $(grep -c "step 2/2" warn/log.txt) == 0 ]] || fail "a step in log.txt" "$(cat warn/log.txt)"
@@ -71,7 +71,7 @@ has "eval 100 %"
 run 0 "$trireme" generate info --prompt green --tokens 3 --quiet
 [[ $output == green* ]] || fail "more than the text" "$output"
 run 0 "$trireme" generate info --prompt green --tokens 3
-[[ $output != green* ]] || fail "nothing that --quiet could leave out" "$output"
+[[ $output != green* ]] || fail "nothing that --quiet could omit" "$output"
 
 echo "slurm/env.sh brings no warning of UCX where there is no GPU"
 if [[ -e /dev/nvidiactl ]]; then

@@ -79,7 +79,7 @@ start long 4 run.steps=100000 checkpoint.every=2 checkpoint.keep_last=3 checkpoi
 until_true two_checkpoints long
 run 3 "$trireme" checkpoint prune long --keep-last 1
 has "long/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $PWD/long, process "
-run 0 "$trireme" checkpoint prune long --keep-last 1 --dry-run  # removes nothing
+run 0 "$trireme" checkpoint prune long --keep-last 1 --dry-run # removes nothing
 kill -TERM "$(pid_of 0)"
 end_of long 75
 run 0 "$trireme" checkpoint prune long --keep-last 1
@@ -127,7 +127,7 @@ has "passed over"
 has "shard_00002.h5"
 has "resumed from whole/checkpoints/step_00000004"
 
-echo "another model: refused, with each field and both values, unless it is accepted; other changes are told"
+echo "another model: refused, with each field and both values, unless it is accepted; other changes are reported"
 cp whole/resolved.yaml before
 train 2 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 model.norm_eps=1e-3 lr.peak=5e-3 run.steps=13
 has "model.window: 0, now 16"

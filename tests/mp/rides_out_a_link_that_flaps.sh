@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A supervised run on three nodes that are network namespaces of this machine, with ranks that talk through their cards:
-# a link that loses frames, is slow, or is down for less than the timeouts is ridden out; one that stays down costs its
+# a link that loses frames, is slow, or is down for less than the timeouts is tolerated; one that stays down costs its
 # node the place, and a spare goes on from the newest checkpoint. In the end the losses are those of a run without a
 # network.
 #
@@ -74,13 +74,13 @@ beyond() { (($(last_step || true) + 0 > $1)); }
 attempts() { grep -c '"kind":"attempt_start"' run/events.jsonl || true; }
 excluded_nodes() { "$trireme" supervise run --nodes | awk '{print $1}'; }
 link() { ip link set port1 "$1"; }
-goes_on() { # WHAT: steps are done, and nobody has begun again or left a node out
+goes_on() { # WHAT: steps are done, no attempt was restarted and no node excluded
   until_true beyond $(($(last_step || true) + 20)) || finish
   if [[ $(attempts) -ne 1 || -n $(excluded_nodes) ]]; then
-    fail "$1 was not ridden out" "$(<supervise.txt)"
+    fail "$1 was not tolerated" "$(<supervise.txt)"
     finish
   fi
-  echo "$1: ridden out, step $(last_step) ($SECONDS s)"
+  echo "$1: tolerated, step $(last_step) ($SECONDS s)"
 }
 
 until_true beyond 10 || finish
@@ -143,7 +143,7 @@ until_true none_is_left || finish
 status=0
 wait "$driver" || status=$?
 [[ $status -eq 0 ]] || fail "supervise ended with $status" "$(<supervise.txt)"
-[[ $(excluded_nodes) == node1 ]] || fail "left out: $(excluded_nodes)" "$(<supervise.txt)"
+[[ $(excluded_nodes) == node1 ]] || fail "excluded: $(excluded_nodes)" "$(<supervise.txt)"
 run 0 "$trireme" supervise run --nodes
 has "node1  until "
 run 0 "$trireme" supervise run --nodes --lift node1

@@ -3,7 +3,7 @@
 # no rank of a slow stage is. Measuring changes no loss, and a killed run's file is continued.
 #   slow_ranks_are_named.sh SOURCE_FOLDER PATH_OF_trireme_on_hangs [PERCENT WINDOW ROUNDS HIDDEN]
 # PERCENT: what the slow ranks take longer; by default much, since the machine may be busy. WINDOW: steps. ROUNDS: times
-# that every rank in turn is slow, and nobody else may be named; 0, the default: one of them once, and others may be,
+# that every rank in turn is slow, and no other may be named; 0, the default: one of them once, and others may be,
 # since a machine that others use does make ranks slow. HIDDEN: of the model; what is compared must be its GEMMs where
 # little is to be found, since in a tiny one the first tp ranks, which have all the tokens, are the slower ones.
 source "$(dirname "$0")/checks.sh"
@@ -51,7 +51,7 @@ for ((round = 0; round < rounds; ++round)); do
   for rank in {0..7}; do named "$rank" "slow_${round}_$rank"; done
 done
 
-echo "a slow stage: nobody is named"
+echo "a slow stage: no rank is named"
 TRIREME_TEST_SLOW=0,1,2,3/compute/$percent train 0 stage 8
 [[ $rounds -eq 0 || -z $(stragglers stage) ]] || fail "named: $(stragglers stage)" "$output"
 

@@ -44,7 +44,7 @@ starts() { [[ $(grep -c '"kind":"begin"' run/events.jsonl) -ge $1 ]]; }
 train 0 run 2 run.steps=10
 manifest=run/checkpoints/step_00000010/manifest.json
 mv "$manifest" kept.json
-mkfifo "$manifest"  # opening it to read waits
+mkfifo "$manifest" # opening it to read waits
 num_starts=1
 for answers in yes no; do
   num_starts=$((num_starts + 1))

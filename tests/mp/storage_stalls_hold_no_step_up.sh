@@ -28,7 +28,7 @@ blames_nothing() { # DIR
 }
 
 if ((${#seconds[@]} == 0)); then
-  echo "writes to files that nobody waits for hang: steps go on, and the run ends with 0 once they return"
+  echo "writes to files that no step waits for hang: steps continue, and the run ends with 0 once they return"
   export TRIREME_TEST_STORAGE=$folder/held
   TRIREME_TEST_STORAGE_RULES="0/@tfevents/9/hold=$folder/go 0/@ranks.h5/9/hold=$folder/go 0/@trace/1/hold=$folder/go"
   TRIREME_TEST_STORAGE_RULES+=" 1/@trace/1/hold=$folder/go 0/@figures/3/hold=$folder/go"

@@ -161,7 +161,7 @@ run 7 "$mpirun" -n 2 "$trireme" train tiny.yaml --set parallel.tp=1 "${diverges[
 has "stopped before the next step"
 [[ -s runs/tiny/checkpoints/step_00000001/manifest.json ]] || fail "the checkpoint of step 1 was given up" "$(ls runs/tiny/checkpoints)"
 
-echo "fault.on_nonfinite: skip: such steps are left out, counted and named; too many in a row: status 7"
+echo "fault.on_nonfinite: skip: such steps are skipped, counted and named; too many in a row: status 7"
 for layout in "1 tp=1 pp=1 zero=0" "4 tp=2 pp=1 zero=2" "8 tp=2 pp=2 zero=1"; do
   read -r ranks tp pp zero <<<"$layout"
   rm -rf runs

@@ -239,7 +239,7 @@ TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
   }
 }
 
-TEST_F(RunStatusTest, nobody_is_blamed_while_ranks_are_out_of_sight) {
+TEST_F(RunStatusTest, no_rank_is_blamed_while_ranks_are_out_of_sight) {
   start_rank(0, 3, [](FlightRecorder&) { ::raise(SIGSTOP); });
   const auto other = make_record(1, 3);
   train(*other);

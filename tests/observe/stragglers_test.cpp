@@ -69,7 +69,7 @@ TEST(Stragglers, 5_percent_are_named_after_5_windows_and_4_never) {
 }
 
 // 10,000 windows are half a million steps.
-TEST(Stragglers, nobody_is_blamed_in_10000_clean_windows) {
+TEST(Stragglers, no_rank_is_blamed_in_10000_clean_windows) {
   const struct {
     int pp, dp, tp, windows;
     double noise;

@@ -123,7 +123,7 @@ TEST(ReportPage, loads_nothing) {
   for (const char* load : {"http:", "https:", "src=", "@import", "url(\"", "fetch(", "XMLHttpRequest", "WebSocket",
                            "import(", "<link", "<iframe", "innerHTML", "eval(", "document.write"})
     EXPECT_EQ(bare.find(load), bare.npos) << load;
-  EXPECT_NE(page.find("default-src 'none'"), page.npos) << "the browser is told so as well";
+  EXPECT_NE(page.find("default-src 'none'"), page.npos) << "the browser knows it as well";
 }
 
 TEST(ReportPage, texts_from_files_arrive_as_they_are_but_for_what_is_no_utf8) {

@@ -98,7 +98,7 @@ TEST(Cluster, files_of_the_repository_are_whole_and_sourced) {
     ++files;
     const auto cluster = read_cluster(entry.path());
     ASSERT_TRUE(cluster) << cluster.error().message;
-    EXPECT_TRUE(cluster.value().defaults.empty()) << entry.path() << " leaves out " << cluster.value().defaults.front();
+    EXPECT_TRUE(cluster.value().defaults.empty()) << entry.path() << " omits " << cluster.value().defaults.front();
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);)
       if (line.starts_with("  ") && line.find(": ") != line.npos && line.find(": 0") == line.npos) {

@@ -154,7 +154,7 @@ TEST(Published, h100_leaving_one_model_out) {
                s.fixed_s);
     blind.insert(blind.end(), errors.begin(), errors.end());
   }
-  print("DGX Cloud H100, each model left out of the fit", blind);
+  print("DGX Cloud H100, fitted without each model", blind);
   EXPECT_LE(published::mean_error(blind), 0.03);
 }
 
@@ -229,7 +229,7 @@ TEST(Published, other_stacks) {
       EXPECT_LE(published::mean_error(after), 0.05);
     }
   }
-  print("other stacks, nothing fitted, DeepSpeed's left out", plain);
+  print("other stacks, nothing fitted, without DeepSpeed", plain);
   print("DeepSpeed's, nothing fitted", deepspeed);
   std::vector<Error> all = plain;
   all.insert(all.end(), deepspeed.begin(), deepspeed.end());

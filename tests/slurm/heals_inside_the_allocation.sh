@@ -101,10 +101,10 @@ healed() {
   attempts=$(events attempt_start | wc -l)
   excluded=$(printf '%s\n' "${!faulty[@]}" | sort | paste -sd,)
   [[ $(excluded_nodes | tr , '\n' | sort | paste -sd,) == "$excluded" ]] ||
-    fail "$1: left out are '$(excluded_nodes)', and '$excluded' are at fault"
+    fail "$1: excluded are '$(excluded_nodes)', and '$excluded' are at fault"
   tally "$1"
   echo "$1: attempt $attempts on $(used 1),$(used 2) from step $(field checkpoint), $((SECONDS - since)) s," \
-    "left out: ${excluded:-none}"
+    "excluded: ${excluded:-none}"
 }
 
 fault_rank_killed() {
@@ -135,7 +135,7 @@ undisturbed() {
   step=$(last_step)
   until_true "progress" beyond $((step + 30))
   ! more_attempts || fail "$1: another attempt"
-  [[ $(excluded_nodes) == "$excluded" ]] || fail "$1: left out are $(excluded_nodes)"
+  [[ $(excluded_nodes) == "$excluded" ]] || fail "$1: excluded are $(excluded_nodes)"
   rows+=("$(printf '%-24s %9s %9s   %s' "$1" - "goes on" "${excluded:-none}")")
   echo "$1: it goes on, with another agent, $((SECONDS - since)) s"
 }
@@ -170,7 +170,7 @@ fault_slurmd_killed() {
   faulty[$node]=1
   "$cluster" kill-daemon "$node"
   strike kill -KILL "$(rank_of_node "$node")"
-  until_true "$node left out" says "node $node is excluded"
+  until_true "$node excluded" says "node $node is excluded"
   healed "a slurmd killed"
 }
 # No spare remains: the job is requeued, and excludes what the run excludes.
@@ -180,7 +180,7 @@ fault_too_few_nodes() {
     node=$(used 2)
     faulty[$node]=1
     strike "$cluster" kill-node "$node"
-    until_true "$node left out" says "node $node is excluded"
+    until_true "$node excluded" says "node $node is excluded"
     ! says "nodes are left, and 2 are needed" || break
     healed "a node without power"
     since=$SECONDS
@@ -189,7 +189,7 @@ fault_too_few_nodes() {
   # Slurm takes note of what is dead, or the job would pend.
   for node in "${!faulty[@]}"; do "$cluster" notice "$node"; done
   restarts=$((restarts + 1))
-  # Slurm is told if it can be, and itself handles nodes that it knows to be dead.
+  # Slurm is notified if it can be, and itself handles nodes that it knows to be dead.
   expect_log "the run excludes .*(: this job excludes node|, and Slurm has taken these nodes out of service)"
   expect_log "restart $restarts: 4 ranks"
   healed "too few nodes"
@@ -245,6 +245,6 @@ adds_up parts
 SUPERVISE=0 start whole --ranks 4
 finish COMPLETED 0:0 0
 cmp <(history whole) <(history parts) || fail "the histories differ: $(diff <(history whole) <(history parts) | head)"
-printf '%-24s %9s %9s   %s\n' "seconds" "noticed" "training" "left out"
+printf '%-24s %9s %9s   %s\n' "seconds" "noticed" "training" "excluded"
 printf '%s\n' "${rows[@]}"
 echo "ok: after $((attempts - 1)) faults the same $steps losses and gradient norms as without ($SECONDS s)"

@@ -139,7 +139,7 @@ case_time_limit() {
 case_overtime() {
   start overtime --set run.steps=1000000
   until_true "step 7" beyond 6
-  until_true "another end" scontrol update JobId="$job" EndTime=now+3  # which must not have passed at the request
+  until_true "another end" scontrol update JobId="$job" EndTime=now+3 # which must not have passed at the request
   expect_log "DUE TO TIME LIMIT"
   expect_log "restart 0: requeued"
   expect_log "restart 1: 2 ranks"
@@ -528,7 +528,7 @@ case_cancelled_while_storage_is_awaited() {
 }
 
 # slurmd alone dies: the batch script and its ranks live on while the job runs elsewhere. When they end, they must not
-# requeue a job that is no longer theirs.
+# requeue a job that is no longer its own.
 case_orphaned_script() {
   local node orphans
   start orphaned --set run.steps=100000
@@ -559,7 +559,7 @@ case_controller_dies() {
   rank=$(rank_process 1)
   "$cluster" kill-controller
   kill -KILL "$rank"
-  expect_log "task 1: Killed|slurmctld does not answer"  # now the trainer's end cannot be reported to Slurm
+  expect_log "task 1: Killed|slurmctld does not answer" # now the trainer's end cannot be reported to Slurm
   "$cluster" start
   expect_log "restart 0: requeued"
   finish COMPLETED 0:0 1

@@ -33,7 +33,7 @@ TEST(Causes, statuses_of_the_launcher_where_nothing_else_is_known) {
     const AttemptCause found = cause({.status = c.status, .ranks_seen = true});
     EXPECT_EQ(found.kind, c.kind) << c.status;
     EXPECT_EQ(found.status, c.status);
-    EXPECT_EQ(found.node, "") << "nobody is named";
+    EXPECT_EQ(found.node, "") << "no node is named";
   }
   EXPECT_EQ(cause({.status = 99}).kind, CauseKind::kNotStarted);
   EXPECT_EQ(cause({.status = 75, .stop_requested = true}).kind, CauseKind::kDrained);

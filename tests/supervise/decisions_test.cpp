@@ -212,7 +212,7 @@ TEST(Decisions, a_spare_that_does_not_see_the_storage_is_excluded_and_the_run_go
   past[1].nodes = trained.nodes;
   EXPECT_EQ(decide(after(past)).action, Response::kStop) << "no node is new";
   past[1].nodes = {"node2", "node3"};
-  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "nobody of those that have trained is there";
+  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "none of the nodes that have trained is there";
   past.erase(past.begin());
   EXPECT_EQ(decide(after(past)).action, Response::kStop) << "none has trained";
 }

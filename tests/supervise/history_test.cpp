@@ -54,7 +54,7 @@ TEST(History, an_attempt_comes_back_from_its_events) {
   EXPECT_EQ(first.cause.world_rank, 5);
   EXPECT_EQ(first.cause.status, 75);
   EXPECT_EQ(first.cause.text, "why");
-  EXPECT_EQ(history.attempts[1].ended, 0) << "nobody was there to say so";
+  EXPECT_EQ(history.attempts[1].ended, 0) << "no process was left to record it";
   EXPECT_EQ(history.attempts[1].from_step, 20);
 }
 

@@ -52,7 +52,7 @@ TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   ASSERT_TRUE(comes(agents + ".env"));
   ASSERT_TRUE(comes(ranks + ".env"));
   EXPECT_NE(contents(agents + ".env").find(token), std::string::npos);
-  EXPECT_EQ(contents(agents + ".cmd").find(token), std::string::npos) << "command lines are everybody's to read";
+  EXPECT_EQ(contents(agents + ".cmd").find(token), std::string::npos) << "all users can read command lines";
   EXPECT_NE(contents(ranks + ".env").find("TRIREME_ATTEMPT=attempt"), std::string::npos);
   EXPECT_EQ(contents(ranks + ".env").find(token), std::string::npos);
   EXPECT_EQ(contents(ranks + ".cmd").find(token), std::string::npos);

@@ -34,7 +34,7 @@ TEST(Supervisor, an_agent_that_dies_alone_is_started_anew_and_the_attempt_goes_o
   EXPECT_FALSE(cluster.supervisor->status());
   EXPECT_EQ(cluster.starts.size(), 1u);
   EXPECT_FALSE(cluster.ranks) << "they run";
-  EXPECT_EQ(cluster.node(2).report.attempt, cluster.starts[0].attempt) << "it was told again whom to watch";
+  EXPECT_EQ(cluster.node(2).report.attempt, cluster.starts[0].attempt) << "it got the attempt again";
 }
 
 // Its ranks live on, and its agent: it shows when an attempt has ended, before another one is tried there.
@@ -257,7 +257,7 @@ TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
   cluster.given.doctor_seconds = 30;
   const double began = cluster.now;
   ASSERT_TRUE(cluster.play_until_attempt(1));
-  EXPECT_EQ(cluster.timeout, 30) << "he is told";
+  EXPECT_EQ(cluster.timeout, 30) << "the doctor knows it";
   EXPECT_GE(cluster.now - began, cluster.given.doctor_seconds);
   EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node1"}));
   EXPECT_EQ(cluster.excluded(), Names{});

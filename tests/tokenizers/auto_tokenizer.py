@@ -187,16 +187,16 @@ def main():
         tiktoken_agree.save(ranks, SCRATCH / "llama3.tiktoken")
         check_export("tiktoken", SCRATCH / "llama3.tiktoken", "llama", 5000, 1)
     # add_bos_token says nothing where there is a tokenizer.json: what its post_processor does is done.
-    told = agree.save(made["llama3"], "told not to", SCRATCH)
-    (told / "tokenizer_config.json").write_text('{"add_bos_token": false, "eos_token": "<|endoftext|>"}')
-    check_export("told_not_to", told, "llama", 12100, 1)
+    bos = agree.save(made["llama3"], "without begin", SCRATCH)
+    (bos / "tokenizer_config.json").write_text('{"add_bos_token": false, "eos_token": "<|endoftext|>"}')
+    check_export("without_begin", bos, "llama", 12100, 1)
     made["gpt2"].add_special_tokens(["<s>"])
     made["gpt2"].post_processor = processors.TemplateProcessing(
         single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", made["gpt2"].token_to_id("<|endoftext|>"))])
-    told = agree.save(made["gpt2"], "told to", SCRATCH)
-    (told / "tokenizer_config.json").write_text(
+    bos = agree.save(made["gpt2"], "with begin", SCRATCH)
+    (bos / "tokenizer_config.json").write_text(
         '{"add_bos_token": true, "bos_token": "<s>", "eos_token": "<|endoftext|>"}')
-    check_export("told_to", told, "gpt2", 6100, 0)
+    check_export("with_begin", bos, "gpt2", 6100, 0)
     print("all well")
 
 

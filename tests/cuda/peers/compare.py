@@ -92,7 +92,7 @@ class Figures:
 
     @property
     def load(self):
-        """The GPU's clock and power in the measured steps, which Trireme tells."""
+        """the GPU's clock and power in the measured steps, which Trireme reports."""
         loads = [line["gpu"] for line in self.lines if line.get("gpu")]
         if not loads:
             return ""
@@ -274,7 +274,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=float("inf"), help="the comparison ends after so many")
     words = dict(action="append", default=[], metavar="WORDS")
     parser.add_argument("--without", **words,
-                        help="leave out the programs of which \"SHAPE: NAME\" has these words; may be repeated")
+                        help="skip the programs of which \"SHAPE: NAME\" has these words; may be repeated")
     parser.add_argument("--only", **words,
                         help="run only the programs of which \"SHAPE: NAME\" has these words; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")

@@ -212,8 +212,8 @@ int fleet(int number, double seconds, double most) {
   expect(figures.bytes == sent.bytes, fmt::format("{} bytes were sent, {} came", sent.bytes, figures.bytes));
   expect(figures.refused == 0 && sent.closed == 0, fmt::format("{} refused, {} closed", figures.refused, sent.closed));
   expect(figures.connections == number, fmt::format("{} connections of {} agents", figures.connections, number));
-  expect(sent.watched >= number, fmt::format("{} of {} agents were told of the attempt", sent.watched, number));
-  expect(run.exclusions == 0, fmt::format("{} nodes were left out", run.exclusions));
+  expect(sent.watched >= number, fmt::format("{} of {} agents got the attempt", sent.watched, number));
+  expect(run.exclusions == 0, fmt::format("{} nodes were excluded", run.exclusions));
   if (most > 0) expect(used / wall < most, fmt::format("the driver may take {:.0f} % of a core", 100 * most));
   fmt::print("supervise_fleet: {}\n", failures == 0 ? "PASSED" : "FAILED");
   return failures == 0 ? 0 : 1;
