@@ -7,7 +7,7 @@
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
 # make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make
 #               soak-crash ...
-# make lint     format, scripts, line lengths, commands of documents
+# make lint     format, scripts, line lengths, retired words, commands of documents
 # make format   clang-format over the tree                        make clean
 BUILD ?= build
 JOBS ?= $(shell nproc)

@@ -46,6 +46,10 @@ columns() {
 }
 check columns columns
 
+# Words that have another name in the field's vocabulary: the table in the script.
+words() { python3 -B tests/tree/retired_words.py --test && python3 -B tests/tree/retired_words.py .; }
+check words words
+
 commands() { python3 -B tests/tree/readme_commands.py . "$build/bin/trireme"; }
 check "commands of documents" commands
 

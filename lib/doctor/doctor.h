@@ -22,7 +22,7 @@ struct DoctorOptions {
   std::string storage_dir = ".";  // existing
   int repeats = 2;                // times that what was found is measured again before it counts
   double check_seconds = 60;      // a check that takes longer hangs: the job ends with kBadStatus and its name
-  std::vector<std::string> only;  // names of checks, of which the others are left out; none: all
+  std::vector<std::string> only;  // names of the checks to run; empty: all
 };
 
 struct DoctorReport {

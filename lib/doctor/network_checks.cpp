@@ -28,8 +28,8 @@ struct Edge {
   int first = -1, second = -1;  // world ranks
 };
 
-// A ring of units (nodes, or the ranks of one node): each with the next, in as many phases as leave nobody with two
-// neighbours at a time. Member i of a unit goes with member i of the next.
+// A ring of units (nodes, or the ranks of one node): each measures with the next, in as many phases as it takes for no
+// unit to have two neighbours at a time. Member i of a unit measures with member i of the next.
 std::vector<Edge> edges_of(const std::vector<std::vector<int>>& units, int world_rank) {
   const auto count = units.size();
   std::vector<Edge> phases(3);

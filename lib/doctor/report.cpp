@@ -1,4 +1,4 @@
-// The report of the doctor, for people and for machines.
+// The report of the doctor, as text and as JSON.
 #include <cmath>
 #include <nlohmann/json.hpp>
 

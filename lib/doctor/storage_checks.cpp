@@ -47,7 +47,8 @@ class TestFile {
   }
 
  private:
-  // The folder may be everybody's, as /tmp is: what lies there under this name, a link for instance, is not written to.
+  // All users may write to the folder, as to /tmp: an existing file of this name, a link for instance, is not written
+  // to.
   static int open_new(const std::string& path) {
     ::unlink(path.c_str());
     return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

@@ -19,7 +19,7 @@ constexpr int64_t kBytesARank = 256;  // that every rank tells all others: its m
 constexpr int64_t kBytesAGpu = 2 * 48;
 
 constexpr int64_t kIdBytes = 128;      // NCCL's unique id
-constexpr int64_t kHandleBytes = 128;  // what a member tells the others of itself
+constexpr int64_t kHandleBytes = 128;  // what a member sends the others about itself
 
 // Steps until the last member of a binomial tree has heard.
 int tree_depth(int size) { return static_cast<int>(std::ceil(std::log2(size))); }

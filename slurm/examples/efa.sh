@@ -18,7 +18,7 @@ export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib${LD_LIBRARY_
 default NCCL_NET "AWS Libfabric" # <--
 # libfabric's provider, and no other.
 default FI_PROVIDER efa
-# GPU memory is read and written by the adapter itself. p5 does so by itself, p4d has to be told.
+# GPU memory is read and written by the adapter itself. p5 does so by default, p4d needs this setting.
 default FI_EFA_USE_DEVICE_RDMA 1
 # The interface by which NCCL's ranks find each other; tensors never take it. Without docker's and the loopback.
 default NCCL_SOCKET_IFNAME ^docker,lo,veth # <--

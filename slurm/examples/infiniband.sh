@@ -11,8 +11,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
 
 # --- Rails: NCCL, which moves tensors ---------------------------------------------------------------------------------
-# The cards of the compute fabric alone: `ibdev2netdev` or `ls /sys/class/infiniband` lists all, those of storage too.
-# "=" asks for the exact names, else mlx5_1 would be mlx5_10 as well.
+# Only the cards of the compute fabric: `ibdev2netdev` or `ls /sys/class/infiniband` lists all, including those of
+# storage. "=" matches exact names; otherwise mlx5_1 would match mlx5_10 as well.
 default NCCL_IB_HCA =mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 # <--
 # A ring enters and leaves a node on the same rail, so that nothing crosses the spine that need not. 1 where all cards
 # hang on one switch; 2, NCCL's default, lets it choose.

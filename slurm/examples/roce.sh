@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Submits runs to nodes whose cards speak RoCE v2, RDMA over Ethernet. Ethernet loses packets unless switches and
-# cards are told not to: ask your site for the lines marked with <--, then:
+# Submits runs to nodes whose cards speak RoCE v2, RDMA over Ethernet. Ethernet loses packets unless switches and cards
+# are configured as lossless: ask your site for the lines marked with <--, then:
 #
 #   slurm/examples/roce.sh configs/llama_8b.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
 #
@@ -16,8 +16,8 @@ default NCCL_IB_HCA =mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7 # <
 # Which of a card's addresses: RoCE v2 over IPv4 is often number 3 (`show_gids`). NCCL 2.21 and later finds it by
 # itself if this is -1, the default; an older one takes 0, RoCE v1, which routers drop.
 default NCCL_IB_GID_INDEX 3 # <--
-# Traffic class: the priority whose queue the switches keep lossless (PFC, ECN). 106 is DSCP 26, which many sites
-# take; by default packets go into the queue that everybody's traffic shares, and are lost when it is full.
+# Traffic class: the priority whose queue the switches keep lossless (PFC, ECN). 106 is DSCP 26, which many sites use;
+# by default packets go into the queue that all traffic shares, and are lost when it is full.
 default NCCL_IB_TC 106 # <--
 # Switches choose a packet's way by hashing its addresses and ports: one connection takes one way, and two large ones
 # on one link take turns. Several connections a pair spread over equal ways; `trireme simulate --network` shows what
@@ -37,7 +37,7 @@ default UCX_TLS self,sm,tcp
 default UCX_NET_DEVICES eth0 # <--
 
 # --- The run ----------------------------------------------------------------------------------------------------------
-# 200 Gb/s a GPU are 25 GB/s: `trireme check` estimates with it. A port that flaps is ridden out for two minutes
+# 200 Gb/s a GPU are 25 GB/s: `trireme check` estimates with it. A port that flaps is tolerated for two minutes
 # (NCCL_IB_TIMEOUT in slurm/env.sh), on some cards for four times as long, which the watchdog must not call a hang.
 exec "$here/../submit.sh" "$@" --set cluster.ranks_per_node=8 --set cluster.network_gb_per_s=25 \
   --set fault.step_seconds=600 # <--

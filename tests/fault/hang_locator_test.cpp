@@ -289,7 +289,7 @@ TEST(HangLocator, a_connection_without_named_members_may_be_of_all_ranks) {
   EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{150});
 }
 
-TEST(HangLocator, of_hosts_that_nobody_is_seen_to_wait_for_the_odd_one_is_named) {
+TEST(HangLocator, of_hosts_without_waiters_the_odd_one_is_named) {
   Records r(1, 1, 8);
   for (RankRecord& record : r.all) {
     r.idle(record.world_rank);

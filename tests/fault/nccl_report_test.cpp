@@ -88,7 +88,7 @@ TEST(NcclReport, a_service_that_stops_in_the_middle_is_not_waited_for) {
   EXPECT_EQ(report, "half of");
 }
 
-TEST(NcclReport, is_empty_where_nobody_listens_or_answers) {
+TEST(NcclReport, is_empty_without_an_answer) {
   std::string report = "?";
   {
     const Service service([](int client) { line_from(client), line_from(client); });

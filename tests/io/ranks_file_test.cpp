@@ -172,7 +172,7 @@ TEST(RanksFile, a_killed_writer_leaves_a_file_that_is_read_and_goes_on) {
   EXPECT_EQ(value_or_throw(reader.num_windows(reader.num_attempts() - 1)), 1);
 }
 
-TEST(RanksFile, what_cannot_be_read_is_set_aside_and_stops_nobody) {
+TEST(RanksFile, a_file_that_cannot_be_read_is_renamed_and_stops_no_run) {
   const TemporaryFolder folder;
   const std::string path = folder / "ranks.h5";
   const RankMesh mesh = mesh_of(1, 2, 1, "whole");

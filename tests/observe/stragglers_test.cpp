@@ -82,7 +82,7 @@ TEST(Stragglers, no_rank_is_blamed_in_10000_clean_windows) {
   }
 }
 
-TEST(Stragglers, of_a_slow_stage_nobody_is_blamed) {
+TEST(Stragglers, of_a_slow_stage_no_rank_is_blamed) {
   const RankMesh mesh = synthetic_mesh(8, 2, 2);
   // The second stage has uneven work for good; the fourth one becomes slow, all of it; the head's is slow by itself.
   const Watched watched = watch(mesh, 100, 0.02, 5, [&](int rank, int64_t w) {

@@ -36,7 +36,7 @@ TEST(FairShare, what_a_slow_flow_leaves_goes_to_the_others) {
   EXPECT_EQ(fair_share(capacities, flows, kNoLimit).rate, (std::vector<double>{1, 4.5, 4.5}));
 }
 
-TEST(FairShare, what_a_limit_leaves_goes_to_nobody) {
+TEST(FairShare, what_a_limit_leaves_goes_to_no_flow) {
   const std::vector<double> capacities{10, 3};
   const std::vector<Path> flows{path_of({0}), path_of({0}), path_of({0, 1}), path_of({0, 1})};
   const FlowRates rates = fair_share(capacities, flows, 2.5);

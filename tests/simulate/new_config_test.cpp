@@ -53,7 +53,7 @@ TEST(NewConfig, keeps_what_is_asked_for) {
 }
 
 // What is set of the layout is as it is set; the search chooses the rest, also alongside settings that it heeds.
-TEST(NewConfig, chooses_only_what_nobody_has_set) {
+TEST(NewConfig, chooses_only_what_is_not_set) {
   const auto made = [](const std::vector<std::string>& overrides) {
     const NewConfig options{.model = "llama_8b", .ranks = 16, .overrides = overrides};
     return value_or_throw(parse_config(value_or_throw(new_config(options, h100())), "new.yaml", {}));

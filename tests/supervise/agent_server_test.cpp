@@ -71,7 +71,7 @@ class AgentServerTest : public ::testing::Test {
 };
 
 // Of the largest node there is.
-TEST(AgentReports, fit_into_a_frame_and_a_hello_into_what_strangers_may_send) {
+TEST(AgentReports, fit_into_a_frame_and_a_hello_into_what_unauthenticated_peers_may_send) {
   AgentReport report{.node = std::string(60, 'n'), .host = std::string(60, 'h'), .start = 1};
   EXPECT_LT(to_bytes(AgentHello{.node = report.node, .host = report.host}).size(),
             AgentServer::Limits{}.hello_bytes / 8);

@@ -104,7 +104,7 @@ TEST(Beginning, ranks_that_are_not_started_on_one_node_alone_are_missed_after_a_
   }
 }
 
-TEST(Beginning, an_image_that_arrives_in_time_disturbs_nobody) {
+TEST(Beginning, an_image_that_arrives_in_time_disturbs_no_run) {
   SimulatedCluster cluster(3, 2, 2, false, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   const auto ranks = cluster.node(1).ranks;

@@ -149,7 +149,7 @@ TEST(Supervisor, exclusions_of_the_past_hold_until_they_expire_or_are_cleared) {
     EXPECT_EQ(std::count(names.begin(), names.end(), "node0"), 0) << "not even an agent";
 }
 
-TEST(Supervisor, a_driver_that_hears_nobody_any_more_blames_nobody) {
+TEST(Supervisor, a_driver_without_any_reports_blames_no_node) {
   for (const bool own_trains : {true, false}) {
     SimulatedCluster cluster(5, 2);
     if (!own_trains)

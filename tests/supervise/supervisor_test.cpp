@@ -117,7 +117,7 @@ TEST(Supervisor, a_death_is_retried_and_the_second_asks_the_doctor) {
   EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "doctor"), 1);
 }
 
-TEST(Supervisor, a_hang_of_the_program_leaves_out_nobody) {
+TEST(Supervisor, a_hang_of_the_program_excludes_no_node) {
   SimulatedCluster cluster(3, 2);
   for (int time = 1; time <= 4; ++time) {
     ASSERT_TRUE(cluster.play_until_attempt(time));
