@@ -1,11 +1,11 @@
-// OpenBLAS, as the CPU kernels use it.
+// OpenBLAS for the CPU kernels.
 #pragma once
 
 #include <cblas.h>
 
 namespace tri::cpu {
 
-// One thread a stream: the ranks of a node share its cores already, and sums keep their order.
+// One thread per stream: the ranks of a node share its cores already, and sums keep their order.
 inline void use_one_blas_thread() { [[maybe_unused]] static const bool once = (openblas_set_num_threads(1), true); }
 
 }  // namespace tri::cpu

@@ -10,11 +10,11 @@ namespace tri {
 class CpuStream : public Stream {
  public:
   using Stream::Stream;
-  // Enqueues `task`. What it throws becomes the device's fault.
+  // Enqueues `task`. An exception that it throws becomes the device's fault.
   virtual void submit(std::function<void()> task) = 0;
 };
 
-// `stream` as a CPU stream: CPU kernels and MPI groups are only ever handed those.
+// Returns `stream` as a CPU stream: CPU kernels and MPI groups only ever get those.
 inline CpuStream& cpu_stream(Stream& stream) { return static_cast<CpuStream&>(stream); }
 
 std::unique_ptr<Device> make_cpu_device();

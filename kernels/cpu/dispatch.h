@@ -1,4 +1,4 @@
-// From a tensor's dtype to the storage type of a template: float or bf16. Arithmetic is always fp32.
+// Maps a tensor's dtype to the storage type of a template: float or bf16. Arithmetic is always fp32.
 #pragma once
 
 #include "io/base/error.h"

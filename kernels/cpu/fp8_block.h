@@ -1,11 +1,11 @@
-// What casts of flat slices share: fp8_cast_slice and the optimizers' updates.
+// Shared by the casts of flat slices: fp8_cast_slice and the optimizers' updates.
 #pragma once
 
 #include "kernels/fp8.h"
 
 namespace tri::cpu {
 
-// The quantized values of a block of kBlock numbers, of `tensor`, from element `first` of the slice on.
+// Quantizes a block of kBlock numbers of `tensor`, from element `first` of the slice on.
 void cast_block(const Fp8SliceWeights& quantized, const float* values, int64_t first, int tensor);
 
 }  // namespace tri::cpu

@@ -1,6 +1,6 @@
-// The CPU backend: every operation as a plain function that runs when called. The reference for all other backends.
-// A stream's worker thread calls them; they use one thread (normal_values: all cores) and sum in a fixed order, so
-// results are bit-identical.
+// The CPU backend: every operation as a plain function that runs when called. It is the reference for all other
+// backends. A stream's worker thread calls them; they use one thread (normal_values: all cores) and sum in a fixed
+// order, so results are bit-identical.
 #pragma once
 
 #include "kernels/ops.h"

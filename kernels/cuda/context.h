@@ -1,5 +1,5 @@
-// What the streams of one GPU share: its properties, the scratch memory of kernels, plans and choices of GEMMs, cuDNN's
-// attention graphs. The device object owns it and its streams lead to it; two devices of a process share nothing.
+// Shared by the streams of one GPU: its properties, the scratch memory of kernels, plans and choices of GEMMs, cuDNN's
+// attention graphs. The device object owns it; two devices of a process share nothing.
 #pragma once
 
 #include <memory>
@@ -27,11 +27,11 @@ class Context {
 
   const GpuProperties& properties() const { return properties_; }
   Workspace& workspace() { return workspace_; }
-  // Each is made at the first use: they load the libraries' code.
+  // Each is created at the first use, since that loads the library's code.
   GemmEngine& gemms() { return made(gemms_); }
   CudnnAttention& cudnn() { return made(cudnn_); }
 
-  // Whether this is the first call with this text: for what is said once a device.
+  // Returns whether this is the first call with this text, for messages that are logged once per device.
   bool first_time(const std::string& text) {
     std::lock_guard lock(mutex_);
     return said_.insert(text).second;

@@ -1,4 +1,4 @@
-// Element access that all kernels share: 16-byte vectors of a storage type, converted to fp32 and back.
+// Element access shared by all kernels: 16-byte vectors of a storage type, converted to fp32 and back.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -37,14 +37,14 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) 
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// 2^x by the special-function unit, without its care for denormals.
+// 2^x by the special-function unit, without its handling of denormals.
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// kSize elements of T, loaded and stored at once: sixteen bytes where rows are aligned, one element elsewhere.
+// kSize elements of T, loaded and stored together: sixteen bytes if rows are aligned, otherwise one element.
 template <class T, int kElements = 16 / sizeof(T)>
 struct alignas(kElements * sizeof(T)) Pack {
   static constexpr int kSize = kElements;

@@ -1,4 +1,4 @@
-// From a tensor's dtype to the element type of a kernel template.
+// Maps a tensor's dtype to the element type of a kernel template.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,13 +19,13 @@ void dispatch(Dtype dtype, F&& f) {
   f(__nv_bfloat16{});
 }
 
-// The tensor's elements as the kernel's type; null when absent.
+// Returns the tensor's elements as the kernel's type; null if it is absent.
 template <class T>
 T* pointer(const Tensor& tensor) {
   return static_cast<T*>(tensor.data);
 }
 
-// Whether rows of `width` elements of T can be read sixteen bytes at a time in every tensor that is present.
+// Returns whether rows of `width` elements of T can be read sixteen bytes at a time in every tensor that is present.
 template <class T>
 bool aligned(int64_t width, std::initializer_list<Tensor> tensors) {
   auto bits = static_cast<uintptr_t>(width * static_cast<int64_t>(sizeof(T)));

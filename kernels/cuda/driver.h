@@ -1,4 +1,4 @@
-// Functions of the CUDA driver, found through the runtime: a machine without GPUs does not have to link the driver.
+// Functions of the CUDA driver, found through the runtime, so that a machine without GPUs need not link the driver.
 #pragma once
 
 #include <cuda.h>

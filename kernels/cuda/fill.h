@@ -1,4 +1,4 @@
-// Numbers for timing: nothing runs at its true speed on zeros.
+// Numbers for timing, since kernels are faster on zeros.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace tri::cuda {
 
-// Uniform in [-1, 1), the same every time; an absent tensor is left alone.
+// Fills the tensor with the same uniform numbers in [-1, 1) every time; skips an absent tensor.
 void fill_random(const Tensor& tensor, cudaStream_t stream);
 
 }  // namespace tri::cuda

@@ -1,5 +1,5 @@
-// What our attention kernels on tensor cores share: those of mma.sync (Dao 2023, FlashAttention-2), whose base this is,
-// and Hopper's (hopper_attention.cuh). Causal attention; formulas in kernels/attention.h.
+// Shared by the project's attention kernels on tensor cores: those of mma.sync (Dao 2023, FlashAttention-2), which
+// build on this file, and Hopper's (hopper_attention.cuh). Causal attention; formulas in kernels/attention.h.
 //   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
 //   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
 // Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
@@ -27,7 +27,7 @@ struct Shape {
 
   __device__ int heads() const { return kv_heads * group; }
   __device__ int out_row(int head_size) const { return heads() * head_size; }
-  // Element of a head that begins `head` elements into its row.
+  // Returns the element of a head that begins `head` elements into its row.
   __device__ int64_t qkv_at(int b, int t, int head) const { return (int64_t{b} * seq_len + t) * row.width + head; }
   __device__ int64_t out_at(int b, int t, int head, int head_size) const {
     return (int64_t{b} * seq_len + t) * out_row(head_size) + head * head_size;
@@ -35,12 +35,12 @@ struct Shape {
   __device__ int64_t stat_at(int b, int t, int head) const { return (int64_t{b} * heads() + head) * seq_len + t; }
   __device__ int first_key(int t) const { return window == 0 || t < window ? 0 : t - window + 1; }
   __device__ int last_query(int s) const { return window == 0 || s + window > seq_len ? seq_len - 1 : s + window - 1; }
-  // Keys of t are those in (below(t), t].
+  // The keys of t are those in (below(t), t].
   __device__ int below(int t) const { return window == 0 ? INT_MIN : t - window; }
 };
 
-// Starts copying rows first.. of `from` to a tile in shared memory, zeros from row `end` on, which is not read. With
-// kTiles 2 also those `from_apart` elements further, to a tile `apart` bytes further.
+// Starts copying rows first.. of `from` to a tile in shared memory, with zeros from row `end` on, which is not read.
+// With kTiles 2 also those `from_apart` elements further, to a tile `apart` bytes further.
 template <int kRows, int kColumns, int kThreads, int kTiles = 1>
 __device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int stride, int first, int end,
                                           uint32_t apart = 0, int from_apart = 0) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int str
   constexpr int kChunks = Tile::kChunks, kCopies = kRows * kChunks / kThreads;
   static_assert(kRows * kChunks % kThreads == 0);
   constexpr int kPass = kThreads / kChunks;
-  constexpr bool kWholeRows = kThreads % (8 * kChunks) == 0;  // then all of a thread's rows are permuted alike
+  constexpr bool kWholeRows = kThreads % (8 * kChunks) == 0;  // then all of a thread's rows have the same permutation
   const unsigned thread = threadIdx.x;
   const int row = thread / kChunks, chunk = thread % kChunks;
 #pragma unroll
@@ -95,8 +95,8 @@ __device__ __forceinline__ void clear(float (&acc)[kA][kB][4]) {
       for (int e = 0; e < 4; ++e) acc[a][b][e] = 0.0f;
 }
 
-// A tile's `acc` becomes `masked` where the key, a column, is outside the band of the query, a row. `row`, `column`: of
-// the warp's first query and key, `lane`: of the warp.
+// Sets a tile's `acc` to `masked` where the key, a column, is outside the band of the query, a row. `row`, `column`: of
+// the warp's first query and key; `lane`: within the warp.
 template <int kRowTiles, int kColumnTiles>
 __device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], int row, int column, int lane,
                                      float masked, const Shape& d) {
@@ -112,10 +112,11 @@ __device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], i
       }
 }
 
-// So many lanes read a head's row of dout or out, sixteen bytes each; of 16 lanes 12 have some of a head of 96.
+// The number of lanes that read a head's row of dout or out, sixteen bytes each; of 16 lanes 12 have elements of a head
+// of 96.
 constexpr int row_lanes(int head_size) { return head_size == 64 ? 8 : 16; }
 
-// sum_c dout · out of the row at this element; 0, and nothing is read, where not `valid`. `lane`: of the row's.
+// Returns sum_c dout · out of the row at this element; 0, without reading, if not `valid`. `lane`: within the row.
 template <int kHead>
 __device__ __forceinline__ float row_delta(const Bf16* dout, const Bf16* out, int64_t at, int lane, bool valid) {
   float sum = 0.0f;
@@ -129,7 +130,7 @@ __device__ __forceinline__ float row_delta(const Bf16* dout, const Bf16* out, in
   return sum;
 }
 
-// Whose turn it is to add to a tile of dq: the number of key tiles that have.
+// The order of additions to a tile of dq: the number of key tiles that have been added.
 __device__ __forceinline__ int load_relaxed(const int* from) {
   int value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

@@ -1,6 +1,6 @@
-// How numbers become FP8 on a GPU, what is found of them on the way (amax, counts: kernels/fp8.h), and the two mappings
-// of kernels that cast: flat runs for one orientation, tiles for both. What makes the numbers is a template parameter,
-// so that a kernel can cast what it has just computed.
+// Conversion of numbers to FP8 on a GPU with its statistics (amax, counts: kernels/fp8.h), and the two mappings of
+// casting kernels: flat runs for one orientation, tiles for both. A template parameter produces the numbers, so that a
+// kernel can cast what it has just computed.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -14,20 +14,20 @@
 
 namespace tri::cuda {
 
-constexpr int kRun = 8;     // elements of a row that a thread takes at once
-constexpr int kQuad = 4;    // rows of which it takes runs, to transpose them
+constexpr int kRun = 8;     // elements of a row that a thread processes at once
+constexpr int kQuad = 4;    // rows whose runs it takes together, to transpose them
 constexpr int kTile = 128;  // side of a tile that a block transposes
 
-// What a thread has found.
+// The statistics of a thread.
 struct Fp8Found {
   uint32_t amax = 0;                     // bits of the largest size
   uint32_t saturated = 0;                // finite numbers beyond the range
-  uint32_t numbers = 0, halves = 0;      // that are not zero: plain, and of bf16 in units of 2^15
-  uint32_t quantized = 0, quarters = 0;  // of FP8 that are not zero: plain, and in units of 2^7
+  uint32_t numbers = 0, halves = 0;      // nonzero numbers: plain, and of bf16 in units of 2^15
+  uint32_t quantized = 0, quarters = 0;  // nonzero FP8 numbers: plain, and in units of 2^7
   __device__ uint32_t underflowed() const { return numbers + halves / 32768 - quantized - quarters / 128; }
 };
 
-// What kernels that cast know of it. amax and counts may be null.
+// The FP8 arguments of casting kernels. amax and counts may be null.
 struct Fp8Target {
   const float* scale;
   float* amax;
@@ -40,8 +40,8 @@ constexpr float kFp8Limit = kFormat == __NV_E4M3 ? 448.0f : 57344.0f;
 
 __device__ __forceinline__ uint32_t size_of(float value) { return __float_as_uint(value) & 0x7FFFFFFFu; }
 
-// One number, whatever it is. x · 0 is NaN where x is not finite, and zero elsewhere, of the sign that leaves the
-// product as it is.
+// Converts any single number. x · 0 is NaN if x is not finite, and otherwise zero with a sign that does not change the
+// product.
 template <__nv_fp8_interpretation_t kFormat>
 __device__ __forceinline__ uint8_t encode_one(float x, float scale, Fp8Found& found) {
   const float scaled = fmaf(x, 0.0f, x * scale);
@@ -53,8 +53,8 @@ __device__ __forceinline__ uint8_t encode_one(float x, float scale, Fp8Found& fo
   return code;
 }
 
-// Of eight numbers at once: two are converted by one instruction, and sizes and zeros are looked at several to a word.
-// Where one saturates or is not finite, each by itself.
+// Converts eight numbers at once: one instruction converts two, and sizes and zeros are tested several to a word. If
+// one saturates or is not finite, converts each separately.
 template <__nv_fp8_interpretation_t kFormat, class T>
 __device__ __forceinline__ uint2 encode_run(const Pack<T, kRun>& from, float scale, Fp8Found& found) {
   float x[kRun];
@@ -99,15 +99,15 @@ __device__ __forceinline__ uint2 encode_run(const Pack<T, kRun>& from, float sca
   return out.words;
 }
 
-// Runs that a thread may meet before the packed counts of Fp8Found overflow.
+// Runs that a thread may process before the packed counts of Fp8Found overflow.
 constexpr int64_t kMostRuns = 1 << 14;
 
 // Shared memory of publish().
 template <int kMostWarps>
 constexpr size_t kPublishedBytes = 3 * kMostWarps * sizeof(uint32_t);
 
-// What all threads of a block of `warps` have found, of kMostWarps at most. Integers, whose order does not matter: a
-// float that is not negative is ordered as its bits are. One block also counts the elements.
+// Publishes the statistics of all threads of a block of `warps`, at most kMostWarps. They are integers, so the order
+// does not matter: a nonnegative float is ordered as its bits. One block also counts the elements.
 template <int kMostWarps>
 __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements, int thread,
                                int warps) {
@@ -131,14 +131,14 @@ __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, b
   if (k == 0 && counts != nullptr && counts_elements)
     atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned long long>(target.elements));
 }
-// Of a block of kThreads.
+// For a block of kThreads.
 __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements) {
   publish<kThreads / 32>(found, target, counts_elements, static_cast<int>(threadIdx.x), kThreads / 32);
 }
 
-// A source makes numbers: at<n>(r, c) those of row r from column c on, n of kRun or 1. kFlat: at(0, i) also does for
-// the i-th of all. kParts: rows are of so many equal parts, whose numbers in the same place are made of the same
-// operands; parts(r, c, numbers) makes a run of each, c a column of the first. One that reads:
+// A source produces numbers: at<n>(r, c) returns those of row r from column c on, n is kRun or 1. kFlat: at(0, i) also
+// returns the i-th of all. kParts: rows have so many equal parts, and the numbers at the same place of all parts depend
+// on the same operands; parts(r, c, numbers) produces a run of each, c a column of the first. A source that reads:
 template <class T>
 struct ReadRows {
   using Type = T;
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
   publish(found, target, blockIdx.x == 0);
 }
 
-// Where rows do not divide into runs.
+// For rows that do not divide into runs.
 template <class Source, __nv_fp8_interpretation_t kFormat>
 __global__ void __launch_bounds__(kThreads)
     cast_elements_kernel(uint8_t* out, uint8_t* out_t, Source source, Fp8Target target, int64_t rows, int64_t columns) {
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(kThreads)
   publish(found, target, blockIdx.x == 0);
 }
 
-// A tile of bytes on its way to its transpose: words of a quad of rows, [column][quad]. A column's quads are exchanged
-// by groups of four, so that threads of neighbouring runs write to different banks and sixteen rows are read at once.
+// A tile of bytes to be transposed: words of a quad of rows, [column][quad]. A column's quads are exchanged by groups
+// of four, so that threads of neighbouring runs write to different banks and sixteen rows are read at once.
 struct TransposeTile {
   uint32_t word[kTile][kTile / kQuad];
 
@@ -198,7 +198,7 @@ struct TransposeTile {
     word[column + 2][place(column, quad)] = __byte_perm(high01, high23, 0x5410);
     word[column + 3][place(column, quad)] = __byte_perm(high01, high23, 0x7632);
   }
-  // To out_t (columns, rows), by all threads of a block, after a barrier. `rows` is a multiple of sixteen.
+  // Writes to out_t (columns, rows); all threads of a block call it, after a barrier. `rows` is a multiple of sixteen.
   __device__ void store(uint8_t* out_t, int64_t first_row, int64_t first_column, int64_t rows, int64_t columns) const {
     constexpr int kGroups = kTile / 16;
 #pragma unroll
@@ -211,7 +211,7 @@ struct TransposeTile {
   }
 };
 
-// The runs of the source's parts in place c of row r.
+// The runs of the source's parts at place c of row r.
 template <class Source>
 __device__ __forceinline__ void make_parts(const Source& source, int64_t r, int64_t c,
                                            Pack<typename Source::Type, kRun> (&numbers)[Source::kParts]) {
@@ -221,14 +221,14 @@ __device__ __forceinline__ void make_parts(const Source& source, int64_t r, int6
     source.parts(r, c, numbers);
 }
 
-// Blocks of a multiprocessor that leave a thread the registers for its four rows.
+// Blocks per multiprocessor that leave a thread the registers for its four rows.
 template <class Source>
 constexpr int kTileBlocks = (sizeof(typename Source::Type) == 2 ? 4 : 3) - (Source::kParts - 1);
 
-// Both orientations, or the transpose alone (out null): a block a tile of 128 x 128 of a part's columns, in each part;
-// a thread runs of four rows at a time. `rows` is a multiple of sixteen, `part_columns`, those of a part, of kRun.
-// out_t's parts follow each other, part_columns · rows bytes each. kColumnSums: column_sums (tiles down, columns) get
-// the sums over the tile's rows.
+// Both orientations, or only the transpose (out null): a block per tile of 128 x 128 of a part's columns, in each part;
+// a thread processes runs of four rows at a time. `rows` is a multiple of sixteen, `part_columns`, those of a part, of
+// kRun. out_t's parts are consecutive, part_columns · rows bytes each. kColumnSums: writes the sums over the tile's
+// rows to column_sums (tiles down, columns).
 template <class Source, __nv_fp8_interpretation_t kFormat, bool kColumnSums>
 __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
     cast_transpose_kernel(uint8_t* out, uint8_t* out_t, float* column_sums, Source source, Fp8Target target,

@@ -1,4 +1,4 @@
-// Which kernel of fp8_cast.cuh a cast runs.
+// Selects the kernel of fp8_cast.cuh for a cast.
 #pragma once
 
 #include "kernels/cuda/dispatch.h"
@@ -8,13 +8,13 @@
 
 namespace tri::cuda {
 
-// Blocks that stride over all runs: a few a multiprocessor, so that there are few atomics.
+// Blocks that stride over all runs: a few per multiprocessor, so that there are few atomics.
 inline unsigned striding_blocks(int64_t runs, CudaStream& stream) {
   return static_cast<unsigned>(
       std::clamp<int64_t>((runs + kThreads - 1) / kThreads, 1, int64_t{16} * num_multiprocessors(stream)));
 }
 
-// Whether the tensors of bytes can be read and written `unit` at a time along `extents`.
+// Returns whether the tensors of bytes can be read and written `unit` at a time along `extents`.
 inline bool in_units(int unit, std::initializer_list<int64_t> extents, std::initializer_list<Tensor> tensors) {
   uintptr_t bits = 0;
   for (const int64_t extent : extents) bits |= static_cast<uintptr_t>(extent);
@@ -22,7 +22,7 @@ inline bool in_units(int unit, std::initializer_list<int64_t> extents, std::init
   return bits % static_cast<uintptr_t>(unit) == 0;
 }
 
-// A thread a column: where a tile's kernel, which sums them as well, does not run.
+// A thread per column, for casts without a tile's kernel, which sums columns as well.
 template <class Source>
 __global__ void column_sums_kernel(float* sums, Source source, int64_t rows, int64_t columns) {
   const int64_t c = thread_index();
@@ -63,7 +63,8 @@ void launch_cast_as(const Source& source, bool wide, const Fp8Cast& c, int64_t r
     column_sums_kernel<<<blocks_for(columns), kThreads, 0, stream>>>(pointer<float>(c.dbias), source, rows, columns);
 }
 
-// Casts the (rows, columns) numbers of `source` as `c` says. `wide`: it can make runs, where columns divide into them.
+// Casts the (rows, columns) numbers of `source` according to `c`. `wide`: it can produce runs, if columns divide into
+// them.
 template <class Source>
 void launch_cast(const Source& source, bool wide, const Fp8Cast& c, int64_t rows, int64_t columns, CudaStream& stream) {
   if (c.format() == Dtype::kE4M3)

@@ -1,4 +1,4 @@
-// Normed rows cast to FP8 where they are made, as fp8_cast casts what norm_forward stores: kernels/fp8.h.
+// Casts normed rows to FP8 as they are computed, with the results of fp8_cast after norm_forward: kernels/fp8.h.
 #pragma once
 
 #include "kernels/cuda/fp8_cast.cuh"
@@ -6,7 +6,7 @@
 
 namespace tri::cuda::norm {
 
-// As StoredRows (norm.cuh). A thread's packs are runs of bf16 (fp8_cast.cuh), or fewer elements, one by one.
+// Like StoredRows (norm.cuh). A thread's packs are runs of bf16 (fp8_cast.cuh), or fewer elements, one by one.
 template <class T>
 struct CastRows {
   static constexpr int kWarps = 16;

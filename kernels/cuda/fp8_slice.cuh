@@ -1,5 +1,5 @@
-// Quantized values of flat slices (Fp8SliceWeights in kernels/fp8.h) by the thread that has the numbers: fp8_cast_slice
-// and the optimizers' updates.
+// Quantizes flat slices (Fp8SliceWeights in kernels/fp8.h) in the thread that has the numbers: fp8_cast_slice and the
+// optimizers' updates.
 #pragma once
 
 #include "kernels/cuda/dispatch.h"
@@ -36,7 +36,7 @@ __device__ void encode_weights(const SliceWeights& quantized, int64_t first, int
   __shared__ int of_block;
   if (threadIdx.x == 0) of_block = slot;
   __syncthreads();
-  if (__syncthreads_and(slot == of_block)) {  // except for the borders of tensors
+  if (__syncthreads_and(slot == of_block)) {  // except at the borders of tensors
     if (slot >= 0)
       publish(found, {nullptr, quantized.amax + slot, quantized.counts + slot * kNumFp8Counts, int64_t{kThreads} * N},
               true);

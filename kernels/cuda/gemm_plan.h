@@ -22,13 +22,13 @@ namespace tri::cuda {
 void check_blas(cublasStatus_t status, const char* what);
 #define TRI_CUBLAS(call) ::tri::cuda::check_blas((call), #call)
 
-// cuBLASLt did not run an algorithm that it had proposed; nothing was enqueued.
+// cuBLASLt has refused to run an algorithm that it had proposed; nothing was enqueued.
 class AlgorithmRefused : public Fatal {
  public:
   explicit AlgorithmRefused(cublasStatus_t status);
 };
 
-// A GEMM of either kind. FP8 operands come with what undoes their scales, read from device memory: (1) f32 each.
+// A GEMM of either kind. FP8 operands come with their inverse scales in device memory: (1) f32 each.
 struct PlannedGemm : Gemm {
   explicit PlannedGemm(const Gemm& g) : Gemm(g) {}
   explicit PlannedGemm(const Fp8Gemm& g)
@@ -41,7 +41,7 @@ struct PlannedGemm : Gemm {
   Fp8Accumulation accumulation = Fp8Accumulation::kFp32;
 };
 
-// What decides a plan. Equal keys: the same plan serves.
+// The key of a plan. Operands with equal keys share a plan.
 struct GemmKey {
   int64_t m, n, k;
   bool trans_a, trans_b;
@@ -50,18 +50,18 @@ struct GemmKey {
   Epilogue epilogue;
   bool dbias;
   Fp8Accumulation accumulation;
-  int alignment;  // that the pointers have in common, bytes
+  int alignment;  // common alignment of the pointers, in bytes
   auto operator<=>(const GemmKey&) const = default;
 
   static GemmKey of(const PlannedGemm& g);
   std::string text() const;  // without blanks
 };
 
-// kPlain: the GEMM and its bias alone. kEpilogue: GeLU or its gradient with it. kFused: the bias gradient too.
-// kFast: as kPlain, products of FP8 numbers added with fewer bits (FAST_ACCUM).
+// kPlain: only the GEMM and its bias. kEpilogue: with GeLU or its gradient. kFused: with the bias gradient too. kFast:
+// like kPlain, with products of FP8 numbers accumulated with fewer bits (FAST_ACCUM).
 enum class GemmForm { kPlain, kEpilogue, kFused, kFast };
 inline constexpr GemmForm kGemmForms[] = {GemmForm::kPlain, GemmForm::kEpilogue, GemmForm::kFused, GemmForm::kFast};
-// Those that differ and that `g` allows, the one first that runs where nothing was searched.
+// Returns the distinct forms that `g` allows; the first one runs without a search.
 std::vector<GemmForm> forms_of(const PlannedGemm& g);
 const char* name_of(GemmForm form);
 std::optional<GemmForm> form_of_name(std::string_view name);
@@ -76,9 +76,9 @@ class GemmPlan {
   // Returns cuBLASLt's proposals that add in fp32, best guess first; none if it does not support this form. Throws
   // Fatal if cuBLASLt itself fails.
   std::vector<cublasLtMatmulAlgo_t> algorithms(cublasLtHandle_t handle, int most, int alignment) const;
-  // Whether `algorithm`, chosen by an earlier run, does this GEMM, and adds in fp32.
+  // Returns whether `algorithm`, chosen by an earlier run, supports this GEMM and accumulates in fp32.
   bool takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
-  // dbias, which cuBLASLt overwrites, goes to `dbias` (M) f32. Throws AlgorithmRefused if cuBLASLt does not run it.
+  // Writes dbias, which cuBLASLt overwrites, to `dbias` (M) f32. Throws AlgorithmRefused if cuBLASLt does not run it.
   void run(cublasLtHandle_t handle, const PlannedGemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
            CudaStream& stream);
 
@@ -88,11 +88,11 @@ class GemmPlan {
     TRI_CUBLAS(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value));
   }
 
-  // Of this call's operands, in addition to those that cublasLtMatmul is given.
+  // The arguments for this call's operands, in addition to those of cublasLtMatmul.
   void set_pointers(const PlannedGemm& g);
 
   GemmForm form_;
-  uint32_t reduction_schemes_;  // cublasLtReductionScheme_t that may be used
+  uint32_t reduction_schemes_;  // the cublasLtReductionScheme_t that may be used
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, out_ = nullptr;  // in cuBLASLt's order: a_ is the caller's b
 };

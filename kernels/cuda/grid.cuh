@@ -1,4 +1,4 @@
-// The plain mapping: a thread an item, in blocks of kThreads.
+// The plain mapping: a thread per item, in blocks of kThreads.
 #pragma once
 
 #include <cstdint>

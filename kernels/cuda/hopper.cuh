@@ -21,18 +21,18 @@ constexpr uint32_t kBoxColumns = 64, kBoxRow = 128;  // bytes a row
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Makes the barriers just initialised known to the copy engine.
+// Makes newly initialised barriers visible to the copy engine.
 __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and lets the phase end only when `bytes` have been copied.
+// Arrives, and lets the phase end only after `bytes` have been copied.
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Waits for the end of the phase of this parity: 0 for the first. Of a fresh barrier, phase 1 counts as ended.
+// Waits for the end of the phase of this parity: 0 for the first. For a new barrier, phase 1 counts as ended.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -47,7 +47,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// A place in a ring of kStages buffers, and how often the ring has come round.
+// A place in a ring of kStages buffers, and the number of rounds so far.
 template <int kStages>
 struct RingPlace {
   uint32_t stage = 0, round = 0;
@@ -77,13 +77,13 @@ __device__ __forceinline__ void load_box(uint32_t to, const void* map, uint32_t 
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
-// What lies outside of the tensor is not written.
+// Elements outside of the tensor are not written.
 __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
-// `bytes` in a row, a multiple of 16, as both addresses are.
+// Copies `bytes` contiguous bytes, a multiple of 16, as both addresses are.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
@@ -104,9 +104,9 @@ __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.com
 __device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 // Waits until this thread's stores are done.
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Lets the copy engine and wgmma see what this thread has stored in shared memory.
+// Makes what this thread has stored in shared memory visible to the copy engine and wgmma.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Orders the copy engine's accesses of global memory and this thread's.
+// Orders the copy engine's accesses of global memory with this thread's.
 __device__ __forceinline__ void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // ---- registers
@@ -134,7 +134,8 @@ __device__ __forceinline__ void store_matrix_transposed(uint32_t to, const uint3
                "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
 }
-// Bytes from the first of 16 rows of a box to what this lane gives the address of, in the rows' block of 16 columns.
+// Returns the bytes from the first of 16 rows of a box to the address that this lane gives, in the rows' block of 16
+// columns.
 __device__ __forceinline__ uint32_t block_at(int lane, int block) {
   const auto chunk = static_cast<uint32_t>(block * 2 + (lane >> 4));
   return static_cast<uint32_t>(lane & 15) * kBoxRow + ((chunk ^ static_cast<uint32_t>(lane & 7)) << 4);
@@ -142,7 +143,7 @@ __device__ __forceinline__ uint32_t block_at(int lane, int block) {
 
 // ---- wgmma
 
-// Orders this warpgroup's registers and shared memory before the multiplications that follow.
+// Orders this warpgroup's registers and shared memory before the following multiplications.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>

@@ -1,4 +1,5 @@
-// What both passes of our attention on Hopper share; formulas in kernels/attention.h, limits in flash_attention.cuh.
+// Shared by both passes of the attention kernels for Hopper; formulas in kernels/attention.h, limits in
+// flash_attention.cuh.
 // Tensors are read and written as boxes of a head's 64 columns (hopper.cuh). A head of 96 has a second box that is half
 // empty: columns beyond the head are read as zeros and not written, and so are rows beyond the sequence.
 // Bound: tensor cores, in practice at the GPU's power limit.
@@ -14,7 +15,7 @@ namespace tri::cuda::flash {
 
 constexpr int head_boxes(int head_size) { return (head_size + 63) / 64; }
 
-// Of (B, T, heads, HS) bf16 the boxes of `rows` tokens and 64 of a head's columns.
+// A map of (B, T, heads, HS) bf16 with boxes of `rows` tokens and 64 of a head's columns.
 inline CUtensorMap box_map(const void* data, int64_t batch, int seq_len, int64_t heads, int head_size, int rows) {
   static const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
   const auto wide = [](int64_t value) { return static_cast<cuuint64_t>(value); };
@@ -30,9 +31,9 @@ inline CUtensorMap box_map(const void* data, int64_t batch, int seq_len, int64_t
   return map;
 }
 
-// The barriers of two rings of stages, by one thread before the block's first __syncthreads: a stage is full when its
-// boxes are there, and free when that many warps have done with it. Those of a ring's stages lie side by side. Ends the
-// set-up: a block's other barriers come before it.
+// Initialises the barriers of two rings of stages, in one thread before the block's first __syncthreads. A stage is
+// full when its boxes have arrived, and free when that many warps are done with it. A ring's barriers are contiguous.
+// Call it last in the set-up: a block's other barriers come before it.
 template <int kStages>
 __device__ __forceinline__ void init_rings(uint32_t first_full, uint32_t first_free, uint32_t second_full,
                                            uint32_t second_free, int warps) {

@@ -1,5 +1,5 @@
-// A GPU's clock, power and temperature, from the driver's management library (io/nvml): where it is missing, as in some
-// containers, nothing else is.
+// A GPU's clock, power and temperature, from the driver's management library (io/nvml); if that is missing, as in some
+// containers, only these are.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class LoadReader {
 
  private:
   std::string bus_id_;
-  std::unique_ptr<Nvml> nvml_;  // null: there is none
+  std::unique_ptr<Nvml> nvml_;  // null: not available
 };
 
 }  // namespace tri::cuda

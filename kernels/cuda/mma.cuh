@@ -1,5 +1,5 @@
-// Tensor-core building blocks that sm_80 and later share: asynchronous copies, ldmatrix, mma m16n8k16 of bf16 with fp32
-// accumulation, and the swizzled shared-memory tiles that feed them.
+// Tensor-core building blocks for sm_80 and later: asynchronous copies, ldmatrix, mma m16n8k16 of bf16 with fp32
+// accumulation, and the swizzled shared-memory tiles for them.
 //
 // Fragments of mma m16n8k16, lane = 4 · g + t (g 0..7, t 0..3); a register holds two neighbours, the lower index low:
 //   A (16 x 16): a0 (g, 2t)  a1 (g + 8, 2t)  a2 (g, 2t + 8)  a3 (g + 8, 2t + 8)
@@ -19,14 +19,14 @@ __device__ __forceinline__ uint32_t shared_address(const void* at) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(at));
 }
 
-// from + row * bytes, in the one instruction that it is when the compiler does not widen the factors first.
+// Returns from + row * bytes in one instruction, provided that the compiler does not widen the factors first.
 __device__ __forceinline__ const char* row_address(const void* from, int row, int bytes) {
   const char* at;
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(row), "r"(bytes), "l"(from));
   return at;
 }
 
-// Copies 16 (4) bytes to shared memory, zeros where not `valid`: then nothing is read.
+// Copies 16 (4) bytes to shared memory, or zeros, without reading, if not `valid`.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy_async4(uint32_t to, const void* from, bool 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most kPending of this thread's committed groups are under way.
+// Waits until at most kPending of this thread's committed groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -112,7 +112,8 @@ struct SharedTile {
   static constexpr int kChunks = kColumns / 8;
   static constexpr uint32_t kRow = kColumns * 2;  // bytes
 
-  // Bytes from the tile's start. Rows that are a multiple of 8 apart are permuted alike: add kRow each.
+  // Returns the bytes from the tile's start. Rows that are a multiple of 8 apart have the same permutation: add kRow
+  // each.
   static __device__ __forceinline__ uint32_t at(int row, int chunk) {
     // A row of 96 is 12 chunks: neighbours start half of the banks apart, so pairs of rows share one of four
     // permutations.

@@ -1,9 +1,9 @@
-// What the passes of LayerNorm and RMSNorm share: formulas in kernels/norm.h.
+// Shared by the passes of LayerNorm and RMSNorm: formulas in kernels/norm.h.
 //   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
-// Mapping: W = 1 to 16 warps a row, a lane up to three 16-byte packs of it in registers: global memory is read and
+// Mapping: W = 1 to 16 warps per row, a lane up to three 16-byte packs of it in registers: global memory is read and
 // written once. Blocks are persistent: a thread keeps its columns' weights in shared memory over all its rows, and
-// while a group works on a row, the next one's operands are on their way to shared memory (cp.async, each thread its
-// own packs, so that no barrier is needed). The warps of a row meet at a barrier.
+// while a group works on a row, the next one's operands are copied to shared memory (cp.async, each thread its own
+// packs, so that no barrier is needed). The warps of a row synchronise at a barrier.
 // Limits: rows of whole 16-byte packs, up to 24 KiB (C 12288 in bf16), as far as the GPU's shared memory goes (C 11520
 // on sm_80 with a residual); all other rows go to norm_wide.cu. Bound: memory; parts of an operand are read when they
 // are needed. Mirror: kernels/cpu/norm.cpp.
@@ -51,8 +51,8 @@ Forward<T> forward_args(const NormForward& n) {
           more_parts<T>(n.add)};
 }
 
-// What becomes of a forward pass' normed rows: a kernel copies the object that it is given, all its threads begin() and
-// end() it, and put() elements from `at` on in between.
+// The destination of a forward pass' normed rows: a kernel copies the object that it is given, all its threads call
+// begin() and end(), and put() elements from `at` on in between.
 template <class T>
 struct StoredRows {
   static constexpr size_t kSharedBytes = 0;
@@ -84,7 +84,7 @@ Backward<T> backward_args(const NormBackward& n, float* partial) {
 float* column_partials(const Shape& s, unsigned blocks, CudaStream& stream);
 void add_column_partials(const NormBackward& n, const float* partial, unsigned blocks, CudaStream& stream);
 
-// Whether rows can be read sixteen bytes at a time.
+// Returns whether rows can be read sixteen bytes at a time.
 template <class T>
 bool in_packs(const NormForward& n) {
   return aligned<T>(n.inp[1], {n.out, n.sum, n.inp, n.add, n.add_bias, n.weight, n.bias});
@@ -94,12 +94,12 @@ bool in_packs(const NormBackward& n) {
   return aligned<T>(n.inp[1], {n.dinp, n.dresidual, n.dout, n.inp, n.weight});
 }
 
-// Any rows: norm_wide.cu.
+// For any rows: norm_wide.cu.
 void wide_forward(const NormForward& n, CudaStream& stream);
 void wide_forward(const Fp8NormForward& n, CudaStream& stream);
 void wide_backward(const NormBackward& n, CudaStream& stream);
 
-// A thread's way through its rows: it owns packs p = 0 ... kPacks - 1 of each, blockDim.x packs apart.
+// A thread's iteration over its rows: it owns packs p = 0 ... kPacks - 1 of each, blockDim.x packs apart.
 template <int kVec>
 struct Walk {
   int64_t row, rows;
@@ -119,14 +119,14 @@ struct Walk {
   }
   __device__ int column(int p) const { return first_column + p * pack_step; }
   __device__ bool owns(int p) const { return column(p) < width; }
-  // A block's rows are worked on together: its threads meet at barriers, those without a row too.
+  // A block's rows are processed together: its threads synchronise at barriers, including those without a row.
   __device__ bool block_has_rows() const { return row - threadIdx.y < rows; }
   __device__ bool has_row() const { return row < rows; }
   __device__ void advance() { row += row_step, at += at_step; }
 };
 
-// What a kernel reads, in shared memory: kVectors (C) vectors for the whole block, and every thread's packs of kArrays
-// rows in two stages, one of them on its way while the other is worked on; neighbouring threads' packs are neighbours
+// The inputs of a kernel in shared memory: kVectors (C) vectors for the whole block, and every thread's packs of
+// kArrays rows in two stages, one being copied while the other is processed. Neighbouring threads' packs are neighbours
 // (asynchronous copies to scattered places take a third more time).
 template <class T, int kVec, int kPacks, int kArrays, int kVectors>
 class Operands {
@@ -155,7 +155,7 @@ class Operands {
     __syncthreads();
   }
 
-  // Starts the copies of the row that `ahead` steps are to come; every call is one to wait for.
+  // Starts the copies of the row that is `ahead` steps ahead; each call adds one to wait for.
   __device__ void fetch(const Walk<kVec>& walk, int ahead) {
     const int64_t at = walk.at + ahead * walk.at_step;
     if (walk.row + ahead * walk.row_step < walk.rows)
@@ -168,7 +168,7 @@ class Operands {
                          arrays_[a] + at + p * walk.pack_step, true);
     copy_async_commit();
   }
-  // The next row on its way, this one there.
+  // Starts copying the next row and waits for this one.
   __device__ void begin_row(const Walk<kVec>& walk) {
     fetch(walk, 1);
     copy_async_wait<1>();
@@ -176,7 +176,7 @@ class Operands {
   __device__ void end_row() { stage_ ^= 1; }
 
   __device__ void row(int array, int p, float (&x)[kVec]) const { unpack(thread_packs_[slot(stage_, array, p)], x); }
-  // Later reads of the pack give `x`.
+  // Later reads of the pack return `x`.
   __device__ void keep(int array, int p, const float (&x)[kVec]) {
     thread_packs_[slot(stage_, array, p)] = pack_floats<T>(x);
   }
@@ -226,11 +226,11 @@ class RowSums {
   int slot_ = 0;
 };
 
-// What RowSums takes of shared memory, in addition to the operands.
+// Shared memory of RowSums, in addition to the operands.
 constexpr size_t kStaticBytes = sizeof(float) * 2 * kMaxGroups * kMaxWarps * 2;
 
-// Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time: `most` packs a thread
-// where that many warps suffice. What it returns; false for rows too wide for that.
+// Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time, with `most` packs per
+// thread if that many warps suffice. Returns its result, or false for rows that are too wide.
 template <int kVec, class Launch>
 bool choose_mapping(int64_t width, int64_t most, Launch launch) {
   const int64_t packs = width / kVec;
@@ -246,15 +246,15 @@ bool choose_mapping(int64_t width, int64_t most, Launch launch) {
   return launch_with(std::integral_constant<int, 3>{});
 }
 
-// Whether a block may have this much dynamic shared memory on the stream's GPU.
+// Returns whether a block may have this much dynamic shared memory on the stream's GPU.
 inline bool fits(size_t shared, CudaStream& stream) {
   return static_cast<int64_t>(shared + kStaticBytes) <= stream.context().properties().max_shared_bytes;
 }
 
-// Blocks of `kernel` that fill the device, at most one a group of rows.
+// Returns the blocks of `kernel` that fill the device, at most one per group of rows.
 template <class Kernel>
 unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t rows, CudaStream& stream) {
-  if (shared > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
+  if (shared > 40 * 1024)  // the rest of the 48 KiB that need no opt-in is for static arrays
     TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   int per_sm = 1;
   TRI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(block.x * block.y), shared));

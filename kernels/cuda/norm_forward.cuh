@@ -5,7 +5,7 @@
 
 namespace tri::cuda::norm {
 
-// What is normalised: inp, or inp + add (+ add_bias), where add may come in parts.
+// The input of the norm: inp, or inp + add (+ add_bias), where add may be in parts.
 enum class Add { kNothing, kWhole, kParts };
 template <class T, int kVec, int kPacks, Add kAdd>
 struct ForwardKernel {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Rows gi
         }
         const Pack<T, kVec> sum = pack_floats<T>(x[p]);
         store_pack(a.sum + walk.at + p * walk.pack_step, sum);
-        unpack(sum, x[p]);  // what backward will see
+        unpack(sum, x[p]);  // as the backward pass will read it
       }
 #pragma unroll
       for (int i = 0; i < kVec; ++i) total[0] += x[p][i];
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Rows gi
       if (!active || !walk.owns(p)) continue;
       float y[kVec];
       operands.vector(0, p, y);
-      // Whether a bias is added in one rounding is said here, so that all kernels of this template round alike; it is
-      // as the compiler took it when runs began that are to keep their bits.
+      // Explicitly states whether a bias is added in one rounding, so that all kernels of this template round alike; it
+      // matches the code that the compiler generated for runs whose bits must not change.
       if (a.bias != nullptr) {
         float bias[kVec];
         operands.vector(1, p, bias);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Rows gi
   rows.end();
 }
 
-// False: the rows are too wide for this GPU's shared memory, or too many for what Rows counts.
+// Returns false if the rows are too wide for this GPU's shared memory, or too many for the counters of Rows.
 template <class T, class Rows>
 bool forward(const NormForward& n, const Rows& rows, CudaStream& stream) {
   constexpr int kVec = Pack<T>::kSize;

@@ -1,5 +1,5 @@
-// The CUDA backend: every operation as a function that launches on a CUDA stream and returns. Operands lie in device
-// memory; shapes were checked by the caller. Deterministic: no floating-point atomics.
+// The CUDA backend: every operation as a function that launches on a CUDA stream and returns. Operands are in device
+// memory; the caller has checked the shapes. Deterministic: no floating-point atomics.
 #pragma once
 
 #include "kernels/cuda/stream.h"

@@ -1,4 +1,4 @@
-// Reductions that several kernels share. All orders are fixed: the same inputs give the same bits.
+// Reductions shared by several kernels. All orders are fixed: the same inputs give the same bits.
 #pragma once
 
 #include "kernels/cuda/check.h"
@@ -7,7 +7,7 @@
 
 namespace tri::cuda {
 
-// Sum over a block of kThreads threads, in every thread. `shared` holds kThreads / 32 floats.
+// Returns the sum over a block of kThreads threads, in every thread. `shared` holds kThreads / 32 floats.
 template <int kThreads>
 __device__ __forceinline__ float block_sum(float value, float* shared) {
   value = warp_sum(value);
@@ -35,10 +35,10 @@ __device__ __forceinline__ float block_max(float value, float* shared) {
 // sums.out[k][c] += sum over slabs of partial[slab, k, c], in a fixed order: the second pass of column sums.
 template <int kSums>
 struct ColumnSums {
-  float* out[kSums];  // (C) f32 each; null: not wanted
+  float* out[kSums];  // (C) f32 each; null: not computed
 };
 
-// Mapping: a block 32 columns; kSlabThreads threads a column take every kSlabThreads-th slab each.
+// Mapping: a block per 32 columns; kSlabThreads threads per column take every kSlabThreads-th slab each.
 constexpr int kSlabThreads = 32;
 
 template <int kSums>

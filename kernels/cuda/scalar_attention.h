@@ -1,4 +1,4 @@
-// Attention without tensor cores: scalar_attention.cu. Any shape that kernels/attention.h allows.
+// Attention without tensor cores: scalar_attention.cu. Supports any shape that kernels/attention.h allows.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,4 +1,4 @@
-// The CUDA backend's streams, for those who launch on them: kernels and NCCL groups. Included by CUDA code only.
+// The CUDA backend's streams, for code that launches on them: kernels and NCCL groups. Included only by CUDA code.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ class Context;  // kernels/cuda/context.h
 class CudaStream : public Stream {
  public:
   virtual cudaStream_t get() const = 0;
-  operator cudaStream_t() const { return get(); }  // a launch takes it as it is
+  operator cudaStream_t() const { return get(); }  // a launch accepts it directly
   cuda::Context& context() const { return *context_; }
 
  protected:

@@ -1,6 +1,6 @@
-// Scratch memory of kernels and libraries: grow-only, one buffer a stream and use, so that work on one stream
-// (which runs in order) can share it. It grows in the first step and never after: out of the memory that was lent for
-// it (the arena's "kernel workspace"), and by allocations when that is not enough, which is logged.
+// Scratch memory of kernels and libraries: grow-only, one buffer per stream and use, so that the work of one stream,
+// which runs in order, can share it. It grows in the first step and never after: from the memory lent for it (the
+// arena's "kernel workspace"), or by allocations if that is not enough, which is logged.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@ namespace tri::cuda {
 
 enum class Scratch { kGemm, kBiasGradient, kAttention, kColumnSums, kSort, kRowLosses, kSumsq };
 
-// One GPU's. Thread-safe.
+// The buffers of one GPU. Safe for concurrent use.
 class Workspace {
  public:
   Workspace() = default;
@@ -28,11 +28,11 @@ class Workspace {
 
   void* buffer(cudaStream_t stream, Scratch use, size_t bytes);
 
-  // The memory that buffers are taken from henceforth. Those of the memory lent before are forgotten; an empty
-  // tensor, with the device idle, also frees what was allocated beyond.
+  // Sets the memory from which buffers are taken. Forgets those in the memory lent before; an empty tensor, with the
+  // device idle, also frees what was allocated in addition.
   void lend(const Tensor& memory);
 
-  size_t bytes_beyond() const;  // allocated because what was lent did not suffice
+  size_t bytes_beyond() const;  // allocated because the lent memory was too small
 
  private:
   void free_allocated();
@@ -41,14 +41,14 @@ class Workspace {
   std::map<std::pair<cudaStream_t, Scratch>, std::pair<void*, size_t>> buffers_;
   char* lent_ = nullptr;
   size_t lent_bytes_ = 0, used_ = 0;
-  std::vector<void*> allocated_;  // allocated here
+  std::vector<void*> allocated_;  // allocated by this class
   size_t beyond_ = 0;             // their bytes
 };
 
-// The stream's buffer for `use`, 256-byte aligned, of at least `bytes`.
+// Returns the stream's buffer for `use`, 256-byte aligned, of at least `bytes`.
 void* workspace(CudaStream& stream, Scratch use, size_t bytes);
 
-// Multiprocessors of the stream's GPU.
+// Returns the multiprocessors of the stream's GPU.
 int num_multiprocessors(CudaStream& stream);
 
 }  // namespace tri::cuda
