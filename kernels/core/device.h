@@ -141,7 +141,7 @@ class Device {
   // Returns the bytes that allocate() can find now; on the CPU those of the machine, shared by all its processes.
   virtual int64_t free_bytes() = 0;
   // Returns a name by which another process of this machine can open memory from allocate(). The other process must
-  // close its view before release(). open_shared() fails with kDevice if the memory cannot be opened.
+  // close its view before release(). open_shared() fails if the memory cannot be opened.
   virtual Result<std::string> share(void* memory) = 0;
   virtual Result<void*> open_shared(const std::string& name) = 0;
   virtual void close_shared(void* view) noexcept = 0;

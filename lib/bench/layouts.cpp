@@ -165,7 +165,7 @@ int64_t predicted_bytes(const Config& resolved) {
   const Config c = value_or_throw(plan_on_paper(on_one_machine, ranks));
   int64_t most = 0;
   for (int stage = 0; stage < c.parallel.pp; ++stage) {
-    // Between the first two and the last they are alike except for the microbatches in flight, which fall.
+    // Stages between the first two and the last differ only in the microbatches in flight, which decrease.
     if (stage > 1 && stage < c.parallel.pp - 1) continue;
     Arena arena;
     allocate_rank(c, mesh_of(c, 0).moved("pp", stage), arena);

@@ -19,7 +19,7 @@
 namespace tri {
 namespace {
 
-// A rank's targets by tensor, in the order in which the tensors first come; the same in plan_load and load_shards.
+// Groups a rank's targets by tensor, in the order of first occurrence, which plan_load and load_shards share.
 std::vector<std::vector<const LoadTarget*>> by_tensor(const std::vector<LoadTarget>& targets) {
   std::vector<std::vector<const LoadTarget*>> groups;
   std::unordered_map<std::string_view, size_t> known;
@@ -125,8 +125,8 @@ class Loading {
     size_t item;  // of share_.reads or share_.receipts
     int64_t number;
   };
-  // All ranks together. What a rank reads for others, one shard behind the other, is cut into windows; a block belongs
-  // to the round of the window in which it begins, at its reader and at its receivers.
+  // All ranks run rounds together. The shards that a rank reads for others are concatenated and cut into windows; a
+  // block belongs to the round of the window in which it begins, at its reader and at its receivers.
   struct Round {
     std::vector<Block> reads;     // of one shard together, ascending
     std::vector<Block> receipts;  // by reader, and in its order
@@ -162,7 +162,7 @@ class Loading {
         copy_region(from, data, target->shard->region, target->out, element_bytes(wanted));
     };
     if (wanted == type) return copy(region, elements);
-    constexpr int64_t kConvertedAtOnce = 64 << 10;  // bytes: nothing alongside a block
+    constexpr int64_t kConvertedAtOnce = 64 << 10;  // bytes; small compared with a block
     const Blocks parts(region, element_bytes(type), kConvertedAtOnce);
     std::vector<char> converted;
     for (int64_t part = 0; part < parts.count(); ++part) {
@@ -180,8 +180,8 @@ class Loading {
     if (failure_) failure_ = result;
   }
 
-  // Reads a block into `data`, and to its places. Blocks of a shard come in their order; the last one ends its
-  // checksum.
+  // Reads a block into `data` and copies it to its places. Blocks of a shard are read in order; the last one completes
+  // its checksum.
   Result<void> read_block(size_t item, const Blocks& blocks, int64_t number, char* data) {
     const ShardRead& read = share_.reads[item];
     const TensorRecord tensor = tensor_of(read);

@@ -93,7 +93,7 @@ std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, con
   return shards;
 }
 
-// Shards lie in the buffer as on the device, except for large gaps.
+// Shards have the same layout in the buffer as on the device, without large gaps.
 StateBuffer state_buffer(const std::vector<StateShard>& shards) {
   constexpr int64_t kMostPadding = 4096;
   StateBuffer buffer{.offset = std::vector<int64_t>(shards.size(), -1)};
@@ -102,7 +102,7 @@ StateBuffer state_buffer(const std::vector<StateShard>& shards) {
     if (shards[i].local) order.push_back(i);
   const auto address = [&](size_t i) { return static_cast<const char*>(shards[i].memory.data); };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return address(a) < address(b); });
-  const char* end = nullptr;  // of the shard before, on the device
+  const char* end = nullptr;  // of the previous shard, on the device
   for (const size_t i : order) {
     const int64_t bytes = shards[i].memory.bytes(), gap = end == nullptr ? 0 : address(i) - end;
     const int64_t at = buffer.offset[i] = gap > kMostPadding ? round_up(buffer.bytes, 256) : buffer.bytes + gap;

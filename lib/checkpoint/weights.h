@@ -17,7 +17,8 @@ namespace tri {
 Result<std::string> find_checkpoints_folder(const std::string& path);
 
 // Returns the checkpoint that `path` means: a checkpoint's own folder, or the newest valid one of a folder of
-// checkpoints or of a run (whose resolved.yaml or config.yaml names the folder). Fails with kFile or kUsage.
+// checkpoints or of a run (whose resolved.yaml or config.yaml names the folder). Fails if there is none, or if the
+// config cannot be read.
 Result<std::string> find_checkpoint(const std::string& path);
 
 // Returns the resolved config of the checkpoint's run.

@@ -132,10 +132,10 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
   wait_sleeping(sends);
 }
 
-// The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by
-// itself, before the reaper kills any. No rank aborts before the node's reaper is there, since the launcher then kills
-// the rank that begins it. A fork can be held up for seconds, by any process that has the same files mapped and gets no
-// processor time: it is not waited for longer than kForkTimeout.
+// The launcher gives the job the status of the first rank that ends, so this rank ends with `code`, by MPI or directly,
+// before the reaper kills any. No rank aborts before the node's reaper runs, since the launcher would then kill the
+// rank that starts it. A fork can be delayed for seconds by any process that has the same files mapped and gets no
+// processor time; it is waited for at most kForkTimeout.
 void Job::end_all(ExitCode code) {
   constexpr double kReaperTimeout = 2;                      // seconds
   constexpr std::chrono::milliseconds kAbortTimeout{1500};  // with MPI, whose calls may hang
@@ -165,9 +165,9 @@ void Job::end_all(ExitCode code) {
   std::_Exit(static_cast<int>(code));
 }
 
-// Whether `line` is on the console now: the first words on the node are, and others than those after them.
+// Prints `line` unless another rank of the node has printed the same message. Returns whether it was printed.
 bool Job::report(const std::string& line, const std::string& what) {
-  constexpr std::chrono::seconds kTimeout{3};  // with a rank that was about to speak
+  constexpr std::chrono::seconds kTimeout{3};  // for a rank that is about to print
   constexpr std::chrono::milliseconds kPause{1};
   const uint64_t mine = xxh3_64(what) | 1;
   uint64_t first = 0;
@@ -192,7 +192,7 @@ void Job::set_failure_hook(FailureHook hook) {
 
 // Returns the code that the job ends with. The hook runs once: it reads and writes files of the run, and the first
 // cause is the one that counts.
-ExitCode Job::tell(const Failure& failure) {
+ExitCode Job::run_failure_hook(const Failure& failure) {
   if (FlightRecorder* const recorder = flight_recorder(); recorder != nullptr && failure.world_rank == world_rank_)
     recorder->failure(static_cast<uint32_t>(failure.code), failure.cause == Cause::kPeer, failure.text);
   if (g_ends_with) return *g_ends_with;
@@ -210,7 +210,7 @@ ExitCode Job::tell(const Failure& failure) {
 void Job::fail(const std::string& what, ExitCode code, Cause cause) {
   ending_.lock();
   report(world_size_ == 1 ? what : fmt::format("rank {} on {}: {}", world_rank_, host_, what), what);
-  end_all(tell({.world_rank = world_rank_, .code = code, .cause = cause, .text = what}));
+  end_all(run_failure_hook({.world_rank = world_rank_, .code = code, .cause = cause, .text = what}));
 }
 
 // The launcher mostly notices as well and ends the job, with the status of that process. Where it lets the others go
@@ -224,7 +224,7 @@ void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch
   if (!lock) return;  // this process ends the job already
   report(what, what);
   const ExitCode code =
-      tell({.world_rank = rank, .text = fmt::format("process {} has ended without a word", process.pid)});
+      run_failure_hook({.world_rank = rank, .text = fmt::format("process {} has ended without a word", process.pid)});
   lock.unlock();
   if (wait_for(kLauncherFirst)) return;
   ending_.lock();

@@ -141,7 +141,7 @@ class Job {
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
   bool report(const std::string& line, const std::string& what);
-  ExitCode tell(const Failure& failure);  // under ending_
+  ExitCode run_failure_hook(const Failure& failure);  // under ending_
   void neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for);
 
   template <class T>

@@ -184,7 +184,7 @@ class Planner {
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       const RankFacts& f = facts_[rank];
       if (!f.gpu) continue;
-      // The GPUs before it are other ones.
+      // Names the rank, unless the problem is already visible on rank 0.
       const std::string where = rank == 0 ? "" : fmt::format(" (the GPU of rank {} on node {})", rank, f.node);
       for (const AttentionShape& shape : shapes) {
         for (const Pass pass : passes) {

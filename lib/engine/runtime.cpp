@@ -12,10 +12,11 @@
 namespace tri {
 namespace {
 
-// Of the groups. An edge between stages that goes by copies has none, so a count would differ between its neighbours.
+// The groups' tags are fixed: an edge between stages with copies has no group, so counting groups would give neighbours
+// different tags.
 constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForwardTag = 4, kBackwardTag = 5;
 
-// The plan has copies, which can't be had.
+// The plan requires peer copies, but mapping the peer's memory failed.
 [[noreturn]] void throw_no_copies(const char* axis, const std::string& why, const char* instead) {
   throw Fatal(ExitCode::kUsage, fmt::format("parallel.{}_transfers: copies: {}; set {}", axis, why, instead));
 }

@@ -83,8 +83,7 @@ HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& 
 std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, const HangVerdict& verdict);
 
 // Returns the report: the headline, the suspects with what their records say, the edges of a cycle, and a table of all
-// ranks; of more than 64 ranks, similar ones share a row. Lines end in '
-// '.
+// ranks; of more than 64 ranks, similar ones share a row. Every line ends in a newline.
 std::string hang_report(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
 
 }  // namespace tri

@@ -34,7 +34,7 @@ Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors,
 
 void Fp8Layers::begin(Run run) {
   made_.assign(made_.size(), false);
-  // Weights that are kept in FP8 are not cast in a run.
+  // Weights stored in FP8 are not cast in a run.
   const int64_t quantized = keeps_fp8_weights(config_) ? num_weights_ : 0, after = first_weight_ + quantized;
   for (const auto& [first, count] :
        {std::pair(int64_t{0}, first_weight_), std::pair(after, tensors_.slots() - after)}) {

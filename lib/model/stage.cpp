@@ -5,8 +5,8 @@
 namespace tri {
 namespace {
 
-// The head's GEMM is long alongside its transfers: the local rows' part hides the gather, the weight gradient the
-// reduce.
+// The head's GEMM is long compared with its transfers: the local rows' part hides the gather, the weight gradient hides
+// the reduce.
 constexpr OverlapSplit kHeadForward{.num_splits = 2}, kHeadBackward{.num_splits = 1};
 
 }  // namespace

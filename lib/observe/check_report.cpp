@@ -86,7 +86,7 @@ std::string memory(Config config, const Mesh& mesh) {
     config.parallel.recompute = Recompute::kNone;
   }
   for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
-    // Stages between the first two and the last are alike except for the microbatches in flight, which fall.
+    // Stages between the first two and the last differ only in the microbatches in flight, which decrease.
     if (stage > 1 && stage < mesh.axis("pp").size - 1) continue;
     const Mesh place = mesh.moved("pp", stage);
     Arena arena;

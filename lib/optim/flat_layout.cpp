@@ -13,8 +13,8 @@ struct Kind {
   AxisSet reduced;  // without axes of one rank: along those a gradient is complete like any other
   bool matrices, quantized;
 
-  // Buckets that are complete after their own collectives come first, matrices before the small ones and quantized
-  // values before the others; then those that are summed over slower axes.
+  // Buckets that are complete after their own collectives come first: matrices before small parameters, quantized
+  // weights before the others. Then those follow that are also summed over slower axes.
   auto order() const {
     const AxisSet remaining = reduced - kBucketAxes;
     return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !quantized);
@@ -44,7 +44,7 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
   FlatLayout layout;
   layout.offset.resize(specs.size());
   layout.bucket_of.resize(specs.size());
-  // Whether matrices that are kept in FP8 are used between the two.
+  // Whether matrices stored in FP8 are used between the two.
   const auto quantized_between = [&](size_t first, size_t last) {
     return std::any_of(specs.begin() + static_cast<int64_t>(first), specs.begin() + static_cast<int64_t>(last),
                        [](const ParamSpec& spec) { return spec.fp8_slot >= 0; });

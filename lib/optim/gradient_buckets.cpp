@@ -137,8 +137,7 @@ void GradientBuckets::reduce(State& state) {
   collectives.after(compute_);  // the dp stream waits for the bucket's last gradient
   if (Timeline* const timeline = compute_.timeline(); timeline != nullptr && dp_.size() > 1 && state.last_pass)
     timeline->note_ready();
-  // Before they are summed, the gradients name the rank that made a NaN. Where nothing is added to them, the global
-  // norm's sums tell.
+  // To locate a NaN, take per-tensor norms before the reduction. The global norm covers buckets that are not reduced.
   if (sums_local_ && (dp_.size() > 1 || !bucket.bucket->remaining().empty()))
     tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
                  stream);

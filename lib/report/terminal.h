@@ -1,5 +1,5 @@
-// A terminal's whole screen, redrawn again and again without flicker, and given back as it was: after Ctrl-C, on
-// SIGTERM, while it is stopped by Ctrl-Z.
+// A terminal's whole screen, redrawn repeatedly without flicker, and restored after Ctrl-C, on SIGTERM, and while it is
+// stopped by Ctrl-Z.
 #pragma once
 
 #include <signal.h>

@@ -220,8 +220,8 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
           .data_bytes = data_bytes};
 }
 
-// World rank 0: a line in metrics.jsonl, and one on the console that stays every metrics.log_every steps, or where it
-// says of FP8 casts that they lose too much.
+// World rank 0: writes a line of metrics.jsonl and updates the console line, which stays every metrics.log_every steps
+// and on FP8 warnings.
 void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!metrics_) return;
   const Config& config = rank_.config;

@@ -237,8 +237,7 @@ void log_effective_time(const std::string& run_dir, const FaultConfig& fault) {
   if (!line.empty()) log_info("{}", line);
 }
 
-// What there is to record: all but the flight recorder itself, which outlives it. `event_log`: set once this start
-// holds the run folder.
+// The recorded part of a run; the flight recorder outlives it. `event_log` is set once this start holds the run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
                           const std::string& attempt, RunRecorder& recorder, std::optional<EventLog>& event_log) {
   const Config& config = planned.config;
@@ -351,7 +350,7 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
     const bool stopped = start.signals.received() != 0 || (!done && done.error().code == ExitCode::kDrained);
     if (!stopped) log_effective_time(config.run.dir, config.fault);
   }
-  // Trouble that all ranks know of is no reason to keep the flight recorder: it is said already.
+  // Errors agreed on by all ranks are already reported, so the flight record is discarded.
   if (FlightRecorder* const flight = recorder.flight()) flight->end_well();
   return done;
 }

@@ -1,13 +1,12 @@
-// How the elements of an operand are compared with what they should be, said at each call.
-//   same_bits         equal as they are stored
+// How the elements of an operand are compared with the expected ones; each call chooses a comparison.
+//   same_bits         equal bits
 //   elements(t)       each:  |actual - expected| <= t · (|expected| + root mean square of the operand)
-//   vectors(t, n)     each n that follow each other, as a vector:  |actual - expected| <= t · (|expected| + root mean
+//   vectors(t, n)     each n consecutive elements, as a vector:  |actual - expected| <= t · (|expected| + root mean
 //                     square of such vectors' lengths / 20). For kernels whose inner roundings show in single elements
-//                     that all but cancel; a vector that is lost shows, short as it may be next to others
-//   draws(t)          of bf16 numbers that are rounded by the same draws: as elements(t), but that a number may fall to
-//                     another side, which a last bit before the rounding decides: one in 1000, or two in all, may be
-//                     the next bf16 number
-// NaN and infinities must lie at the same places in both; alongside them, the finite elements are compared.
+//                     that nearly cancel; a missing vector is detected, even if it is short compared with others
+//   draws(t)          bf16 numbers that are rounded with the same random bits: as elements(t), but one in 1000, or two
+//                     in all, may be the next bf16 number, since the last bit before the rounding may differ
+// NaN and infinities must be at the same places in both; the finite elements are compared.
 #pragma once
 
 #include <bit>

@@ -47,7 +47,7 @@ std::vector<char> read_bytes(Trainer& trainer, Tensor tensor) {
   return bytes;
 }
 
-// FP8 weights as the numbers that stand for.
+// Returns the elements of a tensor; FP8 weights as the numbers that their bits encode.
 std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
   std::vector<char> bytes = read_bytes(trainer, tensor);
   std::vector<float> values(static_cast<size_t>(tensor.numel()));
@@ -69,8 +69,8 @@ std::vector<float> read_parameter(Trainer& trainer, const Parameter& parameter) 
   return values;
 }
 
-// Where FP8 weights are kept, they are those of this rank's master weights, with the scales that stand. A hash of all
-// of them, those of other dp ranks' slices as well; 0 where there are none.
+// Checks that stored FP8 weights are this rank's master weights quantized with the current scales. Returns a hash of
+// all of them, including other dp ranks' slices; 0 if there are none.
 uint64_t check_quantized_weights(Trainer& trainer) {
   const std::vector<float> scales = trainer.engine().stage().fp8() == nullptr
                                         ? std::vector<float>()
