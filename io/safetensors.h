@@ -21,27 +21,27 @@ struct SafetensorsEntry {
   std::string name;
   StoredType type = StoredType::kF32;
   std::vector<int64_t> shape;  // empty: one element
-  // Of a dtype that has no StoredType: its name, such as BOOL, and the bytes of data. `type` then means nothing.
+  // For a dtype without a StoredType: its name, such as BOOL, and the bytes of data. `type` is then meaningless.
   std::string other_dtype = {};
   int64_t other_bytes = 0;
 
   bool is_readable() const { return other_dtype.empty(); }
-  std::string dtype() const;  // as the format spells it: "BF16"
+  std::string dtype() const;  // in the format's spelling: "BF16"
   int64_t bytes() const;
 };
 
-// A checked, memory-mapped file. Thread-safe.
+// A checked, memory-mapped file. Safe for concurrent use.
 class SafetensorsFile {
  public:
-  // Checks everything about the structure. Tensors of any dtype are listed: whether one that is not readable matters is
-  // for the caller to say.
+  // Checks the whole structure; fails with kFile. Lists tensors of any dtype: the caller decides whether an unreadable
+  // one matters.
   static Result<SafetensorsFile> open(const std::string& path);
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the data
   const SafetensorsMetadata& metadata() const { return metadata_; }
-  const SafetensorsEntry* find(std::string_view name) const;  // null when there is none
+  const SafetensorsEntry* find(std::string_view name) const;  // null: there is none
 
-  // The bytes of an entry of entries(); not aligned. Valid as long as the file.
+  // Returns the bytes of an entry of entries(), unaligned. Valid as long as the file.
   std::span<const std::byte> data(const SafetensorsEntry& entry) const;
 
  private:
@@ -53,14 +53,14 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> by_name_;
 };
 
-// Writes the given entries, one after the other. Nothing appears at `path` before finish().
+// Writes the given entries in sequence. Nothing appears at `path` before finish(). Not thread-safe.
 class SafetensorsWriter {
  public:
-  // Error when names repeat, are not UTF-8, or the file can't be made. Entries must be readable.
+  // Fails if names repeat or are not UTF-8, or if the file cannot be created. Entries must be readable.
   static Result<SafetensorsWriter> create(const std::string& path, std::vector<SafetensorsEntry> entries,
                                           const SafetensorsMetadata& metadata = {});
 
-  // The next `bytes` of entry `name`. Requires entries in their order, each completed before the next.
+  // Writes the next `bytes` of entry `name`. Requires entries in order, each completed before the next.
   void write(std::string_view name, const void* data, int64_t bytes);
 
   Result<void> finish();  // requires all entries to be complete

@@ -1,4 +1,4 @@
-// What every rank measures of its steps, window by window: the format of run.dir/ranks.h5 in memory.
+// The times that every rank measures of its steps, by window: the format of run.dir/ranks.h5 in memory.
 #pragma once
 
 #include <array>
@@ -14,25 +14,26 @@
 
 namespace tri {
 
-// Seconds a step: of a rank, the mean over the steps of a window, unless it says otherwise. From kForward to kOther the
-// parts add up to kStep.
+// Seconds per step of a rank: the mean over the steps of a window, unless noted. kForward to kOther add up to kStep.
 enum class RankQuantity {
-  kStep,       // wall time, from asking for the batch to the end of the update
-  kForward,    // the compute stream at work: forwards; with the gaps between kernels, without waits
-  kBackward,   // ... backwards
+  kStep,       // wall time, from requesting the batch to the end of the update
+  kForward,    // the compute stream is busy: forward actions, including gaps between kernels, excluding waits
+  kBackward,   // ... backward actions
   kOptimizer,  // ... norms, clipping, the update
-  kTp,         // exposed waits: compute stood still for transfers of the tp axis
+  kTp,         // exposed waits of the compute stream for transfers of the tp axis
   kPp,         // ... for transfers between stages
   kDp,         // ... for transfers of the dp axis
   kBubble,     // ... for the work of other stages
   kData,       // waits for the batch
-  kStolen,     // CPU: the compute stream had work, and its thread no core. GPU: 0
-  kOther,      // the host's, between and alongside the device's work
-  kCompute,    // kForward + kBackward of a step: the lower quartile over the steps. What else goes on makes single
-               // steps slower, never faster; a rank that is slow is so in all of them
-  kSend,       // one send to a neighbour stage: the fastest of a step, the median over the steps; 0: it sends nothing
-  kLaunch,     // from the end of the step before until the rank's gradients are ready to be reduced over dp, the mean
-               // over its buckets: ranks of a role ought to be equal. 0: nothing is reduced
+  kStolen,     // CPU: the compute stream had work, but its thread no core. GPU: 0
+  kOther,      // the host's, between and concurrently with the device's work
+  // kForward + kBackward of a step: the lower quartile over the steps. Noise only slows single steps down, whereas a
+  // slow rank is slow in every step
+  kCompute,
+  kSend,  // one send to a neighbour stage: the fastest of a step, the median over the steps; 0: it does not send
+  // from the end of the previous step until the rank's gradients are ready to be reduced over dp, the mean over its
+  // buckets; should be equal for ranks of a role. 0: nothing is reduced
+  kLaunch,
   kLaunchSpread,  // ... its standard deviation over the steps
 };
 inline constexpr int kNumRankQuantities = 15;
@@ -64,10 +65,10 @@ struct RankTimes {
   bool operator==(const RankTimes&) const = default;
 };
 
-// Steps first_step .. last_step (1 is the first of the run) of all ranks.
+// The times of all ranks in steps first_step .. last_step (1 is the first of the run).
 struct RankWindow {
   int64_t first_step = 0, last_step = 0;
-  double time = 0;               // of its end, seconds since 1970
+  double time = 0;               // end of the window, seconds since 1970
   std::vector<RankTimes> ranks;  // by world rank
 
   int64_t steps() const { return last_step - first_step + 1; }
@@ -76,7 +77,7 @@ struct RankWindow {
 // The ranks of one attempt of a run.
 struct RankMesh {
   struct Place {
-    std::string host;  // at most 63 bytes are kept
+    std::string host;  // at most 63 bytes are stored
     std::string gpu;   // its PCI id; "": a CPU
     bool operator==(const Place&) const = default;
   };
@@ -84,8 +85,8 @@ struct RankMesh {
   std::string attempt;  // its name (lib/fault/events.h)
   RankGrid grid = unnamed_grid(1, 1, 1);
   std::string schedule;                  // enum_name(Schedule)
-  int num_microbatches = 1, chunks = 1;  // chunks: of a stage
-  std::vector<double> stage_flops;       // (pp) model FLOPs of a step, a rank of each stage
+  int num_microbatches = 1, chunks = 1;  // chunks: per stage
+  std::vector<double> stage_flops;       // (pp) model FLOPs per step of a rank of each stage
   std::vector<Place> places;             // by world rank
 
   int world_size() const { return grid.world_size(); }
@@ -93,12 +94,12 @@ struct RankMesh {
   int in_stage() const { return world_size() / stages(); }  // ranks
   int tp() const { return grid.size("tp"); }
   int stage_of(int world_rank) const { return grid.rank_on("pp", world_rank); }
-  // Ascending.
+  // In ascending order.
   std::vector<int> ranks_of_stage(int stage) const { return grid.group_without(grid.rank_at({{"pp", stage}}), {"pp"}); }
   bool operator==(const RankMesh&) const = default;
 };
 
-// "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)"
+// Returns "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)".
 std::string to_string_place(const RankMesh& mesh, int world_rank);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// What reader and writer of ranks.h5 agree on in addition to ranks_file.h.
+// Shared by the reader and the writer of ranks.h5, in addition to ranks_file.h.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,11 +10,12 @@
 
 namespace tri {
 
-inline constexpr int64_t kRankHostBytes = 64, kRankGpuBytes = 32;  // of a name in the file, with its end
+// of a name in the file, including its terminating zero
+inline constexpr int64_t kRankHostBytes = 64, kRankGpuBytes = 32;
 
 inline std::string ranks_group_name(int attempt) { return fmt::format("/attempt_{:04}", attempt + 1); }
 
-// Of names in the file.
+// Returns the HDF5 type of names in the file.
 inline Hid ranks_text_type(int64_t bytes, const std::string& path) {
   Hid type(TRI_HDF5(H5Tcopy(H5T_C_S1), path), H5Tclose);
   TRI_HDF5(H5Tset_size(type, static_cast<size_t>(bytes)), path);

@@ -20,9 +20,9 @@ struct LoadTarget {
 
 // The limits must be the same on all ranks.
 struct LoadLimits {
-  int64_t block_bytes = int64_t{4} << 20;    // read, checked and sent at once
+  int64_t block_bytes = int64_t{4} << 20;    // the unit of reading, checking and sending
   int64_t window_bytes = int64_t{64} << 20;  // of the shards that a rank reads for others, held until they are sent
-  int max_threads = 16;                      // that read at the same time, each with a block
+  int max_threads = 16;                      // reading concurrently, each with a block
 };
 // Returns the most host memory that a rank needs in addition to its targets until the load is done: the window, which
 // ends with a whole block, the block being received, and one block per thread.

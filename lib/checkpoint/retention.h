@@ -10,7 +10,7 @@ namespace tri {
 struct Retention {
   int keep_last = 1;       // checkpoint.keep_last
   int64_t keep_every = 0;  // checkpoint.keep_every
-  std::string source;      // the file or checkpoint that says so
+  std::string source;      // the file or checkpoint that holds these values
 };
 
 // Returns the policy of the run whose folder, or folder of checkpoints, is `path`: from its resolved.yaml, else from

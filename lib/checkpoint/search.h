@@ -58,7 +58,7 @@ class CheckpointSearch {
   const MayLoad may_load_;
   bool listed_ = false;
   std::vector<CheckpointCandidate> candidates_;  // rank 0: newest first
-  size_t next_ = 0;                              // of them
+  size_t next_ = 0;                              // index of the next candidate
   std::optional<Manifest> manifest_;
   std::optional<FoundCheckpoint> found_;
 };

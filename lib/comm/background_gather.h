@@ -13,7 +13,7 @@ class BackgroundGather {
  public:
   // Collective over all ranks. Every message has `bytes` bytes.
   explicit BackgroundGather(int64_t bytes);
-  ~BackgroundGather();  // waits for the gather under way, which all ranks have begun
+  ~BackgroundGather();  // waits for the gather in progress, which all ranks have begun
   BackgroundGather(const BackgroundGather&) = delete;
   BackgroundGather& operator=(const BackgroundGather&) = delete;
 

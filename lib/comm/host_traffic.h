@@ -7,9 +7,9 @@
 namespace tri {
 
 struct HostTraffic {
-  int64_t calls = 0;        // that all ranks of the job make
-  int64_t heard_bytes = 0;  // that those brought to this rank
-  int64_t messages = 0;     // that it sent to single ranks, except for the empty ones of await_members (mpi_wait.h)
+  int64_t calls = 0;        // calls that all ranks of the job make
+  int64_t heard_bytes = 0;  // received in those calls by this rank
+  int64_t messages = 0;     // sent to single ranks, except for the empty ones of await_members (mpi_wait.h)
   int64_t message_bytes = 0;
 };
 

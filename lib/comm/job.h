@@ -38,7 +38,7 @@ class Job {
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
   int node_rank() const { return node_rank_; }                            // rank among the ranks of this node
-  int node_size() const { return static_cast<int>(node_ranks_.size()); }  // of which there are so many
+  int node_size() const { return static_cast<int>(node_ranks_.size()); }  // ranks on this node
   const std::vector<int>& node_ranks() const { return node_ranks_; }      // world ranks of this node, ascending
   const std::string& host() const { return host_; }                       // this node's name, for messages
   // Equal on all ranks of one running machine, which can open each other's memory, and different on other machines.

@@ -59,7 +59,7 @@ class TimelineRecorder {
   Engine& engine_;
   const std::string attempt_;
   std::optional<StepRange> wanted_;         // planned or in progress
-  int64_t first_step_ = 0;                  // of those under way
+  int64_t first_step_ = 0;                  // of the recorded steps
   std::unique_ptr<SpanRecorder> recorder_;  // set during a recording
   ClockOffset clock_;
   std::vector<HostSpan> host_;

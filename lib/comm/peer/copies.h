@@ -85,7 +85,7 @@ class PeerCopyTransfers final : public AxisTransfers {
   // The last operation whose readiness, copies and arrivals the streams were given. Separate from the main thread's
   // counts, since another thread calls read_progress().
   std::atomic<uint32_t> begun_{0}, given_{0}, awaited_{0};
-  int unsent_ = 0;           // blocks of the operation that are still to be sent
+  int unsent_ = 0;           // blocks of the operation that were not sent yet
   uint32_t completing_ = 0;  // the last operation whose arrivals are waited for
   uint32_t operation_ = 0;
   std::vector<Gather> gathers_;
