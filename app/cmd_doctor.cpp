@@ -38,7 +38,7 @@ Result<Verdict> examine(const Options& options, Job& job) {
   log_identify(job.world_rank(), "");
   // A driver that hangs mostly does so when a device is opened, before any check.
   CheckDeadline deadline(options.doctor.check_seconds, job);
-  deadline.begin("opening storage and devices");
+  deadline.begin("opening the storage and the devices");
   DoctorOptions doctor = options.doctor;
   doctor.depth = options.full ? Depth::kFull : Depth::kQuick;
   DeviceChoice choice = *enum_from_name<DeviceChoice>(options.device);

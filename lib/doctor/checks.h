@@ -14,12 +14,12 @@
 
 namespace tri {
 
-// Who stands where.
+// Which rank runs on which node.
 struct Nodes {
   std::vector<std::vector<int>> ranks;  // [node]: world ranks, ascending; nodes in the order of their first ranks
   std::vector<std::string> hosts;       // [node]
   int own = 0;                          // this rank's node
-  int index = 0;                        // ... and its place among the node's ranks
+  int index = 0;                        // this rank's index among the node's ranks
   const std::vector<int>& own_ranks() const { return ranks[static_cast<size_t>(own)]; }
 };
 
@@ -28,17 +28,17 @@ struct CheckContext {
   Device& device;
   const Nodes& nodes;
   const std::string& storage_dir;     // existing; where checkpoints go
-  std::string part;                   // this rank's own, for people: "GPU 3", "rank 3"
-  int64_t copy_bytes = 0;             // of a copy between parts
-  Arena* arena = nullptr;             // full checks: holds what follows
+  std::string part;                   // this rank's part in reports: "GPU 3", "rank 3"
+  int64_t copy_bytes = 0;             // size of a copy between parts
+  Arena* arena = nullptr;             // full checks: holds the tensors below
   Tensor source, landing;             // copy_bytes each
-  const PeerArenas* peers = nullptr;  // of the node's ranks; null: see no_peers
+  const PeerArenas* peers = nullptr;  // memory of the node's ranks; null: no_peers says why
   std::string no_peers;
   Stream& stream;
-  int tag = 0;  // of the next group
+  int tag = 0;  // tag of the next group
 
-  bool speaks() const { return nodes.index == 0; }  // for what belongs to the node as a whole
-  std::string end(int world_rank) const;            // "node07: GPU 3", of any rank
+  bool speaks() const { return nodes.index == 0; }  // whether this rank measures what the whole node shares
+  std::string end(int world_rank) const;            // "node07: GPU 3", for any rank
   std::vector<std::string> ends;                    // [world rank]
 };
 
@@ -52,8 +52,8 @@ struct Check {
 const std::vector<Check>& all_checks();
 std::vector<Rule> rules_of(const std::vector<Check>& checks);
 
-// What leaves NCCL, and MPI by itself or by UCX, no way between the ranks of a node but its network cards, when it is
-// set from the start: of nic_loopback.
+// nic_loopback: environment variables that, set from the start, leave NCCL and MPI (with or without UCX) no way between
+// the ranks of a node except for its network cards.
 inline constexpr const char* kNicLoopback = "nic_loopback";
 inline constexpr std::array kNicLoopbackVariables{
     std::pair{"NCCL_P2P_DISABLE", "1"}, std::pair{"NCCL_SHM_DISABLE", "1"},

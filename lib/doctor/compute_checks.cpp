@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSteps = 3;
 
-// Large enough on a GPU to pass through its tensor cores and all of its multiprocessors, tiny on a CPU.
+// The model is large enough to use the tensor cores and all multiprocessors of a GPU, and tiny on a CPU.
 Config mini_config(DeviceKind kind) {
   const bool gpu = kind == DeviceKind::kCuda;
   Config c;
@@ -98,8 +98,8 @@ CheckResult check_gemm(CheckContext& context) {
   return {.measurements = {{.part = context.part, .value = 1e-12 * flops / seconds}}};
 }
 
-// The same steps twice, by the same algorithms (the device keeps what a search has chosen), from zeroed memory each
-// time, since start values leave moments as they are: what differs was computed or kept wrongly.
+// Trains the same steps twice with the same algorithms (the device keeps what autotuning has chosen). Memory is zeroed
+// each time, since start values leave moments as they are. Any difference was computed or stored wrongly.
 CheckResult check_repeatable_step(CheckContext& context) {
   const std::vector<uint32_t> first = MiniTraining(context.device).train();
   const std::vector<uint32_t> second = MiniTraining(context.device).train();
@@ -108,8 +108,8 @@ CheckResult check_repeatable_step(CheckContext& context) {
   return {.measurements = {{.part = context.part, .value = different}}};
 }
 
-// ... and the same on every rank. CPUs of another kind, and GPUs for which the search has found other algorithms, may
-// differ in good health: they are groups of their own.
+// Compares that training between all ranks. Healthy CPUs of different kinds, and healthy GPUs for which autotuning chose
+// different algorithms, may differ: each kind is a group of its own.
 CheckResult check_equal_steps(CheckContext& context) {
   MiniTraining training(context.device);
   const std::vector<uint32_t> bits = training.train();

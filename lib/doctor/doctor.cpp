@@ -29,13 +29,13 @@ Nodes find_nodes(Job& job) {
   return nodes;
 }
 
-// The rank's own part, by a name that is unique on its node.
+// A name of this rank's part that is unique on its node.
 std::string own_part(Job& job, Device& device, const Nodes& nodes) {
   if (device.kind() == DeviceKind::kCpu) return fmt::format("rank {}", job.world_rank());
   return fmt::format("GPU {} ({})", nodes.index, device.bus_id());
 }
 
-// Memory for the full checks' transfers, open to the node's ranks.
+// Memory for the transfers of full checks. The node's ranks can access it.
 struct Buffers {
   Buffers(CheckContext& context, Device& device) : arena(device, 2 * context.copy_bytes + 2 * Arena::kAlignment) {
     const int64_t elements = context.copy_bytes / static_cast<int64_t>(dtype_bytes(Dtype::kF32));
@@ -56,10 +56,10 @@ struct Buffers {
 
 struct Gathered {
   std::vector<Measurement> measurements;
-  std::map<int, std::string> skipped;  // checks that no rank measured: why
+  std::map<int, std::string> skipped;  // [check]: why no rank measured it
 };
 
-// Runs some of the checks, by index; all ranks' measurements on rank 0. Collective.
+// Runs the `wanted` checks (indices). Returns the measurements of all ranks on rank 0. Collective.
 Gathered measure(const std::vector<Check>& checks, const std::vector<int>& wanted, CheckContext& context,
                  CheckDeadline& deadline) {
   std::map<int, CheckResult> own;
@@ -72,7 +72,7 @@ Gathered measure(const std::vector<Check>& checks, const std::vector<int>& wante
       m.world_rank = context.job.world_rank();
       m.host = context.nodes.hosts[static_cast<size_t>(context.nodes.own)];
     }
-    context.job.barrier();  // nobody disturbs what the others still measure
+    context.job.barrier();  // so that no rank disturbs a measurement of another one
   }
   Gathered all;
   const auto of_ranks = context.job.gather(own);
@@ -85,12 +85,12 @@ Gathered measure(const std::vector<Check>& checks, const std::vector<int>& wante
       if (skipped.empty()) skipped = result.skipped;
       all.measurements.insert(all.measurements.end(), result.measurements.begin(), result.measurements.end());
     }
-    if (!measured) all.skipped[i] = skipped.empty() ? "nothing to measure" : skipped;
+    if (!measured) all.skipped[i] = skipped.empty() ? "there is nothing to measure" : skipped;
   }
   return all;
 }
 
-// The checks of which something was found, as long as another measurement may clear it.
+// The checks with findings that another measurement may clear.
 std::vector<int> to_repeat(const std::vector<Check>& checks, const std::vector<Finding>& findings) {
   std::vector<int> list;
   for (const Finding& finding : findings)
@@ -130,7 +130,10 @@ void CheckDeadline::watch() {
     } else if (Clock::now() < until_) {
       changed_.wait_until(lock, until_);
     } else {
-      const std::string what = fmt::format("doctor: {} is not done after {:g} s: bad", check_, seconds_);
+      const std::string what = fmt::format(
+          "doctor: {} has not finished after {:g} s (--check-seconds), so the verdict is bad: storage, a device or "
+          "another rank does not respond",
+          check_, seconds_);
       lock.unlock();
       job_.fail(what, kBadStatus);
     }

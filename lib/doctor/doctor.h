@@ -1,4 +1,4 @@
-// A health check of the machines that a job's ranks stand on: measure, judge, repeat what was found, report.
+// A health check of the machines of a job's ranks: measures, judges, repeats the checks with findings, and reports.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace tri {
 
-// Exit statuses of the doctor, in addition to those that every subcommand has.
+// Exit statuses of the doctor, in addition to those of every subcommand.
 inline constexpr ExitCode kSuspectStatus = ExitCode::kSuspect, kBadStatus = ExitCode::kBad;
 
 struct DoctorOptions {
@@ -35,15 +35,15 @@ struct DoctorReport {
   struct Row {
     Rule rule;
     Verdict verdict = Verdict::kHealthy;
-    std::string skipped;  // why nothing was measured; "": something was
+    std::string skipped;  // why nothing was measured; "" if something was
   };
   std::vector<Row> checks;
-  std::vector<Measurement> measurements;  // their `rule` counts `checks`
+  std::vector<Measurement> measurements;  // their `rule` is an index into `checks`
   std::vector<Finding> findings;
 };
 
-// Ends the job with kBadStatus where a check hangs: storage that is away, a device that does not answer, a peer that
-// never comes. Counts from begin() on, each check again, on a thread of its own.
+// Ends the job with kBadStatus if a check hangs: storage is unavailable, or a device or a peer does not respond. The
+// time of each check counts from its begin(), on a thread of its own.
 class CheckDeadline {
  public:
   CheckDeadline(double seconds, Job& job);
@@ -67,10 +67,10 @@ class CheckDeadline {
   std::thread thread_;
 };
 
-// Collective. The whole report on rank 0; elsewhere its verdict alone.
+// Returns the whole report on rank 0, and only its verdict on the other ranks. Collective.
 DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, CheckDeadline& deadline);
 
-// For people: findings, a line a check, a verdict.
+// The report as text: one line per check, the findings, the verdict.
 std::string doctor_text(const DoctorReport& report);
 // One JSON object, in the shape of app/JSON.md.
 std::string doctor_json(const DoctorReport& report);

@@ -1,4 +1,4 @@
-// GPUs, by NVML: the first rank of a node asks for all of its machine's.
+// GPU checks through NVML. The first rank of a node queries all GPUs of its machine.
 #include <array>
 #include <cerrno>
 #include <set>
@@ -18,13 +18,13 @@ std::string part_of(const GpuHealth& gpu) {
   return fmt::format("GPU {}{}", gpu.index, gpu.bus_id.empty() ? "" : " (" + gpu.bus_id + ")");
 }
 
-// What `fill` makes of each GPU; false: the GPU does not tell.
+// Measures each GPU with `fill`, which returns false if the GPU does not report the value.
 template <class Fill>
 CheckResult of_gpus(const CheckContext& context, const Fill& fill) {
   CheckResult result;
   if (!context.speaks()) return result;
   const auto nvml = Nvml::open();
-  // A machine without a driver has nothing to ask; one with a driver and without its library is broken.
+  // A machine without a driver has no GPU to query; one with a driver but without its library is broken.
   const bool driver = !first_line_of("/proc/driver/nvidia/version").empty();
   if (!nvml && nvml.error().os_error == ENOENT && !driver) return {.skipped = "no NVIDIA driver"};
   if (!nvml) return {.measurements = {{.problem = nvml.error().message}}};
@@ -34,7 +34,7 @@ CheckResult of_gpus(const CheckContext& context, const Fill& fill) {
     Measurement m{.part = part_of(gpu), .group = gpu.name};
     if (fill(gpu, m)) result.measurements.push_back(std::move(m));
   }
-  if (result.measurements.empty()) result.skipped = "no GPU tells";
+  if (result.measurements.empty()) result.skipped = "no GPU reports this value";
   return result;
 }
 
@@ -52,7 +52,7 @@ std::set<std::string> gpus_with_rank(CheckContext& context) {
 // with the bus ids of the GPUs that make them: the node's others are idle.
 template <class Look>
 CheckResult under_load(CheckContext& context, const Look& look) {
-  if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "no GPU in this job"};
+  if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "the job uses no GPU"};
   constexpr int64_t n = 4096;
   Arena arena(context.device, 3 * n * n * 2 + 3 * Arena::kAlignment);
   const Tensor a = arena.take("a", Dtype::kBF16, {n, n}), b = arena.take("b", Dtype::kBF16, {n, n}),

@@ -36,7 +36,7 @@ bool has_active_infiniband() {
 
 }  // namespace
 
-// RDMA registers memory, which locks it: where there is InfiniBand only "unlimited" will do.
+// RDMA registers memory, which locks it: with InfiniBand the limit must be "unlimited".
 CheckResult check_locked_memory(CheckContext& context) {
   Measurement m{.part = context.part, .value = limit_of(RLIMIT_MEMLOCK, false) / kMiB};
   if (has_active_infiniband()) m.wanted = std::numeric_limits<double>::infinity();
@@ -59,7 +59,7 @@ CheckResult check_shared_memory(CheckContext& context) {
 CheckResult check_free_memory(CheckContext& context) {
   if (!context.speaks()) return {};
   const auto available = available_bytes(text_of("/proc/meminfo"));
-  if (!available) return skipped("/proc/meminfo does not say");
+  if (!available) return skipped("/proc/meminfo does not contain MemAvailable");
   const auto bytes = static_cast<double>(within_container(*available, "/"));
   return one({.value = bytes / kMiB / static_cast<double>(context.nodes.own_ranks().size())});
 }
@@ -98,12 +98,12 @@ CheckResult check_cpu_clock(CheckContext& context) {
 
 CheckResult check_transports(CheckContext& context) {
   const std::string transports = transports_of(text_of("/proc/self/maps"));
-  if (transports.empty()) return skipped("this MPI's components are not files of their own");
+  if (transports.empty()) return skipped("this MPI library has no separate component files");
   Measurement m{.part = context.part, .text = transports};
   const bool remote = context.nodes.ranks.size() > 1 && has_active_infiniband();
   if (remote && transports.find("ucx") == std::string::npos && transports.find("openib") == std::string::npos &&
       transports.find("mtl") == std::string::npos)
-    m.problem = "InfiniBand is there, and MPI does not use it: " + transports;
+    m.problem = "the node has an active InfiniBand port, but MPI does not use it; its transports are " + transports;
   return one(std::move(m));
 }
 

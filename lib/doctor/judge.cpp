@@ -63,7 +63,7 @@ Finding finding_of(const Measurement& m, Verdict verdict) {
       .verdict = verdict, .rule = m.rule, .world_rank = m.world_rank, .host = m.host, .part = m.part, .value = m.value};
 }
 
-// By floors, by the hardware's own word, by the median; the worst of them is told.
+// Compares a value with fixed limits, with what the hardware reports, and with the median. Returns the worst finding.
 std::optional<Finding> judge_number(const Rule& rule, const Limits& limits, const Measurement& m, double median) {
   const double value = *m.value;
   std::optional<Finding> found;
@@ -86,7 +86,7 @@ std::optional<Finding> judge_number(const Rule& rule, const Limits& limits, cons
   return found;
 }
 
-// Parts most of whose transfers are slow, in place of these.
+// Replaces findings about transfers by the part that most of them share.
 void name_slow_parts(const Rule& rule, const Group& group, std::map<const Measurement*, Finding>& slow,
                      std::vector<Finding>& out) {
   while (true) {
@@ -117,9 +117,9 @@ void name_slow_parts(const Rule& rule, const Group& group, std::map<const Measur
     found.host = name.substr(0, colon);
     found.part = colon == name.npos ? "" : name.substr(colon + 2);
     found.verdict = verdict;
-    found.text = fmt::format("{}: {} of its {} transfers are slow; {} {}, median {} ({})", name, counts.second.size(),
-                             counts.first, slowest->part, quantity(rule, *slowest->value), number_text(*found.median),
-                             rule.name);
+    found.text = fmt::format("{}: {} of its {} transfers are slow; worst {} {}, median {} ({})", name,
+                             counts.second.size(), counts.first, slowest->part, quantity(rule, *slowest->value),
+                             number_text(*found.median), rule.name);
     for (const Measurement* m : counts.second) slow.erase(m);
     out.push_back(std::move(found));
   }
@@ -136,7 +136,7 @@ void judge_numbers(const Rule& rule, const Limits& limits, const Group& group, s
     if (const auto found = slow.find(m); found != slow.end()) out.push_back(found->second);
 }
 
-// Texts that differ from the one that more than half of the group have; all of them where there is none.
+// Finds texts that differ from the one that more than half of the group has, or all texts if no text has a majority.
 void judge_texts(const Rule& rule, const Group& group, std::vector<Finding>& out) {
   std::map<std::string, size_t> counts;
   size_t total = 0;
@@ -150,8 +150,8 @@ void judge_texts(const Rule& rule, const Group& group, std::vector<Finding>& out
     if (!m->problem.empty() || (majority && m->text == most->first)) continue;
     Finding found = finding_of(*m, rule.unequal);
     found.text = place_of(m->host, m->part) + " " + m->text +
-                 (majority ? fmt::format(", where {} of {} have {}", most->second, total, most->first)
-                           : fmt::format(", one of {} different ones", counts.size())) +
+                 (majority ? fmt::format(", but {} of {} have {}", most->second, total, most->first)
+                           : fmt::format(", one of {} different values", counts.size())) +
                  fmt::format(" ({})", rule.name);
     out.push_back(std::move(found));
   }

@@ -40,7 +40,7 @@ CheckResult check_infiniband_errors(CheckContext& context) {
 }
 
 CheckResult check_network_speed(CheckContext& context) {
-  return of_ports(context, "no interface tells its speed", [](const NetworkPort& port, Measurement& m) {
+  return of_ports(context, "no interface reports its speed", [](const NetworkPort& port, Measurement& m) {
     if (port.is_infiniband() || !port.is_active() || port.rate.value_or(-1) <= 0) return false;  // -1: a virtual card
     m.value = *port.rate / 1000;
     return true;
@@ -48,7 +48,7 @@ CheckResult check_network_speed(CheckContext& context) {
 }
 
 CheckResult check_nic_width(CheckContext& context) {
-  return of_ports(context, "no card tells its lanes", [](const NetworkPort& port, Measurement& m) {
+  return of_ports(context, "no card reports its PCIe lanes", [](const NetworkPort& port, Measurement& m) {
     if (!port.pcie_lanes || !(port.is_infiniband() || port.is_active())) return false;
     m.value = *port.pcie_lanes;
     if (port.most_pcie_lanes) m.wanted = *port.most_pcie_lanes;

@@ -23,7 +23,7 @@
 namespace tri {
 namespace {
 
-// Whom a rank measures with in a phase; -1: nobody.
+// The two ranks that measure with each other in a phase; -1: none.
 struct Edge {
   int first = -1, second = -1;  // world ranks
 };
@@ -88,7 +88,7 @@ Result<void> send_to_self(in_addr address, int64_t bytes, double& seconds) {
   socklen_t size = sizeof place;
   const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   Descriptor sender(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (listener.get() < 0 || sender.get() < 0) return system_error(errno, "a socket");
+  if (listener.get() < 0 || sender.get() < 0) return system_error(errno, "creating a socket");
   const timeval timeout{.tv_sec = 10};
   for (const int fd : {listener.get(), sender.get()})
     for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) ::setsockopt(fd, SOL_SOCKET, option, &timeout, sizeof timeout);
@@ -127,7 +127,8 @@ Result<void> send_to_self(in_addr address, int64_t bytes, double& seconds) {
   seconds = seconds_since(begin);
   sending.join();
   if (send_error != 0) return system_error(send_error, "sending to the node's own address");
-  if (received != bytes) return file_error("{} of {} bytes came back from the node's own address", received, bytes);
+  if (received != bytes)
+    return file_error("only {} of {} bytes were received from the node's own address", received, bytes);
   return {};
 }
 
@@ -172,10 +173,10 @@ CheckResult check_loopback(CheckContext& context) {
   return {.measurements = {{.part = part, .value = 1e-9 * kBytes / best}}};
 }
 
-// There and back, from the devices' memory: each rank of a node with the one of the same place in the next node, all at
-// once, as gradients travel.
+// Exchanges device memory between neighbouring nodes: each rank with the rank of the same index on the next node, all
+// at the same time, as for gradients.
 CheckResult check_node_links(CheckContext& context) {
-  if (context.nodes.ranks.size() < 2) return {.skipped = "one node"};
+  if (context.nodes.ranks.size() < 2) return {.skipped = "the job has only one node"};
   return over_edges(context, context.nodes.ranks, 2.0 * static_cast<double>(context.copy_bytes),
                     [&](CommGroup& group) { exchange(context, group); });
 }
@@ -185,10 +186,11 @@ CheckResult check_node_links(CheckContext& context) {
 // Over TCP the kernel keeps it to itself. Where a launcher binds ranks to memory nodes, each is looked at.
 CheckResult check_nic_loopback(CheckContext& context) {
   for (const auto& [variable, value] : kNicLoopbackVariables)
-    if (!has_value(variable, value)) return {.skipped = "by itself alone: trireme doctor --full --only nic_loopback"};
+    if (!has_value(variable, value))
+      return {.skipped = "this check runs alone: trireme doctor --full --only nic_loopback"};
   std::vector<std::vector<int>> units;
   for (const int rank : context.nodes.own_ranks()) units.push_back({rank});
-  if (context.job.all_of(units.size() < 2)) return {.skipped = "one rank a node"};
+  if (context.job.all_of(units.size() < 2)) return {.skipped = "each node has only one rank"};
   CheckResult result = over_edges(context, units, 2.0 * static_cast<double>(context.copy_bytes),
                                   [&](CommGroup& group) { exchange(context, group); });
   if (context.device.kind() == DeviceKind::kCuda) return result;
@@ -198,7 +200,7 @@ CheckResult check_nic_loopback(CheckContext& context) {
 }
 
 CheckResult check_neighbour_all_reduce(CheckContext& context) {
-  if (context.job.world_size() < 2) return {.skipped = "one rank"};
+  if (context.job.world_size() < 2) return {.skipped = "the job has only one rank"};
   std::vector<std::vector<int>> units = context.nodes.ranks;
   if (units.size() == 1) {  // then the ranks of the node are the neighbours
     units.clear();

@@ -1,4 +1,4 @@
-// Storage in the folder of checkpoints. One rank of each node measures, in a file of its own that does not stay.
+// Storage checks in the folder of checkpoints. One rank of each node measures with a file of its own, which it removes.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -91,7 +91,7 @@ CheckResult check_storage_space(CheckContext& context) {
   if (!context.speaks()) return {};
   struct statvfs info {};
   if (::statvfs(context.storage_dir.c_str(), &info) != 0)
-    return broken(fmt::format("statvfs: {}", std::strerror(errno)), context);
+    return broken(fmt::format("{}: statvfs: {}", context.storage_dir, std::strerror(errno)), context);
   return number(static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) / 1073741824.0, context);
 }
 
@@ -116,7 +116,7 @@ CheckResult check_storage_read(CheckContext& context) {
     return read_at(file.fd(), file.path(), read.data(), kFileBytes, 0);
   });
   if (!seconds) return broken(seconds.error().message, context);
-  if (read != words) return broken(fmt::format("{}: reads other bytes than were written", file.path()), context);
+  if (read != words) return broken(fmt::format("{}: the bytes read differ from those written", file.path()), context);
   return number(1e-6 * kFileBytes / seconds.value(), context);
 }
 

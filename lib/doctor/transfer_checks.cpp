@@ -100,7 +100,7 @@ CheckResult check_host_copies(CheckContext& context) {
 CheckResult check_peer_copies(CheckContext& context) {
   const std::vector<int>& ranks = context.nodes.own_ranks();
   const int members = static_cast<int>(ranks.size()), self = context.nodes.index;
-  if (members < 2) return {.skipped = "one rank a node"};
+  if (members < 2) return {.skipped = "the node has only one rank"};
   if (context.peers == nullptr) return {.skipped = context.no_peers};
   CheckResult result;
   for (const int distance : distances(members))
@@ -125,7 +125,7 @@ CheckResult check_peer_copies(CheckContext& context) {
 // Each member's share of its bytes goes to each other one, all at once.
 CheckResult check_all_to_all(CheckContext& context) {
   const int members = static_cast<int>(context.nodes.own_ranks().size()), self = context.nodes.index;
-  if (members < 2) return {.skipped = "one rank a node"};
+  if (members < 2) return {.skipped = "the node has only one rank"};
   if (context.peers == nullptr) return {.skipped = context.no_peers};
   const int64_t block = context.copy_bytes / members / 256 * 256;
   double best = std::numeric_limits<double>::infinity();

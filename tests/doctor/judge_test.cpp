@@ -135,7 +135,7 @@ TEST(Judge, groups_are_judged_apart) {
 TEST(Judge, the_minority_of_texts_is_found) {
   auto found = judged({bits("a", "1"), bits("b", "1"), bits("c", "2")});
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].text, "c 2, where 2 of 3 have 1 (bits)");
+  EXPECT_EQ(found[0].text, "c 2, but 2 of 3 have 1 (bits)");
   EXPECT_EQ(found[0].verdict, Verdict::kBad);
   EXPECT_EQ(judged({bits("a", "1"), bits("b", "2")}).size(), 2u) << "without a majority all are suspects";
   EXPECT_TRUE(judged({bits("a", "1", "x"), bits("b", "2", "y")}).empty()) << "groups may differ";

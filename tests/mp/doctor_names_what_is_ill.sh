@@ -38,7 +38,7 @@ run 0 "$trireme" doctor --device cpu --only open_files,cpu_clock
 has "1 rank, 2 checks"
 run 2 "$trireme" doctor --device cpu --only open_file
 run 0 "$trireme" doctor --device cpu --full --only nic_loopback
-has "skipped: one rank a node"
+has "skipped: each node has only one rank"
 doctor 0 3 --full --only nic_loopback --json
 has "rank 1 ↔ rank 2"
 doctor 0 2 --full --only nic_loopback,cpu_clock
