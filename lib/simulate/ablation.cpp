@@ -17,7 +17,7 @@ constexpr Choice kChoices[] = {
      [](Workload& w) { w.overlap_pp = false; }},
     {"without dp overlap", [](const Workload& w) { return w.reducing() > 1 && w.overlap_dp; },
      [](Workload& w) { w.overlap_dp = false; }},
-    {"one chunk a stage", [](const Workload& w) { return w.chunks > 1; },
+    {"one chunk per stage", [](const Workload& w) { return w.chunks > 1; },
      [](Workload& w) {
        w.chunks = 1;
        w.schedule = Schedule::k1F1B;

@@ -38,12 +38,12 @@ ValueRule make_rule(const Allowed& allowed, const T& default_value) {
   return {allowed, describe<T>(allowed), print_value(default_value)};
 }
 
-// Numbers far beyond any machine's overflow somewhere. 0 is left to the rule.
+// Refuses numbers that no machine reaches, since they could overflow. The field's own rule decides about 0.
 void check_size(double value, std::vector<Problem>& problems) {
   constexpr double kLeast = 1e-30, kMost = 1e30;
   if (value != 0 && (value < kLeast || value > kMost))
-    problems.push_back({.text = fmt::format("{} is far beyond any machine; numbers lie between {} and {}",
-                                            print_value(value), print_value(kLeast), print_value(kMost))});
+    problems.push_back({.text = fmt::format("{} is out of range; expected a number from {} to {}", print_value(value),
+                                            print_value(kLeast), print_value(kMost))});
 }
 
 template <class T>
@@ -113,7 +113,7 @@ class ClusterParser : YamlReader {
   void read_file(std::string_view text) {
     const YAML::Node root = document(text);
     if (root.IsNull() && !has_errors())
-      return add(file_name(), fmt::format("has no section, so nothing is known of the machines; the sections are {}",
+      return add(file_name(), fmt::format("the file has no sections, so it describes no machines; the sections are {}",
                                           fmt::join(section_names(), ", ")));
     if (root.IsNull()) return;
     if (!root.IsMap())
@@ -217,7 +217,7 @@ Result<Cluster> read_cluster(const std::string& path, const std::vector<std::str
   auto text = read_config_text(path);
   if (!text)
     return usage_error(
-        "{}; a cluster file belongs here: configs/clusters/ has some, `trireme bench calibrate` writes one",
+        "{}; expected a cluster file: choose one from configs/clusters/, or write one with `trireme bench calibrate`",
         text.error().message);
   return parse_cluster(text.value(), path, overrides);
 }

@@ -1,5 +1,5 @@
-// A cluster file: what machines do, for the simulator. Constants, defaults, limits and meanings stand once, in
-// lib/simulate/cluster_fields.def. configs/clusters/ has files for known machines, each constant with its source.
+// A cluster file describes machines for the simulator. lib/simulate/cluster_fields.def defines the constants with their
+// defaults, limits and meanings. configs/clusters/ has files for known machines, with the source of each constant.
 #pragma once
 
 #include <string>
@@ -31,10 +31,10 @@ struct Cluster {
 #define FIELD(type, name, default_value, allowed, meaning)
 #define END_SECTION(type)
 #include "lib/simulate/cluster_fields.def"
-  // Of the program's compute type. Where there are some, they take the place of gemm_share, tiles and waves.
+  // Measured rates for the program's compute type. If there are any, they replace gemm_share, tiles and waves.
   std::vector<MeasuredGemm> gemms;
-  double uncertainty = 0;             // of a prediction, as a share of it: what the calibration saw; 0: not known
-  std::vector<std::string> defaults;  // constants that the file leaves out: "node.latency_us"
+  double uncertainty = 0;             // of a prediction, as a share of it, as the calibration found it; 0: unknown
+  std::vector<std::string> defaults;  // constants that the file omits: "node.latency_us"
 };
 
 // A missing or unreadable file is a usage error, as are unknown keys (the nearest known one is named), values out of

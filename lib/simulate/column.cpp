@@ -183,7 +183,8 @@ class Column {
       // Up and down again: activations and gradients each run with one of the two.
       for (int rank = 0; rank < p_; ++rank) advance(rank, order, left);
       for (int rank = p_ - 1; rank >= 0; --rank) advance(rank, order, left);
-      TRI_REQUIRE(order.size() > before, "the plan of {} stages, {} chunks, {} microbatches stands still", p_, v_, m_);
+      TRI_REQUIRE(order.size() > before, "deadlock in the plan of {} stages, {} chunks and {} microbatches", p_, v_,
+                  m_);
     }
   }
 

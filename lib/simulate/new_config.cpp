@@ -43,13 +43,14 @@ Result<Config> preset_config(const NewConfig& options) {
     return config;
   }
   const std::string near = nearest(options.model, names);
-  return usage_error("--model {}: no such preset; {}", options.model,
-                     near.empty() ? fmt::format("there are {}", fmt::join(names, ", ")) : "did you mean " + near + "?");
+  return usage_error(
+      "--model {}: no such preset; {}", options.model,
+      near.empty() ? fmt::format("the presets are {}", fmt::join(names, ", ")) : "did you mean " + near + "?");
 }
 
 struct Layout {
   Config config;
-  std::string said;  // what is known of its speed
+  std::string said;  // for how many ranks it is, and its predicted speed
 };
 
 // parallel.dp 0 and recompute: auto leave it open.
@@ -86,8 +87,8 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
   const Config config =
       on_cluster(with_layout(preset, layout_of(best.workload)), cluster, best.step, options.overrides);
   return Layout{config,
-                fmt::format("{} ranks of {}: {:.3g} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank predicted; "
-                            "other layouts: trireme plan",
+                fmt::format("{} ranks of {}. Predicted: {:.3g} s per step, {:.0f} tokens/s, MFU {:.0f} %, {} per rank; "
+                            "`trireme plan` shows other layouts",
                             options.ranks, cluster.device.name, best.step.seconds, best.step.tokens_per_second,
                             100 * best.step.mfu, format_bytes(best.memory_bytes))};
 }
@@ -136,14 +137,14 @@ std::string ffn_hidden_remark(const NewConfig& options) {
   const ModelConfig &changed = config.value().model, &original = preset.value().model;
   if (changed.hidden == original.hidden || changed.ffn_hidden == 0) return "";
   return fmt::format(
-      "model.ffn_hidden: {} is still that of the preset, whose model.hidden is {}; --set model.ffn_hidden=0 derives it "
+      "model.ffn_hidden: {} is still the preset's value, made for model.hidden {}; --set model.ffn_hidden=0 derives it "
       "from model.hidden {}",
       changed.ffn_hidden, original.hidden, changed.hidden);
 }
 
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster) {
-  if (options.ranks < 1) return usage_error("--gpus {}: at least one is needed", options.ranks);
-  if (options.ranks > kMostRanks) return usage_error("--gpus {}: more than {}", options.ranks, kMostRanks);
+  if (options.ranks < 1) return usage_error("--gpus {}: expected at least 1", options.ranks);
+  if (options.ranks > kMostRanks) return usage_error("--gpus {}: expected at most {}", options.ranks, kMostRanks);
   auto preset = preset_config(options);
   if (!preset) return preset.error();
   auto layout = choose_layout(preset.value(), options, cluster);
@@ -154,7 +155,7 @@ Result<std::string> new_config(const NewConfig& options, const Cluster& cluster)
       comment("", fmt::format(
                       "From the preset {}, for {}{}.", options.model, layout.value().said,
                       preset.value().model.vocab == options.data_vocab ? "; model.vocab is that of the data" : "")) +
-      comment("", "Fields that are not here have their defaults: trireme check --fields.") +
+      comment("", "Fields that are not listed have their defaults; `trireme check --fields` prints them.") +
       (remark.empty() ? "" : comment("", remark)) + write_out(layout.value().config);
   // Names and paths are as they were given: the new config has to be one that `check` reads.
   if (const auto read = parse_config(text, "the new config", {}); !read) return read.error();

@@ -222,9 +222,9 @@ std::string Pipeline::reason(int rank, const QueueEntry& entry) const {
   const auto [peer, counterpart] = other_side(rank, entry.action);
   const QueueEntry* head = stages_[peer].queue(counterpart.kind).head();
   return fmt::format("{} of stage {}, {}", to_string(counterpart), peer,
-                     !head                         ? "which that plan does not have"
+                     !head                         ? "which is missing in that stage's plan"
                      : head->action != counterpart ? "where " + to_string(head->action) + " comes first"
-                                                   : "which waits too");
+                                                   : "which is waiting too");
 }
 
 std::string Pipeline::stuck() const {

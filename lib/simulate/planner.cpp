@@ -63,12 +63,14 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
     if (!problem.empty()) return problem;
   const int64_t together = int64_t{tp} * pp * dp * base.ranks_of_others(kOtherAxes);
   if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
-    return fmt::format("parallel.tp x pp x dp, as far as they are set, is {}, which {} ranks do not make", together,
-                       ranks);
+    return fmt::format(
+        "the product of parallel.tp, pp and dp, as far as they are set, is {}, which does not match {} ranks", together,
+        ranks);
   if (pinned.schedule && pinned.chunks.value_or(1) > 1 && !takes_chunks(*pinned.schedule))
-    return fmt::format("parallel.schedule {} takes no chunks, and parallel.chunks is {}", enum_name(*pinned.schedule),
-                       *pinned.chunks);
-  if (pinned.chunks.value_or(1) > 1 && pinned.pp == 1) return "parallel.chunks needs parallel.pp of 2 at the least";
+    return fmt::format("parallel.schedule {} does not support chunks, but parallel.chunks is {}",
+                       enum_name(*pinned.schedule), *pinned.chunks);
+  if (pinned.chunks.value_or(1) > 1 && pinned.pp == 1)
+    return "parallel.chunks above 1 requires parallel.pp of at least 2";
   return "";
 }
 
@@ -97,8 +99,8 @@ class Search {
     kept_ranks_ = base_.ranks_of_others(kOtherAxes);
   }
 
-  // What there is to do where no layout of so many ranks obeys the rules: "take 2 or 4 ranks, or ...". All numbers of
-  // ranks that have a layout are products of a few divisors.
+  // The remedy if no layout of so many ranks obeys the rules: "use 2 or 4 ranks, or ...". All numbers of ranks that
+  // have a layout are products of a few divisors.
   std::string remedy() const {
     const std::vector<int> stages = divisors_up_to(kMostRanks, base_.model.layers),
                            replicas = divisors_up_to(kMostRanks, base_.global_batch);
@@ -115,7 +117,7 @@ class Search {
     const bool has_below = below > 0, has_above = above <= kMostRanks;
     std::string take;
     if (has_below || has_above)
-      take = fmt::format("take {}{}{} ranks, or ", has_below ? fmt::to_string(below) : "",
+      take = fmt::format("use {}{}{} ranks, or ", has_below ? fmt::to_string(below) : "",
                          has_below && has_above ? " or " : "", has_above ? fmt::to_string(above) : "");
     // Whether it is its size that is in the way, or only its divisors.
     const int64_t most = int64_t{kMostMicrobatches} * largest_microbatch() * options_.ranks;
@@ -328,8 +330,9 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
         options.ranks, config.model.heads, config.model.layers, config.data.global_batch, kMostMicrobatches,
         walk.remedy());
   if (search.best.empty())
-    return usage_error("none of {} layouts fits into {:.1f} GiB a rank, the smallest takes {:.1f}; take more ranks",
-                       search.tried, room_of(cluster) / kGib, walk.least_bytes() / kGib);
+    return usage_error(
+        "none of {} layouts fits into {:.1f} GiB per rank; the smallest takes {:.1f} GiB; use more ranks", search.tried,
+        room_of(cluster) / kGib, walk.least_bytes() / kGib);
   // What a job's start would refuse, it would refuse in every layout.
   if (auto planned = planned_for(with_layout(config, layout_of(search.best.front().workload)), cluster); !planned)
     return planned.error();

@@ -40,17 +40,17 @@ std::string why(const PlannedLayout& first, const PlannedLayout& second) {
   size_t most = 0;
   for (size_t i = 0; i < a.size(); ++i)
     if (b[i].second - a[i].second > b[most].second - a[most].second) most = i;
-  return fmt::format("the first spends {:.1f} ms less on {} than the second", 1e3 * (b[most].second - a[most].second),
-                     part_title(a[most].first));
+  return fmt::format("the first layout spends {:.1f} ms less on {} than the second",
+                     1e3 * (b[most].second - a[most].second), part_title(a[most].first));
 }
 
 }  // namespace
 
 std::string to_text(const PlanSearch& search, const Cluster& cluster) {
-  std::string text =
-      fmt::format("{} layouts, {} fit into {:.1f} GiB, the best of them on {} of {} ({:.0f} ms of search):\n",
-                  search.tried, search.fitted, room_of(cluster) / kGib,
-                  counted(search.best.front().workload.ranks(), "rank"), cluster.device.name, 1e3 * search.seconds);
+  std::string text = fmt::format(
+      "{} layouts, of which {} fit into {:.1f} GiB; the best ones on {} of {} (the search took {:.0f} ms):\n",
+      search.tried, search.fitted, room_of(cluster) / kGib, counted(search.best.front().workload.ranks(), "rank"),
+      cluster.device.name, 1e3 * search.seconds);
   text += fmt::format("  {:>3}  {:<75}  {:>9}  {:>8}  {:>6}  {:>9}  limited by\n", "", "layout", "step", "tokens/s",
                       "MFU", "memory");
   int place = 1;

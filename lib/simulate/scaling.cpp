@@ -14,14 +14,14 @@ namespace {
 // (tests/mp/start_is_as_predicted.sh).
 constexpr int64_t kStartCalls = 18;
 constexpr int64_t kBytesOnce = 2200;  // from rank 0 to all: the config, the attempt, the order of samples
-constexpr int64_t kBytesARank = 256;  // that every rank tells all others: its machine's name, its memory
-// Of each GPU that a rank sees: its name, told twice. Not counted, but what their messages are made of.
+constexpr int64_t kBytesARank = 256;  // sent by every rank to all others: its machine's name, its memory
+// The name of each GPU that a rank sees, sent twice. Computed from the messages' contents, not counted.
 constexpr int64_t kBytesAGpu = 2 * 48;
 
 constexpr int64_t kIdBytes = 128;      // NCCL's unique id
 constexpr int64_t kHandleBytes = 128;  // what a member sends the others about itself
 
-// Steps until the last member of a binomial tree has heard.
+// Steps until a message has reached the last member of a binomial tree.
 int tree_depth(int size) { return static_cast<int>(std::ceil(std::log2(size))); }
 
 // `count` groups of `size` members each, of which a rank is in `of_a_rank`.
@@ -97,9 +97,11 @@ std::string to_text(const std::vector<ScalingRow>& rows) {
 
 std::string start_up_text(const std::vector<ScalingRow>& rows) {
   std::string text =
-      "start-up: calls of all ranks and what they bring to each; groups and the messages that bring them up, of all\n"
-      "ranks together; ranks that open token files; seconds of these, and of loading a checkpoint\n";
-  text += fmt::format("{:>8}{:>7}{:>12}{:>10}{:>10}{:>12}{:>9}{:>12}{:>10}{:>8}\n", "ranks", "calls", "to each",
+      "start-up: calls that all ranks make, and the bytes that each rank receives from them; groups, and the messages\n"
+      "that all ranks together send to create them; ranks that open token files; seconds for these steps, and for "
+      "loading\n"
+      "a checkpoint\n";
+  text += fmt::format("{:>8}{:>7}{:>12}{:>10}{:>10}{:>12}{:>9}{:>12}{:>10}{:>8}\n", "ranks", "calls", "per rank",
                       "groups", "messages", "bytes", "readers", "exchange s", "groups s", "load s");
   for (const ScalingRow& row : rows) {
     const StartUp& s = row.start;
@@ -176,8 +178,8 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
       ++part;
     }
   }
-  return svg +
-         fmt::format("<text x=\"{}\" y=\"{}\">ranks, seconds a step; above: MFU</text>\n</svg>\n", kLeft, height - 6);
+  return svg + fmt::format("<text x=\"{}\" y=\"{}\">ranks and seconds per step; above: MFU</text>\n</svg>\n", kLeft,
+                           height - 6);
 }
 
 }  // namespace tri

@@ -38,11 +38,12 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
   std::vector<std::string> notes;
   if (options.fsdp)
     notes.push_back(
-        "--fsdp: published steps of PyTorch's FSDP that no constant was fitted to come out 8 to 19 % off on average, "
-        "single ones 41 % (lib/bench/measurements/simulator_errors.md): an allocator that runs out of memory and tries "
-        "again is not modelled");
+        "--fsdp: for published steps of PyTorch's FSDP to which no constant was fitted, predictions are off by 8 to "
+        "19 % "
+        "on average, and by up to 41 % (lib/bench/measurements/simulator_errors.md): an allocator that runs out of "
+        "memory and retries is not modelled");
   if (s.memory_estimated)
-    notes.push_back("memory is an estimate, as this program has neither context parallelism nor sharded weights");
+    notes.push_back("the memory is an estimate, since Trireme has neither context parallelism nor sharded weights");
   return notes;
 }
 
@@ -70,7 +71,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   if (options.fsdp) w.zero = 3;
   if (options.cp > 1) {
     if (w.dp % options.cp != 0)
-      return usage_error("--cp {} does not divide parallel.dp {}, whose ranks it takes", options.cp, w.dp);
+      return usage_error("--cp {} does not divide parallel.dp {}, whose ranks it uses", options.cp, w.dp);
     w.cp = options.cp;
     w.dp /= options.cp;
   }
@@ -91,23 +92,24 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
 
 std::string software_note(const Cluster& cluster, double step_seconds) {
   const double fixed = cluster.software.fixed_s;
-  return fmt::format("constants of {}'s software: {} of each step ({:.0f} %) depend on nothing here",
+  return fmt::format("the constants are those of {}'s software: {} of each step ({:.0f} %) do not depend on the config",
                      cluster.software.name, seconds_text(fixed), 100 * fixed / step_seconds) +
-         (is_own(cluster) ? "" : "; Trireme's own, on H200s: configs/clusters/h200.yaml");
+         (is_own(cluster) ? "" : "; configs/clusters/h200.yaml has Trireme's own, on H200s");
 }
 
 std::string to_text(const Simulation& s) {
   const StepPrediction& step = s.step;
   const Cluster& c = s.cluster;
   std::string text =
-      fmt::format("{} on {} of {} with {}, {} a node\n  {}\n", s.name, counted(s.workload.ranks(), "rank"),
+      fmt::format("{} on {} of {} with {}, {} per node\n  {}\n", s.name, counted(s.workload.ranks(), "rank"),
                   c.device.name, c.software.name, c.node.ranks, layout_text(s.workload));
   const std::string uncertainty =
-      c.uncertainty > 0 ? fmt::format(" ± {:.1f} % (as the calibration scattered)", 100 * c.uncertainty) : "";
-  text += fmt::format("step: {}{}; {} tokens/s, {:.1f} TFLOP/s a rank, MFU {:.1f} %, {:.1f} % by causal attention{}\n",
-                      seconds_text(step.seconds), uncertainty, format_count(step.tokens_per_second),
-                      step.tflops_per_rank, 100 * step.mfu, 100 * step.mfu_causal,
-                      step.mfu_fp8 > 0 ? fmt::format(", {:.1f} % of the FP8 peak", 100 * step.mfu_fp8) : "");
+      c.uncertainty > 0 ? fmt::format(" ± {:.1f} % (scatter of the calibration)", 100 * c.uncertainty) : "";
+  text +=
+      fmt::format("step: {}{}; {} tokens/s, {:.1f} TFLOP/s per rank, MFU {:.1f} %, {:.1f} % with causal attention{}\n",
+                  seconds_text(step.seconds), uncertainty, format_count(step.tokens_per_second), step.tflops_per_rank,
+                  100 * step.mfu, 100 * step.mfu_causal,
+                  step.mfu_fp8 > 0 ? fmt::format(", {:.1f} % of the FP8 peak", 100 * step.mfu_fp8) : "");
   const double memory = static_cast<double>(s.memory_bytes);
   text += fmt::format(
       "memory of the fullest rank{}: {} of {:.0f} GiB{}\n", s.memory_estimated ? ", estimated" : "",
@@ -115,21 +117,22 @@ std::string to_text(const Simulation& s) {
       memory <= s.room_bytes
           ? ""
           : fmt::format(": DOES NOT FIT, {:.1f} GiB are left after communicators and libraries", s.room_bytes / kGib));
-  text += fmt::format("where the step of stage {}, the busiest, goes:\n", step.busiest_stage);
+  text += fmt::format("time of a step on stage {}, the busiest one:\n", step.busiest_stage);
   for (const auto& [name, seconds] : named_parts(step.parts))
     text += fmt::format("  {:<22}{:>10}  {:>5.1f} %\n", part_title(name), seconds_text(seconds),
                         100 * seconds / step.seconds);
   const Goodput& g = s.goodput;
   text += fmt::format(
-      "faults: one in {} stops the job, {} to be back; a checkpoint every {} (best: {}) leaves {:.1f} % of the time; "
-      "{} cover{} repairs 99 % of the time\n",
+      "faults: one per {} stops the job, which takes {} to recover; with a checkpoint every {} (best: {}), {:.1f} % of "
+      "the time is training; {} suffice{} for repairs 99 % of the time\n",
       format_duration(g.rates.mtbf_s), format_duration(g.rates.recovery_s), format_duration(g.interval_s),
       format_duration(g.best_interval_s), 100 * g.effective, counted(g.spares, "spare machine"),
       g.spares == 1 ? "s" : "");
   text += software_note(c, step.seconds) + "\n";
   for (const std::string& note : s.notes) text += note + "\n";
   if (!c.defaults.empty())
-    text += fmt::format("the cluster file leaves out, so defaults hold: {}\n", fmt::join(c.defaults, ", "));
+    text += fmt::format("the cluster file omits these constants, so their defaults apply: {}\n",
+                        fmt::join(c.defaults, ", "));
   return text;
 }
 

@@ -266,8 +266,10 @@ Recompute planned_recompute(const Config& config, const GpuProperties& gpu, doub
 Result<void> check_numbers(const Config& config, const Cluster& cluster) {
   const PrecisionConfig& p = config.precision;
   if (p.gemm != GemmFormat::kFp8 || p.compute != Dtype::kBF16 || cluster.device.fp8_tflops > 0) return {};
-  return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
-                     cluster.device.name);
+  return usage_error(
+      "precision.gemm: fp8: the device {} has no FP8 GEMMs (device.fp8_tflops is 0); omit --fp8, or set "
+      "precision.gemm to compute",
+      cluster.device.name);
 }
 
 Result<Config> planned_for(Config config, const Cluster& cluster) {

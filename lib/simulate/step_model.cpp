@@ -206,7 +206,7 @@ class StepModel {
 
   const LayerTimes& times_of(const LayerSpec& layer) const {
     const auto at = std::ranges::find(layers_, layer, &KindOfLayer::spec);
-    TRI_REQUIRE(at != layers_.end(), "a kind of layer has no times");
+    TRI_REQUIRE(at != layers_.end(), "no times are known for a kind of layer");
     return at->times;
   }
   double weight_gather_seconds(const LayerSpec& layer) const {

@@ -80,17 +80,19 @@ ParallelLayout layout_of(const Workload& w) {
 }
 
 std::string problem_of(const Workload& w) {
-  if (w.tp < 1 || w.cp < 1 || w.dp < 1 || w.pp < 1 || w.chunks < 1) return "an axis has no ranks";
+  if (w.tp < 1 || w.cp < 1 || w.dp < 1 || w.pp < 1 || w.chunks < 1)
+    return "every axis of the mesh needs at least one rank";
   if (w.micro_batch < 1 || w.global_batch % (w.micro_batch * w.dp) != 0)
-    return fmt::format("data.global_batch {} is no multiple of micro_batch {} x dp {}", w.global_batch, w.micro_batch,
-                       w.dp);
+    return fmt::format("data.global_batch {} is not a multiple of micro_batch {} x dp {}", w.global_batch,
+                       w.micro_batch, w.dp);
   if (w.num_microbatches() > kMostMicrobatches)
     return fmt::format(
         "a step has {} microbatches, more than {}: lower data.global_batch {}, or raise micro_batch or dp",
         w.num_microbatches(), kMostMicrobatches, w.global_batch);
   if (w.chunks > 1 && !takes_chunks(w.schedule))
-    return fmt::format("schedule {} takes no chunks", enum_name(w.schedule));
-  if (w.model.layers < w.pp * w.chunks) return "fewer layers than stages x chunks";
+    return fmt::format("parallel.schedule {} does not support chunks; set parallel.chunks to 1", enum_name(w.schedule));
+  if (w.model.layers < w.pp * w.chunks)
+    return fmt::format("model.layers {} is fewer than pp {} x chunks {}", w.model.layers, w.pp, w.chunks);
   return "";
 }
 

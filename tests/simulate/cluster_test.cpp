@@ -65,7 +65,7 @@ TEST(Cluster, merges_anchors_and_takes_one_document) {
 // Each of these made a report of "nan" seconds, or one that never came.
 TEST(Cluster, numbers_far_beyond_machines_are_refused) {
   for (const char* text : {"node.gb_per_s=1e-320", "device.memory_gb_per_s=1e300"})
-    EXPECT_NE(error_of("", {text}).find("is far beyond any machine"), std::string::npos) << text;
+    EXPECT_NE(error_of("", {text}).find("is out of range; expected a number from"), std::string::npos) << text;
   for (const char* text : {"fabric.queue_pairs=100000", "fabric.up_ports=1000000", "device.multiprocessors=2000000000",
                            "device.memory_gib=1e18"})
     EXPECT_NE(error_of("", {text}).find("is out of range"), std::string::npos) << text;

@@ -124,7 +124,7 @@ TEST(Clos, says_what_does_not_fit) {
   EXPECT_EQ(Clos::problem_of(c, 1536), "");
   c.fabric.layers = 2;
   EXPECT_EQ(Clos::problem_of(c, 256), "");
-  EXPECT_NE(Clos::problem_of(c, 257).find("take 3 layers"), std::string::npos);
+  EXPECT_NE(Clos::problem_of(c, 257).find("set fabric.layers to 3"), std::string::npos);
   c.fabric.rails = false;
   c.fabric.down_ports = 4;
   EXPECT_NE(Clos::problem_of(c, 1).find("fabric.down_ports 4"), std::string::npos);

@@ -99,7 +99,7 @@ TEST(NewConfig, says_that_another_width_keeps_the_preset_s_feed_forward_width) {
     return ffn_hidden_remark({.model = "llama_1b", .ranks = 1, .overrides = overrides});
   };
   const std::string text = remark({"model.hidden=64", "model.heads=4", "model.kv_heads=4"});
-  EXPECT_NE(text.find("model.ffn_hidden: 8192 is still that of the preset"), std::string::npos) << text;
+  EXPECT_NE(text.find("model.ffn_hidden: 8192 is still the preset"), std::string::npos) << text;
   EXPECT_EQ(remark({}), "");
   EXPECT_EQ(remark({"lr.peak=1e-3"}), "");
   EXPECT_EQ(remark({"model.hidden=64", "model.ffn_hidden=0"}), "");
@@ -117,8 +117,8 @@ TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
     return text ? "" : text.error().message;
   };
   EXPECT_EQ(error({.model = "lama_8b", .ranks = 8}), "--model lama_8b: no such preset; did you mean llama_8b?");
-  EXPECT_EQ(error({.model = "llama_8b", .ranks = 0}), "--gpus 0: at least one is needed");
-  EXPECT_EQ(error({.model = "llama_8b", .ranks = kMostRanks + 1}), "--gpus 1048577: more than 1048576");
+  EXPECT_EQ(error({.model = "llama_8b", .ranks = 0}), "--gpus 0: expected at least 1");
+  EXPECT_EQ(error({.model = "llama_8b", .ranks = kMostRanks + 1}), "--gpus 1048577: expected at most 1048576");
   EXPECT_NE(error({.model = "llama_70b", .ranks = 1}), "");
   EXPECT_NE(error({.model = "llama_8b", .ranks = 8, .name = "a/b"}).find("is not a file name"), std::string::npos);
   EXPECT_NE(error({.model = "llama_8b", .ranks = 16, .overrides = {"parallel.tp=3"}}).find("parallel.tp: 3 does not"),

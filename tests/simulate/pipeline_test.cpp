@@ -237,9 +237,9 @@ TEST(Pipeline, plans_that_wait_for_each_other_are_reported_with_their_stages) {
   EXPECT_EQ(run.deadlock,
             "stage 0: B0 waits for its own RB0\n"
             "stage 0: SF1 waits for its own F1\n"
-            "stage 0: RB0 waits for SB0 of stage 1, which waits too\n"
+            "stage 0: RB0 waits for SB0 of stage 1, which is waiting too\n"
             "stage 1: F1 waits for its own RF1\n"
-            "stage 1: RF1 waits for SF1 of stage 0, which waits too\n"
+            "stage 1: RF1 waits for SF1 of stage 0, which is waiting too\n"
             "stage 1: SB0 waits for its own B0\n");
   EXPECT_EQ(run.busy, (std::vector<double>{1, 1}));
 }
@@ -257,7 +257,7 @@ TEST(Pipeline, a_missing_send_is_reported) {
   std::vector<Plan> plans = plans_of_all_stages(Schedule::k1F1B, 3, 4, 1);
   std::erase(plans[1], Action{ActionKind::kSendForward, 3});
   const PipelineRun run = simulate_pipeline(plans, 1, same_cost(3, {}), Overlap::kOn);
-  EXPECT_NE(run.deadlock.find("stage 2: RF3 waits for SF3 of stage 1, which that plan does not have\n"),
+  EXPECT_NE(run.deadlock.find("stage 2: RF3 waits for SF3 of stage 1, which is missing in that stage's plan\n"),
             std::string::npos)
       << run.deadlock;
 }

@@ -181,7 +181,7 @@ TEST(Planner, keeps_what_is_set) {
   for (const auto& [setting, problem] : {std::pair{"parallel.tp=3", "parallel.tp 3 does not divide model.heads 40"},
                                          {"parallel.pp=3", "parallel.pp 3 does not divide model.layers 40"},
                                          {"parallel.dp=3", "parallel.dp 3 does not divide data.global_batch 1024"},
-                                         {"parallel.dp=128", "is 128, which 64 ranks do not make"}}) {
+                                         {"parallel.dp=128", "is 128, which does not match 64 ranks"}}) {
     const auto search = found({setting});
     ASSERT_FALSE(search) << setting;
     EXPECT_NE(search.error().message.find(problem), std::string::npos) << search.error().message;

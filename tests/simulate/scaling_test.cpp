@@ -113,12 +113,12 @@ TEST(Planner, says_why_nothing_fits) {
   tiny.device.memory_gib = 3;
   const auto search = search_layouts(config, tiny, {.ranks = 2});
   ASSERT_FALSE(search);
-  for (const char* part : {"fits into 1.0 GiB a rank, the smallest takes 10.6", "; take more ranks"})
+  for (const char* part : {"fits into 1.0 GiB per rank; the smallest takes 10.6", "; use more ranks"})
     EXPECT_NE(search.error().message.find(part), std::string::npos) << search.error().message;
   const auto odd = search_layouts(config, Cluster{}, {.ranks = 7});
   ASSERT_FALSE(odd);
   EXPECT_NE(odd.error().message.find("no layout of 7 ranks"), std::string::npos) << odd.error().message;
-  EXPECT_NE(odd.error().message.find("; take 6 or 8 ranks, or change"), std::string::npos) << odd.error().message;
+  EXPECT_NE(odd.error().message.find("; use 6 or 8 ranks, or change"), std::string::npos) << odd.error().message;
   for (const int ranks : {6, 8}) EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = ranks})) << ranks;
 }
 
@@ -133,11 +133,11 @@ TEST(Planner, says_what_to_do_about_a_batch_that_is_too_large) {
     const std::string message = search ? "" : search.error().message;
     return message.substr(message.rfind("; ") + 2);
   };
-  EXPECT_EQ(why(1 << 23, 1), "take 2 ranks, or lower data.global_batch");
+  EXPECT_EQ(why(1 << 23, 1), "use 2 ranks, or lower data.global_batch");
   EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = 8}));
   EXPECT_EQ(why(2147483647, 8), "lower data.global_batch");  // a prime
   EXPECT_EQ(why(2147483647, kMostRanks), "lower data.global_batch");
-  EXPECT_EQ(why(3, kMostRanks), "take 576 ranks, or change data.global_batch");
+  EXPECT_EQ(why(3, kMostRanks), "use 576 ranks, or change data.global_batch");
 }
 
 }  // namespace

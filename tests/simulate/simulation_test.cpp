@@ -85,8 +85,8 @@ TEST(Simulation, says_what_to_know_of_the_answer) {
   };
   const Simulation plain = simulated("gpt2_124m", 8, {});
   EXPECT_TRUE(plain.notes.empty());
-  EXPECT_TRUE(says(plain, "constants of NeMo 2025's software: 200.0 ms of each step"));
-  EXPECT_TRUE(says(simulated("llama_8b", 64, {}, {.fsdp = true}), "--fsdp: published steps of PyTorch's FSDP"));
+  EXPECT_TRUE(says(plain, "the constants are those of NeMo 2025's software: 200.0 ms of each step"));
+  EXPECT_TRUE(says(simulated("llama_8b", 64, {}, {.fsdp = true}), "--fsdp: for published steps of PyTorch's FSDP"));
   EXPECT_FALSE(nlohmann::json::parse(to_json(simulated("llama_8b", 64, {}, {.fsdp = true})))["notes"].empty());
 }
 

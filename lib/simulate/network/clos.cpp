@@ -20,17 +20,20 @@ std::string Clos::problem_of(const Cluster& c, int machines) {
   const ClusterFabric& f = c.fabric;
   if (!f.rails && f.down_ports < c.node.ranks)
     return fmt::format(
-        "fabric.down_ports {} is less than node.ranks {}: a machine's adapters need a switch's ports; "
-        "give it more ports, or fabric.rails true",
+        "fabric.down_ports {} is less than node.ranks {}: the adapters of a machine do not fit on one leaf switch; "
+        "raise "
+        "fabric.down_ports, or set fabric.rails to true",
         f.down_ports, c.node.ranks);
   if (f.rails && f.pod_switches % c.node.ranks != 0)
     return fmt::format(
-        "fabric.pod_switches {} is no multiple of node.ranks {}, the switches of a block with rails; "
-        "take {}",
+        "fabric.pod_switches {} is not a multiple of node.ranks {}, the number of leaf switches in a block with rails; "
+        "set it to {}",
         f.pod_switches, c.node.ranks, divide_up(f.pod_switches, c.node.ranks) * c.node.ranks);
   if (const int64_t needed = switches_for(c, machines); f.layers == 2 && needed > f.pod_switches)
-    return fmt::format("fabric.layers 2 joins {} switches (fabric.pod_switches), {} machines need {}; take 3 layers",
-                       f.pod_switches, machines, needed);
+    return fmt::format(
+        "fabric.layers 2 connects {} leaf switches (fabric.pod_switches), but {} machines need {}; set fabric.layers "
+        "to 3",
+        f.pod_switches, machines, needed);
   return "";
 }
 

@@ -176,8 +176,8 @@ std::string duration_note(int ranks) {
   constexpr double kMinutes = 6.0 / (1 << 20);
   if (ranks <= kSeconds) return "";
   return fmt::format(
-      "--network follows every flow of {} ranks, which takes about {:.0f} min; fewer --ranks show the same", ranks,
-      std::max(1.0, kMinutes * ranks));
+      "--network simulates every flow of {} ranks, which takes about {:.0f} min; fewer --ranks show the same effects",
+      ranks, std::max(1.0, kMinutes * ranks));
 }
 
 }  // namespace tri

@@ -71,7 +71,7 @@ std::string to_text(const NetworkAnalysis& network, const NetworkAnalysis* other
                     const Cluster& cluster);
 std::string to_json(const NetworkAnalysis& network, const Cluster& cluster);  // one object, no newline
 
-// What to tell a user before an analysis of so many ranks begins; "" where it takes seconds.
+// A note for the user before an analysis of so many ranks begins; "" if it takes only seconds.
 std::string duration_note(int ranks);
 
 }  // namespace tri

@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// Of the slowest group: with this axis' transfers only; the mean of all groups; with all axes' at once; in the step.
+// Columns: the slowest group when only this axis sends, the mean of all groups, all axes at once, and in the step.
 constexpr const char* kColumns = "   alone  mean   all  step";
 
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
@@ -16,19 +16,19 @@ std::string link_text(const BusyLink& link) {
   std::string flows;
   for (const auto& [name, count] : link.flows)
     flows += fmt::format("{}{} of {}", flows.empty() ? "" : ", ", count, name);
-  return fmt::format("{} ({:.0f} GB/s) has flows that want {:.0f} GB/s: {}", link.name, link.gb_per_s,
+  return fmt::format("{} ({:.0f} GB/s) carries flows that demand {:.0f} GB/s: {}", link.name, link.gb_per_s,
                      link.wanted_gb_per_s, flows);
 }
 
 std::string axis_text(const AxisNetwork& axis, const Cluster& c) {
   if (axis.connections == 0)
-    return fmt::format("  {:<12} {} of {}: inside machines, {:.0f} GB/s a rank\n", axis.name,
+    return fmt::format("  {:<12} {} of {} ranks: inside machines, {:.0f} GB/s per rank\n", axis.name,
                        counted(axis.groups, "group"), axis.ranks, c.node.gb_per_s);
   std::string text = fmt::format("  {:<12}{:>5.0f} %", axis.name, 100 * axis.busy);
   for (const AxisShares* shares : {&axis.fair, &axis.head_of_line})
     text += fmt::format("   {:>5} {:>5} {:>5} {:>5}", percent(shares->alone.slowest), percent(shares->alone.mean),
                         percent(shares->together.slowest), percent(shares->in_step));
-  text += fmt::format("\n      {} of {}, {} a machine; {}, of which {} leave their switch and {} their pod\n",
+  text += fmt::format("\n      {} of {} ranks, {} per machine; {}, of which {} leave their switch and {} their pod\n",
                       counted(axis.groups, "group"), axis.ranks, axis.on_node, counted(axis.connections, "connection"),
                       percent(axis.other_switch), percent(axis.other_pod));
   if (!axis.why_alone.name.empty()) text += "      alone: " + link_text(axis.why_alone) + "\n";
@@ -57,12 +57,13 @@ std::string algorithms_text(const Workload& w, const Cluster& c, const AxisNetwo
 
 std::string flaps_text(const ClusterFabric& f, const FlapOdds& odds) {
   std::string text = fmt::format(
-      "link flaps: a packet is sent again after {:.2f} s, {} times: {:.0f} s are ridden out. Of flaps of {:.0f} s on "
-      "average {:.1f} % end the step, the others hold it up for {:.1f} s\n",
+      "link flaps: a lost packet is retransmitted after {:.2f} s, up to {} times, so a connection survives {:.0f} s "
+      "without its link. Of flaps that last {:.0f} s on average, {:.1f} % end the step; the others stall it for "
+      "{:.1f} s\n",
       retransmit_seconds(f), f.retry_count, f.retry_count * retransmit_seconds(f), f.flap_s, 100 * odds.dies,
       odds.stall_s);
   if (f.flaps_per_link_day > 0)
-    text += fmt::format("  in a day {:.1f} steps die of them and {} stand still\n", odds.deaths_a_day,
+    text += fmt::format("  per day, flaps end {:.1f} steps and stall the run for {}\n", odds.deaths_a_day,
                         format_duration(odds.stall_s_a_day));
   return text;
 }
@@ -88,7 +89,8 @@ nlohmann::ordered_json json_of(const BusyLink& link) {
 std::string to_text(const NetworkAnalysis& n, const NetworkAnalysis* other, const Workload& w, const Cluster& c) {
   const ClusterFabric& f = c.fabric;
   std::string text = fmt::format(
-      "network: {} layers, {} {}; {} of {} x {:.0f} down and {} x {:.0f} GB/s up, {}{}; {} a connection, seed {}\n",
+      "network: {} layers of switches, {} {}; {} with {} x {:.0f} GB/s down and {} x {:.0f} GB/s up, {}{}; {} per "
+      "connection, seed {}\n",
       f.layers, counted(n.machines, "machine"), enum_name(n.options.placement), counted(n.switches_used, "switch"),
       f.down_ports, c.network.gb_per_s, f.up_ports, f.up_gb_per_s, counted(n.pods_used, "pod"),
       f.rails ? ", rails" : "", counted(f.queue_pairs, "flow"), n.options.seed);
@@ -96,12 +98,12 @@ std::string to_text(const NetworkAnalysis& n, const NetworkAnalysis* other, cons
   text += fmt::format("  {:<12}{:>7}{}{}\n", "axis", "busy", kColumns, kColumns);
   for (const AxisNetwork& axis : n.axes) text += axis_text(axis, c);
   if (std::ranges::all_of(n.axes, [](const AxisNetwork& axis) { return axis.connections == 0; }))
-    return text + fmt::format("nothing leaves a machine; step: {:.3f} s\n", n.uncongested_s);
-  text += fmt::format("step: {:.3f} s without congestion, {:.3f} s with fair shares, {:.3f} s at worst\n",
+    return text + fmt::format("no transfer leaves a machine; step: {:.3f} s\n", n.uncongested_s);
+  text += fmt::format("step: {:.3f} s without congestion, {:.3f} s with fair shares, {:.3f} s in the worst case\n",
                       n.uncongested_s, n.fair_s, n.head_of_line_s);
   if (other)
-    text += fmt::format("{}: {:.3f} s with fair shares, {:.3f} s at worst\n", enum_name(other->options.placement),
-                        other->fair_s, other->head_of_line_s);
+    text += fmt::format("{}: {:.3f} s with fair shares, {:.3f} s in the worst case\n",
+                        enum_name(other->options.placement), other->fair_s, other->head_of_line_s);
   for (const AxisNetwork& axis : n.axes) text += algorithms_text(w, c, axis);
   return text + flaps_text(f, n.flaps);
 }
