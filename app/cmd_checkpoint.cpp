@@ -171,7 +171,7 @@ Result<std::vector<std::string>> prune_or_name(const std::string& dir, const Ret
   std::vector<std::string> names;
   for (const CheckpointEntry& entry : old.value()) names.push_back(std::filesystem::path(entry.path).filename());
   if (dry_run || names.empty()) return names;
-  // A run that is under way may be reading one of them, and removes its old ones itself.
+  // A run that is running may be reading one of them, and removes old ones itself.
   const std::string attempt = new_attempt();
   const auto lock = RunLock::take({.checkpoints = dir}, attempt);
   if (!lock) return lock.error();

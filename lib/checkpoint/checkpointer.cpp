@@ -21,7 +21,7 @@
 namespace tri {
 namespace {
 
-// Of a checkpoint whose moments have another type than the run's: what loading makes of them. Else "".
+// Describes the conversion of moments if the checkpoint stores them with another type than the run uses; else "".
 std::string conversion_text(const Manifest* manifest, const std::vector<StateShard>& shards) {
   if (manifest == nullptr) return "";
   for (const StateShard& shard : shards)
@@ -30,11 +30,11 @@ std::string conversion_text(const Manifest* manifest, const std::vector<StateSha
   return "";
 }
 
-constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share; hardly matters elsewhere
+constexpr int kNice = 10;  // if cores are scarce, the writer gets a tenth of a step's share; else it hardly matters
 
-// What a checkpoint under way failed for, on the ranks where it did.
+// Why the checkpoint under way failed, on the ranks where it did.
 struct FailureReport {
-  std::string text;  // a line a rank
+  std::string text;  // one line per rank
   bool transient = true;
 };
 template <class Archive>
@@ -42,7 +42,7 @@ void fields(Archive& archive, FailureReport& report) {
   archive(report.text, report.transient);
 }
 
-// What a rank's part of a checkpoint took.
+// Durations of a rank's part of a checkpoint.
 struct WriteFigures {
   int64_t bytes;
   double stall_seconds, copy_seconds, write_seconds;
@@ -50,7 +50,7 @@ struct WriteFigures {
 
 }  // namespace
 
-// Between ranks; on storage records stand in the manifest.
+// Sent between ranks; on storage, the records are in the manifest.
 template <class Archive>
 void fields(Archive& archive, StoredShard& shard) {
   archive(shard.file, shard.dataset, shard.offset, shard.region, shard.checksum);
@@ -90,7 +90,7 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
     std::vector<size_t> wanted;  // shards
     std::vector<LoadTarget> targets;
     for (size_t i = 0; i < shards_.size(); ++i) {
-      // A checkpoint of weights alone begins a run: the moments stay zero.
+      // A checkpoint of weights only starts a run: the moments stay zero.
       const bool there = !from.weights_alone || shards_[i].shard.tensor.starts_with(weight_name(""));
       if (!shards_[i].local || !there) continue;
       wanted.push_back(i);
@@ -105,11 +105,11 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
     const std::string conversion = from.weights_alone ? "" : conversion_text(search.manifest(), shards_);
     search.forget_manifest();
     const auto bytes_read = load_shards(from.folder, share.value(), targets, job_);
-    // What storage does not give at present is not damaged: an older checkpoint would lose work.
+    // A checkpoint that storage does not return at present is not damaged: an older one would lose work.
     if (!bytes_read && is_transient(bytes_read.error().os_error, Missing::kTransient))
       return load_error(bytes_read.error());
     if (!bytes_read) {
-      if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", bytes_read.error().message);
+      if (job_.world_rank() == 0) log_warn("checkpoint skipped: {}", bytes_read.error().message);
       if (auto found = search.next(); !found) return found.error();
       continue;
     }
@@ -118,7 +118,7 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
     compute_.synchronize();
     const std::string what =
         fmt::format("{}: step {}, {}{}", from.folder, from.progress.steps,
-                    from.weights_alone ? "weights alone (the optimizer starts over), " : "", conversion);
+                    from.weights_alone ? "weights only (the optimizer starts from zero), " : "", conversion);
     report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
     saved_step_ = from.progress.steps;
     return std::optional(from.progress);
@@ -126,8 +126,8 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
   return std::optional<RunProgress>();
 }
 
-// How much came from storage, in addition to what there is: equal unless something was read twice. `stored` is rank
-// 0's.
+// Logs how many bytes were read from storage and how many are stored; they are equal unless something was read twice.
+// `stored` counts on rank 0 only.
 void Checkpointer::report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds) {
   const std::vector<int64_t> of_ranks = job_.gather(bytes_read);
   if (job_.world_rank() != 0) return;
@@ -144,10 +144,10 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   behind_ = behind;
   progress_ = completed;
   begun_ = start;
-  // The answer is also what the others wait for before they write into the folder.
+  // Other ranks wait for this answer before they write into the folder.
   Result<std::string> folder = std::string();
   if (job_.world_rank() == 0) folder = retried({}, [&] { return begin_attempt(dir_, completed.steps, attempt_); });
-  folder_.clear();  // of the attempt before, which is no longer this one's to remove
+  folder_.clear();  // the previous attempt's folder, which this one must not remove any more
   const Result<void> mine = folder ? Result<void>{} : Result<void>(folder.error());  // other ranks had nothing to do
   folder = job_.broadcast(folder);
   if (!folder) return failure(mine);
@@ -206,7 +206,7 @@ bool Checkpointer::phase_done() const {
   return phase_ == Phase::kWriting ? ready(writing_) : phase_ == Phase::kPublishing && ready(publishing_);
 }
 
-// Takes what the phase's thread brought.
+// Stores the result of the phase's thread.
 void Checkpointer::collect() {
   if (outcome_ || phase_ == Phase::kIdle) return;
   const HostScope waits(HostState::kAwaitsCheckpoint);
@@ -254,7 +254,7 @@ Result<void> Checkpointer::finish() {
   return last_;
 }
 
-// Every rank is here with its outcome.
+// Every rank calls this with its outcome.
 Result<void> Checkpointer::next_phase(bool all_well) {
   const Result<void> mine = *outcome_;
   outcome_.reset();
@@ -304,7 +304,7 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   return {};
 }
 
-// All but tensors and files.
+// The manifest without tensors and files.
 Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = texts_;
@@ -318,7 +318,7 @@ Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
 
 Result<void> Checkpointer::check_manifest(const RunProgress& progress) const {
   const auto text = manifest_text(manifest_head(progress));
-  if (!text) return file_error("no checkpoint of this run could be written: {}", text.error().message);
+  if (!text) return file_error("checkpoints of this run could not be written: {}", text.error().message);
   return {};
 }
 
@@ -334,14 +334,14 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
   manifest.files.push_back(index.value());
   if (auto written = retried({}, [&] { return write_manifest(folder, manifest); }); !written) return written;
   if (auto done = retried({}, [&] { return tri::publish(dir_, progress.steps, attempt_); }); !done) return done;
-  // What can't be removed is no reason to call the checkpoint a failure.
+  // A file that cannot be removed does not make the checkpoint a failure.
   valid_.insert(step_name(progress.steps));
   const auto removed = prune(dir_, config_.checkpoint.keep_last, config_.checkpoint.keep_every, attempt_, {}, &valid_);
   if (!removed) log_warn("{}", removed.error().message);
   return {};
 }
 
-// The same on all ranks: the checkpoint under way is given up.
+// Aborts the checkpoint under way. Identical on all ranks.
 Result<void> Checkpointer::failure(const Result<void>& mine) {
   FailureReport report;
   const std::vector<Result<void>> of_ranks = job_.gather(mine);
@@ -352,14 +352,14 @@ Result<void> Checkpointer::failure(const Result<void>& mine) {
   }
   report = job_.broadcast(report);
   ++failures_;
-  const std::string text =
-      fmt::format("checkpoint of step {} failed ({} in a row):{}", progress_.steps, failures_, report.text);
+  const std::string text = fmt::format("checkpoint of step {} failed ({}):{}", progress_.steps,
+                                       counted(failures_, "consecutive failure"), report.text);
   if (report.transient && saved_step_ > 0)
-    last_ =
-        Error{fmt::format("{}\nStorage may recover: run me again, from the checkpoint of step {}; the steps after it "
-                          "ARE LOST",
-                          text, saved_step_),
-              ExitCode::kDrained};
+    last_ = Error{
+        fmt::format("{}\nStorage may recover: re-run the job; it resumes from the checkpoint of step {}, and the steps "
+                    "after that ARE LOST",
+                    text, saved_step_),
+        ExitCode::kDrained};
   else
     last_ = Error{text, ExitCode::kFile};
   if (job_.world_rank() == 0) {

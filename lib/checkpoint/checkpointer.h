@@ -1,4 +1,4 @@
-// Checkpoints of a run: two stages, so that training hardly waits.
+// Saves checkpoints of a run in two stages, so that training hardly waits.
 //
 //   begin()    every rank copies its shards from the device to host memory, on a separate stream, concurrently with
 //              the next step (whose update waits for the copies); a thread then writes them to the rank's own file

@@ -31,7 +31,7 @@ std::vector<std::vector<const LoadTarget*>> by_tensor(const std::vector<LoadTarg
   return groups;
 }
 
-// Rank 0's `bytes_of(rank)`, to each rank its own. Two messages a rank: how many bytes, and they.
+// Sends each rank its `bytes_of(rank)` from rank 0, in two messages per rank: the number of bytes, then the bytes.
 std::string scatter(Job& job, const std::function<std::string(int rank)>& bytes_of) {
   const bool root = job.world_rank() == 0;
   std::vector<std::string> messages;
@@ -78,7 +78,7 @@ const char* convert(const char* elements, int64_t count, StoredType wanted, std:
   return out.data();
 }
 
-// Files are read, in this rank's flight recorder.
+// Marks in this rank's flight recorder that files are being read.
 class ReadingScope {
  public:
   ReadingScope() { is(WriterState::kReads); }
@@ -107,7 +107,7 @@ class Loading {
         targets_(by_tensor(targets)),
         job_(job),
         limits_(limits),
-        // World rank 0 has seen the checkpoint: a rank that does not waits for its mount.
+        // World rank 0 has seen the checkpoint, so a rank that does not see it waits for its mount.
         reader_(folder, share.files, {.missing = Missing::kTransient}),
         threads_(std::clamp(num_cores() / job.node_size(), 1, limits.max_threads)),
         hashes_(share.reads.size()) {}
@@ -318,8 +318,8 @@ class Loading {
   Result<void> failure_;  // the first; guarded by mutex_ while threads read
 };
 
-// On a thread of its own, while all ranks meet every few seconds: each shows that it is there, however long the slowest
-// takes. What reads has a clock of its own (lib/fault/hang_clock.h).
+// Runs on a thread of its own, while all ranks exchange a message every few seconds: each shows that it is alive,
+// however long the slowest takes. The reading thread has a clock of its own (lib/fault/hang_clock.h).
 Result<void> run_alongside_collectives(Loading& loading, Job& job) {
   constexpr std::chrono::seconds kRound{5};
   std::future<Result<void>> loaded = std::async(std::launch::async, [&] { return loading.run(); });

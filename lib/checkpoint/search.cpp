@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-// Rank 0's word on where to load from, and all that other ranks need to know of its manifest.
+// Where to load from, as rank 0 decides, and what other ranks need to know of the manifest.
 struct LoadFrom {
   std::optional<std::string> folder;  // none: nothing is left to try
   bool any = false;                   // there are checkpoints, whether they can be read or not
@@ -24,8 +24,8 @@ void fields(Archive& archive, LoadFrom& from) {
   archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.weights_alone);
 }
 
-// Rank 0: the first of the candidates from `next` on that can be read, which is then behind `next`, and its manifest;
-// those before it are passed over. Error: storage does not say what one of them is.
+// Rank 0: returns the first candidate from `next` on that can be read, with its manifest, and advances `next` behind
+// it. Unreadable ones are skipped. Fails if storage does not return what one of them is.
 Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates, size_t& next,
                               std::optional<Manifest>& manifest) {
   LoadFrom from{.any = !candidates.empty()};
@@ -34,7 +34,7 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     auto opened = open_candidate(candidate);
     if (!opened && is_transient(opened.error().os_error)) return opened.error();
     if (!opened) {
-      log_warn("checkpoint passed over: {}", opened.error().message);
+      log_warn("checkpoint skipped: {}", opened.error().message);
       continue;
     }
     manifest = std::move(opened).value();
@@ -70,11 +70,11 @@ Result<std::vector<float>> fp8_history_of(const CheckpointInfo& info) {
 
 Error load_error(const Error& error) {
   if (!is_transient(error.os_error, Missing::kTransient)) return error;
-  return {
-      fmt::format("{}\nNothing was loaded, and nothing is lost: run me again when storage answers on all nodes; to do "
-                  "without what it does not give, move that away",
-                  error.message),
-      ExitCode::kDrained, error.os_error};
+  return {fmt::format(
+              "{}\nNothing was loaded and nothing is lost: re-run the job when storage is available on all nodes, or "
+              "move the unreadable checkpoints away to start from an older one",
+              error.message),
+          ExitCode::kDrained, error.os_error};
 }
 
 CheckpointSearch::CheckpointSearch(std::string dir, std::string attempt, Job& job, MayLoad may)
@@ -109,7 +109,8 @@ Result<void> CheckpointSearch::next() {
   if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
     return file_error("{}: no checkpoint could be read; to start over, move the folder away", dir_);
   if (!from.folder) return {};
-  if (!from.samples) return file_error("{}: the number of samples is missing", *from.folder);
+  if (!from.samples)
+    return file_error("{}: the checkpoint does not contain the number of consumed samples", *from.folder);
   const Result<void> may = manifest_ && may_load_ ? may_load_(*from.folder, *manifest_) : Result<void>{};
   if (auto agreed = agree(job_, may); !agreed) return agreed;
   found_ = {.folder = *from.folder,

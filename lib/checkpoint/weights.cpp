@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// Read at once into host memory; a tensor that is larger stands alone.
+// Bytes that are read into host memory at a time; a larger tensor is read alone.
 constexpr int64_t kGroupBytes = int64_t{1} << 30;
 constexpr const char* kWeightPrefix = "model/";
 
@@ -84,17 +84,17 @@ Result<std::string> find_checkpoint(const std::string& path) {
   }
   if (std::filesystem::exists(path + "/config.json", ignored))
     return file_error(
-        "{}: a model of Hugging Face's, not a checkpoint; make one of it: trireme checkpoint import {} RUN_DIR", path,
-        path);
-  return file_error("{}: neither a checkpoint nor a folder that holds one{}", path,
-                    dir.value() == path ? "" : "; looked in " + dir.value() + " too");
+        "{}: this is a Hugging Face model, not a checkpoint; convert it with trireme checkpoint import {} RUN_DIR",
+        path, path);
+  return file_error("{}: this is neither a checkpoint nor a folder that contains one{}", path,
+                    dir.value() == path ? "" : "; " + dir.value() + " was searched too");
 }
 
 Result<Config> checkpoint_config(const std::string& folder, const Manifest& manifest) {
   const auto text = manifest.info.texts.find("config");
-  if (text == manifest.info.texts.end()) return file_error("{}: the checkpoint does not say its config", folder);
+  if (text == manifest.info.texts.end()) return file_error("{}: the checkpoint does not contain its config", folder);
   auto config = parse_saved_config(text->second, folder + "'s config");
-  // A resolved config of a version that did not know all of the sizes.
+  // An earlier version resolved the config and did not know all of the sizes.
   if (config && config.value().model.kv_heads > 0) fill_derived(config.value().model);
   return config;
 }
@@ -127,13 +127,14 @@ Result<void> check_model(const OpenedCheckpoint& checkpoint, const Config& train
   }
   if (!refused.empty() && checkpoint.manifest)
     if (const auto holds = holds_model(checkpoint, config); !holds)
-      return usage_error("{} was trained as another model:{}\n{}", folder, refused, holds.error().message);
+      return usage_error("{} was trained with a different model:{}\n{}", folder, refused, holds.error().message);
   if (!refused.empty())
     return usage_error(
-        "{} was trained as another model:{}\nleave that as it was; or, where the change is meant, set "
+        "{} was trained with a different model:{}\nrestore these fields or, if the change is intended, set "
         "checkpoint.accept_changes to {}",
         folder, refused, names);
-  if (!reported.empty()) log_warn("{} was trained as another model (checkpoint.accept_changes):{}", folder, reported);
+  if (!reported.empty())
+    log_warn("{} was trained with a different model (accepted by checkpoint.accept_changes):{}", folder, reported);
   return {};
 }
 
@@ -144,17 +145,17 @@ Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& con
   for (const ParamSpec& spec : model_parameters(config)) {
     const TensorShard shard = tensor_shard_of(spec, make_mesh(0, {}), positions);
     if (const auto found = manifest.find(shard.tensor, shard.type, shard.shape); !found)
-      return usage_error("{}: {}; leave model.* as it was trained", checkpoint.folder, found.error().message);
+      return usage_error("{}: {}; set model.* as it was in training", checkpoint.folder, found.error().message);
     used.insert(shard.tensor);
   }
   for (const TensorRecord& tensor : manifest.tensors)
     if (tensor.name.starts_with(kWeightPrefix) && !used.contains(tensor.name))
-      return usage_error("{}: {} has no place in the config's model; leave model.* as it was trained",
-                         checkpoint.folder, tensor.name);
+      return usage_error("{}: the config's model has no {}; set model.* as it was in training", checkpoint.folder,
+                         tensor.name);
   return {};
 }
 
-// Ranks of a stage hold tensors of the same names and shapes, so that what they share falls into the same turn.
+// Ranks of a stage hold tensors with the same names and shapes, so they read shared tensors in the same iteration.
 Result<void> load_weights(const OpenedCheckpoint& checkpoint, const Mesh& mesh,
                           const std::vector<std::vector<Parameter>>& parameters, Stream& stream, Job& job) {
   const Manifest* manifest = checkpoint.manifest ? &*checkpoint.manifest : nullptr;

@@ -41,11 +41,11 @@ offset=$(($(stat -c %s run/checkpoints/step_00000002/shard_00001.h5) / 2))
 printf 'xyzw' | dd of=run/checkpoints/step_00000002/shard_00001.h5 bs=1 seek=$offset conv=notrunc status=none
 cp -r run alone && rm -r alone/checkpoints/step_00000001
 train 0 run 4 run.steps=3 parallel.tp=2 parallel.pp=2
-has "passed over"
+has "checkpoint skipped"
 has "shard_00001.h5"
 has "resumed from run/checkpoints/step_00000001"
 train 3 alone 4 run.steps=3 parallel.tp=2 parallel.pp=2
-has "passed over"
+has "checkpoint skipped"
 has "no checkpoint could be read"
 lacks "start values"
 
@@ -84,7 +84,7 @@ for ranks in 1 4 8; do
 done
 run 2 "$mpirun" -n 4 "$trireme" eval start --data text --set model.hidden=64 --set checkpoint.accept_changes=model.hidden
 has "tensor model/"
-has "leave model.* as it was trained"
+has "set model.* as it was in training"
 
 echo "a model that has changed is refused before memory is allocated for it"
 rm -rf run && cp -r start run
@@ -96,7 +96,7 @@ echo "a rank that can't read its part: all pass the checkpoint over, and no run 
 rm -rf run && cp -r start run
 TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_RULES="2/read/1/fail=EACCES" \
   train 0 run 4 run.steps=3 parallel.tp=2 parallel.pp=2
-has "checkpoint passed over: rank 2: run/checkpoints/step_00000002/shard_"
+has "checkpoint skipped: rank 2: run/checkpoints/step_00000002/shard_"
 has "Permission denied"
 has "resumed from run/checkpoints/step_00000001"
 rm -rf run && cp -r start run

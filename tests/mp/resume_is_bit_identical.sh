@@ -123,7 +123,7 @@ rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 checkpoint.every=4 run.steps=8
 truncate -s -1 whole/checkpoints/step_00000008/shard_00002.h5
 train 0 whole 4 parallel.tp=2 parallel.pp=2
-has "passed over"
+has "checkpoint skipped"
 has "shard_00002.h5"
 has "resumed from whole/checkpoints/step_00000004"
 

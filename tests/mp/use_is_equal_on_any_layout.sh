@@ -84,20 +84,20 @@ echo "another model than the one that was trained is refused"
 run 2 "$trireme" eval runs/tiny --set model.layers=3
 has "model.layers: 4, now 3"
 run 2 "$trireme" eval runs/tiny --set model.layers=3 --set checkpoint.accept_changes=true
-has "has no place in the config's model"
+has "the config's model has no model/"
 run 2 "$trireme" eval runs/tiny --set model.window=8 --set model.seq_len=16
 has "model.seq_len: 32, now 16"
 has "checkpoint.accept_changes to model.seq_len,model.window"
 run 2 "$mpirun" -n 2 "$trireme" generate runs/tiny --tokens 3 --set model.heads=2 --set model.kv_heads=1
 has "model.heads: 4, now 2"
 run 0 "$trireme" eval runs/tiny --set model.window=8 --set checkpoint.accept_changes=model.window
-has "warning: runs/tiny/checkpoints/step_00000040 was trained as another model"
+has "warning: runs/tiny/checkpoints/step_00000040 was trained with a different model"
 
 echo "what is missing is named"
 run 3 "$trireme" generate nowhere
 run 3 "$trireme" eval .
-has "neither a checkpoint nor a folder that holds one"
-[[ $output != *"looked in"* ]] || fail "the folder itself is named twice" "$output"
+has "neither a checkpoint nor a folder that contains one"
+[[ $output != *"was searched"* ]] || fail "the folder itself is named twice" "$output"
 run 2 "$trireme" generate runs/tiny --set data.tokenizer=none.model
 has "none.model"
 run 2 "$trireme" generate runs/tiny --prompt-ids 400
