@@ -7,7 +7,8 @@
 namespace tri {
 
 Tensor with_parts(Tensor rows, int64_t parts) {
-  TRI_REQUIRE(rows.dims < Tensor::kMaxDims && rows[0] % parts == 0, "{} in {} parts", rows.shape_text(), parts);
+  TRI_REQUIRE(rows.dims < Tensor::kMaxDims && rows[0] % parts == 0, "rows {} cannot be split into {} parts",
+              rows.shape_text(), parts);
   Tensor result = rows;
   std::copy_backward(rows.shape.begin(), rows.shape.begin() + rows.dims, result.shape.begin() + rows.dims + 1);
   ++result.dims;
@@ -37,7 +38,7 @@ bool CollectiveTransfers::gathering(Tensor rows) const {
 }
 
 void CollectiveTransfers::begin_gather(Tensor rows, Stream&) {
-  TRI_REQUIRE(!gathering(rows), "rows {} gathered twice at once", rows.shape_text());
+  TRI_REQUIRE(!gathering(rows), "rows {} are already being gathered", rows.shape_text());
 }
 
 void CollectiveTransfers::start_gather(Tensor rows, Stream& stream) {

@@ -26,7 +26,7 @@ TreeNeighbours binomial_neighbours(int member, int size) {
 
 TreeNeighbours neighbours_of(int world_rank, const std::vector<int>& world_ranks) {
   const auto self = std::find(world_ranks.begin(), world_ranks.end(), world_rank);
-  TRI_REQUIRE(self != world_ranks.end(), "world rank {} is no member of this group", world_rank);
+  TRI_REQUIRE(self != world_ranks.end(), "world rank {} is not a member of this group", world_rank);
   TreeNeighbours tree =
       binomial_neighbours(static_cast<int>(self - world_ranks.begin()), static_cast<int>(world_ranks.size()));
   const auto rank_of = [&](int member) { return world_ranks[static_cast<size_t>(member)]; };

@@ -17,15 +17,15 @@ void CommGroup::transfer(ChannelOperation operation, int64_t bytes, Stream& stre
 }
 
 void CommGroup::all_gather(Tensor out, Tensor inp, Stream& stream) {
-  TRI_REQUIRE(out.dtype == inp.dtype && out.numel() == size_ * inp.numel(), "{}: all-gather of {} into {}", name_,
-              inp.shape_text(), out.shape_text());
+  TRI_REQUIRE(out.dtype == inp.dtype && out.numel() == size_ * inp.numel(),
+              "{}: all-gather of {} into {}: types or sizes do not fit", name_, inp.shape_text(), out.shape_text());
   ++counts_.all_gathers;
   transfer(ChannelOperation::kAllGather, out.bytes() - inp.bytes(), stream, [&] { do_all_gather(out, inp, stream); });
 }
 
 void CommGroup::reduce_scatter(Tensor out, Tensor inp, Stream& stream) {
-  TRI_REQUIRE(out.dtype == inp.dtype && inp.numel() == size_ * out.numel(), "{}: reduce-scatter of {} into {}", name_,
-              inp.shape_text(), out.shape_text());
+  TRI_REQUIRE(out.dtype == inp.dtype && inp.numel() == size_ * out.numel(),
+              "{}: reduce-scatter of {} into {}: types or sizes do not fit", name_, inp.shape_text(), out.shape_text());
   ++counts_.reduce_scatters;
   transfer(ChannelOperation::kReduceScatter, inp.bytes() - out.bytes(), stream,
            [&] { do_reduce_scatter(out, inp, stream); });
@@ -38,20 +38,21 @@ void CommGroup::all_reduce(Tensor inout, ReduceOp op, Stream& stream) {
 }
 
 void CommGroup::broadcast(Tensor inout, int root, Stream& stream) {
-  TRI_REQUIRE(root >= 0 && root < size_, "{}: root {} of {}", name_, root, size_);
+  TRI_REQUIRE(root >= 0 && root < size_, "{}: broadcast from root {} in a group of {}", name_, root, size_);
   ++counts_.broadcasts;
   transfer(ChannelOperation::kBroadcast, size_ > 1 ? inout.bytes() : 0, stream,
            [&] { do_broadcast(inout, root, stream); });
 }
 
 void CommGroup::send(Tensor tensor, int peer, Stream& stream) {
-  TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: send to {} of {}", name_, peer, size_);
+  TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: send to peer {} in a group of {}", name_, peer, size_);
   ++counts_.sends;
   transfer(ChannelOperation::kSend, tensor.bytes(), stream, [&] { do_send(tensor, peer, stream); });
 }
 
 void CommGroup::recv(Tensor tensor, int peer, Stream& stream) {
-  TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: receive from {} of {}", name_, peer, size_);
+  TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: receive from peer {} in a group of {}", name_, peer,
+              size_);
   ++counts_.recvs;
   transfer(ChannelOperation::kReceive, tensor.bytes(), stream, [&] { do_recv(tensor, peer, stream); });
 }

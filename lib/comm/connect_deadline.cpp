@@ -33,8 +33,8 @@ void ConnectDeadline::watch() {
   while (!end_) {
     const auto end = begun_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
     if (Clock::now() >= end)
-      job_->fail(fmt::format("{}: not connected after fault.connect_seconds, {:g} s: a rank has not come, or cannot be "
-                             "reached; raise it where ranks start that much later than others",
+      job_->fail(fmt::format("{}: not connected after {:g} s (fault.connect_seconds): a rank has not arrived or cannot "
+                             "be reached; raise the limit if ranks start that much later than others",
                              what_, seconds_),
                  ExitCode::kComm);
     changed_.wait_until(lock, end);

@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int kExchangeTag = 32000;                     // groups in the making have small ones
 
-// What this process's failure hook has decided; under ending_. A process is one rank of one job.
+// The decision of this process's failure hook, guarded by ending_. A process is one rank of one job.
 std::optional<ExitCode> g_ends_with;
 
 }  // namespace
@@ -213,18 +213,18 @@ void Job::fail(const std::string& what, ExitCode code, Cause cause) {
   end_all(run_failure_hook({.world_rank = world_rank_, .code = code, .cause = cause, .text = what}));
 }
 
-// The launcher mostly notices as well and ends the job, with the status of that process. Where it lets the others go
-// on, they would wait for it for ever.
+// The launcher mostly notices as well and ends the job with the status of that process. If it lets the other ranks
+// continue, they would wait for the ended one forever.
 void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for) {
   constexpr double kLauncherFirst = 10;  // seconds
   if (node_->ending || node_->failure != 0) return;
   const std::string what =
-      fmt::format("rank {} on {} is gone: process {} has ended without a word", rank, host_, process.pid);
+      fmt::format("rank {} on {} is gone: process {} has ended without reporting an error", rank, host_, process.pid);
   std::unique_lock lock(ending_, std::try_to_lock);
   if (!lock) return;  // this process ends the job already
   report(what, what);
   const ExitCode code =
-      run_failure_hook({.world_rank = rank, .text = fmt::format("process {} has ended without a word", process.pid)});
+      run_failure_hook({.world_rank = rank, .text = fmt::format("process {} has ended without reporting an error", process.pid)});
   lock.unlock();
   if (wait_for(kLauncherFirst)) return;
   ending_.lock();

@@ -136,7 +136,7 @@ class Reader {
   }
   void finish() const {
     if (at_ != bytes_.size())
-      throw Fatal(ExitCode::kComm, fmt::format("a message between ranks is malformed: {} of its {} bytes are too many",
+      throw Fatal(ExitCode::kComm, fmt::format("a message between ranks is malformed: {} of its {} bytes are surplus",
                                                bytes_.size() - at_, bytes_.size()));
   }
 
@@ -146,7 +146,7 @@ class Reader {
                 fmt::format("a message between ranks is malformed: {} at byte {} of {}", wanted, at_, bytes_.size()));
   }
   void extract(void* out, size_t bytes) {
-    if (bytes > bytes_.size() - at_) malformed(fmt::format("{} bytes are wanted", bytes));
+    if (bytes > bytes_.size() - at_) malformed(fmt::format("{} more bytes are expected", bytes));
     if (bytes > 0) std::memcpy(out, bytes_.data() + at_, bytes);
     at_ += bytes;
   }
@@ -171,7 +171,7 @@ class Reader {
   void get(bool& value) {
     unsigned char byte = 0;
     extract(&byte, 1);
-    if (byte > 1) malformed(fmt::format("a bool of {}", byte));
+    if (byte > 1) malformed(fmt::format("a bool has the value {}", byte));
     value = byte == 1;
   }
   void get(std::string& text) {
@@ -212,7 +212,7 @@ class Reader {
     for (size_t i = 0; i < count; ++i) {
       std::pair<K, V> entry{blank<K>(), blank<V>()};
       get(entry);
-      if (!values.insert(std::move(entry)).second) malformed("a key stands twice");
+      if (!values.insert(std::move(entry)).second) malformed("a key occurs twice");
     }
   }
   template <class T>

@@ -56,7 +56,7 @@ class MpiGroup final : public CommGroup {
   }
   void do_all_reduce(Tensor inout, ReduceOp op, Stream& stream) override {
     cpu_stream(stream).submit([=, this] {
-      TRI_REQUIRE(inout.dtype == Dtype::kF32, "{}: all-reduce of {}", name(), inout.shape_text());
+      TRI_REQUIRE(inout.dtype == Dtype::kF32, "{}: all-reduce of {}, which is not f32", name(), inout.shape_text());
       float* data = inout.as<float>();
       const int64_t count = inout.numel();
       const int64_t block = count / size();
@@ -158,7 +158,8 @@ class MpiGroup final : public CommGroup {
       TRI_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE));
       if (done) return;
       if (device_.faulted())
-        throw Fatal(ExitCode::kComm, fmt::format("{}: given up after a fault", name()), Cause::kPeer);
+        throw Fatal(ExitCode::kComm, fmt::format("{}: aborted after a fault of this rank's device", name()),
+                    Cause::kPeer);
       if (poll < kYields) {
         std::this_thread::yield();
       } else {

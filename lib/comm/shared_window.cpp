@@ -34,7 +34,7 @@ SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t by
     std::memset(memory_, 0, static_cast<size_t>(bytes));
     return;
   }
-  TRI_REQUIRE(job != nullptr, "{} members without a job", members.size());
+  TRI_REQUIRE(job != nullptr, "a window of {} members needs a job", members.size());
   mpi_ = std::make_unique<Mpi>(Mpi{.members = members});
   await_members(members);
   MPI_Group world, group;

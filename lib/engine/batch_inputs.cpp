@@ -10,7 +10,7 @@ BatchInputs::BatchInputs(const RankTensors& tensors, Axis pp, Stream& compute)
 void BatchInputs::load(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
   const auto load = [&](const Tensor& device_tokens, std::span<const int32_t> tokens) {
     if (device_tokens.empty()) return;
-    TRI_REQUIRE(static_cast<int64_t>(tokens.size()) <= device_tokens.numel(), "{} tokens for a step of {}",
+    TRI_REQUIRE(static_cast<int64_t>(tokens.size()) <= device_tokens.numel(), "{} tokens do not fit into a step of {}",
                 tokens.size(), device_tokens.numel());
     compute_.copy(device_tokens.data, tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
   };

@@ -88,7 +88,7 @@ class Planner {
     for (const RankFacts& rank : facts_) machines.insert(rank.machine);
     add(fmt::format("{} on {}, {}", counted(static_cast<int64_t>(facts_.size()), "rank"),
                     counted(static_cast<int64_t>(machines.size()), "machine"),
-                    plan_.device.kind == DeviceKind::kCuda ? "a GPU each" : "on the CPU") +
+                    plan_.device.kind == DeviceKind::kCuda ? "one GPU per rank" : "on the CPU") +
         origin("run.device", config_.run.device, ""));
     if (auto done = plan_axis("tp", {"tp"}, p.overlap_tp, p.tp_transfers, wants_tp_copies(config_),
                               &RankFacts::tp_problem, plan_.tp);
@@ -119,7 +119,7 @@ class Planner {
       if (why.empty()) choice = Transfers::kCopies;
       if (!why.empty() && asked == Transfers::kCopies) return copies_refused(axis, why);
     } else if (asked == Transfers::kAuto && overlap) {
-      why = "copies are slower alongside those of tp, and without zero";
+      why = "copies are slower if tp uses copies too, and without parallel.zero";
     }
     add(fmt::format("{}: {}{}", axis.text(),
                     choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
@@ -204,7 +204,7 @@ class Planner {
     for (const auto& [pass, path] : slowest)
       text += fmt::format("{} {} {}", pass == Pass::kForward ? "" : ",",
                           pass == Pass::kForward ? "forward" : "backward", enum_name(path));
-    if (any_order) text += ", its sums in any order (run.deterministic: false)";
+    if (any_order) text += ", sums in any order (run.deterministic: false)";
     add(text + origin("model.attention", m.attention, ""));
     return {};
   }
@@ -214,12 +214,13 @@ class Planner {
     if (plan_.device.kind != DeviceKind::kCuda) return "";
     const PrecisionConfig& p = config_.precision;
     if (p.compute != Dtype::kBF16)  // cuBLASLt has no bias in fp32 alongside FP8 operands
-      return fmt::format("on GPUs it goes with precision.compute: bf16, and that is {}", enum_name(p.compute));
+      return fmt::format("on GPUs it requires precision.compute: bf16, but that is {}", enum_name(p.compute));
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       const auto& gpu = facts_[rank].gpu;
       if (gpu && gpu->capability < kFp8Capability)
-        return fmt::format("it needs GPUs of compute capability 8.9 or later, and that of rank {} on node {} has {}.{}",
-                           rank, facts_[rank].node, gpu->capability / 10, gpu->capability % 10);
+        return fmt::format(
+            "it needs GPUs of compute capability 8.9 or later, but the GPU of rank {} on node {} has {}.{}", rank,
+            facts_[rank].node, gpu->capability / 10, gpu->capability % 10);
     }
     return "";
   }
@@ -264,7 +265,7 @@ class Planner {
       plan_.recompute = std::max(plan_.recompute, least_recompute(tried, place, bytes));
       least = std::min(least, bytes);
     }
-    add(fmt::format("recompute: {}, for {} a rank (parallel.recompute: auto)", enum_name(plan_.recompute),
+    add(fmt::format("recompute: {}, with {} per rank (parallel.recompute: auto)", enum_name(plan_.recompute),
                     format_bytes(least)));
   }
 
@@ -296,17 +297,20 @@ Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts) {
   if (without.empty()) return plan;
   const RankFacts& first = facts[without.front()];
   const std::string why = first.gpus.empty() ? "sees none: " + first.no_gpu_because
-                                             : fmt::format("sees {}, which other ranks have taken", first.gpus.size());
-  const std::string others = without.size() == 1 ? "" : fmt::format(" (so do {} more ranks)", without.size() - 1);
-  return Error{fmt::format("run.device: {}: rank {} on node {} needs a GPU of its own and {}{}; start as many ranks a "
-                           "node as it has GPUs that work, leave the node out, or set run.device: cpu",
-                           enum_name(choice), without.front(), first.node, why, others),
-               ExitCode::kDevice};
+                                             : fmt::format("sees {}, which other ranks use", first.gpus.size());
+  const std::string others =
+      without.size() == 1 ? "" : fmt::format(" ({} more ranks lack one too)", without.size() - 1);
+  return Error{
+      fmt::format("run.device: {}: rank {} on node {} needs a GPU of its own but {}{}; start as many ranks per "
+                  "node as it has working GPUs, exclude the node, or set run.device: cpu",
+                  enum_name(choice), without.front(), first.node, why, others),
+      ExitCode::kDevice};
 }
 
 Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind kind) {
   const int64_t ranks = ranks_along(AxisSet::outside({}), config.parallel);
-  TRI_REQUIRE(ranks == static_cast<int64_t>(facts.size()), "a config of {} = {} ranks, facts of {} ranks",
+  TRI_REQUIRE(ranks == static_cast<int64_t>(facts.size()),
+              "the config has {} = {} ranks, but there are facts of {} ranks",
               sizes_along(AxisSet::outside({}), config.parallel), ranks, facts.size());
   auto plan = Planner(config, facts, kind).run();
   if (!plan || !any_copies(plan.value())) return plan;

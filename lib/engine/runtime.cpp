@@ -76,7 +76,7 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
   axis_arenas_.push_back(std::move(arenas).value());
   Stream& copies = add_stream(fmt::format("{} copies", axis));
   Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
-  // tp has over a thousand operations a step: marks would take a GPU's streams too long.
+  // tp has over a thousand operations per step: progress markers would take a GPU's streams too long.
   const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks, collectives.rank(),
                                  device_.kind() == DeviceKind::kCpu ? ChannelCounts::kMarked : ChannelCounts::kRead);
   return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
@@ -145,7 +145,7 @@ void Runtime::connect_stages() {
 void Runtime::drain() noexcept {
   // When an exception unwinds this rank, its streams may be waiting for peers that will never answer.
   if (std::uncaught_exceptions() > 0)
-    device_.raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "given up: the rank is ending")));
+    device_.raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "aborted because the rank is ending")));
   for (const auto& stream : streams_) {
     try {
       stream->synchronize();
@@ -157,7 +157,7 @@ void Runtime::drain() noexcept {
 CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks) {
   const RankContext& rank = making_->rank;
   Job* const job = rank.job;
-  TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
+  TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "the {} group of {} ranks needs a job", name,
               world_ranks.size());
   const ConnectionScope connection = connect("group " + name, world_ranks);
   groups_.push_back(job == nullptr
@@ -173,7 +173,7 @@ ConnectionScope Runtime::connect(const std::string& what, const std::vector<int>
   for (size_t i = 0; i < std::min(world_ranks.size(), kMostNamed); ++i)
     ranks += fmt::format("{}{}", i == 0 ? "" : ", ", world_ranks[i]);
   if (world_ranks.size() > kMostNamed)
-    ranks += fmt::format(" ... {} ({} of them)", world_ranks.back(), world_ranks.size());
+    ranks += fmt::format(" ... {} ({} ranks)", world_ranks.back(), world_ranks.size());
   making_->deadline.begin(fmt::format("{} of ranks {}", what, ranks));
   return ConnectionScope(what, world_ranks);
 }

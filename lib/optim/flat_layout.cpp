@@ -24,8 +24,8 @@ struct Kind {
 
 Kind kind_of(const ParamSpec& spec, const Mesh& mesh) {
   const AxisSet reduced = mesh.divided(spec.reduced), always = mesh.divided(kBucketAxes);
-  TRI_REQUIRE((always - reduced).empty(), "{} is reduced over {}, its bucket over {}", spec.name, to_string(reduced),
-              to_string(always));
+  TRI_REQUIRE((always - reduced).empty(), "{} is reduced over {}, but its bucket over {}", spec.name,
+              to_string(reduced), to_string(always));
   return {reduced, (reduced - kBucketAxes).empty() && spec.decay, spec.fp8_slot >= 0};
 }
 

@@ -157,7 +157,7 @@ void GradientBuckets::finish(const std::vector<AxisGroup>& groups) {
       sum.group->all_reduce(slice.grad, ReduceOp::kSum);
       remaining = remaining - AxisSet{sum.axis};
     }
-    TRI_REQUIRE(remaining.empty(), "no group sums gradients over {}", to_string(remaining));
+    TRI_REQUIRE(remaining.empty(), "no group reduces gradients over {}", to_string(remaining));
   }
   for (const AxisGroup& sum : groups) sum.group->before(compute_);  // compute waits for these sums
 }

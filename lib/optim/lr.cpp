@@ -41,7 +41,7 @@ constexpr Row kRules[] = {
 double learning_rate(const LrConfig& lr, int64_t step) {
   if (step < lr.warmup_steps) return lr.peak * static_cast<double>(step + 1) / static_cast<double>(lr.warmup_steps + 1);
   const auto* row = std::find_if(std::begin(kRules), std::end(kRules), [&](const Row& r) { return r.rule == lr.rule; });
-  TRI_REQUIRE(row != std::end(kRules), "learning-rate rule {} has no row", enum_name(lr.rule));
+  TRI_REQUIRE(row != std::end(kRules), "the table of learning-rate rules has no rule {}", enum_name(lr.rule));
   return lr.peak + (lr.min - lr.peak) * row->decayed(lr, step);
 }
 

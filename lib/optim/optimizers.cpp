@@ -57,7 +57,7 @@ const std::vector<OptimizerRow>& optimizers() {
 const OptimizerRow& optimizer_row(OptimizerKind kind) {
   const auto row =
       std::find_if(optimizers().begin(), optimizers().end(), [&](const auto& r) { return r.kind == kind; });
-  TRI_REQUIRE(row != optimizers().end(), "optimizer {} has no row", enum_name(kind));
+  TRI_REQUIRE(row != optimizers().end(), "the table of optimizers has no optimizer {}", enum_name(kind));
   return *row;
 }
 

@@ -32,7 +32,8 @@ TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis shard, uint64_t
   for (int d = 0; d < spec.split_dim; ++d) run /= spec.shape[static_cast<size_t>(d)];
   const bool is_split = spec.split_dim >= 0 && shard.size > 1, in_runs = is_split && run % kQuad == 0;
   TRI_REQUIRE(spec.numel() / kQuad <= std::numeric_limits<uint32_t>::max(),
-              "{} has {} elements, too many for moments in bf16", spec.name, spec.numel());
+              "parameter {} has {} elements, too many for optimizer.moments: bf16; set optimizer.moments: fp32",
+              spec.name, spec.numel());
   const std::string own_share = is_split && !in_runs ? fmt::format("/{}", shard.rank) : "";
   const uint64_t key = derive_key(seed, "optimizer/" + spec.name + own_share);
   return {.key_low = static_cast<uint32_t>(key),

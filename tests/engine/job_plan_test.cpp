@@ -55,9 +55,9 @@ TEST(PlanDevice, a_rank_without_a_gpu_among_others_with_theirs_is_an_error_that_
   JobFacts no_driver = all_see_all(8, 4, 4);
   for (size_t rank = 4; rank < 8; ++rank) no_driver[rank].gpus.clear();
   const std::tuple<JobFacts, std::string, std::string> table[] = {
-      {dead, "rank 7 on node node1", "sees 3, which other ranks have taken"},
+      {dead, "rank 7 on node node1", "sees 3, which other ranks use"},
       {blind, "rank 5 on node node1", "CUDA-capable device is busy"},
-      {shared, "rank 5 on node node1", "sees 1, which other ranks have taken"},
+      {shared, "rank 5 on node node1", "sees 1, which other ranks use"},
       {no_driver, "rank 4 on node node1", "3 more ranks"}};
   for (const auto& [facts, who, why] : table)
     for (const DeviceChoice choice : {DeviceChoice::kAuto, DeviceChoice::kCuda}) {
@@ -329,7 +329,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
 
   // run.deterministic: false is said where a kernel makes use of it.
   EXPECT_EQ(said(fast).find("any order"), std::string::npos);
-  const std::string any_order = "backward cuDNN, its sums in any order (run.deterministic: false)";
+  const std::string any_order = "backward cuDNN, sums in any order (run.deterministic: false)";
   const auto loose = [&](const std::vector<GpuProperties>& gpus, EngineKind kind = EngineKind::kTraining) {
     return said(planned(4 * 128, 64, gpus, kind, AttentionKernel::kAuto, false));
   };

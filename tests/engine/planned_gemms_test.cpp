@@ -44,8 +44,8 @@ TEST(PlannedGemms, fp8_is_refused_where_a_gpu_lacks_it) {
   const auto possible = planned({h200, h200});
   ASSERT_TRUE(possible) << possible.error().message;
   EXPECT_NE(to_string(possible.value()).find("fast accumulation: forward (precision.gemm: fp8)"), std::string::npos);
-  for (const auto& [plan, why] : {std::pair{planned({h200, a100}), "that of rank 1 on node node1 has 8.0"},
-                                  {planned({h200}, Dtype::kF32), "precision.compute: bf16, and that is fp32"}}) {
+  for (const auto& [plan, why] : {std::pair{planned({h200, a100}), "the GPU of rank 1 on node node1 has 8.0"},
+                                  {planned({h200}, Dtype::kF32), "precision.compute: bf16, but that is fp32"}}) {
     ASSERT_FALSE(plan) << why;
     EXPECT_EQ(plan.error().code, ExitCode::kUsage);
     EXPECT_NE(plan.error().message.find(why), std::string::npos) << plan.error().message;

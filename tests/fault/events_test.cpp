@@ -254,7 +254,8 @@ TEST(Events, a_consequence_waits_for_the_cause_to_be_written) {
 TEST(Events, a_rank_that_ended_without_a_word_is_written_by_its_neighbour) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
-  EXPECT_FALSE(event_log_in(path, 2).failure_hook()({.world_rank = 3, .text = "process 17 has ended without a word"}));
+  EXPECT_FALSE(event_log_in(path, 2).failure_hook()(
+      {.world_rank = 3, .text = "process 17 has ended without reporting an error"}));
   const auto events = read_events(path);
   ASSERT_EQ(events.value().size(), 1u);
   EXPECT_EQ(events.value()[0].world_rank, 3);

@@ -48,7 +48,7 @@ for end in forward backward update evaluation shutdown; do
 done
 expect 2 checkpoint 4 "rank 0 on $host: checkpoint: rank 0 can't go on"
 for end in group inference-group; do expect 2 "$end" 5 "rank 1 on $host: MPI_"; done
-expect 2 absent 5 "of ranks 0, 1: not connected after fault.connect_seconds, 1 s"
+expect 2 absent 5 "of ranks 0, 1: not connected after 1 s (fault.connect_seconds)"
 # A launcher that lets the others continue when one is gone; it then exits with 0, whatever their status.
 options=(--enable-recovery)
 expect 2 kill 0 "rank 1 on $host is gone"

@@ -110,7 +110,7 @@ has "precision.gemm: fp8 needs multiples of 16, but model.hidden is 72"
 train 2 wrong 1 precision.fp8_first_layers=3 precision.fp8_last_layers=1
 has "leave none of 4 layers in fp8"
 run 2 "$trireme" check tiny.yaml --ranks 4 --set run.device=cuda --set parallel.tp=2 --set precision.compute=fp32
-has "precision.gemm: fp8: on GPUs it goes with precision.compute: bf16, and that is fp32"
+has "precision.gemm: fp8: on GPUs it requires precision.compute: bf16, but that is fp32"
 run 0 "$trireme" check tiny.yaml --ranks 4 --set run.device=cuda --set parallel.tp=2 --set precision.compute=bf16
 has "gemms: fp8 in 4 of 4 layers, gradients e5m2, fast accumulation: forward (precision.gemm: fp8)"
 run 0 "$trireme" check tiny.yaml --ranks 4 --set parallel.tp=2

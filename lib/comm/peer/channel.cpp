@@ -17,7 +17,7 @@ PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChan
 PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
                          TransferObserver* observer, ChannelProgress progress)
     : local_(std::move(local)), observer_(observer), progress_(progress) {
-  TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel between {} ranks", peers.size());
+  TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel connects 2 ranks, not {}", peers.size());
   const auto other = static_cast<size_t>(1 - peers.rank);
   peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[other] + ends[other].flag);
   const size_t receiver = local_.rings.empty() ? other : static_cast<size_t>(peers.rank);
@@ -49,7 +49,8 @@ void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
 }
 
 void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
-  TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} received out of turn", transfers_ + 1, ring);
+  TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} was received out of order", transfers_ + 1,
+              ring);
   if (observer_ != nullptr && !observer_->before_transfer(stream)) return;
   ++counts_.recvs;
   counts_.bytes += tensor.bytes();

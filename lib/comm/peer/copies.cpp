@@ -58,8 +58,9 @@ PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers
       sent_(device.make_event()),
       reduced_(device.make_event()),
       progress_(progress) {
-  TRI_REQUIRE(peers_.size() == size() && peers_.rank == rank(), "member {} of {} with the memory of {} of {}", rank(),
-              size(), peers_.rank, peers_.size());
+  TRI_REQUIRE(peers_.size() == size() && peers_.rank == rank(),
+              "member {} of a group of {} has the memory of member {} of a group of {}", rank(), size(), peers_.rank,
+              peers_.size());
 }
 
 CommCounts PeerCopyTransfers::counts() const {
@@ -133,7 +134,7 @@ void PeerCopyTransfers::read_progress(Stream& stream, HostBuffer<uint32_t>& word
   const uint32_t begun = begun_, given = given_, awaited = awaited_;
   const bool copied = !copies_.busy(), arrived = !arrivals_.busy();
   const auto peers = static_cast<size_t>(size() - 1);
-  TRI_REQUIRE(words.size() >= kCounts * peers, "{} words for {} peers", words.size(), peers);
+  TRI_REQUIRE(words.size() >= kCounts * peers, "{} words are too few for {} peers", words.size(), peers);
   for (size_t i = 0; i < peers; ++i) {
     const int peer = (rank() + 1 + static_cast<int>(i)) % size();
     const uint32_t* const sources[kCounts] = {peers_.at(peer, flag(kReady, rank())),
@@ -173,7 +174,7 @@ void PeerCopyTransfers::push(int peer, void* local_place, const void* src, int64
 }
 
 void PeerCopyTransfers::begin_gather(Tensor rows, Stream& stream) {
-  TRI_REQUIRE(!gathering(rows), "rows {} gathered twice at once", rows.shape_text());
+  TRI_REQUIRE(!gathering(rows), "rows {} are already being gathered", rows.shape_text());
   ++counts_.all_gathers;
   begin(ChannelOperation::kAllGather, rows.bytes() - local_rows(rows).bytes(), stream);
 }
@@ -242,7 +243,7 @@ std::vector<RowBlock> PeerCopyTransfers::begin_reduce(Tensor rows, OverlapSplit 
   next_buffer_ = (next_buffer_ + 1) % tensors_.incoming.size();
   direct_ = split.direct;
   part_ = local_rows(rows);
-  TRI_REQUIRE(rows.bytes() <= tensors_.incoming[next_buffer_].bytes(), "a reduce of {} into buffers of {}",
+  TRI_REQUIRE(rows.bytes() <= tensors_.incoming[next_buffer_].bytes(), "a reduce of {} does not fit into buffers of {}",
               rows.shape_text(), tensors_.incoming[next_buffer_].shape_text());
   const int count = split.num_splits == 0 || split.direct ? size() : split.num_splits;
   std::vector<int> order;  // of making; the local block last, which groups_of wants first
@@ -271,7 +272,7 @@ std::vector<RowBlock> PeerCopyTransfers::begin_reduce(Tensor rows, OverlapSplit 
 }
 
 void PeerCopyTransfers::send(const RowBlock& block, Stream& stream) {
-  TRI_REQUIRE(reduce_ == operation_, "a block of reduce {} sent in operation {}", reduce_, operation_);
+  TRI_REQUIRE(reduce_ == operation_, "a block of reduce {} was sent in operation {}", reduce_, operation_);
   if (block.owners.size() == 1 && block.owners.front() == rank()) return;
   const int64_t local = block.out[0] / static_cast<int64_t>(block.owners.size());
   if (direct_) {
