@@ -259,8 +259,8 @@ Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, 
   std::vector<Variant> variants = variants_of(config, device);
   if (variants.size() < 2)
     return usage_error(
-        "calibrate needs a config of which at least two of the batch, the layers and the sequence can be halved on "
-        "this layout; take a larger data.global_batch");
+        "calibrate needs a config in which at least two of batch, layers and sequence can be halved with this layout; "
+        "use a larger data.global_batch");
   Calibration calibration{.cluster = start_values(config, mesh, device)};
   const int64_t most_bytes = device.kind() == DeviceKind::kCuda ? int64_t{1} << 28 : int64_t{1} << 20;
   std::vector<CommRow> transfers =
@@ -302,7 +302,7 @@ std::string to_text(const Calibration& calibration) {
   for (const CalibrationRow& row : calibration.rows)
     text += fmt::format("{:<24}{:14.2f}{:14.2f}{:>+8.1f}%{:>9.1f}%  {}\n", row.name, 1e3 * row.measured_s,
                         1e3 * row.predicted_s, 100 * (row.predicted_s / row.measured_s - 1), 100 * row.scatter,
-                        row.fitted ? "fitted" : "blind");
+                        row.fitted ? "fitted" : "held out");
   return text + fmt::format("uncertainty of a prediction: ± {:.1f} %\n", 100 * calibration.cluster.uncertainty);
 }
 
@@ -310,8 +310,8 @@ std::string warning_of(const Cluster& cluster) {
   constexpr double kUseful = 0.15;  // layouts that are worth choosing between differ by less
   if (cluster.uncertainty <= kUseful) return "";
   return fmt::format(
-      "warning: predictions by this calibration are uncertain by {:.0f} %, since its steps scattered so or fit no "
-      "common constants: layouts can't be told apart; calibrate where nothing else runs, with more --rounds",
+      "warning: predictions with this calibration are uncertain by {:.0f} %, because its steps scatter or do not fit "
+      "common constants, so they cannot rank layouts; calibrate on an idle machine, with more --rounds",
       100 * cluster.uncertainty);
 }
 

@@ -53,7 +53,7 @@ Result<void> check_space(const std::string& dir, int64_t needed) {
   const auto space = fs::space(dir, problem);
   if (problem) return file_error("{}: {}", dir, problem.message());
   if (static_cast<int64_t>(space.available) < needed)
-    return file_error("{}: {} are free, the bench needs {}; name another folder with --dir", dir,
+    return file_error("{}: only {} are free, but the benchmark needs {}; name another folder with --dir", dir,
                       format_bytes(static_cast<int64_t>(space.available)), format_bytes(needed));
   return {};
 }
@@ -269,7 +269,8 @@ class Bench {
       if (auto found = search.next(); !found) return found.error();
       auto loaded = checkpoints_.load(search);
       if (!loaded) return loaded.error();
-      if (!loaded.value()) return file_error("{}: can't be read again", checkpoint_folder());
+      if (!loaded.value())
+        return file_error("{}: the checkpoint that was just written cannot be loaded", checkpoint_folder());
       return 0.0;
     };
     return compare(
@@ -324,8 +325,10 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   const int64_t local = state_buffer(state_shards(config, mesh, tensors.store)).bytes;
   Result<void> fits;
   if (local > bench.most_bytes)
-    fits = usage_error("the state is {} a rank, more than --most-bytes {}; take more ranks or --set model.layers=N",
-                       local, bench.most_bytes);
+    fits = usage_error(
+        "the state takes {} bytes per rank, more than --most-bytes {}; use more ranks, or fewer layers with --set "
+        "model.layers=N",
+        local, bench.most_bytes);
   if (auto agreed = agree(job, fits); !agreed) return agreed.error();
   const std::vector<int64_t> of_ranks = job.all_gather(local);
   const int64_t all = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});

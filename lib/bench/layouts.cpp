@@ -50,7 +50,7 @@ class Chooser {
     if (!own) {
       choice_.own_problem = own.error().message;
     } else if (bytes_(own.value()) > most_bytes_) {
-      choice_.own_problem = fmt::format("{} bytes a rank are too many", bytes_(own.value()));
+      choice_.own_problem = fmt::format("it needs {} bytes per rank, more than there are", bytes_(own.value()));
     } else {
       first = layout_of(own.value());
       choice_.layouts.push_back(*first);
@@ -176,7 +176,7 @@ int64_t predicted_bytes(const Config& resolved) {
 
 Result<LayoutChoice> choose_layouts(const Config& config, int world, int64_t most_bytes, int limit,
                                     const std::function<int64_t(const Config&)>& bytes) {
-  TRI_REQUIRE(limit >= 1, "limit {}", limit);
+  TRI_REQUIRE(limit >= 1, "the limit is {}, expected at least 1", limit);
   const auto own = resolve_config(config, world);
   Chooser chooser(config, world, most_bytes, bytes);
   LayoutChoice choice = std::move(chooser).choose(own, limit);

@@ -40,7 +40,7 @@ const Bucket& largest_bucket(const StoreTensors& store) {
   for (const ChunkStoreTensors& chunk : store.chunks)
     for (const Bucket& bucket : chunk.layout.buckets)
       if (bucket.matrices && (largest == nullptr || bucket.size > largest->size)) largest = &bucket;
-  TRI_REQUIRE(largest != nullptr, "no bucket of matrices on a stage of {} chunks", store.chunks.size());
+  TRI_REQUIRE(largest != nullptr, "a stage of {} chunks has no bucket of matrices", store.chunks.size());
   return *largest;
 }
 

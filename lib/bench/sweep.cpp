@@ -82,7 +82,7 @@ Result<SweepResult> sweep_layouts(const Config& config, Job& job, Device& device
   result.choice = std::move(choice).value();
   const auto& layouts = result.choice.layouts;
   if (layouts.empty())
-    return Error{fmt::format("no layout of {} ranks fits into {} a rank; start more ranks, or make the model smaller",
+    return Error{fmt::format("no layout of {} ranks fits into {} per rank; use more ranks or a smaller model",
                              job.world_size(), format_bytes(result.most_bytes)),
                  ExitCode::kDevice};
   for (size_t i = 0; i < layouts.size(); ++i) {

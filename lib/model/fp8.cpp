@@ -263,8 +263,8 @@ std::vector<float> Fp8Layers::saved_history(std::span<const float> history) cons
 }
 
 void Fp8Layers::load_history(std::span<const float> history) {
-  TRI_REQUIRE(static_cast<int64_t>(history.size()) == tensors_.slots(), "a history of {} slots, not {}", history.size(),
-              tensors_.slots());
+  TRI_REQUIRE(static_cast<int64_t>(history.size()) == tensors_.slots(), "the history has {} slots, expected {}",
+              history.size(), tensors_.slots());
   compute_.copy(tensors_.history().data, history.data(), static_cast<int64_t>(history.size_bytes()));
   make_scales(ScalesFrom::kHistory, {});
   compute_.synchronize();  // `history` is the caller's

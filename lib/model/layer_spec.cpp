@@ -41,7 +41,7 @@ double LayerSpec::flops_per_token(AttentionWork work) const {
 int layer_period(const ModelConfig&) { return 1; }
 
 LayerSpec layer_spec(const ModelConfig& m, int layer) {
-  TRI_REQUIRE(layer >= 0 && layer < m.layers, "layer {} of {}", layer, m.layers);
+  TRI_REQUIRE(layer >= 0 && layer < m.layers, "layer {} is not in a model of {} layers", layer, m.layers);
   return {.attention = {.hidden = m.hidden,
                         .heads = m.heads,
                         .kv_heads = m.kv_heads,

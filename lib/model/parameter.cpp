@@ -142,7 +142,7 @@ const Parameter* find_bias(const std::vector<Parameter>& parameters, std::string
 const Parameter* find_weight(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
   const std::string name = weight_of(module, layer);
   const Parameter* weight = find(parameters, name);
-  TRI_REQUIRE(weight != nullptr, "no parameter {} among {}", name, parameters.size());
+  TRI_REQUIRE(weight != nullptr, "parameter {} is not among the {} parameters", name, parameters.size());
   return weight;
 }
 
@@ -170,7 +170,7 @@ std::vector<ParamSpec> model_parameters(const Config& config) {
 }
 
 NormalValues normal_start(const ParamSpec& spec, Axis shard, uint64_t seed) {
-  TRI_REQUIRE(spec.init == InitRule::kNormal, "{} does not start with normal numbers", spec.name);
+  TRI_REQUIRE(spec.init == InitRule::kNormal, "parameter {} is not initialized with normal numbers", spec.name);
   // View the tensor as (outer, split, inner): a shard is `split / shards` consecutive entries of the middle one.
   int64_t inner = 1;
   const int split_dim = spec.split_dim < 0 ? 0 : spec.split_dim;

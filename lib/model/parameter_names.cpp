@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kWeight = "/weight", kBias = "/bias";
 
 std::string name_of(std::string_view module, int layer, std::string_view end) {
-  TRI_REQUIRE(of_layer(module) == (layer >= 0), "{} of layer {}", module, layer);
+  TRI_REQUIRE(of_layer(module) == (layer >= 0), "module {} does not belong to layer {}", module, layer);
   return fmt::format(fmt::runtime(module), layer).append(end);
 }
 

@@ -100,7 +100,8 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
 void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutput, Tensor dinput) {
   Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
   const int slot = chunk.slot_of[static_cast<size_t>(microbatch)];
-  TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} before its forward", microbatch, chunk_index);
+  TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} was called before its forward", microbatch,
+              chunk_index);
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
   kept.layers.front().input = input;  // the stage input of this very microbatch
 

@@ -48,7 +48,7 @@ class Allocator {
     // All layers share it, so they must agree on what it depends on.
     const LayerSpec spec = layer_spec(config_.model, 0);
     for_layer_kinds(config_.model, 0, config_.model.layers, [&](const LayerSpec& other, int) {
-      TRI_REQUIRE(other.same_sizes(spec), "layers of different sizes in one workspace");
+      TRI_REQUIRE(other.same_sizes(spec), "layers that share a workspace have different sizes");
     });
     LayerWorkspace w;
     w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
@@ -110,7 +110,8 @@ LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, bool is_
 
 LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8) {
   LayerTensors t = work.recomputed;
-  TRI_REQUIRE(is_fp8 || !tri::is_fp8(t.norms[0].rows.dtype), "memory of an FP8 layer for one of another format");
+  TRI_REQUIRE(is_fp8 || !tri::is_fp8(t.norms[0].rows.dtype),
+              "a layer of another format was given the memory of an FP8 layer");
   if (!is_fp8) return t;
   for (NormTensors& norm : t.norms) norm.rows.dtype = Dtype::kE4M3;
   add_activated(t.mlp, work.mlp);
@@ -133,7 +134,7 @@ StageDims stage_dims(const Config& config, const Mesh& mesh) {
 
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
                             Arena& arena) {
-  TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute: auto is not decided");
+  TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute: auto has not been resolved");
   Allocator allocator(config, mesh, arena);
   const int chunks = config.parallel.chunks;
   StageTensors stage;

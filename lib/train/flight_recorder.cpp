@@ -61,7 +61,8 @@ void RunRecorder::map(Device& device) {
 
 void RunRecorder::give_up(const Error& why) {
   if (job_.world_rank() == 0)
-    log_warn("no flight recorders: {}; the run goes on without them and without watchdog", why.message);
+    log_warn("flight recorders are not available: {}; the run continues without them and without the watchdog",
+             why.message);
   process_.reset();
   unmap();
   if (recorder_) recorder_->end_well();

@@ -6,8 +6,8 @@ namespace tri {
 namespace {
 
 void read(Stream& stream, std::span<float> to, const Tensor& from) {
-  TRI_REQUIRE(from.dtype == Dtype::kF32 && from.numel() == static_cast<int64_t>(to.size()), "{} into {} numbers",
-              from.shape_text(), to.size());
+  TRI_REQUIRE(from.dtype == Dtype::kF32 && from.numel() == static_cast<int64_t>(to.size()),
+              "{} does not fit into {} numbers", from.shape_text(), to.size());
   stream.copy(to.data(), from.data, from.bytes());
 }
 
@@ -41,7 +41,7 @@ std::vector<Fp8Numbers> Fp8State::numbers() const {
 
 Result<void> Fp8State::load(const std::vector<float>& saved) {
   if (saved.size() != slots())
-    return file_error("the checkpoint's FP8 history is of {} tensors, the model has {}", saved.size(), slots());
+    return file_error("the checkpoint's FP8 history covers {} tensors, but the model has {}", saved.size(), slots());
   layers_.load_history(saved);
   std::copy(saved.begin(), saved.end(), history().begin());
   return {};

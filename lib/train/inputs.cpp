@@ -110,11 +110,11 @@ Result<void> check_order(const Config& config, const OrderFields& now, const std
                          const std::string& name, int64_t consumed) {
   if (!stored) {
     const std::string unknown = fmt::format(
-        "{} does not say what the order of its samples follows from, so it is not known whether the order is another "
-        "from sample {} on",
+        "{} does not contain the settings that determine the order of its samples, so it is unknown whether the order "
+        "differs from sample {} on",
         name, consumed);
     if (!accepts_change(config, "data.sources"))
-      return usage_error("{}; where data.* is as it was, set checkpoint.accept_changes to data.sources", unknown);
+      return usage_error("{}; if data.* is unchanged, set checkpoint.accept_changes to data.sources", unknown);
     log_warn("{}\naccepted by checkpoint.accept_changes", unknown);
     return {};
   }
@@ -126,7 +126,7 @@ Result<void> check_order(const Config& config, const OrderFields& now, const std
                                     [&](const std::string& field) { return accepts_change(config, field); });
   if (!accepted)
     return usage_error(
-        "{}: {}\nso samples would come twice or never; set it back; or, where the change is meant, "
+        "{}: {}\nso some samples would be read twice or never; restore the settings or, if the change is intended, set "
         "checkpoint.accept_changes to {}",
         name, change->text, fmt::join(change->fields, ","));
   log_warn("{}: {}\naccepted by checkpoint.accept_changes", name, change->text);

@@ -23,8 +23,9 @@ const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inpu
 // `trireme simulate --startup` predicts these figures for any number of ranks.
 std::string startup_traffic() {
   const HostTraffic traffic = host_traffic();
-  return fmt::format("start-up: {} calls of all ranks brought {} bytes to rank 0, which sent {} messages of {} bytes",
-                     traffic.calls, traffic.heard_bytes, traffic.messages, traffic.message_bytes);
+  return fmt::format(
+      "start-up traffic of rank 0: {} collective calls brought {} bytes; it sent {} messages of {} bytes",
+      traffic.calls, traffic.heard_bytes, traffic.messages, traffic.message_bytes);
 }
 
 }  // namespace
@@ -170,9 +171,10 @@ Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
   if (skip) {
     ++skipped_in_a_row_;
     if (rank_.mesh.world_rank == 0)
-      log_warn("step {}: loss {} and gradient norm {} are not finite; skipped, {} in a row of at most {}{}",
-               metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips,
-               to_text(places.texts));
+      log_warn(
+          "step {}: loss {} and gradient norm {} are not finite; the step is skipped ({} of at most {} "
+          "consecutive skips, fault.max_skips){}",
+          metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips, to_text(places.texts));
     return {};
   }
   Error error = not_finite_error(metrics, places.texts, skipped_in_a_row_);
@@ -256,12 +258,13 @@ TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Cloc
   const std::optional<int64_t> under_way = context_.checkpoints.under_way();
   if (!enough && rank_.mesh.world_rank == 0)
     log_warn(
-        "fault.grace_seconds: {:g} s are too short: {:.1f} s were gone when all knew of the stop signal, a step and "
-        "a checkpoint take about {:.1f} s{}",
+        "fault.grace_seconds: {:g} s is too short: {:.1f} s had passed when all ranks knew of the stop signal, and a "
+        "step and a checkpoint take about {:.1f} s{}",
         grace, stop_age, time_needed,
-        under_way ? fmt::format("; only the one under way, of step {}, is finished", *under_way) : "");
+        under_way ? fmt::format("; only the checkpoint of step {}, which is being written, is completed", *under_way)
+                  : "");
   if (!enough && under_way) return Stop::kLeave;
-  log_info("a stop signal: the state after step {} is saved, then the run ends; a second SIGINT ends it at once",
+  log_info("received a stop signal: the run saves the state after step {}, then ends; a second SIGINT ends it at once",
            progress_.steps);
   return Stop::kSave;
 }
@@ -277,7 +280,7 @@ void TrainingLoop::report_checkpoints() {
              format_duration(stats.slowest_seconds));
     if (stats.behind)
       log_warn(
-          "checkpoint of step {}: the one before was still being written, so training waited for it; storage is "
+          "checkpoint of step {}: the previous one was still being written, so training waited for it; storage is "
           "too slow for checkpoint.every {}",
           stats.step, rank_.config.checkpoint.every);
   }
@@ -345,8 +348,9 @@ void TrainingLoop::flush_shown_files() {
   for (; !done && Clock::now() < until; tick_flight_recorder())
     done = (!exporters_ || exporters_->flush(kRound)) && ranks_.flush(kRound) && timeline_.flush(kRound);
   if (!done)
-    log_warn("storage has not taken the last entries of TensorBoard's event file, ranks.h5 or the timeline in {:.0f} s",
-             seconds);
+    log_warn(
+        "storage did not accept the last entries of TensorBoard's event file, ranks.h5 or the timeline within {:.0f} s",
+        seconds);
 }
 
 // After the last step of a run that began at `start`: completes the checkpoint under way, and closes with the summary
@@ -366,17 +370,19 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   }
   log_summary(job(), rank_.mesh, times_, context_.trainer.runtime().times(), seconds_between(start, Clock::now()));
   log_data(job(), rank_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
-  if (skipped_ > 0) log_info("{} of these steps were not finite and changed nothing", skipped_);
+  if (skipped_ > 0) log_info("{} of these steps were skipped, since their loss or gradients were not finite", skipped_);
   flush_shown_files();
   if (stop_ == Stop::kLeave)
-    return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
-                             "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",
+    return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save a checkpoint, so the "
+                             "steps after {} ARE LOST: re-run the job, with a larger fault.grace_seconds if the site "
+                             "allows it",
                              progress_.steps, rank_.config.run.steps, context_.checkpoints.saved_step()),
                  ExitCode::kDrained};
   if (stop_ == Stop::kSave && !is_last())
-    return Error{fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: run me again",
-                             progress_.steps, rank_.config.run.steps),
-                 ExitCode::kDrained};
+    return Error{
+        fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: re-run the job to continue",
+                    progress_.steps, rank_.config.run.steps),
+        ExitCode::kDrained};
   return {};
 }
 

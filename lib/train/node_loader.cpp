@@ -12,8 +12,8 @@ std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& memb
     return std::make_unique<SharedWindow>(job, members, bytes);
   } catch (const Fatal& problem) {
     throw Fatal(problem.code(),
-                fmt::format("{} bytes of memory shared by {} ranks: {}; make room for shared memory, lower "
-                            "data.prefetch, or set data.shared: false",
+                fmt::format("cannot allocate {} bytes of memory shared by {} ranks: {}; free shared memory (/dev/shm), "
+                            "lower data.prefetch, or set data.shared: false",
                             bytes, members.size(), problem.what()));
   }
 }

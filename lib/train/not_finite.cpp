@@ -39,7 +39,8 @@ NotFinitePlaces not_finite_places(Trainer& trainer, Job& job) {
 
 std::string to_text(const std::vector<std::string>& places) {
   if (places.empty())
-    return "\n  when the step was repeated, every rank's numbers were finite: a device or its memory may fail";
+    return "\n  when the step was repeated, the numbers of all ranks were finite: a device or its memory may be "
+           "failing";
   std::string text;
   for (const std::string& place : places) text += "\n  " + place;
   return text;

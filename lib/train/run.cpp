@@ -58,7 +58,7 @@ std::string log_head(const RunStart& start, const std::vector<std::string>& host
 // Before the first step there is nothing to save. The agreements of the start carry this error to all ranks.
 Result<void> unless_stopped(const StopSignals& signals) {
   if (signals.received() == 0) return {};
-  return Error{fmt::format("stopped by signal {} ({}) before the first step; nothing is lost: start the run again",
+  return Error{fmt::format("stopped by signal {} ({}) before the first step; nothing is lost: re-run the job",
                            signals.received(), ::strsignal(signals.received())),
                ExitCode::kDrained};
 }
@@ -103,7 +103,8 @@ std::string batch_remedy(int64_t consumed, const Config& config) {
     if (size < asked) below = size;
     if (size > asked && above == 0) above = size;
   }
-  if (below == 0 && above == 0) return fmt::format("a divisor of it, with a smaller data.micro_batch or parallel.dp");
+  if (below == 0 && above == 0)
+    return fmt::format("a divisor of that number, with a smaller data.micro_batch or parallel.dp");
   if (below == 0 || above == 0) return std::to_string(below + above);
   return fmt::format("{} or {}", below, above);
 }
@@ -149,7 +150,7 @@ std::map<std::string, EventField> changes_since_last_start(const Config& decided
   const std::string path = decided.run.dir + "/resolved.yaml";
   const auto text = retried({}, [&]() -> Result<std::string> { return read_text(path); });
   if (!text && text.error().os_error != ENOENT)
-    log_warn("{}; events.jsonl does not say what this start has changed", text.error().message);
+    log_warn("{}; so events.jsonl does not record what this start has changed", text.error().message);
   if (!text) return changes;
   const auto before = flat_config(text.value()), after = flat_config(to_yaml(decided));
   if (!before || !after) return changes;

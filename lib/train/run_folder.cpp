@@ -40,7 +40,7 @@ std::string own_attempt() {
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
-  if (problem) return system_error(problem.value(), "run.dir {}: creating it", config.run.dir);
+  if (problem) return system_error(problem.value(), "run.dir {}: creating the folder", config.run.dir);
   auto lock = RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
   // Ranks that a driver starts have TRIREME_SUPERVISED in their environment. A driver looks for other ranks after it
   // has taken its own lock: of the two at least one sees the other.
@@ -92,19 +92,19 @@ std::string rate_warning(const Config& before, const Config& now, int64_t steps)
   const std::string hold =
       last > 0 ? fmt::format("; to hold the rate, set lr.rule=constant, lr.peak={:g}, lr.warmup_steps=0", last) : "";
   return fmt::format(
-      "the learning rate jumps: {:.3g} in step {}, {:.3g} in step {}; to go on with the schedule of before, set {}{}",
+      "the learning rate jumps: {:.3g} in step {}, {:.3g} in step {}; to continue the previous schedule, set {}{}",
       last, steps, next, steps + 1, back, hold);
 }
 
 Result<void> accept_checkpoint(const Config& config, const std::string& folder, const Manifest& manifest) {
   const auto saved = checkpoint_config(folder, manifest);
   if (!saved && config.checkpoint.accept_changes == "true") {
-    log_warn("{}; what changed since is not known, and checkpoint.accept_changes is true: the run goes on",
+    log_warn("{}; it is unknown what has changed since, but checkpoint.accept_changes is true: the run continues",
              saved.error().message);
     return {};
   }
   if (!saved)
-    return usage_error("{}\nso it is not known what changed since; set checkpoint.accept_changes to true to go on",
+    return usage_error("{}\nso it is unknown what has changed since; set checkpoint.accept_changes to true to continue",
                        saved.error().message);
 
   std::string told, refused, names;
@@ -121,12 +121,12 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
   if (!refused.empty() && !manifest.tensors.empty())
     if (const auto fits = check_shapes(manifest, config); !fits)
       return usage_error(
-          "{} was saved with another model:{}\n{}; set it back, or begin another run under another run.name", folder,
-          refused, fits.error().message);
+          "{} was saved with a different model:{}\n{}; restore the fields, or start a new run with another run.name",
+          folder, refused, fits.error().message);
   if (!refused.empty())
     return usage_error(
-        "{} was saved with another model:{}\nset it back; or, where the change is meant, checkpoint.accept_changes to "
-        "{}",
+        "{} was saved with a different model:{}\nrestore these fields or, if the change is intended, set "
+        "checkpoint.accept_changes to {}",
         folder, refused, names);
   if (!told.empty()) log_info("the config has changed since {} was saved:{}", folder, told);
   if (const std::string warning = rate_warning(saved.value(), config, manifest.step);

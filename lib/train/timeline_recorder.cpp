@@ -25,7 +25,8 @@ class TimelineRecorder::RequestWatch {
     try {
       std::thread([state = state_, path] { run(*state, path); }).detach();
     } catch (const std::system_error& problem) {
-      log_warn("{}: no thread to look for it: {}", path, problem.what());
+      log_warn("{}: requests of `trireme timeline --record` are ignored, since no thread could be started: {}", path,
+               problem.what());
     }
   }
   ~RequestWatch() {
@@ -63,7 +64,7 @@ class TimelineRecorder::RequestWatch {
     int steps = 0;
     const bool read = static_cast<bool>(file >> steps) && steps >= 1 && steps <= kMostRecordedSteps;
     std::remove(path.c_str());
-    if (!read) log_warn("{}: the number of steps to record, 1 to {}, is expected", path, kMostRecordedSteps);
+    if (!read) log_warn("{}: expected the number of steps to record, 1 to {}", path, kMostRecordedSteps);
     return read ? steps : 0;
   }
 
@@ -137,7 +138,7 @@ void TimelineRecorder::finish(int64_t step) {
   host_.clear();
   wanted_.reset();
   if (mesh.world_rank == 0)
-    log_info("timeline: steps {} to {} are recorded; see them by `trireme timeline {}`", segment.steps.first,
+    log_info("timeline: recorded steps {} to {}; convert them with `trireme timeline {}`", segment.steps.first,
              segment.steps.last, engine_.config().run.dir);
   write(std::move(segment));
 }

@@ -27,7 +27,7 @@ double AlignedTimer::sample(const std::function<void()>& work, int repeats) {
 std::vector<double> AlignedTimer::slowest(const std::vector<double>& mine) {
   std::vector<double> most(mine.size(), 0.0);
   for (const std::vector<double>& seconds : job_.all_gather(mine)) {
-    TRI_REQUIRE(seconds.size() == most.size(), "{} times of one rank, {} of another", seconds.size(), most.size());
+    TRI_REQUIRE(seconds.size() == most.size(), "one rank has {} times, another one {}", seconds.size(), most.size());
     for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], seconds[i]);
   }
   return most;

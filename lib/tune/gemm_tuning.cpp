@@ -92,8 +92,8 @@ void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& 
     for (const GemmChoices& choices : all)
       if (auto taken = search->take_choices(choices); !taken)
         throw Fatal(taken.error().code,
-                    fmt::format("{}/tuning.json: {}; move the file away to search again, after which a run's bits may "
-                                "differ",
+                    fmt::format("{}/tuning.json: {}; move the file away to autotune again, after which a run's results "
+                                "may differ in their last bits",
                                 dir, taken.error().message));
   };
   take(kept.gemms);

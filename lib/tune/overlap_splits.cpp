@@ -115,9 +115,11 @@ OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir) {
     for (const Pass pass : {Pass::kForward, Pass::kBackward})
       for (const LinearPlace linear : kLinears)
         if (kept && kept->of(linear, pass).num_splits > mesh.axis("tp").size)
-          throw Fatal(ExitCode::kFile,
-                      fmt::format("{}/tuning.json: overlap_splits of {}: {} splits are more than tp {}", dir, key,
-                                  kept->of(linear, pass).num_splits, mesh.axis("tp").size));
+          throw Fatal(
+              ExitCode::kFile,
+              fmt::format(
+                  "{}/tuning.json: overlap_splits of {}: {} splits exceed tp {}; move the file away to autotune again",
+                  dir, key, kept->of(linear, pass).num_splits, mesh.axis("tp").size));
   }
   kept = engine.job()->broadcast(kept);
   if (kept) {

@@ -84,7 +84,8 @@ OverlapSplits splits_of(const std::string& shape, const Json& value) {
     for (size_t i = 0; i < std::size(kLinears); ++i) {
       object_of(list[i], place, {"splits", "direct"});
       const OverlapSplit split{.num_splits = list[i]["splits"].get<int>(), .direct = list[i]["direct"].get<bool>()};
-      if (split.num_splits < 0) throw Damaged{fmt::format("{}: {} splits", place, split.num_splits)};
+      if (split.num_splits < 0)
+        throw Damaged{fmt::format("{}: {} splits; expected a number >= 0", place, split.num_splits)};
       splits.of(kLinears[i], pass) = split;
     }
   }
@@ -179,14 +180,16 @@ std::string to_json(const Tuning& tuning) {
 
 Result<Tuning> tuning_from(std::string_view text, const std::string& path) {
   const auto damaged = [&](const std::string& what) {
-    return file_error("{}: {}; restore the file, or move it away to search again, after which a run's bits may differ",
-                      path, what);
+    return file_error(
+        "{}: {}; restore the file, or move it away to autotune again, after which a run's results may differ in their "
+        "last bits",
+        path, what);
   };
   try {
     const Json all = Json::parse(text);
-    if (!all.is_object() || !all.contains("version")) return damaged("it does not say its version");
+    if (!all.is_object() || !all.contains("version")) return damaged("the version is missing");
     if (all["version"] != kVersion)
-      return damaged(fmt::format("it is of version {}, expected {}", all["version"].dump(), kVersion));
+      return damaged(fmt::format("the version is {}, expected {}", all["version"].dump(), kVersion));
     object_of(all, "the file", {"version", "gemms", "overlap_splits"});
     Tuning tuning;
     for (const auto& [library, shapes] : map_of(all["gemms"], "gemms").items()) {
@@ -224,7 +227,7 @@ void write_tuning(const std::string& dir, const Tuning& tuning) {
   std::error_code ignored;  // writing reports what is wrong
   if (!std::filesystem::is_directory(dir, ignored)) return;
   if (const auto written = write_file(path_in(dir, "tuning.json"), to_json(tuning)); !written)
-    log_warn("{}: the next start searches again", written.error().message);
+    log_warn("{}: the next start autotunes again", written.error().message);
 }
 
 }  // namespace tri

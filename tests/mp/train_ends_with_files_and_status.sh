@@ -139,7 +139,7 @@ limited=(bash -c 'ulimit -f 12288 && exec "$@"' limited "$mpirun" -n 2 "$trireme
 run 3 "${limited[@]}" --set checkpoint.every=1
 has "(parallel.dp_transfers: auto: "
 has "is limited to files of 12582912 bytes (ulimit -f)"
-has "checkpoint of step 1 failed (1 in a row):"
+has "checkpoint of step 1 failed (1 consecutive failure):"
 has "File too large"
 [[ $(grep -c '"loss":' limited/metrics.jsonl) -gt 0 ]] || fail "no step was trained" "$output"
 run 2 "${limited[@]}" --set parallel.dp_transfers=copies
@@ -169,9 +169,9 @@ for layout in "1 tp=1 pp=1 zero=0" "4 tp=2 pp=1 zero=2" "8 tp=2 pp=2 zero=1"; do
     --set run.eval_batches=0 --set run.sample_tokens=0)
   run 0 "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${skip[@]}" --set fault.max_skips=3
   has "step 2: loss "
-  has "skipped, 1 in a row of at most 3"
+  has "skipped (1 of at most 3 consecutive skips"
   has "rank 0 [pp0 dp0 tp0]: "
-  has "3 of these steps were not finite and changed nothing"
+  has "3 of these steps were skipped, since their loss or gradients were not finite"
   [[ $(grep -c '"not_finite":\["rank ' runs/tiny/metrics.jsonl) -eq 3 ]] || fail "$layout: metrics.jsonl lacks skipped steps" "$(cat runs/tiny/metrics.jsonl)"
   grep -q '"step":4,.*"skipped_steps":3,' runs/tiny/metrics.jsonl || fail "$layout: they are not counted" "$(cat runs/tiny/metrics.jsonl)"
   rm -rf runs

@@ -114,12 +114,12 @@ step=$(newest again)
 trireme=./start1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoint.every=1000
 has "an earlier start of job 4711"
 end_of again 3
-has "failed (1 in a row)" # its files are gone, or it sees that the lock is
+has "failed (1 consecutive failure)" # its files are gone, or it sees that the lock is
 
 echo "storage that fails: reported, training goes on; too often: status 3"
 export TRIREME_TEST_STORAGE=$folder/full/checkpoints TRIREME_TEST_STORAGE_RULES="0/shard/1/fail=ENOSPC+"
 train 3 full 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_failures=3
-has "failed (3 in a row)"
+has "failed (3 consecutive failures)"
 [[ $(curve full | wc -l) -ge 6 ]] || fail "training did not go on after a failure" "$output"
 
 echo "what ends a rank stands in log.txt, with its rank and host"
@@ -163,9 +163,9 @@ echo "a save that fails: 75 where the trouble may pass and an older checkpoint s
 train 0 fails 2 run.steps=5
 on_storage "1/shard-fsync/1/fail=EIO+" 75 fails 2 run.steps=8
 has "(tried 5 times)"
-has "run me again, from the checkpoint of step 5; the steps after it ARE LOST"
+has "re-run the job; it resumes from the checkpoint of step 5, and the steps after that ARE LOST"
 on_storage "1/shard-fsync/1/fail=ENOSPC+" 3 fails 2 run.steps=8
-lacks "run me again"
+lacks "re-run the job"
 train 0 fails 2 run.steps=8
 has "resumed from fails/checkpoints/step_00000005:"
 
@@ -176,8 +176,8 @@ has "trying again in"
 has "resumed from mount/checkpoints/step_00000010:"
 on_storage "1/read/1/fail=ENOENT+" 75 mount 2 run.steps=14
 has "rank 1: "
-has "run me again when storage answers on all nodes"
-lacks "passed over"
+has "re-run the job when storage is available on all nodes"
+lacks "skipped"
 train 0 mount 2 run.steps=14
 has "resumed from mount/checkpoints/step_00000012:"
 
@@ -230,10 +230,10 @@ second_is_held() { [[ $(grep -c ^publish trace.0 2>/dev/null) -eq 2 ]]; }
 says() { grep -q "$1" "$2"; }
 until_true second_is_held
 kill -USR2 "$(pid_of 1)"
-until_true says "only the one under way, of step 10000, is finished" short.txt
+until_true says "only the checkpoint of step 10000, which is being written, is completed" short.txt
 touch go
 end_of short 75
-has "there was no time to save it, the steps after 10000 ARE LOST"
+has "there was no time to save a checkpoint, so the steps after 10000 ARE LOST"
 [[ $(newest short) == step_00010000 ]] || fail "the newest checkpoint is $(newest short)"
 unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_TRACE
 train 0 short 2 run.steps=10003

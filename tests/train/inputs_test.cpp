@@ -43,7 +43,7 @@ TEST(CheckOrder, a_checkpoint_that_says_none_is_refused_unless_that_is_accepted)
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ExitCode::kUsage);
   for (const std::string part :
-       {"runs/a/checkpoints/step_00000004 does not say", "from sample 32 on", "accept_changes to data.sources"})
+       {"runs/a/checkpoints/step_00000004 does not contain", "from sample 32 on", "accept_changes to data.sources"})
     EXPECT_NE(refused.error().message.find(part), std::string::npos) << part << "\n" << refused.error().message;
   for (const auto& [accepts, well] : {std::pair{"data.seed", false}, {"data.sources", true}, {"true", true}}) {
     config.checkpoint.accept_changes = accepts;

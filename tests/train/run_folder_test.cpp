@@ -65,14 +65,16 @@ TEST(AcceptCheckpoint, refuses_another_model_by_field_and_both_values) {
   const std::map<std::string, std::string> saved = {
       {"config", to_yaml(parse("model: {heads: 8, rope_theta: 5e5}\nlr: {peak: 1}"))}};
   EXPECT_EQ(refusal(parse("model: {heads: 8, rope_theta: 5e5}\nrun: {steps: 7}"), saved), "");
-  EXPECT_EQ(refusal(parse("model: {heads: 4}"), saved),
-            "the/checkpoint was saved with another model:\n  model.heads: 8, now 4\n  model.rope_theta: 500000, now "
-            "10000\nset it back; or, where the change is meant, checkpoint.accept_changes to "
-            "model.heads,model.rope_theta");
+  EXPECT_EQ(
+      refusal(parse("model: {heads: 4}"), saved),
+      "the/checkpoint was saved with a different model:\n  model.heads: 8, now 4\n  model.rope_theta: 500000, now "
+      "10000\nrestore these fields or, if the change is intended, set checkpoint.accept_changes to "
+      "model.heads,model.rope_theta");
   EXPECT_EQ(
       refusal(parse("model: {heads: 4}\ncheckpoint: {accept_changes: model.heads}"), saved),
-      "the/checkpoint was saved with another model:\n  model.rope_theta: 500000, now 10000\nset it back; or, where "
-      "the change is meant, checkpoint.accept_changes to model.rope_theta");
+      "the/checkpoint was saved with a different model:\n  model.rope_theta: 500000, now 10000\nrestore these fields "
+      "or, "
+      "if the change is intended, set checkpoint.accept_changes to model.rope_theta");
   EXPECT_EQ(refusal(parse("model: {heads: 4}\ncheckpoint: {accept_changes: true}"), saved), "");
 }
 
