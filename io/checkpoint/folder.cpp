@@ -102,7 +102,7 @@ Result<Manifest> usable(const std::string& folder, int64_t step, const Retry& re
   auto manifest = read_manifest(folder, retry);
   if (!manifest) return manifest;
   if (manifest.value().step != step)
-    return file_error("{}: its manifest is of step {}, expected {}", folder, manifest.value().step, step);
+    return file_error("{}: its manifest says step {}, expected {}", folder, manifest.value().step, step);
   if (auto there = check_files(folder, manifest.value(), retry); !there) return there.error();
   return manifest;
 }
@@ -159,7 +159,7 @@ Result<void> take_back(const std::string& dir, const Name& old, const std::strin
   if (taken.value())
     if (auto gone = discard(dir, published, attempt); !gone) return gone;
   if (auto renamed = rename_path(path_of(dir, old), path_of(dir, published)); !renamed) return renamed;
-  log_info("checkpoint {} taken back from a replacement that was cut short", path_of(dir, published));
+  log_info("checkpoint {} was restored, since its replacement was interrupted", path_of(dir, published));
   return {};
 }
 
@@ -177,7 +177,7 @@ Result<void> complete_publication(const std::string& dir, int64_t step, const st
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
 
 std::string attempt_folder(const std::string& dir, int64_t step, const std::string& attempt) {
-  TRI_REQUIRE(valid_attempt(attempt) && step >= 0, "attempt \"{}\", step {}", attempt, step);
+  TRI_REQUIRE(valid_attempt(attempt) && step >= 0, "attempt \"{}\" or step {} is invalid", attempt, step);
   return dir + "/" + folder_name(step, Kind::kUnfinished, attempt);
 }
 
@@ -212,7 +212,7 @@ Result<void> publish(const std::string& dir, int64_t step, const std::string& at
   }
   if (!fit) return fit.error();
   if (fit.value().attempt != attempt)
-    return file_error("{}: its manifest is of attempt {}, expected {}", folder, fit.value().attempt, attempt);
+    return file_error("{}: its manifest says attempt {}, expected {}", folder, fit.value().attempt, attempt);
   if (auto synced = sync_folder(folder); !synced) return synced;
   const auto taken = exists(target);
   if (!taken) return taken.error();
@@ -237,7 +237,7 @@ Result<std::vector<CheckpointCandidate>> checkpoint_candidates(const std::string
 
 Result<Manifest> open_candidate(const CheckpointCandidate& candidate, const Retry& retry) {
   if (!candidate.unfinished.empty())
-    return file_error("{}: attempt {} has not finished it", candidate.path, candidate.unfinished);
+    return file_error("{}: attempt {} did not finish writing it", candidate.path, candidate.unfinished);
   return usable(candidate.path, candidate.step, retry);
 }
 
@@ -258,7 +258,7 @@ Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir,
   for (const CheckpointCandidate& candidate : candidates.value()) {
     const auto opened = open_candidate(candidate, retry);
     if (opened) return std::optional(CheckpointEntry{candidate.step, candidate.path, true, ""});
-    log_warn("checkpoint passed over: {}", opened.error().message);
+    log_warn("checkpoint skipped: {}", opened.error().message);
   }
   return std::optional<CheckpointEntry>();
 }
@@ -268,12 +268,13 @@ Result<void> check_latest(const std::string& dir) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return {};
   return file_error(
-      "{}: a folder has the name of the file that says which checkpoint is the newest; move the folder away", path);
+      "{}: this is a folder, but the file that names the newest checkpoint must have this path; move the folder away",
+      path);
 }
 
 Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt,
                                                        const Retry& retry) {
-  TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\"", attempt);
+  TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\" is invalid", attempt);
   auto names = names_in(dir, retry);
   if (!names) return names.error();
   std::vector<std::string> removed;
@@ -310,7 +311,8 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
 
 Result<std::vector<CheckpointEntry>> prunable(const std::string& dir, int keep_last, int64_t keep_every,
                                               const Retry& retry, std::set<std::string>* valid) {
-  TRI_REQUIRE(keep_last >= 1 && keep_every >= 0, "keep {} and every {}th", keep_last, keep_every);
+  TRI_REQUIRE(keep_last >= 1 && keep_every >= 0, "keep_last {} or keep_every {} is out of range", keep_last,
+              keep_every);
   const auto names = names_in(dir, retry);
   if (!names) return names.error();
   std::set<std::string> of_call;
@@ -330,7 +332,7 @@ Result<std::vector<CheckpointEntry>> prunable(const std::string& dir, int keep_l
 
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
                                        const std::string& attempt, const Retry& retry, std::set<std::string>* valid) {
-  TRI_REQUIRE(valid_attempt(attempt), "attempt {}", attempt);
+  TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\" is invalid", attempt);
   const auto old = prunable(dir, keep_last, keep_every, retry, valid);
   if (!old) return old.error();
   std::vector<std::string> removed;

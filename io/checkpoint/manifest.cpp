@@ -122,7 +122,8 @@ ShardRecord shard_of(std::string_view text) {
 
 void check_format(const Json& json) {
   if (const int64_t format = integer_of(json); format != kFormat)
-    refuse(fmt::format("format {}, this program reads {}; it was written by another version", format, kFormat));
+    refuse(fmt::format("the format is {}, but this program reads {}; the file was written by another version", format,
+                       kFormat));
 }
 
 // A tensor becomes a record as soon as it is parsed, and its JSON is dropped: that of all tensors at once takes eight
@@ -153,11 +154,11 @@ Manifest manifest_of(std::string_view text) {
 // different places leaves the fewest.
 Result<void> check_cover(const TensorRecord& tensor) {
   if (tensor.shape.empty() || tensor.shape.size() > kMaxDims)
-    return file_error("tensor {}: {} dims, expected 1 to {}", tensor.name, tensor.shape.size(), kMaxDims);
+    return file_error("tensor {}: it has {} dims, expected 1 to {}", tensor.name, tensor.shape.size(), kMaxDims);
   int64_t total = element_bytes(tensor.type);
   for (const int64_t size : tensor.shape)
     if (size < 1 || __builtin_mul_overflow(total, size, &total))
-      return file_error("tensor {}: shape {}", tensor.name, to_string(tensor.shape));
+      return file_error("tensor {}: the shape {} is invalid", tensor.name, to_string(tensor.shape));
   total /= element_bytes(tensor.type);
 
   int64_t covered = 0;
@@ -187,8 +188,8 @@ Result<void> check_cover(const TensorRecord& tensor) {
     }
   }
   if (covered != total)
-    return file_error("tensor {}: its {} shards hold {} of {} elements; a writer's share is missing", tensor.name,
-                      tensor.shards.size(), covered, total);
+    return file_error("tensor {}: its {} shards contain {} of {} elements; the shards of a writer are missing",
+                      tensor.name, tensor.shards.size(), covered, total);
   return {};
 }
 
@@ -201,7 +202,8 @@ Result<void> check_places(const Manifest& manifest) {
   std::map<std::string_view, std::pair<int64_t, std::vector<Extent>>> files;
   for (const FileRecord& file : manifest.files) {
     if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos || file.bytes < 0)
-      return file_error("file \"{}\" of {} bytes: not a file of this folder", file.name, file.bytes);
+      return file_error("file \"{}\" of {} bytes: a file of this folder cannot have this name or size", file.name,
+                        file.bytes);
     if (!files.try_emplace(file.name, file.bytes, std::vector<Extent>()).second)
       return file_error("file {} is listed twice", file.name);
   }
@@ -247,7 +249,7 @@ Result<void> Manifest::add(const ShardRecord& shard) {
       continue;
     }
     if (at->type != part.type || at->shape != part.shape)
-      return file_error("tensor {}: {} {} in {}, but {} {} in {}", part.name, enum_name(part.type),
+      return file_error("tensor {}: it is {} {} in {}, but {} {} in {}", part.name, enum_name(part.type),
                         to_string(part.shape), shard.file.name, enum_name(at->type), to_string(at->shape),
                         at->shards.empty() ? "others" : at->shards.front().file);
     at->shards.insert(at->shards.end(), part.shards.begin(), part.shards.end());
@@ -263,7 +265,7 @@ const TensorRecord* Manifest::find(std::string_view tensor) const {
 
 Result<const TensorRecord*> Manifest::find(std::string_view name, StoredType type, const Coordinates& shape) const {
   const TensorRecord* tensor = find(name);
-  if (tensor == nullptr) return file_error("holds no tensor {}", name);
+  if (tensor == nullptr) return file_error("there is no tensor {}", name);
   if (tensor->type != type || tensor->shape != shape)
     return file_error("tensor {} is {} {}, expected {} {}", name, enum_name(tensor->type), to_string(tensor->shape),
                       enum_name(type), to_string(shape));
@@ -287,16 +289,16 @@ Result<void> check(const Manifest& manifest) {
   std::set<std::string_view> names;
   for (size_t i = 0; i < manifest.tensors.size(); ++i) {
     const std::string& name = manifest.tensors[i].name;
-    if (!valid_tensor_name(name)) return file_error("\"{}\" is not a tensor's name", name);
+    if (!valid_tensor_name(name)) return file_error("\"{}\" is not a valid name of a tensor", name);
     if (i > 0 && !(manifest.tensors[i - 1].name < name))
-      return file_error("tensor {} after {}: not in order of names", name, manifest.tensors[i - 1].name);
+      return file_error("tensor {} follows {}: the tensors are not sorted by name", name, manifest.tensors[i - 1].name);
     names.insert(name);
   }
   for (const TensorRecord& tensor : manifest.tensors) {
     const std::string_view name = tensor.name;
     for (size_t at = name.find('/'); at != std::string_view::npos; at = name.find('/', at + 1))
       if (names.count(name.substr(0, at)))
-        return file_error("tensors {} and {}: a name can't be a folder of another", name.substr(0, at), name);
+        return file_error("tensors {} and {}: a name cannot be a folder of another name", name.substr(0, at), name);
     if (auto covered = check_cover(tensor); !covered) return covered;
   }
   return check_places(manifest);
@@ -313,7 +315,7 @@ Result<void> check_files(const std::string& folder, const Manifest& manifest, co
     if (!found) return found;
     if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
     if (status.st_size != file.bytes)
-      return file_error("{}: {} bytes, the manifest says {}", path, status.st_size, file.bytes);
+      return file_error("{}: the file has {} bytes, but the manifest says {}", path, status.st_size, file.bytes);
   }
   return {};
 }
@@ -357,11 +359,11 @@ Result<Manifest> read_manifest(const std::string& folder, const Retry& retry) {
   std::string text = std::move(content).value();
   const size_t key = text.find(kChecksumKey);
   if (key == std::string::npos || text.size() < key + kChecksumKey.size() + kNoChecksum.size())
-    return file_error("{}: no checksum of its own; truncated, or not a manifest", path);
+    return file_error("{}: it contains no checksum of itself; it is truncated or not a manifest", path);
   const std::string expected = text.substr(key + kChecksumKey.size(), kNoChecksum.size());
   text.replace(key + kChecksumKey.size(), kNoChecksum.size(), kNoChecksum);
   if (const std::string found = hex64(xxh3_64(text)); found != expected)
-    return file_error("{}: XXH3-64 of its text is {}, it says {}; damaged", path, found, expected);
+    return file_error("{}: it is damaged: XXH3-64 of its text is {}, but it says {}", path, found, expected);
 
   auto manifest = parsed<Manifest>(text, path, manifest_of);
   if (!manifest) return manifest;

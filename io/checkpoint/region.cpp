@@ -36,7 +36,8 @@ std::string to_string(const Region& region) {
 }
 
 std::optional<Region> intersect(const Region& a, const Region& b) {
-  TRI_REQUIRE(a.start.size() == b.start.size(), "{} and {} dims", a.start.size(), b.start.size());
+  TRI_REQUIRE(a.start.size() == b.start.size(), "regions of {} and {} dims cannot intersect", a.start.size(),
+              b.start.size());
   Region common = a;
   for (size_t d = 0; d < a.start.size(); ++d) {
     const int64_t first = std::max(a.start[d], b.start[d]);
@@ -49,8 +50,8 @@ std::optional<Region> intersect(const Region& a, const Region& b) {
 }
 
 std::vector<Region> regions_of_range(const Coordinates& shape, int64_t first, int64_t last) {
-  TRI_REQUIRE(0 <= first && first <= last && last <= num_elements(shape), "range [{}, {}) of {}", first, last,
-              to_string(shape));
+  TRI_REQUIRE(0 <= first && first <= last && last <= num_elements(shape), "range [{}, {}) is not inside shape {}",
+              first, last, to_string(shape));
   const size_t dims = shape.size();
   Coordinates stride(dims, 1);  // elements below one step of dim d
   for (size_t d = dims; d-- > 1;) stride[d - 1] = stride[d] * shape[d];

@@ -31,13 +31,13 @@ constexpr const char* kDriverField = "supervise";
 
 struct Holder {
   std::string host, attempt, started;
-  std::string run;     // its folder, absolute; "": not said
-  bool is_run = true;  // false: it says that it is none
+  std::string run;     // absolute path of the run's folder; "": unknown
+  bool is_run = true;  // false: the file says that the holder is not a run
   int64_t pid = 0;
   BatchStart start;
 };
 
-// A line a field: its name, a blank, its value.
+// One line per field: its name, a blank, its value.
 std::string text_of(const Holder& holder) {
   std::string text = fmt::format("host {}\npid {}\nattempt {}\nstarted {}\nrun {}\n", holder.host, holder.pid,
                                  holder.attempt, holder.started, holder.run);
@@ -45,7 +45,7 @@ std::string text_of(const Holder& holder) {
   return text;
 }
 
-// Nothing when the text is empty (given up) or not ours to understand (cut short).
+// Returns none if the text is empty (the lock was released) or incomplete.
 std::optional<Holder> holder_of(const std::string& text) {
   std::map<std::string, std::string> fields;
   std::istringstream in(text);
@@ -74,17 +74,17 @@ std::string describe(const std::optional<Holder>& holder) {
                      holder->started);
 }
 
-constexpr const char* kStaleTextRemedy = "; if that is no longer so, remove the file";
+constexpr const char* kStaleTextRemedy = "; if that process no longer runs, remove the file";
 
-// Who stands in the way of which run.
+// The error that names the holder of the lock and the run that cannot have it.
 Error refusal(const std::string& path, const std::string& field, const std::optional<Holder>& holder,
               const std::string& run, const std::string& remedy) {
   if (field == kDriverField)
-    return file_error("{}: the run is supervised already, by {}{}", path, describe(holder), remedy);
+    return file_error("{}: the run is already supervised by {}{}", path, describe(holder), remedy);
   if (field == "run.dir") return file_error("{}: the run folder is in use by {}{}", path, describe(holder), remedy);
   const std::string of_run = holder && !holder->run.empty() ? fmt::format("run {}, ", holder->run) : "";
   return file_error("{}: {} is in use by {}{}{}{}", path, field, of_run, describe(holder),
-                    run.empty() ? "" : fmt::format(", so run {} can't have it", run), remedy);
+                    run.empty() ? "" : fmt::format(", so run {} cannot use it", run), remedy);
 }
 
 bool dead_here(const Holder& holder) {
@@ -95,15 +95,15 @@ bool earlier_start(const Holder& holder, const BatchStart& own) {
   return !own.job.empty() && holder.start.job == own.job && holder.start.restart < own.restart;
 }
 
-// One that is no run holds a folder while it removes checkpoints: a run that begins waits for it.
+// A process that is not a run holds a folder only while it removes checkpoints, so a starting run waits for it.
 class LockTimeout {
  public:
   LockTimeout(const std::string& path, const std::string& run) : path_(path), run_(run) {}
 
-  // Whether to try again; then some time has passed.
+  // Returns whether to try again; if so, it has slept for some time.
   bool waits_for(const std::optional<Holder>& holder) {
     if (run_.empty() || !holder || holder->is_run || dead_here(*holder) || tries_ == kMostTries) return false;
-    if (tries_++ == 0) log_info("{}: waits for {}, which is no run", path_, describe(holder));
+    if (tries_++ == 0) log_info("{}: waiting for {}, which is not a run, to release the lock", path_, describe(holder));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return true;
   }
@@ -164,15 +164,17 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
         const auto holder = holder_of(text.value());
         if (holder && earlier_start(*holder, start)) {
           if (::unlink(path.c_str()) != 0 && errno != ENOENT) return system_error(errno, "{}", path);
-          log_warn("{}: taken over from {}, an earlier start of job {}, which may live on but publishes nothing more",
-                   path, describe(holder), start.job);
+          log_warn(
+              "{}: the lock is taken over from {}, an earlier start of job {}; that process may still run, but it can "
+              "no longer publish checkpoints",
+              path, describe(holder), start.job);
           continue;
         }
         if (timeout.waits_for(holder)) continue;
         return refusal(
             path, field, holder, run,
             fmt::format("{}; wait for it{}",
-                        holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "",
+                        holder && dead_here(*holder) ? ", which has ended, but a child process of it still runs" : "",
                         run.empty() ? " or stop it"
                                     : ", stop it, or choose another " + (field == kDriverField ? "run.dir" : field)));
       }
@@ -193,7 +195,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
   if (const auto holder = holder_of(text.value())) {
     if (how == How::kTextAlone && !dead_here(*holder) && !earlier_start(*holder, start))
       return refusal(path, field, holder, run, kStaleTextRemedy);
-    log_info("{}: taken over from {}, which ended without giving it up", path, describe(holder));
+    log_info("{}: the lock is taken over from {}, which ended without releasing it", path, describe(holder));
   }
   lock.text_ = text_of(
       {.host = host_name(), .attempt = attempt, .started = now(), .run = run, .pid = ::getpid(), .start = start});
@@ -206,8 +208,8 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
 }
 
 RunLock::File::~File() {
-  // Emptied only when still ours; the lock itself goes with the descriptor. Storage that hangs must not hold up the end
-  // of a run: the kernel frees the lock when this process ends.
+  // The file is emptied only if it is still this lock's; closing the descriptor releases the lock itself. Storage that
+  // hangs must not delay the end of a run: the kernel releases the lock when this process ends.
   constexpr std::chrono::seconds kTimeout{2};
   if (file_.get() < 0) return;
   const auto give_up = [path = path_, text = text_, file = std::make_shared<Descriptor>(std::move(file_))] {
@@ -218,16 +220,17 @@ RunLock::File::~File() {
     return true;
   };
   if (!within(path_, kTimeout, give_up, false))
-    log_warn("{}: storage does not answer; the lock is not given up", path_);
+    log_warn("{}: storage does not respond; the lock is not released", path_);
 }
 
 Result<void> RunLock::File::check() const {
   const auto same = same_file(file_.get(), path_);
   if (!same) return same.error();
-  if (!same.value()) return file_error("{}: removed or replaced while this run held it", path_);
+  if (!same.value()) return file_error("{}: the lock file was removed or replaced while this run held it", path_);
   const auto text = contents(file_.get(), path_);
   if (!text) return text.error();
-  if (text.value() != text_) return file_error("{}: taken meanwhile by {}", path_, describe(holder_of(text.value())));
+  if (text.value() != text_)
+    return file_error("{}: the lock was taken by {}", path_, describe(holder_of(text.value())));
   return {};
 }
 
@@ -237,7 +240,7 @@ Result<RunLock> RunLock::take(const RunFolders& folders, const std::string& atte
   if (!folders.run.empty()) {
     std::error_code problem;
     run = std::filesystem::absolute(folders.run, problem).lexically_normal();
-    if (problem) return system_error(problem.value(), "run.dir {}: the current folder", folders.run);
+    if (problem) return system_error(problem.value(), "run.dir {}: reading the current folder", folders.run);
     auto of_run = File::take(folders.run + "/run.lock", "run.dir", run, attempt, start, how);
     if (!of_run) return of_run.error();
     lock.files_.push_back(std::move(of_run).value());
@@ -245,7 +248,7 @@ Result<RunLock> RunLock::take(const RunFolders& folders, const std::string& atte
   if (folders.checkpoints.empty()) return lock;
   std::error_code problem;
   std::filesystem::create_directories(folders.checkpoints, problem);
-  if (problem) return system_error(problem.value(), "checkpoint.dir {}: creating it", folders.checkpoints);
+  if (problem) return system_error(problem.value(), "checkpoint.dir {}: creating the folder", folders.checkpoints);
   auto of_checkpoints =
       File::take(folders.checkpoints + "/checkpoint.lock", "checkpoint.dir", run, attempt, start, how);
   if (!of_checkpoints) return of_checkpoints.error();
@@ -258,7 +261,7 @@ Result<RunLock> RunLock::take_for_driver(const std::string& run_dir, const std::
   RunLock lock;
   std::error_code problem;
   const std::string run = std::filesystem::absolute(run_dir, problem).lexically_normal();
-  if (problem) return system_error(problem.value(), "run.dir {}: the current folder", run_dir);
+  if (problem) return system_error(problem.value(), "run.dir {}: reading the current folder", run_dir);
   auto file = File::take(run_dir + "/supervise.lock", kDriverField, run, attempt, start, how);
   if (!file) return file.error();
   lock.files_.push_back(std::move(file).value());
@@ -304,9 +307,9 @@ Result<void> see_lock(const std::string& checkpoints, const std::string& attempt
   if (!text) return text.error();
   const auto holder = holder_of(text.value());
   if (holder && holder->attempt == attempt) return {};
-  // As if it were not there: what another process has written may be on its way, or in another file system.
-  return Error{fmt::format("{}: in it is not this start's attempt {}, but {}", path, attempt,
-                           holder ? "that of " + describe(holder) : "none"),
+  // Handled as a missing file: the text of this start may not be visible here yet, or be in another file system.
+  return Error{fmt::format("{}: the file does not name this start's attempt {} but {}", path, attempt,
+                           holder ? describe(holder) : "no attempt"),
                ExitCode::kFile, ENOENT};
 }
 

@@ -24,7 +24,7 @@ Error for_tensor(const Error& error, const TensorRecord& tensor) {
 }  // namespace
 
 Error damaged_shard(const std::string& path, const TensorRecord& tensor, const StoredShard& shard, uint64_t found) {
-  return file_error("{}: tensor {}, shard {} at byte {}: XXH3-64 {}, expected {}; damaged", path, tensor.name,
+  return file_error("{}: tensor {}, shard {} at byte {} is damaged: XXH3-64 is {}, expected {}", path, tensor.name,
                     to_string(shard.region), shard.offset, hex64(found), hex64(shard.checksum));
 }
 
@@ -38,7 +38,7 @@ Result<ShardReader> ShardReader::open(const std::string& folder, const FileRecor
   if (reader.file_.get() < 0 || ::fstat(reader.file_.get(), &status) != 0)
     return system_error(errno, "{}", reader.path_);
   if (status.st_size != file.bytes)
-    return file_error("{}: {} bytes, the manifest says {}", reader.path_, status.st_size, file.bytes);
+    return file_error("{}: the file has {} bytes, but the manifest says {}", reader.path_, status.st_size, file.bytes);
   return reader;
 }
 
@@ -155,7 +155,7 @@ Result<void> ShardReader::verify_structures(
     at = shard->offset + num_elements(shard->region.extent) * element_bytes(tensor->type);
   }
   if (hash.digest() != file.checksum)
-    return file_error("{}: XXH3-64 of what lies between the shards is {}, expected {}; HDF5's structures are damaged",
+    return file_error("{}: HDF5's structures are damaged: XXH3-64 of the bytes between the shards is {}, expected {}",
                       path_, hex64(hash.digest()), hex64(file.checksum));
   return {};
 }
@@ -216,8 +216,8 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& folder, const
 Result<void> CheckpointReader::read(const TensorShard& target, void* out, Checking checking) const {
   const auto found = manifest_.find(target.tensor, target.type, target.shape);
   if (!found) return file_error("{}: {}", shards_.folder(), found.error().message);
-  TRI_REQUIRE(inside(target.region, target.shape), "{}: region {} of {}", target.tensor, to_string(target.region),
-              to_string(target.shape));
+  TRI_REQUIRE(inside(target.region, target.shape), "{}: region {} is not inside shape {}", target.tensor,
+              to_string(target.region), to_string(target.shape));
   const TensorRecord& tensor = *found.value();
   for (const StoredShard& shard : tensor.shards)
     if (auto done = shards_.read(tensor, shard, target.region, out, checking); !done) return done;

@@ -64,9 +64,9 @@ ShardWriter::~ShardWriter() {
 }
 
 Result<void> ShardWriter::add(const TensorShard& shard, const void* data) {
-  TRI_REQUIRE(valid_tensor_name(shard.tensor), "tensor \"{}\"", shard.tensor);
+  TRI_REQUIRE(valid_tensor_name(shard.tensor), "\"{}\" is not a valid name of a tensor", shard.tensor);
   TRI_REQUIRE(!shard.shape.empty() && shard.shape.size() <= H5S_MAX_RANK && inside(shard.region, shard.shape),
-              "{}: shard {} of {}", shard.tensor, to_string(shard.region), to_string(shard.shape));
+              "{}: shard {} is not inside shape {}", shard.tensor, to_string(shard.region), to_string(shard.shape));
   if (state_) state_ = store(shard, data);
   return state_;
 }
@@ -74,7 +74,7 @@ Result<void> ShardWriter::add(const TensorShard& shard, const void* data) {
 Result<void> ShardWriter::store(const TensorShard& shard, const void* data) {
   auto& tensor =
       tensors_.try_emplace(shard.tensor, TensorRecord{shard.tensor, shard.type, shard.shape, {}}).first->second;
-  TRI_REQUIRE(tensor.type == shard.type && tensor.shape == shard.shape, "{}: shards of different tensors",
+  TRI_REQUIRE(tensor.type == shard.type && tensor.shape == shard.shape, "{}: its shards have different types or shapes",
               shard.tensor);
   const int64_t bytes = num_elements(shard.region.extent) * element_bytes(shard.type);
   StoredShard stored{
@@ -109,7 +109,7 @@ Result<void> ShardWriter::store(const TensorShard& shard, const void* data) {
 Result<ShardRecord> ShardWriter::finish() {
   if (!state_) return state_.error();
   auto record = seal();
-  state_ = record ? Result<void>(file_error("{}: already finished", path_)) : Result<void>(record.error());
+  state_ = record ? Result<void>(file_error("{}: the file is already finished", path_)) : Result<void>(record.error());
   return record;
 }
 
@@ -141,7 +141,7 @@ Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const
   int64_t at = 0;
   for (size_t i = 0; i <= shards.size(); ++i) {
     const int64_t end = i < shards.size() ? shards[i].first->offset : image_.bytes();
-    TRI_REQUIRE(at <= end, "{}: a shard at byte {}, others end at {}", path_, end, at);
+    TRI_REQUIRE(at <= end, "{}: a shard begins at byte {}, but others end at {}", path_, end, at);
     buffer.resize(static_cast<size_t>(end - at));
     image_.read(buffer.data(), end - at, at);
     if (auto written = write_at(file_.get(), temporary_, buffer.data(), end - at, at); !written) return written.error();

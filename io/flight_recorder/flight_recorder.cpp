@@ -64,7 +64,7 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const RecorderIde
       fmt::format("{}/{}{}.{}", flight_record_folder(), kFlightRecordPrefix, identity.attempt, identity.world_rank);
   const std::string unnamed = recorder->path_ + ".tmp";  // until it says whose it is
   if (constexpr size_t kMost = sizeof(flight::Image::run_dir) - 1; identity.run_dir.size() > kMost)
-    return Error{fmt::format("run.dir has {} bytes, at most {} are possible: {}", identity.run_dir.size(), kMost,
+    return Error{fmt::format("run.dir has {} bytes, but at most {} are supported: {}", identity.run_dir.size(), kMost,
                              identity.run_dir),
                  ExitCode::kFile};
   const auto refused = [&](const char* what, int problem) {
@@ -77,9 +77,9 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const RecorderIde
   recorder->bytes_ = (recorder->bytes_ + page - 1) / page * page;
   const Descriptor file(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.get() < 0) return refused("open", errno);
-  // All of its room now: a store into a page that memory has no room for would end the process.
+  // Reserve all of its memory now: a store into a page without memory behind it would end the process.
   if (const int problem = ::posix_fallocate(file.get(), 0, static_cast<off_t>(recorder->bytes_)); problem != 0)
-    return refused("no room", problem);
+    return refused("reserving its memory", problem);
   void* memory = ::mmap(nullptr, recorder->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return refused("mmap", errno);
   recorder->image_ = static_cast<flight::Image*>(memory);

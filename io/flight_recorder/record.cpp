@@ -203,22 +203,23 @@ Result<RankRecord> read_flight_record(const std::string& path, int max_events) {
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return system_error(errno, "{}", path);
   const auto no_record = [&](const char* why) { return Error{fmt::format("{}: {}", path, why), ExitCode::kFile}; };
-  if (!may_be_record(info)) return no_record("no file of this user's");
+  if (!may_be_record(info)) return no_record("the file does not belong to this user");
   const int64_t size = info.st_size;
-  if (size < static_cast<int64_t>(flight::kActionsOffset6)) return no_record("too short for a flight record");
+  if (size < static_cast<int64_t>(flight::kActionsOffset6))
+    return no_record("the file is too short for a flight record");
   std::vector<char> bytes(std::max(static_cast<size_t>(size), sizeof(flight::Image)) + alignof(flight::Image));
   void* place = bytes.data();
   size_t space = bytes.size();
   char* const aligned = static_cast<char*>(std::align(alignof(flight::Image), sizeof(flight::Image), place, space));
   if (const auto read = read_at(file.get(), path, aligned, size, 0); !read) return read.error();
   const auto& image = *reinterpret_cast<const flight::Image*>(aligned);
-  if (image.magic != flight::kMagic) return no_record("not a flight record");
+  if (image.magic != flight::kMagic) return no_record("the file is not a flight record");
   if (image.version != flight::kVersion && image.version != flight::kVersionWithoutAxes)
-    return no_record("a flight record of another version of the program");
+    return no_record("the flight record is of another version of the program");
   const size_t actions =
       image.version == flight::kVersionWithoutAxes ? flight::kActionsOffset6 : flight::kActionsOffset;
   if (image.num_actions == 0 || actions + image.num_actions * sizeof(flight::Action) > static_cast<size_t>(size))
-    return no_record("a flight record with a damaged header");
+    return no_record("the flight record has a damaged header");
   const Clock clock;
   RankRecord record;
   read_identity(image, clock, record);

@@ -225,7 +225,7 @@ class Reader {
   }
   template <Struct T>
   static void read(const Json& json, T& value) {
-    if (!json.is_object()) throw std::invalid_argument("a part of it is no object");
+    if (!json.is_object()) throw std::invalid_argument("a part of it is not an object");
     Reader inner(json);
     members(inner, value);
   }
@@ -245,13 +245,13 @@ std::string to_json(const RankRecord& record) {
 Result<RankRecord> record_from_json(std::string_view text, std::string_view source) {
   try {
     const Json json = Json::parse(text);
-    if (!json.is_object()) return file_error("{}: is no JSON object", source);
+    if (!json.is_object()) return file_error("{}: is not a JSON object", source);
     RankRecord record;
     Reader reader(json);
     members(reader, record);
     return record;
   } catch (const std::exception& problem) {
-    return file_error("{}: is no rank's record: {}", source, problem.what());
+    return file_error("{}: is not the record of a rank: {}", source, problem.what());
   }
 }
 

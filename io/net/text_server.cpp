@@ -66,8 +66,9 @@ class Connection {
     path = path.substr(0, path.find_first_of(" ?"));
     const bool with_body = method != "HEAD";
     if (method != "GET" && method != "HEAD")
-      return answer("405 Method Not Allowed", "text/plain", "GET and HEAD alone\n", true);
-    if (path != "/metrics") return answer("404 Not Found", "text/plain", "what there is: /metrics\n", with_body);
+      return answer("405 Method Not Allowed", "text/plain", "only GET and HEAD are supported\n", true);
+    if (path != "/metrics")
+      return answer("404 Not Found", "text/plain", "not found; the metrics are at /metrics\n", with_body);
     return answer("200 OK", type, text(), with_body);
   }
 
@@ -150,7 +151,7 @@ Result<std::unique_ptr<TextServer>> TextServer::start(const HostAndPort& where, 
   if (const int problem = ::getaddrinfo(where.host.c_str(), port.c_str(), &wanted, &found); problem != 0)
     return file_error("{}: {}", where.host, ::gai_strerror(problem));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
-  Result<Descriptor> listener = file_error("{}: no address", where.host);
+  Result<Descriptor> listener = file_error("{}: the host has no address", where.host);
   for (const addrinfo* address = found; address != nullptr && !listener; address = address->ai_next)
     listener = listen_at(*address->ai_addr, address->ai_addrlen, kMostConnections);
   if (!listener) return Error{fmt::format("{}:{}: {}", where.host, where.port, listener.error().message)};

@@ -164,7 +164,7 @@ TEST(LoadPlan, what_does_not_fit_is_that_ranks_error) {
   manifest.tensors = {{"model/w", StoredType::kF32, {3, 7}, {{"shard_00000.h5", "", 0, {{0, 0}, {3, 7}}, 0}}}};
   const TensorRequest fits{"model/w", StoredType::kF32, {3, 7}, {{{0, 0}, {3, 7}}}};
   for (const auto& [request, message] :
-       {std::pair{TensorRequest{"model/v", StoredType::kF32, {3, 7}, {}}, "holds no tensor model/v"},
+       {std::pair{TensorRequest{"model/v", StoredType::kF32, {3, 7}, {}}, "there is no tensor model/v"},
         {TensorRequest{"model/w", StoredType::kI32, {3, 7}, {}}, "tensor model/w is f32 [3, 7], expected i32 [3, 7]"},
         {TensorRequest{"model/w", StoredType::kF32, {7, 3}, {}},
          "tensor model/w is f32 [3, 7], expected f32 [7, 3]"}}) {

@@ -102,11 +102,11 @@ TEST(CheckpointFolder, the_newest_valid_one_is_chosen_and_others_say_why_not) {
   std::filesystem::create_directory(dir / "step_000more");  // not a checkpoint
   const auto entries = value_or_throw(list_checkpoints(dir.path()));
   const std::tuple<int64_t, bool, std::string> expected[] = {
-      {2000, false, "attempt two has not finished it"},
+      {2000, false, "attempt two did not finish writing it"},
       {1000, false, "step_00001000/manifest.json: No such file"},
       {500, false, "step_00000500/shard_00000.h5: No such file"},
-      {400, false, "step_00000400/checkpoint.h5: 10 bytes, the manifest says"},
-      {300, false, "its manifest is of step 200, expected 300"},
+      {400, false, "step_00000400/checkpoint.h5: the file has 10 bytes, but the manifest says"},
+      {300, false, "its manifest says step 200, expected 300"},
       {200, true, ""},
       {100, true, ""}};
   ASSERT_EQ(entries.size(), std::size(expected));

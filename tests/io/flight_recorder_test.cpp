@@ -300,7 +300,7 @@ TEST_F(FlightRecords, long_names_are_whole) {
   EXPECT_EQ(read(*recorder).job, "supervised-" + attempt);
   const auto refused = FlightRecorder::create({.attempt = "b", .run_dir = std::string(4096, 'd')});
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("run.dir has 4096 bytes, at most 4095"), std::string::npos)
+  EXPECT_NE(refused.error().message.find("run.dir has 4096 bytes, but at most 4095"), std::string::npos)
       << refused.error().message;
 }
 

@@ -40,7 +40,7 @@ TEST(Manifest, comes_back_as_it_was) {
 
 TEST(Manifest, faults_are_named) {
   const std::tuple<std::string, void (*)(Manifest&), std::string> table[] = {
-      {"share missing", [](Manifest& m) { m.tensors[0].shards.pop_back(); }, "hold 6 of 8 elements"},
+      {"share missing", [](Manifest& m) { m.tensors[0].shards.pop_back(); }, "contain 6 of 8 elements"},
       {"overlap",
        [](Manifest& m) {
          m.tensors[0].shards[1].region = {{0, 2}, {2, 1}};
@@ -48,15 +48,15 @@ TEST(Manifest, faults_are_named) {
        "overlap"},
       {"outside", [](Manifest& m) { m.tensors[0].shards[1].region.start[1] = 4; }, "not inside shape"},
       {"no dims", [](Manifest& m) { m.tensors[1].shape.clear(); }, "0 dims"},
-      {"huge", [](Manifest& m) { m.tensors[1].shape[0] = int64_t{1} << 62; }, "tensor b/c: shape"},
+      {"huge", [](Manifest& m) { m.tensors[1].shape[0] = int64_t{1} << 62; }, "tensor b/c: the shape"},
       {"unknown file", [](Manifest& m) { m.tensors[0].shards[0].file = "other"; }, "file other is not listed"},
-      {"path", [](Manifest& m) { m.files[0].name = "../x"; }, "not a file of this folder"},
+      {"path", [](Manifest& m) { m.files[0].name = "../x"; }, "a file of this folder cannot have this name"},
       {"file twice", [](Manifest& m) { m.files[1].name = m.files[0].name; }, "listed twice"},
       {"behind the end", [](Manifest& m) { m.tensors[0].shards[0].offset = 95; }, "not inside shard_00000.h5"},
       {"shared bytes", [](Manifest& m) { m.tensors[0].shards[0].offset = 14; }, "share bytes"},
-      {"order", [](Manifest& m) { std::swap(m.tensors[0], m.tensors[1]); }, "not in order"},
-      {"name", [](Manifest& m) { m.tensors[0].name = "a/../b"; }, "not a tensor's name"},
-      {"folder", [](Manifest& m) { m.tensors[0].name = "b"; }, "can't be a folder of another"},
+      {"order", [](Manifest& m) { std::swap(m.tensors[0], m.tensors[1]); }, "not sorted by name"},
+      {"name", [](Manifest& m) { m.tensors[0].name = "a/../b"; }, "not a valid name of a tensor"},
+      {"folder", [](Manifest& m) { m.tensors[0].name = "b"; }, "cannot be a folder of another"},
       {"text", [](Manifest& m) { m.info.texts["x"] = "\xff"; }, "UTF-8"}};
   for (const auto& [name, change, message] : table) {
     const TemporaryFolder dir;
@@ -101,7 +101,8 @@ TEST(Manifest, sealed_nonsense_is_refused_without_a_crash) {
   write_all(path, seal(good.substr(0, 12) + "2" + good.substr(13)));
   const auto other = read_manifest(dir.path());
   ASSERT_FALSE(other);
-  EXPECT_NE(other.error().message.find("format 2, this program reads 1"), std::string::npos) << other.error().message;
+  EXPECT_NE(other.error().message.find("the format is 2, but this program reads 1"), std::string::npos)
+      << other.error().message;
 }
 
 TEST(Manifest, text_that_is_not_utf8_is_an_error_before_any_tensor_is_written) {

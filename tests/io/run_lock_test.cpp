@@ -163,7 +163,7 @@ TEST(RunLock, a_holder_notices_that_it_lost_it) {
   write_all(dir / "run.lock", text_of("elsewhere", 5));
   auto lost = lock.value().check();
   ASSERT_FALSE(lost);
-  EXPECT_NE(lost.error().message.find("taken meanwhile by process 5 on elsewhere"), std::string::npos);
+  EXPECT_NE(lost.error().message.find("the lock was taken by process 5 on elsewhere"), std::string::npos);
   std::filesystem::remove(dir / "run.lock");
   lost = lock.value().check();
   ASSERT_FALSE(lost);
@@ -191,7 +191,7 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
           0u)
           << text;
       EXPECT_NE(text.find(fmt::format("process {} on {}", ::getpid(), host())), std::string::npos) << text;
-      EXPECT_NE(text.find("so run " + dir / "second" + " can't have it"), std::string::npos) << text;
+      EXPECT_NE(text.find("so run " + dir / "second" + " cannot use it"), std::string::npos) << text;
       EXPECT_TRUE(first.value().check()) << "the refused one changed it";
       // What the refused one had taken it gave up.
       EXPECT_TRUE(RunLock::take({.run = dir / "second"}, "some-2", {}, how));
@@ -251,7 +251,7 @@ TEST(RunLock, a_holder_notices_that_it_lost_the_checkpoint_folder) {
   std::filesystem::remove(dir / "checkpoints/checkpoint.lock");
   const auto lost = lock.value().check();
   ASSERT_FALSE(lost);
-  EXPECT_NE(lost.error().message.find("checkpoint.lock: removed or replaced"), std::string::npos);
+  EXPECT_NE(lost.error().message.find("checkpoint.lock: the lock file was removed or replaced"), std::string::npos);
 }
 
 TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder) {
@@ -264,7 +264,7 @@ TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder
       const auto second = RunLock::take_for_driver(dir.path(), "driver-2", {}, how);
       ASSERT_FALSE(second);
       EXPECT_EQ(second.error().message.rfind(
-                    fmt::format("{}: the run is supervised already, by process {} on {} (attempt driver-1, since 2",
+                    fmt::format("{}: the run is already supervised by process {} on {} (attempt driver-1, since 2",
                                 path, ::getpid(), host()),
                     0),
                 0u)
@@ -296,7 +296,7 @@ TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder
   EXPECT_NE(refused.error().message.find("remove the file"), std::string::npos) << refused.error().message;
   const auto stale = value_or_throw(holder_of_lock(path, {}, RunLock::How::kTextAlone));
   ASSERT_TRUE(stale);
-  EXPECT_EQ(stale_lock_remedy(*stale), "; if that is no longer so, remove the file");
+  EXPECT_EQ(stale_lock_remedy(*stale), "; if that process no longer runs, remove the file");
   write_all(path, text_of(host(), dead_pid()));
   EXPECT_FALSE(value_or_throw(holder_of_lock(path, {}, RunLock::How::kTextAlone)));
   EXPECT_TRUE(RunLock::take_for_driver(dir.path(), "driver-6", {}, RunLock::How::kTextAlone));

@@ -238,9 +238,9 @@ TEST(Shard, truncation_and_deletion_are_caught_and_named) {
   const std::string good = read_all(damaged.shard);
   for (size_t length = 0; length < good.size(); length += length < good.size() - 64 ? 61 : 1) {
     std::filesystem::resize_file(damaged.shard, length);
-    EXPECT_NE(
-        damaged.problems().find(fmt::format("{}: {} bytes, the manifest says {}", damaged.shard, length, good.size())),
-        std::string::npos)
+    EXPECT_NE(damaged.problems().find(fmt::format("{}: the file has {} bytes, but the manifest says {}", damaged.shard,
+                                                  length, good.size())),
+              std::string::npos)
         << damaged.problems();
     EXPECT_FALSE(CheckpointReader::open(damaged.folder));
   }
@@ -303,7 +303,7 @@ TEST(Shard, readers_refuse_other_tensors) {
   const CheckpointReader reader = value_or_throw(CheckpointReader::open(attempt_folder(dir.path(), 5, "a")));
   Bytes out(1000);
   const std::pair<TensorShard, std::string> table[] = {
-      {{"v", StoredType::kF32, {3, 7}, full_region({3, 7})}, "holds no tensor v"},
+      {{"v", StoredType::kF32, {3, 7}, full_region({3, 7})}, "there is no tensor v"},
       {{"w", StoredType::kBf16, {3, 7}, full_region({3, 7})}, "tensor w is f32 [3, 7], expected bf16 [3, 7]"},
       {{"w", StoredType::kF32, {7, 3}, full_region({7, 3})}, "tensor w is f32 [3, 7], expected f32 [7, 3]"}};
   for (const auto& [shard, message] : table) {

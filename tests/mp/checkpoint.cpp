@@ -299,7 +299,7 @@ TEST(Load, what_fails_on_one_rank_is_the_same_error_on_all_and_the_next_load_wor
          bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
          write_all(path, bytes);
        }},
-      {"bytes, the manifest says",
+      {"bytes, but the manifest says",
        [](const std::string& path) { std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1); }}};
   for (const auto& [text, inflict] : faults) {
     if (job.world_rank() == 0) inflict(loading.folder() + "/" + shard_name(0));

@@ -129,7 +129,7 @@ has "missing"
 echo "a folder named latest among the checkpoints: status 3 before the first step"
 mkdir -p untidy/checkpoints/latest
 run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.dir=untidy
-has "untidy/checkpoints/latest: a folder has the name of the file"
+has "untidy/checkpoints/latest: this is a folder, but the file"
 [[ ! -s untidy/metrics.jsonl ]] || fail "the run trained although it could save nothing"
 
 echo "ulimit -f below a rank's memory: auto shares none of it, and checkpoints fail with EFBIG; copies are refused"

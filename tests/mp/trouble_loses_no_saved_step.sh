@@ -30,7 +30,7 @@ until_true steps_done shared $(($(wc -l <shared/metrics.jsonl) + 10))
 echo "another run with the same checkpoint.dir is refused too, and both are named"
 train 3 intruder 2 "checkpoint.dir=$folder/shared/checkpoints"
 has "shared/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $folder/shared, process $holder on $host"
-has "so run $folder/intruder can't have it"
+has "so run $folder/intruder cannot use it"
 
 echo "its holder is killed: the lock is taken over, and the run goes on"
 kill -KILL "$holder"
@@ -56,7 +56,7 @@ start_driver driven "$mpirun -n 2"
 until_true has_checkpoint driven
 driver=$job
 run 3 "${drive[@]}"
-has "driven/supervise.lock: the run is supervised already, by process $driver on $host"
+has "driven/supervise.lock: the run is already supervised by process $driver on $host"
 train 3 driven 2
 has "driven/run.lock: the run folder is in use by process"
 until_true steps_done driven $(($(wc -l <driven/metrics.jsonl) + 10))
@@ -71,10 +71,10 @@ before=$(wc -l <driven/metrics.jsonl)
 until_true goes_on
 # It takes a lock whose file was removed again, and refuses another driver as before.
 rm driven/supervise.lock
-taken_again() { grep -q "supervise.lock: removed or replaced while this run held it; it is taken again" driven.txt; }
+taken_again() { grep -q "supervise.lock: the lock file was removed or replaced while this run held it; it is taken again" driven.txt; }
 until_true taken_again
 run 3 "${drive[@]}"
-has "driven/supervise.lock: the run is supervised already, by process $job on $host"
+has "driven/supervise.lock: the run is already supervised by process $job on $host"
 kill -TERM "$job"
 end_of driven 75
 has "taken over from process $driver on $host"
