@@ -53,8 +53,8 @@ Json to_json(const Config& config, const SweepResult& result, int ranks) {
 }
 
 void print(const Config& config, const SweepResult& result, int ranks) {
-  print_out("{} on {} ranks, {} samples a step, at most {} a rank\n", config.run.name, ranks, config.data.global_batch,
-            format_bytes(result.most_bytes));
+  print_out("{} on {} ranks, {} samples per step, at most {} per rank\n", config.run.name, ranks,
+            config.data.global_batch, format_bytes(result.most_bytes));
   print_out("{:>3}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "pp", "dp", "schedule",
             "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
   for (const SweepRow& row : result.rows) {
@@ -69,8 +69,8 @@ void print(const Config& config, const SweepResult& result, int ranks) {
     if (!row.problem.empty()) print_out("      {}\n", first_line(row.problem));
   }
   const LayoutChoice& choice = result.choice;
-  print_out("not tried: {} that break a rule of the config, {} that do not fit, {} beyond --limit\n", choice.refused,
-            choice.too_large, choice.beyond_limit);
+  print_out("not tried: {} break a rule of the config, {} do not fit into memory, {} are beyond --limit\n",
+            choice.refused, choice.too_large, choice.beyond_limit);
   if (!choice.own_problem.empty())
     print_out("the config's own layout was not tried: {}\n", first_line(choice.own_problem));
   const SweepRow& best = result.rows.front();
@@ -80,16 +80,18 @@ void print(const Config& config, const SweepResult& result, int ranks) {
 }  // namespace
 
 const char* const kSweepHelp =
-    "With --sweep layout: the same global batch on many layouts of the ranks that there are, the config's own first, "
-    "best first in the table.\n"
-    "Layouts: every tp x pp x dp; 1f1b, and interleaved with up to 4 chunks; of each the three micro-batches that "
-    "fit and are guessed the fastest; of zero 1 and 2 and parallel.recompute only as much as it takes "
-    "to fit. Left out: gpipe and zero 0, which are 1f1b and zero 1 with more memory; what breaks a rule of the "
-    "config; what does not fit. What fits is what `trireme check` predicts, against the memory that is free (on the "
-    "CPU: half of it, shared by a machine's ranks).\n"
-    "Order until --limit: the best guess of each mesh, then the second of each, and so on, guessed by bubble, work "
-    "done twice and rows of a GEMM.\n"
-    "A layout that fails with an error is listed with it; a fault of a machine or peer ends the sweep.";
+    "--sweep layout measures the same global batch with many layouts of the job's ranks, the config's own layout "
+    "first. "
+    "The table lists the fastest layout first.\n"
+    "It tries every tp x pp x dp, with the schedules 1f1b and interleaved (up to 4 chunks), and for each the three "
+    "micro-batches that fit and are estimated to be the fastest. It raises zero (1 or 2) and parallel.recompute only "
+    "as "
+    "far as the memory requires. It excludes gpipe and zero 0, which equal 1f1b and zero 1 but need more memory, and "
+    "layouts that break a rule of the config or do not fit. A layout fits if the memory that `trireme check` predicts "
+    "is free (on the CPU: half of the free memory, shared by a machine's ranks).\n"
+    "Until --limit is reached, it tries the best estimate of each mesh, then the second best of each, and so on. "
+    "Estimates count the bubble, recomputation and the rows of a GEMM.\n"
+    "A layout that fails is listed with its error; a fault of a machine or a peer ends the sweep.";
 
 Result<void> bench_layouts(const std::string& path, const std::vector<std::string>& overrides, const LayoutSweep& sweep,
                            bool json, Job& job) {

@@ -44,24 +44,26 @@ void print(const std::vector<OverlapRow>& rows) {
   }
   if (clamped)
     print_out(
-        "!  the measured value is outside 0 to 100 %: together slower than one after the other, or faster than "
+        "!  the measured value is outside 0 to 100 %: both together took longer than one after the other, or less than "
         "compute alone\n");
-  if (uncertain) print_out("~  varies by more than half of the transfer's time: not reliable\n");
+  if (uncertain) print_out("~  the value varies by more than half of the transfer's time and is not reliable\n");
 }
 
 }  // namespace
 
 const char* const kOverlapHelp =
-    "Measures every axis of the config's mesh that has more than one rank: the transfer alone, the compute alone, "
-    "both as in a step, and hidden = 1 - (together - compute) / transfer.\n"
-    "  tp  rows gathered for the GEMMs that read them, GEMMs with the reduce of their rows, forward and backward, "
-    "through the layers' own code; compute alone uses undivided GEMMs, so splitting them counts as not hidden\n"
-    "  dp  the largest bucket's gradient reduction during weight-gradient GEMMs, its parameter gather during forward "
-    "GEMMs\n"
-    "  pp  a boundary tensor sent and received both ways, during a block's forward pass\n"
-    "Compute that is shorter than its transfer is repeated (x N). Times are medians; in every round the slowest rank "
-    "counts. parallel.overlap_tp, overlap_dp, overlap_pp and tp_transfers are those of the config: change them to see "
-    "what they gain.";
+    "Measures, on every axis of the config's mesh with more than one rank, the transfer alone, the compute alone, and "
+    "both together as in a step. It prints hidden = 1 - (together - compute) / transfer.\n"
+    "  tp  the gather of rows with the GEMMs that read them, and GEMMs with the reduce of their rows, forward and "
+    "backward, through the layers' own code; compute alone uses undivided GEMMs, so the cost of splitting them counts "
+    "as "
+    "not hidden\n"
+    "  dp  the gradient reduction of the largest bucket during weight-gradient GEMMs, and its parameter gather during "
+    "forward GEMMs\n"
+    "  pp  a boundary tensor sent and received in both directions during a block's forward pass\n"
+    "Compute that is shorter than its transfer is repeated (x N). Times are medians of the slowest rank of each round. "
+    "parallel.overlap_tp, overlap_dp, overlap_pp and tp_transfers are those of the config; change them to see their "
+    "effect.";
 
 Result<void> bench_overlaps(const std::string& path, const std::vector<std::string>& overrides,
                             const OverlapBench& bench, bool json, Job& job) {

@@ -1,4 +1,4 @@
-// trireme bench: measured speed, as a line for people or JSON.
+// trireme bench: measured speed, as text or JSON.
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -68,7 +68,7 @@ void print_gemms(const StepBenchResult& r) {
 void print_tables(const StepBenchResult& r) {
   double total = 0;
   for (const auto& row : r.ops) total += row.seconds;
-  if (!r.ops.empty()) print_out("\n{:<24}{:>8}{:>12}{:>8}\n", "operation", "calls", "ms a step", "share");
+  if (!r.ops.empty()) print_out("\n{:<24}{:>8}{:>12}{:>8}\n", "operation", "calls", "ms/step", "share");
   for (const auto& row : r.ops)
     print_out("{:<24}{:8}{:12.3f}{:7.1f}%\n", row.op, row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
   print_gemms(r);
@@ -115,12 +115,12 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
     return;
   }
   print_out(
-      "{}: {:.2f} ms a step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s a rank{}{}, {} a rank\n", config.run.name,
-      r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
-      r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
-      r.mfu_fp8 ? fmt::format(", {:.1f} % of FP8's peak", 100 * *r.mfu_fp8) : "", format_bytes(r.memory_bytes));
+      "{}: {:.2f} ms per step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s per rank{}{}, {} per rank\n",
+      config.run.name, r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
+      r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % with causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
+      r.mfu_fp8 ? fmt::format(", {:.1f} % of the FP8 peak", 100 * *r.mfu_fp8) : "", format_bytes(r.memory_bytes));
   if (r.gpu_load)
-    print_out("the GPU meanwhile: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
+    print_out("GPU during these steps: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
               r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);
   for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
@@ -128,7 +128,7 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
     for (size_t i = 0; i < values.size(); ++i)
       if (const double ms = 1e3 * values[i]; ms >= 5e-3)
         spent += fmt::format("{}{} {:.2f}", spent.empty() ? "" : ", ", StepTimes::names()[i], ms);
-    print_out("of it{}: {} ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage) : "", spent);
+    print_out("time per step{}: {} ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage) : "", spent);
   }
   if (timed && config.parallel.pp > 1) {
     const auto busiest = *std::max_element(r.times.begin(), r.times.end(),
@@ -163,7 +163,8 @@ Result<void> bench_gemms(const Options& options, Job& job) {
     return {};
   }
   if (result.gemms.empty())
-    print_out("nothing to autotune: the {} backend has one algorithm\n", enum_name(loaded.value().config().run.device));
+    print_out("there is nothing to autotune: the {} backend has only one algorithm\n",
+              enum_name(loaded.value().config().run.device));
   print_gemms(result);
   return {};
 }
@@ -171,7 +172,7 @@ Result<void> bench_gemms(const Options& options, Job& job) {
 Result<void> bench_the_kernels(const Options& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  if (job.world_size() != 1) return usage_error("bench kernels measures one device: start it on one rank");
+  if (job.world_size() != 1) return usage_error("bench kernels measures one device; start it on one rank");
   const Config& config = loaded.value().config();
   const KernelBenchResult result = bench_kernels(config, *loaded.value().device, options.kernels);
   if (options.json) {
@@ -187,8 +188,9 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
     return {};
   }
   print_out(
-      "device copy: {:.0f} GB/s read and written. Floors: fewest bytes at that rate, or FLOPs at the data sheet's "
-      "peak\n\n",
+      "device copy: {:.0f} GB/s read and written. A floor is the time for the fewest bytes at that rate, or for the "
+      "FLOPs "
+      "at the data sheet's peak\n\n",
       result.copy_bytes_per_s * 1e-9);
   print_out("{:<38}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
             "of floor");
@@ -263,17 +265,19 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
     print_object(checkpoint_json(r));
     return {};
   }
-  print_out("{} of state, {} rank(s)\n", format_bytes(r.bytes), r.ranks);
+  print_out("{} of state on {}\n", format_bytes(r.bytes), counted(r.ranks, "rank"));
   if (!options.checkpoint.stall_only)
-    print_out("reads {}\n",
+    print_out("files are read {}\n",
               r.cold ? "from storage" : "at least partly from the page cache, which could not be dropped");
   print_out("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
   for (const CheckpointRow& row : r.rows)
     print_out("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
               1e-9 * static_cast<double>(row.bytes) / row.seconds, row.floor, row.floor_seconds, 100 * row.speed);
-  print_out("a step: {:.0f} ms; with a checkpoint begun before it {:.0f} ms longer; one copy of the state: {:.0f} ms\n",
-            1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
-  print_out("all steps until it was published: {:.0f} ms longer\n", 1e3 * r.beside_seconds);
+  print_out(
+      "a step takes {:.0f} ms, and {:.0f} ms more after the start of a checkpoint; one copy of the state takes {:.0f} "
+      "ms\n",
+      1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
+  print_out("all steps until it was published took {:.0f} ms longer\n", 1e3 * r.beside_seconds);
   return {};
 }
 
@@ -301,7 +305,7 @@ Result<void> bench_calibration(const Options& options, Job& job) {
   if (!warning.empty()) print_err("{}\n", warning);
   if (options.output.empty()) return {};
   const std::string head =
-      fmt::format("# By `trireme bench calibrate {}` on {} ranks.\n", options.config, job.world_size()) +
+      fmt::format("# Written by `trireme bench calibrate {}` on {} ranks.\n", options.config, job.world_size()) +
       (warning.empty() ? "" : "# " + warning + "\n");
   return write_file(options.output, head + to_yaml(calibration.cluster));
 }
@@ -326,9 +330,10 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
     command->add_option(name, value, help)->check(kCount)->capture_default_str();
   };
   auto* step =
-      add("step", "Steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG", bench_steps);
-  auto* sweep = step->add_option("--sweep", options->sweep, "layout: many layouts instead of the config's own")
-                    ->check(CLI::IsMember({"layout"}));
+      add("step", "Measure steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG", bench_steps);
+  auto* sweep =
+      step->add_option("--sweep", options->sweep, "layout: measure many layouts instead of only the config's own")
+          ->check(CLI::IsMember({"layout"}));
   const auto add_steps = [&](const char* name, int StepBench::*field, const char* help) {
     const auto set = [=](const int& count) { options->step.*field = options->layouts.step.*field = count; };
     step->add_option_function<int>(name, set, help)
@@ -336,8 +341,8 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
         ->default_str(fmt::format("{}, in a sweep {}", options->step.*field, options->layouts.step.*field));
   };
   add_steps("--steps", &StepBench::steps, "Steps to measure");
-  add_steps("--warmup", &StepBench::warmup, "Steps before them");
-  step->add_option("--profiled", options->step.profiled, "Steps after them whose operations are timed one by one")
+  add_steps("--warmup", &StepBench::warmup, "Warm-up steps before them");
+  step->add_option("--profiled", options->step.profiled, "Steps after them in which every operation is timed")
       ->check(kCountOrZero)
       ->capture_default_str()
       ->excludes(sweep);
@@ -350,18 +355,19 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
       ->needs(sweep);
   step->footer(kSweepHelp);
   auto* kernels =
-      add("kernels", "Every operation at a config's shapes, against its floor; one rank", bench_the_kernels);
+      add("kernels", "Measure every operation at a config's shapes and compare it with its floor, on one rank",
+          bench_the_kernels);
   add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the median counts");
-  add("gemm", "Autotuning of a config's GEMMs over the library's algorithms", bench_gemms);
-  auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
+  add("gemm", "Autotune a config's GEMMs over the library's algorithms", bench_gemms);
+  auto* comm = add("comm", "Measure each collective on each axis of a config's mesh", bench_the_comm);
   add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; each smaller one is 1/16 of the one before");
   add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the median counts");
   auto* overlap =
-      add("overlap", "How much of each axis's communication is hidden by compute: mpirun -n RANKS", bench_the_overlap);
+      add("overlap", "Measure how much of each axis's communication compute hides: mpirun -n RANKS", bench_the_overlap);
   add_count(overlap, "--rounds", options->overlap.rounds, "Rounds of each; the median counts");
   overlap->footer(kOverlapHelp);
   auto* checkpoint =
-      add("checkpoint", "Saving and loading a config's state, compared with plain copies, writes and reads",
+      add("checkpoint", "Measure saving and loading a config's state, compared with plain copies, writes and reads",
           bench_the_checkpoint);
   checkpoint->add_option("--dir", options->checkpoint.dir,
                          "Folder on the storage to measure; the files written there are removed; default: run.dir");
@@ -370,9 +376,8 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   checkpoint->add_flag("--stall", options->checkpoint.stall_only,
                        "Measure only the snapshot and how long steps wait for it: a third of the time for a large "
                        "state");
-  auto* calibration =
-      add("calibrate", "A cluster file for `trireme simulate` from steps measured here: mpirun -n RANKS",
-          bench_calibration);
+  auto* calibration = add("calibrate", "Measure steps and write a cluster file for `trireme simulate`: mpirun -n RANKS",
+                          bench_calibration);
   calibration->add_option("--output", options->output, "Write the cluster file here");
   add_count(calibration, "--steps", options->calibration.steps, "Steps to measure of each variant");
   add_count(calibration, "--rounds", options->calibration.rounds, "Rounds through all variants; the fastest counts");

@@ -1,4 +1,4 @@
-// trireme check: what a config will do, without starting it.
+// trireme check: predicts what a config will do, without starting it.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -96,7 +96,7 @@ void add_check_command(CLI::App& app, int& status) {
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {
-      std::fflush(stdout);  // in a file too what is wrong stands below the report
+      std::fflush(stdout);  // so that errors follow the report, in a file too
       print_err("{}\n", result.error().message);
       status = static_cast<int>(result.error().code);
     }

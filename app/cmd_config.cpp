@@ -145,7 +145,7 @@ void add_diff(CLI::App& config, int& status) {
   auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   command->add_option("a", *a, "A config file, or a run's folder")->required();
-  command->add_option("b", *b, "Another")->required();
+  command->add_option("b", *b, "The config file, or run's folder, to compare with")->required();
   command->add_flag("--json", *json, "Print one JSON object");
   on_answer(command, status, [=] { return diff(*a, *b, *json); });
 }

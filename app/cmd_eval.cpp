@@ -122,7 +122,7 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
 
 void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
-      "eval", "Loss and perplexity of a checkpoint: [mpirun -n RANKS] trireme eval CHECKPOINT|RUN_DIR");
+      "eval", "Compute loss and perplexity of a checkpoint: [mpirun -n RANKS] trireme eval CHECKPOINT|RUN_DIR");
   auto options = std::make_shared<Options>();
   command->add_option("checkpoint", options->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();

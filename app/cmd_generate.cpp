@@ -170,7 +170,8 @@ Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadlin
 
 void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
-      "generate", "Text from a checkpoint: [mpirun -n RANKS] trireme generate CHECKPOINT|RUN_DIR --prompt TEXT");
+      "generate",
+      "Generate text from a checkpoint: [mpirun -n RANKS] trireme generate CHECKPOINT|RUN_DIR --prompt TEXT");
   auto o = std::make_shared<Options>();
   command->add_option("checkpoint", o->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();

@@ -29,15 +29,16 @@ Result<void> help(const CLI::App& root, const std::vector<std::string>& words, b
 }  // namespace
 
 void add_help_command(CLI::App& app, int& status) {
-  auto* command = app.add_subcommand("help", "Help of a subcommand: trireme help data prepare; or the man page");
+  auto* command =
+      app.add_subcommand("help", "Print the help of a subcommand (trireme help data prepare) or the man page");
   auto words = std::make_shared<std::vector<std::string>>();
   auto man = std::make_shared<bool>(false);
   command->add_option("command", *words, "The subcommand");
-  command->add_flag("--man", *man, "A page for man: all commands and config fields; trireme help --man | man -l -");
+  command->add_flag("--man", *man, "Print a man page of all commands and config fields: trireme help --man | man -l -");
   on_run(command, status, [&app, words, man] { return help(app, *words, *man); });
 
-  auto* completion =
-      app.add_subcommand("completion", "A script that completes command lines: source <(trireme completion bash)");
+  auto* completion = app.add_subcommand(
+      "completion", "Print a script that completes command lines: source <(trireme completion bash)");
   auto shell = std::make_shared<std::string>();
   completion->add_option("shell", *shell, "Which shell")->required()->check(CLI::IsMember({"bash"}));
   // The option writes into *shell when the command line is read, which is after this function.

@@ -48,7 +48,7 @@ Result<Shape> shape_of_job() {
         "A.yaml B.yaml");
   if (tasks <= 0 || shape.per_node <= 0)
     return usage_error(
-        "stopped: the job has no number of ranks (SLURM_NTASKS); submit it with --ntasks-per-node=N or -n N");
+        "stopped: the job does not set the number of ranks (SLURM_NTASKS); submit it with --ntasks-per-node=N or -n N");
   if (shape.spares >= shape.nodes)
     return usage_error("stopped: SPARES={} of {} nodes leaves no node to train on; request more with --nodes",
                        shape.spares, shape.nodes);
@@ -61,7 +61,7 @@ Result<Shape> shape_of_job() {
 Result<BatchJob::Options> options_of_job(RunFolders folders) {
   ::setenv("SLURM_TIME_FORMAT", "standard", 1);  // SlurmJob reads Slurm's times
   const std::string job = environment("SLURM_JOB_ID");
-  if (job.empty()) return usage_error("trireme job is called by slurm/train.sbatch, in a job of Slurm's");
+  if (job.empty()) return usage_error("trireme job runs only inside a Slurm job, where slurm/train.sbatch calls it");
   const auto seconds = [](const char* name, int otherwise) { return static_cast<double>(number(name, otherwise)); };
   return BatchJob::Options{
       .start = {.batch = {job, number("SLURM_RESTART_COUNT", 0)},
@@ -89,7 +89,7 @@ Result<int> begin(const Options& options) {
   const auto of_job = options_of_job(folders);
   if (!of_job) return of_job.error();
   const std::string what = fmt::format("{} ranks on {}{}, {}", ranks, of_job.value().start.node_list,
-                                       spares > 0 ? fmt::format(", {} of them to spare", spares) : "", options.config);
+                                       spares > 0 ? fmt::format(", {} of them spares", spares) : "", options.config);
   BatchJob job(of_job.value());
   const auto goes_on = job.begin(what);
   if (!goes_on) return goes_on.error();
@@ -120,7 +120,7 @@ void finish(const Result<int>& result, int& status) {
 }  // namespace
 
 void add_job_command(CLI::App& app, int& status) {
-  auto* job = app.add_subcommand("job", "For slurm/train.sbatch: the begin and the end of each start of a Slurm job");
+  auto* job = app.add_subcommand("job", "Begin and end each start of a Slurm job; slurm/train.sbatch calls it");
   job->require_subcommand(1);
   auto options = std::make_shared<Options>();
 
@@ -128,10 +128,10 @@ void add_job_command(CLI::App& app, int& status) {
   first->add_option("config", options->config, "YAML run config")->required();
   first->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   first->footer(
-      "Prints a line each: run.dir, checkpoint.dir, ranks, CPUs of a rank, and NAME=value lines for the trainer's\n"
+      "Prints one line each: run.dir, checkpoint.dir, ranks, CPUs per rank, and NAME=value lines for the trainer's\n"
       "environment. Ranks and options come from the environment (slurm/README.md). Exit status: 0: train;\n"
-      "2: a mistake, or another job uses the run folder; 3: storage is not there, a later try may succeed; 8: the\n"
-      "budget is used up (RESTART_BUDGET).");
+      "2: the config or the job is wrong, or another job uses the run folder; 3: storage is unavailable, a later try\n"
+      "may succeed; 8: the budget is used up (RESTART_BUDGET).");
   first->callback([=, &status] { finish(begin(*options), status); });
 
   auto* last = job->add_subcommand("end", "Requeue the job as the exit status of the trainer and its budget allow");
@@ -139,8 +139,8 @@ void add_job_command(CLI::App& app, int& status) {
   last->add_option("checkpoint_dir", options->checkpoint_dir, "checkpoint.dir")->required();
   last->add_option("--status", options->status, "Exit status of the trainer")->required()->check(kCountOrZero);
   last->footer(
-      "Prints \"done\", or \"requeue N\" where Slurm's commands are missing, as in a container: then the caller\n"
-      "requeues the job, whose start number N was the last one that brought a newer checkpoint.");
+      "Prints \"done\", or \"requeue N\" if Slurm's commands are missing, as in a container: then the caller requeues\n"
+      "the job. Start N was the last one that made a newer checkpoint.");
   last->callback([=, &status] { finish(end(*options), status); });
 }
 

@@ -23,7 +23,7 @@ struct Options {
 Result<void> check_output(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return usage_error("--output {}: is a folder; name a file in it", path);
+  if (fs::is_directory(path, ignored)) return usage_error("--output {}: this is a folder; name a file in it", path);
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, ignored))
     return usage_error("--output {}: the folder {} does not exist; create it first", path, folder.string());
@@ -54,8 +54,8 @@ Result<void> plan(const Options& options) {
       on_cluster(with_layout(config.value(), layout_of(best.workload)), cluster.value(), best.step, options.overrides);
   if (auto written = write_file(options.output, to_yaml(winner)); !written) return written.error();
   if (!options.json)
-    print_out("wrote {}: `trireme check {} --ranks {} --no-data` shows what it costs\n", options.output, options.output,
-              options.plan.ranks);
+    print_out("wrote {}; `trireme check {} --ranks {} --no-data` shows its memory and time\n", options.output,
+              options.output, options.plan.ranks);
   return {};
 }
 
@@ -80,7 +80,7 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_option("--keep", options->plan.keep, "Number of layouts to print")->check(CLI::Range(1, 1000));
   command->add_option("--output", options->output, "Write the best layout's run config to this file");
-  command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8");
+  command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8");
   command->add_flag("--json", options->json, "Print one JSON object, best layout first");
   on_run(command, status, [options] { return plan(*options); });
 }

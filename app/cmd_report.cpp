@@ -67,7 +67,7 @@ std::string page_path(const Options& options) {
 
 Result<void> show_runs(const Options& options) {
   if (options.run_dirs.size() > kMostRuns)
-    return usage_error("{} runs given: a report shows at most {}", options.run_dirs.size(), kMostRuns);
+    return usage_error("{} runs were given, but a report shows at most {}", options.run_dirs.size(), kMostRuns);
   std::vector<RunData> runs;
   for (const std::string& dir : options.run_dirs) {
     auto run = read_run_data(dir, kHeatBytes / static_cast<int64_t>(options.run_dirs.size()));
@@ -94,7 +94,7 @@ Result<void> show_runs(const Options& options) {
 Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   const auto recorded = list_timelines(run.dir);
   if (recorded.empty()) {
-    print_out("{}: not drawn, since no step of the run was recorded (metrics.timeline)\n", path);
+    print_out("{}: not drawn, since no step of the run was recorded; set metrics.timeline\n", path);
     return {};
   }
   const auto segments = read_timeline(run.dir, recorded.back(), {});

@@ -35,7 +35,8 @@ struct Options {
 };
 
 Error begins_beyond(const std::string& what, const Simulation& simulation, const Options& options) {
-  return usage_error("{} starts at {} ranks, more than --to {}", what, simulation.workload.ranks(), options.most_ranks);
+  return usage_error("{} starts at {} ranks, more than --to {}; raise --to", what, simulation.workload.ranks(),
+                     options.most_ranks);
 }
 
 Result<void> show_scaling(const Simulation& simulation, const Options& options) {
@@ -113,7 +114,7 @@ Result<void> run_simulation(const Options& options) {
     return {};
   }
   if (options.config.empty() || options.cluster.empty())
-    return usage_error("simulate needs CONFIG and --cluster FILE (configs/clusters/ has some); or --constants alone");
+    return usage_error("simulate needs CONFIG and --cluster FILE (see configs/clusters/), or only --constants");
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
@@ -157,19 +158,20 @@ void add_simulate_command(CLI::App& app, int& status) {
                       "Cluster file: from configs/clusters/ or `trireme bench calibrate`");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
-  command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8: precision.gemm=fp8");
+  command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8: precision.gemm=fp8");
   command->add_option("--cp", options->workload.cp, "Context parallelism as in other programs; uses ranks of dp")
       ->check(CLI::Range(1, kMostRanks));
   command->add_flag("--fsdp", options->workload.fsdp, "Shard weights over dp as well, as other programs do");
-  auto* scaling =
-      command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
-          ->check(CLI::IsMember({"strong", "weak"}));
+  auto* scaling = command
+                      ->add_option("--scaling", options->scaling,
+                                   "Simulate strong or weak scaling: the same stages with more replicas")
+                      ->check(CLI::IsMember({"strong", "weak"}));
   command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
       ->check(CLI::Range(1, kMostRanks))
       ->capture_default_str();
   auto* startup = command
                       ->add_flag("--startup", options->startup,
-                                 "Calls, messages, bytes and time of a start for growing numbers of ranks")
+                                 "Print the calls, messages, bytes and time of a start for growing numbers of ranks")
                       ->excludes(scaling);
   command->add_option("--trace", options->trace, "Write the step of one pipeline to this file, for Perfetto");
   command->add_option(

@@ -117,7 +117,7 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
   int per_node = number("SLURM_NTASKS_PER_NODE", 0);
   std::vector<std::string> nodes = host_names(environment("SLURM_JOB_NODELIST"));
   if (nodes.empty())
-    return usage_error("`scontrol show hostnames {}` names no node", environment("SLURM_JOB_NODELIST"));
+    return usage_error("`scontrol show hostnames {}` prints no node", environment("SLURM_JOB_NODELIST"));
   const int count = static_cast<int>(nodes.size());
   if (per_node == 0) per_node = tasks > 0 ? std::max(1, tasks / count) : 1;
   auto planned = plan_of(options, (count - options.spares) * per_node);
@@ -152,7 +152,9 @@ Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
   const std::string node = environment("SLURMD_NODENAME");  // as an agent calls itself
   if (nodes.empty()) nodes = {node.empty() ? host_name() : node};
   const int needed = static_cast<int>(nodes.size()) - options.spares;
-  if (needed < 1) return usage_error("--spares {}: --hosts names {} nodes", options.spares, nodes.size());
+  if (needed < 1)
+    return usage_error("--spares {}: --hosts names only {} nodes, which leaves none to train on", options.spares,
+                       nodes.size());
   const int per_node = plan.ranks % needed == 0 ? plan.ranks / needed : 0;
   return DriverOptions{.commands = own_commands(options.launcher, options.agent_launcher),
                        .setup = {.nodes = std::move(nodes), .nodes_needed = needed, .ranks_per_node = per_node},

@@ -97,20 +97,20 @@ Result<void> show_steps(const Options& options) {
         "{} --record 3`",
         options.run_dir, options.run_dir);
   const auto asked = parse_step_range(options.steps);
-  if (!asked && !options.steps.empty()) return usage_error("--steps {}: FIRST:LAST is expected", options.steps);
+  if (!asked && !options.steps.empty()) return usage_error("--steps {}: expected FIRST:LAST", options.steps);
   const StepRange* const recording = asked ? recording_of(recorded, *asked) : &recorded.back();
   if (recording == nullptr) {
     std::string known;
     for (const StepRange& range : recorded)
       known += fmt::format("{}{}:{}", known.empty() ? "" : ", ", range.first, range.last);
-    return file_error("--steps {}: not recorded; recorded are {}", options.steps, known);
+    return file_error("--steps {}: these steps were not recorded; recorded are {}", options.steps, known);
   }
   RankRange ranks;
   if (!options.ranks.empty()) {
     const int read = std::sscanf(options.ranks.c_str(), "%d:%d", &ranks.first, &ranks.last);
     if (read < 2) ranks.last = ranks.first;
     if (read < 1 || ranks.first < 0 || ranks.last < ranks.first)
-      return usage_error("--ranks {}: FIRST:LAST is expected", options.ranks);
+      return usage_error("--ranks {}: expected FIRST:LAST", options.ranks);
   }
   const auto segments = read_timeline(options.run_dir, *recording, ranks);
   if (!segments) return segments.error();

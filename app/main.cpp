@@ -47,12 +47,12 @@ void set_signals(int argc, char** argv, char**) {
 int run(int argc, char** argv) {
   CLI::App app{"trireme trains GPT- and LLaMA-family models with 3D parallelism over MPI"};
   app.require_subcommand(1);
-  app.set_help_all_flag("--help-all", "Help of all subcommands");
+  app.set_help_all_flag("--help-all", "Print the help of all subcommands");
   bool json = false;
   auto* as_json = app.add_flag("--json", json, "With --version: print one JSON object");
   as_json->needs(app.set_version_flag(
       "--version", [&json] { return json ? with_schema(version_json()) : version_text(); },
-      "Version, commit, compilers and the libraries that run"));
+      "Print the version, the commit, the compilers and the libraries in use"));
   int status = 0;
   add_train_command(app, status, &argc, &argv);
   add_check_command(app, status);

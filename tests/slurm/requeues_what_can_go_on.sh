@@ -363,7 +363,7 @@ case_any_folder() {
   job=$(sbatch --parsable --output="$log" --nodes=2 --cpus-per-task=4 --gpus-per-node=0 "$tree/slurm/train.sbatch" \
     here.yaml --set run.name=any)
   finish FAILED 2:0 0
-  expect_log "stopped: the job has no number of ranks .*--ntasks-per-node"
+  expect_log "stopped: the job does not set the number of ranks .*--ntasks-per-node"
 }
 
 case_in_a_row() {

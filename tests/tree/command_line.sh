@@ -67,7 +67,7 @@ for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --n
   says 2 'excludes' simulate "$source_dir/configs/gpt_13b.yaml" --ranks 64 \
     --cluster "$source_dir/configs/clusters/h100.yaml" $pair
 done
-says 2 '--output /: is a folder; name a file in it' plan nowhere.yaml --ranks 8 --cluster x --output /
+says 2 '--output /: this is a folder; name a file in it' plan nowhere.yaml --ranks 8 --cluster x --output /
 says 2 '--output /nowhere/x.yaml: the folder /nowhere does not exist' plan nowhere.yaml --ranks 8 --cluster x \
   --output /nowhere/x.yaml
 # Where --set would not do it, nothing says so.
