@@ -1,28 +1,28 @@
 # shellcheck shell=bash
 # Environment of a training job on a Slurm cluster; slurm/train.sbatch sources it before srun. Each value is a default:
-# what is set already, by you or by your site's modules, stays.
+# a variable that you or your site's modules have set keeps its value.
 
 default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
 
 # --- Open MPI: starts the ranks, carries control messages; on a CPU cluster also the data -----------------------------
 default OMPI_MCA_pml ucx
-# By default Open MPI takes UCX on InfiniBand and RoCE alone; any: over TCP and inside a node as well.
+# By default Open MPI uses UCX only on InfiniBand and RoCE; any: also over TCP and inside a node.
 default OMPI_MCA_pml_ucx_tls any
 default OMPI_MCA_pml_ucx_devices any
 # The old InfiniBand transport, which UCX replaces, would warn about every card that it finds.
 default OMPI_MCA_btl ^openib
 
 # --- UCX --------------------------------------------------------------------------------------------------------------
-# MPI is given host memory only (device memory is NCCL's): without its CUDA transports UCX makes no CUDA context of its
-# own. Where there is no NVIDIA device UCX has no such transports, and every rank would warn of that. UCX picks the best
-# of the rest. To pin the choice: UCX_TLS=self,sm,rc or, where there is Ethernet alone,
-# UCX_TLS=self,sm,tcp; and the cards: UCX_NET_DEVICES=mlx5_0:1.
+# MPI transfers only host memory (NCCL transfers device memory). Without CUDA transports, UCX creates no CUDA context of
+# its own. Without an NVIDIA device, UCX has no such transports, and every rank would print a warning. UCX picks the
+# best of the others. To pin the choice, set UCX_TLS=self,sm,rc or, with only Ethernet, UCX_TLS=self,sm,tcp; to pin the
+# cards, set UCX_NET_DEVICES=mlx5_0:1.
 [[ ! -e /dev/nvidiactl ]] || default UCX_TLS ^cuda
 
 # --- NCCL: a link that flaps ------------------------------------------------------------------------------------------
-# A lost packet is sent again after 4.096 us * 2^NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT times, before NCCL gives up. 22 and
-# 7 (the largest that cards take) ride out a port that is gone for a minute or two; NCCL's own default gives up within
-# seconds. The trainer's watchdog must be more patient than that.
+# A lost packet is retransmitted after 4.096 us * 2^NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT times, before NCCL fails. With 22
+# and 7 (the largest values that cards support) NCCL tolerates a port that is down for a minute or two; with its own
+# default it fails within seconds. The trainer's watchdog must have a longer timeout than that.
 default NCCL_IB_TIMEOUT 22
 default NCCL_IB_RETRY_CNT 7
 
@@ -42,12 +42,12 @@ default NCCL_DEBUG WARN
 # Rank k of a node takes GPU k. In the order of the PCI bus GPU k lies near the k-th share of the node's cores, which is
 # what srun's binding in train.sbatch gives it.
 default CUDA_DEVICE_ORDER PCI_BUS_ID
-# A rank has threads of its own; a library that starts one a core as well would fight them.
+# A rank has threads of its own; a library that starts one per core as well would compete with them.
 default OMP_NUM_THREADS 1
 default OPENBLAS_NUM_THREADS 1
-# RDMA registers memory: a low limit on locked memory makes it fail. Raised as far as the site lets us.
+# RDMA registers memory and fails with a low limit on locked memory. Raise the limit as far as the site allows.
 ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)" 2>/dev/null || true
-# A core file of every rank would fill the disk long before anybody reads one.
+# Core files of all ranks would fill the disk.
 ulimit -c 0
 
 unset -f default

@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# Submits training runs: nodes and ranks come from each config's mesh.
+# Submits training runs; each config's mesh determines nodes and ranks.
 #
 #   slurm/submit.sh CONFIG... [--ranks N] [--spares N] [--set section.key=value]... [--no-data] [sbatch options]
 #
 #   slurm/submit.sh configs/gpt_1b3.yaml --ranks 16 --time=2-00:00 --partition=gpu
-#   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp is what 4 nodes leave
+#   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp fills 4 nodes
 #   slurm/submit.sh configs/llama_8b.yaml -N 32 --spares 1          33 nodes, of which 32 train
-#   slurm/submit.sh a.yaml b.yaml c.yaml --set run.steps=1000       one after the other
+#   slurm/submit.sh a.yaml b.yaml c.yaml --set run.steps=1000       three runs, one after the other
 #
-# A node takes cluster.ranks_per_node ranks, one a GPU, or one a share of its cores where run.device is cpu; they share
-# all of its CPUs, unless --cpus-per-task says otherwise. --ranks, -n or -N is needed where parallel.dp is 0. Of several
-# CONFIGs each starts when the one before it has finished with status 0, restarts included; when one ends otherwise,
-# those after it are cancelled. AFTER=afterany starts them all the same. --set goes to every run. Logs: slurm-JOB.log in
-# the run folder. Prints "JOB RUN_FOLDER" a run. A run folder whose job is still in the queue is refused, unless
-# --dependency says what to wait for. So is a --time that ends before the run has trained.
+# A node runs cluster.ranks_per_node ranks, one per GPU or, if run.device is cpu, one per share of its cores. They share
+# all CPUs of the node unless --cpus-per-task is given. If parallel.dp is 0, --ranks, -n or -N is required. With several
+# CONFIGs, each run starts when the previous one has finished with status 0, restarts included; if one ends with another
+# status, the following ones are cancelled. AFTER=afterany starts them anyway. --set applies to every run. The log is
+# slurm-JOB.log in the run folder. The script prints "JOB RUN_FOLDER" for each run. It refuses a run folder whose job is
+# still in the queue, unless --dependency says what to wait for, and a --time too short to train.
 #
-# `trireme check` looks at everything before anything is submitted, token files and tokenizer included, unless --no-data
-# says that only the nodes see them.
+# `trireme check` checks everything before anything is submitted, including token files and tokenizer; use --no-data if
+# only the nodes can read those.
 #
-# --spares N asks for so many nodes more, which take the place of those that fail (`trireme supervise`).
+# --spares N requests N more nodes, which replace failed ones (`trireme supervise`).
 #
-# Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable, and
-# TRIREME_ENV, the settings file.
+# The environment sets the options of slurm/train.sbatch (RESTART_BUDGET, ...), TRIREME (the executable) and TRIREME_ENV
+# (the settings file).
 set -euo pipefail
 
 usage() {
@@ -56,7 +56,7 @@ while (($#)) && [[ $1 != -* ]]; do
 done
 [[ ${1:-} != --help && ${1:-} != -h ]] || usage 0
 ((${#configs[@]})) || usage 2 >&2
-number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: not a number of 1 or more"; }
+number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: expected a whole number >= 1"; }
 while (($#)); do
   case $1 in
     --set | --ranks | --spares | --ntasks | --nodes | --partition | --time | --signal | -n | -N | -p | -t)
@@ -125,8 +125,8 @@ done
 [[ -r $TRIREME_ENV && ! -d $TRIREME_ENV ]] || die "TRIREME_ENV=$TRIREME_ENV: cannot read this settings file"
 "$BASH" -n "$TRIREME_ENV" || die "TRIREME_ENV=$TRIREME_ENV: this settings file has a syntax error"
 
-# seconds_of TIME: of sbatch's forms M, M:S, H:M:S, D-H, D-H:M and D-H:M:S, rounded up to minutes as Slurm does; nothing
-# for any other.
+# seconds_of TIME: prints the seconds of sbatch's forms M, M:S, H:M:S, D-H, D-H:M and D-H:M:S, rounded up to minutes as
+# in Slurm, and nothing for any other form.
 seconds_of() {
   [[ $1 =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] || return 0
   local days=0 part=() time=$1
@@ -144,26 +144,26 @@ lead=60
 [[ ! $signal =~ @([0-9]{1,8})$ ]] || lead=$((10#${BASH_REMATCH[1]}))
 seconds=$(seconds_of "$limit")
 if [[ -n $seconds ]] && ((seconds > 0 && seconds <= lead + 60)); then
-  die "--time=$limit leaves no time to train: Slurm asks for the last checkpoint up to $((lead + 60)) s before the" \
+  die "--time=$limit leaves no time to train: Slurm requests the last checkpoint up to $((lead + 60)) s before the" \
     "end (--signal=$signal); request more time, or a shorter lead with DRAIN_SECONDS and fault.grace_seconds below it"
 fi
-# Without supervise a lost node ends the job, and Slurm puts it back.
+# Without supervise, a lost node ends the job, and Slurm requeues it.
 if [[ $SUPERVISE == 0 ]]; then
-  [[ $SPARES == 0 ]] || die "--spares $SPARES: only \`trireme supervise\` can use them, and SUPERVISE is 0"
+  [[ $SPARES == 0 ]] || die "--spares $SPARES: only \`trireme supervise\` can use spares, but SUPERVISE is 0"
   options+=(--no-kill=off)
 fi
 
 cd "$TRIREME_ROOT"
 check() { "$TRIREME" check "$@" ${settings[@]+"${settings[@]}"}; }
 
-# CPUs of a node of the partition, of the smallest one.
+# Prints the number of CPUs of the partition's smallest node.
 cpus_of_node() {
   sinfo --noheader ${partition:+--partition="$partition"} --format='%P %c' |
     awk -v any="$partition" 'any != "" || $1 ~ /[*]$/ {sub(/[+]/, "", $2); if (!least || $2 < least) least = $2}
       END {print least + 0}'
 }
 
-# free RUN_DIR: no other job is at it, neither one that has started (slurm.state) nor one that was submitted.
+# free RUN_DIR: fails if another job uses the folder: one that has started (slurm.state) or one that was submitted.
 mine=' '
 free() {
   local other state jobs
@@ -172,16 +172,17 @@ free() {
     paste -sd,) || true
   [[ -n $jobs ]] || return 0
   while read -r other state; do
-    [[ $mine == *" $other "* || $state == COMPLETING ]] || die "$1 is the run of job $other, which is $state"
+    [[ $mine == *" $other "* || $state == COMPLETING ]] ||
+      die "$1 is the run folder of job $other, which is $state; cancel that job, or wait for it with --dependency"
   done < <(squeue --noheader --jobs="$jobs" --format='%i %T' 2>/dev/null)
 }
 
-# plan CONFIG: sets the variables below; every mistake is met before anything is submitted.
+# plan CONFIG: sets the variables below, so that every error is found before anything is submitted.
 plan() {
   local config=$1 per_node run_nodes values
   run_ranks=$ranks
   if [[ -z $run_ranks && -n $nodes ]]; then
-    # One replica is a mesh that suits every config, so this asks for no number of ranks.
+    # A mesh of one replica is valid for every config, so this needs no number of ranks.
     per_node=$("$TRIREME" check "$config" ${settings[@]+"${settings[@]}"} --set parallel.dp=1 \
       --get cluster.ranks_per_node) || exit $?
     run_ranks=$((nodes * per_node))
@@ -200,12 +201,12 @@ plan() {
   run_ranks=$((tp * pp * dp))
   ((run_ranks >= per_node)) || per_node=$run_ranks
   ((run_ranks % per_node == 0)) ||
-    die "$config: $run_ranks ranks do not fill nodes of $per_node; change the mesh or cluster.ranks_per_node"
+    die "$config: $run_ranks ranks do not fill nodes of $per_node ranks; change the mesh or cluster.ranks_per_node"
   run_nodes=$((run_ranks / per_node))
   [[ -z $nodes || $nodes -eq $run_nodes ]] || die "$config: $run_ranks ranks take $run_nodes nodes, not $nodes"
   gpus=$per_node
   [[ $device != cpu ]] || gpus=0
-  # Whole nodes, but not by --exclusive: a job with it that is requeued when a node has died may pend for ever.
+  # Request whole nodes, but not with --exclusive: such a job may pend forever when it is requeued after a node died.
   share=()
   if [[ -z $cpus ]]; then share=(--cpus-per-task=$(($(cpus_of_node) / per_node))); fi
   if [[ ${share[*]} == --cpus-per-task=0 ]]; then share=(--cpus-per-task=1); fi
@@ -222,11 +223,11 @@ previous=''
 for config in "${configs[@]}"; do
   plan "$config"
   mkdir -p "$run_dir"
-  # The jobs that were submitted for this run; a job that sees this file sees the run folder. The lock is for another
-  # submit.sh at the same time; where a file system has no locks, the job that starts second stops.
+  # slurm.submitted lists the jobs that were submitted for this run; a job that sees this file sees the run folder. The
+  # lock excludes another submit.sh; on a file system without locks, the job that starts second stops.
   exec {submitted}>>"$run_dir/slurm.submitted"
   flock --wait 60 --conflict-exit-code 75 "$submitted" || [[ $? -ne 75 ]] ||
-    die "$run_dir: another submit.sh has held slurm.submitted for 60 s"
+    die "$run_dir: another submit.sh has locked slurm.submitted for 60 s; try again when it has ended"
   free "$run_dir"
   chain=()
   [[ -z $previous ]] || chain=(--dependency="$after:$previous" --kill-on-invalid-dep=yes)

@@ -11,10 +11,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
 
 # --- NCCL, which moves tensors ----------------------------------------------------------------------------------------
-# Where plugin and libfabric lie; NCCL looks for libnccl-net.so there.
+# The folders of the plugin and of libfabric; NCCL looks for libnccl-net.so there.
 export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # <--
-# Without the plugin NCCL would take TCP, far slower and without a word; where this name is asked for, it stops instead.
-# It is what NCCL_DEBUG=INFO says after "Using network", which depends on the plugin's version.
+# Without the plugin, NCCL would silently use TCP, which is far slower; with this name it fails instead. NCCL_DEBUG=INFO
+# prints the name after "Using network"; it depends on the plugin's version.
 default NCCL_NET "AWS Libfabric" # <--
 # libfabric's provider, and no other.
 default FI_PROVIDER efa

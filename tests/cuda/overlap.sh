@@ -18,7 +18,7 @@ step() { # NAME ARGUMENTS...
   # shellcheck disable=SC2086
   timeout "${LIMIT:-120}" slurm/mpirun -n 4 "$trireme" bench step $wide --profiled 0 "${@:2}" >"$text" 2>&1 || status=1
   echo "$1: $(grep -m1 'tokens/s' "$text" | cut -d: -f2- || tail -1 "$text")"
-  grep -E '^(of it|bubble)' "$text" | sed 's/^/    /'
+  grep -E '^(time per step|bubble)' "$text" | sed 's/^/    /'
 }
 hidden() { # NAME ARGUMENTS...
   local text

@@ -34,7 +34,7 @@ step 1 dp 2 --set parallel.tp=1 --set parallel.pp=1
 step 1 tp 2 --set parallel.pp=1
 step 1 "" 1 --set parallel.tp=1 --set parallel.pp=1
 run 0 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --steps 1 --warmup 1 --profiled 0 --set parallel.tp=1
-has "of it, stage 1: compute"
+has "time per step, stage 1: compute"
 has "bubble of the busiest stage"
 has "(pp-1)/(chunks·microbatches) = 12.5 %"
 

@@ -178,7 +178,7 @@ ended() {
   start ""
   ends 0 0 "$1"
   grep -qx "SITE=here" trained 2>/dev/null || fail "$1: SITE does not reach the trainer"
-  says "warning: the settings file $work/site.sh .* has ended with status $2 " || fail "$1: no warning in the log"
+  says "warning: the settings file $work/site.sh .* ended with status $2 " || fail "$1: no warning in the log"
 }
 ended "a last line that tests a variable" 1 '[[ -n ${NOT_SET_ANYWHERE:-} ]] && export Y=1'
 ended "return 3" 3 'return 3'
@@ -268,7 +268,7 @@ for restart in "" 1 2 50; do
   start "$restart"
   (($(requeues) == (${restart:-0} < 2) && status != 0)) ||
     fail "a broken script, restart $restart: $(requeues) requeues"
-  says "this script failed with status" || fail "a broken script does not say so"
+  says "the batch script failed with status" || fail "a broken script does not say so"
   says "NOT_SET_ANYWHERE: unbound" || fail "a broken script does not say why"
 done
 script=''
@@ -406,7 +406,7 @@ fresh
 for i in 1 2; do "$root/slurm/submit.sh" config.yaml >"out.$i" 2>&1 & done
 wait
 [[ $(wc -l <sbatch.calls) -eq 1 ]] || fail "two jobs of one run: $(cat out.*)"
-grep -q "run is the run of job 41, which is PENDING" out.1 out.2 || fail "refused without a reason: $(cat out.*)"
+grep -q "run is the run folder of job 41, which is PENDING" out.1 out.2 || fail "refused without a reason: $(cat out.*)"
 rm sbatch.calls
 refuses "job 41, which is PENDING"
 submit --dependency=afterany:41

@@ -153,7 +153,7 @@ fault_agent_stopped() {
 }
 fault_driver_killed() {
   strike kill -KILL "$(processes_of_cluster "supervise $config.* --ranks")"
-  expect_log "the driver was killed by signal 9: started again"
+  expect_log "the driver was killed by signal 9 and is restarted"
   healed "the driver killed"
 }
 fault_node_without_power() {

@@ -151,7 +151,7 @@ case_deaf() {
   until_true "step 8" beyond 7
   scancel --batch --signal=TERM "$job"
   expect_log "restart 0: signal TERM: draining"
-  expect_log "not drained within 3 s"
+  expect_log "the trainer did not stop within 3 s"
   expect_log "restart 1: "
   finish COMPLETED 0:0 1
 }
@@ -231,7 +231,7 @@ case_state_file_fails() {
 case_storage_away() {
   STORAGE_SECONDS=3 start storage_away --set stand_in.ends=0:12:5 --set stand_in.check=1:3
   finish COMPLETED 0:0 2
-  expect_log "restart 1: .*job begin .* failed with status 3; retried for 3 s"
+  expect_log "restart 1: .*job begin .* failed with status 3; retrying for 3 s"
   expect_log "restart 1: requeued"
   expect_log "restart 2: .* resumes from step 10"
   log=$run_dir/slurm-first.log
@@ -293,7 +293,7 @@ case_settings_file_breaks() {
   RESTART_BUDGET=2 TRIREME_ENV=$work/breaks.sh start settings_file_breaks --comment="project b" \
     --set stand_in.ends=0:12:5
   finish FAILED 2:0 2
-  expect_log "restart 2: the settings file $work/breaks.sh .* has ended its shell with status 1"
+  expect_log "restart 2: the settings file $work/breaks.sh .* ended its shell with status 1"
   expect_log "restart 2: stopped: 2 restarts in a row got no further than the checkpoint of step 10|made no progress"
   [[ $(scontrol show job "$job") == *"Comment=project b"* ]] || fail "the owner's comment is gone"
 }
@@ -303,12 +303,12 @@ case_submitted_twice() {
   start twice --hold "${held[@]}"
   local first=$job first_log=$log output
   if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
-  [[ $output == *"runs/twice is the run of job $first, which is PENDING"* ]] || fail "submit.sh says: $output"
+  [[ $output == *"runs/twice is the run folder of job $first, which is PENDING"* ]] || fail "submit.sh says: $output"
   scontrol release "$first"
   until_true "step 7" beyond 6
   cp "$run_dir/slurm.state" "$work/state.before"
   if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
-  [[ $output == *"runs/twice is the run of job $first, which is RUNNING"* ]] || fail "submit.sh says: $output"
+  [[ $output == *"runs/twice is the run folder of job $first, which is RUNNING"* ]] || fail "submit.sh says: $output"
   # Past submit.sh, as when both were submitted before either began.
   log=$run_dir/slurm-second.log
   job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
@@ -520,7 +520,7 @@ case_cancelled_while_a_node_is_awaited() {
 }
 case_cancelled_while_storage_is_awaited() {
   start cancelled_storage --set stand_in.ends=0:12:5 --set stand_in.check=1:3
-  expect_log "restart 1: .*job begin .* failed with status 3; retried for"
+  expect_log "restart 1: .*job begin .* failed with status 3; retrying for"
   scancel "$job"
   expect_log "restart 1: stopped: cancelled" # after which the script does no more
   until_true "the end" ended

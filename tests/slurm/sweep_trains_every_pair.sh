@@ -35,7 +35,7 @@ task 0
 until_true "task 0 trains" beyond 0
 task 2
 finish FAILED 2:0 0
-grep -q "no pair has the number 2" "sweep-${array}_2.log" || fail "task 2 says $(cat "sweep-${array}_2.log")"
+grep -q "there is no pair for task 2" "sweep-${array}_2.log" || fail "task 2 says $(cat "sweep-${array}_2.log")"
 run_dir=runs/sweep-lr3e-3-batch4
 until_true "task 1 trains" beyond 0
 
@@ -91,11 +91,11 @@ grep -q "found train tiny.yaml .*--set run.steps=1" found.log || fail "$(cat fou
 echo '[[ -n ${NOT_SET_ANYWHERE:-} ]] && export Y=1' >site.sh
 sweep last_line --export=ALL,TRIREME_ENV=site.sh
 finish COMPLETED 0:0 0
-grep -q "warning: the settings file .*/my folder/site.sh has ended with status 1" last_line.log ||
+grep -q "warning: the settings file .*/my folder/site.sh ended with status 1" last_line.log ||
   fail "$(cat last_line.log)"
 grep -q "found train" last_line.log || fail "$(cat last_line.log)"
 echo 'exit 1' >site.sh
 sweep ends --export=ALL,TRIREME_ENV=site.sh
 finish FAILED 1:0 0
-grep -q "stopped in or after the settings file .*/my folder/site.sh" ends.log || fail "$(cat ends.log)"
+grep -q "the shell ended in or after the settings file .*/my folder/site.sh" ends.log || fail "$(cat ends.log)"
 echo "all well"
