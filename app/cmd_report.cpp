@@ -41,7 +41,7 @@ Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
 }
 
 Result<void> show_time(const Options& options) {
-  if (options.run_dirs.size() > 1) return usage_error("--time takes one run");
+  if (options.run_dirs.size() > 1) return usage_error("--time accepts only one run");
   const std::string& run_dir = options.run_dirs.front();
   const auto history = read_events_and_steps(run_dir);
   if (!history && history.error().os_error == ENOENT)
@@ -106,7 +106,7 @@ Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
 }
 
 Result<void> draw_run(const Options& options) {
-  if (options.run_dirs.size() > 1) return usage_error("--pictures takes one run");
+  if (options.run_dirs.size() > 1) return usage_error("--pictures accepts only one run");
   const auto run = read_run_data(options.run_dirs.front());
   if (!run) return run.error();
   std::error_code problem;
@@ -147,12 +147,12 @@ void add_report_command(CLI::App& app, int& status) {
   command->footer(
       "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents,\n"
       "the config and its changes, of one run or of several side by side. With --time:\n"
-      "Time runs from the first submission, or the first start where no scheduler is known, to the last sign of life.\n"
+      "Time runs from the first submission, or the first start if no scheduler is known, to the last recorded event.\n"
       "lib/observe/README.md defines the shares, app/JSON.md the fields of --json: begin, end, wall_s,\n"
       "seconds {by category}, startup_s {by phase}, shares {effective, megascale, goodput, ettr},\n"
       "google_badput_s {by name}, kept_steps, lost_steps, median_step_ms, data_wait_s, attempts [{attempt, job,\n"
-      "begin, end, first_step, last_step, kept_steps, lost_steps, productive_s, code, failed, outcome}]; null where\n"
-      "it is not known.\n"
+      "begin, end, first_step, last_step, kept_steps, lost_steps, productive_s, code, failed, outcome}]; null if\n"
+      "unknown.\n"
       "Exit status: 0; 2: not the folder of a run that was started; 3: its files can't be read.");
   on_run(command, status, [options] { return show(*options); });
 }

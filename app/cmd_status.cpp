@@ -104,7 +104,7 @@ void add_status_command(CLI::App& app, int& status) {
       "state (runs, stands still, ended, failed, gone, unknown), rate {step, step_ms, tokens_per_s, loss, age_s},\n"
       "slowest {rank, step_ms, of_median}, stragglers [{rank, host, slowdown, text}],\n"
       "hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
-      "cause {time, kind, rank, host, text}, ranks [...]; null where it is not known.");
+      "cause {time, kind, rank, host, text}, ranks [...]; null if unknown.");
   on_run(command, status, [options, hang, heat] {
     if (options->watch) return watch_run(options->run_dir, options->every);
     if (heat->count() > 0) return show_heat(*options);

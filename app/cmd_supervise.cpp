@@ -110,7 +110,7 @@ Result<SupervisedRun> plan_of(const Options& options, int offered) {
 Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
   if (environment("SLURM_JOB_NODELIST").empty())
     return usage_error(
-        "supervise takes its nodes from a Slurm job, and this is not one; on this machine: trireme supervise {} "
+        "supervise reads its nodes from a Slurm job, but this is not one; on this machine, run trireme supervise {} "
         "--launcher \"slurm/mpirun -n RANKS\"",
         options.config);
   const int tasks = number("SLURM_NTASKS", 0);
@@ -224,7 +224,7 @@ void add_supervise_command(CLI::App& app, int& status) {
   command->add_option("--lift", options->cleared, "With --nodes: clear this node's exclusion")->type_name("NODE");
   command->add_flag("--agent", options->agent, "Run as the agent of a node; `trireme supervise` itself uses this");
   command->footer(
-      "Exit status: 0: done; 2, 3, 7: as of train, where another attempt would not help; 8: consecutive attempts\n"
+      "Exit status: 0: done; 2, 3, 7: as for train, if another attempt would not help; 8: consecutive attempts\n"
       "made no newer checkpoint; 75: stop signal, or too few nodes: re-run it without the nodes that --nodes lists.\n"
       "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run continues:\n"
       "slurm/OPERATIONS.md.");

@@ -24,7 +24,7 @@ const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inpu
 std::string startup_traffic() {
   const HostTraffic traffic = host_traffic();
   return fmt::format(
-      "start-up traffic of rank 0: {} collective calls brought {} bytes; it sent {} messages of {} bytes",
+      "start-up traffic of rank 0: {} collective calls delivered {} bytes; it sent {} messages of {} bytes",
       traffic.calls, traffic.heard_bytes, traffic.messages, traffic.message_bytes);
 }
 
@@ -100,7 +100,7 @@ Result<void> TrainingLoop::run() {
   return finish(start);
 }
 
-// One step of all ranks, its figures, and what they agree on with it.
+// Runs one step on all ranks, records its figures, and agrees on stops, saves and recordings.
 Result<void> TrainingLoop::train_step() {
   const auto start = Clock::now();
   if (FlightRecorder* const recorder = flight_recorder())
@@ -153,7 +153,7 @@ StepStatistics TrainingLoop::local_statistics(int steps_to_record) const {
   if (context_.signals.first()) local.stop = 1;
   if (rank_.mesh.world_rank == 0) {
     local.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
-    // One that is still being written is not waited for: storage that is too slow makes the next one late.
+    // Do not wait for a checkpoint that is still being written: slow storage delays the next one instead.
     const double minutes = rank_.config.checkpoint.every_minutes;
     const bool due = minutes > 0 && seconds_between(saved_at_, Clock::now()) >= 60 * minutes;
     local.requests = StepStatistics::pack_requests(due && !context_.checkpoints.under_way(), steps_to_record);
@@ -161,7 +161,7 @@ StepStatistics TrainingLoop::local_statistics(int steps_to_record) const {
   return local;
 }
 
-// The step changed neither weights nor moments: fault.on_nonfinite says whether the run goes on without it.
+// The step changed neither weights nor moments. fault.on_nonfinite says whether the run continues without it.
 Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
   const FaultConfig& fault = rank_.config.fault;
   const NotFinitePlaces places = not_finite_places(context_.trainer, job());
@@ -178,7 +178,7 @@ Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
     return {};
   }
   Error error = not_finite_error(metrics, places.texts, skipped_in_a_row_);
-  // lib/supervise begins again: what comes twice at this step is the run's own doing, what does not the machine's.
+  // lib/supervise retries: a failure that repeats at this step is caused by the run, one that does not by a machine.
   if (rank_.mesh.world_rank == 0) {
     const std::string where = places.texts.empty() ? "" : ": " + places.texts.front();
     context_.events.append(
@@ -189,7 +189,7 @@ Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
          .fields = {
              {"code", static_cast<int64_t>(ExitCode::kNotFinite)}, {"consequence", false}, {"step", metrics.step}}});
   }
-  // The checkpoint under way holds the state of an earlier step, from which the run can go on.
+  // The checkpoint under way holds the state of an earlier step, from which the run can resume.
   if (context_.checkpoints.under_way())
     if (auto saved = context_.checkpoints.finish(); !saved) error.message += "\n" + saved.error().message;
   report_checkpoints();
@@ -238,7 +238,7 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
 }
 
-// Seconds from the first stop signal of any rank to `sent_at`; the same on all ranks. Collective.
+// Returns the seconds from the first stop signal of any rank to `sent_at`, identical on all ranks. Collective.
 double TrainingLoop::oldest_stop_age(Clock::time_point sent_at) const {
   const auto first = context_.signals.first();
   const double mine = first ? seconds_between(*first, sent_at) : 0.0;
@@ -246,7 +246,7 @@ double TrainingLoop::oldest_stop_age(Clock::time_point sent_at) const {
   return std::max(0.0, *std::ranges::max_element(ages));
 }
 
-// What all ranks do about a stop signal, from numbers that are the same on all of them. Collective.
+// Decides how all ranks react to a stop signal, from numbers that are identical on all of them. Collective.
 TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point sent_at) {
   if (result.sums.stop == 0) return Stop::kNo;
   // The deadline counts from the first signal: ranks may receive it at different times.
@@ -269,7 +269,7 @@ TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Cloc
   return Stop::kSave;
 }
 
-// World rank 0: what was published since the last call.
+// World rank 0: reports the checkpoints that were published since the last call.
 void TrainingLoop::report_checkpoints() {
   for (const CheckpointStats& stats : context_.checkpoints.published()) {
     metrics_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
@@ -286,7 +286,7 @@ void TrainingLoop::report_checkpoints() {
   }
 }
 
-// World rank 0: no step was made `since` then.
+// World rank 0: posts the time from `since` to now, in which no step was made.
 void TrainingLoop::account(WallTime what, Clock::time_point since) const {
   if (rank_.mesh.world_rank != 0) return;
   context_.events.post(RunEventKind::kSpan, "",
@@ -332,9 +332,9 @@ void TrainingLoop::sample() {
   account(WallTime::kEvaluation, start);
 }
 
-// After the last collective call of the loop: gives storage a while to take what the run shows to other programs. A
-// stall costs these files their last entries, and not the run its end. After a stop signal the while is short: the
-// scheduler may end the processes soon.
+// After the last collective call of the loop: waits some time for storage to accept what other programs read of the
+// run. If storage stalls, these files lose their last entries, but the run still ends. After a stop signal the time is
+// short, since the scheduler may end the processes soon.
 void TrainingLoop::flush_shown_files() {
   constexpr double kLongestSeconds = 10, kStoppedSeconds = 1, kShareOfDeadline = 0.25;
   const FaultConfig& fault = rank_.config.fault;
@@ -353,8 +353,8 @@ void TrainingLoop::flush_shown_files() {
         seconds);
 }
 
-// After the last step of a run that began at `start`: completes the checkpoint under way, and closes with the summary
-// and, where a signal stopped the run, what became of its steps.
+// After the last step of a run that began at `start`: completes the checkpoint under way and logs the summary. If a
+// signal stopped the run, the error says which steps are saved.
 Result<void> TrainingLoop::finish(Clock::time_point start) {
   const PhaseScope phase(RunPhase::kFinish);
   const auto stepped = Clock::now();

@@ -29,7 +29,7 @@ namespace tri {
 // What a loop needs in addition to the trainer's RankContext. All references outlive the loop.
 struct LoopContext {
   const Inputs& inputs;
-  Trainer& trainer;  // has its state, and a job
+  Trainer& trainer;  // its state is initialized, and it has a job
   Checkpointer& checkpoints;
   RunProgress begun;       // the progress of that state
   StartupClock& startup;   // reports after the first step

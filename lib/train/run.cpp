@@ -46,7 +46,7 @@ std::string ranks_by_host(const std::vector<std::string>& hosts) {
   return list;
 }
 
-// What log.txt says of a start before its first line.
+// The head that log.txt has for each start.
 std::string log_head(const RunStart& start, const std::vector<std::string>& hosts) {
   std::string head =
       fmt::format("trireme {}\n  command: {}\n  ranks: {}", start.version, start.command_line, ranks_by_host(hosts));
@@ -55,7 +55,8 @@ std::string log_head(const RunStart& start, const std::vector<std::string>& host
   return head;
 }
 
-// Before the first step there is nothing to save. The agreements of the start carry this error to all ranks.
+// Before the first step there is nothing to save. The collective checks of the start distribute this error to all
+// ranks.
 Result<void> unless_stopped(const StopSignals& signals) {
   if (signals.received() == 0) return {};
   return Error{fmt::format("stopped by signal {} ({}) before the first step; nothing is lost: re-run the job",
@@ -63,8 +64,8 @@ Result<void> unless_stopped(const StopSignals& signals) {
                ExitCode::kDrained};
 }
 
-// World rank 0 opens the folder and holds its lock; the others get none. Only a run that can start makes a folder; the
-// agreement is also the barrier behind which all ranks may write into it.
+// World rank 0 opens the folder and holds its lock; the other ranks get none. Only a run that can start creates a
+// folder. The agreement is also the barrier after which all ranks may write into it.
 Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart& start, Job& job,
                                            const std::string& attempt) {
   std::optional<RunLock> lock;
@@ -77,8 +78,8 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
       mine = opened.error();
   }
   if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
-  // Without this check a node that lacks the mount would be noticed at the first checkpoint; and where that node is
-  // world rank 0's, never: the run would start from step 0 again.
+  // Without this check, a node that lacks the mount would be noticed only at the first checkpoint, or never if it is
+  // world rank 0's node: the run would start again from step 0.
   mine = unless_stopped(start.signals);
   if (mine && job.world_rank() != 0 && job.world_rank() == job.node_ranks().front())
     if (auto seen = retried({.missing = Missing::kTransient}, [&] { return see_lock(config.checkpoint.dir, attempt); });
@@ -109,7 +110,7 @@ std::string batch_remedy(int64_t consumed, const Config& config) {
   return fmt::format("{} or {}", below, above);
 }
 
-// Whether the run may go on from a checkpoint: the model is the same, and so is the order of the samples.
+// Checks whether the run may resume from a checkpoint: the model and the order of the samples must be unchanged.
 Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std::string& folder,
                       const Manifest& manifest) {
   const Config& config = planned.config;
@@ -127,7 +128,7 @@ Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std
                      consumed);
 }
 
-// The state of the checkpoint that was found, or start values; what the run has behind it then.
+// Loads the checkpoint that was found, or makes start values. Returns the progress of that state.
 Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoints, Trainer& trainer,
                                 StartupClock& startup) {
   const PhaseScope phase(RunPhase::kLoad);
@@ -143,8 +144,8 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
   return *loaded.value();
 }
 
-// Of its config, against that of the start before, for the event log: the fields before.NAME and after.NAME. Nothing:
-// it is the first start.
+// The changes of the config since the previous start, as fields before.NAME and after.NAME of the event log. Empty at
+// the first start.
 std::map<std::string, EventField> changes_since_last_start(const Config& decided) {
   std::map<std::string, EventField> changes;
   const std::string path = decided.run.dir + "/resolved.yaml";
@@ -159,7 +160,7 @@ std::map<std::string, EventField> changes_since_last_start(const Config& decided
   return changes;
 }
 
-// World rank 0 writes what the run's files say of a start that goes on after `completed` steps.
+// World rank 0: records a start that continues after `completed` steps in the run's files.
 Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64_t completed) {
   const std::string& dir = planned.config.run.dir;
   if (auto done = write_configs(dir, start.config_path, planned.written, planned.config); !done) return done;
@@ -197,7 +198,7 @@ RunEvent hang_event(const DumpOutcome& dump) {
   return event;
 }
 
-// World rank 0: this start holds the run folder.
+// World rank 0: appends the event that this start holds the run folder.
 void log_begin(const EventLog& events, const StartupClock& startup) {
   std::map<std::string, EventField> fields{
       {"began", startup.began()}, {"boot", boot_id()}, {"uptime", startup.began_monotonic()}};
@@ -207,7 +208,7 @@ void log_begin(const EventLog& events, const StartupClock& startup) {
   events.append(RunEventKind::kBegin, "", std::move(fields));
 }
 
-// World rank 0: its steps begin, `completed` steps into the run. `fields`: what else there is to say of it.
+// World rank 0: appends the event that its steps begin after `completed` steps. `fields`: additional fields of it.
 void log_start(const EventLog& events, const PlannedJob& planned, const RunStart& start, int64_t completed,
                const StartupClock& startup, std::map<std::string, EventField> fields) {
   const RunConfig& run = planned.config.run;
@@ -222,9 +223,9 @@ void log_start(const EventLog& events, const PlannedJob& planned, const RunStart
   events.append(RunEventKind::kStart, "", std::move(fields));
 }
 
-// World rank 0, at the end of an attempt: where all the time since the first submission went. The other ranks wait for
-// this one in MPI's end, for at most fault.setup_seconds: where storage does not answer in a part of that, the line is
-// omitted.
+// World rank 0, at the end of an attempt: logs how the time since the first submission was spent. The other ranks wait
+// for this one in MPI_Finalize, for at most fault.setup_seconds; if storage does not respond within a part of that, the
+// line is omitted.
 void log_effective_time(const std::string& run_dir, const FaultConfig& fault) {
   constexpr double kLongestSeconds = 30, kShareOfDeadline = 0.25;
   const auto seconds = std::chrono::duration<double>(std::min(kLongestSeconds, kShareOfDeadline * fault.setup_seconds));
@@ -303,7 +304,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
   startup.phase_done("checkpoint memory");
   checkpoints.set_may_publish([&] {
-    flush_required_files();  // metrics.jsonl has every step that a checkpoint holds, whatever comes
+    flush_required_files();  // metrics.jsonl always contains every step that a checkpoint contains
     return lock.value() ? lock.value()->check() : Result<void>{};
   });
   const auto begun = begin_state(search, checkpoints, trainer, startup);

@@ -14,7 +14,7 @@
 namespace tri {
 
 BatchStart batch_start() {
-  // What a supervisor says goes before: it starts the ranks many times within one start of the job.
+  // A supervisor's values take precedence: it starts the ranks many times within one start of the job.
   if (const char* supervised = std::getenv("TRIREME_RESTART")) {
     const char* name = std::getenv("TRIREME_JOB");
     return {name == nullptr ? "" : name, std::atoi(supervised)};
@@ -70,7 +70,7 @@ constexpr double kJump = 1.5;  // times a learning rate, up or down, that are wo
 
 bool differs_much(double a, double b) { return std::max(a, b) > kJump * std::min(a, b); }
 
-// Whether the checkpoint's weights have the shapes of the config's model; accepting a change does not give them others.
+// Whether the checkpoint's weights have the shapes of the config's model; accepting a change cannot alter shapes.
 Result<void> check_shapes(const Manifest& manifest, const Config& config) {
   for (const ParamSpec& spec : model_parameters(config))
     if (const auto found = manifest.find(weight_name(spec.name), StoredType::kF32, spec.shape); !found)

@@ -18,7 +18,7 @@ namespace tri {
 
 std::string timeline_request_path(const std::string& run_dir) { return run_dir + "/trace/record"; }
 
-// Looks for the request file. Storage may hang: then the thread is left behind.
+// Watches the request file. If storage hangs, the thread is abandoned.
 class TimelineRecorder::RequestWatch {
  public:
   explicit RequestWatch(const std::string& path) : state_(std::make_shared<State>()) {
@@ -121,7 +121,7 @@ std::vector<AxisPlace> place_on_axes(const Mesh& mesh) {
 
 }  // namespace
 
-// The only wait: for what the last step has left on other streams than compute's.
+// The only wait: for the work of the last step on streams other than compute.
 void TimelineRecorder::finish(int64_t step) {
   const Mesh& mesh = engine_.mesh();
   engine_.runtime().synchronize();
@@ -143,7 +143,7 @@ void TimelineRecorder::finish(int64_t step) {
   write(std::move(segment));
 }
 
-// The writer's thread takes the segment: steps go on while storage hangs.
+// The writer's thread writes the segment, so steps continue even if storage hangs.
 void TimelineRecorder::write(TimelineSegment segment) {
   const std::string run_dir = engine_.config().run.dir;
   if (writer_ == nullptr) {

@@ -165,5 +165,5 @@ equal "$(value '[c["valid"] for c in a["checkpoints"]], len(a["checkpoints"][0][
 
 echo "supervise says what it wants outside Slurm"
 run 2 env -u SLURM_JOB_NODELIST "$trireme" supervise tiny.yaml
-has "this is not one; on this machine: trireme supervise tiny.yaml --launcher"
+has "this is not one; on this machine, run trireme supervise tiny.yaml --launcher"
 finish

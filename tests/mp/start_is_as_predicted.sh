@@ -14,7 +14,7 @@ make_text
 calls=() bytes=()
 for ranks in 2 4 8; do
   rm -rf run && train 0 run "$ranks" parallel.dp="$ranks"
-  figures=$(sed -n 's/.*start-up traffic of rank 0: \([0-9]*\) collective calls brought \([0-9]*\) bytes.*/\1 \2/p' <<<"$output")
+  figures=$(sed -n 's/.*start-up traffic of rank 0: \([0-9]*\) collective calls delivered \([0-9]*\) bytes.*/\1 \2/p' <<<"$output")
   [[ -n $figures ]] || fail "no figures of the start on $ranks ranks" "$output"
   read -r called brought <<<"$figures"
   calls+=("$called") bytes+=("$brought")
