@@ -1,5 +1,5 @@
-// What checks measure, and by which rules it is judged. Measuring and judging know each other by these types alone, so
-// that recorded measurements of any machine can be judged again.
+// The results of checks, and the rules that judge them. Measuring and judging share only these types, so that recorded
+// measurements of any machine can be judged again.
 #pragma once
 
 #include <optional>
@@ -35,20 +35,20 @@ enum class Better {
   kEqual,  // texts: those of a group are the same
 };
 
-// When a number is too bad. Absent or 0: not judged that way.
+// When a number counts as bad. Absent or 0: not judged that way.
 struct Limits {
   std::optional<double> suspect_at,
       bad_at;  // worse than this, in the rule's unit: floors, or ceilings of what should be low
   double suspect_times = 0, bad_times = 0;  // so many times worse than the group's median
 };
 
-// Whether a finding must be found again before it counts. What other processes do to a machine passes; a slow part
-// stays.
+// Whether a finding must be confirmed before it counts. Disturbances by other processes are transient; a slow part is
+// not.
 enum class Repeat { kYes, kNo };
 
 struct Rule {
   const char* name = "";      // "copies"
-  const char* measures = "";  // for people, in a few words
+  const char* measures = "";  // what it measures, for the table
   const char* unit = "";      // "GB/s"; "" for texts and counts
   Better better = Better::kHigher;
   Limits cpu, cuda;                     // by the device of the job
@@ -70,14 +70,14 @@ struct Measurement {
   std::optional<double> value;
   std::string text;              // kEqual
   std::optional<double> wanted;  // what the hardware itself says the value can be
-  std::string problem;           // why there is no value: what is broken, in words
+  std::string problem;           // why there is no value: a message that says what is broken
 };
 template <class Archive>
 void fields(Archive& archive, Measurement& m) {
   archive(m.rule, m.world_rank, m.host, m.part, m.end_a, m.end_b, m.group, m.value, m.text, m.wanted, m.problem);
 }
 
-// What a check of a rank has brought: measurements, or the reason why it does not apply there.
+// The result of a check on a rank: measurements, or the reason why the check does not apply there.
 struct CheckResult {
   std::vector<Measurement> measurements;
   std::string skipped;
@@ -87,7 +87,7 @@ void fields(Archive& archive, CheckResult& result) {
   archive(result.measurements, result.skipped);
 }
 
-// A part that is not as it should be.
+// A part with a bad or suspect measurement.
 struct Finding {
   Verdict verdict = Verdict::kSuspect;
   int rule = 0;
