@@ -28,7 +28,7 @@ struct Options {
   bool json = false, quiet = false;
 };
 
-// Whether the tokenizer is known to be the one that made the tokens: only then do they stand for a number of bytes.
+// Whether the tokenizer is known to be the one that made the tokens: only then is their number of bytes known.
 Result<bool> knows_bytes(const Config& config) {
   for (const Source& source : config.data.sources) {
     const auto made_with = prepared_with(source.path);

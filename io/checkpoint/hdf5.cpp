@@ -3,7 +3,7 @@
 namespace tri {
 namespace {
 
-// From the place that failed outwards; a few entries tell the story.
+// The entries go from the place that failed outwards; a few of them suffice.
 herr_t collect(unsigned depth, const H5E_error2_t* entry, void* text) {
   if (depth < 3) {
     auto& out = *static_cast<std::string*>(text);

@@ -13,7 +13,7 @@ namespace tri {
 namespace {
 
 constexpr int64_t kBlockBytes = 4 << 20;
-// Shorter runs are not worth a call each: whatever lies between them is read as well.
+// Shorter runs are not worth a call each: the bytes between them are read as well.
 constexpr int64_t kStraightBytes = 256 << 10;
 constexpr size_t kMaxOpen = 64;
 

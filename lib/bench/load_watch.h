@@ -14,7 +14,7 @@ namespace tri {
 class LoadWatch {
  public:
   using Read = std::function<std::optional<GpuLoad>()>;
-  // Calls `read` from a thread of its own, first at once, until it has nothing to tell, or finish().
+  // Calls `read` from a thread of its own, first immediately, until it returns nothing or finish() is called.
   explicit LoadWatch(Read read, std::chrono::milliseconds between = std::chrono::milliseconds(50));
   LoadWatch(const LoadWatch&) = delete;
   LoadWatch& operator=(const LoadWatch&) = delete;

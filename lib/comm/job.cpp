@@ -57,7 +57,7 @@ Job::Job(int* argc, char*** argv) {
   node_memory_ = std::make_unique<SharedWindow>(this, node_ranks_, sizeof(NodeState));
   node_ = static_cast<NodeState*>(node_memory_->memory());  // zero: no rank has failed
   reaper_ = std::make_unique<NodeReaper>(processes);
-  // In a ring, so that of any ranks that are gone at least one has a neighbour who sees it.
+  // The ranks watch each other in a ring, so that of any ranks that end at least one has a neighbour that sees it.
   if (node_size > 1) {
     const auto next = static_cast<size_t>((node_rank_ + 1) % node_size);
     watch_ = std::make_unique<ProcessWatch>(

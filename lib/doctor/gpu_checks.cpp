@@ -48,8 +48,8 @@ std::set<std::string> gpus_with_rank(CheckContext& context) {
   return ids;
 }
 
-// Multiplications for a second and a half, which the node's first rank looks on. `look` is called while they go on,
-// with the bus ids of the GPUs that make them: the node's others are idle.
+// Runs multiplications for 1.5 s, which the node's first rank observes: it calls `look` during them, with the bus ids
+// of the GPUs that run them. The node's other GPUs are idle.
 template <class Look>
 CheckResult under_load(CheckContext& context, const Look& look) {
   if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "the job uses no GPU"};

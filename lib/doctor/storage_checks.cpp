@@ -59,7 +59,7 @@ class TestFile {
   const int error_;
 };
 
-// Numbers that no storage compresses, and that tell one place from another.
+// Numbers that no storage can compress and that differ between places.
 std::vector<uint64_t> pattern() {
   std::vector<uint64_t> words(static_cast<size_t>(kFileBytes) / sizeof(uint64_t));
   uint64_t word = 0x9E3779B97F4A7C15;

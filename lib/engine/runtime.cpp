@@ -201,7 +201,7 @@ void Runtime::read_progress() {
   device_.use_on_this_thread();
   try {
     for (AxisTransfers* const axis : {tp_.get(), dp_.get()}) axis->read_progress(*reader_, *read_);
-  } catch (const Fatal&) {  // of a device that has failed: who trains says so
+  } catch (const Fatal&) {  // a device has failed; the training thread reports it
   }
 }
 

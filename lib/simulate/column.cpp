@@ -13,7 +13,7 @@ namespace {
 constexpr double kUnknown = -1;
 constexpr double kSameRhythm = 1e-9;
 
-// What a column's plans say without any duration: who does what in which order, and which buffers that takes.
+// What a column's plans determine without durations: the order of each stage's actions, and the buffers they use.
 class Shape {
  public:
   // A step of walking through a column: a message into a rank, or its next action.
@@ -188,7 +188,7 @@ class Column {
     }
   }
 
-  // Lets a stage go on as far as it can.
+  // Advances a stage as far as possible.
   void advance(int rank, std::vector<Shape::Step>& order, size_t& left) {
     for (const auto event : {Shape::Event::kForwardMessage, Shape::Event::kBackwardMessage, Shape::Event::kAction})
       while (take(rank, event)) {

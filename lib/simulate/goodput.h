@@ -1,6 +1,6 @@
-// What faults leave of a run's time, in closed form.
+// The share of a run's time that faults leave for training, in closed form.
 //
-// Stops arrive as a Poisson process with mean distance M. After each the job stands still for R: detection,
+// Stops arrive as a Poisson process with mean distance M. After each, the job is down for R: detection,
 // diagnosis, restart; work since the last checkpoint is done again. Between checkpoints lie τ seconds of work, each
 // holds training up for δ. Then the share of time that is work (Daly 2006) is
 //   τ / (M · e^(R/M) · (e^((τ+δ)/M) - 1))

@@ -142,7 +142,7 @@ class Pipeline {
       stages_.emplace_back(plans[rank], Axis{rank, size_}, chunks, num_microbatches, overlap);
   }
 
-  // Lets every queue go on as far as it can, until none can.
+  // Advances every queue as far as possible, until none can advance.
   void run() {
     bool moved = true;
     while (moved) {

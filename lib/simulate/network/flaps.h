@@ -11,7 +11,7 @@ double retransmit_seconds(const ClusterFabric& fabric);
 
 struct FlapOutcome {
   bool dies = false;   // the last retransmission is lost as well: the connection breaks, and the step with it
-  double seconds = 0;  // that the step stands still; until it dies
+  double seconds = 0;  // for which the step stalls, at most until the connection breaks
 };
 
 // A link that is away for `away` seconds, from a moment at which a packet is lost on.

@@ -31,7 +31,7 @@ class Traffic {
                         w_.pp,
                         members_on_node(c_, stride, w_.pp),
                         {}};
-    const bool closes = w_.chunks > 1 && w_.pp > 2;  // the last stage's chunk goes on at the first one
+    const bool closes = w_.chunks > 1 && w_.pp > 2;  // the last stage sends to the first one's next chunk
     for (int column = 0; column < stride; ++column)
       for (int stage = 0; stage + (closes ? 0 : 1) < w_.pp; ++stage) {
         const int rank = stage * stride + column, next = (stage + 1) % w_.pp * stride + column;
