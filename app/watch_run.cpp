@@ -29,7 +29,8 @@ class WatchedRun {
   Result<std::vector<std::string>> screen(ScreenSize size, Colours colours) {
     const auto status = read_run_status(run_dir_);
     if (!status) return status.error();
-    reader_.poll();
+    // What storage does not give now may come at the next look.
+    if (auto read = reader_.poll(); !read && read.error().os_error == 0) return read.error();
     const auto event_log = read_events(run_dir_ + "/events.jsonl");
     const std::vector<RunEvent> events = event_log ? event_log.value() : std::vector<RunEvent>();
     return live_screen({.status = status.value(),

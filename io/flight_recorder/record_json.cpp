@@ -3,10 +3,14 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "io/base/schema.h"
+
 namespace tri {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kRecordSchema = 1;
 
 // Each struct names its members once, for the writer and the reader.
 template <class Archive>
@@ -237,6 +241,7 @@ class Reader {
 
 std::string to_json(const RankRecord& record) {
   Writer writer;
+  writer.json_["schema"] = kRecordSchema;
   members(writer, const_cast<RankRecord&>(record));  // a writer changes nothing
   // A log line may have been cut inside a character.
   return writer.json_.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -246,6 +251,8 @@ Result<RankRecord> record_from_json(std::string_view text, std::string_view sour
   try {
     const Json json = Json::parse(text);
     if (!json.is_object()) return file_error("{}: is not a JSON object", source);
+    if (auto known = check_schema(source, json.value("schema", int64_t{1}), kRecordSchema); !known)
+      return known.error();
     RankRecord record;
     Reader reader(json);
     members(reader, record);

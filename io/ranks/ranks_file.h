@@ -1,5 +1,6 @@
 // ranks.h5: the times of all ranks of a run, by attempt and window. Any HDF5 program can read it, also while it grows:
 //
+//   /                      attribute schema: kRanksSchema; absent in files of earlier versions
 //   /attempt_0001          a group per attempt of the run, in order. Attributes: attempt, schedule, quantities
 //                          ("step,forward,..."), axes (their names, slowest first: "pp,dp,tp"; absent in files of
 //                          earlier versions, which have these), mesh (their sizes), num_microbatches, chunks
@@ -25,6 +26,7 @@
 
 namespace tri {
 
+inline constexpr int64_t kRanksSchema = 1;
 inline constexpr const char* kRanksFile = "ranks.h5";  // in run.dir
 
 // Reads the attempts present when the file was opened, and windows added since. Movable. Not thread-safe.

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "io/base/schema.h"
 #include "io/checkpoint/hdf5.h"
 #include "io/ranks/ranks_file.h"
 #include "io/ranks/ranks_layout.h"
@@ -155,6 +156,9 @@ Result<RanksReader> RanksReader::open(const std::string& path) {
     // Of an image the name must be that of no file.
     const char* const name = image.empty() ? path.c_str() : "/dev/null/ranks.h5";
     const Hid hdf5(TRI_HDF5(H5Fopen(name, H5F_ACC_RDONLY, access), path), H5Fclose);
+    if (H5Aexists(hdf5, "schema") > 0)
+      if (auto known = check_schema(path, number_attribute(hdf5, "schema", 1, path)[0], kRanksSchema); !known)
+        throw Fatal(ExitCode::kFile, known.error().message);
     for (int attempt = 0; H5Lexists(hdf5, ranks_group_name(attempt).c_str(), H5P_DEFAULT) > 0; ++attempt) {
       const Hid group(TRI_HDF5(H5Gopen2(hdf5, ranks_group_name(attempt).c_str(), H5P_DEFAULT), path), H5Gclose);
       reader.attempts_.push_back(read_attempt(group, path));

@@ -239,6 +239,8 @@ Result<void> RanksWriter::lay_out(int64_t more) {
   Hdf5Image image;
   auto laid = with_hdf5([&] {
     image = Hdf5Image::create(path_);
+    const int64_t schema[] = {kRanksSchema};
+    hdf5_attribute(image.file(), "schema", schema, path_);
     for (size_t a = 0; a < sources.size(); ++a) {
       const bool own = a + 1 == sources.size();
       const int64_t windows = merged_windows(sources[a]) + (own ? more : 0);

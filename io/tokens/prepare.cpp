@@ -15,6 +15,7 @@
 #include "io/base/format.h"
 #include "io/base/hash.h"
 #include "io/base/log.h"
+#include "io/base/schema.h"
 #include "io/tokens/prepare_blocks.h"
 #include "io/tokens/token_file.h"
 #include "io/tokens/utf8.h"
@@ -47,6 +48,8 @@ Result<void> check_output(const PrepareOptions& options) {
         return usage_error("{}: already exists; overwrite it with --force, or give another --output", path);
   return {};
 }
+
+constexpr int64_t kOriginSchema = 1;  // of PREFIX.json
 
 // The token file, and the sidecar that belongs to it. At no moment does a sidecar stand next to tokens of another file.
 Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, const std::string& sidecar) {
@@ -231,10 +234,15 @@ class Run {
                            output.prefix);
     for (size_t i = 0; i < writers_.size(); ++i) {
       const PrepareSummary::Output& output = summary_.outputs[i];
-      Json sidecar = {{"tokenizer", options_.tokenizer}, {"fingerprint", tokenizer_.fingerprint()},
-                      {"vocab", summary_.vocab},         {"documents", output.documents},
-                      {"tokens", output.tokens},         {"text_bytes", output.text_bytes},
-                      {"format", formats_of(inputs_)},   {"skipped", summary_.skipped}};
+      Json sidecar = {{"schema", kOriginSchema},
+                      {"tokenizer", options_.tokenizer},
+                      {"fingerprint", tokenizer_.fingerprint()},
+                      {"vocab", summary_.vocab},
+                      {"documents", output.documents},
+                      {"tokens", output.tokens},
+                      {"text_bytes", output.text_bytes},
+                      {"format", formats_of(inputs_)},
+                      {"skipped", summary_.skipped}};
       if (!options_.splits.empty())
         sidecar["split"] = {{"name", options_.splits[i].name}, {"share", options_.splits[i].share}};
       if (auto done = put_in_place(writers_[i], output.prefix + ".json", sidecar.dump(2) + "\n"); !done)
@@ -563,6 +571,8 @@ Result<TokenOrigin> prepared_with(const std::string& prefix) {
   if (!file && file.error().os_error == ENOENT) return TokenOrigin{};
   if (!file) return file.error();
   const auto sidecar = nlohmann::json::parse(file.value().text(), nullptr, false);
+  if (sidecar.is_object() && sidecar.contains("schema") && sidecar["schema"].is_number_integer())
+    if (auto known = check_schema(path, sidecar["schema"], kOriginSchema); !known) return known.error();
   if (!sidecar.is_object() || !sidecar.contains("fingerprint") || !sidecar["fingerprint"].is_string())
     return file_error("{}: does not say which tokenizer made {}.bin; prepare it again, or remove this file", path,
                       prefix);

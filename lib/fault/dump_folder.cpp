@@ -240,7 +240,8 @@ std::string report_json(std::span<const RankRecord> records, const HangTrigger& 
                         {"kind", enum_name(suspect.kind)},
                         {"text", suspect.text}});
   }
-  const Json json = {{"headline", verdict.headline},
+  const Json json = {{"schema", 1},
+                     {"headline", verdict.headline},
                      {"kind", enum_name(verdict.kind)},
                      {"culprits", suspects},
                      {"hosts", suspect_hosts(records, verdict)},

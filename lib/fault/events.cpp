@@ -13,6 +13,7 @@
 #include "io/base/clock.h"
 #include "io/base/line_file.h"
 #include "io/base/log.h"
+#include "io/base/schema.h"
 #include "io/base/text_file.h"
 #include "io/base/within.h"
 
@@ -73,7 +74,8 @@ std::string to_json(const RunEvent& event) {
     fields[name] = std::visit([](const auto& known) { return Json(known); }, value);
   const Json object = {
       {"time", event.time},       {"attempt", event.attempt}, {"job", event.job},   {"kind", enum_name(event.kind)},
-      {"rank", event.world_rank}, {"host", event.host},       {"text", event.text}, {"fields", fields}};
+      {"rank", event.world_rank}, {"host", event.host},       {"text", event.text}, {"fields", fields},
+      {"schema", kEventSchema}};
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);  // texts may be any bytes
 }
 
@@ -110,8 +112,10 @@ Result<std::vector<RunEvent>> read_events(const std::string& path) {
   if (!text) return text.error();
   std::istringstream file(text.value());
   std::vector<RunEvent> events;
-  for (std::string line; std::getline(file, line);)
+  for (std::string line; std::getline(file, line);) {
+    if (auto known = check_schema(path, schema_of_line(line), kEventSchema); !known) return known.error();
     if (auto event = run_event_from(line)) events.push_back(std::move(*event));
+  }
   return events;
 }
 

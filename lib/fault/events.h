@@ -74,6 +74,8 @@ struct EnumNames<RunEventKind> {
 
 using EventField = std::variant<bool, int64_t, double, std::string>;
 
+inline constexpr int64_t kEventSchema = 1;
+
 struct RunEvent {
   double time = 0;  // seconds since 1970, by the clock of its writer (process_wall_seconds), to the millisecond
   std::string attempt, job;
@@ -91,7 +93,8 @@ struct RunEvent {
 std::string to_json(const RunEvent& event);                       // one line, without its end
 std::optional<RunEvent> run_event_from(const std::string& line);  // none: torn, or of a kind that is not known here
 
-// The events of a file, in the order of its lines. Error: it can't be read (os_error ENOENT: there is none).
+// The events of a file, in the order of its lines. Error: the file can't be read (os_error ENOENT: there is none), or a
+// newer release wrote it.
 Result<std::vector<RunEvent>> read_events(const std::string& path);
 
 // What brought `attempt` to its end: the earliest failure or hang that is no consequence of another's end, else the

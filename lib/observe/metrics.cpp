@@ -22,9 +22,10 @@ Json number(double value, int digits = 9) {
 }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
 
-// Behind the other fields of `object`.
-std::string with_time(const std::string& object) {
-  return fmt::format("{},\"time\":{:.3f}}}", object.substr(0, object.size() - 1), process_wall_seconds());
+// The line of `object`, a JSON object with at least one field.
+std::string line_of(std::string_view object) {
+  object.remove_suffix(1);
+  return fmt::format("{},\"schema\":{},\"time\":{:.3f}}}\n", object, kMetricsSchema, process_wall_seconds());
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ MetricsFile::MetricsFile(const std::string& path) {
 
 MetricsFile::~MetricsFile() = default;  // waits until storage has all lines
 
-void MetricsFile::write(const std::string& object) { lines_->append(with_time(object) + "\n"); }
+void MetricsFile::write(const std::string& object) { lines_->append(line_of(object)); }
 
 void MetricsFile::step(const StepMetrics& metrics) { write(json_line(metrics)); }
 
@@ -77,9 +78,8 @@ Result<void> begin_metrics(const std::string& path, int64_t completed) {
   if (problem) return file_error("{}: {}", path, problem.message());
   if (whole.value() == 0) return {};
   std::ofstream file(path, std::ios::app);
-  file << with_time(fmt::format(R"({{"restart":{},"step":{},"lost_steps":{}}})", restarts + 1, completed,
-                                std::max<int64_t>(0, last_step - completed)))
-       << '\n';
+  file << line_of(fmt::format(R"({{"restart":{},"step":{},"lost_steps":{}}})", restarts + 1, completed,
+                              std::max<int64_t>(0, last_step - completed)));
   return file.flush() ? Result<void>{} : system_error(errno, "{}", path);
 }
 

@@ -1,11 +1,13 @@
 #include "lib/observe/metrics_reader.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
+#include "io/base/schema.h"
 
 namespace tri {
 namespace {
@@ -149,8 +151,11 @@ Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
     if (auto read = file.value().read(segment.data() + begun, more, at); !read) return read.error();
     at += more;
     size_t line = 0;
-    for (size_t end; (end = segment.find('\n', std::max(line, begun))) != segment.npos; line = end + 1)
-      take(std::string_view(segment).substr(line, end - line), done + static_cast<int64_t>(line));
+    for (size_t end; (end = segment.find('\n', std::max(line, begun))) != segment.npos; line = end + 1) {
+      const std::string_view text = std::string_view(segment).substr(line, end - line);
+      if (auto readable = check_schema(path, schema_of_line(text), kMetricsSchema); !readable) return readable.error();
+      take(text, done + static_cast<int64_t>(line));
+    }
     done += static_cast<int64_t>(line);
     segment.erase(0, line);
     begun = segment.size();
@@ -182,15 +187,17 @@ void RunMetrics::take(std::string_view line) {
   }
 }
 
-void MetricsReader::poll() {
+Result<void> MetricsReader::poll() {
   const auto end = read_whole_lines(path_, at_, [&](std::string_view line, int64_t at) {
     if (at == 0) metrics_ = {};
     metrics_.take(line);
     at_ = at + static_cast<int64_t>(line.size()) + 1;
   });
-  if (!end || end.value() > 0) return;
+  if (!end && end.error().os_error != ENOENT) return end.error();
+  if (end && end.value() > 0) return {};
   metrics_ = {};
   at_ = 0;
+  return {};
 }
 
 }  // namespace tri

@@ -15,6 +15,7 @@
 
 namespace tri {
 
+inline constexpr int64_t kMetricsSchema = 1;
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // of a figure that is not on record
 
 // A step that is complete. Figures that were not finite, or are not on record, are kUnknown.
@@ -60,7 +61,7 @@ MetricsLine read_metrics_line(std::string_view line);
 
 // Calls take(line, at) for each whole line of the file from byte `from` on, the start of a line, with its first byte;
 // from byte 0 on if the file is shorter. Returns where the next line begins. Error: the file cannot be read (os_error
-// ENOENT: there is none); the lines before the error were taken.
+// ENOENT: there is none), or a newer release wrote it; the lines before the error were taken.
 Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
                                  const std::function<void(std::string_view line, int64_t at)>& take);
 
@@ -84,8 +85,8 @@ class MetricsReader {
  public:
   explicit MetricsReader(std::string path) : path_(std::move(path)) {}
   // Takes the whole lines that have come since the last call. A file that is not there has none; one that has become
-  // shorter than what was read is read again.
-  void poll();
+  // shorter than what was read is read again. Error: the file cannot be read, or a newer release wrote it.
+  Result<void> poll();
   const RunMetrics& metrics() const { return metrics_; }
 
  private:

@@ -175,7 +175,8 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   read_config(run);
   if (const std::string name = run.field("run.name"); !name.empty()) run.name = name;
   MetricsReader reader(run.dir + "/metrics.jsonl");
-  reader.poll();
+  if (auto read = reader.poll(); !read)
+    run.remarks.push_back(read.error().message + ": steps after that are not shown");
   run.metrics = reader.metrics();
   if (run.metrics.strange_lines > 0)
     run.remarks.push_back(fmt::format("{} lines of metrics.jsonl can't be read", run.metrics.strange_lines));

@@ -79,6 +79,22 @@ TEST(Events, an_event_comes_back_from_its_line) {
   }
 }
 
+TEST(Events, a_file_of_a_newer_release_is_refused_and_one_without_a_schema_is_read) {
+  TemporaryFolder folder;
+  const std::string path = folder / "events.jsonl", line = to_json({.attempt = "a"}), known = ",\"schema\":1}";
+  ASSERT_TRUE(line.ends_with(known)) << line;
+  const std::string start = line.substr(0, line.size() - known.size());
+  write_all(path, start + "}\n" + line + "\n");
+  const auto both = read_events(path);
+  ASSERT_TRUE(both) << both.error().message;
+  EXPECT_EQ(both.value().size(), 2u);
+  write_all(path, line + "\n" + start + ",\"schema\":2}\n");
+  const auto newer = read_events(path);
+  ASSERT_FALSE(newer);
+  EXPECT_NE(newer.error().message.find(path + ": a newer release of Trireme wrote it (schema 2)"), std::string::npos)
+      << newer.error().message;
+}
+
 TEST(Events, the_earliest_that_is_no_consequence_is_the_first_cause) {
   EXPECT_FALSE(first_cause({}, "a"));
   // Lines stand in the order of writing, which is not that of the clock.

@@ -262,6 +262,11 @@ TEST(Prepare, only_a_sidecar_that_is_missing_says_nothing_of_the_tokenizer) {
   ASSERT_TRUE(prepare({.inputs = {folder / "a.txt"}, .output = folder / "made"}));
   const TokenOrigin origin = value_or_throw(prepared_with(folder / "made"));
   EXPECT_EQ(std::tie(origin.fingerprint, origin.tokenizer, origin.vocab), std::make_tuple("bytes", "bytes", 257));
+  std::string newer = read_all(folder / "made.json");
+  const std::string field = "\"schema\": 1";
+  ASSERT_NE(newer.find(field), newer.npos) << newer;
+  write_all(folder / "made.json", newer.replace(newer.find(field), field.size(), "\"schema\": 2"));
+  EXPECT_FALSE(prepared_with(folder / "made")) << "a newer release wrote it";
 }
 
 TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {

@@ -121,7 +121,7 @@ TEST(RecordJson, anything_else_is_an_error_that_names_its_source) {
   const std::string whole = to_json(full_record());
   for (const std::string& text : {std::string(), std::string("[]"), std::string("7"), whole.substr(0, whole.size() / 2),
                                   std::string(R"({"world_rank": "three"})"), std::string(R"({"feeds": [1]})"),
-                                  std::string(R"({"connection": "wide"})")}) {
+                                  std::string(R"({"connection": "wide"})"), std::string(R"({"schema": 2})")}) {
     const auto record = record_from_json(text, "rank_00013.json");
     ASSERT_FALSE(record) << text;
     EXPECT_EQ(record.error().code, ExitCode::kFile);

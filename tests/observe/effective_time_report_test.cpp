@@ -50,7 +50,7 @@ TEST(EffectiveTime, a_run_folder_is_read_past_torn_lines) {
   expect_partition(time);
   EXPECT_EQ(time.lost_steps, 1);
   MetricsReader curve(metrics);
-  curve.poll();
+  ASSERT_TRUE(curve.poll());
   EXPECT_EQ(static_cast<int64_t>(curve.metrics().lost.size()), time.lost_steps) << "the report's curve agrees";
   EXPECT_EQ(static_cast<int64_t>(curve.metrics().steps.size()), time.kept_steps);
   EXPECT_EQ(read_events_and_steps(folder / "absent").error().os_error, ENOENT);

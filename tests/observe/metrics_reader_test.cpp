@@ -48,7 +48,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
     file.not_finite(2, {"pp0 dp1 tp0", "pp1 dp1 tp0"}, 1);
   }
   MetricsReader reader(path);
-  reader.poll();
+  ASSERT_TRUE(reader.poll());
   const RunMetrics& metrics = reader.metrics();
   ASSERT_EQ(metrics.steps.size(), 1u);
   const StepRecord& step = metrics.steps[0];
@@ -124,12 +124,12 @@ TEST(MetricsReader, takes_each_whole_line_once_as_the_file_grows) {
   TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   MetricsReader reader(path);
-  reader.poll();  // there is none yet
+  ASSERT_TRUE(reader.poll());  // there is none yet
   EXPECT_TRUE(reader.metrics().steps.empty());
   const std::string text = step_line(1, 1) + "\n" + step_line(2, 2) + "\n" + step_line(3, 3) + "\n";
   for (size_t at = 0; at < text.size(); at += 37) {
     std::ofstream(path, std::ios::app) << text.substr(at, 37);
-    reader.poll();
+    ASSERT_TRUE(reader.poll());
     const auto whole =
         static_cast<size_t>(std::count(text.begin(), text.begin() + std::min(at + 37, text.size()), '\n'));
     ASSERT_EQ(reader.metrics().steps.size(), whole);
@@ -137,17 +137,36 @@ TEST(MetricsReader, takes_each_whole_line_once_as_the_file_grows) {
   EXPECT_EQ(reader.metrics().strange_lines, 0);
 }
 
+TEST(MetricsReader, lines_of_a_newer_release_are_refused) {
+  TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  MetricsFile(path).evaluation(1, 2.5);
+  const std::string own = read_all(path), field = "\"schema\":1,";
+  ASSERT_NE(own.find(field), own.npos) << own;
+  std::string newer = own;
+  newer.replace(newer.find(field), field.size(), "\"schema\":2,");
+  write_all(path, step_line(1, 1) + "\n" + own + newer);
+  MetricsReader reader(path);
+  const auto read = reader.poll();
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message.find(path + ": a newer release of Trireme wrote it (schema 2)"), std::string::npos)
+      << read.error().message;
+  EXPECT_EQ(steps_of(reader.metrics().steps), (Steps{1}));
+  EXPECT_EQ(reader.metrics().evaluations.size(), 1u);
+  EXPECT_FALSE(begin_metrics(path, 2)) << "a start does not append to it";
+}
+
 TEST(MetricsReader, a_torn_last_line_waits_and_a_shorter_file_is_read_anew) {
   TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   write_all(path, step_line(1, 1) + "\n" + step_line(2, 2).substr(0, 20));
   MetricsReader reader(path);
-  reader.poll();
+  ASSERT_TRUE(reader.poll());
   EXPECT_EQ(steps_of(reader.metrics().steps), (Steps{1}));
   write_all(path, step_line(7, 1) + "\n");  // as long as what was read of the file before
-  reader.poll();
+  ASSERT_TRUE(reader.poll());
   write_all(path, "");
-  reader.poll();
+  ASSERT_TRUE(reader.poll());
   EXPECT_TRUE(reader.metrics().steps.empty());
 }
 
@@ -159,7 +178,7 @@ TEST(MetricsReader, lines_longer_than_what_is_read_at_once_are_whole) {
        << step_line(2, 2) << '\n';
   file.close();
   MetricsReader reader(path);
-  reader.poll();
+  ASSERT_TRUE(reader.poll());
   ASSERT_EQ(reader.metrics().not_finite.size(), 1u);
   EXPECT_EQ(reader.metrics().not_finite[0].places.size(), size_t{9} << 20);
   EXPECT_EQ(steps_of(reader.metrics().steps), (Steps{2}));
