@@ -48,7 +48,6 @@ struct Config {
 // Fills the sizes of the model whose 0 means "derived", as far as the others allow it: kv_heads, head_dim, ffn_hidden.
 // Called by resolve_config, and by readers of configs that an older version has resolved, which lack newer sizes.
 void fill_derived(ModelConfig& model);
-int head_size(const ModelConfig& model);         // HS: model.head_dim, or where that is 0 its default
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
 
 // Why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none where they can.

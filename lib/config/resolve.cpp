@@ -281,8 +281,6 @@ void fill_derived(ModelConfig& m) {
   m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
 }
 
-int head_size(const ModelConfig& m) { return m.head_dim > 0 ? m.head_dim : m.hidden / m.heads; }
-
 int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
 
 Result<int> planned_ranks(const Config& parsed, int asked) {

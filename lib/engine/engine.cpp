@@ -98,7 +98,8 @@ void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
   if (const Tensor table = tensors_.stage.work.attention.rope_table; !table.empty()) {
     std::vector<float> h_table(static_cast<size_t>(table.numel()));
-    fill_rope_table(h_table.data(), config().model.seq_len, head_size(config().model), config().model.rope_theta);
+    fill_rope_table(h_table.data(), static_cast<int>(table[0]), static_cast<int>(2 * table[1]),
+                    config().model.rope_theta);
     compute.copy(table.data, h_table.data(), table.bytes());
     compute.synchronize();
   }

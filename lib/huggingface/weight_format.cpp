@@ -221,11 +221,11 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
     lines.push_back(fmt::format(
         "model.kv_heads: {} can't be expressed as {}, which has as many key/value heads as model.heads ({})",
         m.kv_heads, t.format.architecture, m.heads));
-  if (head_size(m) * int64_t{m.heads} != m.hidden && t.position == Position::kLearned)
+  if (int64_t{m.head_dim} * m.heads != m.hidden && t.position == Position::kLearned)
     lines.push_back(
         fmt::format("model.head_dim: {} can't be expressed as {}, whose heads have model.hidden {} / "
                     "model.heads {}",
-                    head_size(m), t.format.architecture, m.hidden, m.heads));
+                    m.head_dim, t.format.architecture, m.hidden, m.heads));
   if (m.window > 0 && !t.window)
     lines.push_back(fmt::format("model.window: {} can't be expressed as {}, which attends to all earlier tokens",
                                 m.window, t.format.architecture));
@@ -399,7 +399,7 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   if (!ends.pad.empty()) json["pad_token_id"] = Json::parse(ends.pad);
   if (model.position == Position::kRope) {
     json["attention_bias"] = json["mlp_bias"] = model.bias;
-    json["head_dim"] = head_size(model);
+    json["head_dim"] = model.head_dim;
     json["rope_theta"] = model.rope_theta;                                                   // transformers 4
     json["rope_parameters"] = {{"rope_theta", model.rope_theta}, {"rope_type", "default"}};  // transformers 5
   }
@@ -422,7 +422,7 @@ int64_t row_width(const ParamSpec& spec) {
 }
 
 std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_rows) {
-  const int64_t size = head_size(model), group = model.heads / model.kv_heads;
+  const int64_t size = model.head_dim, group = model.heads / model.kv_heads;
   std::vector<int64_t> map;
   const auto add = [&](int64_t first, int64_t count) {
     for (int64_t row = first; row < first + count; ++row) map.push_back(row);

@@ -42,10 +42,11 @@ int layer_period(const ModelConfig&) { return 1; }
 
 LayerSpec layer_spec(const ModelConfig& m, int layer) {
   TRI_REQUIRE(layer >= 0 && layer < m.layers, "layer {} is not in a model of {} layers", layer, m.layers);
+  TRI_REQUIRE(m.head_dim > 0, "model.head_dim is not resolved");
   return {.attention = {.hidden = m.hidden,
                         .heads = m.heads,
                         .kv_heads = m.kv_heads,
-                        .head_dim = head_size(m),
+                        .head_dim = m.head_dim,
                         .seq_len = m.seq_len,
                         .window = m.window,
                         .rope = m.position == Position::kRope,

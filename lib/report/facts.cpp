@@ -36,10 +36,12 @@ std::string parameters_of(const RunData& run) {
     if (!field.name.starts_with("model.")) continue;
     yaml += fmt::format("{}{}: {}", yaml.empty() ? "" : ", ", field.name.substr(6), field.value);
   }
-  const auto config = parse_config("model: {" + yaml + "}", "", {});
+  auto config = parse_config("model: {" + yaml + "}", "", {});
   if (yaml.empty() || !config) return "";
-  const ModelConfig& model = config.value().model;
+  ModelConfig& model = config.value().model;
   if (model.ffn_hidden <= 0 || model.kv_heads <= 0 || model.layers > kMaxLayers) return "";  // it is not resolved
+  fill_derived(model);  // a resolved config of an earlier version has no head_dim
+  if (model.head_dim <= 0) return "";
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config.value())) parameters += spec.numel();
   return format_count(static_cast<double>(parameters)) + " parameters";

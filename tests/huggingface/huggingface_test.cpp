@@ -58,7 +58,7 @@ std::map<std::string, Config> models() {
   all["mistral"].model.window = 3;
   all["qwen3"] = llama();
   all["qwen3"].model.qk_norm = QkNorm::kHead;
-  all["qwen3"].model.head_dim = 2 * head_size(all["qwen3"].model);
+  all["qwen3"].model.head_dim *= 2;
   return all;
 }
 

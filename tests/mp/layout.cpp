@@ -158,7 +158,7 @@ void bad_step(Trainer& trainer, int64_t step, const std::vector<int32_t>& inputs
 }
 
 QkvRow row_of(const ModelConfig& model) {
-  return qkv_row(QkvOrder::kGrouped, model.kv_heads, model.heads / model.kv_heads, head_size(model));
+  return qkv_row(QkvOrder::kGrouped, model.kv_heads, model.heads / model.kv_heads, model.head_dim);
 }
 
 // Of the GEMMs of `layout`'s training, which must not be in use.

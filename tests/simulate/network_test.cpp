@@ -267,6 +267,7 @@ Workload small_job() {
   w.model.layers = 32;
   w.model.hidden = 4096;
   w.model.heads = w.model.kv_heads = 32;
+  w.model.head_dim = 128;
   w.model.ffn_hidden = 16384;
   w.model.vocab = 51200;
   w.model.seq_len = 2048;

@@ -83,6 +83,7 @@ Workload workload_of(const Row& r) {
   m.layers = r.layers;
   m.hidden = r.hidden;
   m.heads = r.heads > 0 ? r.heads : default_heads(r);
+  m.head_dim = r.hidden / m.heads;
   m.kv_heads = m.heads;
   m.ffn_hidden = r.ffn;
   m.seq_len = r.seq;

@@ -17,6 +17,7 @@ Workload small_gpt() {
   w.model.layers = 24;
   w.model.hidden = 2048;
   w.model.heads = w.model.kv_heads = 16;
+  w.model.head_dim = 128;
   w.model.ffn_hidden = 8192;
   w.model.vocab = 50304;
   w.model.seq_len = 2048;

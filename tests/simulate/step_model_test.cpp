@@ -13,6 +13,7 @@ Workload gpt_13b() {
   w.model.layers = 40;
   w.model.hidden = 5120;
   w.model.heads = w.model.kv_heads = 40;
+  w.model.head_dim = 128;
   w.model.ffn_hidden = 20480;
   w.model.vocab = 50304;
   w.model.seq_len = 2048;
@@ -223,6 +224,7 @@ TEST(StepModel, sums_of_gradients_cost_their_bytes) {
 TEST(StepModel, exponentials_cost_small_heads_more) {
   Workload wide = gpt_13b(), narrow = gpt_13b();
   narrow.model.heads = narrow.model.kv_heads = 2 * wide.model.heads;
+  narrow.model.head_dim = wide.model.head_dim / 2;
   Cluster c;
   const auto ratio = [&] {
     return times_of_layer(narrow, c).forward.attention / times_of_layer(wide, c).forward.attention;
