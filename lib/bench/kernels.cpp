@@ -121,7 +121,7 @@ class Cases {
   }
 
   void activations() {
-    const MlpSpec mlp = layer_spec(c_.model, 0).mlp;
+    const MlpSpec& mlp = layer_.mlp;
     const int64_t F = mlp.ffn_hidden, width = mlp.fc1_width();
     const Tensor pre = take({R_, width}), dpre = take({R_, width}), out = take({R_, F});
     const Tensor dbias = take(Dtype::kF32, {width});
@@ -137,7 +137,7 @@ class Cases {
   }
 
   void fp8_casts() {
-    const int64_t F = c_.model.ffn_hidden;
+    const int64_t F = layer_.mlp.ffn_hidden;
     const Tensor inp = take({R_, F}), scale = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
     const Tensor out = take(Dtype::kE4M3, {R_, F}), out_t = take(Dtype::kE4M3, {F, R_});
     const Tensor counts = take(Dtype::kI64, {kNumFp8Counts});
@@ -156,7 +156,7 @@ class Cases {
   }
 
   void fp8_activations() {
-    const MlpSpec mlp = layer_spec(c_.model, 0).mlp;
+    const MlpSpec& mlp = layer_.mlp;
     const int64_t F = mlp.ffn_hidden, width = mlp.fc1_width();
     const Tensor inp = take({R_, F}), scale = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
     const Tensor out = take(Dtype::kE4M3, {R_, F}), out_t = take(Dtype::kE4M3, {F, R_});
@@ -208,21 +208,18 @@ class Cases {
   }
 
   void attention() {
-    const ModelConfig& m = c_.model;
-    const int HS = head_size(m), T = m.seq_len, B = c_.data.micro_batch, G = m.heads / m.kv_heads;
-    const int64_t width = int64_t{m.kv_heads} * (G + 2) * HS, out_width = int64_t{m.heads} * HS;
-    const Tensor qkv = take({R_, width}), dqkv = take({R_, width}), out = take({R_, out_width});
-    const Tensor dout = take({R_, out_width}), lse = take(Dtype::kF32, {B, m.heads, T});
-    const Tensor delta = take(Dtype::kF32, {B, m.heads, T});
-    const std::string shape = fmt::format("B {} T {} heads {}/{} HS {} W {}", B, T, m.heads, m.kv_heads, HS, m.window);
+    const AttentionShare& a = heads_;
+    const int HS = a.HS, T = layer_.attention.seq_len, B = c_.data.micro_batch, window = layer_.attention.window;
+    const Tensor qkv = take({R_, a.qkv_width}), dqkv = take({R_, a.qkv_width}), out = take({R_, a.width});
+    const Tensor dout = take({R_, a.width}), lse = take(Dtype::kF32, {B, a.NHl, T});
+    const Tensor delta = take(Dtype::kF32, {B, a.NHl, T});
+    const std::string shape = fmt::format("B {} T {} heads {}/{} HS {} W {}", B, T, a.NHl, a.NKVl, HS, window);
     // Pairs of query and key inside the band; 4 · HS FLOPs a pair forward, 10 · HS backward.
-    const double W = m.window == 0 ? T : std::min(m.window, T);
-    const double pairs = static_cast<double>(B) * m.heads * (W * (W + 1) / 2 + (T - W) * W);
+    const double pairs = static_cast<double>(R_) * a.NHl * layer_.attention.keys_per_query(AttentionWork::kCausal);
     const float scale = 1.0f / std::sqrt(static_cast<float>(HS));
-    const QkvOrder order = attention_order(layer_spec(m, 0).attention, 1);
     // The order that the model uses; and that of its GEMMs, where it is another.
-    std::vector<std::pair<QkvOrder, std::string>> orders{{order, ""}};
-    if (order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped");
+    std::vector<std::pair<QkvOrder, std::string>> orders{{a.order, ""}};
+    if (a.order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped");
     for (const AttentionKernel kernel : {AttentionKernel::kBuiltin, AttentionKernel::kCudnn})
       for (const auto& [rows, suffix] : orders) {
         const std::string name = "attention, " + std::string(enum_name(kernel));
@@ -231,9 +228,9 @@ class Cases {
                                        .qkv = qkv,
                                        .order = rows,
                                        .seq_len = T,
-                                       .num_kv_heads = m.kv_heads,
-                                       .group = G,
-                                       .window = m.window,
+                                       .num_kv_heads = a.NKVl,
+                                       .group = a.G,
+                                       .window = window,
                                        .scale = scale,
                                        .kernel = kernel};
         const AttentionBackward backward{.dqkv = dqkv,
@@ -244,9 +241,9 @@ class Cases {
                                          .qkv = qkv,
                                          .order = rows,
                                          .seq_len = T,
-                                         .num_kv_heads = m.kv_heads,
-                                         .group = G,
-                                         .window = m.window,
+                                         .num_kv_heads = a.NKVl,
+                                         .group = a.G,
+                                         .window = window,
                                          .scale = scale,
                                          .kernel = kernel};
         cases_.push_back(
@@ -255,18 +252,19 @@ class Cases {
                           [=](Stream& s) { attention_backward(backward, s); }});
       }
     if (HS % 2 == 0) rope_cases(shape, dqkv, qkv);
-    if (HS % 2 == 0) qk_norm_cases(shape, dqkv, take({R_, width}), qkv);
+    if (HS % 2 == 0) qk_norm_cases(shape, dqkv, take({R_, a.qkv_width}), qkv);
   }
 
   // In place, and where it changes the order of heads from rows to others.
   void rope_cases(const std::string& shape, Tensor out, Tensor inp) {
-    const ModelConfig& m = c_.model;
-    const int HS = head_size(m), G = m.heads / m.kv_heads;
-    Rope in_place{.out = out, .inp = out, .num_kv_heads = m.kv_heads, .group = G};
-    in_place.table = take(Dtype::kF32, {m.seq_len, HS / 2, 2});
-    const double turned = static_cast<double>(R_ * m.kv_heads * (G + 1) * HS);
-    memory_case("rope", shape, 2 * turned, [=](Stream& s) { rope(in_place, s); });
-    const QkvOrder order = attention_order(layer_spec(m, 0).attention, 1);
+    AttentionSpec rotated = layer_.attention;
+    rotated.rope = true;
+    rotated.qk_norm = false;
+    Rope in_place{.out = out, .inp = out, .num_kv_heads = heads_.NKVl, .group = heads_.G};
+    in_place.table = take(Dtype::kF32, {layer_.attention.seq_len, heads_.HS / 2, 2});
+    memory_case("rope", shape, static_cast<double>(R_) * rotated.rope_elements(Pass::kForward, true),
+                [=](Stream& s) { rope(in_place, s); });
+    const QkvOrder order = heads_.order;
     if (order == QkvOrder::kGrouped) return;
     Rope forward = in_place, backward = in_place;
     forward.inp = backward.inp = inp;
@@ -279,19 +277,20 @@ class Cases {
 
   // Norms of query and key heads with RoPE, in the order of heads that attention reads.
   void qk_norm_cases(const std::string& shape, Tensor out, Tensor gradient, Tensor inp) {
-    const ModelConfig& m = c_.model;
-    const int HS = head_size(m), G = m.heads / m.kv_heads;
-    const QkvOrder order = attention_order(layer_spec(m, 0).attention, 1);
+    AttentionSpec normed = layer_.attention;
+    normed.qk_norm = true;
+    const double rows = static_cast<double>(R_);
+    const int HS = heads_.HS;
     const Tensor weight = take({HS}), dquery = take(Dtype::kF32, {HS}), dkey = take(Dtype::kF32, {HS});
-    const Tensor table = take(Dtype::kF32, {m.seq_len, HS / 2, 2});
+    const Tensor table = take(Dtype::kF32, {layer_.attention.seq_len, HS / 2, 2});
     const QkNormRopeForward forward{.out = out,
                                     .inp = inp,
                                     .query_weight = weight,
                                     .key_weight = weight,
                                     .table = table,
-                                    .num_kv_heads = m.kv_heads,
-                                    .group = G,
-                                    .out_order = order};
+                                    .num_kv_heads = heads_.NKVl,
+                                    .group = heads_.G,
+                                    .out_order = heads_.order};
     const QkNormRopeBackward backward{.dinp = gradient,
                                       .dquery_weight = dquery,
                                       .dkey_weight = dkey,
@@ -300,12 +299,12 @@ class Cases {
                                       .query_weight = weight,
                                       .key_weight = weight,
                                       .table = table,
-                                      .num_kv_heads = m.kv_heads,
-                                      .group = G,
-                                      .dout_order = order};
-    const double all = static_cast<double>(inp.numel()), values = static_cast<double>(R_ * m.kv_heads * HS);
-    memory_case("qk_norm_rope_forward", shape, 2 * all, [=](Stream& s) { qk_norm_rope_forward(forward, s); });
-    memory_case("qk_norm_rope_backward", shape, 3 * all - values,
+                                      .num_kv_heads = heads_.NKVl,
+                                      .group = heads_.G,
+                                      .dout_order = heads_.order};
+    memory_case("qk_norm_rope_forward", shape, rows * normed.rope_elements(Pass::kForward, false),
+                [=](Stream& s) { qk_norm_rope_forward(forward, s); });
+    memory_case("qk_norm_rope_backward", shape, rows * normed.rope_elements(Pass::kBackward, false),
                 [=](Stream& s) { qk_norm_rope_backward(backward, s); });
   }
 
@@ -331,7 +330,8 @@ class Cases {
 
   void optimizers() {
     // A layer's matrices, or the embedding table.
-    const int64_t C = c_.model.hidden, matrices = std::max(12 * C, padded_vocab(c_.model)) * C;
+    const int64_t table = padded_vocab(c_.model) * c_.model.hidden;
+    const int64_t matrices = std::max(static_cast<int64_t>(layer_.weights()), table);
     const int64_t n = round_up(std::min(matrices, int64_t{1} << 28), kBlock);
     const bool mixed = type_ != Dtype::kF32;
     const auto floats = [&] { return take(Dtype::kF32, {n}); };
@@ -381,6 +381,8 @@ class Cases {
 
   const Config& c_;
   Arena& arena_;
+  const LayerSpec layer_ = layer_spec(c_.model, 0);
+  const AttentionShare heads_ = share_of(layer_.attention, 1);
   Dtype type_;
   double element_;
   int64_t R_;

@@ -166,14 +166,14 @@ class Planner {
     const ModelConfig& m = config_.model;
     std::vector<AttentionShape> shapes;  // of each kind of layer
     for_layer_kinds(m, 0, m.layers, [&](const LayerSpec& layer, int) {
-      const AttentionSpec& attention = layer.attention;
+      const AttentionShare a = share_of(layer.attention, config_.parallel.tp);
       shapes.push_back({.dtype = config_.precision.compute,
-                        .seq_len = attention.seq_len,
-                        .num_kv_heads = attention.kv_heads / config_.parallel.tp,
-                        .group = attention.heads / attention.kv_heads,
-                        .head_size = attention.head_dim,
-                        .window = attention.window,
-                        .order = attention_order(attention, config_.parallel.tp),
+                        .seq_len = layer.attention.seq_len,
+                        .num_kv_heads = a.NKVl,
+                        .group = a.G,
+                        .head_size = a.HS,
+                        .window = layer.attention.window,
+                        .order = a.order,
                         .batch = config_.data.micro_batch});
     });
     std::vector<Pass> passes{Pass::kForward};

@@ -11,18 +11,10 @@ Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& aren
   const DeviceKind kind = config.run.device == DeviceChoice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
   int64_t bytes = 0;
   for_layer_kinds(config.model, 0, config.model.layers, [&](const LayerSpec& layer, int) {
-    const AttentionShare a = share_of(layer.attention, d.tp);
-    const WorkspaceDims dims{.dtype = d.dtype,
-                             .attention = config.model.attention,
-                             .batch = d.B,
-                             .seq_len = d.T,
-                             .width = d.C,
-                             .widest = std::max<int64_t>({d.C, a.qkv_width, layer.mlp.fc1_width() / d.tp}),
-                             .num_kv_heads = a.NKVl,
-                             .group = a.G,
-                             .order = a.order,
-                             .head_size = a.HS,
-                             .window = layer.attention.window};
+    WorkspaceDims dims = layer.kernel_workspace(d.tp);
+    dims.dtype = d.dtype;
+    dims.attention = config.model.attention;
+    dims.batch = d.B;
     bytes = std::max(bytes, arena.device() != nullptr ? arena.device()->workspace_bytes(dims)
                                                       : workspace_bytes(kind, dims, arena.absent_gpu()));
   });

@@ -52,12 +52,13 @@ QkvOrder attention_order(const AttentionSpec& a, int tp) {
 }
 
 AttentionShare share_of(const AttentionSpec& a, int tp) {
-  return {.NHl = a.heads / tp,
-          .NKVl = a.kv_heads / tp,
-          .G = a.heads / a.kv_heads,
+  const int heads = a.heads / tp, kv_heads = std::max(1, a.kv_heads / tp);
+  return {.NHl = heads,
+          .NKVl = kv_heads,
+          .G = heads / kv_heads,
           .HS = a.head_dim,
-          .qkv_width = a.qkv_width() / tp,
-          .width = a.width() / tp,
+          .qkv_width = (heads + int64_t{2} * kv_heads) * a.head_dim,
+          .width = int64_t{heads} * a.head_dim,
           .order = attention_order(a, tp)};
 }
 

@@ -49,7 +49,8 @@ struct AttentionSpec {
 // many sequences at once.
 QkvOrder attention_order(const AttentionSpec& attention, int tp);
 
-// One tp rank's share; letters as in kernels/core/dims.h.
+// One tp rank's share; letters as in kernels/core/dims.h. With fewer key/value heads than ranks, as other programs
+// allow, each rank holds one.
 struct AttentionShare {
   int NHl, NKVl, G, HS;
   int64_t qkv_width, width;  // of a row: NKVl · (G + 2) · HS, NHl · HS

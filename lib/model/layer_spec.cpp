@@ -38,6 +38,18 @@ double LayerSpec::flops_per_token(AttentionWork work) const {
   return 6.0 * weights() + attention.core_flops_per_token(work);
 }
 
+WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
+  const AttentionShare a = share_of(attention, tp);
+  return {.seq_len = attention.seq_len,
+          .width = attention.hidden,
+          .widest = std::max({attention.hidden, a.qkv_width, mlp.fc1_width() / tp}),
+          .num_kv_heads = a.NKVl,
+          .group = a.G,
+          .order = a.order,
+          .head_size = a.HS,
+          .window = attention.window};
+}
+
 int layer_period(const ModelConfig&) { return 1; }
 
 LayerSpec layer_spec(const ModelConfig& m, int layer) {

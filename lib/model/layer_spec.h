@@ -9,6 +9,7 @@
 #include <array>
 #include <vector>
 
+#include "kernels/core/gpu.h"
 #include "lib/config/config.h"
 #include "lib/model/attention.h"
 #include "lib/model/mlp.h"
@@ -28,6 +29,10 @@ struct LayerSpec {
   double weights() const;
   // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
   double flops_per_token(AttentionWork work) const;
+
+  // The sizes of one tp rank's share on which its kernels' workspace depends. The caller sets the numbers' type, the
+  // attention kernel and the batch.
+  WorkspaceDims kernel_workspace(int tp) const;
 
   // Whether the other layer's tensors and workspace have the same shapes.
   bool same_sizes(LayerSpec other) const {

@@ -116,24 +116,13 @@ QkvOrder order_of(const Workload& w, const LayerSpec& layer) {
 
 // Scratch of this program's kernels.
 double kernel_workspace(const Workload& w, const LayerSpec& layer, const GpuProperties& gpu) {
-  const ModelConfig& m = w.model;
-  const AttentionSpec& attention = layer.attention;
-  const int kv_heads = std::max(1, attention.kv_heads / w.tp), heads = attention.heads / w.tp;
-  const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * attention.head_dim;
-  const int64_t fc1 = layer.mlp.fc1_width() / w.tp;
-  return static_cast<double>(workspace_bytes(DeviceKind::kCuda,
-                                             {.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16,
-                                              .attention = w.cudnn_attention ? AttentionKernel::kCudnn : m.attention,
-                                              .batch = w.micro_batch,
-                                              .seq_len = m.seq_len / w.cp,
-                                              .width = m.hidden,
-                                              .widest = std::max<int64_t>({m.hidden, qkv, fc1}),
-                                              .num_kv_heads = kv_heads,
-                                              .group = heads / kv_heads,
-                                              .order = order_of(w, layer),
-                                              .head_size = attention.head_dim,
-                                              .window = attention.window},
-                                             gpu));
+  WorkspaceDims dims = layer.kernel_workspace(w.tp);
+  dims.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16;
+  dims.attention = w.cudnn_attention ? AttentionKernel::kCudnn : w.model.attention;
+  dims.batch = w.micro_batch;
+  dims.seq_len /= w.cp;
+  dims.order = order_of(w, layer);
+  return static_cast<double>(workspace_bytes(DeviceKind::kCuda, dims, gpu));
 }
 
 // What a layer uses while it runs: gathered rows and gradients, FP8 casts, and what it recomputes.
