@@ -125,14 +125,14 @@ class Cases {
     const int64_t F = mlp.ffn_hidden, width = mlp.fc1_width();
     const Tensor pre = take({R_, width}), dpre = take({R_, width}), out = take({R_, F});
     const Tensor dbias = take(Dtype::kF32, {width});
-    const double rows = static_cast<double>(R_) * static_cast<double>(F), in = static_cast<double>(width / F);
+    const auto rows = static_cast<double>(R_);
     const Activation kind = c_.model.activation;
     const std::string name(enum_name(kind)), shape = fmt::format("R {} F {}", R_, F);
-    memory_case(name + " forward", shape, (in + 1) * rows,
+    memory_case(name + " forward", shape, rows * mlp.activation_elements(Pass::kForward),
                 [=](Stream& s) { activation_forward({.kind = kind, .out = out, .inp = pre}, s); });
-    memory_case(name + " backward", shape, (2 * in + 1) * rows,
+    memory_case(name + " backward", shape, rows * mlp.activation_elements(Pass::kBackward),
                 [=](Stream& s) { activation_backward({.kind = kind, .dinp = dpre, .dout = out, .inp = pre}, s); });
-    memory_case("bias_backward", shape, in * rows,
+    memory_case("bias_backward", shape, rows * static_cast<double>(width),
                 [=](Stream& s) { bias_backward({.dbias = dbias, .dout = dpre}, s); });
   }
 

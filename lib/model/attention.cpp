@@ -35,7 +35,7 @@ double AttentionSpec::core_flops_per_token(AttentionWork work) const {
 }
 
 double AttentionSpec::rope_elements(Pass pass, bool in_place) const {
-  const auto all = static_cast<double>(qkv_width()), values = static_cast<double>(int64_t{kv_heads} * head_dim);
+  const auto all = static_cast<double>(qkv_width()), values = static_cast<double>(kv_width());
   if (qk_norm) return pass == Pass::kForward ? 2 * all : 3 * all - values;  // backward also reads forward's input
   if (!rope) return 0;
   return 2 * (in_place ? all - values : all);

@@ -26,19 +26,25 @@ struct AttentionSpec {
   double norm_eps = 0;   // eps of qk_norm
   bool bias = false, output_bias = false;
 
-  int64_t qkv_width() const { return (heads + int64_t{2} * kv_heads) * head_dim; }
-  int64_t width() const { return int64_t{heads} * head_dim; }  // of the rows that proj reads
-  std::array<LinearSpec, 2> linears() const;                   // qkv, proj
-  std::vector<NormSpec> norms() const;                         // of queries and keys
-  double keys_per_query(AttentionWork work) const;             // the mean over a sequence
-  // FLOPs of the products with keys and values, forward and backward.
+  int64_t width() const { return int64_t{heads} * head_dim; }        // of the queries, and of the rows that proj reads
+  int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }  // of the keys, and of the values
+  int64_t qkv_width() const { return width() + 2 * kv_width(); }
+  std::array<LinearSpec, 2> linears() const;        // qkv, proj
+  std::vector<NormSpec> norms() const;              // of queries and keys
+  double keys_per_query(AttentionWork work) const;  // the mean over a sequence
+  // Of the products with keys and values, forward and backward.
   double core_flops_per_token(AttentionWork work) const;
   // Saved per token whatever is recomputed (except `full`): elements in the compute type (qkv and proj's rows), and in
   // fp32 (lse).
   double kept_elements() const { return static_cast<double>((qk_norm ? 2 : 1) * qkv_width() + width()); }
   double kept_statistics() const { return heads; }
-  // Elements per token that QK-norm and RoPE read and write. `in_place`: RoPE alone keeps the order of heads. 0 without
-  // either.
+  // The workspace, of a token: in the compute type dout, dqkv and rope_input; with FP8 the bytes of casts in addition.
+  double workspace_elements(QkvOrder order) const {
+    return static_cast<double>(width() + (order == QkvOrder::kGrouped ? 1 : 2) * qkv_width());
+  }
+  double cast_bytes() const { return static_cast<double>(width() + 2 * qkv_width()); }
+  // Of a token, read and written by QK-norm and RoPE; by RoPE alone where it works in place (`in_place`) or changes the
+  // order of heads. 0 without either.
   double rope_elements(Pass pass, bool in_place) const;
 
   bool operator==(const AttentionSpec&) const = default;

@@ -75,9 +75,7 @@ Fp8Workspace allocate_fp8_workspace(const Config& config, const LayerSpec& layer
     w.normed = arena.take(name, Dtype::kE4M3, {d.R, d.C});
   w.dstream = arena.take(name, gradient, {d.R, d.C});
   w.dstream_t = arena.take(name, gradient, {d.C, d.R});
-  int64_t widest = 0;  // of a linear's input
-  for (const LinearSpec& linear : layer.linears()) widest = std::max(widest, linear.k(d.tp));
-  w.input_transpose = arena.take(name, Dtype::kE4M3, {widest * d.R});
+  w.input_transpose = arena.take(name, Dtype::kE4M3, {layer.widest_input(d.tp) * d.R});
   return w;
 }
 

@@ -38,6 +38,13 @@ double LayerSpec::flops_per_token(AttentionWork work) const {
   return 6.0 * weights() + attention.core_flops_per_token(work);
 }
 
+int64_t LayerSpec::widest_input(int tp) const {
+  int64_t widest = 0;
+  for (const Branch branch : kBranches)
+    for (const LinearSpec& linear : linears(branch)) widest = std::max(widest, linear.k(tp));
+  return widest;
+}
+
 WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
   const AttentionShare a = share_of(attention, tp);
   return {.seq_len = attention.seq_len,

@@ -30,6 +30,17 @@ struct LayerSpec {
   // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
   double flops_per_token(AttentionWork work) const;
 
+  // Of a token, the sums of both branches. Kept of a microbatch: in the compute type and fp32 whatever is recomputed
+  // (except full), and what recompute none and norms keep in addition.
+  double kept_elements() const { return attention.kept_elements() + mlp.kept_elements(); }
+  double kept_statistics() const { return attention.kept_statistics(); }
+  double activated_elements() const { return mlp.activated_elements(); }
+  // The branches' workspace: elements in the compute type, and bytes of FP8 casts.
+  double workspace_elements(QkvOrder order) const {
+    return attention.workspace_elements(order) + mlp.workspace_elements();
+  }
+  double cast_bytes() const { return attention.cast_bytes() + mlp.cast_bytes(); }
+  int64_t widest_input(int tp) const;  // columns of the widest input of a linear on a tp rank
   // The sizes of one tp rank's share on which its kernels' workspace depends. The caller sets the numbers' type, the
   // attention kernel and the batch.
   WorkspaceDims kernel_workspace(int tp) const;

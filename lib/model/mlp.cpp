@@ -25,9 +25,8 @@ std::array<LinearSpec, 2> MlpSpec::linears() const {
 }
 
 double MlpSpec::activation_elements(Pass pass) const {
-  if (!gated()) return 0;  // GeLU is the epilogue of a GEMM
-  // Forward reads gate and up, and writes their product; backward reads its gradient as well, and writes two.
-  return (pass == Pass::kForward ? 3.0 : 5.0) * static_cast<double>(ffn_hidden);
+  // Backward also reads the gradient of what forward writes, and writes that of what forward reads.
+  return static_cast<double>((pass == Pass::kForward ? 1 : 2) * fc1_width() + ffn_hidden);
 }
 
 MlpTensors allocate_mlp(const MlpSpec& mlp, const Config& config, bool is_fp8, const StageDims& d,
@@ -62,7 +61,7 @@ namespace {
 class MlpLayer final : public BranchLayer {
  public:
   MlpLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
-      : spec_(spec.mlp), fp8_(is_fp8_layer(config, layer)), fused_(!spec_.gated() && !fp8_) {
+      : spec_(spec.mlp), fp8_(is_fp8_layer(config, layer)), fused_(spec_.in_epilogue() && !fp8_) {
     const auto [fc1, fc2] = spec_.linears();
     fc1_ = ColumnLinear::bind(Branch::kMlp, fc1, spec, parameters, layer);
     fc2_ = RowLinear::bind(Branch::kMlp, fc2, spec, parameters, layer);

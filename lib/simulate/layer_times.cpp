@@ -160,7 +160,7 @@ class LayerSteps {
           run({Branch::kAttention, Step::kInnerForward}, kernels);
           return;
         }
-        kernels.memory((layer_.mlp.gated() ? 3 : 2) * s_.rows * ffn() * activation_bytes(w_.numbers));
+        activation_kernel(Pass::kForward, kernels);
         if (c_.software.eager_kernels) eager(Pass::kForward, activation_bytes(w_.numbers) / 2, kernels);
         [[fallthrough]];
       case Recompute::kNorms:
@@ -231,9 +231,10 @@ class LayerSteps {
   }
   // With FP8 the activation's kernels are the casts of what they write.
   double activation(Pass pass, Kernels& kernels) const {
-    const double elements = layer_.mlp.activation_elements(pass);
-    if (elements == 0 || w_.numbers == Numbers::kFp8) return 0;
-    return kernels.memory(s_.rows * elements / w_.tp * activation_bytes(w_.numbers));
+    return layer_.mlp.in_epilogue() || w_.numbers == Numbers::kFp8 ? 0 : activation_kernel(pass, kernels);
+  }
+  double activation_kernel(Pass pass, Kernels& kernels) const {
+    return kernels.memory(s_.rows * layer_.mlp.activation_elements(pass) / w_.tp * activation_bytes(w_.numbers));
   }
   double forward(const LinearSpec& linear, Kernels& kernels) const {
     return kernels.gemm(s_.rows, n(linear), k(linear), activation_bytes(w_.numbers)) + casts(k(linear), kernels);
@@ -307,7 +308,7 @@ bool gathers_again(const Workload& w) {
 void add_context_parallel(const Workload& w, const AttentionSpec& attention, const Cluster& c,
                           const TransferTimes& transfers, double passes, PassTimes& times) {
   if (w.cp == 1) return;
-  const double bytes = 2.0 * w.micro_batch * attention.seq_len * attention.kv_heads * attention.head_dim / w.tp * 2;
+  const double bytes = 2.0 * w.micro_batch * attention.seq_len * static_cast<double>(attention.kv_width()) / w.tp * 2;
   const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);
   const double transfer = passes * transfers.seconds({Collective::kAllGather, bytes, w.cp, members, TransferAxis::kCp});
   times.tp += std::max(transfer / w.cp, transfer - times.attention);

@@ -13,28 +13,25 @@ namespace {
 
 // Bytes that one layer keeps of a microbatch between forward and backward (lib/model/stage_tensors.h).
 double kept_bytes(const Workload& w, const LayerSpec& layer) {
-  const AttentionSpec& attention = layer.attention;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp;
-  const double local = w.sequence_parallel ? rows / w.tp : rows;
+  const double local = w.sequence_parallel ? rows / w.tp : rows, share = rows / w.tp;
   const double input = local * w.model.hidden * bytes;
   if (w.recompute == Recompute::kFull) return input;
   const bool sequential = w.model.block == Block::kSequential;
   if (w.selective == SelectiveRecompute::kEverySecondGemm && w.recompute == Recompute::kSelective) {
     // The block's input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
-    const double heads = rows * static_cast<double>(attention.width()) / w.tp;
-    const double values = rows * attention.kv_heads * attention.head_dim / w.tp;
-    return input + (2 * heads + values + rows * static_cast<double>(layer.mlp.ffn_hidden) / w.tp) * bytes +
-           (w.compiled ? 0 : input);
+    const AttentionSpec& attention = layer.attention;
+    const auto heads = static_cast<double>(attention.width()), values = static_cast<double>(attention.kv_width());
+    return input + share * (2 * heads + values + layer.activated_elements()) * bytes + (w.compiled ? 0 : input);
   }
   const double stream = sequential ? 2 * input : input;
   // What only FP8 GEMMs read is kept in FP8.
   const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
-  const double activated = rows * static_cast<double>(layer.mlp.ffn_hidden) / w.tp * bytes * read;
+  const double activated = share * layer.activated_elements() * bytes * read;
   const double normed = (sequential ? 2 : 1) * rows * w.model.hidden * bytes * read;
-  const double statistics = rows * attention.kept_statistics() / w.tp * 4 + (sequential ? 4 : 2) * local * 4;
-  double kept = stream + statistics + rows * attention.kept_elements() / w.tp * bytes +
-                rows * layer.mlp.kept_elements() / w.tp * bytes;
+  const double statistics = share * layer.kept_statistics() * 4 + (sequential ? 4 : 2) * local * 4;
+  double kept = stream + statistics + share * layer.kept_elements() * bytes;
   if (w.recompute == Recompute::kNone) kept += normed + activated;
   if (w.recompute == Recompute::kNorms) kept += activated;
   return kept;
@@ -129,22 +126,17 @@ double kernel_workspace(const Workload& w, const LayerSpec& layer, const GpuProp
 double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuProperties& gpu) {
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, width = rows * w.model.hidden;
-  const double ffn = rows * static_cast<double>(layer.mlp.ffn_hidden) / w.tp;
-  const double fc1 = rows * static_cast<double>(layer.mlp.fc1_width()) / w.tp;
-  const double attention = rows * static_cast<double>(layer.attention.width()) / w.tp;
-  const double qkv = rows * static_cast<double>(layer.attention.qkv_width()) / w.tp;
-  const double qkv_rows = order_of(w, layer) == QkvOrder::kGrouped ? 1 : 2;  // dqkv, rope_input
-  double workspace =
-      4 * width * bytes + (layer.mlp.gated() ? fc1 + ffn : fc1) * bytes + (attention + qkv_rows * qkv) * bytes;
+  const double share = rows / w.tp;
+  double workspace = (4 * width + share * layer.workspace_elements(order_of(w, layer))) * bytes;
   Workload whole = w;
   whole.recompute = Recompute::kNone;
   if (w.recompute == Recompute::kFull) workspace += kept_bytes(whole, layer);
   if (!w.scores_kept) workspace += kernel_workspace(w, layer, gpu);
   // Softmax in bf16, the dropout's mask, and its result.
   if (w.scores_kept) workspace += 5.0 * rows * layer.attention.seq_len * layer.attention.heads / w.tp;
-  if (w.recompute == Recompute::kSelective) workspace += ffn * bytes;
+  if (w.recompute == Recompute::kSelective) workspace += share * layer.activated_elements() * bytes;
   if (w.numbers == Numbers::kFp8)  // lib/model/fp8_tensors.cpp
-    workspace += attention + 2 * width + 2 * fc1 + 2 * qkv + std::max(width, ffn);
+    workspace += 2 * width + share * layer.cast_bytes() + rows * static_cast<double>(layer.widest_input(w.tp));
   return workspace;
 }
 

@@ -35,6 +35,61 @@ TEST(AttentionOrder, rope_changes_it_where_a_rank_has_several_groups) {
   EXPECT_EQ(order(8, 4, 1, Position::kLearned), QkvOrder::kGrouped) << "nothing would change it";
 }
 
+int64_t elements(std::initializer_list<Tensor> tensors) {
+  int64_t sum = 0;
+  for (const Tensor& tensor : tensors) sum += tensor.empty() ? 0 : tensor.numel();
+  return sum;
+}
+
+// The numbers by which the simulator estimates memory.
+TEST(StageTensors, a_layer_states_what_is_allocated_for_it) {
+  struct Case {
+    int kv_heads;
+    Position position;
+    QkNorm qk_norm;
+    Activation activation;
+  };
+  for (const Case& one : {Case{8, Position::kLearned, QkNorm::kNone, Activation::kGelu},
+                          Case{4, Position::kRope, QkNorm::kNone, Activation::kSwiglu},
+                          Case{2, Position::kRope, QkNorm::kHead, Activation::kSwiglu}})
+    for (const int tp : {1, 2})
+      for (const GemmFormat gemm : {GemmFormat::kCompute, GemmFormat::kFp8})
+        for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
+          Config config = config_of(8, one.kv_heads, one.position);
+          config.model.qk_norm = one.qk_norm;
+          config.model.activation = one.activation;
+          config.model.head_dim = 32;  // wider than the rest
+          config.parallel.tp = tp;
+          config.parallel.recompute = recompute;
+          config.precision.gemm = gemm;
+          Arena arena;
+          const StageTensors stage = allocate_stage(config, make_mesh(0, {{"tp", tp}}), {1}, 1, arena);
+          const LayerSpec layer = layer_spec(config.model, 1);
+          const LayerTensors& kept = stage.chunks[0][0].layers[1];
+          const AttentionWorkspace& attention = stage.work.attention;
+          const MlpWorkspace& mlp = stage.work.mlp;
+          const double rows = 2.0 * 16 / tp;
+          const AttentionTensors& a = kept.attention;
+          EXPECT_EQ(elements({a.projected, a.qkv, a.out, kept.mlp.fc1}), rows * layer.kept_elements());
+          EXPECT_EQ(elements({a.lse}), rows * layer.kept_statistics());
+          const Tensor activated = gemm == GemmFormat::kFp8             ? kept.mlp.activated_t
+                                   : recompute == Recompute::kSelective ? mlp.activated
+                                                                        : kept.mlp.activated;
+          const bool is_shared = gemm == GemmFormat::kFp8 && recompute == Recompute::kSelective;
+          EXPECT_EQ(elements({activated}), is_shared ? 0 : rows * layer.activated_elements());
+          const bool in_place = mlp.dactivated.data == mlp.dfc1.data;
+          EXPECT_EQ(elements({attention.dout, attention.dqkv, attention.rope_input, mlp.dfc1,
+                              in_place ? Tensor{} : mlp.dactivated}),
+                    rows * layer.workspace_elements(attention_order(layer.attention, tp)));
+          if (gemm != GemmFormat::kFp8) continue;
+          EXPECT_EQ(
+              elements({attention.fp8_out, attention.fp8_dqkv, attention.fp8_dqkv_t, mlp.fp8_dfc1, mlp.fp8_dfc1_t}),
+              rows * layer.cast_bytes());
+          EXPECT_EQ(elements({stage.work.fp8.input_transpose}), 2 * 16 * layer.widest_input(tp));
+          EXPECT_EQ(layer.widest_input(tp), 8 * 32 / tp) << "of proj";
+        }
+}
+
 // A deferred weight gradient reads work.dqkv while the layer below makes its rows again.
 TEST(StageTensors, what_rope_reads_has_memory_of_its_own_where_the_order_changes) {
   const auto allocate = [](int kv_heads, Arena& arena) {
