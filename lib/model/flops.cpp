@@ -2,10 +2,11 @@
 
 namespace tri {
 
+double head_flops_per_token(const ModelConfig& m) { return 6.0 * static_cast<double>(padded_vocab(m)) * m.hidden; }
+
 double model_flops_per_token(const Config& config, AttentionWork work) {
   const ModelConfig& m = config.model;
-  const double head_weights = static_cast<double>(padded_vocab(m)) * m.hidden;
-  return 6.0 * head_weights +
+  return head_flops_per_token(m) +
          sum_over_layers(m, 0, m.layers, [&](const LayerSpec& layer) { return layer.flops_per_token(work); });
 }
 

@@ -8,5 +8,7 @@ namespace tri {
 // Returns 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · (keys per
 // query). For a plain GPT with kBand this is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).
 double model_flops_per_token(const Config& config, AttentionWork work = AttentionWork::kBand);
+// The head's part of them. The others are the layers': LayerSpec::flops_per_token.
+double head_flops_per_token(const ModelConfig& model);
 
 }  // namespace tri

@@ -19,15 +19,20 @@ using Json = nlohmann::ordered_json;
 
 Json milliseconds(double seconds) { return std::strtod(fmt::format("{:.4g}", 1e3 * seconds).c_str(), nullptr); }
 
-// (pp) FLOPs of a step, of a rank of each stage: equal shares of the layers, and the head on the last.
+// (pp) FLOPs of a step, of a rank of each stage: its layers, and the head on the last.
 std::vector<double> stage_flops(const Config& config, const Mesh& mesh) {
-  const double head = 6.0 * static_cast<double>(padded_vocab(config.model)) * config.model.hidden;
-  const double layers = model_flops_per_token(config) - head;
+  const int stages = mesh.axis("pp").size;
   const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   std::vector<double> flops;
-  for (int stage = 0; stage < mesh.axis("pp").size; ++stage)
-    flops.push_back((layers / mesh.axis("pp").size + (stage + 1 == mesh.axis("pp").size ? head : 0)) * tokens /
-                    (mesh.axis("dp").size * mesh.axis("tp").size));
+  for (int stage = 0; stage < stages; ++stage) {
+    double of_token = stage + 1 == stages ? head_flops_per_token(config.model) : 0;
+    for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
+      const LayerRange layers = layers_of(config, {stage, stages}, chunk);
+      of_token += sum_over_layers(config.model, layers.first, layers.count,
+                                  [](const LayerSpec& layer) { return layer.flops_per_token(AttentionWork::kBand); });
+    }
+    flops.push_back(of_token * tokens / (mesh.axis("dp").size * mesh.axis("tp").size));
+  }
   return flops;
 }
 
