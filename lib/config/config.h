@@ -50,8 +50,16 @@ struct Config {
 void fill_derived(ModelConfig& model);
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
 
-// Why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none where they can.
-std::vector<std::string> fp8_obstacles(const Config& config);
+// A size of the model that parallel.tp must divide.
+struct SizeOverTp {
+  int64_t size = 0;
+  std::string text;  // "model.heads 12"
+};
+std::vector<SizeOverTp> sizes_over_tp(const ModelConfig& model);
+
+// Why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none where they can. The sizes are
+// those of the layers' linears (lib/model/layer_spec.h), by the fields that messages name.
+std::vector<std::string> fp8_obstacles(const ModelConfig& model, int micro_batch, int tp);
 
 // run.device of a job that runs on `kind`.
 inline DeviceChoice device_choice(DeviceKind kind) {

@@ -65,8 +65,9 @@ LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
 }
 
 std::vector<int> LayoutSpace::tensor_degrees() const {
-  const int64_t sides = std::gcd(std::gcd(model_.heads, model_.kv_heads), model_.ffn_hidden);
-  return divisors_up_to(ranks_per_node_, std::gcd(sides, padded_vocab(model_)));
+  int64_t all = 0;
+  for (const SizeOverTp& divided : sizes_over_tp(model_)) all = std::gcd(all, divided.size);
+  return divisors_up_to(ranks_per_node_, all);
 }
 
 std::vector<ParallelLayout> LayoutSpace::meshes(int ranks) const {

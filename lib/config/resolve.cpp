@@ -114,10 +114,11 @@ class Resolver {
   // Degrees of tensor parallelism that obey all rules of check_tp; of those, when there are any, the ones
   // that also suit the number of ranks. 1 always obeys.
   Numbers fitting_tp() const {
-    const ModelConfig& m = c_.model;
     Numbers shape_fits, rank_fits;
-    for (const int64_t tp : divisors(std::gcd(std::gcd(m.heads, m.kv_heads), m.ffn_hidden))) {
-      if (padded_vocab(c_.model) % tp != 0 || micro_rows() % tp != 0 || tp > c_.cluster.ranks_per_node) continue;
+    int64_t all = micro_rows();
+    for (const SizeOverTp& divided : sizes_over_tp(c_.model)) all = std::gcd(all, divided.size);
+    for (const int64_t tp : divisors(all)) {
+      if (tp > c_.cluster.ranks_per_node) continue;
       shape_fits.push_back(tp);
       if (suits_world(tp, c_.parallel.pp, given_dp_)) rank_fits.push_back(tp);
     }
@@ -126,18 +127,13 @@ class Resolver {
 
   void check_tp() {
     const int tp = c_.parallel.tp;
-    const ModelConfig& m = c_.model;
     const std::string remedy = "set parallel.tp to " + either(fitting_tp(), tp);
     const auto must_divide = [&](int64_t value, const std::string& what) {
       if (value % tp != 0) add("parallel.tp: {} does not divide {}; {}", tp, what, remedy);
     };
-    must_divide(m.heads, fmt::format("model.heads {}", m.heads));
-    if (m.kv_heads != m.heads) must_divide(m.kv_heads, fmt::format("model.kv_heads {}", m.kv_heads));
-    must_divide(m.ffn_hidden, fmt::format("model.ffn_hidden {}", m.ffn_hidden));
-    must_divide(padded_vocab(c_.model), fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
-                                                    padded_vocab(c_.model), m.vocab, kVocabMultiple));
+    for (const SizeOverTp& divided : sizes_over_tp(c_.model)) must_divide(divided.size, divided.text);
     must_divide(micro_rows(), fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {})",
-                                          micro_rows(), c_.data.micro_batch, m.seq_len));
+                                          micro_rows(), c_.data.micro_batch, c_.model.seq_len));
     if (tp > c_.cluster.ranks_per_node)
       add("parallel.tp: {} exceeds cluster.ranks_per_node {}, but a tp group must fit in a node; {}", tp,
           c_.cluster.ranks_per_node, remedy);
@@ -210,7 +206,7 @@ class Resolver {
       add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers in "
           "fp8; lower them, or set precision.gemm to compute",
           enum_name(p.gemm), p.fp8_first_layers, p.fp8_last_layers, c_.model.layers);
-    for (const std::string& obstacle : fp8_obstacles(c_))
+    for (const std::string& obstacle : fp8_obstacles(c_.model, c_.data.micro_batch, c_.parallel.tp))
       add("precision.gemm: fp8 {}; set precision.gemm to compute, or change the sizes", obstacle);
   }
 
@@ -252,16 +248,23 @@ class Resolver {
 
 }  // namespace
 
-std::vector<std::string> fp8_obstacles(const Config& config) {
-  const ModelConfig& m = config.model;
+std::vector<SizeOverTp> sizes_over_tp(const ModelConfig& m) {
+  std::vector<SizeOverTp> sizes{{m.heads, fmt::format("model.heads {}", m.heads)}};
+  if (m.kv_heads != m.heads) sizes.push_back({m.kv_heads, fmt::format("model.kv_heads {}", m.kv_heads)});
+  sizes.push_back({m.ffn_hidden, fmt::format("model.ffn_hidden {}", m.ffn_hidden)});
+  sizes.push_back({padded_vocab(m), fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
+                                                padded_vocab(m), m.vocab, kVocabMultiple)});
+  return sizes;
+}
+
+std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, int tp) {
   std::vector<std::string> obstacles;
   const auto must_be_multiple = [&](int64_t value, const std::string& what) {
     if (value % kFp8Multiple != 0)
       obstacles.push_back(fmt::format("needs multiples of {}, but {} is {}", kFp8Multiple, what, value));
   };
-  must_be_multiple(int64_t{config.data.micro_batch} * m.seq_len, "data.micro_batch x model.seq_len");
+  must_be_multiple(int64_t{micro_batch} * m.seq_len, "data.micro_batch x model.seq_len");
   must_be_multiple(m.hidden, "model.hidden");
-  const int tp = config.parallel.tp;
   if (m.head_dim == 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0)
     return obstacles;  // refused for that
   const int64_t head = m.head_dim;

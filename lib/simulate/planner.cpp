@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "io/base/clock.h"
-#include "kernels/fp8.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/layouts.h"
 #include "lib/engine/wanted_copies.h"
@@ -19,18 +18,6 @@ namespace tri {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
-
-// As fp8_obstacles (lib/config/config.h), for a layout without a config.
-bool fp8_sides_fit(const Workload& w) {
-  const ModelConfig& m = w.model;
-  bool fit = int64_t{w.micro_batch} * m.seq_len % kFp8Multiple == 0;
-  for_layer_kinds(m, 0, m.layers, [&](const LayerSpec& layer, int) {
-    for (const Branch branch : kBranches)
-      for (const LinearSpec& linear : layer.linears(branch))
-        fit = fit && linear.n(w.tp) % kFp8Multiple == 0 && linear.k(w.tp) % kFp8Multiple == 0;
-  });
-  return fit;
-}
 
 constexpr std::array kRecomputes{Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull};
 
@@ -53,11 +40,13 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
                ? fmt::format("parallel.{} {} does not divide {} {}", field, *value, what, number)
                : "";
   };
+  for (const SizeOverTp& divided : sizes_over_tp(m))
+    if (pinned.tp && divided.size % *pinned.tp != 0)
+      return fmt::format("parallel.tp {} does not divide {}", *pinned.tp, divided.text);
   const int tp = pinned.tp.value_or(1), pp = pinned.pp.value_or(1), dp = pinned.dp.value_or(1);
   for (const std::string& problem :
-       {check("tp", pinned.tp, "model.heads", m.heads), check("tp", pinned.tp, "model.kv_heads", m.kv_heads),
-        check("tp", pinned.tp, "model.ffn_hidden", m.ffn_hidden), check("tp", pinned.tp, "model.seq_len", m.seq_len),
-        check("tp", pinned.tp, "node.ranks", cluster.node.ranks), check("pp", pinned.pp, "model.layers", m.layers),
+       {check("tp", pinned.tp, "model.seq_len", m.seq_len), check("tp", pinned.tp, "node.ranks", cluster.node.ranks),
+        check("pp", pinned.pp, "model.layers", m.layers),
         check("chunks", pinned.chunks, "the layers of a stage,", m.layers / (m.layers % pp == 0 ? pp : 1)),
         check("dp", pinned.dp, "data.global_batch", base.global_batch)})
     if (!problem.empty()) return problem;
@@ -200,7 +189,7 @@ class Search {
       if (!is_asked) continue;
       w.micro_batch = micro_batch;
       if (w.num_microbatches() > kMostMicrobatches) continue;
-      if (w.numbers != Numbers::kFp8 || fp8_sides_fit(w)) visit();
+      if (w.numbers != Numbers::kFp8 || fp8_obstacles(w.model, micro_batch, w.tp).empty()) visit();
     }
   }
 

@@ -1,6 +1,7 @@
 // The list of layers, against the parameter list and the published sizes of models.
 #include "lib/model/layer_spec.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "lib/model/fp8_tensors.h"
@@ -73,6 +74,35 @@ TEST(LayerSpec, weights_of_a_published_model_with_wide_heads) {
   m.ffn_hidden = 25600;
   m.activation = Activation::kSwiglu;
   EXPECT_NEAR(sum_over_layers(m, 0, 64, [](const LayerSpec& layer) { return layer.weights(); }), 31.2e9, 0.05e9);
+}
+
+// fp8_obstacles names config fields, and lib/config knows no layers.
+TEST(LayerSpec, fp8_obstacles_are_linears_whose_sizes_on_a_rank_are_no_multiples) {
+  int fitting = 0, refused = 0;
+  for (const int hidden : {64, 72})
+    for (const int head_dim : {8, 12, 16})
+      for (const int kv_heads : {4, 8})
+        for (const int ffn_hidden : {64, 96, 176})
+          for (const Activation activation : {Activation::kGelu, Activation::kSwiglu})
+            for (const int micro_batch : {1, 2})
+              for (const int tp : {1, 2, 4}) {
+                ModelConfig m;
+                m.hidden = hidden;
+                m.heads = 8;
+                m.kv_heads = kv_heads;
+                m.head_dim = head_dim;
+                m.ffn_hidden = ffn_hidden;
+                m.activation = activation;
+                m.seq_len = 8;
+                bool fit = micro_batch * m.seq_len % 16 == 0;
+                for (const LinearSpec& linear : layer_spec(m, 0).linears())
+                  fit = fit && linear.n(tp) % 16 == 0 && linear.k(tp) % 16 == 0;
+                const auto obstacles = fp8_obstacles(m, micro_batch, tp);
+                EXPECT_EQ(obstacles.empty(), fit) << fmt::format("{}", fmt::join(obstacles, "; "));
+                ++(fit ? fitting : refused);
+              }
+  EXPECT_GT(fitting, 0);
+  EXPECT_GT(refused, 0);
 }
 
 TEST(Fp8Slots, name_every_operand_of_every_linear_once) {
