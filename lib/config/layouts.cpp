@@ -60,7 +60,7 @@ LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
     : model_(config.model),
       global_batch_(config.data.global_batch),
       ranks_per_node_(ranks_per_node),
-      kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside({"tp", "pp", "dp"}), config.parallel))) {
+      kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside(kLayoutAxes), config.parallel))) {
   fill_derived(model_);
 }
 

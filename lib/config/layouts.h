@@ -7,8 +7,12 @@
 #include <vector>
 
 #include "lib/config/config.h"
+#include "lib/parallel/axes.h"
 
 namespace tri {
+
+// The axes whose sizes a layout chooses; the others keep the config's.
+inline constexpr AxisSet kLayoutAxes{"tp", "pp", "dp"};
 
 // The fields of a config that make up its layout. dp is never 0 here.
 struct ParallelLayout {

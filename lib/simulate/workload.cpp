@@ -26,11 +26,13 @@ int Workload::ranks_of_others(AxisSet axes) const {
 }
 
 std::vector<GridAxis> Workload::axes() const {
-  std::vector<GridAxis> all{{"tp", tp}};
-  for (const AxisSize& other : others) all.push_back({std::string(other.axis.text()), other.size});
-  if (cp > 1) all.push_back({"cp", cp});
-  all.push_back({"dp", dp});
-  all.push_back({"pp", pp});
+  std::vector<GridAxis> all;
+  for (size_t i = 0; i < kAxes.size(); ++i) {
+    const AxisName axis = AxisName::at(i);
+    const int size = axis == "tp" ? tp : axis == "dp" ? dp : axis == "pp" ? pp : ranks_of_others(AxisSet{axis});
+    if (axis == "dp" && cp > 1) all.push_back({"cp", cp});
+    if (kAxes[i].always_named || size > 1) all.push_back({std::string(axis.text()), size});
+  }
   return all;
 }
 

@@ -28,7 +28,7 @@ enum class SelectiveRecompute {
 };
 
 // The axes of a mesh that the simulator has no model of.
-inline constexpr AxisSet kOtherAxes = AxisSet::outside({"tp", "dp", "pp"});
+inline constexpr AxisSet kOtherAxes = AxisSet::outside(kLayoutAxes);
 
 // A Plan lists a step's actions: beyond this many microbatches it is refused.
 inline constexpr int kMostMicrobatches = 100'000;
