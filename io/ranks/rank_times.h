@@ -37,6 +37,9 @@ enum class RankQuantity {
   kLaunchSpread,  // ... its standard deviation over the steps
 };
 inline constexpr int kNumRankQuantities = 15;
+// What kept compute from working.
+inline constexpr std::array kExposedWaits{RankQuantity::kTp, RankQuantity::kPp, RankQuantity::kDp,
+                                          RankQuantity::kBubble, RankQuantity::kData};
 
 template <>
 struct EnumNames<RankQuantity> {

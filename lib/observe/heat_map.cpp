@@ -33,9 +33,11 @@ bool is_work_quantity(RankQuantity quantity) {
 
 std::vector<double> waits_of(const RankWindow& window) {
   std::vector<double> sums;
-  for (const RankTimes& rank : window.ranks)
-    sums.push_back(rank[RankQuantity::kTp] + rank[RankQuantity::kPp] + rank[RankQuantity::kDp] +
-                   rank[RankQuantity::kBubble] + rank[RankQuantity::kData]);
+  for (const RankTimes& rank : window.ranks) {
+    float sum = 0;
+    for (const RankQuantity wait : kExposedWaits) sum += rank[wait];
+    sums.push_back(sum);
+  }
   return sums;
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "io/ranks/rank_times.h"
+
 namespace tri {
 
 const std::array<const char*, StepTimes::kKinds>& StepTimes::names() {
@@ -38,8 +40,8 @@ std::string exposed_text(const StepTimes& times) {
   std::string text;
   const auto values = times.values();
   for (size_t i = 1; i < values.size(); ++i) {
-    const std::string name = StepTimes::names()[i];
-    const bool exposed = name == "tp" || name == "pp" || name == "dp" || name == "bubble" || name == "data";
+    const std::string_view name = StepTimes::names()[i];
+    const bool exposed = std::ranges::any_of(kExposedWaits, [&](RankQuantity wait) { return enum_name(wait) == name; });
     if (exposed && values[i] >= 5e-5) text += fmt::format("{} {:.1f} ", name, 1e3 * values[i]);
   }
   return text.empty() ? text : "waits " + text + "ms";

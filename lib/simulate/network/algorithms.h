@@ -3,6 +3,7 @@
 // of a ring is, and the line rates, are the cluster file's.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "lib/simulate/collectives.h"
@@ -46,11 +47,10 @@ std::vector<AlgorithmTime> algorithm_times(const Cluster& cluster, const Transfe
 class NetworkTimes : public TransferTimes {
  public:
   struct Shares {
-    double tp = 1, cp = 1, pp = 1, dp = 1;
-    double& of(TransferAxis axis) {
-      return axis == TransferAxis::kTp ? tp : axis == TransferAxis::kCp ? cp : axis == TransferAxis::kPp ? pp : dp;
-    }
-    double of(TransferAxis axis) const { return const_cast<Shares*>(this)->of(axis); }
+    std::array<double, EnumNames<TransferAxis>::table.size()> values;  // [TransferAxis]
+    Shares() { values.fill(1); }
+    double& of(TransferAxis axis) { return values[static_cast<size_t>(axis)]; }
+    double of(TransferAxis axis) const { return values[static_cast<size_t>(axis)]; }
   };
 
   NetworkTimes(const Cluster& cluster, const Shares& shares) : cluster_(cluster), shares_(shares) {}
