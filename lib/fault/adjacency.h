@@ -8,7 +8,7 @@
 
 namespace tri {
 
-// The neighbours of each node, side by side.
+// The neighbours of all nodes in one array.
 struct Adjacency {
   std::vector<int> begin, targets;
   Adjacency() = default;
@@ -21,7 +21,7 @@ struct Adjacency {
   }
 };
 
-// The strongly connected components (Tarjan 1972), so numbered that every edge leads to the same or to a lower number.
+// The strongly connected components (Tarjan 1972). Every edge leads to a component of the same or of a lower number.
 struct StrongComponents {
   explicit StrongComponents(const Adjacency& edges);
   int size() const { return static_cast<int>(begin.size()) - 1; }

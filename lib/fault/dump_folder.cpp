@@ -65,7 +65,7 @@ Json json_of(const HangTrigger& trigger) {
           {"seconds", trigger.seconds}};
 }
 
-// The whole file; "": it can't be read.
+// Returns the whole file, or "" if it cannot be read.
 std::string text_of(const std::string& path) {
   const auto file = InputFile::open(path);
   if (!file) return "";
@@ -73,7 +73,7 @@ std::string text_of(const std::string& path) {
   return file.value().read(text.data(), file.value().bytes(), 0) ? text : "";
 }
 
-// Whole for those who read it, but not durable: a sync may take longer than the job has left.
+// Readers see the whole file or none. It is not synced: a sync may take longer than the job has left.
 Result<void> publish_file(const std::string& path, std::string_view text) {
   auto file = AtomicFile::create(path);
   if (!file) return file.error();
@@ -92,7 +92,7 @@ HangTrigger read_trigger(const std::string& folder) {
   return trigger;
 }
 
-// The folder that the link leads to; none: there is no link.
+// Returns the folder that the link points to, or nothing if there is no link.
 std::optional<DumpFolder> linked(const std::string& hang, const std::string& link) {
   char target[NAME_MAX + 1] = {};
   const ssize_t length = ::readlink(link.c_str(), target, NAME_MAX);
@@ -101,7 +101,7 @@ std::optional<DumpFolder> linked(const std::string& hang, const std::string& lin
   return DumpFolder{.path = path, .trigger = read_trigger(path), .opened = false};
 }
 
-// All but the newest go, and the links that led to them. What can't be removed stays.
+// Removes all dumps except the newest ones, and the links to them. Errors are ignored.
 void remove_old_dumps(const std::string& run_dir) {
   const std::vector<std::string> dumps = list_dumps(run_dir);
   if (dumps.size() <= kKeptDumps) return;
@@ -124,9 +124,9 @@ bool make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777) =
 std::string make_dated_folder(const std::string& hang) {
   constexpr int kTries = 100;
   std::string now = name_of_now();
-  int next = 1;  // beyond all that are there: an earlier name may have been removed
+  int next = 1;  // above all existing numbers, since an earlier folder may have been removed
   const auto names = list_folder(hang);
-  // By their names dumps are sorted, also where the clock was set back since the last one.
+  // Dumps are sorted by name, so a new name must not be before the last one even if the clock was set back.
   if (names)
     for (const std::string& name : names.value())
       if (is_date(name.substr(0, name.find('-')))) now = std::max(now, name.substr(0, name.find('-')));
@@ -148,11 +148,11 @@ Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& atte
   const std::string hang = hang_folder(run_dir), link = fmt::format("{}/{}.{}", hang, attempt, number);
   if (auto there = linked(hang, link)) return *there;
   if (!make_folder(hang) && errno != EEXIST) {
-    if (errno == ENOENT) return file_error("{}: the run had not made it yet", run_dir);
-    return system_error(errno, "{}", hang);
+    if (errno == ENOENT) return file_error("{}: no such folder (the run had not created it yet)", run_dir);
+    return system_error(errno, "{}: cannot create this folder for dumps", hang);
   }
   const std::string name = make_dated_folder(hang), path = fmt::format("{}/{}", hang, name);
-  if (name.empty()) return system_error(errno, "{}: a folder for a dump", hang);
+  if (name.empty()) return system_error(errno, "{}: cannot create a folder for a dump", hang);
   const auto written = publish_file(path + "/trigger.json", json_of(trigger).dump() + "\n");
   if (written && ::symlink(name.c_str(), link.c_str()) == 0) {
     remove_old_dumps(run_dir);
@@ -163,12 +163,12 @@ Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& atte
   ::rmdir(path.c_str());
   if (!written) return written.error();
   if (problem == EEXIST)
-    if (auto there = linked(hang, link)) return *there;  // another was faster
-  return system_error(problem, "{}", link);
+    if (auto there = linked(hang, link)) return *there;  // another node created it first
+  return system_error(problem, "{}: cannot create this link to the dump", link);
 }
 
-// Both folders are listed, since that makes a network file system ask its server: that there is no such name may be
-// remembered for a while.
+// Lists both folders, since a listing makes a network file system ask its server: a client may cache for a while that a
+// name does not exist.
 int newest_dump(const std::string& run_dir, const std::string& attempt) {
   int newest = 0;
   const auto top = list_folder(run_dir);
@@ -189,7 +189,7 @@ std::vector<std::string> list_dumps(const std::string& run_dir) {
     struct stat info {};
     if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) folders.push_back(path);
   }
-  // Those of one second by their further number: "...-2" comes before "...-10".
+  // Dumps of the same second are sorted by their further number: "...-2" comes before "...-10".
   const auto order = [](const std::string& path) {
     const std::string name = path.substr(path.rfind('/') + 1);
     return std::tuple(name.substr(0, name.find('-')), name.size(), name);
@@ -258,12 +258,12 @@ Result<bool> write_report(const std::string& folder, std::span<const RankRecord>
   const std::string path = folder + "/report.txt";
   const std::string mine = fmt::format("{}.{}", path, records.empty() ? 0 : records[0].world_rank);
   if (auto written = write_file(mine, hang_report(records, trigger, verdict)); !written) return written.error();
-  const bool first = ::link(mine.c_str(), path.c_str()) == 0;  // unlike a rename, not where there is one
+  const bool first = ::link(mine.c_str(), path.c_str()) == 0;  // unlike rename(), link() fails if the file exists
   const int problem = errno;
   ::unlink(mine.c_str());
   if (!first) {
     if (problem == EEXIST) return false;
-    return system_error(problem, "{}", path);
+    return system_error(problem, "{}: cannot create the report", path);
   }
   if (auto written = write_file(folder + "/report.json", report_json(records, trigger, verdict)); !written)
     return written.error();

@@ -23,18 +23,18 @@ namespace tri {
 
 struct DumpFolder {
   std::string path;
-  HangTrigger trigger;  // of the rank that was first
+  HangTrigger trigger;  // of the first node
   bool opened = false;  // by this call
 };
 
-// So many dumps of a run are kept, of all of its starts: those before the newest are removed when another one is made.
+// The number of dumps that are kept of a run, over all of its starts. Creating a dump removes older ones.
 inline constexpr int kKeptDumps = 20;
 
 // Returns the folder of dump `number` (from 1) of `attempt`; creates it unless another node has. Does not create
 // run.dir: the run creates it once it holds its lock. Fails if storage refuses, or if there is no run.dir.
 Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& attempt, int number,
                              const HangTrigger& trigger);
-// The highest number of the attempt's dumps; 0: there are none, or they can't be seen.
+// Returns the highest number of the attempt's dumps, or 0 if there are none or they can't be listed.
 int newest_dump(const std::string& run_dir, const std::string& attempt);
 // Folders of all dumps of the run, oldest first.
 std::vector<std::string> list_dumps(const std::string& run_dir);
@@ -49,7 +49,7 @@ std::vector<RankRecord> read_records(const std::string& folder, std::span<const 
 // is that of the caller's node.
 Result<bool> write_report(const std::string& folder, std::span<const RankRecord> records, const HangTrigger& trigger,
                           const HangVerdict& verdict);
-// The headline of report.json; none yet: nothing.
+// Returns the headline of report.json, or nothing if there is none yet.
 std::optional<std::string> read_headline(const std::string& folder);
 
 // What write_report writes: {"headline", "kind", "culprits": [{"rank", "host", "gpu", "kind", "text"}], "hosts": [...],

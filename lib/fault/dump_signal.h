@@ -9,11 +9,11 @@ namespace tri {
 class DumpSignal {
  public:
   DumpSignal();
-  ~DumpSignal();  // puts the handler from before back
+  ~DumpSignal();  // restores the previous handler
   DumpSignal(const DumpSignal&) = delete;
   DumpSignal& operator=(const DumpSignal&) = delete;
 
-  uint32_t received() const;  // signals that have come
+  uint32_t received() const;  // number of signals received
 
  private:
   struct sigaction before_ {};

@@ -1,5 +1,5 @@
-// When nothing has moved for too long: deadlines over what one rank's flight recorder shows. Pure arithmetic over
-// sightings, a few a second; lib/fault/watchdog.h makes them.
+// Deadlines over the progress that one rank's flight recorder shows. Pure arithmetic over sightings, which
+// lib/fault/watchdog.h takes a few times a second.
 #pragma once
 
 #include <array>
@@ -36,21 +36,21 @@ struct Sighting {
 };
 Sighting sighting_of(const flight::Image& image, int64_t now);
 
-// The phase, the writer of a checkpoint and that of lines have a clock each, which starts over with every sign of
-// progress. A clock counts the time in which this process was awake: between two sightings a second at most. So a job
-// that is suspended as a whole and goes on has not hung. Both writers have the deadline of a checkpoint or,
-// where one is read, of a load.
+// The phase, the checkpoint writer and the line writer have a clock each, which restarts with every progress. A clock
+// counts the time in which this process was awake, at most a second between two sightings: so a job that is suspended
+// as a whole and then resumed has not hung. Both writers have the deadline of a checkpoint or, while one is read, of a
+// load.
 class HangClock {
  public:
-  static constexpr int kWarmUpSteps = 5;       // the first steps of a start, which tell nothing of the later ones
+  static constexpr int kWarmUpSteps = 5;       // the first steps of a start, which are not typical of later ones
   static constexpr double kLearnedFactor = 5;  // times the 99th percentile of a step
   static constexpr size_t kRememberedSteps = 1000;
   static constexpr double kLongestTick = 1;  // second
 
   enum class Alarm {
     kNone,
-    kDump,  // half of a deadline has passed: once a hang
-    kEnd,   // all of it: for as long as nothing moves
+    kDump,  // half of a deadline has expired; raised once per hang
+    kEnd,   // the full deadline has expired; raised as long as there is no progress
   };
   struct Verdict {
     Alarm alarm = Alarm::kNone;

@@ -14,10 +14,10 @@
 namespace tri {
 namespace {
 
-constexpr size_t kMostSuspects = 64;  // as many as a word has bits: `reached`
-constexpr int kInnermost = 3;         // frames of a stack, by which stacks are compared
+constexpr size_t kMostSuspects = 64;  // the number of bits of an element of `reached`
+constexpr int kInnermost = 3;         // frames by which stacks are compared
 
-// How sure it is that one of a kind holds the job up; less is surer.
+// How certain it is that a candidate blocks the job; lower values are more certain.
 enum Certainty { kOwnFailure, kGone, kStopped, kEchoedFailure, kSeenFromCounters, kNotKnown };
 
 // Nodes that nothing can get past: a component of the graph without an edge to another one.
@@ -25,10 +25,10 @@ struct Candidate {
   int component = 0, node = 0;
   HangKind kind = HangKind::kUnknown;
   Certainty certainty = kNotKnown;
-  std::vector<int> ranks;  // those to name, ascending
+  std::vector<int> ranks;  // ranks to report, ascending
   int num_waiting = 0;
-  bool holds_trigger = false;  // the rank whose deadline has passed waits for it
-  int num_alike = 0;           // ranks in the same place: of two that tie the rarer one is the odd one
+  bool holds_trigger = false;  // the rank whose deadline has expired waits for it
+  int num_alike = 0;           // ranks at the same place in the program; in a tie the rarer place is more suspect
   double silent = 0;           // seconds
 };
 
@@ -113,14 +113,14 @@ void Locator::find_candidates() {
   candidates_.resize(kMostSuspects);
 }
 
-// A host that runs, while its own streams wait for others.
+// Whether the node is a host thread that runs while its own streams wait for other ranks.
 bool Locator::is_held_host(int node) const {
   return graph_.rank_of(node) >= 0 && graph_.activity_of(node) == WaitGraph::kHost && graph_.sink(node) &&
          !graph_.edges().of(node).empty();
 }
 
-// Of nodes that all wait for each other, or of one alone, the one that may be at work instead. A host whose streams
-// wait is mostly held by a full queue, in a launch: then it is not the only one. If it is, it may be at work.
+// Returns the node of a component that may be working rather than waiting. A host whose streams wait is usually blocked
+// in a launch by a full queue, and then other hosts are as well; if it is the only such host, it may be working.
 std::optional<int> Locator::blamed_in(std::span<const int> nodes) const {
   const auto order = [&](int node) {
     return std::tuple(is_held_host(node), graph_.rank_of(node) < 0, -silent_at(node), node);
@@ -195,7 +195,7 @@ void Locator::judge(Candidate& c) const {
     c.certainty = kStopped;
 }
 
-// Which candidates each rank waits for, by one pass over the graph from the candidates upwards.
+// Counts the ranks that wait for each candidate, by one pass over the graph from the candidates upwards.
 void Locator::count_waiting() {
   std::vector<uint64_t> reached(static_cast<size_t>(components_.size()));
   for (size_t i = 0; i < candidates_.size(); ++i)
@@ -235,7 +235,7 @@ void Locator::sort_candidates() {
     const RankRecord* r = graph_.record(c.ranks.front());
     return c.kind == HangKind::kFailed ? r->failure->realtime : 0;
   };
-  // A deadline of the writer's is about writers; the training goes on alongside them.
+  // If the deadline of a writer has expired, only writers matter: the training runs concurrently with them.
   const auto off_topic = [&](const Candidate& c) {
     if (!trigger_.writer || c.certainty < kSeenFromCounters) return 0;
     if (graph_.rank_of(c.node) < 0 || graph_.activity_of(c.node) != WaitGraph::kWriter) return 2;
@@ -249,7 +249,7 @@ void Locator::sort_candidates() {
             [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
 }
 
-// Whether it has moved too recently to be stuck.
+// Whether the candidate has made progress too recently to be stuck.
 bool Locator::is_healthy(const Candidate& c) const {
   constexpr double kRequestedSeconds = 10, kShareOfDeadline = 0.25;
   if (trigger_.world_rank >= 0) return c.silent < kShareOfDeadline * trigger_.seconds;
@@ -259,7 +259,7 @@ bool Locator::is_healthy(const Candidate& c) const {
   return c.silent < std::max(kRequestedSeconds, 2 * step);
 }
 
-// Keeps those that are to blame as surely, or nearly so, as the first one.
+// Keeps the candidates that are about as certain as the first one.
 void Locator::keep_root_causes() {
   const bool was_asked = trigger_.world_rank < 0;
   const auto is_innocent = [&](const Candidate& c) {
@@ -301,13 +301,13 @@ HangVerdict Locator::healthy_verdict() const {
   HangVerdict verdict;
   verdict.headline =
       trigger_.world_rank >= 0
-          ? fmt::format("nobody can be named: of {} ranks none is seen to hold the others up", graph_.world_size())
-          : fmt::format("no hang is seen: every rank has gone on, the last of {} after {:.1f} s", graph_.world_size(),
+          ? fmt::format("no suspect was found: none of the {} ranks is seen to block the others", graph_.world_size())
+          : fmt::format("no hang was found: all {} ranks make progress, the last one {:.1f} s ago", graph_.world_size(),
                         silent);
   return verdict;
 }
 
-// One circle of edges of the component, the shortest through its first rank.
+// Returns the shortest cycle of edges of the component through its first rank.
 std::vector<HangEdge> Locator::shortest_cycle(const Candidate& cycle) const {
   const auto nodes = components_.nodes_of(cycle.component);
   int start = nodes.front();
@@ -346,9 +346,9 @@ HangVerdict Locator::cycle_verdict(const Candidate& cycle) const {
   for (const int rank : ranks)
     verdict.suspects.push_back(
         {rank, HangKind::kCycle, fmt::format("{} in {}", graph_.place(rank), doing_text(*graph_.record(rank)))});
-  // Ranks of the component outside the circle that is shown wait as well.
+  // Ranks of the component outside the reported cycle wait as well.
   verdict.num_waiting += static_cast<int>(cycle.ranks.size() - ranks.size());
-  verdict.headline = fmt::format("software fault: {} wait for each other in a circle: {}", ranks_text(ranks),
+  verdict.headline = fmt::format("software fault: {} wait for each other in a cycle: {}", ranks_text(ranks),
                                  verdict.cycle.front().text);
   if (verdict.cycle.size() > 1)
     verdict.headline +=
@@ -360,13 +360,13 @@ HangVerdict Locator::cycle_verdict(const Candidate& cycle) const {
 HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
   HangVerdict verdict{.kind = transfer.kind, .num_waiting = transfer.num_waiting};
   const std::string what = graph_.rendezvous_text(transfer.node);
-  std::string why = "does not end, though all of its members have begun it";
+  std::string why = "does not complete although all of its members have started it";
   if (const auto mismatch = graph_.rendezvous_mismatch(transfer.node)) {
     verdict.kind = HangKind::kCycle;
     verdict.cycle = {*mismatch};
-    why = fmt::format("is not the same for all: {}", mismatch->text);
+    why = fmt::format("differs between its members: {}", mismatch->text);
   }
-  // Those that wait for it first: what they await may be stuck on either side.
+  // The ranks that wait for it come first; the transfer may be stuck on either side.
   const std::vector<int> waiting = graph_.rendezvous_waiting(transfer.node);
   std::vector<int> ranks = waiting;
   std::set_difference(transfer.ranks.begin(), transfer.ranks.end(), waiting.begin(), waiting.end(),
@@ -376,7 +376,7 @@ HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
     verdict.suspects.push_back(
         {rank, verdict.kind,
          fmt::format("{}, which {} {}", graph_.place(rank),
-                     std::binary_search(waiting.begin(), waiting.end(), rank) ? "awaits" : "has done", what)});
+                     std::binary_search(waiting.begin(), waiting.end(), rank) ? "waits for" : "has completed", what)});
   verdict.headline =
       fmt::format("{}: {} {}; its members are {}", enum_name(verdict.kind), what, why, ranks_text(transfer.ranks));
   if (ranks.size() == 2)
@@ -385,8 +385,8 @@ HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
   return verdict;
 }
 
-// Over rendezvous and the rank's own activities, the ranks that wait for it directly; of them the one silent for
-// longest.
+// Finds the ranks that wait for the candidate directly, through rendezvous and its own activities, and returns the wait
+// of the one that has been silent for longest.
 std::optional<HangEdge> Locator::first_wait(const Candidate& c) const {
   const int suspect = c.ranks.front();
   std::vector<int> queue{c.node};
@@ -415,7 +415,7 @@ std::string Locator::waiting_text(const HangVerdict& verdict, const char* whom) 
   std::string text = verdict.num_waiting == 1 ? fmt::format("; 1 rank waits for {}", whom)
                                               : fmt::format("; {} ranks wait for {}", verdict.num_waiting, whom);
   if (!verdict.first_wait) return text;
-  text += fmt::format(", first {}", graph_.short_place(verdict.first_wait->from));
+  text += fmt::format("; the first is {}", graph_.short_place(verdict.first_wait->from));
   const std::string awaited = graph_.awaited_text(verdict.first_wait->from, verdict.first_wait->to);
   return awaited.empty() ? text : fmt::format("{} ({})", text, awaited);
 }
@@ -424,46 +424,46 @@ std::string Locator::suspect_text(const Candidate& c) const {
   const int rank = c.ranks.front();
   const std::string place = graph_.place(rank);
   const RankRecord* r = graph_.record(rank);
-  if (r == nullptr) return place + " is gone: there is no record of it";
+  if (r == nullptr) return place + " is gone: it left no flight record";
   const std::string doing = doing_text(*r);
   switch (c.kind) {
     case HangKind::kProcessGone:
-      return r->failure ? fmt::format("{} is gone, in {}: {}", place, doing, r->failure->text)
-                        : fmt::format("{} is gone: its process ended without a word in {}", place, doing);
+      return r->failure ? fmt::format("{} is gone: it failed in {}: {}", place, doing, r->failure->text)
+                        : fmt::format("{} is gone: its process ended without an error message in {}", place, doing);
     case HangKind::kProcessStopped:
-      return fmt::format("{} stopped in {}", place, doing);
+      return fmt::format("{} is stopped by a signal or a debugger in {}", place, doing);
     case HangKind::kFailed:
       return fmt::format("{} failed in {}: {}", place, doing, r->failure->text);
     case HangKind::kHostBusy:
-      return fmt::format("{} is busy in host code for {:.0f} s, in {}", place, c.silent, doing);
+      return fmt::format("{} has been busy in host code for {:.0f} s, in {}", place, c.silent, doing);
     case HangKind::kDeviceBusy:
-      return fmt::format("{}: what its device computes does not end, for {:.0f} s, in {}", place, c.silent, doing);
+      return fmt::format("{}: its device has not finished its computation for {:.0f} s, in {}", place, c.silent, doing);
     case HangKind::kTransfer:
-      return fmt::format("{}: what it sends does not leave, for {:.0f} s, in {}", place, c.silent, doing);
+      return fmt::format("{}: its data has waited to be sent for {:.0f} s, in {}", place, c.silent, doing);
     case HangKind::kDataReader:
       if (const auto activity = graph_.activity_of(c.node); activity != WaitGraph::kHost) {
         const bool trains = activity == WaitGraph::kReader;
-        return fmt::format("{}: its reader of {} tokens does not go on after turn {}, for {:.0f} s", place,
+        return fmt::format("{}: its reader of {} tokens has made no progress after batch {} for {:.0f} s", place,
                            trains ? "training" : "validation", r->loaders[trains ? 0 : 1].published, c.silent);
       }
-      return fmt::format("{}: tokens that were read for it are not taken, in {}", place, doing);
+      return fmt::format("{}: it does not consume the tokens that were read for it, in {}", place, doing);
     case HangKind::kStorage:
       if (graph_.activity_of(c.node) == WaitGraph::kWriter)
-        return fmt::format("{}: its {}, for {:.0f} s without progress", place, writer_text(r->writer), c.silent);
-      return fmt::format("{} is in a call on files for {:.0f} s, in {}", place, c.silent, doing);
+        return fmt::format("{}: its {} and has made no progress for {:.0f} s", place, writer_text(r->writer), c.silent);
+      return fmt::format("{} has been in a file system call for {:.0f} s, in {}", place, c.silent, doing);
     case HangKind::kCycle:
     case HangKind::kUnknown:
       break;
   }
-  return r->ended
-             ? fmt::format("{} has ended in good order", place)
-             : fmt::format("{} {} in {}, and its record does not say for whom", place, enum_name(r->host_state), doing);
+  return r->ended ? fmt::format("{} has ended without an error", place)
+                  : fmt::format("{} {} in {}, and its record does not say which rank it waits for", place,
+                                enum_name(r->host_state), doing);
 }
 
-// What a rank's use of storage shows, next to a rank whose own stands still.
+// Whether a rank's use of storage makes progress while that of another rank does not.
 enum class StorageUse { kNone, kGoesOn, kStandsStill };
 
-// Of a writer or reader of checkpoints. Rank 0 alone appends lines and publishes: there is nothing to compare.
+// Compares writers or readers of checkpoints. Only rank 0 appends lines and publishes, so these cannot be compared.
 StorageUse writer_use(const RankRecord& stuck, const RankRecord& other) {
   constexpr double kShare = 0.25;  // of the stuck rank's time without progress
   const WriterRecord &own = stuck.writer, &w = other.writer;
@@ -474,7 +474,7 @@ StorageUse writer_use(const RankRecord& stuck, const RankRecord& other) {
   return StorageUse::kGoesOn;
 }
 
-// Of a reader of tokens.
+// Compares readers of tokens.
 StorageUse reader_use(const RankRecord& stuck, const RankRecord& other, size_t loader) {
   constexpr double kShare = 0.25;
   const LoaderRecord &own = stuck.loaders[loader], &r = other.loaders[loader];
@@ -485,13 +485,13 @@ StorageUse reader_use(const RankRecord& stuck, const RankRecord& other, size_t l
 
 bool waits_for_storage(HangKind kind) { return kind == HangKind::kStorage || kind == HangKind::kDataReader; }
 
-// Whether ranks of all other nodes go on with the storage that `stuck` waits for.
+// Whether ranks of all other nodes make progress with the storage that `stuck` waits for.
 bool others_go_on(std::span<const RankRecord> records, const RankRecord& stuck, HangKind kind) {
   std::map<std::string, bool> goes_on;  // [host]
   const auto reading = std::find_if(stuck.loaders.begin(), stuck.loaders.end(), [](const LoaderRecord& loader) {
     return loader.reader_state == ReaderState::kReads;
   });
-  // A rank whose own thread does not take the tokens that are there does not wait for storage.
+  // A rank whose own thread does not consume tokens that have been read does not wait for storage.
   const bool is_reader = kind == HangKind::kDataReader;
   const bool takes_none = is_reader && reading == stuck.loaders.end();
   for (const RankRecord& other : records) {
@@ -522,7 +522,7 @@ std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, cons
 
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger) {
   const WaitGraph graph(records);
-  if (graph.world_size() == 0) return {.headline = "there are no records"};
+  if (graph.world_size() == 0) return {.headline = "the dump holds no flight records"};
   if (graph.is_suspended())
     return {.kind = HangKind::kProcessStopped,
             .headline = fmt::format("the job is suspended: all of its {} processes are stopped", graph.world_size())};

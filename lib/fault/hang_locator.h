@@ -17,11 +17,11 @@
 namespace tri {
 
 enum class HangKind {
-  kProcessGone,     // it left without a word, or its node gave no record
+  kProcessGone,     // its process ended without an error message, or it left no flight record
   kProcessStopped,  // by a signal or a debugger
-  kHostBusy,        // its thread runs, or sleeps, in code of its own
-  kDeviceBusy,      // what its device computes does not end
-  kTransfer,        // all members have sent, and what one of them awaits does not come
+  kHostBusy,        // its thread runs, or sleeps, in host code
+  kDeviceBusy,      // its device does not finish its computation
+  kTransfer,        // all members have sent, and one of them has not received the data
   kDataReader,      // tokens are not read
   kStorage,         // files are not read or written
   kCycle,           // ranks wait for each other in a cycle: a fault of the program, not of a node
@@ -54,32 +54,31 @@ struct HangTrigger {
 struct HangSuspect {
   int world_rank = 0;
   HangKind kind = HangKind::kUnknown;
-  std::string text;  // "rank 13 [pp1 dp0 tp1] on node07 (GPU ...) stopped in forward of microbatch 3, chunk 1"
+  std::string text;  // "rank 13 [pp1 dp0 tp1] on node07 (GPU ...) failed in forward of microbatch 3, chunk 1"
 };
 
 struct HangEdge {
   int from = 0, to = 0;  // world ranks
-  std::string text;      // "rank 3 awaits all-gather 8812 on tp of rank 2, which is at 8811"
+  std::string text;      // "rank 3 waits for all-gather 8812 on tp of rank 2, which is at 8811"
 };
 
-// Of a healthy run, and of a job that is suspended as a whole: no suspects, and a headline that says so.
+// A healthy run, or a job that is suspended as a whole, has no suspects, and a headline that says so.
 struct HangVerdict {
   HangKind kind = HangKind::kUnknown;
-  std::vector<HangSuspect> suspects;  // the surest first, 64 at most; of a cycle and of a stuck transfer: its ranks
+  std::vector<HangSuspect> suspects;  // most certain first, at most 64; of a cycle or a stuck transfer: its ranks
   std::vector<HangEdge> cycle;
   int num_waiting = 0;                 // ranks that wait, directly or not, for the first suspect
   std::optional<HangEdge> first_wait;  // of those that wait for it directly, the one that has waited longest
-  std::string headline;                // one line: suspect, what it did, how many wait, who first
+  std::string headline;                // one line: suspect, what it did, how many ranks wait for it, which one longest
 };
 
 // `records`: one a rank, in any order; ranks of the job without a record count as gone. Time and memory grow with the
 // number of channels of all ranks, and so with the number of ranks.
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger);
 
-// Hosts of the verdict's suspects that a restart does better without, the surest first. None where the program is at
-// fault, or nothing is known. Storage and data readers are suspects only where all suspects are on one node of several,
-// and ranks of every other node have read or written the same since: else the file system, which all nodes share, is at
-// fault.
+// Returns the hosts of the verdict's suspects that a restart should avoid, most certain first; none if the program is
+// at fault, or nothing is known. Storage and data readers count only if all suspects are on one node of several, and
+// ranks of every other node have read or written the same since: otherwise the shared file system is at fault.
 std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, const HangVerdict& verdict);
 
 // Returns the report: the headline, the suspects with what their records say, the edges of a cycle, and a table of all

@@ -15,13 +15,13 @@
 namespace tri {
 namespace {
 
-constexpr int kMostRows = 64;        // of ranks; of more, those alike share a row
+constexpr int kMostRows = 64;        // above this number of ranks, similar ranks share a row
 constexpr size_t kMostDetailed = 8;  // suspects
 constexpr size_t kLogLines = 8, kFrames = 16, kStacks = 3;
 
 using Out = std::back_insert_iterator<std::string>;
 
-// The function that a thread is in, if it is one in which threads that have nothing to do rest.
+// Whether the innermost functions of the stack are ones in which idle threads wait.
 bool is_idle(const StackRecord& stack) {
   constexpr std::array kResting{"futex",     "cond_wait",  "cond_timedwait", "cond_clockwait", "poll",
                                 "nanosleep", "epoll_wait", "select",         "sigwait",        "syscall"};
@@ -33,7 +33,7 @@ bool is_idle(const StackRecord& stack) {
   return false;
 }
 
-// Those that do something first, then the deeper ones.
+// Returns the stacks to print: those of busy threads first, then the deeper ones.
 std::vector<const StackRecord*> busiest(const RankRecord& record) {
   std::vector<const StackRecord*> stacks;
   for (const StackRecord& stack : record.stacks)
@@ -53,7 +53,7 @@ void write_channels(Out out, const RankRecord& r) {
     if (c.members.size < 2) continue;
     fmt::format_to(out, "  {:<16} {:<12} {:>10} {:>10} {:>10} {:>10}  {}{}\n", c.name, enum_name(c.kind), c.enqueued,
                    c.joined, c.sent, c.completed, enum_name(c.operation),
-                   comes_before(c.completed, c.enqueued) ? "  <- not complete" : "");
+                   comes_before(c.completed, c.enqueued) ? "  <- incomplete" : "");
   }
 }
 
@@ -61,32 +61,33 @@ void write_tokens_and_files(Out out, const RankRecord& r) {
   for (size_t loader = 0; loader < 2; ++loader) {
     const LoaderRecord& f = r.loaders[loader];
     if (f.reader < 0) continue;
-    fmt::format_to(out, "  {} tokens: turn {} wanted of the reader of rank {}", loader == 0 ? "training" : "validation",
-                   f.wanted, f.reader);
+    fmt::format_to(out, "  {} tokens: waits for batch {} from the reader of rank {}",
+                   loader == 0 ? "training" : "validation", f.wanted, f.reader);
     if (f.reader_state != ReaderState::kNone)
-      fmt::format_to(out, "; its own reader {} for {}, {} turns are complete", enum_name(f.reader_state),
+      fmt::format_to(out, "; its own reader {} for {} and has completed {} batches", enum_name(f.reader_state),
                      format_duration(f.seconds), f.published);
     fmt::format_to(out, "\n");
   }
   if (r.writer.state != WriterState::kIdle)
-    fmt::format_to(out, "  {}: no progress for {}\n", writer_text(r.writer), format_duration(r.writer.seconds));
+    fmt::format_to(out, "  its {} and has made no progress for {}\n", writer_text(r.writer),
+                   format_duration(r.writer.seconds));
 }
 
 void write_rank(Out out, const WaitGraph& graph, const RankRecord& r) {
   fmt::format_to(out, "  process {} {}, phase {} for {}, step {} of {}\n", r.process, enum_name(r.process_state),
                  enum_name(r.phase), format_duration(r.phase_seconds), r.step, r.steps);
-  fmt::format_to(out, "  its thread {} for {}; last event {} ago; its watchdog was awake {} ago\n",
+  fmt::format_to(out, "  training thread {} for {}; last event {} ago; its watchdog last ran {} ago\n",
                  enum_name(r.host_state), format_duration(r.host_seconds), format_duration(r.last_event_seconds),
                  format_duration(r.beat_seconds));
   if (r.actions_enqueued > 0)
     fmt::format_to(out, "  actions: {} enqueued, {} entered, {} running: {}\n", r.actions_enqueued, r.action_entered,
                    r.action_running, action_text(r));
   if (r.connection != 0)
-    fmt::format_to(out, "  connects {} with {}\n", r.connection_name, ranks_text(connection_members(r)));
-  for (const std::string& wait : graph.waits_text(r.world_rank)) fmt::format_to(out, "  awaits {}\n", wait);
+    fmt::format_to(out, "  establishes connection {} with {}\n", r.connection_name, ranks_text(connection_members(r)));
+  for (const std::string& wait : graph.waits_text(r.world_rank)) fmt::format_to(out, "  waits for {}\n", wait);
   if (r.failure)
     fmt::format_to(out, "  failed with status {}{}: {}\n", r.failure->code,
-                   r.failure->consequence ? ", as the consequence of another's end" : "", r.failure->text);
+                   r.failure->consequence ? " as a consequence of another rank's failure" : "", r.failure->text);
   write_channels(out, r);
   write_tokens_and_files(out, r);
   for (const StreamRecord& stream : r.streams)
@@ -98,7 +99,7 @@ void write_rank(Out out, const WaitGraph& graph, const RankRecord& r) {
       fmt::format_to(out, "    #{:<2} {}\n", i, stack->symbols[i]);
   }
   if (r.log.empty()) return;
-  fmt::format_to(out, "  its last lines\n");
+  fmt::format_to(out, "  last lines of its log\n");
   for (size_t i = r.log.size() - std::min(kLogLines, r.log.size()); i < r.log.size(); ++i)
     fmt::format_to(out, "    {:>8} ago  {}\n", format_duration(r.log[i].seconds), r.log[i].text);
 }
@@ -113,7 +114,7 @@ std::string joined_text(const std::vector<std::string>& parts) {
   return text;
 }
 
-// `waits`: as the table wants it.
+// `waits`: the text of the column "waits for".
 Row row_of(const RankRecord* r, const std::string& waits) {
   if (r == nullptr) return {.process = "no record"};
   return {.place = r->grid.place(r->world_rank),
@@ -125,7 +126,7 @@ Row row_of(const RankRecord* r, const std::string& waits) {
           .waits = waits};
 }
 
-// Each column as wide as its widest text, the last one free.
+// Writes a table whose columns are as wide as their widest text, except the last one.
 void write_rows(Out out, const std::vector<Row>& rows) {
   using Column = std::string Row::*;
   const std::array<std::pair<const char*, Column>, 8> columns{{{"rank", &Row::ranks},
@@ -133,7 +134,7 @@ void write_rows(Out out, const std::vector<Row>& rows) {
                                                                {"host", &Row::host},
                                                                {"process", &Row::process},
                                                                {"phase, step", &Row::phase},
-                                                               {"its thread", &Row::thread},
+                                                               {"training thread", &Row::thread},
                                                                {"action", &Row::action},
                                                                {"waits for", &Row::waits}}};
   std::array<size_t, columns.size()> widths{};
@@ -160,7 +161,7 @@ void write_all_ranks(Out out, const WaitGraph& graph) {
   write_rows(out, rows);
 }
 
-// Ranks that do the same share a row, the rarest first; those to blame have one each.
+// Writes one row for all ranks that do the same, the smallest groups first; each suspect has a row of its own.
 void write_alike_ranks(Out out, const WaitGraph& graph, const HangVerdict& verdict) {
   std::set<int> suspects;
   for (const HangSuspect& suspect : verdict.suspects) suspects.insert(suspect.world_rank);
@@ -187,14 +188,15 @@ void write_alike_ranks(Out out, const WaitGraph& graph, const HangVerdict& verdi
     rows.push_back(row);
   }
   write_rows(out, rows);
-  if (groups.size() > rows.size()) fmt::format_to(out, "... and {} more kinds\n", groups.size() - rows.size());
+  if (groups.size() > rows.size()) fmt::format_to(out, "... and {} more groups\n", groups.size() - rows.size());
 }
 
 std::string trigger_text(const HangTrigger& trigger) {
-  if (trigger.world_rank < 0) return "asked for by a person or a program: no deadline has passed";
-  return fmt::format("rank {} has made no progress {} for {}", trigger.world_rank,
-                     trigger.writer ? "with its files" : fmt::format("in {}", enum_name(trigger.phase)),
-                     format_duration(trigger.seconds));
+  if (trigger.world_rank < 0) return "a signal or a command requested the dump; no deadline has expired";
+  return fmt::format(
+      "rank {} has made no progress {} for {}", trigger.world_rank,
+      trigger.writer ? "in writing or reading its files" : fmt::format("in {}", enum_name(trigger.phase)),
+      format_duration(trigger.seconds));
 }
 
 }  // namespace
@@ -203,18 +205,19 @@ std::string hang_report(std::span<const RankRecord> records, const HangTrigger& 
   const WaitGraph graph(records);
   std::string text;
   const Out out = std::back_inserter(text);
-  fmt::format_to(out, "{}\n\nkind: {}\nlooked at because: {}\n", verdict.headline, enum_name(verdict.kind),
+  fmt::format_to(out, "{}\n\nkind: {}\nreason for the dump: {}\n", verdict.headline, enum_name(verdict.kind),
                  trigger_text(trigger));
-  if (!verdict.cycle.empty()) fmt::format_to(out, "\nWho waits for whom, in a circle: no node is to blame.\n");
+  if (!verdict.cycle.empty())
+    fmt::format_to(out, "\nThese ranks wait for each other in a cycle; no node is at fault.\n");
   for (const HangEdge& edge : verdict.cycle) fmt::format_to(out, "  {}\n", edge.text);
-  if (verdict.first_wait) fmt::format_to(out, "first to wait: {}\n", verdict.first_wait->text);
+  if (verdict.first_wait) fmt::format_to(out, "longest direct wait: {}\n", verdict.first_wait->text);
   for (size_t i = 0; i < std::min(kMostDetailed, verdict.suspects.size()); ++i) {
     const HangSuspect& suspect = verdict.suspects[i];
     fmt::format_to(out, "\n{}\n", suspect.text);
     if (suspect.world_rank >= 0 && suspect.world_rank < graph.world_size())
       if (const RankRecord* r = graph.record(suspect.world_rank)) write_rank(out, graph, *r);
   }
-  if (verdict.suspects.size() > kMostDetailed) fmt::format_to(out, "\nAlso suspected\n");
+  if (verdict.suspects.size() > kMostDetailed) fmt::format_to(out, "\nFurther suspects\n");
   for (size_t i = kMostDetailed; i < verdict.suspects.size(); ++i)
     fmt::format_to(out, "  {}\n", verdict.suspects[i].text);
 
@@ -223,14 +226,15 @@ std::string hang_report(std::span<const RankRecord> records, const HangTrigger& 
     if (const RankRecord* r = graph.record(rank); r != nullptr && r->failure)
       failures.emplace_back(r->failure->realtime, rank);
   std::sort(failures.begin(), failures.end());
-  if (!failures.empty()) fmt::format_to(out, "\nFailures, the earliest first\n");
+  if (!failures.empty()) fmt::format_to(out, "\nFailures, earliest first\n");
   constexpr size_t kMostFailures = 16;
   for (size_t i = 0; i < std::min(kMostFailures, failures.size()); ++i) {
     const RankRecord& r = *graph.record(failures[i].second);
     fmt::format_to(out, "  +{:.3f} s  {}{}: {}\n", static_cast<double>(failures[i].first - failures[0].first) / 1e9,
                    to_string_place(r), r.failure->consequence ? ", as a consequence" : "", r.failure->text);
   }
-  if (failures.size() > kMostFailures) fmt::format_to(out, "  and {} more\n", failures.size() - kMostFailures);
+  if (failures.size() > kMostFailures)
+    fmt::format_to(out, "  ... and {} more failures\n", failures.size() - kMostFailures);
 
   if (graph.world_size() == 0) return text;
   fmt::format_to(out, "\nAll {} ranks\n", graph.world_size());

@@ -23,7 +23,7 @@ constexpr int kMaxEvents = 256;        // of a rank, in its record
 constexpr double kNcclSeconds = 5;     // for NCCL's own report
 constexpr double kFirstNodeFirst = 3;  // seconds; then another node writes the report
 
-// Sleeps until `done`, for `seconds` at most; whether it is.
+// Sleeps until `done` is true, for at most `seconds`. Returns whether it is.
 bool await(const std::function<bool()>& done, double seconds, std::chrono::milliseconds pause) {
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
   while (!done()) {
@@ -33,7 +33,7 @@ bool await(const std::function<bool()>& done, double seconds, std::chrono::milli
   return true;
 }
 
-// Ranks whose process runs answer with what they alone can tell: stacks, and the state of their streams.
+// Asks the ranks whose process runs for their stacks and the state of their streams, and waits for the answers.
 void ask_ranks(const DumpingNode& node, double seconds) {
   const auto begun = Clock::now();
   struct Asked {
@@ -101,9 +101,9 @@ class Dump {
     outcome_.taken = process_wall_seconds();
     ask_ranks(node_, order_.answer_seconds);
     records_ = records_of(node_);
-    if (one_node_) locate();  // before the first call that storage can hold up
+    if (one_node_) locate();  // before the first call that storage can block
     name_functions(records_);
-    if (one_node_) locate();  // now calls on files are seen in the stacks
+    if (one_node_) locate();  // now the stacks show file system calls
     if (const auto done = store(); !done) outcome_.problem = done.error().message;
     return outcome_;
   }
@@ -115,14 +115,14 @@ class Dump {
   }
 
   Result<void> store() {
-    if (node_.run_dir.empty()) return file_error("this job has no run folder");
+    if (node_.run_dir.empty()) return file_error("the job has no run folder to write them to");
     auto joined = join_dump(node_.run_dir, node_.attempt, order_.number, order_.trigger);
     if (!joined) return joined.error();
     outcome_.folder = joined.value().path;
     outcome_.trigger = joined.value().trigger;
     outcome_.opened = joined.value().opened;
     progress_(outcome_);
-    // The verdict needs no records of others: it comes first, since the job may end before all is written.
+    // The verdict needs no records of other nodes: write it first, since the job may end before all is written.
     if (one_node_)
       if (const auto reported = report(); !reported) return reported;
     if (const auto written = write_records(); !written) return written;
@@ -152,7 +152,7 @@ class Dump {
     return report();
   }
 
-  // The first node may have died meanwhile, or its storage hang.
+  // Waits for the report of the first node, and writes it if that node has failed or its storage hangs.
   Result<void> later_node() {
     const auto reported = [&] {
       const auto headline = read_headline(outcome_.folder);

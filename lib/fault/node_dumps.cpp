@@ -38,7 +38,7 @@ flight::Image* map_record(const std::string& path) {
   return nullptr;
 }
 
-// A dump that goes wrong must not end a run that may be in good health.
+// A dump that fails must not end a run that may be healthy.
 DumpOutcome carry_out(const DumpingNode& node, const DumpOrder& order, const DumpProgress& progress) {
   try {
     return dump_node(node, order, progress);
@@ -124,7 +124,7 @@ NodeDumps::~NodeDumps() {
   if (state_->changed.wait_for(lock, kTimeout, [this] { return state_->num_threads == 0; })) return;
   state_->left = true;
   if (state_->dumps)
-    log_warn("the run ends while its ranks are dumped, of which not all may be in {}",
+    log_warn("the run ended during a dump; {} may lack the records of some ranks",
              state_->known.folder.empty() ? state_->node.run_dir + "/hang" : state_->known.folder);
 }
 

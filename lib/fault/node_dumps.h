@@ -1,5 +1,4 @@
-// The dumps of one node over the life of a run: which rank of the node takes a dump on, and the threads that carry it
-// out.
+// The dumps of one node during a run: which rank of the node performs a dump, and the threads that do.
 #pragma once
 
 #include <chrono>
@@ -15,19 +14,19 @@
 
 namespace tri {
 
-// Threads: any. No call waits for storage; what may hang there happens on threads that outlive this object where they
-// have to.
+// Safe for concurrent use. No call waits for storage: calls that may hang run on threads that outlive this object if
+// necessary.
 class NodeDumps {
  public:
   static constexpr std::chrono::milliseconds kListenInterval{5000};
 
-  // `own_box`: this rank's file; `node_ranks`: world ranks of this node, ascending. Where the job has several nodes,
-  // the node's first rank looks every `listen_interval` whether another node has begun a dump, and takes part in it
-  // then. `on_report` is called where the report was written, or could not be.
+  // `own_record`: this rank's file; `node_ranks`: world ranks of this node, ascending. If the job has several nodes,
+  // the node's first rank checks every `listen_interval` whether another node has begun a dump, and joins it.
+  // `on_report` is called on the rank that has written the report, or could not.
   NodeDumps(DumpingNode node, const std::string& own_record, const std::vector<int>& node_ranks,
             std::function<void(const DumpOutcome&)> on_report,
             std::chrono::milliseconds listen_interval = kListenInterval);
-  // Waits a second at most for a dump that is under way; where that is not enough, the log says so.
+  // Waits at most a second for a dump in progress, and logs a warning if it has not ended by then.
   ~NodeDumps();
   NodeDumps(const NodeDumps&) = delete;
   NodeDumps& operator=(const NodeDumps&) = delete;
@@ -36,7 +35,7 @@ class NodeDumps {
   // `since` (FlightRecorder::now()). Requested dumps (trigger.world_rank is -1) count separately from those of hangs.
   bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double timeout_seconds);
 
-  // Of the last dump that this rank has taken on, as far as it is known.
+  // What is known about the last dump that this rank performs.
   struct Known {
     int64_t claimed = 0;   // when; 0: never
     std::string headline;  // "": not known yet

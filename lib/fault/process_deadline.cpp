@@ -25,8 +25,7 @@ Result<double> start_seconds() {
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
   if (end == text || *end != '\0' || !std::isfinite(seconds) || seconds < 0)
-    return usage_error("{}='{}': a number of seconds is expected, 0 or more; 0: no deadline", kStartSecondsVariable,
-                       text);
+    return usage_error("{}='{}': expected a number of seconds >= 0 (0 = no deadline)", kStartSecondsVariable, text);
   return seconds;
 }
 
@@ -64,7 +63,7 @@ void ProcessDeadline::hand_over() {
   what_.clear();
 }
 
-// A process that is suspended, by a debugger too, is not awake: of a long tick two count.
+// Time in which the process is suspended, as by a debugger, does not count: a long tick counts as two ticks at most.
 void ProcessDeadline::count(std::chrono::milliseconds tick) {
   const double longest = 2 * std::chrono::duration<double>(tick).count();
   std::unique_lock lock(mutex_);
@@ -73,7 +72,7 @@ void ProcessDeadline::count(std::chrono::milliseconds tick) {
     awake_ += std::min(std::chrono::duration<double>(now - last).count(), longest);
     last = now;
     if (off_ || what_.empty() || awake_ < seconds_) continue;
-    const std::string text = fmt::format("{}: {} has taken {:.0f} s", field_, what_, awake_);
+    const std::string text = fmt::format("{}: {} has not finished after {:.0f} s", field_, what_, awake_);
     const End end = end_;
     lock.unlock();
     end(text);
@@ -90,16 +89,17 @@ ProcessDeadline::End leave_alone(ExitCode code) {
 }
 
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body) {
-  // MPI has not started: each rank says so itself.
+  // MPI has not started, so each rank reports the error itself.
   if (const auto seconds = start_seconds(); !seconds) {
     print_err("error: {}\n", seconds.error().message);
     return static_cast<int>(ExitCode::kUsage);
   }
   ProcessDeadline deadline("the start of MPI", leave_alone(ExitCode::kWatchdog));
   return run_job(argc, argv, [&](Job& job) {
-    deadline.begin("config and plan", [&job](const std::string& text) { job.fail(text, ExitCode::kWatchdog); });
+    deadline.begin("reading the config and planning the run",
+                   [&job](const std::string& text) { job.fail(text, ExitCode::kWatchdog); });
     const int status = body(job, deadline);
-    // What the job came to is decided: only where it is well would the hang go unsaid.
+    // The exit status of the job is decided; only a status of 0 would hide the hang.
     deadline.begin("the end of MPI", leave_alone(status == 0 ? ExitCode::kWatchdog : static_cast<ExitCode>(status)));
     return status;
   });

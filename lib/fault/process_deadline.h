@@ -1,6 +1,6 @@
-// Deadlines of one process for what no watchdog sees: MPI's start, config and plan, before the rank has a flight
-// recorder, and MPI's end. A rank that waits there for longer than the set-up may take says so and ends itself; the
-// launcher, or its MPI, ends the others.
+// Deadlines of one process for the phases without a watchdog: MPI's start, config and plan, before the rank has a
+// flight recorder, and MPI's end. A rank that takes longer than the set-up may reports that and exits; the launcher, or
+// its MPI, ends the others.
 #pragma once
 
 #include <chrono>
@@ -21,27 +21,27 @@ namespace tri {
 inline constexpr const char* kStartSecondsVariable = "TRIREME_START_SECONDS";
 inline constexpr double kStartSeconds = 300;
 
-// What the environment says, or kStartSeconds. Error (kUsage): it says something that is no number of 0 or more.
+// Returns the value of the variable, or kStartSeconds. Fails with kUsage if the value is not a number >= 0.
 Result<double> start_seconds();
 
-// Counts the time in which this process is awake, from its making on, with a deadline of its own until the config is
-// known. Threads: the one that made it, and the one that runs the job's body, after each other.
+// Counts the time in which this process is awake, from construction on, with a default deadline until the config is
+// known. Used by the constructing thread and then by the one that runs the job's body, not concurrently.
 class ProcessDeadline {
  public:
-  // Ends the process, after `text` was said; must not return.
+  // Prints `text` and ends the process; must not return.
   using End = std::function<void(const std::string& text)>;
 
-  // `what`: this process does, "the start of MPI". `tick`: how often the clock is looked at.
+  // `what`: the current phase, such as "the start of MPI". `tick`: the interval at which the clock is checked.
   ProcessDeadline(const std::string& what, End end, std::chrono::milliseconds tick = std::chrono::milliseconds(500));
   ~ProcessDeadline();
   ProcessDeadline(const ProcessDeadline&) = delete;
   ProcessDeadline& operator=(const ProcessDeadline&) = delete;
 
-  // Something else begins, and counts from zero again.
+  // Begins the next phase, whose time counts from zero.
   void begin(const std::string& what, End end);
-  // As the config says; fault.watchdog: off ends the counting for good.
+  // Uses the deadline of the config; fault.watchdog: off disables the deadlines.
   void set(const FaultConfig& fault);
-  // A watchdog looks from here on, until the next begin().
+  // A watchdog takes over until the next begin().
   void hand_over();
 
  private:

@@ -1,4 +1,4 @@
-// Ranks and what they do, in words.
+// Texts about ranks and what they do.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace tri {
 // "rank 3", "ranks 3, 5-7, 9 and 12 more": `ranks` in ascending order, of which at most `most` runs are named.
 std::string ranks_text(const std::vector<int>& ranks, int most = 6);
 
-// What the rank was about: "forward of microbatch 3, chunk 1, step 120", "checkpoint, step 120", "setup".
+// What the rank was doing: "forward of microbatch 3, chunk 1, step 120", "checkpoint, step 120", "setup".
 std::string doing_text(const RankRecord& record);
 
 // The running action alone: "forward of microbatch 3, chunk 1"; "": there is none.

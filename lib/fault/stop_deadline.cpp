@@ -11,7 +11,7 @@ namespace {
 constexpr std::chrono::milliseconds kPollInterval{100};
 // Rank 0 logs and ends the job first; the others do when it does not. mpirun needs a second to abort.
 constexpr double kRank0First = 3;  // seconds
-// MPI_Abort can hang as well: then the process ends by itself.
+// MPI_Abort can hang as well; the process then exits without it.
 constexpr std::chrono::seconds kAbortLimit{10};
 
 }  // namespace
@@ -78,13 +78,13 @@ void StopDeadline::watch() {
 void StopDeadline::end_job() {
   if (stepping_)
     log_error(
-        "fault.grace_seconds: {:g} s after the stop signal the run has not ended: it is ended as it is, and the steps "
-        "after {}, the newest checkpoint, up to {} ARE LOST",
+        "fault.grace_seconds: the run has not ended {:g} s after the stop signal and is aborted now; the steps after "
+        "{}, the newest checkpoint, up to {} ARE LOST",
         grace_, saved_, completed_);
   else
     log_error(
-        "stopped by signal {} before the first step; the start did not end by itself, so the process ends now. "
-        "Nothing is lost: start the run again",
+        "stopped by signal {} before the first step; the start-up did not end in time, so the process exits now. "
+        "Nothing is lost: re-run the job",
         signals_.received());
   if (job_ != nullptr) {
     std::thread([job = job_] { job->end_all(ExitCode::kDrained); }).detach();

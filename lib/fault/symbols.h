@@ -11,7 +11,7 @@ namespace tri {
 
 class ElfFunctions;
 
-// Keeps the tables that it has read: ranks run the same program. Reads files: storage that hangs holds it up.
+// Caches the tables that it has read, since ranks run the same program. Reads files, so it may hang if storage does.
 class Symbolizer {
  public:
   Symbolizer();

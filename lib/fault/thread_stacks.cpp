@@ -32,7 +32,7 @@ std::atomic<int> g_training{0};                // the thread that trains
 
 int this_thread() { return static_cast<int>(::syscall(SYS_gettid)); }
 
-constexpr const char* kOther = "other";  // a thread without a name of its own
+constexpr const char* kOther = "other";  // the name of a thread that has none of its own
 
 // The handler's own frame and the kernel's, that led to it.
 constexpr int kOwnFrames = 2;

@@ -1,5 +1,6 @@
 // Stacks of all threads of this node's ranks: each thread answers a signal by writing its own into its rank's flight
-// recorder. Where a thread can't answer, the kernel's words on it stand in.
+// recorder. For a thread that can't answer, the kernel's
+// description of it is recorded instead.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace tri {
 
-// As stacks name the thread that trains.
+// The name of the training thread in stacks.
 inline constexpr const char* kTrainingThread = "training";
 
 // From its making on, this process answers requests, into `image`. One object at a time. The calling thread is the one
@@ -19,7 +20,7 @@ inline constexpr const char* kTrainingThread = "training";
 class StackAnswers {
  public:
   explicit StackAnswers(flight::Image& image);
-  ~StackAnswers();  // later requests are passed over; the handler stays, since a late signal would end the process
+  ~StackAnswers();  // later requests are ignored; the handler stays, since a late signal would end the process
   StackAnswers(const StackAnswers&) = delete;
   StackAnswers& operator=(const StackAnswers&) = delete;
 

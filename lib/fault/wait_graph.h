@@ -65,11 +65,11 @@ class WaitGraph {
   // Where members give the operation different names, which is the program's fault: an edge between two of them.
   std::optional<HangEdge> rendezvous_mismatch(int node) const;
 
-  // Of ranks between whose nodes there is an edge, or a rendezvous: "rank 3 awaits all-gather 8812 on tp of rank 2,
+  // Of ranks between whose nodes there is an edge, or a rendezvous: "rank 3 waits for all-gather 8812 on tp of rank 2,
   // which is at 8811", and of that "all-gather 8812 on tp" alone.
   std::string edge_text(int from_rank, int to_rank) const;
   std::string awaited_text(int from_rank, int to_rank) const;
-  // For each of the rank's waits "all-gather 8812 on tp: rank 2, 3", and for many ranks at once "tp" alone.
+  // For each of the rank's waits "all-gather 8812 on tp of ranks 2, 3"; the key for many ranks at once is "tp" alone.
   std::vector<std::string> waits_text(int rank) const;
   std::string waits_key(int rank) const;
 

@@ -1,4 +1,4 @@
-// What the wait-for graph says, in words.
+// Texts about the wait-for graph.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ bool WaitGraph::is_member(const Rendezvous& m, int rank) const {
   return index >= 0 && index < set.size && set.rank(index) == rank;
 }
 
-// The name of an operation is known where it is the last that a member has enqueued.
+// The name of an operation is known only if it is the last one that a member has enqueued.
 std::string WaitGraph::operation_text(const Rendezvous& m) const {
   if (m.stage == Stage::kConnected) return fmt::format("connection {}", record(m.group)->connection_name);
   const Group& group = groups_[static_cast<size_t>(m.group)];
@@ -121,28 +121,29 @@ std::string WaitGraph::awaited_text(int from_rank, int to_rank) const {
   const RankRecord* from = record(from_rank);
   if (from->host_state == HostState::kAwaitsData)
     if (const LoaderRecord* own = awaited_loader(from_rank, &loader); own != nullptr && own->reader == to_rank)
-      return fmt::format("turn {} of its {} tokens", own->wanted, loader == 0 ? "training" : "validation");
+      return fmt::format("batch {} of its {} tokens", own->wanted, loader == 0 ? "training" : "validation");
   return "";
 }
 
 std::string WaitGraph::edge_text(int from_rank, int to_rank) const {
   if (const Rendezvous* m = rendezvous_between(from_rank, to_rank)) {
-    std::string text = fmt::format("rank {} awaits {} of rank {}", from_rank, operation_text(*m), to_rank);
-    if (m->stage == Stage::kConnected) return text + ", which has not come to it";
-    if (m->stage == Stage::kArrived) return text + ", which has begun it";
+    std::string text = fmt::format("rank {} waits for {} of rank {}", from_rank, operation_text(*m), to_rank);
+    if (m->stage == Stage::kConnected) return text + ", which has not reached it";
+    if (m->stage == Stage::kArrived) return text + ", which has started it";
     const Group& group = groups_[static_cast<size_t>(m->group)];
     const ChannelRecord* channel = channel_of(group, group.index_of(to_rank));
-    if (record(to_rank) == nullptr) return text + ", which gives no record";
-    if (channel == nullptr) return text + ", which has no such channel yet";
+    if (record(to_rank) == nullptr) return text + ", which left no flight record";
+    if (channel == nullptr) return text + ", which has not created this channel yet";
     return text + fmt::format(", which is at {}", m->stage == Stage::kSent ? channel->sent : channel->joined);
   }
   const std::string awaited = awaited_text(from_rank, to_rank);
-  if (!awaited.empty()) return fmt::format("rank {} awaits {} from the reader of rank {}", from_rank, awaited, to_rank);
+  if (!awaited.empty())
+    return fmt::format("rank {} waits for {} from the reader of rank {}", from_rank, awaited, to_rank);
   for (size_t loader = 0; record(to_rank) != nullptr && loader < 2; ++loader)
     if (record(to_rank)->loaders[loader].reader == from_rank)
-      return fmt::format("the reader of rank {} awaits rank {}, which is at turn {}", from_rank, to_rank,
+      return fmt::format("the reader of rank {} waits for rank {}, which is at batch {}", from_rank, to_rank,
                          record(to_rank)->loaders[loader].wanted);
-  return fmt::format("rank {} awaits rank {}", from_rank, to_rank);
+  return fmt::format("rank {} waits for rank {}", from_rank, to_rank);
 }
 
 std::vector<std::string> WaitGraph::waits_text(int rank) const {
@@ -152,7 +153,7 @@ std::vector<std::string> WaitGraph::waits_text(int rank) const {
   for (const Wait& wait : waits_of(rank)) {
     const Rendezvous& m = all_rendezvous_[static_cast<size_t>(wait.rendezvous)];
     if (m.stage == Stage::kArrived) {
-      texts.push_back(operation_text(m) + ", which all have begun");
+      texts.push_back(operation_text(m) + ", which all members have started");
       continue;
     }
     std::vector<int> behind;
@@ -163,7 +164,7 @@ std::vector<std::string> WaitGraph::waits_text(int rank) const {
   int loader = 0;
   if (r->host_state == HostState::kAwaitsData)
     if (const LoaderRecord* own = awaited_loader(rank, &loader))
-      texts.push_back(fmt::format("turn {} of the reader of rank {}", own->wanted, own->reader));
+      texts.push_back(fmt::format("batch {} of the reader of rank {}", own->wanted, own->reader));
   return texts;
 }
 

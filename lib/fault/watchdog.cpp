@@ -11,15 +11,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{200};
 constexpr int64_t kNanoseconds = 1'000'000'000;
-// SIGQUIT often comes to all ranks of a node: they are one dump.
+// SIGQUIT often reaches all ranks of a node; these signals request one dump.
 constexpr int64_t kOneRequest = 5 * kNanoseconds;
 constexpr int64_t kQueryInterval = kNanoseconds;  // of the streams
 constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;
-// Seconds beyond the deadline. The rank whose words are the best ends the job, once its dump is done, which has had
-// half of the deadline by then; the others do where it does not. What comes after takes up to 3.5 s (the event log's
-// storage 1.5, the reaper 2), and all of it five; three more where a fork is held up.
+// Seconds beyond the deadline. The rank with the most informative report ends the job once its dump, which has had half
+// of the deadline by then, is complete; the other ranks end it if that rank does not. The rest takes up to 3.5 s (the
+// event log's storage 1.5, the reaper 2), and all of it 5 s, or 8 s if a fork is delayed.
 constexpr double kDumpTimeout = 1, kSpeakerFirst = 1.5;
-// To say why, to fork and to abort can hang as well.
+// Reporting the reason, forking and aborting can hang as well.
 constexpr std::chrono::seconds kFailLimit{4};
 
 const char* field_of(const HangTrigger& trigger) {
@@ -41,22 +41,23 @@ const char* field_of(const HangTrigger& trigger) {
   return "fault";
 }
 
-// "nothing has moved for 60 s in phase step"
-std::string standstill(const HangTrigger& trigger) {
+// "no progress for 60 s in phase step"
+std::string no_progress(const HangTrigger& trigger) {
   return trigger.writer
-             ? fmt::format("storage has not gone on with a rank's files for {:.0f} s", trigger.seconds)
-             : fmt::format("nothing has moved for {:.0f} s in phase {}", trigger.seconds, enum_name(trigger.phase));
+             ? fmt::format("storage has made no progress with a rank's files for {:.0f} s", trigger.seconds)
+             : fmt::format("no progress for {:.0f} s in phase {}", trigger.seconds, enum_name(trigger.phase));
 }
 
-// What the log says of a dump. On the thread that dumped, which may outlive the watchdog.
+// Logs the outcome of a dump. Runs on the thread that dumped, which may outlive the watchdog.
 void report(const DumpOutcome& outcome) {
-  const std::string records = outcome.problem.empty() ? fmt::format("records: {}", outcome.folder)
-                                                      : fmt::format("no records: {}", outcome.problem);
+  const std::string records = outcome.problem.empty()
+                                  ? fmt::format("records: {}", outcome.folder)
+                                  : fmt::format("the records could not be written: {}", outcome.problem);
   if (outcome.trigger.world_rank < 0)
-    return log_warn("SIGQUIT: all ranks are dumped, and the run goes on; {}", records);
+    return log_warn("SIGQUIT: the state of all ranks was dumped, and the run continues; {}", records);
   const std::string& headline = outcome.verdict.headline;
-  log_error("{}: {}; unless it goes on, {} ends the job; {}", standstill(outcome.trigger),
-            headline.empty() ? "it is not known who holds it up" : headline, field_of(outcome.trigger), records);
+  log_error("{}: {}; unless progress resumes, {} ends the job; {}", no_progress(outcome.trigger),
+            headline.empty() ? "the cause is unknown" : headline, field_of(outcome.trigger), records);
 }
 
 }  // namespace
@@ -123,7 +124,7 @@ void Watchdog::look_at_lines(int64_t now) {
   recorder_.lines_stand(lines.pending, lines.num_done, lines_since_);
 }
 
-// SIGQUIT to this rank, and dumps that want this rank's answer.
+// Handles SIGQUIT to this rank, and dumps that request its answer.
 void Watchdog::look_at_requests() {
   if (const uint32_t signals = signal_.received(); signals != signals_seen_) {
     signals_seen_ = signals;
@@ -149,7 +150,7 @@ void Watchdog::answer_requests() {
   }
 }
 
-// What streams do counts only in the answer to a dump: at other times it is soon another.
+// The state of the streams is recorded only in the answer to a dump: at other times it changes quickly.
 void Watchdog::answer(uint32_t request) {
   flight::Image& image = recorder_.image();
   const std::lock_guard lock(streams_mutex_);
@@ -173,22 +174,23 @@ void Watchdog::dump(const HangClock::Verdict& verdict) {
                std::min(kTimeoutSeconds, verdict.deadline / 4));
 }
 
-// Whatever the dump does: it may hang.
+// Ends the job whatever the dump does, since the dump may hang.
 void Watchdog::end(const HangClock::Verdict& verdict) {
   const NodeDumps::Known known = dumps_.known();
   const bool of_this_hang = known.claimed > verdict.last_progress;
   const bool speaks = of_this_hang && known.speaks;
   const double timeout = !speaks ? kSpeakerFirst : known.done ? 0 : kDumpTimeout;
   if (verdict.trigger.seconds < verdict.deadline + timeout) return;
-  std::string text = fmt::format("{}: {}", field_of(verdict.trigger), standstill(verdict.trigger));
+  std::string text = fmt::format("{}: {}", field_of(verdict.trigger), no_progress(verdict.trigger));
   if (of_this_hang && !known.headline.empty()) text += ": " + known.headline;
   if (of_this_hang && !known.folder.empty()) text += "; records: " + known.folder;
   if (of_this_hang && known.folder.empty())
-    text += fmt::format("; no records: {}", known.problem.empty() ? "storage has not taken them yet" : known.problem);
+    text += fmt::format("; the records were not written: {}",
+                        known.problem.empty() ? "storage has not accepted them yet" : known.problem);
   try {
     std::thread([this, text] { job_.fail(text, ExitCode::kWatchdog); }).detach();
     std::this_thread::sleep_for(kFailLimit);
-  } catch (const std::system_error&) {  // no thread can be had
+  } catch (const std::system_error&) {  // no thread can be created
   }
   job_.end_all(ExitCode::kWatchdog);
 }

@@ -1,9 +1,9 @@
-// The watchdog of a rank: a run never stands still without a word, and never for ever.
+// The watchdog of a rank: it reports a run that makes no progress, and then ends it.
 //
-// A thread looks at the rank's flight recorder five times a second. Where nothing has moved for half of the phase's
-// deadline, the ranks of all nodes are dumped (node_dumps.h) and the suspect is named; after all of it the job ends
-// with status 6, also where ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the run
-// goes on.
+// A thread looks at the rank's flight recorder five times a second. After half of the phase's deadline without
+// progress, the ranks of all nodes are dumped (node_dumps.h) and the suspect is reported; after the full deadline the
+// job ends with status 6, even if ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the
+// run continues.
 #pragma once
 
 #include <atomic>

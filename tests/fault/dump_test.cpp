@@ -115,7 +115,7 @@ TEST_F(Dump, the_newest_are_kept) {
 TEST_F(Dump, a_run_that_has_no_folder_yet_gets_none) {
   const auto joined = join_dump(folder_ / "not locked", kAttempt, 1, trigger_of(0));
   ASSERT_FALSE(joined);
-  EXPECT_NE(joined.error().message.find("the run had not made it yet"), std::string::npos);
+  EXPECT_NE(joined.error().message.find("the run had not created it yet"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "not locked"));
 }
 

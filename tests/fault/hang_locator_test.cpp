@@ -16,10 +16,11 @@ TEST(HangLocator, the_headline_says_who_did_what_and_who_waits) {
   r[5].gpu = "0000:18:00.0";
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.headline,
-            "rank 5 [pp1 dp0 tp1] on node01 (GPU 0000:18:00.0) stopped in forward of microbatch 3, chunk 1, step 5; 7 "
-            "ranks wait for it, first rank 4 [pp1 dp0 tp0] (all-gather 11 on tp)");
+            "rank 5 [pp1 dp0 tp1] on node01 (GPU 0000:18:00.0) is stopped by a signal or a debugger in forward of "
+            "microbatch 3, chunk 1, step 5; 7 ranks wait for it; the first is rank 4 [pp1 dp0 tp0] (all-gather 11 on "
+            "tp)");
   ASSERT_TRUE(verdict.first_wait);
-  EXPECT_EQ(verdict.first_wait->text, "rank 4 awaits all-gather 11 on tp of rank 5, which is at 10");
+  EXPECT_EQ(verdict.first_wait->text, "rank 4 waits for all-gather 11 on tp of rank 5, which is at 10");
 }
 
 TEST(HangLocator, of_those_that_wait_directly_the_one_that_waited_longest_is_first) {
@@ -40,7 +41,7 @@ TEST(HangLocator, several_processes_that_stop_or_leave_are_all_named) {
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kProcessGone);
   EXPECT_EQ(named(verdict), (std::vector{7, 3, 2, 6})) << "rank 3 has joined, and no rank waits for it yet";
-  EXPECT_TRUE(has(verdict.suspects[0].text, "rank 7 [pp0 dp1 tp3] is gone: there is no record of it"));
+  EXPECT_TRUE(has(verdict.suspects[0].text, "rank 7 [pp0 dp1 tp3] is gone: it left no flight record"));
   EXPECT_TRUE(has(verdict.headline, "also ranks 2, 3, 6"));
 }
 
@@ -114,8 +115,8 @@ TEST(HangLocator, a_receive_posted_ahead_is_no_wait) {
   const HangVerdict circle = locate_hang(r.all, kDeadline);
   EXPECT_EQ(circle.kind, HangKind::kCycle);
   ASSERT_EQ(circle.cycle.size(), 2u);
-  EXPECT_TRUE(has(circle.headline, "rank 0 awaits transfer 11 on pp backward of rank 1, which is at 10"));
-  EXPECT_TRUE(has(circle.headline, "rank 1 awaits transfer 11 on pp forward of rank 0, which is at 10"));
+  EXPECT_TRUE(has(circle.headline, "rank 0 waits for transfer 11 on pp backward of rank 1, which is at 10"));
+  EXPECT_TRUE(has(circle.headline, "rank 1 waits for transfer 11 on pp forward of rank 0, which is at 10"));
 }
 
 TEST(HangLocator, an_output_that_cannot_leave_is_a_wait_for_the_receiver) {
@@ -316,7 +317,7 @@ TEST(HangLocator, a_healthy_job_that_is_asked_has_no_hang) {
   const HangVerdict verdict = locate_hang(r.all, kAsked);
   EXPECT_EQ(verdict.kind, HangKind::kUnknown);
   EXPECT_TRUE(verdict.suspects.empty());
-  EXPECT_EQ(verdict.headline, "no hang is seen: every rank has gone on, the last of 4 after 0.2 s");
+  EXPECT_EQ(verdict.headline, "no hang was found: all 4 ranks make progress, the last one 0.2 s ago");
   for (RankRecord& record : r.all) record.last_event_seconds = kSilent;
   EXPECT_EQ(named(locate_hang(r.all, kAsked)), std::vector{1}) << "after a minute it is one";
 }
@@ -336,7 +337,7 @@ TEST(HangLocator, damaged_records_do_no_harm) {
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_FALSE(verdict.headline.empty());
   EXPECT_FALSE(hang_report(r.all, kDeadline, verdict).empty());
-  EXPECT_EQ(locate_hang({}, kAsked).headline, "there are no records");
+  EXPECT_EQ(locate_hang({}, kAsked).headline, "the dump holds no flight records");
   EXPECT_FALSE(hang_report({}, kAsked, {}).empty());
 }
 

@@ -47,7 +47,7 @@ TEST(HangReport, shows_the_edges_of_a_circle) {
   EXPECT_EQ(named(verdict), (std::vector{0, 1}));
   EXPECT_EQ(verdict.num_waiting, 1);
   const std::string report = hang_report(r.all, kDeadline, verdict);
-  EXPECT_TRUE(has(report, "in a circle: no node is to blame"));
+  EXPECT_TRUE(has(report, "wait for each other in a cycle; no node is at fault"));
   for (const HangEdge& edge : verdict.cycle) EXPECT_TRUE(has(report, "  " + edge.text + "\n"));
 }
 

@@ -23,7 +23,7 @@ TEST(ProcessDeadline, ends_what_takes_too_long_and_says_what_that_is) {
   ProcessDeadline deadline(
       "the start of MPI", [&](const std::string& text) { ended.set_value(text); }, milliseconds(1));
   deadline.set(fault_of(0));
-  EXPECT_EQ(ended.get_future().get(), "fault.setup_seconds: the start of MPI has taken 0 s");
+  EXPECT_EQ(ended.get_future().get(), "fault.setup_seconds: the start of MPI has not finished after 0 s");
 }
 
 TEST(ProcessDeadline, what_begins_counts_anew_and_has_an_end_of_its_own) {
@@ -64,7 +64,7 @@ TEST(ProcessDeadline, before_the_config_the_environment_says_it) {
   ProcessDeadline deadline(
       "the start of MPI", [&](const std::string& text) { ended.set_value(text); }, milliseconds(20));
   ::unsetenv(kStartSecondsVariable);
-  EXPECT_EQ(ended.get_future().get(), "TRIREME_START_SECONDS: the start of MPI has taken 0 s");
+  EXPECT_EQ(ended.get_future().get(), "TRIREME_START_SECONDS: the start of MPI has not finished after 0 s");
 }
 
 TEST(ProcessDeadline, a_deadline_that_is_no_number_is_an_error_and_no_job_begins) {
@@ -72,8 +72,8 @@ TEST(ProcessDeadline, a_deadline_that_is_no_number_is_an_error_and_no_job_begins
     ::setenv(kStartSecondsVariable, text, 1);
     const auto seconds = start_seconds();
     ASSERT_FALSE(seconds) << text;
-    EXPECT_EQ(seconds.error().message, "TRIREME_START_SECONDS='" + std::string(text) +
-                                           "': a number of seconds is expected, 0 or more; 0: no deadline");
+    EXPECT_EQ(seconds.error().message,
+              "TRIREME_START_SECONDS='" + std::string(text) + "': expected a number of seconds >= 0 (0 = no deadline)");
     EXPECT_EQ(run_watched_job(nullptr, nullptr, [](Job&, ProcessDeadline&) { return 0; }), 2);
   }
   ::setenv(kStartSecondsVariable, "12.5", 1);
@@ -84,7 +84,7 @@ TEST(ProcessDeadline, a_deadline_that_is_no_number_is_an_error_and_no_job_begins
 
 TEST(ProcessDeadline, leaves_alone_with_its_status) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(leave_alone(ExitCode::kWatchdog)("fault.setup_seconds: the start of MPI has taken 900 s"),
+  EXPECT_EXIT(leave_alone(ExitCode::kWatchdog)("fault.setup_seconds: the start of MPI has not finished after 900 s"),
               testing::ExitedWithCode(6), "process [0-9]+ on .*: error: fault.setup_seconds: the start of MPI");
 }
 

@@ -187,7 +187,7 @@ start hangs 2 fault.grace_seconds=2
 until_true steps_done hangs 15 # the checkpoint of step 10 never ends, and that of step 15 waits for it
 kill -TERM "$(pid_of 0)" "$(pid_of 1)"
 end_of hangs 75
-has "2 s after the stop signal the run has not ended"
+has "the run has not ended 2 s after the stop signal"
 has "the steps after 5, the newest checkpoint, up to 15 ARE LOST"
 grep -q "ARE LOST" hangs/log.txt || fail "log.txt does not say so"
 unset TRIREME_TEST_STORAGE
