@@ -39,7 +39,7 @@ constexpr double kGreetingSeconds = 15;  // the driver may have to accept 1,500 
 constexpr double kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16;
 
-// A connection that both ends know to be the right one.
+// A connection to the driver that both ends have authenticated.
 class Connection {
  public:
   static std::unique_ptr<Connection> open(const AgentOptions& options) {
@@ -66,7 +66,7 @@ class Connection {
     return send_all(socket_.get(), writer_.frame(to_bytes(report)), kConnectSeconds);
   }
 
-  // Orders that come within so long; false: the connection is over.
+  // Appends the orders that arrive within `milliseconds`. Returns false if the connection has ended.
   bool take(int milliseconds, std::vector<AgentOrder>& orders) {
     if (!is_ready(socket_.get(), POLLIN, deadline_in(1e-3 * milliseconds))) return true;
     std::array<char, 4096> bytes;
@@ -212,8 +212,8 @@ class Agent {
     return report;
   }
 
-  // All processes of the node are looked through only while ranks begin: later, all have flight recorders that can have
-  // one.
+  // All processes of the node are examined only while ranks start: later, every rank that can have a flight recorder
+  // has one.
   std::vector<RankSight> ranks(std::span<const RankRecord> records) {
     std::vector<RankSight> ranks = sighted_ranks(records, attempt_);
     if (!ranks_begin_) return ranks;
@@ -224,7 +224,7 @@ class Agent {
     return ranks;
   }
 
-  // Each line once; XIDs of the kernel's log count like those of NVML.
+  // Adds each line once. XIDs in the kernel log count like those from NVML.
   void add_lines(std::span<const RankRecord> records, AgentReport& report) {
     std::vector<std::string> lines = kernel_.lines();
     for (const std::string& line : lines)
@@ -237,11 +237,11 @@ class Agent {
     for (const GpuSight& gpu : report.gpus)
       if (std::exchange(slowed_[gpu.pci], gpu.slowed) != gpu.slowed)
         lines.push_back(fmt::format("GPU {} is {}", gpu.pci,
-                                    gpu.slowed ? "slowed down by heat or by its power supply" : "at full speed again"));
+                                    gpu.slowed ? "throttled by heat or by its power supply" : "no longer throttled"));
     report.lines.resize(std::min(report.lines.size(), kMostLines));
     if (const bool silent = report.gpu_age > kGpuSilentSeconds; std::exchange(gpus_silent_, silent) != silent)
-      lines.push_back(silent ? fmt::format("the GPUs' driver has not answered for {:.0f} s", report.gpu_age)
-                             : "the GPUs' driver answers again");
+      lines.push_back(silent ? fmt::format("the GPU driver has not responded for {:.0f} s", report.gpu_age)
+                             : "the GPU driver responds again");
     if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     report.lines.insert(report.lines.end(), lines.begin(), lines.end());
     const bool are_known = !report.gpus.empty();  // without those of other jobs
@@ -298,8 +298,10 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
              *node = std::getenv("SLURMD_NODENAME");
   const auto parsed = token_from(token == nullptr ? "" : token);
   if (!parsed || driver == nullptr)
-    return usage_error("an agent is started by `trireme supervise`, which gives it {} and {}", kTokenVariable,
-                       kDriverVariable);
+    return usage_error(
+        "--agent requires {} and {} in the environment, which `trireme supervise` sets when it starts an agent; "
+        "run that without --agent",
+        kTokenVariable, kDriverVariable);
   AgentOptions options{
       .run_dir = run_dir, .node = node == nullptr ? host_name() : node, .program = program, .token = *parsed};
   if (const char* start = std::getenv(kStartVariable)) options.start = std::atoll(start);
@@ -309,13 +311,14 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
   std::istringstream in(driver);
   in >> options.port;
   for (std::string address; in >> address;) options.addresses.push_back(address);
-  if (options.addresses.empty()) return usage_error("{}={}: no address", kDriverVariable, driver);
+  if (options.addresses.empty())
+    return usage_error("{}='{}': expected a port and at least one address", kDriverVariable, driver);
   ::unsetenv(kTokenVariable);  // what the agent starts need not know it
   return options;
 }
 
 int run_agent(const AgentOptions& options) {
-  // The driver says when it is over: signals to the whole job are for the ranks.
+  // The driver ends the agent: signals to the whole job are meant for the ranks.
   for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ignore_signal(signal);
   return Agent(options).run();
 }

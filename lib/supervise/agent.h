@@ -22,13 +22,14 @@ struct AgentOptions {
   JobToken token;
   int port = 0;
   std::vector<std::string> addresses;  // of the driver's machine; the first that answers is taken
-  double gone_seconds = 60;            // without a word of the driver: it is gone
+  double gone_seconds = 60;            // without a message of the driver, after which the driver counts as gone
   int64_t start = 0;                   // which of the driver's starts of agents this one is of
   int num_nodes = 1;                   // of the job
-  std::string job;                     // Slurm's number of it; "": it is none of Slurm's
+  std::string job;                     // its Slurm job id; "": not a Slurm job
   int restart = 0;                     // ... how often it has been started again
 };
-// From environment, or standard input, and arguments. Error: the token or the driver's address is missing.
+// Reads the options from the environment, or standard input, and arguments. Fails with kUsage if the token or the
+// driver's address is missing.
 Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program);
 
 // Ends earlier agents of the run on this node. Returns 0 when it was ordered to exit, or 5 when the driver is gone.

@@ -31,7 +31,7 @@ void fields(Archive& archive, RankSight& r) {
   archive(r.world_rank, r.process, r.has_record, r.state, r.phase, r.step, r.progress, r.ended, r.cpu_seconds);
 }
 
-// How a rank has failed, by its flight recorder, which outlives it: also where the run folder could not be written.
+// How a rank has failed, from its flight recorder, which outlives it: known even if the run folder can't be written.
 struct FailureSight {
   std::string attempt;
   int world_rank = 0;
@@ -49,7 +49,7 @@ void fields(Archive& archive, FailureSight& f) {
 struct PortSight {
   std::string name;
   bool up = true;
-  int64_t changes = 0;                         // of its carrier: down and up again are two
+  int64_t changes = 0;                         // of its carrier; down and up again counts as two
   int64_t received = 0, sent = 0, errors = 0;  // since its driver was loaded; bytes, RDMA's included
 };
 template <class Archive>
@@ -93,7 +93,7 @@ void fields(Archive& archive, AgentHello& h) {
   archive(h.node, h.host, h.start, h.layout);
 }
 
-// What can be read of the first message of a connection, of whatever build; `layout` is 0 where that is not all of it.
+// Returns the readable part of the first message of a connection, of any build; `layout` is 0 if it is incomplete.
 AgentHello hello_from(std::string_view bytes);
 
 struct AgentReport {
@@ -120,16 +120,16 @@ void fields(Archive& archive, AgentReport& r) {
           r.gpu_age, r.daemon_gone, r.failure, r.sees_run, r.watched, r.step);
 }
 
-// Whether `a` is rather the first cause: communication fails in consequence of what happens elsewhere.
+// Whether `a` is more likely the first cause: communication fails as a consequence of other failures.
 bool is_before(const FailureSight& a, const FailureSight& b);
 
-// A node with hundreds of ports or ranks says less of each, rather than nothing at all: a report fits into a frame.
+// Shortens the report of a node with hundreds of ports or ranks until it fits into a frame.
 void keep_within_a_frame(AgentReport& report);
 
 enum class OrderKind : uint32_t {
   kPulse,   // the driver lives
-  kWatch,   // `attempt` is the one under way; what is left of others is killed
-  kEnd,     // none is under way: what is left of any is killed
+  kWatch,   // `attempt` is the current one; processes of others are killed
+  kEnd,     // there is no current attempt; processes of all are killed
   kDoctor,  // run `trireme doctor`
   kLeave,   // the run is over
 };
@@ -145,7 +145,7 @@ void fields(Archive& archive, AgentOrder& o) {
   archive(o.kind, o.number, o.attempt, o.timeout);
 }
 
-// The order in `bytes`. Nothing: they are none of this build's, or its values make no sense.
+// Returns the order in `bytes`, or nothing if it is of another build or its values are invalid.
 std::optional<AgentOrder> order_from(std::string_view bytes);
 
 // A hash of the types of all fields of reports and orders, in their order: equal for builds that understand each other.

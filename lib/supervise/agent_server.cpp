@@ -48,11 +48,11 @@ Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, in
     const sockaddr_in any{.sin_family = AF_INET, .sin_port = network_port, .sin_addr = {htonl(from)}};
     listener = listen_at(reinterpret_cast<const sockaddr&>(any), sizeof any, kBacklog);
   }
-  if (!listener) return system_error(listener.error().os_error, "port {} for the agents", port);
+  if (!listener) return system_error(listener.error().os_error, "cannot listen on port {} for the agents", port);
   server->listener_ = std::move(listener).value();
   server->port_ = port_of(server->listener_.get());
   server->epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
-  if (server->epoll_.get() < 0) return system_error(errno, "epoll for the agents");
+  if (server->epoll_.get() < 0) return system_error(errno, "cannot create an epoll instance for the agents");
   watch(server->epoll_.get(), EPOLL_CTL_ADD, server->listener_.get(), EPOLLIN);
   return server;
 }

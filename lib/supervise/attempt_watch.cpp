@@ -9,7 +9,7 @@ namespace {
 // A node that pulls its container's image has no ranks for minutes. The time stays below the ranks' own deadline in the
 // start of MPI.
 constexpr double kImageFactor = 4;
-// In the start of MPI: a rank spins that uses so much of a core, where others use so many times less.
+// During MPI's start-up a rank counts as spinning if it uses this share of a core, and the others so many times less.
 constexpr double kSpins = 0.25, kSleeps = 4;
 
 }  // namespace
@@ -72,7 +72,7 @@ void AttemptWatch::take_ranks(const AgentReport& report, double now) {
           AttemptCause{.kind = CauseKind::kDeath,
                        .node = report.node,
                        .world_rank = rank.world_rank,
-                       .text = fmt::format("rank {} on {} is gone: process {} has ended without a report",
+                       .text = fmt::format("rank {} on {} has failed: process {} ended without an error message",
                                            rank.world_rank, report.node, rank.process),
                        .step = rank.step};
   }
@@ -85,7 +85,7 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, 
     num_ranks += pool.at(name).report.ranks.size();
     num_stopped += nodes_.at(name).stopped.size();
   }
-  const bool suspended = num_stopped == num_ranks;  // the job as a whole, which is no fault
+  const bool suspended = num_stopped == num_ranks;  // the whole job is suspended, which is not a fault
   for (const std::string& name : attempt_.nodes) {
     const NodeSight& sight = nodes_.at(name);
     const auto overdue = [&](const RanksSince& ranks, double limit) {
@@ -105,7 +105,7 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, 
     facts_.findings.push_back({.kind = CauseKind::kHang,
                                .node = name,
                                .world_rank = rank.world_rank,
-                               .text = fmt::format("{} on {} is stopped", who, name)});
+                               .text = fmt::format("{} on {} is stopped by a signal or a debugger", who, name)});
     return true;
   }
   watch_beginning(pool, now);
@@ -144,7 +144,7 @@ void AttemptWatch::watch_beginning(const NodePool& pool, double now) {
   }
 }
 
-// A node is named where no other is behind.
+// Names the node only if no other node is behind.
 std::optional<AttemptCause> AttemptWatch::late_beginning(const NodePool& pool, const Thresholds& thresholds,
                                                          double now) const {
   AttemptCause late{.kind = CauseKind::kHang};
@@ -166,17 +166,19 @@ std::optional<AttemptCause> AttemptWatch::late_beginning(const NodePool& pool, c
     const std::string who = count > 1 ? fmt::format("{} nodes", count) : late.node;
     return AttemptCause{.kind = CauseKind::kSlowStart,
                         .node = count > 1 ? "" : late.node,
-                        .text = fmt::format("ranks on {} are not started, and those of other nodes are", who)};
+                        .text = fmt::format("the ranks on {} have not started, but those of other nodes have", who)};
   }
-  if (count > 1) return AttemptCause{.kind = CauseKind::kHangOfProgram, .text = "ranks of several nodes do not begin"};
-  late.text = fmt::format("{} on {} does not begin, and others have",
+  if (count > 1)
+    return AttemptCause{.kind = CauseKind::kHangOfProgram,
+                        .text = "ranks on several nodes have not begun their set-up, but others have"};
+  late.text = fmt::format("{} on {} has not begun its set-up, but others have",
                           late.world_rank < 0 ? "a rank" : fmt::format("rank {}", late.world_rank), late.node);
   return late;
 }
 
-// While no rank has a flight recorder all of them are before the start of MPI, in it, or at the config. A rank that
-// waits in the start of MPI sleeps; one that waits in an exchange after it computes, for a rank that may sleep. So a
-// rank is named where it alone computes, and at least two others sleep, or those of its own node.
+// While no rank has a flight recorder, all of them are before MPI's start-up, in it, or read the config. A rank that
+// waits in MPI's start-up sleeps; one that waits in an exchange after it uses the CPU, for a rank that may sleep. So a
+// rank is named only if it alone uses the CPU, and at least two other ranks sleep (one, if the job has a single node).
 std::optional<AttemptCause> AttemptWatch::spinning_at_start(const NodePool& pool, const Thresholds& thresholds,
                                                             const std::function<bool()>& has_begun, double now) {
   const double window = now - spin_since_;
@@ -209,16 +211,16 @@ std::optional<AttemptCause> AttemptWatch::spinning_at_start(const NodePool& pool
       .kind = CauseKind::kHang,
       .node = most->node,
       .world_rank = most->rank.world_rank,
-      .text = fmt::format("rank {} on {} (process {}) has computed for {:.0f} of {:.0f} s before or in "
-                          "MPI's start, and others wait",
+      .text = fmt::format("rank {} on {} (process {}) has used the CPU for {:.0f} of {:.0f} s before or during "
+                          "MPI's start-up, while the other ranks wait",
                           most->rank.world_rank, most->node, most->rank.process, most->share * window, window)};
 }
 
 void AttemptWatch::watch_gpus(const AgentReport& report, NodeSight& sight, std::vector<AttemptCause>& found) const {
-  if (report.gpu_age > kGpuSilentSeconds) {  // what is reported of them is not new
+  if (report.gpu_age > kGpuSilentSeconds) {  // the reported figures are old
     found.push_back({.kind = CauseKind::kGpuSuspect,
                      .node = report.node,
-                     .text = fmt::format("the GPUs' driver on {} does not answer", report.node)});
+                     .text = fmt::format("the GPU driver on {} does not respond", report.node)});
     return;
   }
   for (const GpuSight& gpu : report.gpus) {
@@ -251,12 +253,12 @@ void AttemptWatch::watch_ports(const AgentReport& report, NodeSight& sight, cons
   if (thresholds.port_errors > 0 && static_cast<double>(sum) >= thresholds.port_errors)
     found.push_back({.kind = CauseKind::kPortErrors,
                      .node = report.node,
-                     .text = fmt::format("ports of {} count {:g} errors or more within {:g} s", report.node,
+                     .text = fmt::format("ports of {} counted at least {:g} errors within {:g} s", report.node,
                                          thresholds.port_errors, window)});
   if (sight.flaps.size() < 2) return;
   found.push_back({.kind = CauseKind::kPortFlaps,
                    .node = report.node,
-                   .text = fmt::format("a port of {} has lost its link twice within {:g} s", report.node, window)});
+                   .text = fmt::format("a port of {} lost its link twice within {:g} s", report.node, window)});
   sight.flaps.clear();
 }
 

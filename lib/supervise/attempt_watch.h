@@ -31,20 +31,20 @@ class AttemptWatch {
   double seconds(double now) const { return now - began_; }
   double date_of(double time) const { return attempt_.began + (time - began_); }  // seconds since 1970
 
-  // Takes the report of a node of this attempt. Returns what it says against the node's hardware; what has ended the
-  // attempt may be reported after its end.
+  // Takes the report of a node of this attempt. Returns the hardware faults in it; a fault that has ended the attempt
+  // may be reported after its end.
   std::vector<AttemptCause> take(const AgentReport& report, const Thresholds& thresholds, double now);
   // ... and, while the attempt goes on, what it says of the ranks.
   void take_ranks(const AgentReport& report, double now);
 
-  // Whether ranks are gone, stopped, or do not begin: then the attempt has to be ended, and facts() says why.
+  // Whether ranks have ended, are stopped, or do not start: then the attempt must be ended, and facts() has the reason.
   // `has_begun`: whether the ranks hold the run folder.
   bool must_end(const NodePool& pool, const Thresholds& thresholds, const std::function<bool()>& has_begun, double now);
 
   // Notes a finding. The first of a kind keeps its place, so that the first cause wins; seen again, it is younger.
   void add(AttemptCause finding);
   bool is_first_report_of(const AttemptCause& finding) { return reported_.insert(finding.text).second; }
-  // Nothing where the attempt knows already that this node has such a fault.
+  // Does nothing if the attempt already has such a finding for this node.
   void add_once(CauseKind kind, const std::string& node, const std::string& text);
 
   // The failure that a rank's flight recorder names, where the run's events do not say whose it was.

@@ -28,12 +28,12 @@ namespace fs = std::filesystem;
 using std::chrono::duration;
 
 constexpr std::chrono::seconds kStorageTimeout{60};
-constexpr double kLead = 60;  // Slurm sends the signal of --signal up to so many seconds before it is due
+constexpr double kLead = 60;  // Slurm may send the signal of --signal this many seconds early
 
 void sleep_seconds(double seconds) { std::this_thread::sleep_for(duration<double>(seconds)); }
 
-// The step of the newest valid checkpoint, 0 where there is none. One whose manifest or files are damaged does not
-// count: no run resumes from it.
+// Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint whose manifest or files are
+// damaged does not count: no run resumes from it.
 Result<int64_t> newest_step(const std::string& checkpoints) {
   using Step = Result<int64_t>;
   return within(
@@ -43,10 +43,10 @@ Result<int64_t> newest_step(const std::string& checkpoints) {
         if (!newest) return newest.error();
         return newest.value() ? newest.value()->step : 0;
       },
-      Step(file_error("{}: storage does not answer", checkpoints)));
+      Step(file_error("{}: storage does not respond", checkpoints)));
 }
 
-// Where the run stands, by events.jsonl and metrics.jsonl.
+// The progress of the run according to events.jsonl and metrics.jsonl.
 struct Past {
   int64_t last_step = 0;
   std::string effective;  // ", effective training time 96.3 %"; "": no attempt has begun
@@ -97,26 +97,26 @@ StatusMeaning meaning_of(int status) {
     case 0:
       return {JobOutcome::kFinished, "finished"};
     case 1:
-      return {JobOutcome::kRequeue, "srun or an unknown fault"};
+      return {JobOutcome::kRequeue, "srun failed, or the cause is unknown"};
     case static_cast<int>(ExitCode::kUsage):
-      return {JobOutcome::kStop, "config or usage"};
+      return {JobOutcome::kStop, "config or usage error"};
     case static_cast<int>(ExitCode::kFile):
-      return {JobOutcome::kStop, "file or checkpoint"};
+      return {JobOutcome::kStop, "file or checkpoint error"};
     case static_cast<int>(ExitCode::kDevice):
-      return {JobOutcome::kRequeue, "device"};
+      return {JobOutcome::kRequeue, "device error"};
     case static_cast<int>(ExitCode::kComm):
-      return {JobOutcome::kRequeue, "communication"};
+      return {JobOutcome::kRequeue, "communication error"};
     case static_cast<int>(ExitCode::kWatchdog):
-      return {JobOutcome::kRequeue, "watchdog"};
+      return {JobOutcome::kRequeue, "ended by the watchdog"};
     case static_cast<int>(ExitCode::kNotFinite):
-      return {JobOutcome::kStop, "loss or gradients not finite"};
+      return {JobOutcome::kStop, "loss or gradients are not finite"};
     case static_cast<int>(ExitCode::kNoProgress):
-      return {JobOutcome::kStop, "attempts in a row without a newer checkpoint"};
+      return {JobOutcome::kStop, "consecutive attempts made no newer checkpoint"};
     case static_cast<int>(ExitCode::kDrained):
       return {JobOutcome::kRequeue, "drained"};
     default:
       if (status > 128) return {JobOutcome::kRequeue, fmt::format("killed by signal {}", status - 128)};
-      return {JobOutcome::kStop, "not a status of trireme"};
+      return {JobOutcome::kStop, "not an exit status of trireme"};
   }
 }
 
@@ -133,8 +133,8 @@ void BatchJob::say(const std::string& text) const {
 
 void BatchJob::say_stalled(int count) const {
   say(fmt::format(
-      "stopped: {} restarts in a row got no further than the checkpoint of step {}; RESTART_BUDGET={} is used "
-      "up. Find the cause above, then submit again: the run resumes from step {}",
+      "stopped: {} restarts in a row made no checkpoint after step {}, so RESTART_BUDGET={} is exhausted. Find the "
+      "cause above, then submit again: the run resumes from step {}",
       count, record_.best_step, options_.restart_budget, newest_));
 }
 
@@ -146,12 +146,13 @@ Result<void> BatchJob::await_other_job() const {
   std::string state = queue_state(other);
   const double end = monotonic_seconds() + options_.node_seconds;
   if (state == "COMPLETING")
-    say(fmt::format("waits up to {:.0f} s for job {} of {}, which is COMPLETING", options_.node_seconds, other,
+    say(fmt::format("waiting up to {:.0f} s for job {} of {}, which is COMPLETING", options_.node_seconds, other,
                     options_.folders.run));
   for (; state == "COMPLETING" && monotonic_seconds() < end; state = queue_state(other)) sleep_seconds(2);
   if (state.empty()) return {};
-  return usage_error("{} is the run of job {}, which is {}; nothing of it was touched", options_.folders.run, other,
-                     state);
+  return usage_error(
+      "{} is the run of job {}, which is {}; nothing was changed. Wait for that job or cancel it, then submit again",
+      options_.folders.run, other, state);
 }
 
 // Sets record_ and newest_. Where the record cannot be read, it is that of a job without progress, and is not saved;
@@ -191,7 +192,7 @@ void BatchJob::note_progress(int of_restart) {
   if (of_restart <= 0) return;
   const auto comment = slurm_.comment();
   if (SlurmJob::has_commands() && (!comment || !slurm_.set_comment(comment_with_progress(*comment, of_restart))))
-    say("the progress of this start could not be noted in the job's comment");
+    say("the progress of this start could not be recorded in the job's comment");
 }
 
 void BatchJob::warn_of_short_limit() const {
@@ -212,28 +213,28 @@ std::vector<std::string> BatchJob::environment() const {
   return times;
 }
 
-// Earlier starts of this job have left files in the run folder, as has submit.sh. Where there are none, the folder's
-// file system is not mounted, and a run that began there would begin at step 0. So the folder is made, with a state
-// file in it at once, at the first start only.
+// Earlier starts of this job, and submit.sh, have created files in the run folder. If there are none, the folder's file
+// system is not mounted, and the run would start from step 0. So only the first start creates the folder, with a state
+// file in it.
 Result<bool> BatchJob::begin(const std::string& what) {
   const std::string& run_dir = options_.folders.run;
   if (auto free = await_other_job(); !free) return free.error();
   std::error_code problem;
   if (restart() == 0) {
     fs::create_directories(run_dir, problem);
-    if (problem) return system_error(problem.value(), "run.dir {}: creating it", run_dir);
+    if (problem) return system_error(problem.value(), "run.dir {}: cannot create the folder", run_dir);
   }
   if (auto loaded = load_record(); !loaded) return loaded.error();
   const auto is_there = [&](const char* name) { return fs::exists(run_dir + name, problem); };
   if (restart() > 0 && newest_ == 0 && !is_there("/slurm.state") && !is_there("/run.lock") &&
       !is_there("/slurm.submitted"))
     return file_error(
-        "{} holds nothing of this job's earlier starts: is its file system mounted on {}? To begin from step 0, cancel "
-        "the job and submit it again",
+        "{} holds no files of this job's earlier starts; check that its file system is mounted on {}. To begin from "
+        "step 0, cancel the job and submit it again",
         run_dir, host_name());
   note_progress(restart() - 1);  // of a start that was killed
   const Past past = past_of(run_dir);
-  say(fmt::format("{} in {}: resumes from step {}, {} steps lost{}", what, run_dir, newest_,
+  say(fmt::format("{} in {}: the run resumes from step {}, {} steps lost{}", what, run_dir, newest_,
                   std::max<int64_t>(0, past.last_step - newest_), past.effective));
   save_record();
   if (restarts_without_progress() > options_.restart_budget) {
@@ -251,7 +252,7 @@ BatchJob::Left BatchJob::end(int status) {
       has_slurm ? slurm_.state(outcome == JobOutcome::kFinished ? 0 : options_.controller_seconds) : JobState::kUnknown;
   // The next start may have begun, on other nodes while these were cut off: run folder and job are its own.
   if (state == JobState::kRequeued) {
-    say(fmt::format("status {} ({}); the job was requeued already", status, text));
+    say(fmt::format("status {} ({}); the job has already been requeued", status, text));
     return {};
   }
   const Past past = past_of(options_.folders.run);
@@ -267,7 +268,7 @@ BatchJob::Left BatchJob::end(int status) {
   }
   say(fmt::format("status {} ({}) after step {}, newest checkpoint: step {}", status, text, past.last_step, newest_));
   if (outcome == JobOutcome::kStop) {
-    say("stopped: restarting would not help");
+    say("stopped: a restart would fail in the same way");
     return {};
   }
   if (!has_slurm) return {.requeue = true, .progress_restart = record_.progress_restart};
@@ -290,11 +291,11 @@ void BatchJob::await_nodes() const {
   const double end = monotonic_seconds() + options_.node_seconds;
   for (bool said = false; !slurm_.nodes_answer() && !slurm_.has_node_out_of_service(); said = true) {
     if (!said)
-      say(fmt::format("a node of {} does not answer; requeued when Slurm has taken note of it",
+      say(fmt::format("a node of {} does not respond; the job is requeued when Slurm has noticed that",
                       options_.start.node_list));
     if (monotonic_seconds() >= end)
-      return say(
-          fmt::format("a node still does not answer after {:.0f} s; requeued all the same", options_.node_seconds));
+      return say(fmt::format("a node still does not respond after {:.0f} s; the job is requeued anyway",
+                             options_.node_seconds));
     const JobState state = slurm_.state(0);
     if (state != JobState::kRunning && state != JobState::kUnknown) return;
     sleep_seconds(2);
@@ -310,15 +311,16 @@ bool BatchJob::requeue() {
     state = slurm_.state(options_.controller_seconds);
   }
   if (state == JobState::kRequeued || state == JobState::kCancelled || state == JobState::kNoRequeue) {
-    say(state == JobState::kRequeued    ? "the job was requeued already"
-        : state == JobState::kCancelled ? "stopped: cancelled" + resumes
-                                        : "stopped: the job's owner allows no requeue" + resumes);
+    say(state == JobState::kRequeued    ? "the job has already been requeued"
+        : state == JobState::kCancelled ? "stopped: the job was cancelled" + resumes
+                                        : "stopped: the job does not allow a requeue (Requeue=0)" + resumes);
     return true;
   }
   say("requeued");  // Slurm then ends the batch script, and may end this process
   for (const double end = monotonic_seconds() + options_.controller_seconds; !slurm_.requeue(); sleep_seconds(5))
     if (monotonic_seconds() >= end) {
-      say(fmt::format("slurmctld accepted no requeue from here for {:.0f} s", options_.controller_seconds));
+      say(fmt::format("slurmctld has not accepted the requeue from this node for {:.0f} s",
+                      options_.controller_seconds));
       return false;
     }
   exclude_nodes();
@@ -336,8 +338,10 @@ void BatchJob::exclude_nodes() {
   });
   all.insert(all.end(), excluded->begin(), excluded->end());
   all = sorted(all);
-  const std::string why = fmt::format("the run excludes {} (trireme supervise {} --nodes says why)",
-                                      excluded->empty() ? "no node any more" : joined(*excluded), options_.folders.run);
+  const std::string why = excluded->empty()
+                              ? "the run no longer excludes any node"
+                              : fmt::format("the run excludes {} (`trireme supervise {} --nodes` lists the reasons)",
+                                            joined(*excluded), options_.folders.run);
   const auto set = [&] {  // just after a requeue Slurm may not be ready
     for (const double end = monotonic_seconds() + 15; !slurm_.set_excluded(all); sleep_seconds(1))
       if (monotonic_seconds() >= end) return false;
@@ -346,12 +350,12 @@ void BatchJob::exclude_nodes() {
   if (slurm_.can_spare(all) && set()) {
     record_.excluded = *excluded;
     save_record();
-    return say(fmt::format("{}: this job excludes {} from now on (scontrol update JobId={} ExcNodeList= clears that)",
-                           why, all.empty() ? "nothing" : joined(all), options_.start.batch.job));
+    return say(fmt::format("{}: this job excludes {} from now on (`scontrol update JobId={} ExcNodeList=` clears that)",
+                           why, all.empty() ? "no node" : joined(all), options_.start.batch.job));
   }
   if (slurm_.are_out_of_service(*excluded)) return say(why + ", and Slurm has taken these nodes out of service");
   say(fmt::format(
-      "{}, and Slurm has not excluded these nodes from the job; submit with --exclude={}, and have the nodes "
+      "{}, but Slurm has not excluded these nodes from the job; submit with --exclude={}, and have the nodes "
       "examined",
       why, joined(all)));
 }

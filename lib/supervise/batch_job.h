@@ -37,9 +37,9 @@ class BatchJob {
   };
   explicit BatchJob(Options options);
 
-  // Prepares the run folder and logs where the run stands; `what` names ranks and nodes. Returns false when the budget
-  // is used up. Fails with kUsage when the run folder belongs to another job, and with kFile when the folder, or what
-  // earlier starts of this job have left in it, is not there or cannot be read: it may come back.
+  // Prepares the run folder and logs the run's progress; `what` names ranks and nodes. Returns false if the budget is
+  // exhausted. Fails with kUsage if the run folder belongs to another job, and with kFile if the folder, or the files
+  // of earlier starts of this job in it, are missing or cannot be read, which may be temporary.
   Result<bool> begin(const std::string& what);
   // "NAME=value", after begin(): TRIREME_BEGUN_AT, the step of the newest checkpoint, for end(); when the job was
   // submitted and allocated, for the trainer.
@@ -49,8 +49,8 @@ class BatchJob {
     bool requeue = false;  // where Slurm's commands are missing or fail, as in a container: the caller requeues the job
     int progress_restart = 0;
   };
-  // Reports the trainer's end, and requeues the job where that helps and its budget allows it. Returns what is left to
-  // be done. Call it with the signals ignored that end a job.
+  // Reports the trainer's end, and requeues the job if that helps and its budget allows it. Returns what the caller
+  // still has to do. Call it while the signals that end a job are ignored.
   Left end(int status);
 
  private:

@@ -8,10 +8,10 @@
 namespace tri {
 namespace {
 
-// NVIDIA's catalogue: a GPU that is to be reset or replaced, a machine that is to be restarted.
+// From NVIDIA's catalogue of XIDs: the GPU must be reset or replaced, or the machine rebooted.
 constexpr std::array kSickXids{46, 48, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143, 158};
-constexpr std::array kFaultXids{8, 13, 32, 94};                        // ... a program that is to be started again
-constexpr std::array kSuspectXids{144, 145, 146, 147, 148, 149, 150};  // ... NVLinks that are to be looked at
+constexpr std::array kFaultXids{8, 13, 32, 94};                        // ... the program must be restarted
+constexpr std::array kSuspectXids{144, 145, 146, 147, 148, 149, 150};  // ... the NVLinks must be examined
 // All others (31, 43, 45, 63, 92, ...) are the program's own, or follow from these.
 
 constexpr double kRecentSeconds = 300;
@@ -51,7 +51,7 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
     cause.kind = facts.suspects.empty() ? CauseKind::kHangOfProgram : CauseKind::kHang;
     cause.node = facts.suspects.empty() ? "" : facts.suspects.front();
   } else if (!event.string("seen_by").empty() || event.number("seen_by", -1) >= 0) {
-    cause.kind = CauseKind::kDeath;  // a neighbour speaks for a rank that could not
+    cause.kind = CauseKind::kDeath;  // another rank reported the failure
   } else if (event.flag("consequence") && facts.first_gone) {
     cause = *facts.first_gone;
   } else {
@@ -65,8 +65,8 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
 
 bool is_suspicion(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
 
-// Trouble of links that a failure may come from. It explains one that names no other node. Ports of several nodes hang
-// on one switch: that is no node's trouble.
+// Returns recent trouble of links that may have caused a failure that names no other node. Errors on ports of several
+// nodes point to a shared switch, so no node is named then.
 std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const AttemptCause& cause, double now) {
   if (cause.kind == CauseKind::kNotFinite || cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile)
     return std::nullopt;
@@ -81,11 +81,12 @@ std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const Attemp
       return finding;
   }
   if (with_errors.size() < 2 || !cause.node.empty()) return std::nullopt;
-  return AttemptCause{.kind = CauseKind::kPortErrors,
-                      .text = fmt::format("ports of {} nodes count errors: no node's own", with_errors.size())};
+  return AttemptCause{
+      .kind = CauseKind::kPortErrors,
+      .text = fmt::format("ports of {} nodes counted errors, so no single node is at fault", with_errors.size())};
 }
 
-AttemptCause of_words(const EndFacts& facts) {
+AttemptCause of_records(const EndFacts& facts) {
   const int status = facts.status.value_or(0);
   if (facts.event) {
     const AttemptCause cause = of_event(facts, *facts.event);
@@ -95,7 +96,7 @@ AttemptCause of_words(const EndFacts& facts) {
   if (facts.first_gone) return *facts.first_gone;
   if (!facts.ranks_seen && !kind_of_status(status))
     return {.kind = CauseKind::kNotStarted,
-            .text = fmt::format("the launcher ended with status {} before a rank had begun", status)};
+            .text = fmt::format("the launcher ended with status {} before any rank had started", status)};
   return {.kind = kind_of_status(status).value_or(CauseKind::kUnknown),
           .text = fmt::format("the launcher ended with status {}", status)};
 }
@@ -118,7 +119,7 @@ AttemptCause cause_of(const EndFacts& facts, double now) {
     if (!is_suspicion(finding.kind) && (finding.time == 0 || now - finding.time <= kRecentSeconds))
       return with_status(finding);
   if (status == static_cast<int>(ExitCode::kDrained))
-    return with_status({.kind = CauseKind::kDrainedItself, .text = "its ranks left with status 75"});
+    return with_status({.kind = CauseKind::kDrainedItself, .text = "the ranks exited with status 75"});
   AttemptCause cause = of_words(facts);
   // The flight recorder of a rank that is gone has its last step.
   if (cause.step < 0 && facts.first_gone && facts.first_gone->world_rank == cause.world_rank)
@@ -130,14 +131,15 @@ std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight&
   const auto finding = [&](CauseKind kind, const std::string& what) {
     return AttemptCause{.kind = kind, .node = node, .text = fmt::format("GPU {} on {}: {}", now.pci, node, what)};
   };
-  constexpr std::array kActions{"none", "reset", "reboot", "drain of its peers", "drain and reset"};
-  if (now.lost) return finding(CauseKind::kGpuSick, "it does not answer");
+  constexpr std::array kActions{"no action", "a reset", "a reboot", "a drain of its peers", "a drain and a reset"};
+  if (now.lost) return finding(CauseKind::kGpuSick, "it does not respond");
   if (now.recovery_action > 0)
     return finding(CauseKind::kGpuSick,
-                   fmt::format("NVML asks for {}", now.recovery_action < static_cast<int>(kActions.size())
+                   fmt::format("NVML requests {}", now.recovery_action < static_cast<int>(kActions.size())
                                                        ? kActions[static_cast<size_t>(now.recovery_action)]
-                                                       : "action"));
-  if (now.remap_failed && !before.remap_failed) return finding(CauseKind::kGpuSick, "no rows are left to remap");
+                                                       : "an unknown action"));
+  if (now.remap_failed && !before.remap_failed)
+    return finding(CauseKind::kGpuSick, "a memory row could not be remapped: no spare rows are left");
   // The newest of the list are new, as many as have come since; all of them where the agent was restarted.
   const int64_t known = before.num_xids <= now.num_xids ? before.num_xids : 0;
   const auto fresh =
@@ -150,8 +152,7 @@ std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight&
     return finding(CauseKind::kGpuSick, fmt::format("XID {}", *xid));
   if (const auto xid = first_of(kFaultXids); xid != xids.end())
     return finding(CauseKind::kGpuFault, fmt::format("XID {}", *xid));
-  if (now.ecc_errors > before.ecc_errors)
-    return finding(CauseKind::kGpuFault, "memory errors that could not be corrected");
+  if (now.ecc_errors > before.ecc_errors) return finding(CauseKind::kGpuFault, "uncorrectable memory errors occurred");
   if (const auto xid = first_of(kSuspectXids); xid != xids.end())
     return finding(CauseKind::kGpuSuspect, fmt::format("XID {}", *xid));
   if (now.nvlinks_up < before.nvlinks_up) return finding(CauseKind::kGpuSuspect, "an NVLink went down");

@@ -1,4 +1,4 @@
-// From all that is known of an attempt's end, what has brought it about: the first cause, not its consequences.
+// Derives the first cause of an attempt's end, not its consequences, from all facts about it.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,7 @@ struct EndFacts {
   std::optional<AttemptCause> first_gone;   // the first rank that was seen gone without a word
   bool died_unnoticed = false;              // the launcher had not noticed it yet when the driver ended the attempt
 };
-// `now`: of the end, by the driver's monotonic clock. A finding of more than five minutes before it has not brought it
-// about.
+// `now`: the time of the end, by the driver's monotonic clock. Findings more than five minutes older are not its cause.
 AttemptCause cause_of(const EndFacts& facts, double now);
 
 // Returns the worst cause that a GPU reports: what is new since `before`, the previous observation, and what persists.

@@ -26,12 +26,13 @@ int times_on_node(const Situation& s, bool (*alike)(CauseKind)) {
   }));
 }
 
-// Whether both say in which step that was, and it is the same: the step that was seen last may be any before it.
+// Whether both attempts report the step in which they failed, and it is the same; the last step seen may be an earlier
+// one.
 bool fail_at_one_step(const PastAttempt& a, const PastAttempt& b) {
   return a.cause.step >= 0 && a.cause.step == b.cause.step;
 }
 
-// Whether the same rank has met the same end on two nodes: then it is the program's, or the data's, and no node's.
+// Whether the same rank has failed in the same way on two nodes: then the program or the data is at fault, not a node.
 bool follows_the_rank(const Situation& s) {
   const PastAttempt& last = last_of(s);
   return last.cause.world_rank >= 0 && std::any_of(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
@@ -43,18 +44,21 @@ bool follows_the_rank(const Situation& s) {
 Decision done(const Situation&) { return {.action = Response::kDone, .why = "the run is finished"}; }
 
 Decision leave(const Situation& s) {
-  return {
-      .action = Response::kLeave,
-      .status = static_cast<int>(ExitCode::kDrained),
-      .why = last_of(s).cause.kind == CauseKind::kDrained ? "it was asked to stop" : "its ranks left by themselves"};
+  return {.action = Response::kLeave,
+          .status = static_cast<int>(ExitCode::kDrained),
+          .why = last_of(s).cause.kind == CauseKind::kDrained ? "the run received a stop signal"
+                                                              : "the ranks exited on their own"};
 }
 
 Decision retry(const Situation& s) {
-  return {.action = Response::kRetry, .why = last_of(s).cause.node.empty() ? "no node is at fault" : "it may pass"};
+  return {.action = Response::kRetry,
+          .why = last_of(s).cause.node.empty() ? "no node is at fault" : "the fault may be transient"};
 }
 
 Decision stop(const Situation& s) {
-  return {.action = Response::kStop, .status = last_of(s).cause.status, .why = "another attempt would end the same"};
+  return {.action = Response::kStop,
+          .status = last_of(s).cause.status,
+          .why = "another attempt would fail in the same way"};
 }
 
 bool has_trained(const PastAttempt& attempt) {
@@ -70,7 +74,9 @@ Decision file(const Situation& s) {
     if (has_trained(a))
       std::erase_if(fresh, [&](const auto& node) { return std::count(a.nodes.begin(), a.nodes.end(), node) > 0; });
   if (fresh.size() != 1 || fresh.size() == last.nodes.size() || fresh.front() != last.cause.node) return stop(s);
-  return {.action = Response::kExclude, .node = fresh.front(), .why = "the run has trained without it: its storage"};
+  return {.action = Response::kExclude,
+          .node = fresh.front(),
+          .why = "the run has trained without this node, so its access to storage is at fault"};
 }
 
 Decision exclude(const Situation& s) {
@@ -79,7 +85,7 @@ Decision exclude(const Situation& s) {
   return {.action = Response::kExclude, .node = cause.node, .why = "the node is at fault"};
 }
 
-// The second time that the loss is not finite at the same step it is the run's own doing.
+// If the loss is not finite twice at the same step, the run itself is the cause.
 Decision not_finite(const Situation& s) {
   const PastAttempt& last = last_of(s);
   const bool repeats = std::any_of(s.attempts.begin(), s.attempts.end() - 1, [&](const PastAttempt& a) {
@@ -89,7 +95,7 @@ Decision not_finite(const Situation& s) {
     return {.action = Response::kStop,
             .status = static_cast<int>(ExitCode::kNotFinite),
             .why = fmt::format("loss or gradients were not finite twice at step {}", last.cause.step)};
-  return {.action = Response::kRetry, .why = "if it does not come again, a device has computed wrongly"};
+  return {.action = Response::kRetry, .why = "if it does not recur, a device has computed a wrong result"};
 }
 
 // The first failure may be transient. After a second one on the same node within a day the doctor examines it, and it
@@ -98,14 +104,15 @@ Decision fault_of_rank(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
   if (follows_the_rank(s))
-    return {.action = Response::kRetry, .why = "the same rank met the same end on another node: no node is at fault"};
+    return {.action = Response::kRetry,
+            .why = "the same rank failed in the same way on another node, so no node is at fault"};
   const int times = times_on_node(s, is_fault_of_a_rank);
-  if (times < 2) return {.action = Response::kRetry, .why = "the first time on this node"};
-  const auto count = fmt::format("{} times on {}", times, cause.node);
+  if (times < 2) return {.action = Response::kRetry, .why = "it is the first such fault on this node"};
+  const auto count = fmt::format("{} such faults on {}", times, cause.node);
   if (times > 2) return {.action = Response::kExclude, .node = cause.node, .why = count};
   if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = count};
   if (*s.diagnosis == Diagnosis::kHealthy)
-    return {.action = Response::kRetry, .why = count + ", but the doctor finds it healthy"};
+    return {.action = Response::kRetry, .why = count + ", but the doctor finds the node healthy"};
   return {.action = Response::kExclude, .node = cause.node, .why = count};
 }
 
@@ -116,21 +123,22 @@ Decision hang(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
   if (times_on_node(s, is_hang) > 1)
-    return {.action = Response::kExclude, .node = cause.node, .why = "it has held the run up twice"};
-  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "it has held the run up"};
+    return {.action = Response::kExclude, .node = cause.node, .why = "the node has blocked the run twice"};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "the node has blocked the run"};
   if (*s.diagnosis == Diagnosis::kBad)
-    return {
-        .action = Response::kExclude, .node = cause.node, .why = "it has held the run up, and the doctor finds it bad"};
-  return {.action = Response::kRetry, .why = "it has held the run up once"};
+    return {.action = Response::kExclude,
+            .node = cause.node,
+            .why = "the node has blocked the run, and the doctor finds it bad"};
+  return {.action = Response::kRetry, .why = "the node has blocked the run only once"};
 }
 
-// A container's image that is pulled looks like this: once it is no fault.
+// Pulling a container's image looks like this, so the first time is not a fault.
 bool is_slow_start(CauseKind kind) { return kind == CauseKind::kSlowStart; }
 
 Decision slow_start(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty() || times_on_node(s, is_slow_start) < 2) return retry(s);
-  return {.action = Response::kExclude, .node = cause.node, .why = "its ranks were not started twice"};
+  return {.action = Response::kExclude, .node = cause.node, .why = "ranks failed to start on the node twice"};
 }
 
 // The node is examined at once; it is excluded unless the doctor finds it healthy, or has failed to answer only once.
@@ -139,11 +147,13 @@ bool is_suspect(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind 
 Decision suspect(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
-  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "it asks for a closer look"};
-  if (*s.diagnosis == Diagnosis::kHealthy) return {.action = Response::kRetry, .why = "the doctor finds it healthy"};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "the node is suspect"};
+  if (*s.diagnosis == Diagnosis::kHealthy)
+    return {.action = Response::kRetry, .why = "the doctor finds the node healthy"};
   if (*s.diagnosis == Diagnosis::kUnknown && times_on_node(s, is_suspect) < 2)
-    return {.action = Response::kRetry, .why = "the doctor could not say, and it is the first time on this node"};
-  return {.action = Response::kExclude, .node = cause.node, .why = "the doctor does not find it healthy"};
+    return {.action = Response::kRetry,
+            .why = "the doctor could not judge the node, and it is the first such fault on it"};
+  return {.action = Response::kExclude, .node = cause.node, .why = "the doctor does not find the node healthy"};
 }
 
 // It was replaced because there was a spare; without one it is kept, since a slow node is better than none.
@@ -151,11 +161,13 @@ Decision straggler(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
   if (s.nodes_usable - 1 < s.nodes_needed)
-    return {.action = Response::kRetry, .why = "it is slow, but there is no spare"};
-  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "it is slow"};
+    return {.action = Response::kRetry, .why = "the node is slow, but there is no spare node"};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "the node is slow"};
   if (*s.diagnosis == Diagnosis::kSuspect || *s.diagnosis == Diagnosis::kBad)
-    return {.action = Response::kExclude, .node = cause.node, .why = "it is slow, and the doctor agrees"};
-  return {.action = Response::kRetry, .why = "it is slow, but the doctor finds no fault in it"};
+    return {.action = Response::kExclude,
+            .node = cause.node,
+            .why = "the node is slow, and the doctor finds a fault in it"};
+  return {.action = Response::kRetry, .why = "the node is slow, but the doctor finds no fault in it"};
 }
 
 using Row = Decision (*)(const Situation&);
@@ -211,7 +223,7 @@ Diagnosis diagnosis_of(int doctor_status) {
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
   if (attempts.empty()) return 0;
   int count = 0, num_slow = 0;
-  // One whose driver was killed did not come to say what it has brought, but the next began from it.
+  // An attempt whose driver was killed could not report its newest checkpoint, but the next attempt began from it.
   const int64_t newest = attempts.back().checkpoint;
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
     if (a->checkpoint > a->from_step || a->from_step < newest || a->job != attempts.back().job) break;
@@ -224,22 +236,22 @@ int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
 }
 
 Decision decide(const Situation& s) {
-  TRI_REQUIRE(!s.attempts.empty(), "a decision about no attempt");
+  TRI_REQUIRE(!s.attempts.empty(), "a decision requires at least one attempt");
   Decision decision = row_of(s);
   if (decision.action == Response::kDoctor) return decision;
   const bool goes_on = decision.action == Response::kRetry || decision.action == Response::kExclude;
   if (!goes_on) return decision;
-  const int in_vain = attempts_without_checkpoint(s.attempts);
+  const int without_progress = attempts_without_checkpoint(s.attempts);
   const int usable = s.nodes_usable - (decision.action == Response::kExclude ? 1 : 0);
-  if (in_vain >= s.thresholds.attempts) {
+  if (without_progress >= s.thresholds.attempts) {
     decision.action = Response::kStop;
     decision.status = kNoProgressStatus;
-    decision.why =
-        fmt::format("{} attempts in a row have brought no newer checkpoint; the last: {}", in_vain, decision.why);
+    decision.why = fmt::format("{} consecutive attempts made no newer checkpoint; the last one: {}", without_progress,
+                               decision.why);
   } else if (usable < s.nodes_needed) {
     decision.action = Response::kSuccessor;
     decision.status = static_cast<int>(ExitCode::kDrained);
-    decision.why += fmt::format("; {} of the allocation's nodes are left, and {} are needed", usable, s.nodes_needed);
+    decision.why += fmt::format("; {} of the allocation's nodes are left, but {} are needed", usable, s.nodes_needed);
   }
   return decision;
 }
@@ -251,12 +263,12 @@ Decision decide_at_work(const Situation& s, const AttemptCause& finding, double 
            now - a.ended <= s.thresholds.repeat_hours * 3600;
   });
   if (s.nodes_usable - 1 < s.nodes_needed) {
-    decision.why = "there is no spare to take its place";
+    decision.why = "there is no spare node to replace it";
   } else if (finding.kind == CauseKind::kStraggler && examined) {
-    decision.why = fmt::format("the doctor has looked at it within {:g} h", s.thresholds.repeat_hours);
+    decision.why = fmt::format("the doctor has examined it within the last {:g} h", s.thresholds.repeat_hours);
   } else {
     decision.action = Response::kReplace;
-    decision.why = "a spare can take its place";
+    decision.why = "a spare node can replace it";
   }
   return decision;
 }
@@ -274,9 +286,10 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
     } else if (diagnosis != Diagnosis::kBad) {
       continue;
     } else if (most) {
-      decision.why = fmt::format("the doctor finds {} of {} nodes bad: no node is to blame", num_bad, nodes.size());
+      decision.why =
+          fmt::format("the doctor finds {} of {} nodes bad, so no single node is at fault", num_bad, nodes.size());
     } else if (nodes_usable <= nodes_needed) {
-      decision.why = "the doctor finds it bad, but there is no spare to take its place";
+      decision.why = "the doctor finds it bad, but there is no spare node to replace it";
     } else {
       decision.action = Response::kExclude;
       decision.why = "the doctor finds it bad";
@@ -299,16 +312,17 @@ std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
       passed = std::max(passed, a->step);
       continue;
     }
-    // Once passed it was decided: a node that is taken again, by a person or after its time, stays.
+    // Once the step has been passed, the decision was made: a node whose exclusion has ended stays usable.
     const int64_t failed = a->cause.step;
     if (a->cause.node.empty() || failed < 0 || step <= failed || passed > failed) return std::nullopt;
-    // Else it was the run's own doing, or may have been: who submits again has perhaps mended it.
+    // Otherwise the run itself may be the cause, which the user may have fixed before submitting again.
     if (at_the_step_of(*a) > 1 || a->job != s.job) return std::nullopt;
-    return Decision{.action = Response::kExclude,
-                    .node = a->cause.node,
-                    .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "
-                                       "second time: a device has computed wrongly",
-                                       failed)};
+    return Decision{
+        .action = Response::kExclude,
+        .node = a->cause.node,
+        .why = fmt::format("loss or gradients were not finite at step {}, but are finite without this node or "
+                           "on the second try, so a device has computed a wrong result",
+                           failed)};
   }
   return std::nullopt;
 }

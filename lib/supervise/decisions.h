@@ -1,4 +1,5 @@
-// What to do when an attempt has ended: one table, cause -> action. Pure: the same past makes the same decision.
+// What to do when an attempt has ended: one table, cause -> action. Pure functions: the same history gives the same
+// decision.
 #pragma once
 
 #include <optional>
@@ -19,7 +20,7 @@ enum class Response {
   kLeave,      // it was stopped, or its ranks exited with 75 by themselves: the driver exits too
   kRetry,      // another attempt, also on the same nodes
   kExclude,    // another attempt without the node
-  kDoctor,     // ask the doctor about the node, then decide again
+  kDoctor,     // let the doctor examine the node, then decide again
   kStop,       // another attempt would not help
   kReport,     // a report to people; the attempt continues
   kReplace,    // the attempt saves a checkpoint and ends, so that a spare can take the node's place
@@ -39,11 +40,11 @@ struct EnumNames<Response> {
                                     std::pair{Response::kSuccessor, std::string_view("successor")}};
 };
 
-// The driver's exit status where attempts in a row have brought no newer checkpoint.
+// The driver's exit status if consecutive attempts made no newer checkpoint.
 inline constexpr int kNoProgressStatus = static_cast<int>(ExitCode::kNoProgress);
 
 enum class Diagnosis { kHealthy, kSuspect, kBad, kUnknown };
-// Of the exit status of `trireme doctor`: 0 healthy, 40 suspect, 41 bad; any other: it could not say.
+// The diagnosis for an exit status of `trireme doctor`: 0 healthy, 40 suspect, 41 bad, any other unknown.
 Diagnosis diagnosis_of(int doctor_status);
 
 struct Situation {
@@ -72,8 +73,8 @@ Decision decide_at_work(const Situation& situation, const AttemptCause& finding,
 std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
                                           int nodes_usable);
 
-// A node whose fault shows only after a later attempt has ended, or has gone on, without it: the last loss that was not
-// finite, in an attempt of the same job, at a step which this attempt is the first to pass. None: there is none.
+// Returns the exclusion of a node whose fault shows only later: the last loss that was not finite occurred on it in an
+// attempt of the same job, at a step that this attempt is the first to pass. Nothing if there is no such node.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
 // Returns the attempts of the last one's job, at the end of the list, that have saved no newer checkpoint: after a new

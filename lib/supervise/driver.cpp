@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kStorageTimeout{2000};
 
 Moment now() { return {.monotonic = monotonic_seconds(), .wall = wall_seconds()}; }
 
-// Of this machine, as others reach it; the loopback's last.
+// The addresses of this machine; those of the loopback come last.
 std::vector<std::string> own_addresses() {
   std::vector<std::string> addresses, own;
   ifaddrs* all = nullptr;
@@ -58,10 +58,10 @@ std::vector<std::string> own_addresses() {
   return addresses;
 }
 
-// What keeps other drivers from the run.
+// The lock that excludes other drivers of the run.
 class DriverLock {
  public:
-  // Before the first order: it would end ranks that are not this driver's.
+  // Must be called before the first order, which would end ranks of another driver.
   static Result<DriverLock> take(const DriverOptions& options) {
     DriverLock lock(options);
     auto taken = retried({}, [&] { return lock.take_file(); });
@@ -73,8 +73,8 @@ class DriverLock {
     if (!ranks) return ranks.error();
     if (!ranks.value() || lock.has_started(*ranks.value())) return lock;
     return file_error(
-        "{}: the run folder is in use by {}, which no driver has started; wait for it, stop it, or choose "
-        "another run.dir{}",
+        "{}: the run folder is in use by {}, which was not started by a driver of this run; wait for it, stop it, or "
+        "choose another run.dir{}",
         path, ranks.value()->text, stale_lock_remedy(*ranks.value()));
   }
 
@@ -84,7 +84,7 @@ class DriverLock {
     const auto kept = within(
         path, kStorageTimeout, [file = file_] { return file->check(); }, Result<void>());
     if (kept || kept.error().os_error != 0) return {};
-    // As where the file was removed. A lock that is taken too late for this call is kept for the next one.
+    // The file may have been removed. A lock that is taken too late for this call is kept for the next one.
     const auto take = [retaken = retaken_, dir = options_.run_dir, attempt = attempt_, start = options_.start] {
       {
         const std::lock_guard lock(retaken->mutex);
@@ -99,8 +99,9 @@ class DriverLock {
     const std::lock_guard lock(retaken_->mutex);
     Result<RunLock>& again = *retaken_->result;
     if (!again && again.error().os_error != 0) return {};
-    if (!again) return file_error("{}; this driver ends", again.error().message);
-    log_warn("supervise: {}; it is taken again", kept.error().message);
+    if (!again)
+      return file_error("{}; this driver exits, since another one has taken over the run", again.error().message);
+    log_warn("supervise: {}; the lock was taken again", kept.error().message);
     file_ = std::make_shared<RunLock>(std::move(again).value());
     retaken_->result.reset();
     return {};
@@ -172,7 +173,7 @@ Result<int> run_driver(const DriverOptions& options) {
   setup.job = job;
   setup.host = host_name();
   Supervisor supervisor(setup, launcher, link, event_log);
-  log_info("supervise: {} of {} nodes are needed; agents talk to port {} of {}", options.setup.nodes_needed,
+  log_info("supervise: the run needs {} of {} nodes; agents connect to port {} of {}", options.setup.nodes_needed,
            options.setup.nodes.size(), server.port(), host_name());
 
   StopSignals signals;

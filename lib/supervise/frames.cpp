@@ -17,7 +17,7 @@ uint64_t tag_of(const SipKey& key, Direction direction, uint64_t number, std::st
   return siphash(key, bytes);
 }
 
-// Takes the same time wherever they differ.
+// The time does not depend on where they differ.
 bool equal_in_constant_time(uint64_t a, uint64_t b) {
   volatile uint64_t difference = a ^ b;
   return difference == 0;
@@ -28,7 +28,7 @@ bool equal_in_constant_time(uint64_t a, uint64_t b) {
 Nonce random_nonce() {
   Nonce nonce{};
   if (::getrandom(nonce.data(), sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce))
-    throw Fatal(ExitCode::kFile, "the kernel gives no random numbers: " + std::string(std::strerror(errno)));
+    throw Fatal(ExitCode::kFile, "getrandom() returned no random numbers: " + std::string(std::strerror(errno)));
   return nonce;
 }
 
@@ -60,7 +60,7 @@ SipKey session_key(const JobToken& token, const Nonce& of_driver, const Nonce& o
 }
 
 std::string FrameWriter::frame(std::string_view payload) {
-  TRI_REQUIRE(payload.size() <= kMaxPayload, "a frame of {} bytes", payload.size());
+  TRI_REQUIRE(payload.size() <= kMaxPayload, "a frame of {} bytes exceeds the limit", payload.size());
   const auto length = static_cast<uint32_t>(payload.size());
   const uint64_t tag = tag_of(key_, direction_, number_++, payload);
   std::string bytes(kFrameHeader, '\0');

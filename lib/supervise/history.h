@@ -11,7 +11,7 @@
 
 namespace tri {
 
-// What has brought an attempt to its end.
+// Why an attempt ended.
 enum class CauseKind {
   kFinished,       // the run's last step is done
   kDrained,        // it was stopped
@@ -20,7 +20,7 @@ enum class CauseKind {
   kFile,           // file or checkpoint
   kNotFinite,      // NaN or Inf in loss or gradients
   kDeath,          // a rank died by a signal
-  kDevice,         // a device failed in its rank's hands
+  kDevice,         // a device of a rank failed
   kCommunication,  // a peer could not be reached, and no rank is known to be at fault
   kHang,           // a rank stood still, or was stopped
   kHangOfProgram,  // all ranks waited for each other, or the cause is unknown
@@ -70,7 +70,7 @@ struct AttemptCause {
   int status = 0;
   std::string text;
   double time = 0;    // of a finding: when it was last seen, by the driver's monotonic clock; 0: now
-  int64_t step = -1;  // in which a rank failed, by its own word or its flight recorder; -1: neither says
+  int64_t step = -1;  // in which a rank failed, by its own report or its flight recorder; -1: not known
 };
 
 struct PastAttempt {
@@ -96,7 +96,7 @@ struct RunHistory {
 };
 RunHistory history_from(std::span<const RunEvent> events, double now);
 
-// Of each rank of the attempt the newest word on its being slow, where it says that its machine ought to be examined.
+// Returns for each slow rank of the attempt its newest event, if that says that its machine should be examined.
 std::vector<RunEvent> stragglers_of(std::span<const RunEvent> events, const std::string& attempt);
 
 // The events by which it is known again.

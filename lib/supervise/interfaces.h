@@ -24,7 +24,7 @@ struct RanksStart {
   std::vector<std::string> nodes;
 };
 
-// What starts processes on nodes. Nothing here waits.
+// Starts processes on nodes. No call waits.
 class Launcher {
  public:
   virtual ~Launcher() = default;

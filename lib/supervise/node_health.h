@@ -53,7 +53,8 @@ class KernelLog {
   Descriptor file_;
 };
 
-// A thread that looks at ports and GPUs about once a second; what it saw last. It is left behind where a driver hangs.
+// A thread that reads ports and GPUs about once a second, and its last result. If a driver hangs, the thread is
+// abandoned.
 class HealthWatch {
  public:
   struct Seen {

@@ -160,7 +160,7 @@ bool NodePool::is_lost(const std::string& name, double now) {
 void NodePool::probe(const std::string& name, Node& node, double now) {
   node.probed = now;
   ++node.probes;
-  log_warn("supervise: no report of node {} for {:.0f} s; its agent is started again", name,
+  log_warn("supervise: node {} has not reported for {:.0f} s; restarting its agent", name,
            now - std::max(node.heard, node.asked));
   launcher_.start_agents({name});
 }

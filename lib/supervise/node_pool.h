@@ -12,7 +12,8 @@
 
 namespace tri {
 
-// How a node stands with the driver. Each state has one limit of silence, after which the node is lost (node_pool.cpp).
+// The state of a node's contact with the driver. Each state has a limit of silence, after which the node is lost
+// (node_pool.cpp).
 enum class Contact {
   kNeverHeard,  // its first agent was started, and has not reported yet
   kAwaited,     // another agent was started there, and has not reported yet
@@ -27,7 +28,7 @@ class NodePool {
  public:
   struct Node {
     AgentReport report;  // the newest
-    AgentOrder order;    // the newest; it stands until the agent reports its number
+    AgentOrder order;    // the newest; it is repeated until the agent reports its number
     double heard = 0;    // when an agent last reported; 0: never
     double asked = 0;    // since when its agent is awaited
 
@@ -81,7 +82,7 @@ class NodePool {
   bool has_reported(const Node& node) const { return node.heard > node.asked; }  // the agent that is awaited
   // Whether an agent that was started at that time or later has reported.
   bool starts_agents(double since) const;
-  // Whether the driver's own node is cut off: of several other nodes none is heard any more. None of them is at fault.
+  // Whether the driver's own node is cut off: none of several other nodes responds. None of them is at fault then.
   bool is_cut_off(double now) const;
   // Whether its agent has reported since its last order, and nothing of an earlier attempt is left there.
   bool is_ready(const Node& node, double now) const;

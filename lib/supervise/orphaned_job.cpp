@@ -45,7 +45,7 @@ double next_question(int num_nodes, double chance) {
 }
 
 void put_back(const std::string& job) {
-  log_warn("supervise: job {} has lost the node of its batch script: requeued", job);
+  log_warn("supervise: job {} has lost the node of its batch script; requeuing it", job);
   run_command({"scontrol", "requeue", job}, kCommandSeconds);
 }
 

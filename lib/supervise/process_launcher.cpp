@@ -22,7 +22,7 @@
 namespace tri {
 namespace {
 
-// What reads `text`, and then its end. -1: it can't be had.
+// Returns a descriptor from which `text` can be read, or -1.
 int input_of(const std::string& text) {
   const int file = ::memfd_create("input", MFD_CLOEXEC);
   if (file < 0) return -1;
@@ -41,7 +41,7 @@ void end_without_driver(int) {
 }
 
 struct Started {
-  pid_t process = -1;   // -1: there is no process to be had
+  pid_t process = -1;   // -1: no process could be created
   Descriptor executes;  // at its end once the command runs, or has ended; -1: not known
 };
 
@@ -167,7 +167,7 @@ void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
     if (process > 0)
       agents_.push_back({process, node});
     else
-      log_error("supervise: no process for an agent: {}", std::strerror(errno));
+      log_error("supervise: cannot start a process for an agent: {}", std::strerror(errno));
     newest_[node] = process;
   }
 }

@@ -163,7 +163,7 @@ std::vector<std::string> RunFolderLog::suspects(const std::string& attempt) {
       std::vector<std::string>());
 }
 
-// What can't be read, or understood, changes nothing.
+// A file that can't be read or parsed changes nothing.
 Thresholds RunFolderLog::thresholds() {
   using Answer = std::optional<Result<Thresholds>>;
   const Answer read = within(

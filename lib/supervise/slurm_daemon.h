@@ -1,5 +1,5 @@
-// Whether the daemon of this node, which starts steps there, is alive: a node whose slurmd is gone keeps what runs on
-// it, and takes nothing new, which srun needs ten seconds and more to say.
+// Whether slurmd, which starts job steps on this node, is running: a node without it keeps its processes but starts no
+// new ones, which srun reports only after ten seconds or more.
 #pragma once
 
 #include <sys/types.h>

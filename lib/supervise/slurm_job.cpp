@@ -72,7 +72,7 @@ JobState SlurmJob::state(double timeout) const {
     const JobState state = job_state_of(job_text(start_.batch.job), start_.batch.restart);
     const double left = end - monotonic_seconds();
     if (state != JobState::kUnknown || left <= 0) return state;
-    log_warn("slurmctld does not answer; retried for {:.0f} s", left);
+    log_warn("slurmctld does not respond; retrying for {:.0f} s", left);
     std::this_thread::sleep_for(std::chrono::duration<double>(std::min(5.0, left)));
   }
 }

@@ -17,7 +17,7 @@ constexpr double kDaemonHours = 1;  // such a node is healthy except for a servi
 // A GPU may show what is wrong with it a moment after its rank has died.
 constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
 constexpr double kPulseSeconds = 10, kMaxDrainPause = 30, kRereadSeconds = 5;
-constexpr double kStragglerSeconds = 30;  // between two readings of what the run folder says of stragglers
+constexpr double kStragglerSeconds = 30;  // between two reads of the stragglers in the run folder
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -46,7 +46,7 @@ void Supervisor::stop_requested(Moment moment) {
   set_clocks(moment);
   if (stop_requested_ || status_) return;
   stop_requested_ = true;
-  log_info("supervise: asked to stop");
+  log_info("supervise: received a stop signal; the run ends after its ranks have saved a checkpoint");
   if (phase_ != Phase::kRun && phase_ != Phase::kEnd) leave(static_cast<int>(ExitCode::kDrained), moment.monotonic);
 }
 
@@ -61,13 +61,13 @@ void Supervisor::take(const AgentReport& report, Moment moment) {
   if (phase_ == Phase::kRun) attempt_.take_ranks(report, now);
 }
 
-// The node is neither lost nor at fault: it is not used, and not excluded, for the next driver may be of its build.
+// The node is neither lost nor at fault. It is not used, but not excluded, since the next driver may be of its build.
 void Supervisor::agent_of_another_build(const std::string& name, Moment moment) {
   set_clocks(moment);
   if (!pool_.note_foreign(name, moment.monotonic)) return;
   log_error(
-      "supervise: the agent on {} is of another build of trireme than this driver: the node is not used. Install "
-      "one build on all nodes; if the program was replaced during the run, end this driver and start it again",
+      "supervise: the agent on {} belongs to another build of trireme than this driver, so the node is not used. "
+      "Install one build on all nodes; if the program was replaced during the run, stop this driver and start it again",
       pool_.has(name) ? name : "a node that is not in this run");
 }
 
@@ -78,11 +78,11 @@ void Supervisor::begin(double now) {
   past_ = std::move(history.attempts);
   pool_.set_exclusions(std::move(history.exclusions), now);
   pool_.start_all(now);
-  pool_.order_all(OrderKind::kEnd);  // what earlier attempts have left behind
+  pool_.order_all(OrderKind::kEnd);  // end processes of earlier attempts
   enter(Phase::kGather, now);
 }
 
-// Those of every phase.
+// The work of every phase.
 void Supervisor::do_chores(double now) {
   pool_.note_failed_starts();
   if (now - read_ > kRereadSeconds) {
@@ -136,27 +136,32 @@ std::vector<std::string> Supervisor::preferred(double now) const {
   return names;
 }
 
-// A node that is wanted has no slurmd. One alone is excluded for a while, soon where a spare takes its place. Of
-// several none is: that is an upgrade, or Slurm itself.
+// A node that is needed has no slurmd. A single such node is excluded for a while, and early if a spare can replace it.
+// If several nodes have none, Slurm itself or an upgrade is the cause, and none is excluded.
 void Supervisor::await_daemon(const std::string& name, double now) {
   const double waited = now - since_;
   if (const int count = pool_.num_without_daemon(since_, now); count > 1) {
     if (waited <= thresholds_.start_seconds) return;
-    log_error("supervise: slurmd is down on {} nodes, and fewer than {} others are left; no node is excluded", count,
-              setup_.nodes_needed);
+    log_error(
+        "supervise: slurmd is down on {} nodes, and the others are fewer than the {} that are needed; exiting with "
+        "status 75, no node is excluded",
+        count, setup_.nodes_needed);
     return leave(static_cast<int>(ExitCode::kDrained), now);
   }
   const bool has_spare = static_cast<int>(pool_.usable(now).size()) > setup_.nodes_needed;
   const double timeout = has_spare ? kDaemonSeconds : thresholds_.start_seconds;
   if (waited >= timeout && pool_.at(name).report.daemon_gone >= kDaemonSeconds)
-    exclude(name, "its slurmd is gone: no step starts there", now, std::min(kDaemonHours, thresholds_.exclusion_hours));
+    exclude(name, "its slurmd is down, so no job step can start there", now,
+            std::min(kDaemonHours, thresholds_.exclusion_hours));
 }
 
 void Supervisor::gather(double now) {
   const std::vector<std::string> names = preferred(now);
   if (static_cast<int>(names.size()) < setup_.nodes_needed) {
-    log_error("supervise: {} of the allocation's {} nodes can be used, and {} are needed", names.size(),
-              setup_.nodes.size(), setup_.nodes_needed);
+    log_error(
+        "supervise: {} of the allocation's {} nodes can be used, but {} are needed; exiting with status 75 (`trireme "
+        "supervise {} --nodes` lists the excluded nodes)",
+        names.size(), setup_.nodes.size(), setup_.nodes_needed, setup_.run_dir);
     return leave(static_cast<int>(ExitCode::kDrained), now);
   }
   const std::vector<std::string> wanted(names.begin(), names.begin() + setup_.nodes_needed);
@@ -171,11 +176,11 @@ void Supervisor::gather(double now) {
     if (pool_.is_ready(node, now)) continue;
     all_there = false;
     if (pool_.is_lost(name, now)) {
-      if (!pool_.is_cut_off(now) && pool_.starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
+      if (!pool_.is_cut_off(now) && pool_.starts_agents(node.asked)) exclude(name, "its agent does not respond", now);
       return;
     }
     if (pool_.has_reported(node) && now - since_ > thresholds_.start_seconds && node.report.left > 0)
-      return exclude(name, fmt::format("{} processes of an earlier attempt do not end", node.report.left), now);
+      return exclude(name, fmt::format("{} processes of an earlier attempt could not be ended", node.report.left), now);
   }
   if (!without_daemon.empty()) return await_daemon(without_daemon, now);
   if (!all_there) return;
@@ -183,13 +188,13 @@ void Supervisor::gather(double now) {
   start_attempt(wanted, now);
 }
 
-// On nodes that are ready. One whose exclusion is cleared at this moment is not: it is for the next attempt.
+// The nodes must be ready. A node whose exclusion is cleared at this moment is not; it serves the next attempt.
 void Supervisor::start_attempt(const std::vector<std::string>& names, double now) {
   read_history(now);
   const bool all_ready = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
     return !pool_.is_excluded(name) && pool_.is_ready(pool_.at(name), now);
   });
-  if (!all_ready) return;  // gather() goes on with others
+  if (!all_ready) return;  // gather() continues with other nodes
   const int64_t number = past_.empty() ? 1 : past_.back().number + 1, step = event_log_.newest_checkpoint();
   attempt_.begin({.number = std::max(number, attempt_.attempt().number + 1),
                   .attempt = new_attempt(),
@@ -227,20 +232,21 @@ void Supervisor::read_history(double now) {
   pool_.set_exclusions(std::move(history.exclusions), now);
 }
 
-// --- The doctor: looks at every node before the first attempt, where that is requested, and at the node at fault -----
+// --- The doctor: examines every node before the first attempt, if requested, and later the node at fault -------------
 
 bool Supervisor::doctor_has_answered(const NodePool::Node& node) const {
   return pool_.has_heard_order(node) && node.report.doctor_status >= 0;
 }
 
-// Spares too: they are to be in order when they are needed. A node that has not reported yet is no reason to wait.
+// Examines spare nodes too, which must be healthy when they are needed. Does not wait for nodes that have not reported
+// yet.
 void Supervisor::examine(double now) {
   for (const std::string& name : pool_.usable(now)) {
     if (!pool_.has_reported(pool_.at(name))) continue;
     pool_.order(name, OrderKind::kDoctor);
     examined_.push_back(name);
   }
-  log_info("supervise: the doctor looks at {} nodes", examined_.size());
+  log_info("supervise: the doctor examines {} nodes", examined_.size());
   enter(Phase::kExamine, now);
 }
 
@@ -294,8 +300,8 @@ void Supervisor::run(double now) {
     facts.findings.push_back(
         {.kind = CauseKind::kNodeLost,
          .node = name,
-         .text = fmt::format("node {} is lost: its agent is silent for {:.0f} s, and could not be started again", name,
-                             now - pool_.at(name).heard)});
+         .text = fmt::format("node {} is lost: its agent has not reported for {:.0f} s and could not be restarted",
+                             name, now - pool_.at(name).heard)});
     return end_attempt(now);
   }
   const auto has_begun = [&] { return event_log_.has_begun(attempt_.attempt().attempt); };
@@ -309,12 +315,12 @@ void Supervisor::run(double now) {
 void Supervisor::found(AttemptCause finding, double now) {
   finding.time = now;
   EndFacts& facts = attempt_.facts();
-  if (finding.kind != CauseKind::kStraggler) attempt_.add(finding);  // which brings no attempt to its end
+  if (finding.kind != CauseKind::kStraggler) attempt_.add(finding);  // stragglers do not end an attempt
   const bool is_sure = finding.kind == CauseKind::kGpuSick || finding.kind == CauseKind::kPortFlaps ||
                        finding.kind == CauseKind::kStraggler;
   if (phase_ != Phase::kRun || facts.replacement || stop_requested_) return;
   const Decision decision = is_sure ? decide_at_work_now(finding, now)
-                                    : Decision{.action = Response::kReport, .why = "it counts if the attempt fails"};
+                                    : Decision{.action = Response::kReport, .why = "it is considered if the attempt fails"};
   if (decision.action == Response::kReplace) {
     facts.replacement = finding;
     replace_requested_ = now;
@@ -347,14 +353,14 @@ void Supervisor::watch_stragglers(double now) {
       found({.kind = CauseKind::kStraggler, .node = node, .world_rank = event.world_rank, .text = event.text}, now);
 }
 
-// A spare node that is lost is to be known before it is needed.
+// The loss of a spare node must be known before the node is needed.
 void Supervisor::watch_spares(double now) {
   for (const std::string& name : pool_.usable(now))
     if (!attempt_.uses(name) && pool_.is_lost(name, now) && !pool_.is_cut_off(now))
-      exclude(name, "its agent does not answer", now);
+      exclude(name, "its agent does not respond", now);
 }
 
-// A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
+// If a loss that was not finite does not recur, its node is at fault and is excluded from the next attempt.
 void Supervisor::watch_step(double now) {
   const auto passing =
       decide_in_passing({.attempts = past_, .thresholds = thresholds_, .job = setup_.job}, attempt_.attempt().step);
@@ -373,12 +379,12 @@ void Supervisor::end_attempt(double now) {
   enter(Phase::kEnd, now);
 }
 
-// Whether nothing is left of the attempt on this node, or nothing more is to be expected there.
+// Whether no process of the attempt is left on this node, or waiting for the node is useless.
 bool Supervisor::is_clear(const std::string& name, double now) {
   const NodePool::Node& node = pool_.at(name);
-  if (pool_.is_foreign(node, now)) return true;  // it can't say what is left there
+  if (pool_.is_foreign(node, now)) return true;  // it can't report what is left there
   if (pool_.is_lost(name, now)) {
-    attempt_.add_once(CauseKind::kNodeLost, name, fmt::format("node {} is lost: its agent does not answer", name));
+    attempt_.add_once(CauseKind::kNodeLost, name, fmt::format("node {} is lost: its agent does not respond", name));
     return true;
   }
   const bool at_fault = attempt_.facts().status != 0 && !stop_requested_;
@@ -388,12 +394,13 @@ bool Supervisor::is_clear(const std::string& name, double now) {
                                         (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
   if (has_looked && pool_.has_heard_order(node) && node.report.left == 0) return true;
   if (!pool_.has_heard_order(node) || now - since_ <= thresholds_.end_seconds) return false;
-  attempt_.add_once(CauseKind::kUnkillable, name, fmt::format("{} processes on {} do not end", node.report.left, name));
+  attempt_.add_once(CauseKind::kUnkillable, name,
+                    fmt::format("{} processes on {} could not be ended", node.report.left, name));
   return true;
 }
 
-// Until launcher and ranks are gone, and each node of the attempt has reported so, a moment later where it has failed,
-// or is lost.
+// Waits until the launcher and the ranks have ended and each node of the attempt has reported that, or is lost. After a
+// failure it waits a moment longer.
 void Supervisor::finish_ending(double now) {
   const bool ended = attempt_.facts().status.has_value() || launcher_.ranks_status().has_value();
   bool all_clear = true;
@@ -412,10 +419,10 @@ void Supervisor::conclude(double now) {
   if (pool_.is_cut_off(now)) {
     std::erase_if(facts.findings, [](const AttemptCause& f) { return f.kind == CauseKind::kNodeLost; });
     facts.findings.push_back({.kind = CauseKind::kCommunication,
-                              .text = "no other node is heard any more: the driver's own can't be reached"});
+                              .text = "no other node responds, so the driver's own node is cut off from the network"});
   }
   facts.event = event_log_.first_cause(attempt.attempt);
-  // Whose failure it was the flight recorders say where the events can't, as of a node without the run's storage.
+  // If the events do not name the failed rank, as on a node without the run's storage, the flight recorders do.
   const bool is_known = facts.event && (facts.event->kind != RunEventKind::kFailure ||
                                         (!facts.event->host.empty() && !facts.event->flag("consequence")));
   if (auto recorded = attempt_.recorded_failure(); recorded && !is_known) facts.event = std::move(recorded);
@@ -429,14 +436,14 @@ void Supervisor::conclude(double now) {
   if (attempt.cause.kind == CauseKind::kFile && attempt.cause.node.empty()) {
     attempt.cause.node = attempt_.blind_node(pool_);
     if (!attempt.cause.node.empty())
-      attempt.cause.text += fmt::format("; {} does not see the run folder", attempt.cause.node);
+      attempt.cause.text += fmt::format("; node {} does not see the run folder", attempt.cause.node);
   }
   event_log_.append(end_event(attempt), attempt.attempt);
-  log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", attempt.number,
+  log_info("supervise: attempt {} ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", attempt.number,
            attempt_.seconds(now), attempt.step, attempt.checkpoint, enum_name(attempt.cause.kind),
            attempt.cause.node.empty() ? "" : " (node " + attempt.cause.node + ")", attempt.cause.text);
   read_history(now);
-  // Where the events can't be read, this attempt counts all the same.
+  // This attempt counts even if the events can't be read.
   if (past_.empty() || past_.back().attempt != attempt.attempt) past_.push_back(attempt);
   decide_now(std::nullopt, now);
 }
@@ -473,8 +480,8 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   pool_.await_reports(now);
   pool_.order_all(OrderKind::kEnd);
-  // The launcher has failed: a node that can't start an agent any more is lost, even where the agent before lives on,
-  // as without its slurmd.
+  // The launcher has failed: a node that can't start a new agent, as without its slurmd, is lost even if its previous
+  // agent still runs.
   if (attempt.cause.kind == CauseKind::kNotStarted || attempt.cause.kind == CauseKind::kUnknown)
     pool_.renew_agents(attempt.nodes, now);
   enter(Phase::kGather, now);

@@ -16,7 +16,7 @@
 
 namespace tri {
 
-// Between two calls of Supervisor::tick, which looks at all nodes: less would cost more, and see no more.
+// Between two calls of Supervisor::tick, which examines all nodes; a shorter interval would cost more without benefit.
 inline constexpr double kTickSeconds = 0.1;
 
 class Supervisor {

@@ -10,10 +10,11 @@
 namespace tri {
 
 struct Thresholds {
-  double silent_seconds = 15;   // without a word of its agent, and three probes without an answer: the node is lost
-  double stopped_seconds = 10;  // a rank is stopped, others are not: the attempt is ended; 0: left to the watchdog
-  double begin_seconds = 60;    // ... has not begun, others have for so long: the same; not started: 4 times; 0: never
-  double gone_seconds = 5;      // a rank is gone, and the launcher has not noticed: the same
+  double silent_seconds = 15;   // without a report of its agent, and with three probes unanswered, the node is lost
+  double stopped_seconds = 10;  // a rank is stopped, others are not: the attempt is ended; 0: the watchdog decides
+  double begin_seconds =
+      60;                   // a rank has not begun, others have: the same; 4 times this if it has not started; 0: never
+  double gone_seconds = 5;  // a rank has ended and the launcher has not noticed: the same
   double start_seconds = 120;   // until the agents of all nodes have reported
   double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone
   double exclusion_hours = 24;  // how long a node is excluded
@@ -21,7 +22,7 @@ struct Thresholds {
   double flap_seconds = 300;    // two losses of the carrier of a port in use within these exclude its node
   double port_errors =
       100;  // of the ports in use of a node within flap_seconds: it is suspect when an attempt fails; 0: never
-  double attempts = 3;         // in a row without a newer checkpoint: the run stops
+  double attempts = 3;         // consecutive ones without a newer checkpoint after which the run stops
   double doctor_seconds = 60;  // timeout of `trireme doctor`
   double drain_seconds = 300;  // how long ranks that drain for a spare may take to save a checkpoint
 };

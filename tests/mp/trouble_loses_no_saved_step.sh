@@ -71,7 +71,7 @@ before=$(wc -l <driven/metrics.jsonl)
 until_true goes_on
 # It takes a lock whose file was removed again, and refuses another driver as before.
 rm driven/supervise.lock
-taken_again() { grep -q "supervise.lock: the lock file was removed or replaced while this run held it; it is taken again" driven.txt; }
+taken_again() { grep -q "supervise.lock: the lock file was removed or replaced while this run held it; the lock was taken again" driven.txt; }
 until_true taken_again
 run 3 "${drive[@]}"
 has "driven/supervise.lock: the run is already supervised by process $job on $host"
@@ -97,7 +97,7 @@ holder=$(pid_of 0)
 drive alone "$mpirun -n 2"
 run 3 "${drive[@]}"
 has "alone/run.lock: the run folder is in use by process $holder on $host"
-has "which no driver has started"
+has "which was not started by a driver of this run"
 until_true steps_done alone $(($(wc -l <alone/metrics.jsonl) + 10))
 kill -TERM "$(pid_of 0)"
 end_of alone 75

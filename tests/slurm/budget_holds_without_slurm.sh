@@ -302,7 +302,7 @@ echo 75 >status
 touch damages
 for restart in 0 1 2; do start "$restart"; done
 ends 75 0 "damaged checkpoints"
-says "stopped: 2 restarts in a row got no further than the checkpoint of step 0" || fail "damaged checkpoints count"
+says "stopped: 2 restarts in a row made no checkpoint after step 0" || fail "damaged checkpoints count"
 rm damages
 # The run folder cannot be written: the comment counts. A file in its place stands for that, as root may write anywhere.
 fresh
@@ -354,7 +354,7 @@ echo "6 COMPLETING" >states
 : >states.next
 start ""
 ends 0 0 "a job that waits"
-says "waits up to 600 s for job 6 .*COMPLETING" || fail "no message while it waits"
+says "waiting up to 600 s for job 6 .*COMPLETING" || fail "no message while it waits"
 fresh
 echo 2026-01-01T00:03:00 >end
 start ""

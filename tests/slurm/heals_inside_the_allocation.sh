@@ -181,7 +181,7 @@ fault_too_few_nodes() {
     faulty[$node]=1
     strike "$cluster" kill-node "$node"
     until_true "$node excluded" says "node $node is excluded"
-    ! says "nodes are left, and 2 are needed" || break
+    ! says "nodes are left, but 2 are needed" || break
     healed "a node without power"
     since=$SECONDS
   done

@@ -76,7 +76,7 @@ case_not_retried() {
     start "status$status" --set stand_in.ends="0:8:$status"
     finish FAILED "$status:0" 0
     expect_log "status $status .*after step 8, newest checkpoint: step 5"
-    expect_log "stopped: restarting would not help"
+    expect_log "stopped: a restart would fail in the same way"
   done
 }
 
@@ -90,7 +90,7 @@ case_faults_are_retried() {
 $((restart == 0 ? 0 : 2)) steps lost"
   done
   expect_log "restart 0: status 4 \(device\) after step 12, newest checkpoint: step 10"
-  expect_log "restart 1: status 5 \(communication\)"
+  expect_log "restart 1: status 5 \(communication error\)"
   expect_log "restart 2: status 6 \(watchdog\)"
   # The last start that brought a newer checkpoint, in the state file and in the job's comment.
   grep -qx "progress_restart=2" "$run_dir/slurm.state" || fail "state file: $(cat "$run_dir/slurm.state")"
@@ -160,7 +160,7 @@ case_cancelled() {
   start cancelled ${held[@]+"${held[@]}"}
   until_true "step 7" beyond 6
   scancel "$job"
-  expect_log "stopped: cancelled; the next submission resumes from step" # after which the script does no more
+  expect_log "stopped: the job was cancelled; the next submission resumes from step" # after which the script does no more
   until_true "the end" ended
   [[ $(show JobState) == CANCELLED && $(show Restarts) == 0 ]] || fail "came back: $(show JobState)"
 }
@@ -171,7 +171,7 @@ case_requeue_forbidden() {
   scontrol update JobId="$job" Requeue=0
   scancel --batch --signal=USR2 "$job"
   finish FAILED 75:0 0
-  expect_log "owner allows no requeue; the next submission resumes from step"
+  expect_log "does not allow a requeue \(Requeue=0\); the next submission resumes from step"
   # The next submission does, with a state file of its own.
   local first=$job
   start forbidden
@@ -192,20 +192,20 @@ case_requeued_by_hand() {
 case_budget() {
   RESTART_BUDGET=2 start budget --set stand_in.ends="0:12:5 1:12:5 2:12:5 3:12:5"
   finish FAILED 5:0 2
-  expect_log "restart 2: stopped: 2 restarts in a row got no further than the checkpoint of step 10; .* resumes from step 10"
+  expect_log "restart 2: stopped: 2 restarts in a row made no checkpoint after step 10, .* resumes from step 10"
 }
 
 # Steps that no checkpoint holds are done again and again: they are no progress.
 case_budget_counts_checkpoints() {
   RESTART_BUDGET=2 start steps_only --set stand_in.ends="0:12:5 1:13:5 2:14:5 3:14:5"
   finish FAILED 5:0 2
-  expect_log "restart 2: stopped: 2 restarts in a row got no further than the checkpoint of step 10; .* resumes from step 10"
+  expect_log "restart 2: stopped: 2 restarts in a row made no checkpoint after step 10, .* resumes from step 10"
 }
 
 case_checkpoints_fill_the_budget() {
   RESTART_BUDGET=1 start progress --set stand_in.ends="0:12:5 1:17:5 2:22:5 3:22:5"
   finish FAILED 5:0 3
-  expect_log "restart 3: stopped: 1 restarts in a row got no further than the checkpoint of step 20"
+  expect_log "restart 3: stopped: 1 restarts in a row made no checkpoint after step 20"
 }
 
 case_budget_at_start() {
@@ -260,10 +260,10 @@ case_nothing_left() {
     --set run.name=nothing_left --set stand_in.ends=0:3:wait --set checkpoint.every=100)
   until_true "step 3" beyond 2
   scontrol requeue "$job"
-  until_true "the end of the first start" grep -q "restart 0: .* the job was requeued already" "$log"
+  until_true "the end of the first start" grep -q "restart 0: .* the job has already been requeued" "$log"
   mv "$run_dir" "$work/nothing_left"
   finish FAILED 3:0 1
-  expect_log "$run_dir holds nothing of this job's earlier starts"
+  expect_log "$run_dir holds no files of this job's earlier starts"
   expect_log "restart 1: stopped: 1 restarts in a row made no progress"
   [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away"
 }
@@ -276,9 +276,9 @@ case_folder_away() {
     --set run.steps="$steps" --set checkpoint.every="$every" --set stand_in.ends=0:12:wait)
   until_true "step 12" beyond 11
   scontrol requeue "$job"
-  until_true "the end of the first start" grep -q "restart 0: .* the job was requeued already" "$log"
+  until_true "the end of the first start" grep -q "restart 0: .* the job has already been requeued" "$log"
   mv "$run_dir" "$work/away"
-  until_true "a refusal" grep -q "$run_dir holds nothing of this job's earlier starts" "$log"
+  until_true "a refusal" grep -q "$run_dir holds no files of this job's earlier starts" "$log"
   until_true "another start" grep -q "restart 1: requeued" "$log"
   [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away: $(ls -R "$run_dir")"
   mv "$work/away" "$run_dir"
@@ -294,7 +294,7 @@ case_settings_file_breaks() {
     --set stand_in.ends=0:12:5
   finish FAILED 2:0 2
   expect_log "restart 2: the settings file $work/breaks.sh .* ended its shell with status 1"
-  expect_log "restart 2: stopped: 2 restarts in a row got no further than the checkpoint of step 10|made no progress"
+  expect_log "restart 2: stopped: 2 restarts in a row made no checkpoint after step 10|made no progress"
   [[ $(scontrol show job "$job") == *"Comment=project b"* ]] || fail "the owner's comment is gone"
 }
 
@@ -314,7 +314,7 @@ case_submitted_twice() {
   job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
     "$root/slurm/train.sbatch" "$config" --set run.name=twice)
   finish FAILED 2:0 0
-  expect_log "runs/twice is the run of job $first, which is RUNNING; nothing of it was touched"
+  expect_log "runs/twice is the run of job $first, which is RUNNING; nothing was changed"
   cmp "$run_dir/slurm.state" "$work/state.before" || fail "the first job's state file was touched"
   touch "$run_dir/go"
   job=$first log=$first_log
@@ -487,7 +487,7 @@ case_dead_node_noticed_first() {
   node=$(nodes_of | tail -n 1)
   "$cluster" kill-daemon "$node"
   kill -KILL "$(rank_process 3)"
-  expect_log "restart 0: a node of .* does not answer; requeued when Slurm has taken note of it"
+  expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has noticed that"
   state_is RUNNING || fail "not waited for: $(show JobState)"
   "$cluster" kill-node "$node"
   "$cluster" notice "$node"
@@ -508,9 +508,9 @@ case_cancelled_while_a_node_is_awaited() {
   node=$(nodes_of | tail -n 1)
   "$cluster" kill-daemon "$node"
   kill -KILL "$(rank_process 3)"
-  expect_log "restart 0: a node of .* does not answer; requeued when Slurm has taken note of it"
+  expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has noticed that"
   scancel "$job"
-  expect_log "stopped: cancelled; the next submission resumes from step" # after which the script does no more
+  expect_log "stopped: the job was cancelled; the next submission resumes from step" # after which the script does no more
   "$cluster" kill-node "$node"
   "$cluster" notice "$node"
   "$cluster" start-node "$node"
@@ -522,7 +522,7 @@ case_cancelled_while_storage_is_awaited() {
   start cancelled_storage --set stand_in.ends=0:12:5 --set stand_in.check=1:3
   expect_log "restart 1: .*job begin .* failed with status 3; retrying for"
   scancel "$job"
-  expect_log "restart 1: stopped: cancelled" # after which the script does no more
+  expect_log "restart 1: stopped: the job was cancelled" # after which the script does no more
   until_true "the end" ended
   [[ $(show JobState) == CANCELLED && $(show Restarts) == 1 ]] || fail "came back: $(show JobState)"
 }
@@ -541,7 +541,7 @@ case_orphaned_script() {
   until_true "new ranks" rank_changed "${orphans[0]}"
   # srun has given up these ranks, with status 0 of all things; on other versions it waits for them.
   kill -KILL "${orphans[@]}" 2>/dev/null || true
-  expect_log "restart 0: status [0-9]+ .*the job was requeued already" # after which the script does no more
+  expect_log "restart 0: status [0-9]+ .*the job has already been requeued" # after which the script does no more
   [[ $(show JobState) == RUNNING && $(show Restarts) == 1 ]] || fail "$(show JobState), $(show Restarts) restarts"
   ! says "restart 0: requeued" || fail "the orphan requeued the job"
   scancel "$job"
@@ -559,7 +559,7 @@ case_controller_dies() {
   rank=$(rank_process 1)
   "$cluster" kill-controller
   kill -KILL "$rank"
-  expect_log "task 1: Killed|slurmctld does not answer" # now the trainer's end cannot be reported to Slurm
+  expect_log "task 1: Killed|slurmctld does not respond" # now the trainer's end cannot be reported to Slurm
   "$cluster" start
   expect_log "restart 0: requeued"
   finish COMPLETED 0:0 1

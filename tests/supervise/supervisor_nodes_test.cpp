@@ -327,9 +327,9 @@ TEST(Supervisor, a_node_whose_agent_is_of_another_build_is_not_used_and_not_excl
   EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node2"}));
   EXPECT_EQ(cluster.starts.size(), 1u);
   EXPECT_EQ(cluster.excluded(), Names{});
-  const size_t at = log.find("the agent on node1 is of another build");
+  const size_t at = log.find("the agent on node1 belongs to another build");
   EXPECT_NE(at, log.npos) << log;
-  EXPECT_EQ(log.find("of another build", at + 50), log.npos) << "once";
+  EXPECT_EQ(log.find("to another build", at + 50), log.npos) << "once";
   // The program was replaced, and an agent started again: what trains goes on. The next attempt lacks a node.
   cluster.node(2).alive = false;
   cluster.foreign.insert("node2");
