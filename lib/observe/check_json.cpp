@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of one rank of each stage. With recompute auto, which takes what fits once it knows the GPUs: as none.
+// The memory of one rank of each stage. Recompute auto, which depends on the GPUs, is treated as none.
 Json memory(Config config, const Mesh& mesh) {
   if (config.parallel.recompute == Recompute::kAuto) config.parallel.recompute = Recompute::kNone;
   Json stages = Json::array();
@@ -52,7 +52,7 @@ double bubble(const Config& config, const Mesh& mesh) {
       .bubble;
 }
 
-// All that the text says as WARNING.
+// All lines that the text report prints as WARNING.
 std::vector<std::string> warnings(const Config& config, const JobPlan& plan, const CheckpointEstimate& saves,
                                   const Tokenizer* tokenizer, const Dataset* dataset) {
   std::vector<std::string> all = plan.warnings;

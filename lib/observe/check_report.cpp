@@ -34,10 +34,10 @@ std::string topology(const Config& config, const Mesh& mesh) {
         place += fmt::format("  {} {:>{}}", axis, mesh.grid.rank_on(axis, first), axis == "pp" ? 2 : 3);
     const int node = first / config.cluster.ranks_per_node;
     const bool inside = node == last / config.cluster.ranks_per_node;
-    text +=
-        fmt::format("{}  ranks {}  {}\n", place,
-                    first == last ? fmt::format("{}", first) : fmt::format("{}-{} (tp 0-{})", first, last, tp - 1),
-                    inside ? fmt::format("node {}", node) : "ACROSS NODES: slow; choose a tp that divides the node");
+    text += fmt::format("{}  ranks {}  {}\n", place,
+                        first == last ? fmt::format("{}", first) : fmt::format("{}-{} (tp 0-{})", first, last, tp - 1),
+                        inside ? fmt::format("node {}", node)
+                               : "ACROSS NODES: slow; set parallel.tp to a divisor of the ranks of a node");
   }
   return text;
 }
@@ -63,9 +63,10 @@ std::string layers(const Config& config, const Mesh& mesh) {
   return text;
 }
 
-// What parallel.recompute: auto chooses from: the fullest rank's memory.
+// The choices of parallel.recompute: auto, with the memory of the fullest rank for each.
 std::string recompute_choices(Config config, const Mesh& mesh) {
-  std::string text = "parallel.recompute: auto takes the first that fits on every rank; bytes of the fullest:\n";
+  std::string text =
+      "parallel.recompute: auto uses the first level that fits on every rank; bytes of the fullest rank:\n";
   for (const Recompute level : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
     config.parallel.recompute = level;
     int64_t most = 0;
@@ -76,7 +77,7 @@ std::string recompute_choices(Config config, const Mesh& mesh) {
     }
     text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", enum_name(level), format_bytes(most), most);
   }
-  return text + "as none:\n";
+  return text + "with recompute none:\n";
 }
 
 std::string memory(Config config, const Mesh& mesh) {
@@ -108,20 +109,19 @@ std::string bubble(const Config& config, const Mesh& mesh) {
                         chunks, costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
-      "pipeline: {}, {}; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
-      "%\n",
+      "pipeline: {}, {}; the simulated bubble is {:.1f} % of the work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
       enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
       100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks));
 }
 
 std::string warning_line(const std::string& warning) { return warning.empty() ? "" : "WARNING: " + warning + "\n"; }
 
-// Which field says bytes_per_second, and how.
+// The config field that bytes_per_second comes from.
 std::string bandwidth_source(const Config& config, const DpTraffic& traffic) {
   if (!traffic.network_bound) return "cluster.node_gb_per_s";
   if (traffic.on_node == 1) return "cluster.network_gb_per_s";
-  return fmt::format("cluster.network_gb_per_s {:g} of each of its {} ranks on a node", config.cluster.network_gb_per_s,
-                     traffic.on_node);
+  return fmt::format("cluster.network_gb_per_s {:g} for each of its {} ranks on a node",
+                     config.cluster.network_gb_per_s, traffic.on_node);
 }
 
 std::string data_parallel(const Config& config, DeviceKind device) {
@@ -133,19 +133,19 @@ std::string data_parallel(const Config& config, DeviceKind device) {
                                  p.zero == 0   ? "gradients all-reduced once"
                                  : p.zero == 1 ? "gradients reduced once, parameters gathered once"
                                                : "gradients reduced after each microbatch, parameters gathered once");
-  if (device == DeviceKind::kCpu) return text + "\n";  // what cluster.* says is of GPUs
+  if (device == DeviceKind::kCpu) return text + "\n";  // the bandwidths of cluster.* are those of GPUs
   text += fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(),
                       traffic.bytes_per_second / 1e9, bandwidth_source(config, traffic),
-                      traffic.crosses_nodes ? "the dp group is on several nodes" : "the dp group is inside a node");
+                      traffic.crosses_nodes ? "the dp group spans several nodes" : "the dp group is inside a node");
   return text + warning_line(dp_warning(config, traffic));
 }
 
 std::string checkpoints(const Config& config, int ranks) {
   const CheckpointEstimate estimate = checkpoint_estimate(config, ranks);
   std::string text = fmt::format(
-      "checkpoints: {}, written alongside training in {} (cluster.storage_gb_per_s {:g}); one of {} fails every {} "
-      "(cluster.rank_mtbf_hours {:g}): save every {}, by Young/Daly (sqrt(2 · stall · MTBF), where one holds training "
-      "up for {:g} s) and not before the last one is written\n",
+      "checkpoints: {} each, written concurrently with training in {} (cluster.storage_gb_per_s {:g}); one of {} fails "
+      "every {} (cluster.rank_mtbf_hours {:g}), so save every {}, the larger of the Young/Daly interval (sqrt(2 · "
+      "stall · MTBF) with a stall of {:g} s) and the time of writing\n",
       format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s,
       counted(ranks, "rank"), format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
       format_duration(estimate.interval_seconds), estimate.stall_seconds);
@@ -164,7 +164,8 @@ std::string checkpoints(const Config& config, int ranks) {
 std::string check_report(const Config& requested, const JobPlan& plan, int ranks) {
   const Config config = with_plan(requested, plan);
   const Mesh mesh = mesh_of(config, 0);
-  TRI_REQUIRE(mesh.world_size() == ranks, "config resolved for {} ranks, asked about {}", mesh.world_size(), ranks);
+  TRI_REQUIRE(mesh.world_size() == ranks, "the config was resolved for {} ranks, but the report is for {}",
+              mesh.world_size(), ranks);
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
   const double flops = model_flops_per_token(config);
@@ -176,7 +177,7 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
                   parameters, enum_name(config.precision.compute));
   text += topology(config, mesh);
   text += to_string(plan) + "\n";
-  if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory as on an H200 with cuDNN)\n";
+  if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory are those of an H200 with cuDNN)\n";
   for (const std::string& warning : plan.warnings) text += "WARNING: " + warning + "\n";
   text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
                       counted(config.data.global_batch, "sample"), config.data.micro_batch,
@@ -185,8 +186,8 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
   text += layers(config, mesh);
   text += memory(config, mesh);
   text += fmt::format(
-      "FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, attention over the {}); {} a token where "
-      "attention counts what the causal mask leaves\n",
+      "FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, attention over the {}); {} a token if "
+      "attention counts only what the causal mask leaves\n",
       format_count(flops), format_count(flops * step_tokens), format_count(flops * step_tokens / mesh.world_size()),
       config.model.window > 0 ? "window's band" : "full square", format_count(causal));
   text += bubble(config, mesh);
@@ -198,7 +199,7 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
   const int unused = config.model.vocab - tokenizer.vocab_size();
   std::string text =
       fmt::format("data: tokenizer {}, {} tokens; model.vocab {}{}\n", config.data.tokenizer, tokenizer.vocab_size(),
-                  config.model.vocab, unused > 0 ? fmt::format(", of which {} stand for nothing", unused) : "");
+                  config.model.vocab, unused > 0 ? fmt::format(", of which {} are unused", unused) : "");
   text += warning_line(vocab_warning(config, tokenizer.vocab_size()));
   const SampleOrder& order = dataset.order();
   const std::vector<OrderedSource>& sources = dataset.order_fields().sources;

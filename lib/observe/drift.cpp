@@ -13,10 +13,10 @@ namespace {
 
 constexpr double kSigma = 1.4826;     // of a normal distribution, over its median absolute deviation
 constexpr double kOfMedian = 1.2533;  // the spread of a median of n, over that of a mean
-constexpr size_t kMostBlocks = 2000;  // of which the beginning of a growth is looked for
-constexpr size_t kRunning = 5;        // blocks whose median is one point of the curve then
-constexpr double kExplains = 0.5;     // of the growth: a part that does is its reason
-constexpr size_t kFewestSteps = 20;   // with and without a checkpoint, to tell them apart
+constexpr size_t kMostBlocks = 2000;  // in which the start of a growth is searched
+constexpr size_t kRunning = 5;        // blocks whose median is one point of that curve
+constexpr double kExplains = 0.5;     // share of the growth from which on a part counts as its reason
+constexpr size_t kFewestSteps = 20;   // needed of steps with and of steps without a checkpoint
 
 // The spread of the median of `count` such values.
 double median_spread(const std::vector<double>& values, double middle, size_t count) {
@@ -31,7 +31,8 @@ double mean_of(const RankMesh& mesh, const RankWindow& window, RankQuantity quan
   return sum / mesh.world_size();
 }
 
-// How far apart the ranks of a role hand their gradients over: between their means, and from step to step.
+// The skew with which the ranks of a role launch the reduction of gradients: between their means, and from step to
+// step.
 double launch_skew(const RankMesh& mesh, const RankWindow& window) {
   double sum = 0;
   const auto roles = roles_of(mesh);
@@ -71,8 +72,8 @@ std::vector<Part> parts_of(const RankMesh& mesh, const RankWindow& window) {
   };
   add(RankQuantity::kOptimizer, "optimizer");
   add(RankQuantity::kData, "data");
-  add(RankQuantity::kOther, "the hosts' work");
-  add(RankQuantity::kStolen, "cores taken by other programs");
+  add(RankQuantity::kOther, "host code");
+  add(RankQuantity::kStolen, "CPU time taken by other programs");
   add(RankQuantity::kTp, "tp transfers");
   add(RankQuantity::kPp, "pp transfers");
   parts.push_back({"launch skew of the reduce-scatter", launch_skew(mesh, window)});
@@ -182,7 +183,8 @@ void DriftWatch::add(const RankMesh& mesh, const RankWindow& window) {
     windows_.pop_front();
 }
 
-// Of the last steps' growth, what those had during which no checkpoint was written. None: too few of either.
+// Returns the median time of the last steps during which no checkpoint was written, or nothing if there are too few
+// steps with or without one.
 std::optional<double> DriftWatch::growth_without_checkpoints() const {
   std::vector<double> without;
   for (const Step& step : recent_)
@@ -207,7 +209,7 @@ void DriftWatch::name_part(Drift& drift) {
     ++count;
   }
   if (count == 0 || baseline_windows_ == 0) return;
-  // A reason that explains enough; else skew; else the wait that grew the most.
+  // Choose a part that explains enough of the growth; else the launch skew; else the wait that grew the most.
   const size_t skew = now.size() - kWaits - 1;
   const auto share = [&](size_t i) { return (now[i] - baseline_parts_[i]) / growth; };
   const auto most = [&](size_t begin, size_t end) {
@@ -226,15 +228,17 @@ void DriftWatch::name_part(Drift& drift) {
 std::string to_string(const Drift& drift) {
   const double percent = 100 * drift.growth;
   if (drift.quantity != "step time")
-    return fmt::format("the {} has grown by {:.1f} %: {:.4g}, {:.4g} at its lowest, since about step {}",
-                       drift.quantity, percent, drift.now, drift.before, drift.since);
+    return fmt::format("the {} has grown by {:.1f} %, from its lowest value {:.4g} to {:.4g}, since about step {}",
+                       drift.quantity, percent, drift.before, drift.now, drift.since);
   std::string text =
-      fmt::format("steps take {:.1f} % longer than before: {:.4g} ms, {:.4g} ms before, since about step {}", percent,
-                  1e3 * drift.now, 1e3 * drift.before, drift.since);
+      fmt::format("steps take {:.1f} % longer than before, {:.4g} ms instead of {:.4g} ms, since about step {}",
+                  percent, 1e3 * drift.now, 1e3 * drift.before, drift.since);
   if (drift.mfu)
-    text += fmt::format("; MFU {:.1f} %, {:.1f} % before", 100 * *drift.mfu, 100 * *drift.mfu * (1 + drift.growth));
+    text +=
+        fmt::format("; MFU is {:.1f} % instead of {:.1f} %", 100 * *drift.mfu, 100 * *drift.mfu * (1 + drift.growth));
   if (!drift.part.empty())
-    text += fmt::format("; what grew: {} ({:.0f} % of it)", drift.part, 100 * std::min(1.0, drift.part_share));
+    text += fmt::format("; the largest part is {} ({:.0f} % of the growth)", drift.part,
+                        100 * std::min(1.0, drift.part_share));
   return text;
 }
 

@@ -28,7 +28,7 @@ struct Drift {
   std::string part;
   double part_share = 0;  // 1: all of it
 };
-// "steps take 3.1 % longer than at first (812 ms, 787 ms before), since about step 1400: mostly dp, 92 % of it"
+// "steps take 3.1 % longer than before, 812 ms instead of 787 ms, since about step 1400; the largest part is dp ..."
 std::string to_string(const Drift& drift);
 
 // One quantity, step after step.
@@ -38,14 +38,14 @@ class DriftSeries {
   static constexpr double kSigmas = 6;
 
   enum class Reference { kFirst, kLowest };
-  // `least`: growth that is worth a word.
+  // `least`: the smallest growth that is reported.
   DriftSeries(Reference reference, double least) : reference_(reference), least_(least) {}
 
   struct Growth {
     double before = 0, now = 0;
     int64_t since = 0;
   };
-  // Numbers that are not finite are passed over.
+  // Values that are not finite are ignored.
   std::optional<Growth> add(int64_t step, double value);
 
  private:

@@ -182,16 +182,16 @@ double seconds_between(const std::vector<WallInterval>& intervals, WallTime cate
 const std::array<WallTimeMeaning, kNumWallTimes>& wall_time_meanings() {
   static constexpr std::array<WallTimeMeaning, kNumWallTimes> kMeanings = {{
       {WallTime::kQueue, "the job waits for its nodes", "infrastructure recovery"},
-      {WallTime::kStartup, "from the allocation to the first step, less load", "initialization"},
-      {WallTime::kLoad, "a checkpoint is looked for and read", "checkpoint restore"},
+      {WallTime::kStartup, "from the allocation to the first step, without load", "initialization"},
+      {WallTime::kLoad, "a checkpoint is searched for and read", "checkpoint restore"},
       {WallTime::kProductive, "steps that were not lost", "goodput"},
-      {WallTime::kRepeated, "steps that were lost, whole or under way", "wasted progress"},
+      {WallTime::kRepeated, "steps that were lost, complete or in progress", "wasted progress"},
       {WallTime::kCheckpoint, "training waits for a checkpoint", "checkpoint save"},
       {WallTime::kEvaluation, "evaluations and samples", "custom event"},
       {WallTime::kDetection, "from a failure or the last progress to the attempt's end", "infrastructure recovery"},
       {WallTime::kDiagnosis, "machines are examined", "infrastructure recovery"},
       {WallTime::kRestart, "from an attempt's end to the next attempt's processes", "infrastructure recovery"},
-      {WallTime::kStopped, "nobody wanted it to run", "infrastructure recovery"},
+      {WallTime::kStopped, "the run was stopped on request", "infrastructure recovery"},
       {WallTime::kOther, "between steps: records, and the end of an attempt", "other"},
   }};
   return kMeanings;

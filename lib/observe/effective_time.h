@@ -1,7 +1,7 @@
 // Where a run's wall time went, across attempts and jobs: every second since the first submission in exactly one
-// category (wall_time_meanings). A pure function of what the run folder says (events.jsonl, metrics.jsonl).
+// category (wall_time_meanings). A pure function of the run folder's events.jsonl and metrics.jsonl.
 //
-//   events + steps  ->  attempts  ->  intervals that lie side by side  ->  seconds by category
+//   events + steps  ->  attempts  ->  adjacent intervals  ->  seconds by category
 #pragma once
 
 #include <array>
@@ -97,9 +97,9 @@ struct AttemptTime {
   int64_t first_step = 0, last_step = 0;   // done before it, and by it; equal: none
   int64_t kept_steps = 0, lost_steps = 0;  // of those that it did
   double productive_seconds = 0;
-  std::optional<int> code;  // exit status, where it ended in good order or a failure gave one
+  std::optional<int> code;  // exit status, if it ended without an error or a failure gave one
   bool failed = false;      // it has a first cause
-  std::string outcome;      // in words; "" while none is known
+  std::string outcome;      // as text; "" while none is known
 };
 
 struct EffectiveTime {

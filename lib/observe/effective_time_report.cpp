@@ -49,15 +49,15 @@ std::string table_of_categories(const EffectiveTime& time) {
 }
 
 std::string table_of_attempts(const EffectiveTime& time) {
-  std::string text = fmt::format("  {:<20}{:>10}{:>18}{:>8}  {:>10}  {}\n", "attempt of", "for", "steps", "lost",
-                                 "productive", "came to its end by");
+  std::string text = fmt::format("  {:<20}{:>10}{:>18}{:>8}  {:>10}  {}\n", "attempt from", "duration", "steps", "lost",
+                                 "productive", "ended by");
   const size_t first = time.attempts.size() > kMaxAttempts ? time.attempts.size() - kMaxAttempts : 0;
-  if (first > 0) text += fmt::format("  ... {} earlier ones\n", first);
+  if (first > 0) text += fmt::format("  ... {} earlier attempts\n", first);
   for (size_t i = first; i < time.attempts.size(); ++i) {
     const AttemptTime& attempt = time.attempts[i];
     const bool last = i + 1 == time.attempts.size();
     std::string outcome = attempt.outcome.substr(0, attempt.outcome.find('\n'));
-    if (outcome.empty()) outcome = last ? "(goes on, or was killed)" : "gone without a word";
+    if (outcome.empty()) outcome = last ? "(still running, or killed)" : "ended without a message";
     if (outcome.size() > kMaxOutcome) outcome = outcome.substr(0, kMaxOutcome - 3) + "...";
     const bool any = attempt.last_step > attempt.first_step;
     const std::string steps = any ? fmt::format("{} to {}", attempt.first_step + 1, attempt.last_step) : "none";

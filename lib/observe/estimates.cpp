@@ -70,8 +70,8 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
 std::string dp_warning(const Config& config, const DpTraffic& traffic) {
   if (traffic.ranks == 1 || !traffic.exceeds_compute()) return "";
   return fmt::format(
-      "parallel.zero: 2 sends {} after each of {}, {:.1f} ms alongside {:.1f} ms of compute "
-      "(cluster.rank_tflops {:g}): set parallel.zero to 1, or make data.micro_batch larger",
+      "parallel.zero: 2 sends {} after each of {}, which takes {:.1f} ms, longer than the {:.1f} ms of compute "
+      "(cluster.rank_tflops {:g}); set parallel.zero to 1, or increase data.micro_batch",
       format_bytes(traffic.microbatch_bytes), counted(microbatches(config), "microbatch"),
       1e3 * traffic.microbatch_seconds(), 1e3 * traffic.compute_seconds, config.cluster.rank_tflops);
 }
@@ -80,15 +80,15 @@ std::string checkpoint_warning(const Config& config, const CheckpointEstimate& e
   if (std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty()) return warning;
   const double asked = 60 * config.checkpoint.every_minutes;
   if (asked == 0 || asked >= estimate.write_seconds) return "";
-  return fmt::format("checkpoint.every_minutes: {:g} is less than the writing of one takes",
-                     config.checkpoint.every_minutes);
+  return fmt::format(
+      "checkpoint.every_minutes: {:g} is less than the time in which a checkpoint is written; increase it",
+      config.checkpoint.every_minutes);
 }
 
 std::string vocab_warning(const Config& config, int tokens) {
   if (config.model.vocab / tokens < kOtherVocab) return "";
-  return fmt::format(
-      "model.vocab: {}, of which {} stand for nothing: data.tokenizer {} has {} tokens; set model.vocab to {}",
-      config.model.vocab, config.model.vocab - tokens, config.data.tokenizer, tokens, tokens);
+  return fmt::format("model.vocab: {}, of which {} are unused: data.tokenizer {} has {} tokens; set model.vocab to {}",
+                     config.model.vocab, config.model.vocab - tokens, config.data.tokenizer, tokens, tokens);
 }
 
 std::string epochs_warning(const Config& config, const OrderFields& order) {
@@ -107,7 +107,7 @@ std::string epochs_warning(const Config& config, const OrderFields& order) {
   if (most <= kManyEpochs) return "";
   const OrderedSource& source = order.sources[worst];
   return fmt::format(
-      "run.steps: {} steps read each token of {} {} times over: the run takes {} tokens, {} has {}; lower run.steps or "
+      "run.steps: {} steps read each token of {} {} times: the run needs {} tokens, but {} has {}; lower run.steps or "
       "add data",
       config.run.steps, source.path, format_count(most), format_count(run_samples * config.model.seq_len), source.path,
       format_count(static_cast<double>(source.tokens)));
@@ -115,8 +115,8 @@ std::string epochs_warning(const Config& config, const OrderFields& order) {
 
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {
   if (checkpoint.every > 0 || checkpoint.every_minutes > 0) return "";
-  return "checkpoint.every_minutes and checkpoint.every are 0: the run is saved only when it ends or is asked to stop, "
-         "and a crash loses all of it; set checkpoint.every_minutes";
+  return "checkpoint.every_minutes and checkpoint.every are 0: the run saves a checkpoint only when it ends or "
+         "receives a stop signal, and a crash loses all steps; set checkpoint.every_minutes";
 }
 
 }  // namespace tri

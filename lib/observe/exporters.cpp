@@ -82,7 +82,7 @@ class TextFile {
       const int64_t changes = figures.changes();
       if (changes == written) continue;
       const Result<void> published = replace(path, figures.text());
-      if (!published && !warned) log_warn("metrics.prometheus_file: {}; training goes on", published.error().message);
+      if (!published && !warned) log_warn("metrics.prometheus_file: {}; training continues", published.error().message);
       warned = !published;
       written = changes;
     }
@@ -121,11 +121,11 @@ class Exporters::Prometheus {
     if (!where) return;
     auto server = TextServer::start(*where, kPrometheusType, [figures = figures_] { return figures->text(); });
     if (!server) {
-      log_warn("metrics.prometheus: {}; training goes on, Prometheus does not see it", server.error().message);
+      log_warn("metrics.prometheus: {}; training continues without this endpoint", server.error().message);
       return;
     }
     server_ = std::move(server).value();
-    log_info("Prometheus: http://{}:{}/metrics", where->host, server_->port());
+    log_info("metrics for Prometheus: http://{}:{}/metrics", where->host, server_->port());
   }
 
   SharedFigures& figures() { return *figures_; }

@@ -6,7 +6,7 @@
 namespace tri {
 namespace {
 
-// Of the slots that casts have met.
+// A slot that casts have used.
 struct Named {
   std::string tensor;
   Fp8Numbers numbers;
@@ -54,8 +54,8 @@ std::string fp8_warning(const Config& config, std::span<const Fp8Numbers> number
       if (found == nullptr || (t.*share)() > (found->*share)()) found = &t;
     }
     if (found != nullptr)
-      text += fmt::format("{}{} {} {:.2g} % ({} of {} tensors)", text.empty() ? "fp8: " : ", ", found->tensor, what,
-                          100 * (found->*share)(), beyond, all.size());
+      text += fmt::format("{}{:.2g} % of {} {} (above the limit in {} of {} tensors)", text.empty() ? "fp8: " : ", ",
+                          100 * (found->*share)(), found->tensor, what, beyond, all.size());
   };
   worst("saturated", &Named::saturated, kMostSaturated);
   worst("underflowed", &Named::underflowed, kMostUnderflowed);

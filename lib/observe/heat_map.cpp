@@ -24,7 +24,7 @@ constexpr int kLabel = 8;         // columns of "pp12-13 "
 constexpr int kMedian = 10;       // ... of a stage's median
 constexpr int kFrame = 6;         // lines in addition to those of ranks: head, legend, an end
 constexpr int kHeads = 2;         // ... above numbers of ranks
-constexpr size_t kMostNamed = 4;  // ranks that stand out and have a line
+constexpr size_t kMostNamed = 4;  // outliers that have a line
 
 bool is_work_quantity(RankQuantity quantity) {
   return quantity == RankQuantity::kForward || quantity == RankQuantity::kBackward ||
@@ -113,7 +113,8 @@ Result<Heat> heat_of(const RankMesh& mesh, const RankWindow& window, std::string
     heat.is_work = is_work_quantity(*known);
     for (const RankTimes& rank : window.ranks) heat.values.push_back(rank[*known]);
   } else {
-    return usage_error("--heat: there is no quantity {}; there are {}", quantity, fmt::join(heat_quantities(), ", "));
+    return usage_error("--heat: unknown quantity {}; the known ones are {}", quantity,
+                       fmt::join(heat_quantities(), ", "));
   }
   compare(mesh, window, heat);
   return heat;
@@ -124,8 +125,8 @@ Result<NewestWindow> newest_window(const std::string& run_dir) {
   const auto reader = RanksReader::open(path);
   if (!reader && reader.error().os_error == ENOENT)
     return file_error(
-        "{}: no times of ranks: the run has not come to the end of its first window "
-        "(metrics.ranks_every steps), or ranks_every is 0",
+        "{}: no per-rank times yet: the run has not finished its first window (metrics.ranks_every steps), or "
+        "metrics.ranks_every is 0",
         path);
   if (!reader) return reader.error();
   for (int attempt = reader.value().num_attempts() - 1; attempt >= 0; --attempt) {
@@ -133,7 +134,7 @@ Result<NewestWindow> newest_window(const std::string& run_dir) {
     if (!last) return last.error();
     if (!last.value().empty()) return NewestWindow{reader.value().mesh(attempt), std::move(last.value().front())};
   }
-  return file_error("{}: no window of steps is complete yet", path);
+  return file_error("{}: no window of metrics.ranks_every steps is complete yet", path);
 }
 
 std::vector<int> standing_out(const Heat& heat) {
@@ -315,12 +316,13 @@ std::string legend_of(const Heat& heat, const HeatScreen& screen, bool numbers, 
     text += fmt::format(" {}\n", of);
   }
   if (numbers) {
-    if (heat.is_work) text += "* slower than its peers' median by 10 % or more\n";
+    if (heat.is_work) text += "*: at least 10 % slower than its peers' median\n";
     return text;
   }
-  std::string cell = folding.ranks == 1 ? "a character a rank" : fmt::format("a character {} ranks", folding.ranks);
+  std::string cell =
+      folding.ranks == 1 ? "one character per rank" : fmt::format("one character per {} ranks", folding.ranks);
   if (folding.stages > 1) cell += fmt::format(" of {} stages", folding.stages);
-  if (folding.ranks * folding.stages > 1) cell += ", the slowest of them";
+  if (folding.ranks * folding.stages > 1) cell += ", showing the slowest one";
   return text + fmt::format("{}\n2-9: {}; #: 10 or more; -: faster\n", cell, screen.colours ? "per cent" : of);
 }
 
@@ -335,7 +337,7 @@ std::string outliers_of(const RankMesh& mesh, const Heat& heat, size_t lines) {
                         unit(heat), 100 * heat.slower[rank]);
   }
   if (out.size() > named) text += fmt::format("and {} more\n", out.size() - named);
-  if (out.empty() && heat.is_work) text += "no rank is slower than its peers by 10 %\n";
+  if (out.empty() && heat.is_work) text += "no rank is slower than its peers by 10 % or more\n";
   return text;
 }
 

@@ -75,12 +75,12 @@ Result<void> begin_metrics(const std::string& path, int64_t completed) {
   std::error_code problem;
   if (std::filesystem::file_size(path, problem) > static_cast<uintmax_t>(whole.value()) && !problem)
     std::filesystem::resize_file(path, static_cast<uintmax_t>(whole.value()), problem);
-  if (problem) return file_error("{}: {}", path, problem.message());
+  if (problem) return file_error("{}: cannot remove its incomplete last line: {}", path, problem.message());
   if (whole.value() == 0) return {};
   std::ofstream file(path, std::ios::app);
   file << line_of(fmt::format(R"({{"restart":{},"step":{},"lost_steps":{}}})", restarts + 1, completed,
                               std::max<int64_t>(0, last_step - completed)));
-  return file.flush() ? Result<void>{} : system_error(errno, "{}", path);
+  return file.flush() ? Result<void>{} : system_error(errno, "{}: cannot append a line", path);
 }
 
 std::string json_line(const StepMetrics& m) {

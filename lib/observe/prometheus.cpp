@@ -50,24 +50,25 @@ class Page {
 void last_step(const PrometheusFigures& f, Page& page) {
   const StepMetrics& last = f.last;
   page.gauge("step", "Last completed step of the run.", static_cast<double>(last.step));
-  page.gauge("last_step_timestamp_seconds", "When that was, in seconds since 1970.", f.last_time);
+  page.gauge("last_step_timestamp_seconds", "Time at which the last step completed, in seconds since 1970.",
+             f.last_time);
   page.gauge("loss_nats", "Mean loss of the last step's tokens.", last.loss);
   page.gauge("gradient_norm", "Global gradient norm of the last step, before clipping.", last.grad_norm);
   page.gauge("learning_rate", "Learning rate of the last step.", last.learning_rate);
   page.gauge("step_duration_seconds", "Wall time of the last step.", last.step_ms / 1e3);
-  page.gauge("model_flops_per_second", "Model FLOPs a second of each rank in the last step.",
+  page.gauge("model_flops_per_second", "Model FLOPs per second of each rank in the last step.",
              last.tflops_per_rank * 1e12);
-  if (last.mfu) page.gauge("mfu_ratio", "Model FLOPs utilization of the last step, of 1.", *last.mfu);
+  if (last.mfu) page.gauge("mfu_ratio", "Model FLOPs utilization of the last step, between 0 and 1.", *last.mfu);
 }
 
 }  // namespace
 
 std::string prometheus_text(const PrometheusFigures& f) {
   Page page;
-  page.head("run_info", "gauge", "The run and how it is spread; always 1.");
+  page.head("run_info", "gauge", "The run and its parallel layout; always 1.");
   page.sample("run_info", f.labels, 1);
   page.gauge("run_steps", "Steps after which the run ends.", static_cast<double>(f.steps_of_run));
-  page.gauge("arena_bytes", "Device memory that rank 0 has taken.", static_cast<double>(f.memory_bytes));
+  page.gauge("arena_bytes", "Device memory that rank 0 has allocated.", static_cast<double>(f.memory_bytes));
   if (f.last.step > 0) last_step(f, page);
   if (!std::isnan(f.validation_loss))
     page.gauge("validation_loss_nats", "Mean loss of the last evaluation's tokens.", f.validation_loss);
@@ -77,8 +78,7 @@ std::string prometheus_text(const PrometheusFigures& f) {
                static_cast<double>(f.data_bytes));
   page.counter("not_finite_steps_total", "Steps whose loss or gradients were not finite, since this start of the run.",
                static_cast<double>(f.not_finite_steps));
-  page.head("step_time_seconds_total", "counter",
-            "Time of rank 0's steps since this start of the run, by what it was spent on.");
+  page.head("step_time_seconds_total", "counter", "Time of rank 0's steps since this start of the run, by category.");
   for (size_t i = 0; i < f.seconds.size(); ++i)
     page.sample("step_time_seconds_total", {{"category", StepTimes::names()[i]}}, f.seconds[i]);
   page.counter("checkpoints_total", "Checkpoints published since this start of the run.",
@@ -86,7 +86,7 @@ std::string prometheus_text(const PrometheusFigures& f) {
   if (f.checkpoint_step > 0) {
     page.gauge("checkpoint_step", "Step of the last checkpoint.", static_cast<double>(f.checkpoint_step));
     page.gauge("checkpoint_size_bytes", "Size of the last checkpoint.", static_cast<double>(f.checkpoint_bytes));
-    page.gauge("checkpoint_duration_seconds", "Time in which the last checkpoint was written.", f.checkpoint_seconds);
+    page.gauge("checkpoint_duration_seconds", "Duration of writing the last checkpoint.", f.checkpoint_seconds);
     page.gauge("checkpoint_stall_seconds", "Time for which training waited for the last checkpoint.",
                f.checkpoint_stall_seconds);
   }

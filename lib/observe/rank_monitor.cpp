@@ -129,7 +129,7 @@ void RankMonitor::finish() {
 
 bool RankMonitor::flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }
 
-// Leaves the window that has arrived to the file's writer.
+// Passes the window that has arrived to the file's writer.
 void RankMonitor::write_window() {
   if (!file_) {  // the first window, and not before: a start that fails leaves nothing behind
     const std::string path = context_.config.run.dir + "/" + kRanksFile;
@@ -139,7 +139,7 @@ void RankMonitor::write_window() {
     if (writer)
       writer_ = std::move(writer).value();
     else
-      log_warn("{}; training goes on without it", writer.error().message);
+      log_warn("{}; training continues without this file", writer.error().message);
   }
   if (writer_)
     writer_->post(arriving_.ranks.size() * sizeof(RankTimes),
@@ -165,13 +165,13 @@ void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
   switch (news.kind) {
     case StragglerNews::Kind::kStages:
       log_info(
-          "stage {}: its ranks compute {:.0f} % longer than its FLOPs let expect, and none of them stands out: no "
-          "machine is to blame",
+          "stage {}: its ranks compute {:.0f} % longer than its FLOPs predict, but no rank is slower than the others, "
+          "so no machine is at fault",
           news.stage, 100 * news.share);
       return;
     case StragglerNews::Kind::kData:
-      log_warn("steps wait for data: {:.1f} % of their time, in steps {}-{}", 100 * news.share, window.first_step,
-               window.last_step);
+      log_warn("steps {}-{} waited for data for {:.1f} % of their time", window.first_step, window.last_step,
+               100 * news.share);
       return;
     case StragglerNews::Kind::kOver:
     case StragglerNews::Kind::kSlow:
@@ -179,7 +179,7 @@ void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
   }
   const bool over = news.kind == StragglerNews::Kind::kOver;
   std::string text =
-      over ? to_string_place(ranks_, who.world_rank) + " is no slower than its peers any more" : to_string(ranks_, who);
+      over ? to_string_place(ranks_, who.world_rank) + " is no longer slower than its peers" : to_string(ranks_, who);
   const RankMesh::Place& place = ranks_.places[static_cast<size_t>(who.world_rank)];
   std::map<std::string, EventField> fields{{"slowdown", who.slowdown},
                                            {"windows", who.windows},
@@ -193,7 +193,7 @@ void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
     fields["lost_ms"] = 1e3 * (step - *without);
     text += "; " + what_if_text(step, *without);
   }
-  if (who.doctor && !over) text += "; its machine ought to be examined (trireme doctor)";
+  if (who.doctor && !over) text += "; examine its machine with `trireme doctor`";
   if (over)
     log_info("{}", text);
   else

@@ -25,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kRateSteps = 20;                      // the rate is that of their median
-constexpr double kStillSeconds = 10;                   // without an event, at least, and
-constexpr double kStillSteps = 3;                      // ... as long as so many steps: then a run stands still, if
-constexpr std::chrono::milliseconds kSecondLook{500};  // ... nothing has moved at a second look
+constexpr size_t kRateSteps = 20;     // the rate is that of their median
+constexpr double kStillSeconds = 10;  // a run makes no progress if it had no event for at least so long, and
+constexpr double kStillSteps = 3;     // ... for at least so many steps, and
+constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second look shows no change
 constexpr int64_t kTailBytes = 65536;                  // of files that only grow
 
 // The whole lines at the end of a file; none where it can't be read.
@@ -99,7 +99,7 @@ std::optional<SlowRank> slowest_of(const std::vector<RankRecord>& ranks) {
   return slowest;
 }
 
-// A failure that its rank has noted in its flight recorder, where the event log could not be written.
+// A failure that its rank has recorded in its flight recorder; the event log could not be written.
 RunEvent failure_event(const RankRecord& rank) {
   return {
       .time = static_cast<double>(rank.failure->realtime) * 1e-9,
@@ -112,7 +112,7 @@ RunEvent failure_event(const RankRecord& rank) {
       .fields = {{"code", int64_t{rank.failure->code}}, {"consequence", rank.failure->consequence}, {"gpu", rank.gpu}}};
 }
 
-// From the run's events, and from what flight recorders say that is not among them: cause, end, size, steps.
+// Sets cause, end, size and steps from the run's events, and from failures that only the flight recorders hold.
 void take_events(std::vector<RunEvent> events, RunStatus& status) {
   std::erase_if(events, [&](const RunEvent& event) { return event.attempt != status.attempt; });
   std::map<int, RunEvent> stragglers;
@@ -136,7 +136,7 @@ void take_events(std::vector<RunEvent> events, RunStatus& status) {
   status.cause = first_cause(events, status.attempt);
 }
 
-// Whether a rank has done anything between two looks at it. Not all that it does leaves an event.
+// Whether a rank has made progress between two reads of its record. Not all progress leaves an event.
 bool has_moved(const RankRecord& before, const RankRecord& after) {
   const auto completed = [](uint32_t sum, const ChannelRecord& channel) { return sum + channel.completed; };
   const auto marks = [&](const RankRecord& r) {
@@ -193,7 +193,8 @@ std::string newest_attempt(const std::vector<RankRecord>& records, const std::ve
   return std::max(record.attempt, of_events);
 }
 
-// Who holds up a run that stands still. Ranks without a record count as gone: all must be here.
+// Finds the rank that blocks a run without progress. Ranks without a record count as gone, so all must be on this
+// machine.
 std::optional<HangVerdict> locate(const RunStatus& status) {
   if (status.state != RunState::kStandsStill || static_cast<int>(status.ranks.size()) != status.world_size)
     return std::nullopt;
@@ -237,7 +238,7 @@ std::string newest_job_log(const std::string& run_dir) {
 Result<std::string> canonical_run(const std::string& run_dir) {
   std::error_code problem;
   const fs::path path = fs::canonical(run_dir, problem);
-  if (problem) return usage_error("{}: {}; name the folder of a run (run.dir)", run_dir, problem.message());
+  if (problem) return usage_error("{}: {}; give the folder of a run (run.dir)", run_dir, problem.message());
   return path.string();
 }
 
@@ -251,10 +252,10 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   if (records.empty() && !is_run(status.run_dir)) {
     if (const std::string log = newest_job_log(status.run_dir); !log.empty())
       return usage_error(
-          "{}: no start of this run has come as far as to read its config: it has neither config.yaml nor log.txt; "
-          "what its job says is in {}/{}",
+          "{}: no start of this run has read its config yet, so the folder has neither config.yaml nor log.txt; the "
+          "messages of its job are in {}/{}",
           run_dir, run_dir, log);
-    return usage_error("{}: not the folder of a run: it has neither config.yaml nor log.txt", run_dir);
+    return usage_error("{}: not the folder of a run, since it has neither config.yaml nor log.txt", run_dir);
   }
 
   auto events = read_events(status.run_dir + "/events.jsonl");
@@ -294,13 +295,13 @@ Result<HangDump> read_hang_dump(const std::string& run_dir, const std::string& d
   HangDump found;
   if (dump.empty()) {
     found.folder = newest_dump_of(run.value());
-    if (found.folder.empty()) return file_error("{}: no hang was dumped in this run", run.value());
+    if (found.folder.empty()) return file_error("{}: this run has no dump of a hang", run.value());
   } else {
     std::error_code absent;
     const std::string named = run.value() + "/hang/" + dump;
     found.folder = fs::is_directory(named, absent) ? named : dump;
     if (!fs::is_directory(found.folder, absent))
-      return usage_error("{}: no such dump; those of this run are in {}/hang", dump, run.value());
+      return usage_error("{}: no such dump; the dumps of this run are in {}/hang", dump, run.value());
   }
   auto text = read_text(found.folder + "/report.txt");
   if (!text) return text.error();

@@ -1,5 +1,5 @@
-// How a run stands, seen from outside it, without MPI and without a word from its ranks: from the flight recorders that
-// its ranks keep on this machine, and from the files of its folder. While it runs, when it hangs, and after its death.
+// The state of a run, seen from outside, without MPI and without an answer from its ranks: it is read from the flight
+// recorders of its ranks on this machine, and from the files of its folder, while the run works, hangs, or has ended.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@
 namespace tri {
 
 enum class RunState {
-  kRuns,         // a rank of this machine lives, and there is progress
-  kStandsStill,  // a rank of this machine lives, and none of them has made progress for some time
-  kEnded,        // in good order: done, or stopped on request
+  kRuns,         // a rank of this machine runs, and there is progress
+  kStandsStill,  // a rank of this machine runs, and none of them has made progress for some time
+  kEnded,        // without an error: done, or stopped on request
   kFailed,       // a rank failed, or the watchdog ended the job
   kGone,         // the ranks of this machine are gone without a word
   kUnknown,      // unknown here: it has never started, or it runs on other machines
@@ -64,9 +64,9 @@ struct RunStatus {
   std::optional<RunRate> rate;
   std::optional<SlowRank> slowest;
   std::vector<RunEvent> stragglers;  // ranks of the newest attempt that are slower than their peers, by rank
-  std::optional<HangVerdict> hang;   // where it stands still and all its ranks are on this machine
+  std::optional<HangVerdict> hang;   // if it makes no progress and all its ranks are on this machine
   std::optional<RunEvent> cause;     // what brought the newest attempt to its end
-  std::optional<RunEvent> end;       // its end in good order
+  std::optional<RunEvent> end;       // its end without an error
   std::string newest_dump;           // a folder; "": none
   std::string last_log_line;
 };
@@ -74,7 +74,10 @@ struct RunStatus {
 // Error (kUsage): `run_dir` is not the folder of a run.
 Result<RunStatus> read_run_status(const std::string& run_dir);
 
-// For people: some lines, then a table of ranks, or of groups of equal ranks where there are many.
+// The state in messages to people: "no progress" for kStandsStill, whose name in JSON is older, else its name.
+std::string_view state_text(RunState state);
+
+// For people: some lines, then a table of ranks, or of groups of equal ranks if there are many.
 std::string status_text(const RunStatus& status);
 
 // For machines, one object; null stands for what is not known:
@@ -89,7 +92,7 @@ std::string status_text(const RunStatus& status);
 //           step, step_ms, action, last_event_age_s, failure}]
 std::string status_json(const RunStatus& status);
 
-// What the watchdog has left behind: a folder of RUN_DIR/hang. `dump`: its name or its path; "": the newest.
+// A dump of the watchdog: a folder of RUN_DIR/hang. `dump`: its name or its path; "": the newest.
 // Error (kUsage): there is no such folder; (kFile): the run has no report, or it can't be read.
 struct HangDump {
   std::string folder;

@@ -20,7 +20,7 @@ using Row = std::vector<std::string>;
 constexpr size_t kMaxRows = 32;  // ranks that have a line each
 constexpr int kMaxFailures = 8;
 constexpr size_t kMostStragglers = 4;
-constexpr double kWriterStill = 60;  // seconds without progress in which a checkpoint is worth a word
+constexpr double kWriterStill = 60;  // seconds without progress after which a checkpoint is mentioned
 
 std::string age(double seconds) {
   return seconds < 1 ? fmt::format("{:.0f} ms", 1e3 * seconds) : format_duration(seconds);
@@ -31,7 +31,7 @@ std::string moment(double seconds_since_1970) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
 }
 
-// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream came to last, or waits to do.
+// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream runs, or waits to run.
 std::string action_of(const RankRecord& rank) {
   const std::string text = action_text(rank);
   return !text.empty() && rank.action_running < rank.action_entered ? "before " + text : text;
@@ -41,7 +41,7 @@ std::string process_of(const RankRecord& rank) {
   return fmt::format("{} {}", rank.process, enum_name(rank.process_state));
 }
 
-// A rank without a GPU has no device other than itself.
+// A rank without a GPU has no device; it waits for its own streams.
 std::string doing_of(const RankRecord& rank) {
   if (rank.host_state == HostState::kAwaitsDevice && rank.gpu.empty()) return "awaits its streams";
   return std::string(enum_name(rank.host_state));
@@ -67,7 +67,7 @@ std::string table(const std::vector<Row>& rows) {
 // Names the host if it is not the caller's: containers may share the folder of flight recorders.
 std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::string& host) {
   std::vector<Row> rows{
-      {"rank", "place", "host", "GPU", "phase", "step", "does", "for", "action", "last event", "process"}};
+      {"rank", "place", "host", "GPU", "phase", "step", "activity", "for", "action", "last event", "process"}};
   for (const RankRecord& r : ranks)
     rows.push_back({std::to_string(r.world_rank), r.grid.place(r.world_rank), r.host == host ? "" : r.host, r.gpu,
                     std::string(enum_name(r.phase)), std::to_string(r.step), doing_of(r), age(r.host_seconds),
@@ -91,7 +91,7 @@ std::string table_of_groups(const std::vector<RankRecord>& ranks) {
   std::vector<std::pair<Row, Group>> sorted(groups.begin(), groups.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.ranks.size() < b.second.ranks.size(); });
-  std::vector<Row> rows{{"number", "phase", "step", "does", "action", "process", "oldest event", "these"}};
+  std::vector<Row> rows{{"count", "phase", "step", "activity", "action", "process", "oldest event", "ranks"}};
   for (const auto& [key, group] : sorted) {
     Row row{std::to_string(group.ranks.size())};
     row.insert(row.end(), key.begin(), key.end());
@@ -126,7 +126,7 @@ std::string progress_of(const RunStatus& s) {
   return text + fmt::format("; complete {} ago\n", age(rate.age));
 }
 
-// What a reader of the table may miss in it.
+// Remarks on what the table does not show clearly.
 std::string remarks(const RunStatus& s) {
   std::string text;
   int failures = 0;
@@ -141,7 +141,7 @@ std::string remarks(const RunStatus& s) {
   for (const RankRecord& rank : s.ranks) {
     if (rank.writer.state != WriterState::kIdle && rank.writer.seconds > kWriterStill)
       text += rank.writer.state == WriterState::kAppends
-                  ? fmt::format("{}: storage has taken no line of metrics.jsonl for {}\n", to_string_place(rank),
+                  ? fmt::format("{}: storage has accepted no line of metrics.jsonl for {}\n", to_string_place(rank),
                                 age(rank.writer.seconds))
                   : fmt::format("{}: its checkpoint{} ({}) has made no progress for {}\n", to_string_place(rank),
                                 rank.writer.step > 0 ? fmt::format(" of step {}", rank.writer.step) : "",
@@ -156,7 +156,7 @@ std::string remarks(const RunStatus& s) {
 std::string hang_of(const RunStatus& s) {
   if (s.state != RunState::kStandsStill) return "";
   if (!s.hang)
-    return "who holds it up is not known before the ranks of all machines are asked: its watchdog will do so\n";
+    return "the cause is unknown here, since some ranks run elsewhere; the run's watchdog will examine all ranks\n";
   std::string text = s.hang->headline + "\n";
   for (const HangEdge& edge : s.hang->cycle) text += "  " + edge.text + "\n";
   return text;
@@ -169,14 +169,14 @@ std::string end_of(const RunStatus& s) {
       text +=
           fmt::format("first cause, at {}: {}\n", moment(s.cause->number("began", s.cause->time)), describe(*s.cause));
     else if (!s.end)
-      text += "its ranks are gone without a word: killed from outside, or with their machine's memory full\n";
+      text += "its ranks ended without an error message: they were killed, or their machine ran out of memory\n";
   }
   if (s.end)
     text += fmt::format("ended at {} with status {:.0f}{}\n", moment(s.end->time), s.end->number("code", 0),
                         s.end->text.empty() ? "" : ": " + s.end->text);
   if (s.state == RunState::kUnknown)
-    text +=
-        fmt::format("no rank of it has a flight recorder on this machine, {}: it is over, or runs elsewhere\n", s.host);
+    text += fmt::format(
+        "no rank of this run has a flight recorder on this machine, {}: it has ended, or runs elsewhere\n", s.host);
   // The end's own text is often the last line of the log as well.
   const auto holds = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
   const bool said =
@@ -184,7 +184,7 @@ std::string end_of(const RunStatus& s) {
   if (s.state != RunState::kRuns && !s.last_log_line.empty() && !said)
     text += fmt::format("last line of log.txt: {}\n", s.last_log_line);
   if (!s.newest_dump.empty())
-    text += fmt::format("newest dump: {} (trireme status {} --hang)\n", s.newest_dump, s.run_dir);
+    text += fmt::format("newest dump: {} (`trireme status {} --hang` prints its report)\n", s.newest_dump, s.run_dir);
   return text;
 }
 
@@ -193,10 +193,10 @@ std::string elsewhere(const RunStatus& s) {
   const int missing = s.world_size - static_cast<int>(s.ranks.size());
   if (missing <= 0 || s.end || s.state == RunState::kEnded) return "";
   const std::string ask =
-      s.job.empty() ? fmt::format("ask there: trireme status {}", s.run_dir)
-                    : fmt::format("ask them all: srun --overlap --jobid={} --ntasks-per-node=1 trireme status {}",
+      s.job.empty() ? fmt::format("to see them, run `trireme status {}` there", s.run_dir)
+                    : fmt::format("to see all, run `srun --overlap --jobid={} --ntasks-per-node=1 trireme status {}`",
                                   s.job, s.run_dir);
-  return fmt::format("{} rank{} on other machines, or ended in good order; {}\n", missing,
+  return fmt::format("{} rank{} on other machines, or ended without an error; {}\n", missing,
                      missing == 1 ? " is" : "s are", ask);
 }
 
@@ -244,9 +244,13 @@ Json json_of(const HangVerdict& hang, const std::vector<RankRecord>& ranks) {
 
 }  // namespace
 
+std::string_view state_text(RunState state) {
+  return state == RunState::kStandsStill ? "no progress" : enum_name(state);
+}
+
 std::string status_text(const RunStatus& status) {
   std::string text =
-      fmt::format("{}: {}{}\n", status.run_dir, enum_name(status.state),
+      fmt::format("{}: {}{}\n", status.run_dir, state_text(status.state),
                   status.state == RunState::kStandsStill ? fmt::format(" for {}", age(*status.newest_event_age)) : "");
   text += who_and_where(status) + progress_of(status) + hang_of(status) + end_of(status) + remarks(status) +
           elsewhere(status);

@@ -47,7 +47,7 @@ void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, c
            enum_name(config.parallel.schedule), counted(config.parallel.chunks, "chunk"), config.parallel.zero,
            enum_name(config.precision.compute), enum_name(config.run.device));
   const SampleOrder samples(order);
-  log_info("data: {} training and {} validation samples of {} tokens; a step takes {}",
+  log_info("data: {} training and {} validation samples of {} tokens; a step uses {}",
            samples.num_samples(Split::kTrain), samples.num_samples(Split::kValidation), config.model.seq_len,
            config.data.global_batch);
   log_info("memory of rank 0:\n{}", bytes_table(arena));
@@ -87,12 +87,12 @@ void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::
   for (size_t i = 0; i < sum.size(); ++i)
     parts +=
         fmt::format("{}{} {:.1f} %", i == 0 ? "" : ", ", StepTimes::names()[i], 100 * sum[i] / std::max(total, 1e-9));
-  log_info("time: wall {}, of it {} in steps; mean over {}: {}", format_duration(wall_seconds),
+  log_info("time: wall {}, of which {} in steps; mean over {}: {}", format_duration(wall_seconds),
            format_duration(total / mesh.world_size()), counted(mesh.world_size(), "rank"), parts);
   std::string traffic;
   for (const auto& [name, seconds] : busy)
     traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
-  if (!traffic.empty()) log_info("busy during compute: {}", traffic);
+  if (!traffic.empty()) log_info("transfers during compute: {}", traffic);
 }
 
 }  // namespace tri

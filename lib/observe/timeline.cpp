@@ -58,7 +58,7 @@ Result<std::vector<TimelineSegment>> read_timeline(const std::string& run_dir, c
   for (const std::string& name : names.value())
     if (const int rank = rank_in(name); rank >= ranks.first && rank <= ranks.last) known.push_back(rank);
   std::sort(known.begin(), known.end());
-  if (known.empty()) return file_error("{}: no segments of these ranks", folder);
+  if (known.empty()) return file_error("{}: no steps of these ranks were recorded", folder);
   std::vector<Result<TimelineSegment>> read(known.size(), Error{});
   parallel_ranges(static_cast<int64_t>(known.size()), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
@@ -126,23 +126,24 @@ std::string timeline_text(const TimelineSummary& s, const std::vector<TimelineSe
       all ? fmt::format("{}", s.num_ranks) : fmt::format("{} of {}", s.num_ranks, segments[0].world_size), s.num_hosts,
       s.num_hosts == 1 ? "" : "s", s.path, format_bytes(s.bytes), format_count(static_cast<double>(s.num_slices)),
       format_count(static_cast<double>(s.num_flows)));
-  text += fmt::format("clocks of two ranks differ by {:.1f} us at most\n", s.clock_error * 1e6);
+  text += fmt::format("the clocks of two ranks differ by at most {:.1f} us\n", s.clock_error * 1e6);
   if (s.num_early > 0)
     text += fmt::format("{} transfers arrive before they are sent: the clocks have drifted\n", s.num_early);
   if (s.num_unmatched > 0)
-    text += fmt::format("{} transfers have ends at ranks that are not here: no flow\n", s.num_unmatched);
+    text += fmt::format("{} transfers have no flow arrow, since a rank of theirs is not included\n", s.num_unmatched);
   if (s.lost_marks > 0)
-    text += fmt::format("{} marks had no room and are missing at the end: record fewer steps\n", s.lost_marks);
-  if (s.waits.empty()) return text + "no rank's compute waited for another\n";
-  text += fmt::format("whose compute stood still for whom, longest first{}:\n",
+    text += fmt::format("{} timeline marks did not fit into memory and are missing at the end; record fewer steps\n",
+                        s.lost_marks);
+  if (s.waits.empty()) return text + "no rank's compute waited for another rank\n";
+  text += fmt::format("waits of compute for other ranks, longest first{}:\n",
                       s.waits.size() > kMostWaits ? fmt::format(" ({} of {})", kMostWaits, s.waits.size()) : "");
   for (size_t i = 0; i < std::min(kMostWaits, s.waits.size()); ++i) {
     const WaitForRank& wait = s.waits[i];
-    text += fmt::format("  {:>9.3f} ms a step  rank {} {} for rank {} {}  ({}, {:.1f} times)\n",
+    text += fmt::format("  {:>9.3f} ms a step  rank {} {} waits for rank {} {}  ({}, {:.1f} times)\n",
                         1e3 * wait.seconds / steps, wait.waiter, places[wait.waiter], wait.awaited,
                         places[wait.awaited], wait.axis, static_cast<double>(wait.count) / steps);
   }
-  return text + "open it in https://ui.perfetto.dev\n";
+  return text + "open the file in https://ui.perfetto.dev\n";
 }
 
 }  // namespace tri

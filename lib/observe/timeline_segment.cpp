@@ -166,7 +166,7 @@ std::string segment_path(const std::string& folder, int world_rank) {
 Result<void> write_segment(const std::string& folder, const TimelineSegment& segment) {
   std::error_code problem;
   std::filesystem::create_directories(folder, problem);
-  if (problem) return file_error("{}: {}", folder, problem.message());
+  if (problem) return file_error("{}: cannot create the folder: {}", folder, problem.message());
   const std::string bytes = to_bytes(segment), checksum = hex64(xxh3_64(bytes));
   auto file = AtomicFile::create(segment_path(folder, segment.world_rank));
   if (!file) return file.error();
@@ -182,10 +182,10 @@ Result<TimelineSegment> read_segment(const std::string& path) {
   const std::string_view text = file.value().text();
   const bool is_old = text.starts_with(kOldMagic);
   if (!(is_old || text.starts_with(kMagic)) || text.size() < kMagic.size() + kChecksum)
-    return file_error("{}: not a segment of a timeline, or of another version", path);
+    return file_error("{}: not a segment of a timeline, or one of another version of trireme", path);
   const std::string_view bytes = text.substr(kMagic.size() + kChecksum);
   if (parse_hex64(text.substr(kMagic.size(), kChecksum)) != xxh3_64(bytes))
-    return file_error("{}: damaged: its checksum differs", path);
+    return file_error("{}: damaged, since its checksum differs", path);
   try {
     return is_old ? from_bytes<SegmentWithThreeAxes>(bytes).segment : from_bytes<TimelineSegment>(bytes);
   } catch (const Fatal& malformed) {

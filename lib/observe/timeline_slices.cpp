@@ -187,7 +187,7 @@ void TimelineSlices::add_wait(int32_t segment, const TimelineSpan& span, Slice s
     const int64_t late = std::min(rendezvous.ready, slice.end) - slice.begin;
     if (rendezvous.source_segment < 0 || late < kShortest) break;
     slice.awaited = segments_[static_cast<size_t>(rendezvous.source_segment)].world_rank;
-    slice.name = fmt::format("awaits rank {}", slice.awaited);
+    slice.name = fmt::format("waits for rank {}", slice.awaited);
     auto& wait = waits_
                      .try_emplace({of.world_rank, slice.awaited, axis},
                                   WaitForRank{.waiter = of.world_rank, .awaited = slice.awaited, .axis = axis})
@@ -236,7 +236,7 @@ void TimelineSlices::add_transfers(int32_t segment) {
       Slice wait = slice;
       wait.end = slice.begin = rendezvous.ready;
       wait.awaited = segments_[static_cast<size_t>(rendezvous.source_segment)].world_rank;
-      wait.name = fmt::format("awaits rank {}", wait.awaited);
+      wait.name = fmt::format("waits for rank {}", wait.awaited);
       slices_.push_back(std::move(wait));
     }
     const auto number = static_cast<int32_t>(slices_.size());

@@ -12,7 +12,7 @@ namespace tri {
 // the window. None: the mesh's schedule is not known here.
 std::optional<double> step_without(const RankMesh& mesh, const RankWindow& window, int world_rank);
 
-// That in words, of the seconds of a step with and without the rank.
+// The result as text, from the seconds of a step with and without the rank.
 std::string what_if_text(double step, double without);
 
 }  // namespace tri

@@ -40,7 +40,7 @@ void WindowClock::add(const RankStep& step) {
 }
 
 RankTimes WindowClock::take() {
-  TRI_REQUIRE(steps() > 0, "a window without steps");
+  TRI_REQUIRE(steps() > 0, "a window must have at least one step");
   const auto count = static_cast<double>(steps());
   RankTimes mean;
   for (size_t q = 0; q < kNumRankQuantities; ++q) mean.seconds[q] = static_cast<float>(sums_[q] / count);

@@ -24,7 +24,7 @@ std::string hour(double seconds_since_1970) {
 
 std::string state_line(const LiveView& view) {
   const RunStatus& s = view.status;
-  std::string text = fmt::format("{}  {}  step {}{}", view.name, enum_name(s.state), s.step,
+  std::string text = fmt::format("{}  {}  step {}{}", view.name, state_text(s.state), s.step,
                                  s.steps > 0 ? fmt::format(" of {}", s.steps) : "");
   if (s.steps > 0)
     text += fmt::format(" ({:.0f} %)", 100.0 * static_cast<double>(s.step) / static_cast<double>(s.steps));
@@ -36,7 +36,7 @@ std::string state_line(const LiveView& view) {
 
 std::string speed_line(const LiveView& view) {
   const RecentSpeed speed = recent_speed(view.metrics);
-  if (view.metrics.steps.empty()) return "no step is complete yet";
+  if (view.metrics.steps.empty()) return "no step has completed yet";
   const StepRecord& last = view.metrics.steps.back();
   std::string text = std::isfinite(last.loss) ? fmt::format("loss {:.4f}", last.loss) : "loss not finite";
   if (!view.metrics.evaluations.empty())
@@ -104,7 +104,7 @@ Lines live_screen(const LiveView& view, ScreenSize size) {
     lines.push_back(share_bar(shares, columns));
     lines.push_back(cut(share_legend(shares), columns));
   }
-  const std::string foot = cut(fmt::format("{}  q or Ctrl-C ends", view.clock), columns);
+  const std::string foot = cut(fmt::format("{}  q or Ctrl-C quits", view.clock), columns);
   int room = size.lines - static_cast<int>(lines.size()) - 1;  // the last line is the foot's
 
   // Events get what they need up to a third, the heat map what it needs if a curve of some lines still fits as well.

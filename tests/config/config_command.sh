@@ -32,9 +32,9 @@ says 0 'topology: 4 ranks' check a.yaml
 "$trireme" config new --model llama_8b --gpus 16 --data text >b.yaml || fail "config new to stdout"
 says 0 'topology: 16 ranks' check b.yaml
 [[ $("$trireme" check b.yaml --get data.tokenizer --get model.vocab) == $'bytes\n257' ]] || fail "the data's vocabulary"
-says 0 'WARNING: model.vocab: 128256, of which 127999 stand for nothing: data.tokenizer bytes has 257 tokens' \
+says 0 'WARNING: model.vocab: 128256, of which 127999 are unused: data.tokenizer bytes has 257 tokens' \
   check b.yaml --set model.vocab=128256
-says 0 '"model.vocab: 128256, of which 127999 stand for nothing' check b.yaml --set model.vocab=128256 --json
+says 0 '"model.vocab: 128256, of which 127999 are unused' check b.yaml --set model.vocab=128256 --json
 says 0 '300 pieces' data train-tokenizer --vocab 300 --output bpe.model text.txt
 says 0 'else/where/text: ' data prepare --tokenizer bpe.model --output else/where/text text.txt
 says 0 'wrote d.yaml' config new --model quickstart --gpus 8 --data else/where/text --output d.yaml

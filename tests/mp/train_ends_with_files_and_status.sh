@@ -40,7 +40,7 @@ run 0 "$trireme" data prepare --format text --tokenizer bytes --output half half
 samples=$((($(stat -c %s text.bin) / 2 - 1) / 32))
 validation=$(((samples + 5) / 10))
 run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[{path: text, weight: 3}, half]' --set model.vocab=300
-has "tokenizer bytes, 257 tokens; model.vocab 300, of which 43 stand for nothing"
+has "tokenizer bytes, 257 tokens; model.vocab 300, of which 43 are unused"
 epochs=$(awk -v n=$((samples - validation)) 'BEGIN {printf "%.3g", 24 / n}')
 expected="text $(($(stat -c %s text.bin) / 2)) $((samples - validation)) $validation 75.0 % $epochs"
 [[ $(awk '$1 == "text" {$1 = $1; print}' <<<"$output") == "$expected" ]] || fail "check lacks '$expected'" "$output"
@@ -59,7 +59,7 @@ run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel
 has "attention: forward cuDNN, backward cuDNN (model.attention: auto)"
 run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=8
 has "attention: forward cuDNN, backward FlashAttention kernels (model.attention: auto)"
-has "as on an H200 with cuDNN"
+has "are those of an H200 with cuDNN"
 lacks "WARNING: attention"
 run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1 \
   --set model.hidden=780 --set model.ffn_hidden=3120
@@ -184,12 +184,12 @@ echo "checkpoints by the clock: all ranks save after the same step; a run that s
 rm -rf runs
 run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.steps=20 --set checkpoint.every_minutes=1e-9
 [[ $(grep -c checkpoint_bytes runs/tiny/metrics.jsonl) -ge 2 ]] || fail "nothing was saved before the end" "$output"
-lacks "a crash loses all of it"
+lacks "a crash loses all steps"
 rm -rf runs
 run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set checkpoint.every_minutes=0
-has "a crash loses all of it"
+has "a crash loses all steps"
 run 0 "$trireme" check tiny.yaml --ranks 4 --set checkpoint.every_minutes=0
-has "a crash loses all of it"
+has "a crash loses all steps"
 
 echo "a device that the build lacks: status 4"
 run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda

@@ -48,12 +48,13 @@ TEST(Fp8Report, warns_of_the_worst_beyond_the_limit) {
   const Config config = two_layers();
   EXPECT_EQ(fp8_warning(config, numbers_of(config, 1)), "") << "at the limit";
   std::vector<Fp8Numbers> numbers = numbers_of(config, 4);
-  EXPECT_EQ(fp8_warning(config, numbers), "fp8: layers/1/mlp/fc1/gradient saturated 0.4 % (1 of 24 tensors)");
+  EXPECT_EQ(fp8_warning(config, numbers),
+            "fp8: 0.4 % of layers/1/mlp/fc1/gradient saturated (above the limit in 1 of 24 tensors)");
   numbers[1].saturated = 2;
   numbers[2].underflowed = 500;
   EXPECT_EQ(fp8_warning(config, numbers),
-            "fp8: layers/1/mlp/fc1/gradient saturated 0.4 % (2 of 24 tensors), layers/0/mlp/fc1/input underflowed 50 % "
-            "(1 of 24 tensors)");
+            "fp8: 0.4 % of layers/1/mlp/fc1/gradient saturated (above the limit in 2 of 24 tensors), 50 % of "
+            "layers/0/mlp/fc1/input underflowed (above the limit in 1 of 24 tensors)");
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ TEST(HeatMap, fits_the_screen_at_any_size_and_shows_the_slow_rank) {
       if (mesh.world_size() < 3 || (m.dp * m.tp == 1 && m.pp < 5)) continue;
       EXPECT_NE(map.text.find(fmt::format("rank {} [", faulty)), std::string::npos) << map.text;
       EXPECT_EQ(map.text.find('\033') != std::string::npos, screen.colours);
-      const size_t body = map.text.find('\n'), legend = map.text.find("a character");
+      const size_t body = map.text.find('\n'), legend = map.text.find("one character");
       if (legend == std::string::npos) continue;
       EXPECT_EQ(std::count(map.text.begin() + static_cast<std::ptrdiff_t>(body),
                            map.text.begin() + static_cast<std::ptrdiff_t>(legend), '#'),

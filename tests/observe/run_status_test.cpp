@@ -209,7 +209,7 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
   EXPECT_EQ(now.hang->suspects[0].world_rank, 0);
   EXPECT_EQ(now.hang->suspects[0].kind, HangKind::kProcessStopped);
   const std::string text = status_text(now);
-  expect_has(text, ": stands still for 1m00s");
+  expect_has(text, ": no progress for 1m00s");
   expect_has(text, now.hang->headline);
   const auto json = nlohmann::json::parse(status_json(now));
   EXPECT_EQ(json["hang"]["culprits"][0]["rank"], 0);
@@ -247,7 +247,7 @@ TEST_F(RunStatusTest, no_rank_is_blamed_while_ranks_are_out_of_sight) {
   const RunStatus now = status();
   EXPECT_EQ(now.state, RunState::kStandsStill);
   EXPECT_FALSE(now.hang);
-  expect_has(status_text(now), "not known before the ranks of all machines are asked");
+  expect_has(status_text(now), "the cause is unknown here, since some ranks run elsewhere");
 }
 
 TEST_F(RunStatusTest, records_that_were_left_behind_name_the_first_cause) {
@@ -266,7 +266,7 @@ TEST_F(RunStatusTest, records_that_were_left_behind_name_the_first_cause) {
 TEST_F(RunStatusTest, ranks_without_a_word_are_gone) {
   for (const int rank : {0, 1}) start_rank(rank, 2, [](FlightRecorder&) {});
   EXPECT_EQ(status().state, RunState::kGone);
-  expect_has(status_text(status()), "gone without a word");
+  expect_has(status_text(status()), "ended without an error message");
 }
 
 TEST_F(RunStatusTest, events_tell_the_end) {
@@ -306,7 +306,7 @@ TEST_F(RunStatusTest, a_run_that_ended_with_a_reason_is_not_gone_without_a_word)
     EXPECT_EQ(now.state, RunState::kFailed);
     const std::string text = status_text(now);
     expect_has(text, "with status 3: no space left");
-    for (const char* wrong : {"without a word", "other machines", "last line of log.txt"})
+    for (const char* wrong : {"without an error message", "other machines", "last line of log.txt"})
       EXPECT_EQ(text.find(wrong), text.npos) << text;
   }
 }
@@ -331,7 +331,7 @@ TEST_F(RunStatusTest, files_alone_tell_what_they_know) {
   const std::string text = status_text(now);
   expect_has(text, "step 7: 100 ms a step, 10 steps/s, 1.00k tok/s (median of the last 1 step), loss not finite");
   expect_has(text, "last line of log.txt: last words");
-  expect_has(text, "no rank of it has a flight recorder on this machine");
+  expect_has(text, "no rank of this run has a flight recorder on this machine");
 }
 
 TEST_F(RunStatusTest, a_folder_that_is_no_run_is_the_users_mistake) {
