@@ -1,4 +1,4 @@
-// What to know of a run at first sight.
+// The facts about a run that its report shows first.
 #include <fmt/chrono.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ std::string listed(const RunData& run, const NamedFields& fields) {
   return text;
 }
 
-// From the fields of the config as this version knows them; "" for a file of another version.
+// Computed from the fields of the config that this version knows; "" for a file of another version.
 std::string parameters_of(const RunData& run) {
   std::string yaml;
   for (const FlatField& field : run.config) {
@@ -65,7 +65,7 @@ std::string state_of(const RunData& run) {
   std::string text = fmt::format("step {}{}", done, steps > 0 ? fmt::format(" of {}", steps) : "");
   if (!run.time || run.time->attempts.empty()) return text;
   const AttemptTime& last = run.time->attempts.back();
-  if (last.outcome.empty()) return text + "; it goes on, or was killed";
+  if (last.outcome.empty()) return text + "; still running, or killed";
   return text + "; " + last.outcome.substr(0, last.outcome.find('\n'));
 }
 
@@ -106,7 +106,7 @@ std::string layout_of(const RunData& run) {
   return text + listed(run, fields);
 }
 
-// Of the executable and the machines, as far as the last start has said.
+// The version of the executable, from the last start.
 std::string version_of(const RunData& run) {
   const RunEvent* start = run.last_start();
   return start == nullptr ? "" : start->string("version");

@@ -38,7 +38,7 @@ Result<std::string> loss_picture(const RunData& run) {
     high = known++ == 0 ? value : std::max(high, value);
   };
   for (const double value : loss.mean) take(value);
-  if (known < 2) return usage_error("{}: fewer than two steps with a loss are on record", run.dir);
+  if (known < 2) return usage_error("{}: fewer than two steps with a loss are recorded", run.dir);
   for (const EvaluationRecord& evaluation : run.metrics.evaluations) take(evaluation.loss);
 
   // Of a loss that stays the same too, so that the marks' six digits differ.

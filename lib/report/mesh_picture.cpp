@@ -115,7 +115,7 @@ class MeshPicture {
     }
   }
 
-  // What moves along each axis, and where.
+  // Draws the transfers along each axis.
   void draw_axes() {
     const double bottom = kTop + stage_height_;
     const double width = kCellWidth * static_cast<double>(tp_.size());
@@ -150,10 +150,12 @@ class MeshPicture {
       line += 19;
     };
     say("tp", "tp: the ranks of a row split each layer; activations are gathered and summed in every layer");
-    const char* shares[] = {"nothing is sharded", "optimizer states are sharded", "gradients and optimizer states too"};
-    say("dp", fmt::format("dp: the ranks of a column do other samples; gradients are summed once a step (zero {}: {})",
-                          c_.parallel.zero, shares[c_.parallel.zero]));
-    say("pp", "pp: activations go to the next stage, their gradients come back; dashes: a node's ranks");
+    const char* shares[] = {"nothing is sharded", "optimizer states are sharded",
+                            "gradients and optimizer states are sharded"};
+    say("dp", fmt::format(
+                  "dp: the ranks of a column process different samples; gradients are summed once a step (zero {}: {})",
+                  c_.parallel.zero, shares[c_.parallel.zero]));
+    say("pp", "pp: activations are sent to the next stage, their gradients back; dashes enclose the ranks of a node");
   }
 
   const Config& c_;

@@ -34,7 +34,7 @@ int64_t bytes_of_files(const std::string& folder) {
   return bytes;
 }
 
-// Other ranks for which one activity of a rank waits: those that it awaits itself, and those that a rendezvous does.
+// Appends the other ranks for which an activity of a rank waits, directly or through a rendezvous.
 void add_awaited(const WaitGraph& graph, int rank, int node, std::vector<int>& awaited) {
   const auto add = [&](int other) {
     if (other != rank && std::find(awaited.begin(), awaited.end(), other) == awaited.end()) awaited.push_back(other);
@@ -57,8 +57,8 @@ void add_steps(const std::string& run_dir, std::vector<RankWaits>& found, std::v
   const StepRange& steps = recorded.back();
   if (bytes_of_files(timeline_folder(run_dir, steps)) > kMostSegmentBytes) {
     remarks.push_back(
-        fmt::format("steps {} to {} are recorded of so many ranks that this page leaves them out: "
-                    "trireme timeline {} --ranks FIRST:LAST",
+        fmt::format("steps {} to {} were recorded by too many ranks for this page; to see some of them, run `trireme "
+                    "timeline {} --ranks FIRST:LAST`",
                     steps.first, steps.last, run_dir));
     return;
   }
@@ -72,19 +72,19 @@ void add_steps(const std::string& run_dir, std::vector<RankWaits>& found, std::v
 void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::vector<std::string>& remarks) {
   if (list_dumps(run_dir).empty()) return;
   const auto dump = read_hang_dump(run_dir, "");
-  if (!dump) return;  // one is being written, and has no report yet
+  if (!dump) return;  // a dump is being written and has no report yet
   const std::string& folder = dump.value().folder;
   const std::string name = fs::path(folder).filename().string();
   const auto ranks = recorded_ranks(folder);
   if (ranks.size() > kMostRecords) {
-    remarks.push_back(fmt::format("dump {} is of so many ranks that this page leaves it out: trireme status {} --hang",
-                                  name, run_dir));
+    remarks.push_back(fmt::format(
+        "dump {} has too many ranks for this page; to see its report, run `trireme status {} --hang`", name, run_dir));
     return;
   }
   const auto records = read_records(folder, ranks);
   const auto verdict = nlohmann::json::parse(dump.value().json, nullptr, false);
   if (records.empty() || !verdict.is_object()) {
-    remarks.push_back(fmt::format("dump {} can't be read", name));
+    remarks.push_back(fmt::format("dump {} cannot be read", name));
     return;
   }
   RankWaits waits = waits_of_dump(records);

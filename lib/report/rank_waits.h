@@ -15,7 +15,7 @@ namespace tri {
 struct RankWait {
   int waiter = 0, awaited = 0;  // world ranks
   std::string what;             // the axis; in a dump the operation: "all-gather 8812 on tp"
-  double seconds = 0;           // a step, that the waiter's compute stood still; 0 in a dump
+  double seconds = 0;           // a step, for which the waiter's compute waited; 0 in a dump
   bool operator==(const RankWait&) const = default;
 };
 
@@ -38,7 +38,7 @@ RankWaits waits_of_steps(const std::vector<TimelineSegment>& segments, const Ste
 RankWaits waits_of_dump(std::span<const RankRecord> records);
 
 // What the run's folder has of both; of more than 512 MiB of recordings, or 4,096 ranks of a dump, nothing. What can't
-// be read or is too much is said in `remarks`.
+// be read or is too much is reported in `remarks`.
 std::vector<RankWaits> read_rank_waits(const std::string& run_dir, std::vector<std::string>& remarks);
 
 }  // namespace tri

@@ -88,7 +88,7 @@ void read_config(RunData& run) {
   }
 }
 
-// Ranks that failed because others had: a word for all of an attempt.
+// Ranks that failed as a consequence of other failures share one incident per attempt.
 void add_failures(const std::vector<RunEvent>& events, std::vector<Incident>& incidents) {
   std::map<std::string, std::pair<double, int>> consequences;  // by attempt: the first one's time, their number
   for (const RunEvent& event : events) {
@@ -104,7 +104,7 @@ void add_failures(const std::vector<RunEvent>& events, std::vector<Incident>& in
     incidents.push_back(
         {.time = seen.first,
          .kind = "failure",
-         .text = fmt::format("{} rank{} failed in consequence", seen.second, seen.second == 1 ? "" : "s")});
+         .text = fmt::format("{} rank{} failed as a consequence", seen.second, seen.second == 1 ? "" : "s")});
 }
 
 }  // namespace
@@ -152,7 +152,7 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
   if (time)
     for (size_t k = 0; k + 1 < time->attempts.size(); ++k)
       if (const AttemptTime& attempt = time->attempts[k]; attempt.outcome.empty())
-        incidents.push_back({.time = attempt.end, .kind = "gone", .text = "the attempt was gone without a word"});
+        incidents.push_back({.time = attempt.end, .kind = "gone", .text = "the attempt ended without a message"});
   for (const NotFiniteRecord& record : metrics.not_finite)
     incidents.push_back(
         {.time = record.time,
@@ -167,10 +167,10 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
 Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   std::error_code problem;
   const fs::path path = fs::canonical(run_dir, problem);
-  if (problem) return usage_error("{}: {}; name the folder of a run (run.dir)", run_dir, problem.message());
+  if (problem) return usage_error("{}: {}; give the folder of a run (run.dir)", run_dir, problem.message());
   RunData run{.dir = path.string(), .name = path.filename().string()};
   if (!is_run(run.dir))
-    return usage_error("{}: not the folder of a run: it has neither config.yaml, metrics.jsonl nor events.jsonl",
+    return usage_error("{}: not the folder of a run, since it has neither config.yaml, metrics.jsonl nor events.jsonl",
                        run_dir);
   read_config(run);
   if (const std::string name = run.field("run.name"); !name.empty()) run.name = name;
@@ -179,12 +179,12 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
     run.remarks.push_back(read.error().message + ": steps after that are not shown");
   run.metrics = reader.metrics();
   if (run.metrics.strange_lines > 0)
-    run.remarks.push_back(fmt::format("{} lines of metrics.jsonl can't be read", run.metrics.strange_lines));
+    run.remarks.push_back(fmt::format("{} lines of metrics.jsonl cannot be parsed", run.metrics.strange_lines));
   if (auto history = read_events_and_steps(run.dir); history) {
     run.events = std::move(history.value().events);
     run.time = effective_time({.events = run.events, .steps = std::move(history.value().steps)});
   } else {
-    run.remarks.push_back(history.error().message + ": attempts, incidents and wall time are not known");
+    run.remarks.push_back(history.error().message + "; attempts, incidents and wall time are unknown");
   }
   if (auto heat = read_rank_heat(run.dir, heat_bytes); heat)
     run.heat = std::move(heat).value();

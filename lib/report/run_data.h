@@ -1,5 +1,5 @@
-// What a run folder says of its run, for the report and the live screen. Whatever file is absent, torn or of another
-// version leaves its part out; nothing else depends on it.
+// The data of a run folder for the report and the live screen. If a file is absent, damaged or of another version, only
+// its part is missing.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace tri {
 
 inline constexpr int64_t kHeatBytes = 2'000'000;
 
-// Something that a reader should know of besides figures: a failure, a hang, a decision about machines.
+// A failure, a hang, a decision about machines, or another event that a reader should know about.
 struct Incident {
   double time = 0;   // seconds since 1970
   int64_t step = 0;  // complete by then
@@ -57,7 +57,7 @@ struct RunData {
   std::optional<RankHeat> heat;             // of ranks.h5
   std::vector<RankWaits> waits;             // of a dump, of recorded steps
   std::vector<StragglerRecord> stragglers;  // in the order of time
-  std::vector<std::string> remarks;         // what could not be read, in words
+  std::vector<std::string> remarks;         // messages about data that could not be read
 
   std::string field(std::string_view name) const;  // of `config`; "": none
   const RunEvent* last_start() const;              // the newest kStart; null: none is on record
@@ -69,7 +69,7 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes = k
 std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const std::optional<EffectiveTime>& time,
                                    const RunMetrics& metrics);
 
-// What to know of a run at first sight, most important first. Values are "" where they are not known.
+// The facts about a run that a report shows first, most important first. Unknown values are "".
 struct RunFact {
   std::string label, value;
 };

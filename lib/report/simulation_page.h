@@ -1,4 +1,4 @@
-// What the simulator says of a config on a cluster, as one HTML page made as the report of runs is: where a step goes,
+// The simulator's predictions for a config on a cluster as one HTML page, like the report of runs: the parts of a step,
 // weak and strong scaling, ablation, layouts, start-up.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace tri {
 namespace {
 
 constexpr double kWidth = 960, kLeft = 66, kRight = 16, kTop = 44;
-constexpr int64_t kManyActions = 4000;  // of a step; beyond, a column of pixels shows what is at its middle
+constexpr int64_t kManyActions = 4000;  // of a step; above this number, a column of pixels shows what is at its middle
 constexpr double kAction = 26, kLane = 6, kStage = kAction + 2 * kLane + 14;
 
 // Milliseconds between marks of the axis: 1, 2 or 5 times a power of ten, ten marks or so.
@@ -176,7 +176,7 @@ class StepPicture {
 
 Result<std::string> step_picture(const std::vector<TimelineSegment>& segments, int step, const std::string& title) {
   StepPicture picture(segments, step);
-  if (picture.empty()) return usage_error("no action of step {} is in the recording", step);
+  if (picture.empty()) return usage_error("the recording has no action of step {}", step);
   return picture.draw(title);
 }
 

@@ -35,7 +35,7 @@ std::vector<double> losses_of(const RunMetrics& metrics) {
 std::string median_duration(std::vector<double> seconds) { return format_duration(median(std::move(seconds))); }
 
 std::string checkpoints_line(const RunMetrics& metrics) {
-  if (metrics.checkpoints.empty()) return "none was written";
+  if (metrics.checkpoints.empty()) return "none written";
   std::vector<double> stalls, writes;
   for (const CheckpointRecord& checkpoint : metrics.checkpoints) {
     stalls.push_back(checkpoint.stall_seconds);
@@ -48,7 +48,7 @@ std::string checkpoints_line(const RunMetrics& metrics) {
 }
 
 std::string wall_line(const RunData& run) {
-  if (!run.time) return "not known";
+  if (!run.time) return "unknown";
   std::vector<NamedShare> shares;
   for (const WallTimeMeaning& known : wall_time_meanings())
     shares.push_back(
@@ -62,7 +62,7 @@ std::string wall_line(const RunData& run) {
   return text;
 }
 
-// On two lines where one is too short.
+// Uses two lines if one is too short.
 void add_fact(Lines& lines, std::string_view label, const std::string& value, int columns) {
   if (value.empty()) return;
   const std::string text = plain(value);
@@ -74,9 +74,9 @@ void add_fact(Lines& lines, std::string_view label, const std::string& value, in
   lines.push_back(padded("", kLabel) + cut(text.substr(end + 1), room));
 }
 
-// The largest of what happened first: kinds and numbers; then the newest in words.
+// Writes the number of incidents, then the newest ones.
 void add_incidents(Lines& lines, const RunData& run, int columns) {
-  if (run.incidents.empty()) return add_fact(lines, "Incidents", "none on record", columns);
+  if (run.incidents.empty()) return add_fact(lines, "Incidents", "none recorded", columns);
   const size_t first = run.incidents.size() > kIncidents ? run.incidents.size() - kIncidents : 0;
   add_fact(lines, "Incidents",
            fmt::format("{}{}", run.incidents.size(), first > 0 ? fmt::format("; the newest {}:", kIncidents) : ":"),
@@ -89,7 +89,7 @@ void add_incidents(Lines& lines, const RunData& run, int columns) {
   }
 }
 
-// Ranks that are stragglers by their newest word.
+// Writes the ranks whose newest record says that they are slow.
 void add_stragglers(Lines& lines, const RunData& run, int columns) {
   std::map<int, const StragglerRecord*> newest;
   for (const StragglerRecord& record : run.stragglers) newest[record.world_rank] = &record;
@@ -224,7 +224,7 @@ std::string report_text(const std::vector<RunData>& runs, int columns) {
   Lines lines = runs.size() == 1 ? one_run(runs.front(), columns) : several_runs(runs, columns);
   if (lines.size() > static_cast<size_t>(kTextLines)) {
     lines.resize(static_cast<size_t>(kTextLines - 1));
-    lines.push_back(cut("... more of it is in the page: trireme report RUN_DIR", columns));
+    lines.push_back(cut("... the page has the rest; to write it, run trireme report RUN_DIR", columns));
   }
   std::string text;
   for (const std::string& line : lines) text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";

@@ -12,7 +12,7 @@ namespace tri {
 
 inline constexpr int kTextLines = 40, kTextColumns = 100;
 
-// At most kTextLines lines, however many runs: what the page says, in words and small pictures.
+// At most kTextLines lines for any number of runs: the contents of the page as text and small charts.
 std::string report_text(const std::vector<RunData>& runs, int columns = kTextColumns);
 
 // What the screen shows besides a run's status.

@@ -54,10 +54,10 @@ open "$folder/report.html"
 # Text in the document has its signs escaped, also within elements; a real element would have a real bracket.
 if grep -q '<img' "$folder/dom.html"; then fail "a name became an element"; fi
 has "&lt;img src=x onerror=alert(1)&gt;"
-has "only what differs"
-has "Cut: the highest is 98,760"
-has "who stands still for whom"
-has "Neither steps nor a hang are on record"
+has "only fields that differ"
+has "Cut off: the highest value is 98,760"
+has "ranks that wait for other ranks"
+has "Neither steps nor a hang are recorded"
 # In the table: for which ranks the others wait.
 has "<td>rank 5 [pp1 dp0 tp1]</td>"
 # A simulation's page, with its pictures.

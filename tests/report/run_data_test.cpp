@@ -41,7 +41,7 @@ TEST(RunData, of_a_run_with_restarts) {
   EXPECT_EQ(run.incidents[0].kind, "failure");
   EXPECT_NE(run.incidents[0].text.find("node0007"), std::string::npos);
   EXPECT_EQ(run.incidents[0].step, 100);
-  EXPECT_EQ(run.incidents[1].text, "1 rank failed in consequence");
+  EXPECT_EQ(run.incidents[1].text, "1 rank failed as a consequence");
   EXPECT_TRUE(run.remarks.empty());
   EXPECT_EQ(fact(run, "State"), "step 300 of 300; done");
   EXPECT_EQ(fact(run, "Layout"), "8 ranks: tp 2, pp 2, dp 2, interleaved, chunks 6, zero 2");

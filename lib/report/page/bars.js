@@ -14,16 +14,16 @@ const kPredictedParts = {
 };
 
 const kPartMeanings = {
-  gemm: 'matrix multiplications, those of recompute too',
-  attention: 'the kernels of attention',
-  memory_bound: 'norms, activations, casts, the loss: kernels that wait for memory',
+  gemm: 'matrix multiplications, including those of recompute',
+  attention: 'attention kernels',
+  memory_bound: 'norms, activations, casts, the loss: kernels limited by memory bandwidth',
   tp_exposed: 'transfers of tensor parallelism that compute waits for',
   pp_exposed: 'transfers between stages that compute waits for',
   dp_exposed: 'sums of gradients and gathers of parameters that compute waits for',
-  bubble: 'the stage has nothing to do until other stages of the pipeline have worked',
+  bubble: 'the stage waits for the work of other stages of the pipeline',
   optimizer: 'update of the parameters',
-  stragglers: 'waiting for machines that are slower than the others',
-  fixed: 'what depends on none of these: host code, data, logging',
+  stragglers: 'waits for machines that are slower than the others',
+  fixed: 'time that depends on none of these: host code, data, logging',
 };
 
 // options: title, bars [{head, feet: [text], parts {name: value}}], looks, format (of values), share: whether a bar's

@@ -48,7 +48,7 @@ function visible(xs, domain) {
 }
 
 // The top of an axis that begins at zero. Where few values, as those of a first step, are far above all others, these
-// are cut, for else nothing could be seen of the rest: [top, most], most above the top.
+// are cut, since the rest could not be seen otherwise: [top, most], most above the top.
 function topOf(values) {
   const sorted = Float64Array.from(values.filter(known)).sort();
   if (sorted.length === 0) return [1, 1];
@@ -253,7 +253,7 @@ function curvePlot(options) {
   let made = null;
   const cutAt = (values) => {
     const [top, most] = topOf(values);
-    made.idle = most > top ? `Cut: the highest is ${options.format(most)}.` : '';
+    made.idle = most > top ? `Cut off: the highest value is ${options.format(most)}.` : '';
     return top;
   };
   const range = (domain) => {

@@ -252,11 +252,11 @@ class HeatMap {
     }
     const bar = drawing('svg', {viewBox: '0 0 110 12', style: 'width:110px', 'aria-hidden': 'true'}, cells);
     const end = (power) => (2 ** (rate ? -power : power)).toFixed(2) + ' x';
-    const ends = ratio ? [end(-0.4) + ' the median of its peers', end(0.4) + (rate ? ' and less' : ' and more')] :
+    const ends = ratio ? [end(-0.4) + ' the median of its peers', end(0.4) + (rate ? ' or less' : ' or more')] :
                          ['0', duration(most)];
     this.scale.replaceChildren(
         element('span', {}, ends[0], bar, ends[1]),
-        ratio ? element('span', {}, 'framed: slower by 10 % and more') : '');
+        ratio ? element('span', {}, 'framed: slower by 10 % or more') : '');
     const slow = ratio ? [...bytes.keys()].filter((rank) => this.slower(rank) >= kSlowRatio) : [];
     const named = (ratio ? slow : [...bytes.keys()]).sort((a, b) => bytes[b] - bytes[a]).slice(0, 5);
     const head = ratio ? 'Slower than their peers\' median by 10 % or more, in this slice of time: ' :

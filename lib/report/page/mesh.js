@@ -34,8 +34,8 @@ class MeshView {
     this.canvas = element('canvas', {
       tabindex: 0,
       role: 'img',
-      'aria-label': `${name}: the mesh of ranks, with arrows to those that are waited for. Arrow keys turn it, ` +
-          'n and p go from rank to rank; the longest waits are in the table below'
+      'aria-label': `${name}: the mesh of ranks, with an arrow from each waiting rank to the one it waits for. ` +
+          'Arrow keys turn it, n and p select the next and previous rank; the longest waits are in the table below'
     });
     this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
     this.scale = element('div', {class: 'legend'});
@@ -101,7 +101,7 @@ class MeshView {
       min: 1,
       max: Math.max(1, edges.length),
       value: this.shown,
-      'aria-label': 'How many waits are drawn',
+      'aria-label': 'Number of waits that are drawn',
       oninput: () => {
         this.shown = Number(slider.value);
         tell();
@@ -117,10 +117,10 @@ class MeshView {
             this.render();
           }
         },
-        'First view');
+        'Reset view');
     return element(
-        'div', {class: 'bar screen-only'}, element('span', {class: 'faint'}, 'Drag, or arrow keys, to turn.'), back,
-        boxes, this.dump ? '' : [slider, said]);
+        'div', {class: 'bar screen-only'}, element('span', {class: 'faint'}, 'Turn it by dragging or arrow keys.'),
+        back, boxes, this.dump ? '' : [slider, said]);
   }
   legend() {
     const found = Object.keys(kAxisLooks).filter((axis) => this.waits.edges.some((edge) => this.axisOf(edge) === axis));
@@ -146,8 +146,8 @@ class MeshView {
             drawing('circle', {cx: 13, cy: 6, r: 4.5, fill, stroke: ring, 'stroke-width': 1.5}));
       };
       this.scale.replaceChildren(
-          this.suspects.size > 0 ? element('span', {}, mark('suspect'), 'for whom the others wait (two rings)') : '',
-          element('span', {}, mark('waits'), 'waits'), element('span', {}, mark('rest'), 'waits for nobody'));
+          this.suspects.size > 0 ? element('span', {}, mark('suspect'), 'the others wait for it (two rings)') : '',
+          element('span', {}, mark('waits'), 'waits'), element('span', {}, mark('rest'), 'does not wait'));
       return;
     }
     const cells = [];
@@ -163,12 +163,12 @@ class MeshView {
       const row = [this.nameOf(edge[0]), this.nameOf(edge[1]), this.what(edge)];
       return this.dump ? row : [...row, duration(edge[3] / 1000)];
     });
-    if (rows.length === 0) return element('p', {}, 'Nobody waited for another.');
-    const heads = ['who waits', 'for whom', this.dump ? 'for what' : 'axis'];
+    if (rows.length === 0) return element('p', {}, 'No rank waited for another rank.');
+    const heads = ['waiting rank', 'waits for', this.dump ? 'operation' : 'axis'];
     const more = this.waits.num_waits - rows.length;
     return element(
         'div', {}, table(this.dump ? heads : [...heads, number('a step')], rows),
-        more > 0 ? absent(`and ${whole(more)} more`) : '');
+        more > 0 ? absent(`and ${whole(more)} more waits`) : '');
   }
 
   listen() {
@@ -224,7 +224,7 @@ class MeshView {
           others = this.edgesOf[rank].length - mine.length;
     const shown = mine.slice(0, 4).map(
         (edge) => `rank ${edge[1]} (${this.what(edge)}${this.dump ? '' : ', ' + duration(edge[3] / 1000)})`);
-    return this.nameOf(rank) + ': ' + (shown.length > 0 ? 'waits for ' + shown.join(', ') : 'waits for nobody') +
+    return this.nameOf(rank) + ': ' + (shown.length > 0 ? 'waits for ' + shown.join(', ') : 'does not wait') +
         (mine.length > shown.length ? ` and ${mine.length - shown.length} more` : '') +
         `; ${whole(others)} rank${others === 1 ? ' waits' : 's wait'} for it` +
         (this.dump || others === 0 ? '' : `, ${duration(this.awaited[rank] / 1000)} a step`);

@@ -37,7 +37,7 @@ function overview() {
       remarks.map((text) => absent('Note: ' + text)));
 }
 
-// The x axes that curves can have. Time runs from a run's first sign of life, in the unit that fits the longest run.
+// The x axes that curves can have. Time starts at a run's first event, in the unit that fits the longest run.
 const kTime = timeUnit(Math.max(...runs.map((run) => (run.x.time[run.x.time.length - 1] || 0) - began(run))));
 const kAxes = {
   step: {label: 'step', of: (run, x) => x.step, format: (v) => whole(v), mark: (run, mark) => mark[0]},
@@ -66,7 +66,7 @@ function curves() {
   const build = () => {
     const axis = kAxes[state.axis];
     const all = runs.flatMap((run) => [...axis.of(run, run.x), ...run.lost.flatMap((piece) => axis.of(run, piece))]);
-    if (all.length === 0) return box.replaceChildren(absent('No step is on record yet.'));
+    if (all.length === 0) return box.replaceChildren(absent('No step is recorded yet.'));
     const extent = all.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
     if (extent[0] === extent[1]) extent[1] = extent[0] + 1;
     const view = makeView(axis.label, axis.format, extent);
@@ -162,17 +162,17 @@ function curves() {
   const dots = runs.some((run) => run.evaluations.length > 0), lost = runs.some((run) => run.lost.length > 0);
   const restarts = runs.some((run) => run.restarts.length > 0), broken = runs.some((run) => run.not_finite.length > 0);
   const signs = [
-    most > 1 ? `lines: means of up to ${Math.ceil(most)} steps, with a band from the least to the most` : '',
-    dots ? '○ validation' : '', lost ? 'dotted: steps that were lost and done again' : '', restarts ? '▼ restart' : '',
+    most > 1 ? `lines: means of up to ${Math.ceil(most)} steps, with a band from the least to the largest` : '',
+    dots ? '○ validation' : '', lost ? 'dotted: steps that were lost and repeated' : '', restarts ? '▼ restart' : '',
     broken ? '✕ not finite' : ''
   ].filter(Boolean).join('  ·  ');
   return element(
       'div', {}, several ? element('div', {class: 'legend'}, runs.map((_, i) => nameTag(i))) : '',
       element(
-          'div', {class: 'bar screen-only'}, element('span', {}, 'Across:'), choices, log, reset,
+          'div', {class: 'bar screen-only'}, element('span', {}, 'x axis:'), choices, log, reset,
           element(
               'span', {class: 'faint screen-only'},
-              'Drag to enlarge. In a chart with the focus: arrow keys, Home, End move the cursor, + and - enlarge.')),
+              'Drag to zoom in. In the focused chart, the arrow keys, Home and End move the cursor; + and - zoom.')),
       signs ? absent(signs) : '', box);
 }
 
@@ -183,7 +183,7 @@ function stepTime() {
     if (parts.length === 0) return null;
     const xs = run.x.step, view = makeView('step', (v) => whole(v), [xs[0], Math.max(xs[xs.length - 1], xs[0] + 1)]);
     const plot = stackPlot({
-      title: 'Milliseconds a step, of world rank 0',
+      title: 'Milliseconds a step on world rank 0',
       view,
       xs,
       parts: run.parts,
@@ -219,16 +219,16 @@ function stepTime() {
   return element(
       'div', {},
       absent(
-          'tp, pp, dp: exposed transfers, for which compute stood still; bubble: waits for the ' +
-          'work of other stages; data: waits for the batch; other: the host, outside the device\'s work.'),
+          'tp, pp, dp: exposed transfers, for which compute waited; bubble: waits for other stages; ' +
+          'data: waits for the batch; other: host time without work on the device.'),
       element('div', {class: 'bar screen-only'}, toggle),
-      oneEach((run, i) => (made[i] ? made[i].node : absent('No step is on record yet.'))));
+      oneEach((run, i) => (made[i] ? made[i].node : absent('No step is recorded yet.'))));
 }
 
 function wallTime() {
   return oneEach((run) => {
     const wall = run.wall;
-    if (!wall) return absent('events.jsonl names no attempt: where wall time went is not known.');
+    if (!wall) return absent('events.jsonl has no attempt, so the breakdown of wall time is unknown.');
     const unit = timeUnit(wall.end - wall.begin);
     const slots = Object.values(wall.slots)[0] || [], length = (wall.end - wall.begin) / unit.length;
     const xs = slots.map((_, i) => i / slots.length * length);
@@ -238,8 +238,8 @@ function wallTime() {
     const ordered = [...names].sort((a, b) => share(b) - share(a));
     const attempts = table(
         [
-          number('#'), unbroken('begun'), number('for'), number('steps'), number('lost'), number('productive'),
-          long('came to its end by')
+          number('#'), unbroken('began'), number('duration'), number('steps'), number('lost'), number('productive'),
+          long('ended by')
         ],
         wall.attempts.map(
             (a, i) =>
@@ -250,7 +250,7 @@ function wallTime() {
                      'span', {class: a.failed ? 'alarm' : ''},
                      (a.failed ? 'failure: ' : '') +
                          (a.outcome ||
-                          (i + 1 < wall.attempts.length ? 'gone without a word' : 'goes on, or was killed')))]));
+                          (i + 1 < wall.attempts.length ? 'ended without a message' : 'still running, or killed')))]));
     return element(
         'div', {},
         element(
@@ -283,8 +283,8 @@ function wallTime() {
 function stragglers(run) {
   if (run.stragglers.length === 0)
     return absent(
-        'None is on record: no rank was 10 % slower than those that do the same work in two windows of steps, or 5 % ' +
-        'in five.');
+        'None recorded: no rank was 10 % slower than the ranks with the same work in two windows of steps, or 5 % ' +
+        'slower in five windows.');
   const rows = run.stragglers.map(
       ([time, step, rank, slowdown, lost, over, text]) =>
           [moment(time), whole(step), whole(rank), over ? 'no longer' : percent(slowdown),
@@ -299,12 +299,13 @@ function stragglers(run) {
 function ranks() {
   return oneEach((run, i) => {
     if (!run.heat || run.heat.quantities.length === 0)
-      return element('div', {}, absent('ranks.h5 has no times of all ranks.'), stragglers(run));
+      return element('div', {}, absent('ranks.h5 has no times of the ranks.'), stragglers(run));
     const map = new HeatMap(run.heat, names[i]);
     const {pp, dp, tp} = run.heat;
     const legend = `${whole(pp * dp * tp)} ranks: blocks are stages (pp ${pp}), rows tp ranks (${tp}), columns dp ` +
-        `ranks (${dp}). Means of the steps of a slice of time; a rank is compared with those that do the same work.`;
-    return element('div', {}, absent(legend), map.figure, element('h3', {}, 'Stragglers on record'), stragglers(run));
+        `ranks (${dp}). Values are means over the steps of a slice of time; a rank is compared with ` +
+        'the ranks that do the same work.';
+    return element('div', {}, absent(legend), map.figure, element('h3', {}, 'Recorded stragglers'), stragglers(run));
   });
 }
 
@@ -312,11 +313,11 @@ function waits() {
   return oneEach((run, i) => {
     if (run.waits.length === 0)
       return absent(
-          'Neither steps nor a hang are on record. `trireme timeline ' + run.dir +
-          ' --record 3` has a run that goes on record its next steps.');
+          'Neither steps nor a hang are recorded. While the run is active, `trireme timeline ' + run.dir +
+          ' --record 3` records its next steps.');
     return element('div', {}, run.waits.map((one) => {
       const title =
-          `In ${one.title}: ${one.source === 'dump' ? 'who stands still' : 'whose compute stood still'} for whom`;
+          `${one.title}: ${one.source === 'dump' ? 'ranks that wait' : 'ranks whose compute waited'} for other ranks`;
       return element(
           'div', {}, element('h3', {}, title), one.headline ? element('p', {}, one.headline) : '',
           new MeshView(one, names[i]).figure);
@@ -351,14 +352,14 @@ function checkpoints() {
                 `${duration(Math.max(...of(3)))}); written in ${duration(middle(of(4)))} (at most ${
                     duration(Math.max(...of(4)))}` +
                 `${rate.length > 0 ? `; ${rateText(middle(rate))}` : ''}).`),
-        element('div', {class: 'grid'}, plot('Training waits for it', 3), plot('Until it is written', 4)));
+        element('div', {class: 'grid'}, plot('Time for which training waited', 3), plot('Time of writing', 4)));
   });
 }
 
 function incidents() {
   return oneEach((run) => {
     const {count, rows} = run.incidents;
-    if (count === 0) return absent(run.wall ? 'None is on record.' : 'events.jsonl says nothing.');
+    if (count === 0) return absent(run.wall ? 'None recorded.' : 'events.jsonl has no events.');
     const made = table(
         [unbroken('time'), number('step'), unbroken('kind'), long('what')],
         rows.map(
@@ -392,7 +393,7 @@ function config() {
   build();
   const changes = oneEach(
       (run) => run.config.changes.length === 0 ?
-          absent('No start is known to have changed a field.') :
+          absent('No start has changed a field.') :
           element(
               'div', {class: 'across'},
               table(
@@ -418,21 +419,21 @@ function config() {
                             build();
                           }
                         }),
-                        'only what differs') :
+                        'only fields that differ') :
                     ''),
       box);
 }
 
 function build() {
   const sections = [
-    ['curves', 'Curves', curves], ['step', 'Where the time of a step goes', stepTime], ['ranks', 'All ranks', ranks],
-    ['waits', 'Who waits for whom', waits], ['wall', 'Where wall time went', wallTime],
+    ['curves', 'Curves', curves], ['step', 'Time of a step', stepTime], ['ranks', 'All ranks', ranks],
+    ['waits', 'Waits between ranks', waits], ['wall', 'Wall time', wallTime],
     ['checkpoints', 'Checkpoints', checkpoints], ['incidents', 'Incidents', incidents], ['config', 'Config', config]
   ];
   put(document.getElementById('page'), [
     element(
         'header', {}, element('h1', {}, 'Trireme: ' + names.join(' and ')),
-        element('p', {class: 'faint'}, `Report made ${moment(report.made)} by trireme ${report.version}`)),
+        element('p', {class: 'faint'}, `Report written ${moment(report.made)} by trireme ${report.version}`)),
     element('nav', {'aria-label': 'Sections'}, sections.map(([id, title]) => element('a', {href: '#' + id}, title))),
     overview(), ...sections.map(([id, title, make]) => section(id, title, make()))
   ]);

@@ -4,7 +4,7 @@ const report = JSON.parse(document.getElementById('data').textContent);
 const simulated = report.simulation;
 const seconds = (value) => (value < 0.1 ? digits(1000 * value, 3) + ' ms' : digits(value, 3) + ' s');
 const mfu = (row) => (100 * row.mfu).toFixed(1) + ' %';
-const pointsOfMfu = (gain) => {  // signed, unless nothing is left of it
+const pointsOfMfu = (gain) => {  // signed, unless it rounds to zero
   const text = (100 * gain).toFixed(1);
   return Number(text) === 0 ? '0.0' : gain > 0 ? '+' + text : text;
 };
@@ -22,11 +22,11 @@ function overview() {
     ['Step', seconds(simulated.step_s) + within],
     ['Tokens a second', counted(simulated.tokens_per_s)],
     ['FLOP/s a rank', digits(simulated.tflops_per_rank, 4) + ' T'], ['MFU', mfu(simulated)],
-    ['Memory of the fullest rank', bytesText(simulated.memory_bytes) + (simulated.fits ? '' : ': does not fit')],
+    ['Memory of the fullest rank', bytesText(simulated.memory_bytes) + (simulated.fits ? '' : ', which does not fit')],
     [
       'Under faults',
-      `one in ${duration(f.mtbf_s)} stops the job; ${percent(f.effective)} of the time is left; ` +
-          `machines in reserve: ${f.spares}`
+      `a fault stops the job every ${duration(f.mtbf_s)}; effective training time is ${percent(f.effective)}; ` +
+          `spare machines: ${f.spares}`
     ]
   ]);
 }
@@ -38,16 +38,16 @@ function step() {
   const names = Object.keys(kPredictedParts).filter((name) => shares[name] > 0);
   return element(
       'div', {}, shareBar(shares, kPredictedParts, describe), legendOf(names, kPredictedParts),
-      table([unbroken('part'), number('seconds'), number('share'), unbroken('what it is')], names.map((name) => [
+      table([unbroken('part'), number('seconds'), number('share'), unbroken('meaning')], names.map((name) => [
         name, parts[name].toFixed(4), percent(shares[name]), kPartMeanings[name]
       ])));
 }
 
 function scaling(rows, words) {
-  if (rows.length === 0) return absent('This layout does not scale that way.');
+  if (rows.length === 0) return absent('This layout cannot be scaled in this way.');
   return element(
       'div', {}, absent(words), barPlot({
-        title: 'Parts of a step; above: MFU',
+        title: 'Parts of a step; above bars: MFU',
         share: true,
         looks: kPredictedParts,
         format: seconds,
@@ -73,7 +73,7 @@ function ablation() {
     return lines;
   };
   return element(
-      'div', {}, absent('The same step with one of the config’s choices undone. Above: MFU.'), barPlot({
+      'div', {}, absent('The same step with one choice of the config removed. Above bars: MFU.'), barPlot({
         title: 'Seconds of a step',
         looks: kPredictedParts,
         format: seconds,
@@ -90,7 +90,7 @@ function ablation() {
 function layouts() {
   if (report.layouts.length === 0) return absent('No layout of these ranks fits into memory.');
   return element(
-      'div', {}, absent('The best that fit into memory, of all that divide the model. Above: MFU.'), barPlot({
+      'div', {}, absent('The fastest layouts that divide the model and fit into memory. Above bars: MFU.'), barPlot({
         title: 'Seconds of a step',
         looks: kPredictedParts,
         format: seconds,
@@ -119,12 +119,12 @@ function startUp() {
   return element(
       'div', {},
       absent(
-          'Calls of all ranks and the bytes that they bring to each; groups, and the messages of all ranks together ' +
-          'that bring them up; loading a checkpoint.'),
+          'Collective calls and the bytes that each rank receives in them; communication groups, and the messages of ' +
+          'all ranks that set them up; loading a checkpoint.'),
       table(
           [
-            'ranks', 'calls', 'to each', 'exchange', 'groups', 'messages', 'of', 'groups take', 'readers of tokens',
-            'loading'
+            'ranks', 'calls', 'bytes a rank', 'call time', 'groups', 'messages', 'bytes', 'group time', 'token readers',
+            'load time'
           ].map(number),
           report.start.map((row) => [
             whole(row.ranks), whole(row.calls), bytesText(row.gathered_bytes), seconds(row.exchange_s),
@@ -134,9 +134,9 @@ function startUp() {
 }
 
 const sections = [
-  ['step', 'Where the step goes', step],
+  ['step', 'Time of a step', step],
   ['weak', 'Weak scaling', () => scaling(report.weak, 'The batch grows with the replicas.')],
-  ['strong', 'Strong scaling', () => scaling(report.strong, 'The batch stays, until a replica has one microbatch.')],
+  ['strong', 'Strong scaling', () => scaling(report.strong, 'The batch is fixed, down to one microbatch a replica.')],
   ['ablation', 'What each choice gains', ablation], ['layouts', 'Layouts', layouts], ['start', 'Start-up', startUp]
 ];
 put(document.getElementById('page'), [

@@ -96,7 +96,7 @@ function stackPlot(options) {
     made.idle = '';
     if (shared()) return [0, 1];
     const [top, most] = topOf(totals.slice(...visible(xs, domain)));
-    if (most > top) made.idle = `Cut: the highest is ${options.format(most)}.`;
+    if (most > top) made.idle = `Cut off: the highest value is ${options.format(most)}.`;
     return [0, top || 1];
   };
   const value = (name, i) => (parts[name][i] || 0) / (shared() ? totals[i] || 1 : 1);
