@@ -334,7 +334,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
     return said(planned(4 * 128, 64, gpus, kind, AttentionKernel::kAuto, false));
   };
   EXPECT_NE(loose({h200, h200}).find(any_order), std::string::npos) << loose({h200, h200});
-  EXPECT_NE(loose({h200, no_cudnn}).find("its sums in any order"), std::string::npos) << "the first rank's";
+  EXPECT_NE(loose({h200, no_cudnn}).find("sums in any order"), std::string::npos) << "the first rank's";
   EXPECT_EQ(loose({no_cudnn}).find("any order"), std::string::npos);
   EXPECT_EQ(loose({h200}, EngineKind::kInference).find("any order"), std::string::npos);
 

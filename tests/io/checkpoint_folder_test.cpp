@@ -57,7 +57,7 @@ TEST(CheckpointFolder, publishing_refuses_what_is_not_whole) {
       {[](const std::string& f) { std::filesystem::remove(f + "/manifest.json"); }, "manifest.json: No such file"},
       {[](const std::string& f) { std::filesystem::remove(f + "/shard_00001.h5"); }, "shard_00001.h5: No such file"},
       {[](const std::string& f) { std::filesystem::resize_file(f + "/shard_00001.h5", 100); },
-       "100 bytes, the manifest"},
+       "has 100 bytes, but the manifest"},
       {[](const std::string& f) { std::filesystem::remove_all(f); }, "manifest.json: No such file"}};
   for (const auto& [damage, message] : table) {
     const TemporaryFolder dir;

@@ -125,7 +125,7 @@ run 0 "$trireme" generate runs/back --prompt "7 green" --tokens 12 --temperature
 has "7 green bottles"
 run 0 "$mpirun" -n 4 "$trireme" train runs/back/config.yaml --set run.steps=2 --set parallel.tp=2 --set run.sample_tokens=0
 has "resumed from runs/back/checkpoints/step_00000000"
-has "the optimizer starts over"
+has "the optimizer starts from zero"
 loss=$(sed -n '1s/.*"loss":\([^,}]*\).*/\1/p' runs/back/metrics.jsonl)
 awk -v first="$loss" 'BEGIN {exit !(first > 0 && first < 3)}' || fail "training does not begin from the imported weights: loss $loss"
 run 1 "$trireme" checkpoint diff runs/back/checkpoints/step_00000000 runs/back/checkpoints/step_00000002 --only model/

@@ -86,6 +86,6 @@ run 0 "$examples/workstation.sh" tiny.yaml --set parallel.dp=2 --set run.steps=5
 has "step 5/5"
 if ! command -v nvidia-smi >/dev/null; then
   run 2 "$examples/workstation.sh" tiny.yaml
-  has "RANKS has to say"
+  has "set RANKS to the number of ranks"
 fi
 finish

@@ -114,7 +114,7 @@ TEST(AcceptCheckpoint, offers_to_accept_changes_only_where_the_tensors_keep_thei
     const std::string text = said(model + change);
     EXPECT_EQ(text.find("accept_changes"), std::string::npos) << text;
     EXPECT_NE(text.find("tensor model/"), std::string::npos) << text;
-    EXPECT_NE(text.find("set it back"), std::string::npos) << text;
+    EXPECT_NE(text.find("restore the fields"), std::string::npos) << text;
   }
   EXPECT_NE(said("model: {layers: 2, hidden: 32, heads: 2, seq_len: 16, vocab: 257}").find("expected f32"),
             std::string::npos);
