@@ -155,7 +155,7 @@ TEST(CheckpointFolder, a_folder_in_place_of_latest_is_named) {
   const auto refused = check_latest(dir.path().string());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ExitCode::kFile);
-  EXPECT_EQ(refused.error().message.find(dir / "latest: a folder "), 0u) << refused.error().message;
+  EXPECT_EQ(refused.error().message.find(dir / "latest: this is a folder"), 0u) << refused.error().message;
 }
 
 TEST(CheckpointFolder, stale_attempts_go_and_the_own_stays) {

@@ -42,7 +42,7 @@ has "skipped: each node has only one rank"
 doctor 0 3 --full --only nic_loopback --json
 has "rank 1 ↔ rank 2"
 doctor 0 2 --full --only nic_loopback,cpu_clock
-has "skipped: by itself alone"
+has "skipped: this check runs alone"
 
 echo "a slow copy, by its rank"
 with '2/slow-copy=300000' 40 4 --full

@@ -85,7 +85,7 @@ run 0 "$mpirun" -n 8 "$trireme" train runs/tiny/config.yaml
 ls -i --full-time runs/tiny/config.yaml | cmp -s before - || fail "config.yaml was written although it is the input"
 head -c "$(stat -c %s first.jsonl)" runs/tiny/metrics.jsonl | cmp -s first.jsonl - || fail "the earlier start's metrics were changed"
 tail -n +"$(($(wc -l <first.jsonl) + 1))" runs/tiny/metrics.jsonl >second.jsonl
-[[ $(head -n 1 second.jsonl) == '{"restart":1,"step":0,"lost_steps":4,"time":'* ]] || fail "the restart is not marked" "$(cat second.jsonl)"
+[[ $(head -n 1 second.jsonl) == '{"restart":1,"step":0,"lost_steps":4,"schema":1,"time":'* ]] || fail "the restart is not marked" "$(cat second.jsonl)"
 losses() { grep '"loss"' "$1" | cut -d, -f1-6; }
 cmp -s <(losses first.jsonl) <(losses second.jsonl) || fail "losses differ" "$(diff <(losses first.jsonl) <(losses second.jsonl))"
 

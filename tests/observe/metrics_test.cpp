@@ -118,8 +118,8 @@ TEST(Metrics, restarts_are_marked_in_one_file_that_is_only_appended_to) {
   for (const std::string& line : lines_of(path))
     if (line.find("restart") != line.npos) marks.push_back(line);
   const std::vector<std::string> expected = {
-      R"({"restart":1,"step":3,"lost_steps":2)", R"({"restart":2,"step":3,"lost_steps":1)",
-      R"({"restart":3,"step":3,"lost_steps":0)", R"({"restart":4,"step":0,"lost_steps":6)"};
+      R"({"restart":1,"step":3,"lost_steps":2,"schema":1)", R"({"restart":2,"step":3,"lost_steps":1,"schema":1)",
+      R"({"restart":3,"step":3,"lost_steps":0,"schema":1)", R"({"restart":4,"step":0,"lost_steps":6,"schema":1)"};
   EXPECT_EQ(marks, expected);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // no copies alongside it
 }
@@ -134,7 +134,7 @@ TEST(Metrics, a_line_that_a_crash_cut_short_does_not_spoil_the_next_one) {
   EXPECT_EQ(read_all(path).substr(0, whole.size()), whole);
   std::istringstream text(read_all(path));
   for (std::string line; std::getline(text, line);) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
-  EXPECT_EQ(lines_of(path)[3], R"({"restart":1,"step":1,"lost_steps":1)");
+  EXPECT_EQ(lines_of(path)[3], R"({"restart":1,"step":1,"lost_steps":1,"schema":1)");
   write_all(path, R"({"st)");  // nothing else was ever written: this is no restart
   run_steps(path, 0, 1);
   EXPECT_EQ(read_all(path).find("restart"), std::string::npos);

@@ -41,11 +41,11 @@ TEST(Cluster, other_mistakes_are_refused) {
   EXPECT_NE(error_of("\"no\\eded\": 3\n").find("no\uFFFDded: unknown section"), std::string::npos);
   // Every constant would be a default's.
   for (const char* empty : {"", "\n", "# device:\n#   name: A100\n", "---\n"})
-    EXPECT_EQ(error_of(empty).find("c.yaml: has no section"), 0u) << empty << ": " << error_of(empty);
+    EXPECT_EQ(error_of(empty).find("c.yaml: the file has no sections"), 0u) << empty << ": " << error_of(empty);
   const auto missing = read_cluster("/nowhere/cluster.yaml");
   ASSERT_FALSE(missing);
   EXPECT_NE(missing.error().message.find(
-                "/nowhere/cluster.yaml: cannot read the config: No such file or directory; a cluster file"),
+                "/nowhere/cluster.yaml: cannot read the config: No such file or directory; expected a cluster file"),
             std::string::npos);
 }
 

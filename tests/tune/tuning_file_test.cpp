@@ -41,7 +41,7 @@ TEST(TuningFile, unknown_and_missing_values_are_errors_that_name_them) {
   for (const auto& [text, named] : {std::pair{with("\"form\"", "\"shape\""), std::string("'shape' is unknown")},
                                     {with("\"direct\": true", "\"direct\": 1"), "boolean"},
                                     {with("\"splits\": 2", "\"splits\": -2"), "-2 splits"},
-                                    {with("\"version\": 1", "\"version\": 2"), "version 2"},
+                                    {with("\"version\": 1", "\"version\": 2"), "the version is 2"},
                                     {with("\"overlap_splits\"", "\"splits\""), "'splits' is unknown"},
                                     {with("12.25", "\"x\""), "number"},
                                     {whole.substr(0, whole.size() / 2), "parse"},
