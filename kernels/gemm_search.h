@@ -86,7 +86,6 @@ class GemmRecorder final : public Stream {
   void record(Event&) override {}
   void wait(Event&) override {}
   void synchronize() override {}
-  void idle(std::chrono::microseconds) override {}
   void set_flag(uint32_t*, uint32_t) override {}
   void wait_flag(const uint32_t*, uint32_t) override {}
   void mark(std::atomic<uint32_t>&, uint32_t) override {}

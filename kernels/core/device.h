@@ -84,10 +84,7 @@ class Stream {
   // else. On a GPU `word` must lie in memory passed to map_host().
   virtual void mark(std::atomic<uint32_t>& word, uint32_t value) = 0;
 
-  // For tests: the stream idles for `duration` after earlier work.
-  virtual void idle(std::chrono::microseconds duration) = 0;
-
-  // Copies bytes between host and device memory, either way. `src` and `dst` must stay valid until the copy has run.
+  // Byte copies between host and device memory, either way. `src` and `dst` must stay valid until executed.
   void copy(void* dst, const void* src, int64_t bytes);
   void zero(Tensor tensor);
 

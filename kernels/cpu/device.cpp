@@ -149,9 +149,6 @@ class QueueStream final : public CpuStream {
     RecordPtr latest = static_cast<CpuEvent&>(event).latest_record();
     if (latest) push({Kind::kWait, {}, std::move(latest)});
   }
-  void idle(std::chrono::microseconds duration) override {
-    submit([=] { std::this_thread::sleep_for(duration); });
-  }
   void set_flag(uint32_t* flag, uint32_t value) override {
     submit([=] {
       std::atomic_ref(*flag).store(value, std::memory_order_release);

@@ -95,13 +95,6 @@ class CudaStreamImpl final : public CudaStream {
     const HostScope waits(HostState::kAwaitsDevice);
     wait_until_done([&] { return cudaStreamQuery(stream_); }, device_);
   }
-  void idle(std::chrono::microseconds duration) override {
-    const auto sleep = [](void* argument) {
-      const std::unique_ptr<std::chrono::microseconds> time(static_cast<std::chrono::microseconds*>(argument));
-      std::this_thread::sleep_for(*time);
-    };
-    TRI_CUDA(cudaLaunchHostFunc(stream_, sleep, new std::chrono::microseconds(duration)));
-  }
   void set_flag(uint32_t* flag, uint32_t value) override { write_word(stream_, flag, value, "cuStreamWriteValue32"); }
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     static const auto wait = cuda::driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");

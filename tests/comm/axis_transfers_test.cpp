@@ -21,6 +21,7 @@
 #include "lib/tune/null_objects.h"
 #include "tests/comm/local_collectives.h"
 #include "tests/comm/on_transfer.h"
+#include "tests/hangs/stream_task.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -177,7 +178,7 @@ TEST(AxisTransfers, every_block_is_there_when_it_is_read_and_not_overwritten_bef
     uint64_t transfers = 0;
     OnTransfer delay([&](Stream& stream) {
       const double chance = random_uniform(1, ++transfers);
-      if (chance < 0.3) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 1000)));
+      if (chance < 0.3) idle(stream, std::chrono::microseconds(static_cast<int>(chance * 1000)));
     });
     for (const Case& c : kCases) {
       std::atomic<int> wrong = 0;
@@ -376,7 +377,7 @@ TEST(Flags, count_modulo_2_to_the_32) {
   waits->wait_flag(flag, 1);  // three more to come
   cpu_stream(*waits).submit([&] { reached = true; });
   sets->set_flag(flag, 0);
-  sets->idle(std::chrono::microseconds(100));
+  idle(*sets, std::chrono::microseconds(100));
   sets->set_flag(flag, 1);
   waits->synchronize();
   EXPECT_TRUE(reached);
@@ -396,7 +397,7 @@ TEST(Flags, waiting_for_one_wakes_the_thread_seldom) {
   const auto start = std::chrono::steady_clock::now();
   const auto before = switches();
   waits->wait_flag(flag, 1);
-  sets->idle(std::chrono::milliseconds(300));
+  idle(*sets, std::chrono::milliseconds(300));
   sets->set_flag(flag, 1);
   waits->synchronize();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -44,7 +44,6 @@ class TestStream final : public CudaStream {
   void mark(std::atomic<uint32_t>&, uint32_t) override {}
   void set_flag(uint32_t*, uint32_t) override {}
   void wait_flag(const uint32_t*, uint32_t) override {}
-  void idle(std::chrono::microseconds) override {}
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
 

@@ -197,7 +197,7 @@ Stream* g_compute = nullptr;  // of the runtime made last
 class WatchedTransfers final : public TransferObserver {
  public:
   bool before_transfer(Stream& stream) override {
-    if (const auto delay = Slowness::instance().delay(stream.name()); delay.count() > 0) stream.idle(delay);
+    if (const auto delay = Slowness::instance().delay(stream.name()); delay.count() > 0) idle(stream, delay);
     return reach(stream.name(), &stream) == Fate::kMade;
   }
 };

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <thread>
+
 #include "kernels/cpu/device.h"
 #include "tests/hangs/cuda_stream_task.h"
 
@@ -10,6 +12,10 @@ namespace tri {
 void run_on_stream(Stream& stream, std::function<void()> task) {
   if (cuda_run_on_stream(stream, task)) return;
   cpu_stream(stream).submit(std::move(task));
+}
+
+void idle(Stream& stream, std::chrono::microseconds duration) {
+  run_on_stream(stream, [duration] { std::this_thread::sleep_for(duration); });
 }
 
 void hang_stream(Stream& stream) {

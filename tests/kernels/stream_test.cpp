@@ -15,6 +15,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/timeline.h"
 #include "kernels/cpu/device.h"
+#include "tests/hangs/stream_task.h"
 
 namespace tri {
 namespace {
@@ -344,7 +345,7 @@ TEST(Timeline, every_moment_of_a_step_belongs_to_one_category) {
   auto device = make_cpu_device();
   auto stream = device->make_stream("compute");
   Timeline timeline(*device, *stream);
-  const auto idle = [&] { stream->idle(std::chrono::microseconds(2000)); };
+  const auto idle = [&] { tri::idle(*stream, std::chrono::microseconds(2000)); };
   const auto begin = device->make_event(EventKind::kTimed), end = device->make_event(EventKind::kTimed);
   for (int step = 0; step < 2; ++step) {
     { const TimeCategoryScope outside(*stream, TimeCategory::kTp); }  // no step

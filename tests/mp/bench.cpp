@@ -12,6 +12,7 @@
 #include "lib/bench/sweep.h"
 #include "lib/engine/job_plan.h"
 #include "tests/comm/on_transfer.h"
+#include "tests/hangs/stream_task.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {
@@ -107,7 +108,7 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   const Config planned =
       value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, job.world_size())), job.world_size()));
   const Mesh mesh = make_mesh(job.world_rank(), {{"dp", planned.parallel.dp}, {"pp", planned.parallel.pp}});
-  OnTransfer delay([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
+  OnTransfer delay([](Stream& stream) { idle(stream, std::chrono::milliseconds(30)); });
   return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
 }
 

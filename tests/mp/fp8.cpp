@@ -2,6 +2,7 @@
 // twice bit for bit.
 #include "io/base/random.h"
 #include "tests/comm/on_transfer.h"
+#include "tests/hangs/stream_task.h"
 #include "tests/mp/layout.h"
 
 namespace tri {
@@ -124,7 +125,7 @@ TEST(Fp8, late_transfers_change_no_bit) {
     const auto rank = static_cast<uint64_t>(test_job()->world_rank());
     OnTransfer delay([&](Stream& stream) {
       const double draw = random_uniform(rank + 1, ++transfers);
-      if (draw < 0.2) stream.idle(std::chrono::microseconds(static_cast<int>(draw * 2500)));
+      if (draw < 0.2) idle(stream, std::chrono::microseconds(static_cast<int>(draw * 2500)));
     });
     expect_bit_identical(in_time, train(layout, false, &delay), layout.name());
   }

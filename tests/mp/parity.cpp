@@ -1,6 +1,7 @@
 // The parity matrix: every layout trains like one rank, whatever is split, late, or on another machine.
 #include "io/base/random.h"
 #include "tests/comm/on_transfer.h"
+#include "tests/hangs/stream_task.h"
 #include "tests/mp/layout.h"
 
 namespace tri {
@@ -179,7 +180,7 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   OnTransfer delay([&](Stream& stream) {
     const double draw = random_uniform(rank + 1, ++transfers);
     if (draw < chance_of_delay)
-      stream.idle(std::chrono::microseconds(static_cast<int>(draw / chance_of_delay * longest_us)));
+      idle(stream, std::chrono::microseconds(static_cast<int>(draw / chance_of_delay * longest_us)));
   });
   const History late = train(layout, false, &delay);
   EXPECT_EQ(transfers > 0, test_job()->world_rank() < layout.ranks());

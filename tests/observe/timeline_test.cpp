@@ -19,6 +19,7 @@
 #include "lib/observe/hang_trace.h"
 #include "lib/parallel/mesh.h"
 #include "lib/simulate/pipeline.h"
+#include "tests/hangs/stream_task.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/perfetto_decoder.h"
 
@@ -283,7 +284,7 @@ TEST(Timeline, a_recording_becomes_a_segment) {
   for (int m = 0; m < 2; ++m) {
     const SpanScope action(*compute, SpanKind::kAction, "F", m, 3);
     const OpScope operation(*compute, "gemm");
-    compute->idle(std::chrono::milliseconds(1));
+    idle(*compute, std::chrono::milliseconds(1));
   }
   const auto acted = device->make_event();
   compute->record(*acted);
@@ -292,7 +293,7 @@ TEST(Timeline, a_recording_becomes_a_segment) {
   channel.joined(*dp);
   {
     const OpScope operation(*dp, "all-reduce");  // the transfer itself
-    dp->idle(std::chrono::milliseconds(2));
+    idle(*dp, std::chrono::milliseconds(2));
   }
   channel.completed(*dp);
   const auto done = device->make_event();

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "tests/hangs/stream_task.h"
+
 namespace tri {
 namespace {
 
@@ -19,19 +21,19 @@ Timeline::Times step_of(TimelineDetail detail) {
   timeline.note_ready();  // outside a step: nothing
   timeline.begin();
   timeline.enter_action(TimeCategory::kForward);
-  stream->idle(microseconds(2000));
+  idle(*stream, microseconds(2000));
   {
     const TimeCategoryScope waits(*stream, TimeCategory::kTp);
-    stream->idle(microseconds(2000));
+    idle(*stream, microseconds(2000));
   }
-  stream->idle(microseconds(2000));
+  idle(*stream, microseconds(2000));
   timeline.enter_action(TimeCategory::kBackward);
-  stream->idle(microseconds(2000));
+  idle(*stream, microseconds(2000));
   timeline.note_ready();
-  stream->idle(microseconds(2000));
+  idle(*stream, microseconds(2000));
   timeline.note_ready();
   timeline.enter(TimeCategory::kOptimizer);
-  stream->idle(microseconds(2000));
+  idle(*stream, microseconds(2000));
   timeline.end();
   stream->synchronize();
   return timeline.take();

@@ -11,6 +11,7 @@
 #include "io/base/random.h"
 #include "lib/comm/peer/channel.h"
 #include "tests/comm/on_transfer.h"
+#include "tests/hangs/stream_task.h"
 #include "tests/schedule/local_group.h"
 
 namespace tri {
@@ -248,7 +249,7 @@ TEST(Executor, random_delays_change_nothing) {
       std::atomic<uint64_t> transfers{0};
       OnTransfer delay([&](Stream& stream) {
         const uint64_t draw = random_u64(seed, transfers++);
-        if (draw % 4 == 0) stream.idle(std::chrono::microseconds(draw / 4 % 300));
+        if (draw % 4 == 0) idle(stream, std::chrono::microseconds(draw / 4 % 300));
       });
       Case with_copies = c;
       with_copies.copies = true;
