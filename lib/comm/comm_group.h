@@ -10,9 +10,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/tensor.h"
-#include "kernels/core/timeline.h"
 #include "lib/comm/channel_progress.h"
-#include "lib/comm/transfer_observer.h"
 
 namespace tri {
 
@@ -50,7 +48,6 @@ class CommGroup {
   // The progress of this group's own transfers, not of copies in their place.
   void set_progress(ChannelProgress progress) { progress_ = progress; }
   const ChannelProgress& progress() const { return progress_; }
-  bool before_transfer(Stream& stream) { return observer_ == nullptr || observer_->before_transfer(stream); }
 
  protected:
   CommGroup(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
@@ -68,7 +65,6 @@ class CommGroup {
   std::string name_;
   int rank_, size_;
   CommCounts counts_;
-  TransferObserver* observer_ = nullptr;
   ChannelProgress progress_;
 };
 

@@ -8,7 +8,6 @@
 namespace tri {
 
 class Job;
-class TransferObserver;
 
 // Owns its mesh and refers to everything else, which outlives all parts made with it. The context itself need not
 // outlive them, since the engine keeps a copy. Config and mesh never change, so any thread may read them. Job, device

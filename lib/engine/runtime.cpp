@@ -126,7 +126,7 @@ void Runtime::connect_stages() {
           const ConnectionScope connection = connect("pp " + name, {source, target});
           return gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
         }();
-        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, rank.observer, progress()));
+        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, progress()));
         return;
       }
     CommGroup& group = add_group("pp " + name, tag, {source, target});
@@ -163,7 +163,6 @@ CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vecto
   groups_.push_back(job == nullptr
                         ? make_self_group(name)
                         : job->make_group(name, world_ranks, tag, device_, rank.config.fault.connect_seconds));
-  groups_.back()->set_observer(rank.observer);
   return *groups_.back();
 }
 
@@ -188,6 +187,8 @@ Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {
   streams_.push_back(device_.make_stream(name, priority));
   return *streams_.back();
 }
+
+PipelineLinks Runtime::links() const { return links_; }
 
 std::vector<NamedTimes> Runtime::times() const {
   std::vector<NamedTimes> rows;

@@ -49,7 +49,7 @@ class Runtime {
   GroupOnStream& world() { return *world_; }
   // Returns the groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
   std::vector<AxisGroup> axis_groups();
-  PipelineLinks links() const { return links_; }
+  PipelineLinks links() const;
 
   std::vector<NamedTimes> times() const;  // one row per stream, compute first; none where the backend does not measure
   void reset_times();

@@ -23,6 +23,7 @@
 #include "lib/engine/runtime.h"
 #include "lib/observe/run_summary.h"
 #include "lib/optim/optimizer.h"
+#include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
 
 namespace tri {
@@ -34,9 +35,6 @@ constexpr std::pair<const char*, Hang> kHangs[] = {{"stop", Hang::kStop},
                                                    {"sleep", Hang::kSleep},
                                                    {"task", Hang::kTask},
                                                    {"skip", Hang::kSkip}};
-
-// What becomes of what is about to happen.
-enum class Fate { kMade, kLeftOut };
 
 std::string text_of(const char* name) { return std::getenv(name) != nullptr ? std::getenv(name) : ""; }
 
@@ -61,21 +59,21 @@ class Injector {
   }
 
   // Called before what happens there. `stream`: where it is enqueued; null: only the host comes there.
-  Fate reach(std::string_view place, Stream* stream = nullptr) {
+  TransferFate reach(std::string_view place, Stream* stream = nullptr) {
     switch (hang_at(place)) {
       case Hang::kNone:
-        return Fate::kMade;
+        return TransferFate::kMade;
       case Hang::kStop:
         if (stream == nullptr)
           stop();
         else
           run_on_stream(*stream, [this] { stop(); });
-        return Fate::kMade;
+        return TransferFate::kMade;
       case Hang::kTask:
         if (stream == nullptr) std::abort();
         run_on_stream(*stream, [this] { struck(); });
         hang_stream(*stream);
-        return Fate::kMade;
+        return TransferFate::kMade;
       case Hang::kSpin:
         struck();
         spin_for_ever();
@@ -86,7 +84,7 @@ class Injector {
         struck();
         break;
     }
-    return Fate::kLeftOut;
+    return TransferFate::kOmitted;
   }
 
  private:
@@ -134,7 +132,9 @@ class Injector {
   Hang hang_ = Hang::kNone;
 };
 
-Fate reach(std::string_view place, Stream* stream = nullptr) { return Injector::instance().reach(place, stream); }
+TransferFate reach(std::string_view place, Stream* stream = nullptr) {
+  return Injector::instance().reach(place, stream);
+}
 
 // What this rank does more slowly than others: TRIREME_TEST_SLOW.
 class Slowness {
@@ -194,13 +194,10 @@ class SlowedScope {
 
 Stream* g_compute = nullptr;  // of the runtime made last
 
-class WatchedTransfers final : public TransferObserver {
- public:
-  bool before_transfer(Stream& stream) override {
-    if (const auto delay = Slowness::instance().delay(stream.name()); delay.count() > 0) idle(stream, delay);
-    return reach(stream.name(), &stream) == Fate::kMade;
-  }
-};
+TransferFate reach_transfer(Stream& stream) {
+  if (const auto delay = Slowness::instance().delay(stream.name()); delay.count() > 0) idle(stream, delay);
+  return reach(stream.name(), &stream);
+}
 
 // A stage whose actions are occasions.
 class Actions final : public StageCompute {
@@ -243,10 +240,8 @@ class Actions final : public StageCompute {
 void real_runtime(Runtime* self, const RankContext& rank, const SharedTensors& shared) TRI_REAL(TRI_SYMBOL);
 void wrapped_runtime(Runtime* self, const RankContext& rank, const SharedTensors& shared) TRI_WRAPPED(TRI_SYMBOL);
 void wrapped_runtime(Runtime* self, const RankContext& rank, const SharedTensors& shared) {
-  static WatchedTransfers transfers;
-  RankContext watched = rank;
-  watched.observer = &transfers;
-  real_runtime(self, watched, shared);
+  static const OnTransfer transfers(reach_transfer);
+  real_runtime(self, rank, shared);
   g_compute = &self->compute();
 }
 #undef TRI_SYMBOL

@@ -11,7 +11,7 @@
 #include "lib/bench/overlap.h"
 #include "lib/bench/sweep.h"
 #include "lib/engine/job_plan.h"
-#include "tests/comm/on_transfer.h"
+#include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
 #include "tests/mp/mp_test.h"
 
@@ -109,7 +109,7 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
       value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, job.world_size())), job.world_size()));
   const Mesh mesh = make_mesh(job.world_rank(), {{"dp", planned.parallel.dp}, {"pp", planned.parallel.pp}});
   OnTransfer delay([](Stream& stream) { idle(stream, std::chrono::milliseconds(30)); });
-  return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
+  return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5});
 }
 
 // Late transfers cost nothing while longer compute runs, and their whole time if they may not overlap it. By the clock,

@@ -32,7 +32,7 @@
 #include "lib/fault/events.h"
 #include "lib/infer/evaluator.h"
 #include "lib/train/trainer.h"
-#include "tests/comm/on_transfer.h"
+#include "tests/hangs/on_transfer.h"
 #include "tests/mp/mp_test.h"
 
 namespace {
@@ -156,14 +156,13 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   if (trouble.is("inference-group")) return make_inference_engine(config, mesh, job, *device);
 
   bool evaluating = false, third = false;
-  OnTransfer observer([&](const Stream& stream) {
+  const OnTransfer on_transfer([&](const Stream& stream) {
     if (evaluating) trouble.at("evaluation");
     if (third && stream.name() == "pp receive forward") trouble.at("forward");
     if (third && stream.name() == "pp send backward") trouble.at("backward");
   });
   Arena arena(*device, rank_bytes(config, mesh, *device));
-  Trainer trainer(
-      {.config = config, .mesh = mesh, .job = &job, .device = *device, .arena = arena, .observer = &observer});
+  Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device, .arena = arena});
   trainer.make_start_values();
   const std::string attempt = "ends";
   Checkpointer checkpoints({.config = config,

@@ -1,7 +1,7 @@
 // FP8 GEMMs, on the CPU emulated: every layout trains like one rank except for the noise of rounding, the same layout
 // twice bit for bit.
 #include "io/base/random.h"
-#include "tests/comm/on_transfer.h"
+#include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
 #include "tests/mp/layout.h"
 
@@ -127,7 +127,7 @@ TEST(Fp8, late_transfers_change_no_bit) {
       const double draw = random_uniform(rank + 1, ++transfers);
       if (draw < 0.2) idle(stream, std::chrono::microseconds(static_cast<int>(draw * 2500)));
     });
-    expect_bit_identical(in_time, train(layout, false, &delay), layout.name());
+    expect_bit_identical(in_time, train(layout, false), layout.name());
   }
 }
 

@@ -254,7 +254,7 @@ Config planned_config(const Layout& layout, bool alone) {
 
 }  // namespace
 
-History train(const Layout& layout, bool alone, TransferObserver* observer) {
+History train(const Layout& layout, bool alone) {
   Job& job = *test_job();
   const Config config = planned_config(layout, alone);
   History history;
@@ -266,12 +266,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
     auto device =
         layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
-    Trainer trainer({.config = config,
-                     .mesh = mesh,
-                     .job = alone ? nullptr : &job,
-                     .device = *device,
-                     .arena = arena,
-                     .observer = observer});
+    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
       for (auto* const pass : {&splits.forward, &splits.backward})

@@ -1,6 +1,6 @@
 // The parity matrix: every layout trains like one rank, whatever is split, late, or on another machine.
 #include "io/base/random.h"
-#include "tests/comm/on_transfer.h"
+#include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
 #include "tests/mp/layout.h"
 
@@ -182,7 +182,7 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
     if (draw < chance_of_delay)
       idle(stream, std::chrono::microseconds(static_cast<int>(draw / chance_of_delay * longest_us)));
   });
-  const History late = train(layout, false, &delay);
+  const History late = train(layout, false);
   EXPECT_EQ(transfers > 0, test_job()->world_rank() < layout.ranks());
   expect_bit_identical(in_time, late, layout.name());
 }

@@ -10,7 +10,7 @@
 
 #include "io/base/random.h"
 #include "lib/comm/peer/channel.h"
-#include "tests/comm/on_transfer.h"
+#include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
 #include "tests/schedule/local_group.h"
 
@@ -121,10 +121,11 @@ struct Rank {
   std::unique_ptr<Arena> arena;
   BoundaryTensors boundaries;
   Plan plan;
+  std::vector<std::unique_ptr<StageChannel>> copies;  // behind the observed ones
   std::unique_ptr<StageChannel> recv_forward, send_forward, recv_backward, send_backward;
 };
 
-std::vector<Rank> make_ranks(const Case& c, TransferObserver* observer) {
+std::vector<Rank> make_ranks(const Case& c) {
   std::vector<Rank> ranks(static_cast<size_t>(c.pp));
   for (int r = 0; r < c.pp; ++r) {
     Rank& rank = ranks[static_cast<size_t>(r)];
@@ -151,8 +152,9 @@ std::vector<Rank> make_ranks(const Case& c, TransferObserver* observer) {
         forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
     const std::vector<PeerChannelPlaces> ends{PeerChannel::places_of(peers, send_end),
                                               PeerChannel::places_of(peers_of_target, recv_end)};
-    source.*send = std::make_unique<PeerChannel>(peers, send_end, ends, observer);
-    target.*recv = std::make_unique<PeerChannel>(peers_of_target, recv_end, ends, observer);
+    source.*send = observed(*source.copies.emplace_back(std::make_unique<PeerChannel>(peers, send_end, ends)));
+    target.*recv =
+        observed(*target.copies.emplace_back(std::make_unique<PeerChannel>(peers_of_target, recv_end, ends)));
   };
   if (c.copies && c.pp > 1)
     for (int r = 0; r < c.pp; ++r) {
@@ -164,11 +166,11 @@ std::vector<Rank> make_ranks(const Case& c, TransferObserver* observer) {
 }
 
 // Runs all stages, each on a thread of its own, `rounds` times over with the same buffers.
-Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1, TransferObserver* observer = nullptr) {
+Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
   auto forward = std::make_shared<LocalExchange>(), backward = std::make_shared<LocalExchange>();
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(c.pp * c.chunks))};
   std::mutex mutex;
-  std::vector<Rank> ranks = make_ranks(c, observer);
+  std::vector<Rank> ranks = make_ranks(c);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < c.pp; ++rank) {
     threads.emplace_back([&, rank] {
@@ -253,7 +255,7 @@ TEST(Executor, random_delays_change_nothing) {
       });
       Case with_copies = c;
       with_copies.copies = true;
-      EXPECT_EQ(run_on_threads(with_copies, seed, 1, &delay), expected_outcome(c)) << seed << " copies";
+      EXPECT_EQ(run_on_threads(with_copies, seed), expected_outcome(c)) << seed << " copies";
       EXPECT_GT(transfers, 0u);
     }
 }

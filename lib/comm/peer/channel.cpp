@@ -1,5 +1,7 @@
 #include "lib/comm/peer/channel.h"
 
+#include "lib/comm/peer/peer_copy.h"
+
 namespace tri {
 
 PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChannelEnd& local) {
@@ -36,15 +38,18 @@ char* PeerChannel::next_place(int ring) {
 
 void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
   char* const place = next_place(ring);
-  if (observer_ != nullptr && !observer_->before_transfer(stream)) return;
   ++counts_.sends;
   counts_.bytes += tensor.bytes();
   ++transfers_;
   progress_.enqueue(ChannelOperation::kSend, tensor.bytes());
   progress_.joined(stream);
-  stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
-  stream.copy(place, tensor.data, tensor.bytes());
-  stream.set_flag(peer_flag_, transfers_);
+  copy_to_peer({.to = place,
+                .from = tensor.data,
+                .bytes = tensor.bytes(),
+                .ready = reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()),
+                .arrived = peer_flag_,
+                .number = transfers_},
+               stream);
   progress_.completed(stream);
 }
 

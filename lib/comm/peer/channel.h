@@ -37,7 +37,7 @@ class PeerChannel final : public StageChannel {
   // Connects the members of `peers`, a pair. `local`: this rank's end; `ends`: those of both members. `observer`, which
   // outlives the channel, is called before its transfers; null: there is none.
   PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
-              TransferObserver* observer = nullptr, ChannelProgress progress = {});
+              ChannelProgress progress = {});
   static PeerChannelPlaces places_of(const PeerMemory& peers, const PeerChannelEnd& local);
 
   // Sends into the next buffer of the receiver's `ring`.
@@ -50,7 +50,6 @@ class PeerChannel final : public StageChannel {
   char* next_place(int ring);
 
   PeerChannelEnd local_;
-  TransferObserver* const observer_;
   ChannelProgress progress_;
   uint32_t* peer_flag_ = nullptr;
   std::vector<std::vector<char*>> rings_;  // the receiver's, as mapped in this process

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/core/timeline.h"
+#include "lib/comm/peer/peer_copy.h"
 
 namespace tri {
 namespace {
@@ -164,11 +165,13 @@ void PeerCopyTransfers::wait_until_read(Stream& stream) { stream.wait(*sent_); }
 // `local_place` in the peer's memory.
 void PeerCopyTransfers::push(int peer, void* local_place, const void* src, int64_t bytes) {
   counts_.bytes += bytes;
-  if (collectives().group().before_transfer(copies_)) {
-    copies_.wait_flag(flag(kReady, peer), operation_);
-    copies_.copy(peers_.at(peer, static_cast<char*>(local_place)), src, bytes);
-    copies_.set_flag(peers_.at(peer, flag(kArrived, rank())), operation_);
-  }
+  copy_to_peer({.to = peers_.at(peer, static_cast<char*>(local_place)),
+                .from = src,
+                .bytes = bytes,
+                .ready = flag(kReady, peer),
+                .arrived = peers_.at(peer, flag(kArrived, rank())),
+                .number = operation_},
+               copies_);
   copies_.record(*sent_);
   count_sent(1, copies_);
 }
@@ -277,8 +280,7 @@ void PeerCopyTransfers::send(const RowBlock& block, Stream& stream) {
   const int64_t local = block.out[0] / static_cast<int64_t>(block.owners.size());
   if (direct_) {
     counts_.bytes += block.out.bytes();
-    if (collectives().group().before_transfer(stream))
-      stream.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
+    stream.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
     count_sent(1, stream);
     return;
   }
