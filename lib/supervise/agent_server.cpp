@@ -74,11 +74,7 @@ void AgentServer::take_connections() {
     Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) return;
     ++accepted_;
-    ++figures_.connections;
-    if (unauthenticated_.size() >= limits_.unauthenticated) {
-      ++figures_.refused;
-      close(unauthenticated_.begin()->second);
-    }
+    if (unauthenticated_.size() >= limits_.unauthenticated) close(unauthenticated_.begin()->second);
     const int fd = socket.get(), on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     Client client{.socket = std::move(socket), .nonce = random_nonce(), .since = now(), .last = now()};
@@ -122,10 +118,7 @@ void AgentServer::drop_late() {
   for (const auto& [fd, client] : clients_)
     if (client.known ? now() - client.last > limits_.idle_seconds : now() - client.since > limits_.handshake_seconds)
       late.push_back(fd);
-  for (const int fd : late) {
-    if (!clients_.at(fd).known) ++figures_.refused;
-    close(fd);
-  }
+  for (const int fd : late) close(fd);
 }
 
 bool AgentServer::flush(Client& client) {
@@ -185,7 +178,6 @@ bool AgentServer::take_frames(Client& client, std::vector<AgentReport>& reports)
     }
     if (report.node != client.node) return false;
     client.last = now();
-    ++figures_.frames;
     reports.push_back(std::move(report));
   }
 }
@@ -196,7 +188,6 @@ bool AgentServer::read_from(Client& client, std::vector<AgentReport>& reports) {
   const ssize_t got = ::recv(client.socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
   if (got == 0) return false;
   if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-  figures_.bytes += got;
   std::string_view bytes(chunk.data(), static_cast<size_t>(got));
   if (!client.reader) {
     const size_t wanted = sizeof(Nonce) - client.head.size();
@@ -231,10 +222,7 @@ std::vector<AgentReport> AgentServer::poll(int milliseconds) {
     bool goes_on = true;
     if (events[i].events & EPOLLOUT) goes_on = flush(at->second);
     if (goes_on && (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))) goes_on = read_from(at->second, reports);
-    if (!goes_on) {
-      if (!at->second.known) ++figures_.refused;
-      close(fd);
-    }
+    if (!goes_on) close(fd);
   }
   if (connections) take_connections();  // after the others: their descriptors are not reused in this turn
   drop_late();

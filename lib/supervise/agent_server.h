@@ -27,9 +27,6 @@ class AgentServer {
     size_t unauthenticated = 256;      // connections without a valid frame; of more the oldest is dropped
     size_t backlog_bytes = 256 << 10;  // of orders that an agent does not fetch
   };
-  struct Figures {
-    int64_t connections = 0, refused = 0, frames = 0, bytes = 0;
-  };
   using Now = std::function<double()>;  // seconds
 
   enum class Reach { kAnyMachine, kThisMachine };  // from where agents may connect
@@ -50,8 +47,6 @@ class AgentServer {
   bool send(const std::string& node, const AgentOrder& order);
   bool connected(const std::string& node) const { return agents_.count(node) > 0; }
   void drop(const std::string& node);
-  size_t num_connections() const { return clients_.size(); }
-  const Figures& figures() const { return figures_; }
 
  private:
   struct Client {
@@ -93,7 +88,6 @@ class AgentServer {
   std::map<int, uint64_t> unauthenticated_ids_;
   uint64_t next_unauthenticated_ = 0;
   std::vector<std::string> foreign_;
-  Figures figures_;
 };
 
 }  // namespace tri

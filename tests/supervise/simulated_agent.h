@@ -30,6 +30,12 @@ inline Descriptor connect_to_port(int port) {
   return socket;
 }
 
+// The server has taken the connection, and its greeting is not read yet.
+inline bool is_taken(const Descriptor& socket) {
+  char byte = 0;
+  return ::recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+}
+
 // What has come, up to so many bytes; `open` becomes false where the other end has closed.
 inline std::string take_bytes(int fd, size_t most, bool& open) {
   std::string bytes(most, '\0');

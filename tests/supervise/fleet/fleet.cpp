@@ -193,13 +193,12 @@ int fleet(int number, double seconds, double most) {
     if (::waitpid(agents, &status, WNOHANG) == agents) break;
   }
   if (::read(pipe_ends[0], &sent, sizeof sent) != static_cast<ssize_t>(sizeof sent)) ::kill(agents, SIGKILL);
-  while (server.num_connections() > 0 && seconds_now() - last_heard < 10) turn();
+  while (handled < sent.reports && seconds_now() - last_heard < 10) turn();
 
-  const AgentServer::Figures& figures = server.figures();
   fmt::print("{} agents: {:.0f} reports a second of {:.0f} bytes; {:.1f} % of a core, {:.1f} us a report; {:.1f} MiB\n",
              number, static_cast<double>(measured) / wall,
-             static_cast<double>(figures.bytes) / static_cast<double>(figures.frames), 100 * used / wall,
-             1e6 * used / static_cast<double>(std::max<int64_t>(measured, 1)), memory);
+             static_cast<double>(sent.bytes) / static_cast<double>(std::max<int64_t>(sent.reports, 1)),
+             100 * used / wall, 1e6 * used / static_cast<double>(std::max<int64_t>(measured, 1)), memory);
   int failures = 0;
   const auto expect = [&](bool holds, const std::string& what) {
     if (holds) return;
@@ -207,11 +206,8 @@ int fleet(int number, double seconds, double most) {
     fmt::print("FAILED: {}\n", what);
   };
   expect(began > 0, "the run has not begun");
-  expect(handled == sent.reports && figures.frames == sent.reports,
-         fmt::format("{} reports were sent, {} came, {} were handled", sent.reports, figures.frames, handled));
-  expect(figures.bytes == sent.bytes, fmt::format("{} bytes were sent, {} came", sent.bytes, figures.bytes));
-  expect(figures.refused == 0 && sent.closed == 0, fmt::format("{} refused, {} closed", figures.refused, sent.closed));
-  expect(figures.connections == number, fmt::format("{} connections of {} agents", figures.connections, number));
+  expect(handled == sent.reports, fmt::format("{} reports were sent, {} were handled", sent.reports, handled));
+  expect(sent.closed == 0, fmt::format("{} connections were closed", sent.closed));
   expect(sent.watched >= number, fmt::format("{} of {} agents got the attempt", sent.watched, number));
   expect(run.exclusions == 0, fmt::format("{} nodes were excluded", run.exclusions));
   if (most > 0) expect(used / wall < most, fmt::format("the driver may take {:.0f} % of a core", 100 * most));
