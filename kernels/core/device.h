@@ -158,9 +158,8 @@ class Device {
   // Returns the GPU's current load, if its driver reports it. Any thread may call it, one at a time.
   virtual std::optional<GpuLoad> gpu_load() { return std::nullopt; }
 
-  // Keeps the first fault. Failing tasks call it, and so does a host that unwinds while tasks may wait for peers.
-  void raise_fault(std::exception_ptr cause) noexcept { fault_.raise(std::move(cause)); }
-  bool faulted() const { return fault_.raised(); }  // long waits inside tasks end when it is true
+  // A task of a CPU stream has thrown; the first such fault is kept.
+  bool faulted() const { return fault_.raised(); }  // long waits inside tasks end themselves on it
   void rethrow_fault() const { fault_.rethrow(); }  // throws the first fault, if any
 
   // Registers `check`, which throws when an independent user of this device (a communicator) has failed. Host-side

@@ -40,12 +40,10 @@ void wait_until_done(Query query, const Device& device) {
     const cudaError_t status = query();
     if (status == cudaSuccess) break;
     if (status != cudaErrorNotReady) TRI_CUDA(status);
-    device.rethrow_fault();
     if (poll <= kSpins) continue;
     if (poll % kBetweenChecks == 0) device.run_checks();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  device.rethrow_fault();
 }
 
 void write_word(cudaStream_t stream, void* word, uint32_t value, const char* what) {
@@ -140,11 +138,6 @@ class CudaDevice final : public Device {
     name_ = properties.name;
     context_ = std::make_unique<cuda::Context>(cuda::gpu_properties(ordinal));
   }
-  ~CudaDevice() override {
-    // Releasing memory and libraries waits for the device, which after a fault may wait for a lost peer for ever. The
-    // process is about to end.
-    if (faulted()) (void)context_.release();
-  }
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   void use_on_this_thread() override { TRI_CUDA(cudaSetDevice(ordinal_)); }
   std::optional<double> peak_tflops(Dtype dtype) const override {
@@ -177,11 +170,7 @@ class CudaDevice final : public Device {
     TRI_CUDA(cudaMalloc(&memory, std::max<size_t>(bytes, Arena::kAlignment)));
     return memory;
   }
-  // After a fault these keep what they should release: they would wait for the device, whose streams may wait for a
-  // lost peer for ever.
-  void release(void* memory) noexcept override {
-    if (!faulted()) cudaFree(memory);
-  }
+  void release(void* memory) noexcept override { cudaFree(memory); }
   int64_t free_bytes() override {
     size_t free = 0, total = 0;
     TRI_CUDA(cudaMemGetInfo(&free, &total));
@@ -202,13 +191,9 @@ class CudaDevice final : public Device {
       return refused(status);
     return view;
   }
-  void close_shared(void* view) noexcept override {
-    if (!faulted()) cudaIpcCloseMemHandle(view);
-  }
+  void close_shared(void* view) noexcept override { cudaIpcCloseMemHandle(view); }
   void* allocate_host(size_t bytes) override { return pinned_.allocate(bytes); }
-  void release_host(void* memory) noexcept override {
-    if (!faulted()) pinned_.release(memory);
-  }
+  void release_host(void* memory) noexcept override { pinned_.release(memory); }
   Result<void> map_host(void* memory, size_t bytes) override {
     if (attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal_) == 0)
       return Error{"the GPU maps host memory at other addresses than the host does", ExitCode::kDevice};
@@ -226,16 +211,12 @@ class CudaDevice final : public Device {
     // No mark is tried here: what streams are used before compute's is made decides how fast that is (lib/fault).
     return {};
   }
-  void unmap_host(void* memory) noexcept override {
-    if (!faulted()) cudaHostUnregister(memory);
-  }
+  void unmap_host(void* memory) noexcept override { cudaHostUnregister(memory); }
   std::optional<GpuProperties> gpu_properties() const override { return context_->properties(); }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
   }
-  void lend_workspace(Tensor memory) override {
-    if (!faulted()) context_->workspace().lend(memory);
-  }
+  void lend_workspace(Tensor memory) override { context_->workspace().lend(memory); }
 
  private:
   static Error refused(cudaError_t status) {

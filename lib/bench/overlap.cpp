@@ -80,7 +80,7 @@ class Bench {
     fill();
     bind();
   }
-  ~Bench() { runtime_.drain(); }  // as the trainer: events outlive the work that uses them
+  ~Bench() { runtime_.synchronize(); }  // as the trainer: events outlive the work that uses them
 
   std::vector<OverlapRow> run() {
     std::vector<OverlapRow> rows;

@@ -34,9 +34,7 @@ class MpiGroup final : public CommGroup {
     sum_.resize(kShardElements);
     parts_.resize(static_cast<size_t>(size) * kShardElements * sizeof(float));
   }
-  ~MpiGroup() override {
-    if (!device_.faulted()) MPI_Comm_free(&comm_);
-  }
+  ~MpiGroup() override { MPI_Comm_free(&comm_); }
 
  private:
   void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {

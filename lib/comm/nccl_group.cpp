@@ -37,13 +37,8 @@ class NcclGroup final : public CommGroup {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
-    try {
-      wait_for_completion("ncclCommInitRankConfig");
-      connect();
-    } catch (...) {
-      ncclCommAbort(comm_);  // no destructor runs for an object that was not made
-      throw;
-    }
+    wait_for_completion("ncclCommInitRankConfig");
+    connect();
     connected_ = true;
     device_.watch(this, [this] {
       ncclResult_t state = ncclSuccess;
@@ -53,11 +48,6 @@ class NcclGroup final : public CommGroup {
   }
   ~NcclGroup() override {
     device_.unwatch(this);
-    // A clean end needs the peers; after a fault they may be gone.
-    if (device_.faulted()) {
-      ncclCommAbort(comm_);
-      return;
-    }
     ncclCommFinalize(comm_);
     ncclResult_t state = ncclInProgress;
     for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);

@@ -3,7 +3,6 @@
 #include <mpi.h>
 
 #include <cstring>
-#include <exception>
 #include <new>
 
 #include "io/base/log.h"
@@ -27,8 +26,7 @@ struct SharedWindow::Mpi {
   MPI_Win window = MPI_WIN_NULL;
 };
 
-SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t bytes)
-    : exceptions_(std::uncaught_exceptions()) {
+SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t bytes) {
   if (members.size() == 1) {
     memory_ = ::operator new(static_cast<size_t>(bytes), kAlignment);
     std::memset(memory_, 0, static_cast<size_t>(bytes));
@@ -64,7 +62,6 @@ SharedWindow::~SharedWindow() {
     ::operator delete(memory_, kAlignment);
     return;
   }
-  if (std::uncaught_exceptions() > exceptions_) return;  // the others may never come: the job is ending
   try {
     await_members(mpi_->members);
   } catch (const Fatal&) {  // the job is ending; the rank that noticed reports why

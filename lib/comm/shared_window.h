@@ -26,8 +26,7 @@ class SharedWindow {
   struct Mpi;  // the window and its communicator
 
   void* memory_ = nullptr;
-  std::unique_ptr<Mpi> mpi_;  // null: a single member
-  const int exceptions_;      // in flight when it was created
+  std::unique_ptr<Mpi> mpi_;  // null: a member alone
 };
 
 }  // namespace tri

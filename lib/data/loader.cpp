@@ -156,11 +156,7 @@ class Loader::Reader {
 
 Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
                std::function<void()> check)
-    : plan_(std::move(plan)),
-      ring_(memory, plan_.ring()),
-      buffers_(buffers),
-      check_(std::move(check)),
-      exceptions_(std::uncaught_exceptions()) {
+    : plan_(std::move(plan)), ring_(memory, plan_.ring()), buffers_(buffers), check_(std::move(check)) {
   const auto& dp_ranks = plan_.dp_ranks;
   TRI_REQUIRE(std::find(dp_ranks.begin(), dp_ranks.end(), plan_.shape.dp_rank) != dp_ranks.end(), "dp rank {} of {}",
               plan_.shape.dp_rank, dp_ranks.size());
@@ -187,7 +183,7 @@ Loader::~Loader() {
   consumer_.join();
   if (plan_.member != 0) return;
   reader_->ended_within(kReaderTimeout) ? reading_.join() : reading_.detach();
-  if (std::uncaught_exceptions() == exceptions_) ring_.end();
+  ring_.end();
 }
 
 void Loader::take_all() {

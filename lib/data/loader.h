@@ -92,7 +92,6 @@ class Loader {
   BatchRing ring_;
   const std::array<StepTokens, 2> buffers_;
   const std::function<void()> check_;
-  const int exceptions_;  // in flight when the loader was created
   std::atomic<bool> closing_ = false;
 
   std::mutex mutex_;

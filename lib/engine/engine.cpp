@@ -89,7 +89,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind)
 
 // The events of store and executor must outlive the work that uses them, and no work may use freed memory.
 Engine::~Engine() {
-  runtime_.drain();
+  runtime_.synchronize();
   device().lend_workspace({});
 }
 

@@ -1,7 +1,6 @@
 #include "lib/engine/runtime.h"
 
 #include <algorithm>
-#include <exception>
 
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/bootstrap.h"
@@ -25,7 +24,6 @@ constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForward
 
 Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
     : device_(rank.device), making_(std::make_unique<Making>(rank, shared)) {
-  const DrainOnThrow drain(*this);  // before the groups and the peers' memory go, which would wait for the others
   const Config& config = rank.config;
   const Mesh& mesh = rank.mesh;
   Device& device = rank.device;
@@ -59,8 +57,7 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
   making_.reset();
 }
 
-// Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
-Runtime::~Runtime() { drain(); }
+Runtime::~Runtime() { synchronize(); }
 
 std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnStream collectives,
                                                      const std::vector<int>& world_ranks,
@@ -139,18 +136,6 @@ void Runtime::connect_stages() {
                  links_.send_forward, {flag(0), boundaries.inputs}, {flag(1), {}});
     connect_edge("backward", kBackwardTag + 2 * edge.from, edge.target, edge.source, links_.recv_backward,
                  links_.send_backward, {flag(2), {boundaries.doutputs}}, {flag(3), {}});
-  }
-}
-
-void Runtime::drain() noexcept {
-  // When an exception unwinds this rank, its streams may be waiting for peers that will never answer.
-  if (std::uncaught_exceptions() > 0)
-    device_.raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "aborted because the rank is ending")));
-  for (const auto& stream : streams_) {
-    try {
-      stream->synchronize();
-    } catch (...) {  // the fault was, or will be, reported by a wait that may throw
-    }
   }
 }
 
@@ -236,12 +221,6 @@ void Runtime::reset_times() {
 
 void Runtime::synchronize() {
   for (const auto& stream : streams_) stream->synchronize();
-}
-
-DrainOnThrow::DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
-
-DrainOnThrow::~DrainOnThrow() {
-  if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
 }
 
 }  // namespace tri

@@ -60,8 +60,6 @@ class Runtime {
   std::vector<std::pair<std::string, StreamActivity>> activities();
   void synchronize();                    // waits on the host for every stream
   std::vector<Stream*> streams() const;  // compute first
-  // Call before the streams' events are destroyed: waits for all work, or cancels it while an exception unwinds.
-  void drain() noexcept;
 
  private:
   // Uses copies if there are tensors for them.
@@ -99,20 +97,6 @@ class Runtime {
   PipelineLinks links_;
   std::unique_ptr<Stream> reader_;  // of progress; null: streams mark all progress, or there is no flight recorder
   std::optional<HostBuffer<uint32_t>> read_;
-};
-
-// Guards a scope that enqueues work on its caller's memory: if an exception leaves the scope, waits for the work first
-// or cancels it.
-class DrainOnThrow {
- public:
-  explicit DrainOnThrow(Runtime& runtime);
-  ~DrainOnThrow();
-  DrainOnThrow(const DrainOnThrow&) = delete;
-  DrainOnThrow& operator=(const DrainOnThrow&) = delete;
-
- private:
-  Runtime& runtime_;
-  const int exceptions_;  // in flight when the scope began
 };
 
 }  // namespace tri

@@ -21,7 +21,7 @@ Evaluator::Evaluator(Engine& engine)
       h_inputs_(engine.device(), static_cast<size_t>(engine.stage().inputs().numel())),
       h_targets_(engine.device(), static_cast<size_t>(engine.stage().targets().numel())) {}
 
-Evaluator::~Evaluator() { engine_.runtime().drain(); }
+Evaluator::~Evaluator() { engine_.runtime().synchronize(); }
 
 void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
   const auto copy = [](Tensor device_tokens, HostBuffer<int32_t>& host, std::span<const int32_t> tokens) {
@@ -61,7 +61,6 @@ EvaluationSize evaluation_size(const Config& config, int64_t available, int64_t 
 Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<StepTokens()>& next,
                                const Tokenizer* tokenizer, const std::function<void()>& on_batch) {
   TRI_REQUIRE(size.batches >= 1, "an evaluation of {} batches", size.batches);
-  const DrainOnThrow drain(engine_.runtime());
   const Config& config = engine_.config();
   const Mesh& mesh = engine_.mesh();
   Evaluation result{.samples = size.samples};

@@ -44,7 +44,7 @@ class Evaluator {
  public:
   // On an engine that outlives the evaluator. Owns host memory alone.
   explicit Evaluator(Engine& engine);
-  // Waits for the work that reads this memory, or makes it give up where an exception is unwinding.
+  // Waits for the work that reads this memory.
   ~Evaluator();
 
   // Mean loss over one full batch, tokens (M, B, T) of this dp rank.

@@ -46,7 +46,7 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
 }
 
 // The trainer's events and host memory must outlive the work that still uses them.
-Trainer::~Trainer() { runtime().drain(); }
+Trainer::~Trainer() { runtime().synchronize(); }
 
 void Trainer::make_start_values() {
   engine_.make_start_values();
@@ -82,7 +82,6 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   TRI_REQUIRE(has_state_, "step() was called before make_start_values() or state_loaded()");
   const OptimizerTensors& tensors = engine_.tensors().optimizer;
   Stream& compute = runtime().compute();
-  const DrainOnThrow drain(runtime());
   if (timing_ == StepTiming::kOn) timeline_.begin();
   engine_.batch().load(inputs, targets);
   *h_statistics_.data() = local;

@@ -271,7 +271,7 @@ TEST(PeerCopyTransfers, a_fault_ends_the_waits) {
   std::atomic<int> wrong = 0;
   make_and_start(ranks[0], ranks[0].gathered, 0);  // rank 1 never answers
   read(ranks[0], ranks[0].gathered, 0, {}, wrong);
-  ranks[0].device->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "gone")));
+  cpu_stream(*ranks[0].collectives).submit([] { throw Fatal(ExitCode::kComm, "gone"); });
   EXPECT_THROW(ranks[0].compute->synchronize(), Fatal);
 }
 
@@ -411,7 +411,8 @@ TEST(Flags, a_fault_ends_the_wait_for_one) {
   auto waits = device->make_stream("waits");
   Arena arena(*device, 256);
   waits->wait_flag(reinterpret_cast<uint32_t*>(arena.take("flag", Dtype::kI32, {1}).as<int32_t>()), 1);
-  device->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "a peer is gone")));
+  const auto other = device->make_stream("other");
+  cpu_stream(*other).submit([] { throw Fatal(ExitCode::kComm, "a peer is gone"); });
   EXPECT_THROW(waits->synchronize(), Fatal);
 }
 

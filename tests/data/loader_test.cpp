@@ -324,25 +324,6 @@ TEST(Loader, a_member_that_waits_learns_that_the_reading_one_has_ended) {
   });
 }
 
-TEST(Loader, a_reading_member_that_is_unwinding_leaves_the_last_word_to_what_unwinds_it) {
-  const TemporaryFolder folder;
-  write_counting(folder / "a", 1001);
-  const Dataset data = open_one(folder / "a");
-  std::atomic<bool> gone = false;
-  on_threads(plans_of_node(1, 2, 0, 1001, 2), [&](const LoaderPlan& plan, void* memory) {
-    try {
-      int looks = 0;
-      Member member(data, plan, memory, takes_of(plan), [&] {
-        if (gone && ++looks == 3) throw Fatal(ExitCode::kDevice, "the job has ended");
-      });
-      if (plan.member == 0) throw Fatal(ExitCode::kDevice, "the device has burnt");
-      EXPECT_EQ(end_of(*member.loader).second, "the job has ended");
-    } catch (const Fatal&) {
-      gone = true;
-    }
-  });
-}
-
 TEST(Loader, its_end_does_not_wait_for_storage_that_hangs) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);

@@ -234,18 +234,19 @@ TEST_F(StreamTest, a_fault_skips_later_tasks_but_events_fire_and_waits_rethrow) 
   EXPECT_EQ(ran, 0);
 }
 
-TEST_F(StreamTest, a_task_can_leave_a_long_wait_on_a_fault_of_the_host) {
+TEST_F(StreamTest, a_task_can_leave_a_long_wait_on_a_fault_of_another_stream) {
   submit(a_, [&] {
     while (!device_->faulted()) std::this_thread::yield();
   });
-  device_->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "unwinding")));
+  submit(b_, [] { throw Fatal(ExitCode::kComm, "a peer is gone"); });
   EXPECT_THROW(a_->synchronize(), Fatal);
 }
 
 TEST_F(StreamTest, a_fault_stays_on_its_device) {
   const auto other = make_cpu_device();
   const auto stream = other->make_stream("other");
-  device_->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "here")));
+  submit(a_, [] { throw Fatal(ExitCode::kComm, "here"); });
+  EXPECT_THROW(a_->synchronize(), Fatal);
   int ran = 0;
   submit(stream, [&] { ++ran; });
   EXPECT_NO_THROW(stream->synchronize());

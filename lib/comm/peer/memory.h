@@ -1,7 +1,6 @@
 // Peer memory: the arenas of a group's members on one machine, opened in this process.
 #pragma once
 
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,12 +40,10 @@ class PeerArenas {
   const PeerMemory& memory() const { return memory_; }
 
  private:
-  PeerArenas(const std::vector<int>& world_ranks, Device& device)
-      : world_ranks_(world_ranks), device_(device), exceptions_(std::uncaught_exceptions()) {}
+  PeerArenas(const std::vector<int>& world_ranks, Device& device) : world_ranks_(world_ranks), device_(device) {}
 
   const std::vector<int> world_ranks_;
   Device& device_;
-  const int exceptions_;  // in flight when it was created
   PeerMemory memory_;
 };
 
