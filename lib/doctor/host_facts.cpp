@@ -1,6 +1,7 @@
 #include "lib/doctor/host_facts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -14,12 +15,6 @@
 
 namespace tri {
 namespace {
-
-std::string joined(const std::set<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
 
 // Of the bytes that a control group uses, those of files that it has read or written: they make room for others.
 double cached_files(const std::string& stat, const std::string& prefix) {
@@ -47,7 +42,7 @@ std::string transports_of(std::string_view maps) {
   collect("/libuct_", ucx);
   std::string text;
   for (const auto& [kind, names] : {std::pair{"pml", &pml}, {"btl", &btl}, {"mtl", &mtl}, {"UCX", &ucx}})
-    if (!names->empty()) text += fmt::format("{}{} {}", text.empty() ? "" : "; ", kind, joined(*names));
+    if (!names->empty()) text += fmt::format("{}{} {}", text.empty() ? "" : "; ", kind, fmt::join(*names, ", "));
   return text;
 }
 

@@ -1,5 +1,6 @@
 // The text report of a hang: the verdict, and what the records say of the suspects and of all other ranks.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -108,13 +109,7 @@ struct Row {
   std::string ranks, place, host, process, phase, thread, action, waits;
 };
 
-std::string joined_text(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
-  return text;
-}
-
-// `waits`: the text of the column "waits for".
+// `waits`: as the table wants it.
 Row row_of(const RankRecord* r, const std::string& waits) {
   if (r == nullptr) return {.process = "no record"};
   return {.place = r->grid.place(r->world_rank),
@@ -155,7 +150,7 @@ void write_rows(Out out, const std::vector<Row>& rows) {
 void write_all_ranks(Out out, const WaitGraph& graph) {
   std::vector<Row> rows;
   for (int rank = 0; rank < graph.world_size(); ++rank) {
-    rows.push_back(row_of(graph.record(rank), joined_text(graph.waits_text(rank))));
+    rows.push_back(row_of(graph.record(rank), fmt::format("{}", fmt::join(graph.waits_text(rank), "; "))));
     rows.back().ranks = fmt::format("{}", rank);
   }
   write_rows(out, rows);

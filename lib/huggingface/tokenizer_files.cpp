@@ -6,6 +6,7 @@
 #include "io/base/file.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/bpe/byte_letters.h"
+#include "io/tokens/bpe/json_parts.h"
 #include "io/tokens/sentencepiece_json.h"
 #include "io/tokens/tokenizer.h"
 
@@ -19,28 +20,11 @@ using Json = nlohmann::ordered_json;  // for small objects: it looks for a key f
 std::string byte_tokenizer_json() {
   Json vocab = Json::object();
   for (int byte = 0; byte < 256; ++byte) vocab[letters_of(std::string(1, static_cast<char>(byte)))] = byte;
-  const Json end = {{"id", 256},       {"content", "<|endoftext|>"}, {"single_word", false}, {"lstrip", false},
-                    {"rstrip", false}, {"normalized", false},        {"special", true}};
-  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const Json json = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", {end}},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", level},
-                     {"post_processor", nullptr},
-                     {"decoder", level},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", false},
-                       {"vocab", vocab},
-                       {"merges", Json::array()}}}};
+  const Json end = special_token_json(256, "<|endoftext|>"), level = byte_level_json();
+  const Json json = {
+      {"version", "1.0"},          {"truncation", nullptr}, {"padding", nullptr},
+      {"added_tokens", {end}},     {"normalizer", nullptr}, {"pre_tokenizer", level},
+      {"post_processor", nullptr}, {"decoder", level},      {"model", bpe_model_json(vocab, Json::array(), false)}};
   return json.dump(1) + "\n";
 }
 

@@ -1,16 +1,14 @@
 #include "lib/supervise/history.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <sstream>
 
 namespace tri {
 
-std::string joined(std::span<const std::string> names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
-  return text;
-}
+std::string joined(std::span<const std::string> names) { return fmt::format("{}", fmt::join(names, ",")); }
 
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> names;

@@ -53,4 +53,27 @@ nlohmann::ordered_json begin_template(const BpeDescription& d) {
   return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
 }
 
+nlohmann::ordered_json special_token_json(int64_t id, const std::string& content) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+nlohmann::ordered_json byte_level_json() {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+}
+
+nlohmann::ordered_json bpe_model_json(const nlohmann::ordered_json& vocab, const nlohmann::ordered_json& merges,
+                                      bool ignore_merges) {
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", ignore_merges},
+          {"vocab", vocab},
+          {"merges", merges}};
+}
+
 }  // namespace tri

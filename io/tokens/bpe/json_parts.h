@@ -1,6 +1,7 @@
 // Shared by readers and writers of tokenizer.json.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -23,7 +24,14 @@ nlohmann::json read_beside(const std::string& path, const char* name);
 // Returns a token in one of these files: a text, or an object that has it as "content". Empty: none.
 std::string named_token(const nlohmann::json& json, const char* key);
 
-// Returns the post_processor that puts `d.begin` before a text, and nothing after it; null if `d.begin` is empty.
+// Objects of a tokenizer.json that is written here: a special token, ByteLevel, and the model, by its vocabulary and
+// merges; `ignore_merges`: a whole word of the vocabulary is a token even if no merge makes it.
+nlohmann::ordered_json special_token_json(int64_t id, const std::string& content);
+nlohmann::ordered_json byte_level_json();
+nlohmann::ordered_json bpe_model_json(const nlohmann::ordered_json& vocab, const nlohmann::ordered_json& merges,
+                                      bool ignore_merges);
+
+// The post_processor that puts `d.begin` before a text, and nothing behind it; null where nothing is put there.
 nlohmann::ordered_json begin_template(const BpeDescription& d);
 
 }  // namespace tri

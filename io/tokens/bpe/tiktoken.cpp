@@ -230,17 +230,11 @@ Result<std::string> tiktoken_as_json(const std::string& path) {
     if (!d.token_bytes[id].empty()) vocab[letters_of(d.token_bytes[id])] = id;
   for (const AddedToken& token : d.added) {
     vocab.erase(letters_of(token.content));
-    added.push_back({{"id", token.id},
-                     {"content", token.content},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+    added.push_back(special_token_json(token.id, token.content));
   }
   const auto letters = [&](int32_t id) { return letters_of(d.token_bytes[static_cast<size_t>(id)]); };
   for (const Merge& merge : d.merges) merges.push_back({letters(merge.left), letters(merge.right)});
-  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json bytes = byte_level_json();
   Json json = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}};
   json["normalizer"] = nullptr;
   json["pre_tokenizer"] = {{"type", "Sequence"},
@@ -251,16 +245,7 @@ Result<std::string> tiktoken_as_json(const std::string& path) {
                                                           bytes})}};
   json["post_processor"] = begin_template(d);
   json["decoder"] = bytes;
-  json["model"] = {{"type", "BPE"},
-                   {"dropout", nullptr},
-                   {"unk_token", nullptr},
-                   {"continuing_subword_prefix", nullptr},
-                   {"end_of_word_suffix", nullptr},
-                   {"fuse_unk", false},
-                   {"byte_fallback", false},
-                   {"ignore_merges", true},
-                   {"vocab", vocab},
-                   {"merges", merges}};
+  json["model"] = bpe_model_json(vocab, merges, true);
   return json.dump(1) + "\n";
 }
 
