@@ -14,9 +14,9 @@
 #include "io/base/progress.h"
 #include "io/tokens/prepare.h"
 #include "lib/infer/loaded_model.h"
-#include "lib/train/flight_recorder.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
+#include "lib/train/rank_recorder.h"
 
 namespace tri {
 namespace {

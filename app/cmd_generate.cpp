@@ -16,7 +16,7 @@
 #include "lib/config/axis_fields.h"
 #include "lib/config/error_list.h"
 #include "lib/infer/loaded_model.h"
-#include "lib/train/flight_recorder.h"
+#include "lib/train/rank_recorder.h"
 
 namespace tri {
 namespace {

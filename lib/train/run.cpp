@@ -24,8 +24,8 @@
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/run_summary.h"
-#include "lib/train/flight_recorder.h"
 #include "lib/train/loop.h"
+#include "lib/train/rank_recorder.h"
 #include "lib/train/run_folder.h"
 
 namespace tri {
@@ -241,7 +241,7 @@ void log_effective_time(const std::string& run_dir, const FaultConfig& fault) {
 
 // The recorded part of a run; the flight recorder outlives it. `event_log` is set once this start holds the run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
-                          const std::string& attempt, RunRecorder& recorder, std::optional<EventLog>& event_log) {
+                          const std::string& attempt, RankRecorder& recorder, std::optional<EventLog>& event_log) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   auto device = open_planned_device(planned.plan.device, job);
@@ -338,7 +338,7 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   const Mesh& mesh = planned.mesh;
   start.stop_deadline.set_grace(config.fault.grace_seconds);
   const std::string attempt = job.broadcast(own_attempt());
-  RunRecorder recorder(config, mesh, attempt, job, config.run.dir);
+  RankRecorder recorder(config, mesh, attempt, job, config.run.dir);
   std::optional<EventLog> event_log;
   const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, event_log);
   start.stop_deadline.cancel();

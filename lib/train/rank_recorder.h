@@ -19,13 +19,14 @@
 
 namespace tri {
 
-class RunRecorder {
+class RankRecorder {
  public:
-  // Creates flight recorders on all ranks, or on none: if one cannot be created, or fault.black_box is off. `run_dir`:
-  // the run that it belongs to; "": none. Collective.
-  RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job, const std::string& run_dir);
-  RunRecorder(const RunRecorder&) = delete;
-  RunRecorder& operator=(const RunRecorder&) = delete;
+  // Collective. All ranks have a flight recorder, or none: where one can't be had, or fault.black_box is off.
+  // `run_dir`: which the flight recorder belongs to; "": no run's.
+  RankRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job,
+               const std::string& run_dir);
+  RankRecorder(const RankRecorder&) = delete;
+  RankRecorder& operator=(const RankRecorder&) = delete;
 
   // Lets the streams of `device` write their marks until unmap(). If that fails on any rank, all ranks drop their
   // flight recorders. Collective.
@@ -46,13 +47,13 @@ class RunRecorder {
 // Maps the recorder while it lives. It must outlive the device's streams, and the device must outlive it.
 class MappedRecorder {
  public:
-  MappedRecorder(RunRecorder& recorder, Device& device) : recorder_(recorder) { recorder_.map(device); }
+  MappedRecorder(RankRecorder& recorder, Device& device) : recorder_(recorder) { recorder_.map(device); }
   ~MappedRecorder() { recorder_.unmap(); }
   MappedRecorder(const MappedRecorder&) = delete;
   MappedRecorder& operator=(const MappedRecorder&) = delete;
 
  private:
-  RunRecorder& recorder_;
+  RankRecorder& recorder_;
 };
 
 // The flight recorder and watchdog of a job that uses a model: `trireme eval` and `trireme generate`. There is no run
@@ -66,7 +67,7 @@ class WatchedUse {
   WatchedUse& operator=(const WatchedUse&) = delete;
 
  private:
-  RunRecorder recorder_;
+  RankRecorder recorder_;
   const MappedRecorder mapped_;
   std::optional<Watchdog> watchdog_;
 };

@@ -1,4 +1,4 @@
-#include "lib/train/flight_recorder.h"
+#include "lib/train/rank_recorder.h"
 
 #include <filesystem>
 #include <system_error>
@@ -24,8 +24,8 @@ std::string absolute(const std::string& folder) {
 
 }  // namespace
 
-RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job,
-                         const std::string& run_dir)
+RankRecorder::RankRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job,
+                           const std::string& run_dir)
     : job_(job) {
   if (job.node_rank() == 0) remove_stale_records(absolute(run_dir));
   if (!config.fault.black_box) return;
@@ -45,12 +45,12 @@ RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::stri
     process_ = std::make_unique<ProcessFlightRecorder>(recorder_.get());
 }
 
-void RunRecorder::unmap() {
+void RankRecorder::unmap() {
   if (device_ != nullptr) device_->unmap_host(&recorder_->image());
   device_ = nullptr;
 }
 
-void RunRecorder::map(Device& device) {
+void RankRecorder::map(Device& device) {
   if (!recorder_) return;
   identity_.gpu = device.bus_id();
   recorder_->set_place(identity_);
@@ -59,7 +59,7 @@ void RunRecorder::map(Device& device) {
   if (auto agreed = agree(job_, mine); !agreed) give_up(agreed.error());
 }
 
-void RunRecorder::give_up(const Error& why) {
+void RankRecorder::give_up(const Error& why) {
   if (job_.world_rank() == 0)
     log_warn("flight recorders are not available: {}; the run continues without them and without the watchdog",
              why.message);
