@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/bench/layouts.h"
+#include "lib/bench/layout_choice.h"
 #include "lib/bench/step.h"
 
 namespace tri {

@@ -1,5 +1,5 @@
 // Which layouts a sweep tries, and in which order. No clock.
-#include "lib/bench/layouts.h"
+#include "lib/bench/layout_choice.h"
 
 #include <gtest/gtest.h>
 

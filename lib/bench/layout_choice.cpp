@@ -1,4 +1,4 @@
-#include "lib/bench/layouts.h"
+#include "lib/bench/layout_choice.h"
 
 #include <algorithm>
 #include <map>
