@@ -26,8 +26,8 @@
 #include "lib/supervise/node_doctor.h"
 #include "lib/supervise/node_health.h"
 #include "lib/supervise/node_processes.h"
-#include "lib/supervise/orphaned_job.h"
 #include "lib/supervise/slurm_daemon.h"
+#include "lib/supervise/slurm_job.h"
 
 namespace tri {
 namespace {

@@ -19,9 +19,12 @@
 #include <string_view>
 
 #include "io/base/error.h"
-#include "lib/supervise/siphash.h"
 
 namespace tri {
+
+// SipHash-2-4 (Aumasson and Bernstein 2012): a message authentication code for short messages under a 128-bit key.
+using SipKey = std::array<uint64_t, 2>;
+uint64_t siphash(const SipKey& key, std::string_view bytes);
 
 using Nonce = std::array<uint64_t, 2>;
 

@@ -65,4 +65,20 @@ class SlurmJob {
 std::string queue_state(const std::string& job);
 std::vector<std::string> host_names(const std::string& node_list);  // "node[1-2]" -> node1, node2; none: Slurm fails
 
+// A job whose batch script may be gone, as an agent on another of its nodes sees it.
+enum class OrphanState {
+  kOver,           // it has ended, or was put back already
+  kBatchHostLost,  // it runs, and Slurm has taken the node of its batch script away from it
+  kUnknown,        // it runs, or Slurm does not answer
+};
+// From what `scontrol show job --oneliner` prints, and `nodes`, the names of its nodes, a line each.
+OrphanState orphan_state_of(std::string_view job, std::string_view nodes, int restart);
+// Asks Slurm, which may take it some seconds.
+OrphanState orphan_state(const std::string& job, int restart);
+// Seconds until an agent asks Slurm for the first time, and from one question to the next, in a job of so many nodes:
+// together its agents ask twice a second on average, and never each within the same second. `chance`: in [0, 1).
+double first_question(int num_nodes, double chance);
+double next_question(int num_nodes, double chance);
+void put_back(const std::string& job);  // scontrol requeue
+
 }  // namespace tri

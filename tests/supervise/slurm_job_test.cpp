@@ -1,4 +1,4 @@
-#include "lib/supervise/orphaned_job.h"
+#include "lib/supervise/slurm_job.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
