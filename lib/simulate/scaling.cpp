@@ -65,10 +65,11 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   add_groups(c, ranks / w.reducing(), w.reducing(), 1, start);
   // A communicator for each one-way edge between stages: a rank has four ends, two where the pipeline does not close.
   if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
-  if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, int64_t{w.tp} * w.dp, 2, 1, start);
+  if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, w.ranks_of_stage(), 2, 1, start);
   const double bytes = checkpoint_bytes(w);
-  const double passed_on = bytes / (w.tp * w.pp) / (c.network.gb_per_s * c.network.share * 1e9);
-  start.load_s = bytes / (c.network.storage_gb_per_s * 1e9) + (w.dp > 1 ? passed_on : 0);
+  const double passed_on =
+      bytes / (w.reducing_stride() * w.pp) / (c.network.gb_per_s * c.network.share * 1e9);  // among equal weights
+  start.load_s = bytes / (c.network.storage_gb_per_s * 1e9) + (w.reducing() > 1 ? passed_on : 0);
   return start;
 }
 

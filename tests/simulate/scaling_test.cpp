@@ -58,6 +58,20 @@ TEST(Scaling, messages_of_a_start_are_counted) {
       << "every rank hears of every other";
 }
 
+// Every axis of a stage counts: those that share weights pass them on, and each rank of the first stage shares its
+// embedding with one of the last.
+TEST(Scaling, starts_of_more_axes_than_tp_and_dp_are_counted) {
+  Workload w = small_gpt();
+  w.dp = 1, w.cp = 4;  // 16 ranks
+  w.model.tie_embeddings = false;
+  const StartUp untied = start_up(w, Cluster{});
+  w.model.tie_embeddings = true;
+  EXPECT_EQ(start_up(w, Cluster{}).groups - untied.groups, 8);
+  Workload by_dp = w;
+  by_dp.dp = 4, by_dp.cp = 1;
+  EXPECT_DOUBLE_EQ(start_up(w, Cluster{}).load_s, start_up(by_dp, Cluster{}).load_s);
+}
+
 TEST(Scaling, json_and_svg_hold_every_row) {
   const auto rows = scaling_rows(small_gpt(), Cluster{}, Scaling::kWeak, 64);
   const auto json = nlohmann::json::parse(to_json(rows));
