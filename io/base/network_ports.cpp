@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <initializer_list>
 
 #include "io/base/file.h"
 #include "io/base/text_file.h"
@@ -11,7 +13,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kWord = 4;  // InfiniBand counts data in words of four bytes
+constexpr uint64_t kWord = 4;  // InfiniBand counts data in words of four bytes
 
 std::vector<std::string> sorted_names(const std::string& folder) {
   auto names = list_folder(folder);
@@ -20,7 +22,23 @@ std::vector<std::string> sorted_names(const std::string& folder) {
   return std::move(names).value();
 }
 
-int64_t count_in(const std::string& path) { return static_cast<int64_t>(number_in(path).value_or(0)); }
+uint64_t count_in(const std::string& path) {
+  const std::string text = first_line_of(path);
+  uint64_t count = 0;
+  std::from_chars(text.data(), text.data() + text.size(), count);
+  return count;
+}
+
+// Modulo 2^64; kUnreadable if one of them is.
+uint64_t sum_of(std::initializer_list<uint64_t> counts) {
+  uint64_t sum = 0;
+  for (const uint64_t count : counts) {
+    if (count == NetworkPort::kUnreadable) return count;
+    sum += count;
+  }
+  return sum;
+}
+uint64_t times(uint64_t factor, uint64_t count) { return count == NetworkPort::kUnreadable ? count : factor * count; }
 
 void read_lanes(NetworkPort& port, const std::string& device) {
   const auto lanes_in = [&](const char* name) -> std::optional<int> {
@@ -43,8 +61,8 @@ NetworkPort ethernet_port(const std::string& folder, const std::string& name) {
   for (const std::string& device : sorted_names(devices))
     for (const std::string& number : sorted_names(devices + "/" + device + "/ports")) {
       const std::string counters = devices + "/" + device + "/ports/" + number + "/counters";
-      port.received += kWord * count_in(counters + "/port_rcv_data");
-      port.sent += kWord * count_in(counters + "/port_xmit_data");
+      port.received = sum_of({port.received, times(kWord, count_in(counters + "/port_rcv_data"))});
+      port.sent = sum_of({port.sent, times(kWord, count_in(counters + "/port_xmit_data"))});
     }
   read_lanes(port, folder + "/device");
   return port;
@@ -55,9 +73,9 @@ NetworkPort infiniband_port(const std::string& card, const std::string& name, co
   NetworkPort port{
       .card = name, .port = number, .state = first_line_of(folder + "/state"), .rate = number_in(folder + "/rate")};
   port.link_downed = count_in(counters + "/link_downed");
-  port.carrier_changes = 2 * port.link_downed;
-  port.received = kWord * count_in(counters + "/port_rcv_data");
-  port.sent = kWord * count_in(counters + "/port_xmit_data");
+  port.carrier_changes = times(2, port.link_downed);
+  port.received = times(kWord, count_in(counters + "/port_rcv_data"));
+  port.sent = times(kWord, count_in(counters + "/port_xmit_data"));
   port.receive_errors = count_in(counters + "/port_rcv_errors");
   port.symbol_errors = count_in(counters + "/symbol_error");
   port.integrity_errors = count_in(counters + "/local_link_integrity_errors");
@@ -73,6 +91,8 @@ std::optional<double> number_in(const std::string& path) {
   const double number = std::strtod(text.c_str(), &end);
   return end == text.c_str() ? std::nullopt : std::optional(number);
 }
+
+uint64_t NetworkPort::errors() const { return sum_of({receive_errors, transmit_errors, symbol_errors}); }
 
 std::vector<NetworkPort> network_ports(const std::string& sys) {
   std::vector<NetworkPort> ports;

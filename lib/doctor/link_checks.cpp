@@ -33,8 +33,10 @@ CheckResult check_infiniband(CheckContext& context) {
 
 CheckResult check_infiniband_errors(CheckContext& context) {
   return of_ports(context, "no InfiniBand", [](const NetworkPort& port, Measurement& m) {
-    const int64_t errors = port.link_downed + port.symbol_errors + port.receive_errors + port.integrity_errors;
-    m.value = static_cast<double>(std::max<int64_t>(errors, 1));  // compared as a ratio: none and one are alike
+    uint64_t errors = 0;
+    for (const uint64_t count : {port.link_downed, port.symbol_errors, port.receive_errors, port.integrity_errors})
+      if (count != NetworkPort::kUnreadable) errors += count;
+    m.value = static_cast<double>(std::max<uint64_t>(errors, 1));  // compared as a ratio: none and one are alike
     return port.is_infiniband() && port.is_active();
   });
 }

@@ -45,7 +45,7 @@ void fields(Archive& archive, FailureSight& f) {
   archive(f.attempt, f.world_rank, f.status, f.time, f.step, f.text);
 }
 
-// A port of the network.
+// A port of the network. Its counters are modulo 2^64; -1 where the driver cannot read one.
 struct PortSight {
   std::string name;
   bool up = true;

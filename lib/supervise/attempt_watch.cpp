@@ -12,6 +12,18 @@ constexpr double kImageFactor = 4;
 // During MPI's start-up a rank counts as spinning if it uses this share of a core, and the others so many times less.
 constexpr double kSpins = 0.25, kSleeps = 4;
 
+// How far a counter modulo 2^64 has grown; less than 0: it was reset, as by its driver.
+int64_t growth(int64_t before, int64_t now) {
+  return static_cast<int64_t>(static_cast<uint64_t>(now) - static_cast<uint64_t>(before));
+}
+constexpr int64_t kUnreadable = -1;  // a counter
+
+// What the port has moved; none: its driver cannot say.
+std::optional<int64_t> bytes_of(const PortSight& port) {
+  if (port.received == kUnreadable || port.sent == kUnreadable) return std::nullopt;
+  return static_cast<int64_t>(static_cast<uint64_t>(port.received) + static_cast<uint64_t>(port.sent));
+}
+
 }  // namespace
 
 void AttemptWatch::begin(PastAttempt attempt, const NodePool& pool, double now) {
@@ -32,7 +44,8 @@ void AttemptWatch::begin(PastAttempt attempt, const NodePool& pool, double now) 
     sight.bytes_before.clear();
     const AgentReport& report = pool.at(name).report;
     for (const GpuSight& gpu : report.gpus) sight.gpus[gpu.pci] = gpu;
-    for (const PortSight& port : report.ports) sight.bytes_before[port.name] = port.received + port.sent;
+    for (const PortSight& port : report.ports)
+      if (const auto bytes = bytes_of(port)) sight.bytes_before[port.name] = *bytes;
   }
 }
 
@@ -237,12 +250,15 @@ void AttemptWatch::watch_gpus(const AgentReport& report, NodeSight& sight, std::
 void AttemptWatch::watch_ports(const AgentReport& report, NodeSight& sight, const Thresholds& thresholds, double now,
                                std::vector<AttemptCause>& found) const {
   for (const PortSight& port : report.ports) {
-    int64_t& changes = sight.changes.try_emplace(port.name, port.changes).first->second;
-    changes = std::min(changes, port.changes);
-    for (; changes + 2 <= port.changes; changes += 2)
-      if (is_used(sight, report, port)) sight.flaps.push_back(now);
+    if (port.changes != kUnreadable) {
+      int64_t& changes = sight.changes.try_emplace(port.name, port.changes).first->second;
+      if (growth(changes, port.changes) < 0) changes = port.changes;
+      for (; growth(changes, port.changes) >= 2; changes += 2)
+        if (is_used(sight, report, port)) sight.flaps.push_back(now);
+    }
+    if (port.errors == kUnreadable) continue;
     int64_t& errors = sight.errors.try_emplace(port.name, port.errors).first->second;
-    const int64_t more = port.errors - std::exchange(errors, port.errors);
+    const int64_t more = growth(std::exchange(errors, port.errors), port.errors);
     if (more > 0 && is_used(sight, report, port)) sight.error_times.emplace_back(now, more);
   }
   const double window = thresholds.flap_seconds;
@@ -269,9 +285,11 @@ bool AttemptWatch::is_used(const NodeSight& sight, const AgentReport& report, co
   constexpr double kFairPart = 0.05;
   constexpr int64_t kLeast = 1 << 20;  // bytes: more than reports to the driver make in minutes
   const auto moved = [&](const PortSight& p) {
+    const auto bytes = bytes_of(p);
+    if (!bytes) return int64_t{0};
     const auto before = sight.bytes_before.find(p.name);
-    const int64_t bytes = p.received + p.sent, known = before == sight.bytes_before.end() ? 0 : before->second;
-    return bytes >= known ? bytes - known : bytes;
+    const int64_t moved = growth(before == sight.bytes_before.end() ? 0 : before->second, *bytes);
+    return moved >= 0 ? moved : *bytes;
   };
   int64_t most = 0;
   for (const PortSight& other : report.ports) most = std::max(most, moved(other));

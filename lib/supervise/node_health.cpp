@@ -23,10 +23,10 @@ std::vector<PortSight> read_ports(const std::string& sys) {
   for (const NetworkPort& p : network_ports(sys))
     ports.push_back({.name = p.is_infiniband() ? p.card + ":" + p.port : p.card,
                      .up = p.is_infiniband() ? p.is_active() : p.state != "down",
-                     .changes = p.carrier_changes,
-                     .received = p.received,
-                     .sent = p.sent,
-                     .errors = p.receive_errors + p.transmit_errors + p.symbol_errors});
+                     .changes = static_cast<int64_t>(p.carrier_changes),
+                     .received = static_cast<int64_t>(p.received),
+                     .sent = static_cast<int64_t>(p.sent),
+                     .errors = static_cast<int64_t>(p.errors())});
   return ports;
 }
 

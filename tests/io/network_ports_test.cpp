@@ -70,6 +70,26 @@ TEST(NetworkPorts, of_ethernet_are_those_with_a_card) {
   EXPECT_EQ(ports[1].rate, -1);
 }
 
+TEST(NetworkPorts, counters_keep_all_of_their_64_bits) {
+  const TemporaryFolder folder;
+  const std::string sys = folder / "sys", net = sys + "/class/net/eth0/",
+                    ib = sys + "/class/infiniband/mlx5_0/ports/1/";
+  put(net + "device/vendor", "0x15b3");
+  put(net + "statistics/rx_bytes", "18446744073709551614");
+  put(net + "statistics/tx_bytes", "9007199254740993");  // no double
+  put(net + "statistics/rx_errors", "18446744073709551615");
+  put(net + "statistics/tx_errors", "3");
+  put(ib + "counters/port_rcv_data", "18446744073709551615");
+  put(ib + "counters/port_xmit_data", "4611686018427387905");
+  const auto ports = network_ports(sys);
+  ASSERT_EQ(ports.size(), 2u);
+  EXPECT_EQ(ports[0].received, NetworkPort::kUnreadable - 1);
+  EXPECT_EQ(ports[0].sent, 9007199254740993u);
+  EXPECT_EQ(ports[0].errors(), NetworkPort::kUnreadable) << "receive errors are not known";
+  EXPECT_EQ(ports[1].received, NetworkPort::kUnreadable);
+  EXPECT_EQ(ports[1].sent, 4u) << "words of four bytes, modulo 2^64";
+}
+
 TEST(BusIds, are_written_as_the_kernel_does) {
   EXPECT_EQ(short_bus_id("00000000:18:00.0"), "0000:18:00.0");
   EXPECT_EQ(short_bus_id("0000:1A:00.0"), "0000:1a:00.0");

@@ -29,6 +29,26 @@ TEST(Supervisor, errors_of_ports_call_the_doctor_when_an_attempt_fails) {
   }
 }
 
+// A driver that cannot read a counter shows all ones; a counter that wraps has grown by little.
+TEST(Supervisor, counters_of_ports_that_wrap_or_cannot_be_read_are_no_errors) {
+  SimulatedCluster cluster(3, 2);
+  PortSight port{.name = "mlx5_0:1", .changes = 40, .errors = 5000};
+  cluster.node(1).ports = {port};
+  cluster.node(1).doctor = 40;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  for (const auto& [changes, errors] : {std::pair<int64_t, int64_t>{-1, -1}, {40, 5000}, {40, -30}, {40, 20}}) {
+    cluster.node(1).ports[0].changes = changes;
+    cluster.node(1).ports[0].errors = errors;
+    cluster.play(10);
+  }
+  EXPECT_EQ(cluster.starts.size(), 1u) << "the attempt goes on";
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+  EXPECT_EQ(cluster.excluded(), Names{});
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "port errors"), 0);
+}
+
 TEST(Supervisor, a_driver_of_gpus_that_hangs_is_suspect_and_its_last_words_do_not_count) {
   SimulatedCluster cluster(3, 2);
   cluster.node(1).gpus = {{.pci = "0000:18:00.0"}};
