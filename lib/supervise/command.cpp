@@ -19,6 +19,17 @@ namespace tri {
 namespace {
 
 constexpr double kTermSeconds = 10;  // from SIGTERM to SIGKILL
+constexpr double kKillSeconds = 5;   // from SIGKILL until the process is given up
+
+// Waits for the child's end until then; false: it still runs. Polls, since waitpid itself has no timeout.
+bool has_ended_by(double end, pid_t child, int& status) {
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+    const pid_t got = ::waitpid(child, &status, WNOHANG);
+    if (got == child || (got < 0 && errno != EINTR)) return true;
+    if (monotonic_seconds() >= end) return false;
+    std::this_thread::sleep_for(pause);
+  }
+}
 
 CommandResult run_once(const std::vector<std::string>& words, double timeout, CommandErrors errors) {
   std::vector<char*> argv;
@@ -54,15 +65,15 @@ CommandResult run_once(const std::vector<std::string>& words, double timeout, Co
     open = got > 0 || (got < 0 && errno == EINTR);
   }
   int status = 0;
-  if (result.timed_out) ::kill(child, SIGTERM);  // srun then ends its step
-  bool ended = !result.timed_out;
-  for (const double killed = end + kTermSeconds; !ended && monotonic_seconds() < killed;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    ended = ::waitpid(child, &status, WNOHANG) == child;
-    if (ended) return result;
-  }
-  if (!ended) ::kill(child, SIGKILL);
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  result.timed_out = result.timed_out || !has_ended_by(end, child, status);
+  if (result.timed_out) {
+    ::kill(child, SIGTERM);  // srun then ends its step
+    if (!has_ended_by(monotonic_seconds() + kTermSeconds, child, status)) {
+      ::kill(child, SIGKILL);
+      // While storage hangs, a process in the kernel does not end even so: it is given up.
+      (void)has_ended_by(monotonic_seconds() + kKillSeconds, child, status);
+    }
+    return result;
   }
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;

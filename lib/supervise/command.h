@@ -15,8 +15,9 @@ struct CommandResult {
 
 enum class CommandErrors { kDrop, kShow };  // what becomes of the command's standard error
 
-// Runs a command, without a shell, and waits for its end. Ends it after `timeout` seconds. A command
-// that a signal has ended, as one to all processes of a job does, is run again, three times at most.
+// Runs a command, without a shell, and waits for its end. Ends it after `timeout` seconds, and returns within 15 s more
+// even if it does not end. A command that a signal has ended, as one to all processes of a job does, is run again,
+// three times at most.
 CommandResult run_command(const std::vector<std::string>& words, double timeout,
                           CommandErrors errors = CommandErrors::kDrop);
 

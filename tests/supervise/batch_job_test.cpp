@@ -91,5 +91,11 @@ TEST(Commands, that_take_too_long_are_ended) {
   EXPECT_FALSE(result.ok());
 }
 
+TEST(Commands, that_have_closed_their_output_and_run_on_are_ended) {
+  const auto result = run_command({"sh", "-c", "echo one; exec sleep 600 >&-"}, 0.5);
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_EQ(result.output, "one\n");
+}
+
 }  // namespace
 }  // namespace tri
