@@ -163,6 +163,19 @@ Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
   return done;
 }
 
+std::optional<int64_t> last_step_in(const std::string& path, int64_t from) {
+  constexpr int64_t kTail = 256 << 10;
+  const auto file = InputFile::open(path);
+  if (!file || file.value().bytes() <= from) return std::nullopt;
+  std::optional<int64_t> last;
+  // The first of these lines may lack its beginning: then it is no line of a step.
+  (void)read_whole_lines(path, std::max(from, file.value().bytes() - kTail), [&](std::string_view text, int64_t) {
+    const MetricsLine line = read_metrics_line(text);
+    if (const auto* step = std::get_if<StepRecord>(&line)) last = step->step;
+  });
+  return last;
+}
+
 void RunMetrics::take(std::string_view line) {
   const auto take_step = [&](StepRecord step) {
     if (!steps.empty() && steps.back().step >= step.step) undo_after(step.step - 1);

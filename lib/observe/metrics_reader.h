@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -64,6 +65,10 @@ MetricsLine read_metrics_line(std::string_view line);
 // ENOENT: there is none), or a newer release wrote it; the lines before the error were taken.
 Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
                                  const std::function<void(std::string_view line, int64_t at)>& take);
+
+// The step of the last line of a step among the last 256 KiB of the file, and after its first `from` bytes. None: there
+// is no such line, or the file cannot be read.
+std::optional<int64_t> last_step_in(const std::string& path, int64_t from);
 
 struct RunMetrics {
   std::vector<StepRecord> steps;  // those that count: step grows

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "io/base/clock.h"
 #include "io/base/console.h"
@@ -19,6 +19,7 @@
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 #include "lib/observe/effective_time.h"
+#include "lib/observe/metrics_reader.h"
 #include "lib/supervise/history.h"
 
 namespace tri {
@@ -27,51 +28,58 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::duration;
 
-constexpr std::chrono::seconds kStorageTimeout{60};
-constexpr double kLead = 60;  // Slurm may send the signal of --signal this many seconds early
+constexpr double kLead = 60;  // Slurm sends the signal of --signal up to so many seconds before it is due
 
 void sleep_seconds(double seconds) { std::this_thread::sleep_for(duration<double>(seconds)); }
 
-// Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint whose manifest or files are
-// damaged does not count: no run resumes from it.
-Result<int64_t> newest_step(const std::string& checkpoints) {
-  using Step = Result<int64_t>;
-  return within(
-      checkpoints, kStorageTimeout,
-      [checkpoints]() -> Step {
-        const auto newest = newest_checkpoint(checkpoints);
-        if (!newest) return newest.error();
-        return newest.value() ? newest.value()->step : 0;
-      },
-      Step(file_error("{}: storage does not respond", checkpoints)));
+using Limit = std::chrono::milliseconds;  // of a call to storage
+
+// Returns what `task`, which works on `path`, returns (a Result), or an error if storage does not respond in time.
+template <class Task>
+auto with_limit(const std::string& path, Limit limit, Task task) {
+  using Answer = std::invoke_result_t<Task>;
+  return within(path, limit, std::move(task), Answer(file_error("{}: storage does not respond", path)));
 }
 
-// The progress of the run according to events.jsonl and metrics.jsonl.
-struct Past {
-  int64_t last_step = 0;
-  std::string effective;  // ", effective training time 96.3 %"; "": no attempt has begun
-};
+// Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint whose manifest or files are damaged
+// does not count: no run resumes from it.
+Result<int64_t> newest_step(const std::string& checkpoints, Limit limit) {
+  return with_limit(checkpoints, limit, [checkpoints]() -> Result<int64_t> {
+    const auto newest = newest_checkpoint(checkpoints);
+    if (!newest) return newest.error();
+    return newest.value() ? newest.value()->step : 0;
+  });
+}
 
-Past past_of(const std::string& run_dir) {
-  const auto read = [run_dir]() -> Past {
-    const auto history = read_events_and_steps(run_dir);
-    if (!history) return {};
-    Past past;
-    for (const AttemptSteps& attempt : history.value().steps) {
-      for (const RunEvent& event : history.value().events)
-        if (event.kind == RunEventKind::kStart && event.attempt == attempt.attempt)
-          past.last_step = static_cast<int64_t>(event.number("step", 0));
-      if (!attempt.steps.empty()) past.last_step = attempt.steps.back().step;
-    }
-    if (const auto time = effective_time(history.value()))
-      past.effective = fmt::format(", effective training time {:.1f} %", 100 * time->effective());
-    return past;
+// The step that the newest attempt has reached; 0 where that cannot be read. Reads the end of metrics.jsonl only, since
+// a requeue waits for it.
+int64_t reached_step(const std::string& run_dir, Limit limit) {
+  const auto read = [run_dir]() -> int64_t {
+    const auto events = read_events(run_dir + "/events.jsonl");
+    int64_t step = 0, begin = 0;  // of its lines, in bytes
+    if (!events) return 0;
+    for (const RunEvent& event : events.value())
+      if (event.kind == RunEventKind::kStart && event.fields.contains("metrics_bytes")) {
+        step = static_cast<int64_t>(event.number("step", 0));
+        begin = static_cast<int64_t>(event.number("metrics_bytes", 0));
+      }
+    return last_step_in(run_dir + "/metrics.jsonl", begin).value_or(step);
   };
-  return within(run_dir + "/metrics.jsonl", kStorageTimeout, read, Past());
+  return within(run_dir + "/metrics.jsonl", limit, read, int64_t{0});
+}
+
+// ", effective training time 96.3 %"; "" where no attempt has begun.
+std::string effective_part(const std::string& run_dir, Limit limit) {
+  const auto read = [run_dir]() -> std::string {
+    const auto history = read_events_and_steps(run_dir);
+    const auto time = history ? effective_time(history.value()) : std::nullopt;
+    return time ? fmt::format(", effective training time {:.1f} %", 100 * time->effective()) : "";
+  };
+  return within(run_dir + "/metrics.jsonl, all of it", limit, read, std::string());
 }
 
 // The nodes that the run excludes at present; none: events.jsonl cannot be read.
-std::optional<std::vector<std::string>> exclusions_of(const std::string& run_dir) {
+std::optional<std::vector<std::string>> exclusions_of(const std::string& run_dir, Limit limit) {
   using Nodes = std::optional<std::vector<std::string>>;
   const std::string path = run_dir + "/events.jsonl";
   const auto read = [path]() -> Nodes {
@@ -82,7 +90,7 @@ std::optional<std::vector<std::string>> exclusions_of(const std::string& run_dir
       nodes.push_back(exclusion.node);
     return nodes;
   };
-  return within(path, kStorageTimeout, read, Nodes());
+  return within(path, limit, read, Nodes());
 }
 
 std::vector<std::string> sorted(std::vector<std::string> names) {
@@ -140,8 +148,10 @@ void BatchJob::say_stalled(int count) const {
 
 // A second job of a run must not touch the state of the first one. It waits for one that is ending.
 Result<void> BatchJob::await_other_job() const {
-  std::ifstream in(state_path());
-  const std::string other = job_of_record(std::string(std::istreambuf_iterator<char>(in), {}));
+  const auto text = state_text();
+  if (!text && text.error().os_error == ENOENT) return {};
+  if (!text) return text.error();
+  const std::string other = job_of_record(text.value());
   if (other.empty() || other == options_.start.batch.job) return {};
   std::string state = queue_state(other);
   const double end = monotonic_seconds() + options_.node_seconds;
@@ -149,10 +159,26 @@ Result<void> BatchJob::await_other_job() const {
     say(fmt::format("waiting up to {:.0f} s for job {} of {}, which is COMPLETING", options_.node_seconds, other,
                     options_.folders.run));
   for (; state == "COMPLETING" && monotonic_seconds() < end; state = queue_state(other)) sleep_seconds(2);
-  if (state.empty()) return {};
-  return usage_error(
-      "{} is the run of job {}, which is {}; nothing was changed. Wait for that job or cancel it, then submit again",
-      options_.folders.run, other, state);
+  if (!state.empty())
+    return usage_error("{} is the run of job {}, which is {}; nothing was changed. Wait for that job or cancel it, then "
+                       "submit again",
+                       options_.folders.run, other, state);
+  // Slurm no longer knows the job, or is not reachable, as in a container. The run's locks show whether it still trains.
+  for (const char* name : {"/supervise.lock", "/run.lock"}) {
+    const std::string path = options_.folders.run + name;
+    const auto holder =
+        with_limit(path, limit(), [path, start = options_.start.batch] { return holder_of_lock(path, start); });
+    if (!holder) return holder.error();
+    if (holder.value())
+      return usage_error("{} is the run of job {}, and {} holds its {}; nothing was changed{}",
+                         options_.folders.run, other, holder.value()->text, name + 1,
+                         stale_lock_remedy(*holder.value()));
+  }
+  return {};
+}
+
+Result<std::string> BatchJob::state_text() const {
+  return with_limit(state_path(), limit(), [path = state_path()] { return read_text(path); });
 }
 
 // Sets record_ and newest_. Where the record cannot be read, it is that of a job without progress, and is not saved;
@@ -160,9 +186,9 @@ Result<void> BatchJob::await_other_job() const {
 Result<void> BatchJob::load_record() {
   record_ = {.job = options_.start.batch.job};
   take_noted_progress();
-  const auto text = read_text(state_path());
+  const auto text = state_text();
   if (restart() > 0 && !text && text.error().os_error != ENOENT) return text.error();
-  const auto newest = newest_step(options_.folders.checkpoints);
+  const auto newest = newest_step(options_.folders.checkpoints, limit());
   const JobRecord fresh{.job = record_.job, .best_step = options_.begun_at.value_or(newest ? newest.value() : 0)};
   record_ = restart() == 0 || !text ? fresh : job_record_from(text.value(), fresh, restart());
   take_noted_progress();
@@ -174,8 +200,9 @@ Result<void> BatchJob::load_record() {
 
 void BatchJob::save_record() const {
   if (!has_record_) return;
-  if (const auto saved = write_file(state_path(), to_text(record_), fmt::format("{}.{}", record_.job, restart()));
-      !saved)
+  const auto write = [path = state_path(), text = to_text(record_),
+                      name = fmt::format("{}.{}", record_.job, restart())] { return write_file(path, text, name); };
+  if (const auto saved = with_limit(state_path(), limit(), write); !saved)
     say(fmt::format("the state file {} could not be written: {}", state_path(), saved.error().message));
 }
 
@@ -219,23 +246,33 @@ std::vector<std::string> BatchJob::environment() const {
 Result<bool> BatchJob::begin(const std::string& what) {
   const std::string& run_dir = options_.folders.run;
   if (auto free = await_other_job(); !free) return free.error();
-  std::error_code problem;
   if (restart() == 0) {
-    fs::create_directories(run_dir, problem);
-    if (problem) return system_error(problem.value(), "run.dir {}: cannot create the folder", run_dir);
+    const auto made = with_limit(run_dir, limit(), [run_dir]() -> Result<void> {
+      std::error_code problem;
+      fs::create_directories(run_dir, problem);
+      if (problem) return system_error(problem.value(), "run.dir {}: cannot create the folder", run_dir);
+      return {};
+    });
+    if (!made) return made.error();
   }
   if (auto loaded = load_record(); !loaded) return loaded.error();
-  const auto is_there = [&](const char* name) { return fs::exists(run_dir + name, problem); };
-  if (restart() > 0 && newest_ == 0 && !is_there("/slurm.state") && !is_there("/run.lock") &&
-      !is_there("/slurm.submitted"))
-    return file_error(
-        "{} holds no files of this job's earlier starts; check that its file system is mounted on {}. To begin from "
-        "step 0, cancel the job and submit it again",
-        run_dir, host_name());
+  if (restart() > 0 && newest_ == 0) {
+    const auto has_files = with_limit(run_dir, limit(), [run_dir]() -> Result<bool> {
+      std::error_code problem;
+      for (const char* name : {"/slurm.state", "/run.lock", "/slurm.submitted"})
+        if (fs::exists(run_dir + name, problem)) return true;
+      return false;
+    });
+    if (!has_files) return has_files.error();
+    if (!has_files.value())
+      return file_error(
+          "{} holds no files of this job's earlier starts; check that its file system is mounted on {}. To begin from "
+          "step 0, cancel the job and submit it again",
+          run_dir, host_name());
+  }
   note_progress(restart() - 1);  // of a start that was killed
-  const Past past = past_of(run_dir);
   say(fmt::format("{} in {}: the run resumes from step {}, {} steps lost{}", what, run_dir, newest_,
-                  std::max<int64_t>(0, past.last_step - newest_), past.effective));
+                  std::max<int64_t>(0, reached_step(run_dir, limit()) - newest_), effective_part(run_dir, limit())));
   save_record();
   if (restarts_without_progress() > options_.restart_budget) {
     say_stalled(restarts_without_progress() - 1);
@@ -255,9 +292,9 @@ BatchJob::Left BatchJob::end(int status) {
     say(fmt::format("status {} ({}); the job has already been requeued", status, text));
     return {};
   }
-  const Past past = past_of(options_.folders.run);
+  const int64_t reached = reached_step(options_.folders.run, limit());
   if (outcome == JobOutcome::kFinished) {
-    say(fmt::format("finished at step {}{}", past.last_step, past.effective));
+    say(fmt::format("finished at step {}{}", reached, effective_part(options_.folders.run, limit())));
     return {};
   }
   if (const auto loaded = load_record(); !loaded) {
@@ -266,7 +303,7 @@ BatchJob::Left BatchJob::end(int status) {
     note_progress(restart());
     save_record();
   }
-  say(fmt::format("status {} ({}) after step {}, newest checkpoint: step {}", status, text, past.last_step, newest_));
+  say(fmt::format("status {} ({}) after step {}, newest checkpoint: step {}", status, text, reached, newest_));
   if (outcome == JobOutcome::kStop) {
     say("stopped: a restart would fail in the same way");
     return {};
@@ -330,7 +367,7 @@ bool BatchJob::requeue() {
 // The job is pending again: only then, and only before it starts, Slurm accepts a change of its excluded nodes. Those
 // that its owner has excluded stay.
 void BatchJob::exclude_nodes() {
-  const auto excluded = exclusions_of(options_.folders.run);
+  const auto excluded = exclusions_of(options_.folders.run, limit());
   if (!excluded || sorted(*excluded) == sorted(record_.excluded)) return;
   std::vector<std::string> all = slurm_.excluded();
   std::erase_if(all, [&](const std::string& node) {

@@ -4,6 +4,7 @@
 //   begin() --> the batch script starts `trireme supervise`, or srun, and waits --> end(status)
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ class BatchJob {
     double controller_seconds = 600;  // timeout of a slurmctld that does not answer
     double node_seconds = 600;        // ... of nodes that neither answer nor are DOWN
     double drain_seconds = 110;       // from the signal until the checkpoint is saved
+    double storage_seconds = 60;      // ... of storage
     std::optional<int64_t> begun_at;  // for end(): the newest checkpoint when the trainer was started
   };
   explicit BatchJob(Options options);
@@ -58,7 +60,11 @@ class BatchJob {
   void say_stalled(int count) const;
   int restart() const { return options_.start.batch.restart; }
   int restarts_without_progress() const { return restart() - record_.progress_restart; }
+  std::chrono::milliseconds limit() const {  // of a question to storage
+    return std::chrono::milliseconds(static_cast<int64_t>(1000 * options_.storage_seconds));
+  }
   std::string state_path() const { return options_.folders.run + "/slurm.state"; }
+  Result<std::string> state_text() const;
   Result<void> await_other_job() const;
   Result<void> load_record();
   void save_record() const;

@@ -27,6 +27,20 @@ std::vector<int64_t> steps_of(const std::vector<StepRecord>& records) {
 
 using Steps = std::vector<int64_t>;
 
+TEST(LastStep, is_read_from_the_end_of_the_file_and_of_the_newest_attempt) {
+  TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  EXPECT_EQ(last_step_in(path, 0), std::nullopt);
+  std::string text;
+  for (int64_t step = 1; step <= 5000; ++step) text += step_line(step, 2) + "\n";
+  const auto bytes = static_cast<int64_t>(text.size());
+  ASSERT_GT(bytes, 512 << 10);
+  write_all(path, text + R"({"step":5000,"validation_loss":2})" + "\n" + step_line(5001, 2));
+  EXPECT_EQ(last_step_in(path, 0), 5000) << "of a whole line";
+  EXPECT_EQ(last_step_in(path, bytes), std::nullopt) << "of an attempt that has done no step";
+  EXPECT_EQ(last_step_in(path, 2 * bytes), std::nullopt) << "the file is shorter";
+}
+
 TEST(RunMetrics, reads_what_metrics_file_writes) {
   TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";

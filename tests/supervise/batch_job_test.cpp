@@ -3,10 +3,73 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "io/base/text_file.h"
 #include "lib/supervise/command.h"
+#include "tests/io/temporary_folder.h"
 
 namespace tri {
 namespace {
+
+// Where Slurm's commands are missing, as in a container.
+class WithoutSlurm : public ::testing::Test {
+ protected:
+  WithoutSlurm() : path_(std::getenv("PATH")) {
+    ::setenv("PATH", folder.path().c_str(), 1);
+    std::filesystem::create_directories(run);
+  }
+  ~WithoutSlurm() override { ::setenv("PATH", path_.c_str(), 1); }
+
+  BatchJob::Options options_of(const std::string& job) const {
+    return {.start = {.batch = {.job = job}},
+            .folders = {.run = run, .checkpoints = run + "/checkpoints"},
+            .controller_seconds = 0,
+            .node_seconds = 0,
+            .storage_seconds = 20};
+  }
+
+  const TemporaryFolder folder;
+  const std::string run = folder / "run", state = run + "/slurm.state";
+
+ private:
+  const std::string path_;
+};
+
+TEST_F(WithoutSlurm, a_second_job_does_not_touch_a_run_that_is_under_way) {
+  ASSERT_TRUE(BatchJob(options_of("6")).begin("2 ranks"));
+  const std::string of_first = value_or_throw(read_text(state));
+  EXPECT_EQ(job_of_record(of_first), "6");
+  {
+    const auto lock = RunLock::take({.run = run}, "attempt", {.job = "6"});
+    ASSERT_TRUE(lock) << lock.error().message;
+    const auto second = BatchJob(options_of("7")).begin("2 ranks");
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code, ExitCode::kUsage);
+    EXPECT_NE(second.error().message.find("is the run of job 6, and process "), std::string::npos)
+        << second.error().message;
+    EXPECT_EQ(value_or_throw(read_text(state)), of_first);
+  }
+  ASSERT_TRUE(BatchJob(options_of("7")).begin("2 ranks")) << "the first one has ended";
+  EXPECT_EQ(job_of_record(value_or_throw(read_text(state))), "7");
+}
+
+// A pipe without a writer is such storage: open() does not return.
+TEST_F(WithoutSlurm, storage_that_hangs_is_an_error_after_a_while) {
+  ASSERT_EQ(::mkfifo(state.c_str(), 0600), 0);
+  BatchJob::Options options = options_of("7");
+  options.storage_seconds = 0.2;
+  const auto begun = BatchJob(options).begin("2 ranks");
+  ASSERT_FALSE(begun);
+  EXPECT_EQ(begun.error().code, ExitCode::kFile);
+  EXPECT_EQ(begun.error().message, state + ": storage does not answer");
+  const Descriptor writer(::open(state.c_str(), O_RDWR | O_CLOEXEC));  // ends the read
+  EXPECT_GE(writer.get(), 0);
+}
 
 const JobRecord kFresh{.job = "7", .best_step = 40};
 
