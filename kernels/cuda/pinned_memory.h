@@ -7,8 +7,8 @@
 
 namespace tri::cuda {
 
-// Any thread may call it. cudaMallocHost clears and pins pages of 4 KiB one after another; large blocks are made here of
-// huge pages, which several threads clear, and are pinned afterwards.
+// Any thread may call it. cudaMallocHost clears and pins pages of 4 KiB one after another; large blocks are made here
+// of huge pages, which several threads clear, and are pinned afterwards.
 class PinnedMemory {
  public:
   // Fatal(kDevice): the host has no memory for it.

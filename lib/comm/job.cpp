@@ -223,8 +223,8 @@ void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch
   std::unique_lock lock(ending_, std::try_to_lock);
   if (!lock) return;  // this process ends the job already
   report(what, what);
-  const ExitCode code =
-      run_failure_hook({.world_rank = rank, .text = fmt::format("process {} has ended without reporting an error", process.pid)});
+  const ExitCode code = run_failure_hook(
+      {.world_rank = rank, .text = fmt::format("process {} has ended without reporting an error", process.pid)});
   lock.unlock();
   if (wait_for(kLauncherFirst)) return;
   ending_.lock();

@@ -108,8 +108,8 @@ CheckResult check_repeatable_step(CheckContext& context) {
   return {.measurements = {{.part = context.part, .value = different}}};
 }
 
-// Compares that training between all ranks. Healthy CPUs of different kinds, and healthy GPUs for which autotuning chose
-// different algorithms, may differ: each kind is a group of its own.
+// Compares that training between all ranks. Healthy CPUs of different kinds, and healthy GPUs for which autotuning
+// chose different algorithms, may differ: each kind is a group of its own.
 CheckResult check_equal_steps(CheckContext& context) {
   MiniTraining training(context.device);
   const std::vector<uint32_t> bits = training.train();

@@ -41,8 +41,8 @@ auto with_limit(const std::string& path, Limit limit, Task task) {
   return within(path, limit, std::move(task), Answer(file_error("{}: storage does not respond", path)));
 }
 
-// Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint whose manifest or files are damaged
-// does not count: no run resumes from it.
+// Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint whose manifest or files are
+// damaged does not count: no run resumes from it.
 Result<int64_t> newest_step(const std::string& checkpoints, Limit limit) {
   return with_limit(checkpoints, limit, [checkpoints]() -> Result<int64_t> {
     const auto newest = newest_checkpoint(checkpoints);
@@ -160,19 +160,20 @@ Result<void> BatchJob::await_other_job() const {
                     options_.folders.run));
   for (; state == "COMPLETING" && monotonic_seconds() < end; state = queue_state(other)) sleep_seconds(2);
   if (!state.empty())
-    return usage_error("{} is the run of job {}, which is {}; nothing was changed. Wait for that job or cancel it, then "
-                       "submit again",
-                       options_.folders.run, other, state);
-  // Slurm no longer knows the job, or is not reachable, as in a container. The run's locks show whether it still trains.
+    return usage_error(
+        "{} is the run of job {}, which is {}; nothing was changed. Wait for that job or cancel it, then "
+        "submit again",
+        options_.folders.run, other, state);
+  // Slurm no longer knows the job, or is not reachable, as in a container. The run's locks show whether it still
+  // trains.
   for (const char* name : {"/supervise.lock", "/run.lock"}) {
     const std::string path = options_.folders.run + name;
     const auto holder =
         with_limit(path, limit(), [path, start = options_.start.batch] { return holder_of_lock(path, start); });
     if (!holder) return holder.error();
     if (holder.value())
-      return usage_error("{} is the run of job {}, and {} holds its {}; nothing was changed{}",
-                         options_.folders.run, other, holder.value()->text, name + 1,
-                         stale_lock_remedy(*holder.value()));
+      return usage_error("{} is the run of job {}, and {} holds its {}; nothing was changed{}", options_.folders.run,
+                         other, holder.value()->text, name + 1, stale_lock_remedy(*holder.value()));
   }
   return {};
 }

@@ -319,8 +319,9 @@ void Supervisor::found(AttemptCause finding, double now) {
   const bool is_sure = finding.kind == CauseKind::kGpuSick || finding.kind == CauseKind::kPortFlaps ||
                        finding.kind == CauseKind::kStraggler;
   if (phase_ != Phase::kRun || facts.replacement || stop_requested_) return;
-  const Decision decision = is_sure ? decide_at_work_now(finding, now)
-                                    : Decision{.action = Response::kReport, .why = "it is considered if the attempt fails"};
+  const Decision decision = is_sure
+                                ? decide_at_work_now(finding, now)
+                                : Decision{.action = Response::kReport, .why = "it is considered if the attempt fails"};
   if (decision.action == Response::kReplace) {
     facts.replacement = finding;
     replace_requested_ = now;

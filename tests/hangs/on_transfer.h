@@ -1,9 +1,9 @@
 // A function that is called before each transfer of this process, so that a test can delay transfers, omit them or
 // fail at them.
 //
-// CMake's add_transfer_hooks links a program with on_transfer.cpp and on_stage_transfer.cpp, and redirects the calls that
-// these files name (--wrap): collectives of a CommGroup, copies into a peer's memory, and the channels of a Runtime.
-// The production code knows nothing of it.
+// CMake's add_transfer_hooks links a program with on_transfer.cpp and on_stage_transfer.cpp, and redirects the calls
+// that these files name (--wrap): collectives of a CommGroup, copies into a peer's memory, and the channels of a
+// Runtime. The production code knows nothing of it.
 #pragma once
 
 #include <functional>
