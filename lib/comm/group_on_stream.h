@@ -12,7 +12,7 @@ namespace tri {
 // ordered by events; when it is the caller's (overlap off), by the stream itself.
 class GroupOnStream {
  public:
-  // `category`: what a stream's waits for it count as. A rank alone waits for nobody: its copies are compute.
+  // `category`: what a stream's waits for it count as. A rank alone waits for no other rank: its copies are compute.
   GroupOnStream(CommGroup& group, Stream& stream, Device& device, TimeCategory category)
       : group_(&group),
         stream_(&stream),

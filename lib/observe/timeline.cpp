@@ -130,7 +130,7 @@ std::string timeline_text(const TimelineSummary& s, const std::vector<TimelineSe
   if (s.num_early > 0)
     text += fmt::format("{} transfers arrive before they are sent: the clocks have drifted\n", s.num_early);
   if (s.num_unmatched > 0)
-    text += fmt::format("{} transfers have no flow arrow, since a rank of theirs is not included\n", s.num_unmatched);
+    text += fmt::format("{} transfers have no flow arrow, since one of their ranks is not included\n", s.num_unmatched);
   if (s.lost_marks > 0)
     text += fmt::format("{} timeline marks did not fit into memory and are missing at the end; record fewer steps\n",
                         s.lost_marks);
