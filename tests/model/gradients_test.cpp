@@ -180,10 +180,9 @@ TEST(InitialValues, any_tp_share_is_a_slice_of_the_full_tensor) {
 }
 
 TEST(Parameters, a_missing_weight_is_an_error_that_names_it_and_a_missing_bias_is_not) {
-  const Config c = tiny_config();
+  const Config c = value_or_throw(resolve_config(tiny_config(), 1));
   std::vector<Parameter> parameters;
-  for (const ParamSpec& spec : model_parameters(value_or_throw(resolve_config(c, 1))))
-    parameters.push_back({.spec = spec});
+  for (const ParamSpec& spec : model_parameters(c)) parameters.push_back({.spec = spec});
   for (const Parameter& absent : parameters) {
     if (!absent.spec.name.starts_with("layers/1/")) continue;
     std::vector<Parameter> others;

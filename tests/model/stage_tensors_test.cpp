@@ -60,6 +60,7 @@ TEST(StageTensors, a_layer_states_what_is_allocated_for_it) {
           config.model.activation = one.activation;
           config.model.head_dim = 32;  // wider than the rest
           config.parallel.tp = tp;
+          config.parallel.tp_transfers = Transfers::kCollectives;
           config.parallel.recompute = recompute;
           config.precision.gemm = gemm;
           Arena arena;

@@ -21,6 +21,7 @@ Config config_of(Dtype precision, int zero, Activation activation) {
   c.model.hidden = 24;
   c.model.heads = 4;
   c.model.kv_heads = 4;
+  c.model.head_dim = 6;
   c.model.ffn_hidden = 40;
   c.model.vocab = 131;  // padded
   c.model.seq_len = 6;
