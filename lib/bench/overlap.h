@@ -12,8 +12,7 @@
 namespace tri {
 
 struct OverlapBench {
-  int rounds = 11;                       // of each of the three; the middle one counts
-  TransferObserver* observer = nullptr;  // of this rank's transfers; null: none
+  int rounds = 11;  // of each of the three; the middle one counts
 };
 
 // Times in any one unit. The share of the transfer that costs nothing alongside the compute.

@@ -42,9 +42,6 @@ class CommGroup {
   void send(Tensor tensor, int peer, Stream& stream);
   void recv(Tensor tensor, int peer, Stream& stream);
 
-  // `observer`, which outlives the group, is called before every transfer of this group; null: there is none. Code that
-  // makes copies in place of collectives calls before_transfer() to find out whether to make them.
-  void set_observer(TransferObserver* observer) { observer_ = observer; }
   // The progress of this group's own transfers, not of copies in their place.
   void set_progress(ChannelProgress progress) { progress_ = progress; }
   const ChannelProgress& progress() const { return progress_; }
@@ -70,40 +67,5 @@ class CommGroup {
 
 // Returns a group of this rank alone: gathers and scatters are copies, the rest has no effect.
 std::unique_ptr<CommGroup> make_self_group(const std::string& name);
-
-// A group with the stream on which its collectives run. If that is not the caller's stream, events order the two.
-class GroupOnStream {
- public:
-  // `category`: how a stream's waits for the group are accounted. A group of one rank never waits: its copies are
-  // compute.
-  GroupOnStream(CommGroup& group, Stream& stream, Device& device, TimeCategory category)
-      : group_(&group),
-        stream_(&stream),
-        ready_(device.make_event()),
-        done_(device.make_event()),
-        category_(group.size() > 1 ? category : TimeCategory::kCompute) {}
-
-  CommGroup& group() const { return *group_; }
-  Stream& stream() const { return *stream_; }
-  int size() const { return group_->size(); }
-  int rank() const { return group_->rank(); }
-  TimeCategory category() const { return category_; }
-
-  // Later collectives wait for what was enqueued on `producer` so far.
-  void after(Stream& producer);
-  // `consumer` waits for the collectives enqueued so far.
-  void before(Stream& consumer);
-
-  void all_gather(Tensor out, Tensor inp);
-  void reduce_scatter(Tensor out, Tensor inp);
-  void all_reduce(Tensor inout, ReduceOp op);
-  void broadcast(Tensor inout, int root);
-
- private:
-  CommGroup* group_;
-  Stream* stream_;
-  std::unique_ptr<Event> ready_, done_;
-  TimeCategory category_;
-};
 
 }  // namespace tri

@@ -8,11 +8,11 @@
 
 namespace tri {
 
-// A group with the stream on which its collectives run. When that is another stream than the caller's, the two are
-// ordered by events; when it is the caller's (overlap off), by the stream itself.
+// A group with the stream on which its collectives run. If that is not the caller's stream, events order the two.
 class GroupOnStream {
  public:
-  // `category`: what a stream's waits for it count as. A rank alone waits for no other rank: its copies are compute.
+  // `category`: how a stream's waits for the group are accounted. A group of one rank never waits: its copies are
+  // compute.
   GroupOnStream(CommGroup& group, Stream& stream, Device& device, TimeCategory category)
       : group_(&group),
         stream_(&stream),
@@ -28,7 +28,7 @@ class GroupOnStream {
 
   // Later collectives wait for what was enqueued on `producer` so far.
   void after(Stream& producer);
-  // `consumer` waits for the collectives so far.
+  // `consumer` waits for the collectives enqueued so far.
   void before(Stream& consumer);
 
   void all_gather(Tensor out, Tensor inp);

@@ -17,8 +17,7 @@ struct RankContext {
   Mesh mesh;
   Job* job = nullptr;  // may be null on a mesh of one rank
   Device& device;
-  Arena& arena;                          // owns the rank's device memory, large enough for allocate_rank
-  TransferObserver* observer = nullptr;  // called at each transfer of this rank; may be null
+  Arena& arena;  // owns the rank's device memory, large enough for allocate_rank
 };
 
 }  // namespace tri

@@ -79,8 +79,7 @@ struct History {
 
 // Runs the layout on world ranks [0, layout.ranks()); the history's parameters are full on rank 0.
 // `alone`: on this rank, without MPI.
-// `observer` is called before this rank's transfers.
-History train(const Layout& layout, bool alone, TransferObserver* observer = nullptr);
+History train(const Layout& layout, bool alone);
 
 double relative(double a, double b);
 

@@ -17,8 +17,8 @@ PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChan
 }
 
 PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
-                         TransferObserver* observer, ChannelProgress progress)
-    : local_(std::move(local)), observer_(observer), progress_(progress) {
+                         ChannelProgress progress)
+    : local_(std::move(local)), progress_(progress) {
   TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel connects 2 ranks, not {}", peers.size());
   const auto other = static_cast<size_t>(1 - peers.rank);
   peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[other] + ends[other].flag);
@@ -56,7 +56,6 @@ void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
 void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
   TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} was received out of order", transfers_ + 1,
               ring);
-  if (observer_ != nullptr && !observer_->before_transfer(stream)) return;
   ++counts_.recvs;
   counts_.bytes += tensor.bytes();
   ++transfers_;
