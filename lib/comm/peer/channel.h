@@ -34,8 +34,7 @@ void fields(Archive& archive, PeerChannelPlaces& places) {
 
 class PeerChannel final : public StageChannel {
  public:
-  // Connects the members of `peers`, a pair. `local`: this rank's end; `ends`: those of both members. `observer`, which
-  // outlives the channel, is called before its transfers; null: there is none.
+  // Connects the members of `peers`, a pair. `local`: this rank's end; `ends`: those of both members.
   PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
               ChannelProgress progress = {});
   static PeerChannelPlaces places_of(const PeerMemory& peers, const PeerChannelEnd& local);
