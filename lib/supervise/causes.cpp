@@ -120,7 +120,7 @@ AttemptCause cause_of(const EndFacts& facts, double now) {
       return with_status(finding);
   if (status == static_cast<int>(ExitCode::kDrained))
     return with_status({.kind = CauseKind::kDrainedItself, .text = "the ranks exited with status 75"});
-  AttemptCause cause = of_words(facts);
+  AttemptCause cause = of_records(facts);
   // The flight recorder of a rank that is gone has its last step.
   if (cause.step < 0 && facts.first_gone && facts.first_gone->world_rank == cause.world_rank)
     cause.step = facts.first_gone->step;
