@@ -6,8 +6,11 @@
 
 namespace tri {
 
-PipelineLinks real_links(const Runtime* self) __asm__("__real__ZNK3tri7Runtime5linksEv");
-PipelineLinks wrapped_links(const Runtime* self) __asm__("__wrap__ZNK3tri7Runtime5linksEv");
+#define TRI_SYMBOL "_ZNK3tri7Runtime5linksEv"
+PipelineLinks real_links(const Runtime* self) __asm__("__real_" TRI_SYMBOL);
+PipelineLinks wrapped_links(const Runtime* self) __asm__("__wrap_" TRI_SYMBOL);
+#undef TRI_SYMBOL
+
 PipelineLinks wrapped_links(const Runtime* self) {
   static std::vector<std::unique_ptr<StageChannel>> channels;  // of all runtimes of the process
   PipelineLinks links = real_links(self);

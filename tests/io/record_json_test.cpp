@@ -79,8 +79,7 @@ TEST(RecordJson, holds_every_member) {
   const auto full = nlohmann::json::parse(to_json(full_record())), empty = nlohmann::json::parse(to_json(RankRecord{}));
   EXPECT_EQ(full.size(), empty.size());
   EXPECT_EQ(full.size(), 1 + 47u);  // the schema and the members of RankRecord
-  for (const auto& [name, value] : full.items())
-    if (name != "schema") EXPECT_NE(value, empty.at(name)) << name;
+  for (const auto& [name, value] : full.items()) EXPECT_TRUE(name == "schema" || value != empty.at(name)) << name;
   EXPECT_EQ(full["phase"], "evaluation");
   EXPECT_EQ(full["channels"][0]["operation"], "reduce-scatter");
   EXPECT_EQ(full["stacks"][0]["frames"][0], "0x7fff12345678");
