@@ -32,7 +32,7 @@ TEST(HangLocator, a_reader_that_does_not_read_is_told) {
   EXPECT_EQ(named(verdict), std::vector{0});
   EXPECT_EQ(verdict.num_waiting, 3);
   EXPECT_TRUE(has(verdict.headline, "reader of training tokens has made no progress after batch 4"));
-  EXPECT_TRUE(has(verdict.headline, "turn 5 of its training tokens"));
+  EXPECT_TRUE(has(verdict.headline, "batch 5 of its training tokens"));
 }
 
 TEST(HangLocator, a_reader_waits_for_its_slowest_consumer) {

@@ -368,7 +368,7 @@ TEST_F(RunStatusTest, the_newest_dump_or_the_named_one_is_shown) {
   EXPECT_EQ(read_hang_dump(run_dir_, run_dir_ + "/hang/20261122T150000").value().text, "text 20261122T150000");
   EXPECT_EQ(read_hang_dump(run_dir_, "20261122T150000").value().json, "{\"headline\":\"20261122T150000\"}");
   EXPECT_EQ(read_hang_dump(run_dir_, "20261122T170000").error().code, ExitCode::kUsage);
-  expect_has(status_text(status()), "hang/20261122T160000 (trireme status");
+  expect_has(status_text(status()), "hang/20261122T160000 (`trireme status");
 }
 
 // The clock was an hour fast, and NTP has set it back while the run goes on.

@@ -66,7 +66,7 @@ TEST_F(WithoutSlurm, storage_that_hangs_is_an_error_after_a_while) {
   const auto begun = BatchJob(options).begin("2 ranks");
   ASSERT_FALSE(begun);
   EXPECT_EQ(begun.error().code, ExitCode::kFile);
-  EXPECT_EQ(begun.error().message, state + ": storage does not answer");
+  EXPECT_EQ(begun.error().message, state + ": storage does not respond");
   const Descriptor writer(::open(state.c_str(), O_RDWR | O_CLOEXEC));  // ends the read
   EXPECT_GE(writer.get(), 0);
 }
