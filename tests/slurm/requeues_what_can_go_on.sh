@@ -89,9 +89,9 @@ case_faults_are_retried() {
     expect_log "restart $restart: 2 ranks .* resumes from step $((restart == 0 ? 0 : 5 + 5 * restart)), \
 $((restart == 0 ? 0 : 2)) steps lost"
   done
-  expect_log "restart 0: status 4 \(device\) after step 12, newest checkpoint: step 10"
+  expect_log "restart 0: status 4 \(device error\) after step 12, newest checkpoint: step 10"
   expect_log "restart 1: status 5 \(communication error\)"
-  expect_log "restart 2: status 6 \(watchdog\)"
+  expect_log "restart 2: status 6 \(ended by the watchdog\)"
   # The last start that brought a newer checkpoint, in the state file and in the job's comment.
   grep -qx "progress_restart=2" "$run_dir/slurm.state" || fail "state file: $(cat "$run_dir/slurm.state")"
   local comment
