@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kShard = 4 << 20;  // bytes that are read at once
+constexpr int64_t kReadBytes = 4 << 20;  // bytes that are read at once
 
 // The fields of a line of metrics. Lines of steps are flat objects that MetricsFile writes, hundreds of bytes each and
 // perhaps a million of them: they are searched, not parsed. Callers request fields in the order of the line, so each
@@ -146,7 +146,7 @@ Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
   std::string segment;
   size_t begun = 0;  // bytes of an unfinished line at the beginning of `segment`
   for (int64_t at = done; at < bytes;) {
-    const int64_t more = std::min(kShard, bytes - at);
+    const int64_t more = std::min(kReadBytes, bytes - at);
     segment.resize(begun + static_cast<size_t>(more));
     if (auto read = file.value().read(segment.data() + begun, more, at); !read) return read.error();
     at += more;

@@ -20,7 +20,7 @@ struct EndFacts {
   std::vector<std::string> suspects;        // nodes that the hang's report names, the surest first
   std::vector<AttemptCause> findings;       // of driver and agents, in the order in which they were first seen
   std::optional<AttemptCause> replacement;  // why the driver has requested that the ranks exit
-  std::optional<AttemptCause> first_gone;   // the first rank that was seen gone without a word
+  std::optional<AttemptCause> first_gone;   // the first rank that ended without reporting an error
   bool died_unnoticed = false;              // the launcher had not noticed it yet when the driver ended the attempt
 };
 // `now`: the time of the end, by the driver's monotonic clock. Findings more than five minutes older are not its cause.
