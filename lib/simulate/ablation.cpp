@@ -3,7 +3,7 @@
 namespace tri {
 namespace {
 
-// Whether the workload makes this choice, and how to undo it.
+// One optimization: whether the workload uses it, and how to undo it.
 struct Choice {
   const char* name;
   bool (*made)(const Workload& w);

@@ -38,7 +38,7 @@ ValueRule make_rule(const Allowed& allowed, const T& default_value) {
   return {allowed, describe<T>(allowed), print_value(default_value)};
 }
 
-// Refuses numbers that no machine reaches, since they could overflow. The field's own rule decides about 0.
+// Rejects values that no machine reaches, because they could overflow. The field's own rule decides about 0.
 void check_size(double value, std::vector<Problem>& problems) {
   constexpr double kLeast = 1e-30, kMost = 1e30;
   if (value != 0 && (value < kLeast || value > kMost))
@@ -97,7 +97,7 @@ const Constant* find_constant(const std::string& section, const std::string& key
   return nullptr;
 }
 
-// "; did you mean ...?", or what there is.
+// Returns "did you mean ...?", or lists the known names.
 std::string advice(const std::string& word, const std::string& prefix, const std::vector<std::string>& known,
                    const std::string& what) {
   if (const std::string near = nearest(word, known); !near.empty()) return "did you mean " + prefix + near + "?";

@@ -13,10 +13,10 @@ namespace {
 constexpr double kUnknown = -1;
 constexpr double kSameRhythm = 1e-9;
 
-// What a column's plans determine without durations: the order of each stage's actions, and the buffers they use.
+// What the plans of a pipeline determine without durations: the order of each stage's actions and their buffers.
 class Shape {
  public:
-  // A step of walking through a column: a message into a rank, or its next action.
+  // An event of the walk: a message into a rank, or the rank's next action.
   enum class Event { kForwardMessage, kBackwardMessage, kAction };
   struct Step {
     int rank;
@@ -25,9 +25,9 @@ class Shape {
   struct Stage {
     Plan plan;
     std::vector<int> max_inputs;               // [chunk]
-    std::vector<size_t> round_starts;          // coupled: index of each round's first action, and the plan's size
-    std::vector<int> forward_in, backward_in;  // slots that a neighbour sends here, in both sides' order
-    std::vector<int> outputs, dinputs;         // slots that take one of the ring's two buffers, in order
+    std::vector<size_t> round_starts;          // coupled: index of each round's first action; the plan's size is last
+    std::vector<int> forward_in, backward_in;  // slots that a neighbour sends here, in the order of both sides
+    std::vector<int> outputs, dinputs;         // slots that use one of the ring's two buffers, in order
   };
 
   Shape(Schedule schedule, int stages, int chunks, int num_microbatches)
@@ -44,15 +44,15 @@ class Shape {
   size_t forward_round(int slot) const { return forward_round_[slot]; }
   size_t backward_round(int slot) const { return backward_round_[slot]; }
   int slot(int virtual_stage, int microbatch) const { return virtual_stage * m_ + microbatch; }
-  // The steps in an order in which each has what it waits for. What waits for what does not depend on durations, so the
-  // first walk of each kind of transfers finds an order for all; empty before that.
+  // The steps in an order that respects all dependencies. Dependencies do not depend on durations, so the first walk of
+  // each kind of transfers finds an order for all later ones. Empty before that.
   std::vector<Step>& order(StageTransfers transfers) { return orders_[static_cast<size_t>(transfers)]; }
 
  private:
   void add_stage(int rank) {
     Stage stage{.plan = make_plan(schedule_, {rank, p_}, m_, v_)};
     // Inputs alive at once, as max_inputs counts them on the plan with transfers: a receive is issued one compute
-    // action ahead of its forward.
+    // action before its forward.
     std::vector<int> alive(v_, 0);
     stage.max_inputs.assign(v_, 1);
     const auto begin_input = [&](const Action& action) {
@@ -101,8 +101,8 @@ class Shape {
   std::array<std::vector<Step>, 3> orders_;             // [StageTransfers]
 };
 
-// The shapes of a thread's last columns: a prediction times the same column with and without transfers, and a search
-// comes back to the same stages with other durations.
+// The shapes of the last pipelines of this thread. A prediction times the same pipeline with and without transfers, and
+// a search returns to the same stages with other durations.
 std::shared_ptr<Shape> shape_of(const ColumnCosts& costs) {
   constexpr size_t kKept = 8;
   thread_local std::vector<std::shared_ptr<Shape>> last;  // newest first
@@ -141,8 +141,8 @@ class Column {
     times_.last_backward.assign(virtual_stages_, 0.0);
   }
 
-  // What pp microbatches took on the last virtual stage, after run(): the last of all, or those that ended `earlier`
-  // microbatches before.
+  // The time that pp microbatches took on the last virtual stage, after run(): the last ones, or those that ended
+  // `earlier` microbatches before.
   double last_group(int earlier) const {
     const int last = slot(virtual_stages_ - 1, m_ - 1 - earlier);
     return backward_end_[last] - backward_end_[last - p_];
@@ -166,7 +166,7 @@ class Column {
     size_t next_output = 0, next_dinput = 0;
   };
 
-  // Into a stage from one neighbour.
+  // The link into a stage from one neighbour.
   struct Link {
     size_t next = 0;
     double free_at = 0;
@@ -174,13 +174,13 @@ class Column {
 
   int slot(int virtual_stage, int microbatch) const { return shape_.slot(virtual_stage, microbatch); }
 
-  // Takes every step that has what it waits for, until none is left, and writes down in which order.
+  // Runs every step whose dependencies are met until none is left, and records their order.
   void find_order(std::vector<Shape::Step>& order) {
     size_t left = 0;
     for (int rank = 0; rank < p_; ++rank) left += shape_.stage(rank).plan.size();
     while (left > 0) {
       const size_t before = order.size();
-      // Up and down again: activations and gradients each run with one of the two.
+      // Goes up and down again, because activations flow one way and gradients the other.
       for (int rank = 0; rank < p_; ++rank) advance(rank, order, left);
       for (int rank = p_ - 1; rank >= 0; --rank) advance(rank, order, left);
       TRI_REQUIRE(order.size() > before, "deadlock in the plan of {} stages, {} chunks and {} microbatches", p_, v_,
@@ -197,7 +197,7 @@ class Column {
       }
   }
 
-  // Whether the step could be taken.
+  // Runs the step if possible. Returns whether it did.
   bool take(int rank, Shape::Event event) {
     switch (event) {
       case Shape::Event::kForwardMessage:
@@ -210,7 +210,7 @@ class Column {
     return false;
   }
 
-  // The next message into `rank`: forward from the virtual stage before, backward from the one behind.
+  // Delivers the next message to `rank`: forward from the previous virtual stage, backward from the next one.
   bool deliver(int rank, Link& link, bool forward) {
     const Shape::Stage& shape = shape_.stage(rank);
     const std::vector<int>& order = forward ? shape.forward_in : shape.backward_in;
@@ -221,7 +221,7 @@ class Column {
     if (sent == kUnknown) return false;
     double start = std::max(sent, link.free_at);
     if (forward) {
-      // The input buffer: free once the microbatch that had it has gone backward.
+      // The input buffer is free once its previous microbatch has finished backward.
       const int inputs = shape.max_inputs[stage_index / p_];
       if (microbatch >= inputs) {
         const double freed = backward_end_[here - inputs];
@@ -261,11 +261,11 @@ class Column {
     const bool receives = forward ? stage_index > 0 : stage_index + 1 < virtual_stages_;
     const bool sends = forward ? stage_index + 1 < virtual_stages_ : stage_index > 0;
     if (receives && !wait_for((forward ? forward_arrival_ : backward_arrival_)[here])) return false;
-    if (forward && stage_index == 0) {  // it fills an input buffer itself
+    if (forward && stage_index == 0) {  // the first stage fills an input buffer itself
       const int inputs = shape.max_inputs[0];
       if (action.microbatch >= inputs && !wait_for(backward_end_[slot(0, action.microbatch - inputs)])) return false;
     }
-    if (sends) {  // one of two buffers: its last message must have gone
+    if (sends) {  // one of two buffers, whose last message must have been sent
       const std::vector<int>& users = forward ? shape.outputs : shape.dinputs;
       const size_t index = forward ? stage.next_output : stage.next_dinput;
       if (index >= 2 && !wait_for(arrival_of(users[index - 2], forward))) return false;
@@ -286,12 +286,12 @@ class Column {
     return true;
   }
 
-  // When the message that left `here` arrived at its neighbour.
+  // Returns when the message that left `here` arrived at its neighbour.
   double arrival_of(int here, bool forward) const {
     return forward ? forward_arrival_[here + m_] : backward_arrival_[here - m_];
   }
 
-  // The end of the message that leaves after `action`; 0 where none does.
+  // Returns the end of the message sent after `action`, or 0 if there is none.
   double send_end(int rank, const Action& action) const {
     const bool forward = action.kind == ActionKind::kForward;
     const int stage_index = action.chunk * p_ + rank, here = slot(stage_index, action.microbatch);
@@ -299,8 +299,8 @@ class Column {
     return arrival_of(here, forward);
   }
 
-  // When all messages before the stage's next action are over, if it begins a round: those that the round before
-  // sends, and those that this one reads. kUnknown: not yet.
+  // If the stage's next action begins a round, returns when all messages before it have ended: those that the previous
+  // round sends and those that this round reads. kUnknown: not yet.
   double exchange_end(int rank) const {
     const Shape::Stage& shape = shape_.stage(rank);
     const size_t next = stages_[rank].next;
@@ -331,7 +331,7 @@ class Column {
   const Shape& shape_;
   const int p_, v_, m_, virtual_stages_;
   std::vector<Stage> stages_;
-  std::vector<Link> forward_links_, backward_links_;                                     // [rank]: into it
+  std::vector<Link> forward_links_, backward_links_;                                     // [rank]: links into it
   std::vector<double> forward_end_, backward_end_, forward_arrival_, backward_arrival_;  // [slot]; kUnknown: not yet
   ColumnTimes times_;
 };
@@ -340,7 +340,7 @@ class Column {
 
 namespace {
 
-// The costs as they can be walked through.
+// Returns costs that the walk can process.
 ColumnCosts walkable(const ColumnCosts& costs) {
   TRI_REQUIRE(costs.stages > 0 && costs.chunks > 0 && costs.num_microbatches > 0 &&
                   costs.forward.size() == static_cast<size_t>(costs.stages) * costs.chunks &&
@@ -354,9 +354,9 @@ ColumnCosts walkable(const ColumnCosts& costs) {
   return walked;
 }
 
-// Whether a full pipeline finds its rhythm within two groups: virtual stages are equal, except for what the first and
-// the last have to do besides (embedding, head); messages hide behind any of them; groups of chunks are whole, and wait
-// for no message. GPipe, whose backwards all come behind all forwards, has two rhythms.
+// Whether a full pipeline becomes periodic within two groups. That requires equal virtual stages (except for the
+// embedding and the head on the first and the last), messages that hide behind each of them, and whole groups of chunks
+// that do not wait for messages. GPipe has two periods, because all backwards follow all forwards.
 bool keeps_a_rhythm(const ColumnCosts& costs) {
   const size_t last = costs.forward.size() - 1, inner = std::min<size_t>(1, last);
   const double forward = costs.forward[inner], backward = costs.backward[inner];
@@ -380,15 +380,15 @@ ColumnTimes time_whole_column(const ColumnCosts& costs) {
 
 ColumnTimes time_column(const ColumnCosts& costs) {
   const int p = costs.stages;
-  // Two full groups of microbatches, and what is left over when the rest is cut into groups.
+  // Two full groups of microbatches, plus the remainder of the division into groups.
   const int few = 2 * p + costs.num_microbatches % p;
   if (costs.num_microbatches <= few || !keeps_a_rhythm(costs)) return time_whole_column(costs);
   ColumnCosts shorter = walkable(costs);
   shorter.num_microbatches = few;
   Column column(shorter);
   ColumnTimes times = column.run();
-  // A pipeline empties behind its last virtual stage, which keeps the rhythm until its end. If that is steady by then,
-  // every group more takes as long.
+  // A pipeline drains behind its last virtual stage, which stays periodic until its end. If it is periodic by then,
+  // each additional group takes the same time.
   const double group = column.last_group(0);
   for (int earlier = 1; earlier < p; ++earlier)
     if (std::abs(group - column.last_group(earlier)) > kSameRhythm * group) return time_whole_column(costs);

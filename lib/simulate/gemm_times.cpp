@@ -8,13 +8,13 @@
 namespace tri {
 namespace {
 
-// The rate of the measured shapes, weighted by nearness in the logarithms of m, n and k.
+// The mean rate of the measured shapes, weighted by their distance in the logarithms of m, n and k.
 double measured_flops(const std::vector<MeasuredGemm>& gemms, double m, double n, double k) {
   double sum = 0, weights = 0;
   for (const MeasuredGemm& gemm : gemms) {
     const double dm = std::log(gemm.m / m), dn = std::log(gemm.n / n), dk = std::log(gemm.k / k);
     const double weight = 1 / (1e-6 + std::pow(dm * dm + dn * dn + dk * dk, 2));
-    // Seconds a FLOP, since those add up.
+    // Averages seconds per FLOP, because times add up.
     sum += weight / gemm.tflops;
     weights += weight;
   }
@@ -52,8 +52,8 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
   double rate = peak_flops(c, numbers) * (numbers == Numbers::kFp8 ? c.software.fp8_gemm_share : c.software.gemm_share);
   if (c.device.tile <= 1) return std::max(flops / rate, moved) + launch;
   if (!is_aligned(n, bytes) || !is_aligned(k, bytes)) rate *= c.software.misaligned_share;
-  // A tile's time on its multiprocessor: the sum over k, then its output, during which the next tile does not compute
-  // unless the device overlaps the two.
+  // A tile's time on its multiprocessor: the sum over k, then the output. The next tile does not compute during the
+  // output unless the device overlaps the two.
   const double ramp = c.software.gemm_ramp * (numbers == Numbers::kFp8 ? 2 : 1);
   const double units = c.device.multiprocessors;
   const double write_rate = memory_bytes_per_second(c) / units;
@@ -63,7 +63,8 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
     const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
     const double write = c.device.output_exposed * tile.rows * tile.columns * output_bytes / write_rate;
     best = std::min(best, std::ceil(count / units) * (compute + write));
-    // Too few tiles for the device share their sum over k (split-K); parts are written and added up in fp32.
+    // If there are too few tiles for the device, tiles share their sum over k (split-K): parts are written and added up
+    // in fp32.
     for (int parts = 2; parts <= 8 && count < 2 * units && output_bytes == kAddsFp32; ++parts) {
       const double sums = 2 * 4.0 * parts * m * n / memory_bytes_per_second(c);
       best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);

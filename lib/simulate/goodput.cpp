@@ -17,7 +17,7 @@ double effective_share(const FaultRates& rates, double interval_s) {
   return interval_s / (m * std::exp(rates.recovery_s / m) * std::expm1((interval_s + rates.stall_s) / m));
 }
 
-// The maximum's condition, (1 - τ/M) · e^((τ+δ)/M) = 1, has its left side fall in τ from e^(δ/M) at 0 to 0 at M.
+// At the maximum (1 - τ/M) · e^((τ+δ)/M) = 1. The left side decreases in τ, from e^(δ/M) at 0 to 0 at M.
 double best_interval(const FaultRates& rates) {
   double low = 0, high = rates.mtbf_s;
   for (int i = 0; i < 100; ++i) {
@@ -30,7 +30,7 @@ double best_interval(const FaultRates& rates) {
 
 int spares_needed(const Cluster& cluster, int ranks, double probability) {
   const double mean = cluster.faults.repair_hours * ranks / cluster.faults.device_mtbf_hours;
-  constexpr double kMany = 1e6;  // of which the distribution is a normal one
+  constexpr double kMany = 1e6;  // from here on the normal distribution approximates it
   if (mean > kMany) {
     double low = -12, high = 12;  // standard deviations
     for (int i = 0; i < 60; ++i) {

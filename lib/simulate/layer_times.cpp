@@ -32,7 +32,7 @@ class Kernels {
     started_ += kernels;
     return seconds;
   }
-  // Where the host is late, or the device waits for it at each kernel, the gaps count as memory's as other gaps do.
+  // If the host is late, or the device waits for it at each kernel, the gaps count as memory time, as other gaps do.
   void wait_for_host() {
     const double host = started_ * c_.software.host_us * 1e-6;
     times_.memory += c_.software.blocking_launches ? host : std::max(0.0, host - times_.total());
@@ -61,9 +61,9 @@ struct AttentionTimes {
   int forward_kernels = 1, backward_kernels = 2;
 };
 
-// Attention that writes its T x T scores, a kernel a step: GEMMs over the full square, and passes over the scores. In
-// bf16, bytes a score: forward the softmax reads and writes 4, the dropout reads and writes 4 and leaves 1 of its mask;
-// backward the dropout moves as much, the softmax reads its result and a gradient and writes one, 6.
+// Attention that writes its T x T scores, one kernel per step: GEMMs over the full square, and passes over the scores.
+// Bytes per score in bf16: in forward the softmax reads and writes 4; the dropout reads and writes 4 and stores 1 of
+// its mask. In backward the dropout moves as much; the softmax reads its result and a gradient and writes one, 6.
 AttentionTimes attention_in_memory(const Workload& w, const AttentionSpec& attention, const Cluster& c,
                                    const Sizes& s) {
   constexpr double kForwardBytes = 9, kBackwardBytes = 11;
@@ -82,9 +82,8 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
   if (c.software.scores_in_memory) return attention_in_memory(w, attention, c, s);
   const double keys = attention.keys_per_query(AttentionWork::kCausal), head = attention.head_dim;
   const double flops = 4 * s.rows * keys * (static_cast<double>(attention.width()) / w.tp);
-  // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
-  // A score takes an exponential in addition to 4 FLOPs an element of the head. The file's rates are those of heads of
-  // 128.
+  // Kernels process power-of-two heads and whole blocks of keys, so short sequences waste a part of them. A score takes
+  // an exponential in addition to 4 FLOPs per element of the head. The file's rates apply to heads of 128.
   const double exponential = c.device.exponential_flops / 4;  // in elements of a head
   constexpr double kOfRates = 128;
   const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head))));
@@ -95,7 +94,7 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
           2.5 * flops * padded * waste_backward / (peak * c.software.attention_backward)};
 }
 
-// All of a layer's steps, each in seconds, and what they add to the kernels.
+// The time of each step of a layer in seconds. Each call also adds to the given kernels.
 class LayerSteps {
  public:
   LayerSteps(const Workload& w, const LayerSpec& layer, const Cluster& c)
@@ -114,7 +113,7 @@ class LayerSteps {
       case Step::kRowGradient:
         return gradient(row, kernels);
       case Step::kColumnWeight:
-      case Step::kDeferred:  // the layer above is like this one
+      case Step::kDeferred:  // the layer above has the same shape
         return weight_gradient(n(column), k(column), kernels);
       case Step::kRowWeight:
         return weight_gradient(n(row), k(row), kernels);
@@ -132,15 +131,15 @@ class LayerSteps {
     return 0;
   }
 
-  // A norm with the residual addition before it: reads stream and branch, writes the stream and the rows.
+  // A norm with the residual addition before it reads stream and branch, and writes the stream and the rows.
   double norm_forward(Kernels& kernels) const {
     return kernels.memory(4 * s_.local_rows * s_.width * activation_bytes(w_.numbers));
   }
-  // Reads the rows' gradient, the stream and its gradient; writes that.
+  // Reads the gradient of the rows, the stream and its gradient; writes the gradient of the stream.
   double norm_backward(Kernels& kernels) const {
     return kernels.memory(4 * s_.local_rows * s_.width * activation_bytes(w_.numbers), 2);
   }
-  // What a program moves beyond fused kernels.
+  // Adds the memory traffic of a program with unfused kernels.
   void unfused(Pass which, Kernels& kernels) const {
     const double bytes = activation_bytes(w_.numbers);
     const double passes = c_.software.unfused_passes;
@@ -148,7 +147,7 @@ class LayerSteps {
     if (c_.software.separate_kernels) separate(which, bytes / 2, kernels);
     if (c_.software.eager_kernels) eager(which, bytes / 2, kernels);
   }
-  // What a level of recompute adds to backward, without tp's transfers.
+  // Adds what a level of recompute adds to backward, without tp's transfers.
   void recompute(Kernels& kernels) const {
     const bool sequential = w_.model.block == Block::kSequential;
     switch (w_.recompute) {
@@ -168,7 +167,7 @@ class LayerSteps {
         if (sequential) norm_forward(kernels);
         return;
       case Recompute::kFull:
-        return;  // the whole forward pass: the caller's
+        return;  // the caller adds the whole forward pass
     }
   }
 
@@ -180,47 +179,52 @@ class LayerSteps {
     const double bytes = c_.software.accumulate_bytes;
     return seconds + (bytes > 0 ? kernels.memory(bytes * rows * columns) : 0);
   }
-  // A kernel for each bias, dropout, residual addition, activation and sum of gradients, as Megatron-LM had them before
-  // 2023; bytes of bf16 beyond norm_forward and norm_backward.
+  // A separate kernel for each bias, dropout, residual addition, activation and sum of gradients, as in Megatron-LM
+  // before 2023. Counts bytes of bf16 beyond norm_forward and norm_backward.
   void separate(Pass which, double scale, Kernels& kernels) const {
     const double norms = w_.model.block == Block::kSequential ? 2 : 1;
     const double stream = norms * s_.local_rows * s_.width, ffn = s_.rows * this->ffn(),
                  heads = s_.rows * heads_width();
     if (which == Pass::kForward) {
-      // The sum of branch and residual is written with the dropout's mask, and read again by the norm (11 for 8); bias
-      // and activation; heads back into rows.
+      // The sum of branch and residual is written with the dropout's mask, and the norm reads it again (11 instead of
+      // 8). Then come bias and activation, and the copy of heads into rows.
       kernels.memory(scale * (3 * stream + 4 * ffn + 4 * heads), 4);
       return;
     }
-    // The norm's input (6) and weights (4), the residual's sum (6), the dropout (5), the bias' sum (2): 23 for 8. The
-    // activation (6) and its bias (2). Rows into heads, the three gradients into one tensor, and its bias.
+    // The norm's input (6) and weights (4), the residual's sum (6), the dropout (5), the bias' sum (2): 23 instead of
+    // 8. The activation (6) and its bias (2). The copies of rows into heads and of three gradients into one tensor, and
+    // its bias.
     kernels.memory(scale * (15 * stream + 8 * ffn + 22 * heads), 13);
   }
-  // PyTorch's modules without a compiler, a kernel an operation; bytes of bf16 beyond those of fused kernels. RMSNorm
-  // and rotations work on fp32 copies: a conversion moves 6, an operation 8, and those of two tensors 12. A norm's
-  // backward pass is that of each of its operations.
+  // PyTorch's modules without a compiler: one kernel per operation. Counts bytes of bf16 beyond those of fused kernels.
+  // RMSNorm and rotations use fp32 copies: a conversion moves 6, an operation 8, and one on two tensors 12. A norm's
+  // backward pass consists of the backward passes of its operations.
   void eager(Pass which, double scale, Kernels& kernels) const {
     const ModelConfig& m = w_.model;
     const bool rms = m.norm == Norm::kRmsNorm, swiglu = layer_.mlp.gated();
     const bool forward = which == Pass::kForward;
     const double stream = (m.block == Block::kSequential ? 2 : 1) * s_.local_rows * s_.width;
     const double ffn = s_.rows * this->ffn(), heads = s_.rows * heads_width();
-    // With the residual's sum (6 each way), less what fused kernels move (8): RMSNorm's conversion, square, mean,
-    // product, conversion, weight (36) and their gradients (68); LayerNorm is a kernel forward (4), two backward (10).
+    // Includes the residual's sum (6 each way); the fused kernels' bytes (8) are subtracted. RMSNorm: conversion,
+    // square, mean, product, conversion, weight (36) and their gradients (68). LayerNorm: one kernel forward (4), two
+    // backward (10).
     double bytes = stream * (rms ? (forward ? 34 : 66) : (forward ? 2 : 8));
-    // SiLU and its product 10 and 18 for 6 and 10; GeLU, elsewhere part of GEMMs, 4 and 6.
+    // SiLU and its product take 10 and 18 instead of 6 and 10; GeLU takes 4 and 6, while fused programs compute it in
+    // GEMMs.
     bytes += ffn * (swiglu ? (forward ? 4 : 8) : (forward ? 4 : 6));
-    // Conversion, product and conversion of queries and keys for a pass in place; keys and values are copied to all
-    // heads that share them.
+    // Queries and keys need a conversion, a product and a conversion instead of one pass in place. Keys and values are
+    // copied to all heads that share them.
     bytes += 8 * s_.rows * layer_.attention.rope_elements(Pass::kForward, true) / w_.tp;
     if (layer_.attention.kv_heads < layer_.attention.heads) bytes += 4 * heads;
     if (!forward) {
-      if (swiglu) bytes += 18 * s_.rows * s_.width;  // q, k, v, w1 and w3 are GEMMs of their own: sums of gradients
+      if (swiglu)
+        bytes += 18 * s_.rows * s_.width;  // q, k, v, w1 and w3 are separate GEMMs, whose gradients are
+                                           // summed
       if (m.bias) bytes += 2 * (s_.rows * (qkv_width() + 2 * s_.width) + ffn);
     }
     kernels.memory(scale * bytes, forward ? 28 : 45);
   }
-  // FP8 GEMMs read copies that a kernel makes of their input, and of its transpose for the weight gradient.
+  // FP8 GEMMs read a quantized copy of their input; the weight gradient reads a copy of the input's transpose.
   double casts(double width, Kernels& kernels) const {
     return w_.numbers == Numbers::kFp8 ? kernels.memory(c_.software.cast_bytes * s_.rows * width) : 0;
   }
@@ -229,7 +233,7 @@ class LayerSteps {
     const double elements = layer_.attention.rope_elements(pass, in_place);
     return elements == 0 ? 0 : kernels.memory(s_.rows * elements / w_.tp * activation_bytes(w_.numbers));
   }
-  // With FP8 the activation's kernels are the casts of what they write.
+  // With FP8, the activation's kernels are the casts of its output.
   double activation(Pass pass, Kernels& kernels) const {
     return layer_.mlp.in_epilogue() || w_.numbers == Numbers::kFp8 ? 0 : activation_kernel(pass, kernels);
   }
@@ -242,7 +246,7 @@ class LayerSteps {
   double gradient(const LinearSpec& linear, Kernels& kernels) const {
     return kernels.gemm(s_.rows, k(linear), n(linear), activation_bytes(w_.numbers)) + casts(n(linear), kernels);
   }
-  // A rank's share of a linear's sizes, which other programs also divide where a rank then has no whole head.
+  // A rank's share of a linear's sizes. Other programs divide them even if a rank then has no whole head.
   double n(const LinearSpec& linear) const {
     return static_cast<double>(linear.n()) / (linear.split == LinearSplit::kColumn ? w_.tp : 1);
   }
@@ -265,7 +269,7 @@ int on_node(const Workload& w, const Cluster& c) { return std::min(w.tp, c.node.
 double tp_seconds(const Workload& w, const Cluster& c, const TransferTimes& transfers, Collective kind) {
   if (w.tp == 1) return 0;
   const Sizes s(w);
-  // What only FP8 GEMMs read is gathered in FP8.
+  // Rows that only FP8 GEMMs read are gathered in FP8.
   const bool fp8 = w.numbers == Numbers::kFp8 && kind == Collective::kAllGather;
   const double element = fp8 ? 1 : activation_bytes(w.numbers);
   return c.software.skew_us * 1e-6 + transfers.seconds({.kind = kind,
@@ -275,14 +279,14 @@ double tp_seconds(const Workload& w, const Cluster& c, const TransferTimes& tran
                                                         .axis = TransferAxis::kTp});
 }
 
-// Exposed time of a transfer with `alongside` seconds of compute that may hide it.
+// Returns the exposed time of a transfer with `alongside` seconds of compute that may hide it.
 double exposed(const Workload& w, const Cluster& c, double transfer, double alongside) {
   if (!w.overlap_tp) return transfer;
   const double hidden = std::min(transfer * c.software.hidden_share, alongside);
   return transfer - hidden + hidden * c.software.beside_slowdown;
 }
 
-// One pass by the regions of the block's order.
+// Adds one pass, region by region of the block's order.
 void run_regions(const Workload& w, const Cluster& c, const TransferTimes& transfers, const LayerSteps& steps,
                  Pass which, Kernels& kernels) {
   Workload async = w;
@@ -298,13 +302,13 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
   }
 }
 
-// Whether backward gathers the rows again that forward gathered and did not keep.
+// Whether backward gathers rows again that forward gathered but did not save.
 bool gathers_again(const Workload& w) {
   const bool recomputes_rows = w.recompute != Recompute::kNone && w.selective != SelectiveRecompute::kAttentionCore;
   return w.gathers_again || recomputes_rows;
 }
 
-// Keys and values of all context-parallel ranks, alongside the attention that reads them.
+// Adds the gather of keys and values of all context-parallel ranks, alongside the attention that reads them.
 void add_context_parallel(const Workload& w, const AttentionSpec& attention, const Cluster& c,
                           const TransferTimes& transfers, double passes, PassTimes& times) {
   if (w.cp == 1) return;
@@ -353,7 +357,7 @@ LayerTimes layer_times(const Workload& w, const LayerSpec& layer, const Cluster&
   if (w.recompute == Recompute::kFull) {
     times.backward += times.forward;
   } else if (w.tp > 1 && gathers_again(w)) {
-    // Alongside backward GEMMs, in Megatron-LM too, whose other transfers overlap nothing.
+    // This gather overlaps backward GEMMs, in Megatron-LM too, which overlaps no other transfers.
     Workload alongside = w;
     alongside.overlap_tp = w.overlap_tp || w.gathers_again;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
@@ -378,7 +382,7 @@ LayerTimes embedding_times(const Workload& w, const Cluster& c, const TransferTi
 LayerTimes head_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {
   const Sizes s(w);
   const double vocab = static_cast<double>(padded_vocab(w.model)) / w.tp, bytes = activation_bytes(w.numbers);
-  Workload plain = w;  // the head stays out of FP8
+  Workload plain = w;  // the head does not run in FP8
   if (w.numbers == Numbers::kFp8) plain.numbers = Numbers::kBf16;
   Kernels backward(plain, c);
   backward.memory(4 * s.local_rows * s.width * bytes, 1);

@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// Shown even at their defaults: what differs from run to run.
+// Fields that are written even at their defaults, because they differ from run to run.
 constexpr std::string_view kShown[] = {
     "run.name",        "run.steps",          "run.eval_every",           "data.sources",
     "data.tokenizer",  "data.global_batch",  "data.micro_batch",         "parallel.tp",
@@ -22,7 +22,7 @@ constexpr std::string_view kShown[] = {
     "parallel.zero",   "parallel.recompute", "precision.compute",        "lr.peak",
     "lr.warmup_steps", "optimizer.name",     "checkpoint.every_minutes", "checkpoint.keep_last"};
 
-// A tokenizer's own size may be a little below a preset's, which has room for tokens that are added later.
+// A tokenizer's vocabulary may be a little smaller than a preset's, which has space for tokens that are added later.
 int vocab_for(int preset, int data) {
   return data > preset || (data > 0 && preset / data >= kOtherVocab) ? data : preset;
 }
@@ -50,10 +50,10 @@ Result<Config> preset_config(const NewConfig& options) {
 
 struct Layout {
   Config config;
-  std::string said;  // for how many ranks it is, and its predicted speed
+  std::string said;  // the number of ranks, and the predicted speed
 };
 
-// parallel.dp 0 and recompute: auto leave it open.
+// With parallel.dp=0 or recompute=auto, the search still chooses the field.
 bool names_layout(const std::string& setting) {
   return setting != "parallel.dp=0" && setting != "parallel.recompute=auto" &&
          chosen_by_search(setting.substr(0, setting.find('=')));
@@ -93,7 +93,7 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
                             100 * best.step.mfu, format_bytes(best.memory_bytes))};
 }
 
-// Comment lines of at most 120 columns.
+// Returns comment lines of at most 120 columns.
 std::string comment(const std::string& indent, std::string_view text) {
   constexpr size_t kColumns = 120;
   std::string lines, line = indent + "#";
@@ -157,7 +157,7 @@ Result<std::string> new_config(const NewConfig& options, const Cluster& cluster)
                       preset.value().model.vocab == options.data_vocab ? "; model.vocab is that of the data" : "")) +
       comment("", "Fields that are not listed have their defaults; `trireme check --fields` prints them.") +
       (remark.empty() ? "" : comment("", remark)) + write_out(layout.value().config);
-  // Names and paths are as they were given: the new config has to be one that `check` reads.
+  // Names and paths are copied from the options, so check that `check` can read the new config.
   if (const auto read = parse_config(text, "the new config", {}); !read) return read.error();
   return text;
 }

@@ -13,7 +13,7 @@ namespace tri {
 
 namespace {
 
-constexpr double kNotOver = -1;  // end time of an action that has not taken place
+constexpr double kNotOver = -1;  // end time of an action that has not run
 constexpr int kNumQueues = 5;
 
 int queue_of(ActionKind kind) {
@@ -22,7 +22,7 @@ int queue_of(ActionKind kind) {
 
 struct QueueEntry {
   Action action;
-  std::vector<Action> after;  // actions of the same stage that must be over first
+  std::vector<Action> after;  // actions of the same stage that must end first
 };
 
 struct Queue {
@@ -32,12 +32,12 @@ struct Queue {
   const QueueEntry* head() const { return next < entries.size() ? &entries[next] : nullptr; }
 };
 
-// Buffers taken in turn.
+// A ring of buffers, used round robin.
 struct Ring {
   int size;
   std::vector<Action> releases = {};
 
-  // Takes the next buffer until `release` is over; its user before, if any, goes to `after`.
+  // Takes the next buffer until `release` ends. Adds the action that releases its previous user, if any, to `after`.
   void take(const Action& release, std::vector<Action>& after) {
     const int taken = static_cast<int>(releases.size());
     if (taken >= size) after.push_back(releases[taken - size]);
@@ -45,7 +45,7 @@ struct Ring {
   }
 };
 
-// One stage: its plan as issued to the queues, and what is over.
+// The plan of one stage as issued to the queues, and the end times of its actions.
 class Stage {
  public:
   Stage(const Plan& plan, Axis pp, int chunks, int num_microbatches, Overlap overlap)
@@ -55,7 +55,7 @@ class Stage {
     issue(plan, pp, overlap);
   }
 
-  // When the head of the queue could start as far as this stage is concerned; none: not yet known.
+  // Returns when the head of the queue could start as far as this stage is concerned; none if that is not yet known.
   std::optional<double> ready(ActionKind kind) const {
     const Queue& queue = queues_[queue_of(kind)];
     if (!queue.head()) return std::nullopt;
@@ -67,7 +67,7 @@ class Stage {
     return start;
   }
 
-  // Takes the head off its queue; it ends at `end`.
+  // Removes the head of its queue. The action ends at `end`.
   void finish(ActionKind kind, double end) {
     Queue& queue = queues_[queue_of(kind)];
     ends_[slot(queue.head()->action)] = end;
@@ -90,14 +90,13 @@ class Stage {
   std::array<Queue, kNumQueues> queues_;
 };
 
-// Walks through the plan as the executor's host thread does, and notes for each action what it has to wait
-// for.
+// Walks through the plan as the executor's host thread does, and records for each action what it must wait for.
 void Stage::issue(const Plan& plan, Axis pp, Overlap overlap) {
   std::vector<std::vector<BufferRule>> rules;            // [chunk]
-  std::array<std::vector<Ring>, kNumBufferRings> rings;  // [BufferRing][chunk]; one for all chunks but of the inputs
+  std::array<std::vector<Ring>, kNumBufferRings> rings;  // [BufferRing][chunk]; only inputs have a ring per chunk
   for (int chunk = 0; chunk < chunks_; ++chunk) {
     rules.push_back(buffer_rules(pp, chunk, chunks_, last_use(plan, chunk)));
-    const int inputs = std::max(1, max_inputs(plan, chunk));  // a broken plan may count below 1
+    const int inputs = std::max(1, max_inputs(plan, chunk));  // an invalid plan may count below 1
     for (int ring = 0; ring < kNumBufferRings; ++ring)
       rings[ring].push_back({.size = ring_size(static_cast<BufferRing>(ring), inputs)});
   }
@@ -165,8 +164,8 @@ class Pipeline {
 
   const StageCost& cost(int rank, int chunk) const { return costs_[chunk * size_ + rank]; }
 
-  // The other side of a transfer: activations flow to the next rank, gradients to the one before; past the
-  // ends of the ring of ranks they change the chunk.
+  // The matching action on the other side of a transfer. Activations flow to the next rank, gradients to the previous
+  // one. Past the ends of the ring of ranks, they change the chunk.
   std::pair<int, Action> other_side(int rank, const Action& action) const {
     const bool up = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kRecvBackward;
     const int virtual_stage = action.chunk * size_ + rank + (up ? 1 : -1);
@@ -196,8 +195,8 @@ bool Pipeline::compute(int rank) {
   return true;
 }
 
-// The next transfer of `sender` in this direction, if both sides have reached it. A receiver that expects
-// another microbatch stops it: without tags the data would land in the wrong place.
+// The next transfer of `sender` in this direction, if both sides have reached it. If the receiver expects another
+// microbatch, the transfer is not possible: without tags the data would arrive in the wrong place.
 bool Pipeline::transfer(int sender, ActionKind send) {
   const std::optional<double> ready = stages_[sender].ready(send);
   if (!ready) return false;

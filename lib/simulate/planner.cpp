@@ -21,18 +21,18 @@ constexpr double kGib = 1024.0 * 1024 * 1024;
 
 constexpr std::array kRecomputes{Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull};
 
-// A layout of which only a bound of the time and an estimate of the memory are known.
+// A layout whose time is known only as a lower bound and whose memory only as an estimate.
 struct Candidate {
   Workload workload;
   double bound = 0;  // seconds; a step takes at least about this long
   int64_t order = 0;
 };
-// For a heap whose first candidate is the one that may be the fastest.
+// Orders a heap whose first candidate may be the fastest.
 bool may_be_slower(const Candidate& a, const Candidate& b) {
   return std::tie(a.bound, a.order) > std::tie(b.bound, b.order);
 }
 
-// Empty, or what is wrong with a pinned number.
+// Returns "" or the problem with a pinned number.
 std::string problem_of(const PinnedLayout& pinned, const Workload& base, const Cluster& cluster, int ranks) {
   const ModelConfig& m = base.model;
   const auto check = [](const char* field, const std::optional<int>& value, const char* what, int64_t number) {
@@ -63,7 +63,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   return "";
 }
 
-// Walks through all layouts that the config's own rules allow.
+// Enumerates all layouts that the config's rules allow.
 class Search {
  public:
   Search(const Config& config, const Cluster& cluster, const PlanOptions& options)
@@ -88,8 +88,8 @@ class Search {
     kept_ranks_ = base_.ranks_of_others(kOtherAxes);
   }
 
-  // The remedy if no layout of so many ranks obeys the rules: "use 2 or 4 ranks, or ...". All numbers of ranks that
-  // have a layout are products of a few divisors.
+  // Returns a remedy if no layout of so many ranks obeys the rules: "use 2 or 4 ranks, or ...". Each rank count that
+  // has a layout is a product of a few divisors.
   std::string remedy() const {
     const std::vector<int> stages = divisors_up_to(kMostRanks, base_.model.layers),
                            replicas = divisors_up_to(kMostRanks, base_.global_batch);
@@ -108,7 +108,7 @@ class Search {
     if (has_below || has_above)
       take = fmt::format("use {}{}{} ranks, or ", has_below ? fmt::to_string(below) : "",
                          has_below && has_above ? " or " : "", has_above ? fmt::to_string(above) : "");
-    // Whether it is its size that is in the way, or only its divisors.
+    // Whether the batch is too large, or only its divisors do not fit.
     const int64_t most = int64_t{kMostMicrobatches} * largest_microbatch() * options_.ranks;
     const bool is_named = options_.micro_batch > 0;
     const bool is_large = base_.global_batch > most || (take.empty() && !is_named);
@@ -116,13 +116,13 @@ class Search {
   }
 
   double least_bytes() const { return least_bytes_; }
-  // "" unless a pinned number can't be had.
+  // Returns the problem with a pinned number, or "".
   std::string problem() const { return problem_of(options_.pinned, base_, cluster_, options_.ranks); }
 
-  // The layout whose bound is the least is timed next, until the least bound is above the times of all that are kept:
-  // what is left can't be among them.
+  // Times the layout with the least bound next, until the least bound is above the times of all kept layouts: then no
+  // remaining layout can be among the best.
   PlanSearch run() {
-    // Of the bound: it is the formula of a pipeline of equal stages, and one whose ends are longer may be a bit faster.
+    // Scales the bound, which assumes equal stages: a pipeline with longer end stages may be slightly faster.
     constexpr double kSlack = 0.97;
     for (const ParallelLayout& mesh : space_.meshes(options_.ranks))
       if (simulates(mesh.tp) && leaves(mesh.tp, mesh.pp, mesh.dp)) add_mesh(mesh);
@@ -170,16 +170,16 @@ class Search {
     }
   }
 
-  // Whether what is pinned leaves such a mesh.
+  // Whether the pinned numbers allow this mesh.
   bool leaves(int tp, int pp, int dp) const {
     const PinnedLayout& pinned = options_.pinned;
     return tp == pinned.tp.value_or(tp) && pp == pinned.pp.value_or(pp) && dp == pinned.dp.value_or(dp);
   }
 
-  // The time model knows nodes of whole tp groups, and samples whose rows are split evenly.
+  // The time model assumes that nodes hold whole tp groups and that tp divides each sample's rows evenly.
   bool simulates(int tp) const { return cluster_.node.ranks % tp == 0 && base_.model.seq_len % tp == 0; }
 
-  // Calls visit() for each microbatch that the rules allow `w`, which then has it.
+  // Calls visit() for each microbatch size that the rules allow, with that size set in `w`.
   template <class Visit>
   void each_microbatch(Workload& w, Visit visit) const {
     for (const int micro_batch : space_.micro_batches(layout_of(w), std::numeric_limits<int>::max())) {
@@ -207,7 +207,8 @@ class Search {
     return has;
   }
 
-  // The least recompute that fits, with zero 1, and with zero 2 where that needs less.
+  // Adds the layout with the least recompute that fits, with zero 1, and also with zero 2 if that allows less
+  // recompute.
   void add_levels(Workload& w) {
     ++result_.tried;
     const std::optional<int> pinned = options_.pinned.zero;
@@ -225,8 +226,8 @@ class Search {
   }
 
   struct Fit {
-    size_t level = 0;     // of kRecomputes; their number where none fits
-    bool surely = false;  // by the estimate with room to spare
+    size_t level = 0;     // in kRecomputes; its size if none fits
+    bool surely = false;  // the estimate fits with a margin
   };
 
   // Adds the layout with the first recompute from `level` to before `end` that may fit.
@@ -246,7 +247,7 @@ class Search {
     return {kRecomputes.size(), false};
   }
 
-  // By the program's own plan.
+  // Returns the memory of the program's own plan.
   int64_t bytes_of(const Workload& w) const {
     Config config = with_layout(config_, layout_of(w));
     config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
@@ -263,12 +264,12 @@ class Search {
   GpuProperties gpu_;
   double room_;
   Workload base_;
-  int kept_ranks_ = 1;                 // along kOtherAxes, whose sizes stay the config's
+  int kept_ranks_ = 1;                 // along kOtherAxes, whose sizes are fixed by the config
   std::vector<Candidate> candidates_;  // a heap
   int64_t num_candidates_ = 0;
-  bool copies_of_mesh_ = false;                                   // dp's groups are on one machine each
-  bool fits_ = false;                                             // the layout at hand, by the estimate
-  double least_bytes_ = std::numeric_limits<double>::infinity();  // a rank, of all layouts that were tried
+  bool copies_of_mesh_ = false;                                   // each dp group is on one machine
+  bool fits_ = false;                                             // the current layout fits, by the estimate
+  double least_bytes_ = std::numeric_limits<double>::infinity();  // per rank, over all layouts tried
   PlanSearch result_;
 };
 
@@ -322,7 +323,7 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
     return usage_error(
         "none of {} layouts fits into {:.1f} GiB per rank; the smallest takes {:.1f} GiB; use more ranks", search.tried,
         room_of(cluster) / kGib, walk.least_bytes() / kGib);
-  // What a job's start would refuse, it would refuse in every layout.
+  // A start rejects some configs in every layout; report that here.
   if (auto planned = planned_for(with_layout(config, layout_of(search.best.front().workload)), cluster); !planned)
     return planned.error();
   return search;

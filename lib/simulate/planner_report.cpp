@@ -1,4 +1,4 @@
-// The result of a search of layouts, as text and as JSON.
+// Prints the result of a layout search as text and as JSON.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ std::string layout_text(const Workload& w) {
                      w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
 }
 
-// The two largest parts of the step that are not the model's own FLOPs, by their names in parts_s.
+// Returns the two largest parts of the step other than the model's FLOPs, by their names in parts_s.
 std::array<std::string, 2> largest_others(const StepPrediction& step) {
   std::vector<std::pair<std::string, double>> parts = named_parts(step.parts);
   std::erase_if(parts, [](const auto& part) { return part.first == "gemm" || part.first == "attention"; });
@@ -34,7 +34,7 @@ std::string limits_of(const StepPrediction& step) {
   return text;
 }
 
-// Where the second loses most against the first.
+// Names the part in which the second layout loses most against the first.
 std::string why(const PlannedLayout& first, const PlannedLayout& second) {
   const auto a = named_parts(first.step.parts), b = named_parts(second.step.parts);
   size_t most = 0;

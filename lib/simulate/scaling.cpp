@@ -10,21 +10,21 @@
 namespace tri {
 namespace {
 
-// Of a training run until its first step is over, as its log counts them on 2, 4 and 8 ranks
+// Counts of a training run from its start to the end of its first step, measured on 2, 4 and 8 ranks
 // (tests/mp/start_is_as_predicted.sh).
 constexpr int64_t kStartCalls = 18;
-constexpr int64_t kBytesOnce = 2200;  // from rank 0 to all: the config, the attempt, the order of samples
-constexpr int64_t kBytesARank = 256;  // sent by every rank to all others: its machine's name, its memory
-// The name of each GPU that a rank sees, sent twice. Computed from the messages' contents, not counted.
+constexpr int64_t kBytesOnce = 2200;  // from rank 0 to all: the config, the attempt, the sample order
+constexpr int64_t kBytesARank = 256;  // from each rank to all others: its machine's name and memory
+// The name of each GPU that a rank sees, sent twice. Computed from the contents of the messages.
 constexpr int64_t kBytesAGpu = 2 * 48;
 
 constexpr int64_t kIdBytes = 128;      // NCCL's unique id
-constexpr int64_t kHandleBytes = 128;  // what a member sends the others about itself
+constexpr int64_t kHandleBytes = 128;  // a member's address data, sent to the others
 
 // Steps until a message has reached the last member of a binomial tree.
 int tree_depth(int size) { return static_cast<int>(std::ceil(std::log2(size))); }
 
-// `count` groups of `size` members each, of which a rank is in `of_a_rank`.
+// Adds `count` groups of `size` members each; every rank belongs to `of_a_rank` of them.
 void add_groups(const Cluster& cluster, int64_t count, int size, int of_a_rank, StartUp& start) {
   if (size < 2) return;
   start.groups += count;
@@ -34,7 +34,7 @@ void add_groups(const Cluster& cluster, int64_t count, int size, int of_a_rank, 
   start.groups_s += of_a_rank * ((tree_depth(size) + size - 1) * message + cluster.network.connect_s);
 }
 
-// Machines that hold ranks of the first or the last stage: those that need tokens.
+// Machines with ranks of the first or the last stage, which need tokens.
 int64_t machines_of_ends(const Workload& w, const Cluster& c) {
   const int64_t stage = w.ranks_of_stage(), node = c.node.ranks;
   const auto machines = [&](int64_t begin) { return (begin + stage - 1) / node - begin / node + 1; };
@@ -55,7 +55,7 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   const int64_t ranks = w.ranks();
   StartUp start;
   start.calls = kStartCalls;
-  const int gpus = c.node.workers == 0 ? c.node.ranks : 0;  // that a rank sees
+  const int gpus = c.node.workers == 0 ? c.node.ranks : 0;  // that each rank sees
   start.gathered_bytes = kBytesOnce + ranks * (kBytesARank + gpus * kBytesAGpu);
   start.data_readers = machines_of_ends(w, c);
   start.exchange_s = kStartCalls * tree_depth(static_cast<int>(ranks)) * c.network.host_message_us * 1e-6 +
@@ -63,12 +63,13 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   add_groups(c, 1, static_cast<int>(ranks), 1, start);  // all
   add_groups(c, ranks / w.tp, w.tp, 1, start);
   add_groups(c, ranks / w.reducing(), w.reducing(), 1, start);
-  // A communicator for each one-way edge between stages: a rank has four ends, two where the pipeline does not close.
+  // One communicator per one-way edge between stages: a rank has four ends, or two if the pipeline does not close.
   if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
   if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, w.ranks_of_stage(), 2, 1, start);
   const double bytes = checkpoint_bytes(w);
   const double passed_on =
-      bytes / (w.reducing_stride() * w.pp) / (c.network.gb_per_s * c.network.share * 1e9);  // among equal weights
+      bytes / (w.reducing_stride() * w.pp) / (c.network.gb_per_s * c.network.share * 1e9);  // among ranks with equal
+                                                                                            // weights
   start.load_s = bytes / (c.network.storage_gb_per_s * 1e9) + (w.reducing() > 1 ? passed_on : 0);
   return start;
 }

@@ -53,7 +53,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   auto planned = planned_for(asked, cluster);
   if (!planned) return planned.error();
   Config config = std::move(planned).value();
-  // Before the program's own plan of memory, which lists the actions of all microbatches.
+  // Checked before the memory plan, which lists the actions of all microbatches.
   Config timed = config;
   if (timed.parallel.recompute == Recompute::kAuto) timed.parallel.recompute = Recompute::kNone;
   if (const std::string problem = problem_of(workload_of(timed)); !problem.empty()) return usage_error("{}", problem);
@@ -62,7 +62,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   simulation.name = config.run.name;
   simulation.cluster = cluster;
   simulation.room_bytes = room_of(cluster);
-  const bool is_other = options.fsdp || options.cp > 1;  // than this program, which could plan its memory
+  const bool is_other = options.fsdp || options.cp > 1;  // another program; only this one can plan its memory
   const bool is_auto = config.parallel.recompute == Recompute::kAuto;
   if (is_auto)
     config.parallel.recompute = is_other ? Recompute::kNone : planned_recompute(config, gpu, simulation.room_bytes);

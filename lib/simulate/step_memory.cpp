@@ -11,7 +11,7 @@
 namespace tri {
 namespace {
 
-// Bytes that one layer keeps of a microbatch between forward and backward (lib/model/stage_tensors.h).
+// Bytes that one layer saves for one microbatch between forward and backward (lib/model/stage_tensors.h).
 double kept_bytes(const Workload& w, const LayerSpec& layer) {
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp;
@@ -20,13 +20,13 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
   if (w.recompute == Recompute::kFull) return input;
   const bool sequential = w.model.block == Block::kSequential;
   if (w.selective == SelectiveRecompute::kEverySecondGemm && w.recompute == Recompute::kSelective) {
-    // The block's input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
+    // Saves block input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
     const AttentionSpec& attention = layer.attention;
     const auto heads = static_cast<double>(attention.width()), values = static_cast<double>(attention.kv_width());
     return input + share * (2 * heads + values + layer.activated_elements()) * bytes + (w.compiled ? 0 : input);
   }
   const double stream = sequential ? 2 * input : input;
-  // What only FP8 GEMMs read is kept in FP8.
+  // Rows that only FP8 GEMMs read are saved in FP8.
   const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
   const double activated = share * layer.activated_elements() * bytes * read;
   const double normed = (sequential ? 2 : 1) * rows * w.model.hidden * bytes * read;
@@ -37,11 +37,11 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
   return kept;
 }
 
-// Of microbatches and what comes with them, what is alive at once on a stage.
+// Sums over the microbatches that are alive at once on a stage.
 struct InFlight {
-  double kept = 0;     // bytes that layers keep
-  double inputs = 0;   // rows that entered a chunk; more than are worked on, where some are received ahead
-  double outputs = 0;  // of the model's last layer
+  double kept = 0;     // bytes that layers save
+  double inputs = 0;   // rows received ahead of use
+  double outputs = 0;  // outputs of the model's last layer
 };
 
 InFlight in_flight(const Workload& w, int stage) {
@@ -60,19 +60,19 @@ InFlight in_flight(const Workload& w, int stage) {
   return most;
 }
 
-// Elements of the largest buckets of a stage's gradients: of matrices, which zero 2 keeps whole in a pool, and of any
-// kind, for whose parts peer copies have a buffer (lib/optim/flat_layout.h: tensors are never divided over buckets, and
-// those that are kept in FP8 have buckets apart).
+// Elements of the largest gradient buckets of a stage: of matrices, which zero 2 keeps whole in a pool, and of any
+// kind, for whose parts peer copies have a buffer. See lib/optim/flat_layout.h: tensors are never divided over buckets,
+// and FP8 weights have separate buckets.
 struct LargestBuckets {
   double matrices = 0, any = 0;
   int count = 0;    // of matrices
-  double tied = 0;  // of the tied table, a bucket of its own between stages
+  double tied = 0;  // the tied table, which has its own bucket between stages
 };
 
 LargestBuckets largest_buckets(const Workload& w, int stage) {
   const ModelConfig& m = w.model;
   const double table = embedding_parameters(w) / w.tp;
-  const bool tied = m.tie_embeddings && w.pp > 1;  // a bucket of its own
+  const bool tied = m.tie_embeddings && w.pp > 1;  // the table has its own bucket
   const bool quantized = w.numbers == Numbers::kFp8 && w.fp8_weights;
   LargestBuckets largest;
   const auto close = [&](double& open) {
@@ -96,7 +96,7 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
           add(quantized ? open_quantized : open, static_cast<double>(linear->weights()) / w.tp);
     });
     if (quantized && layers_of_stage(w, virtual_stage) > 0)
-      close(open);  // the head's would stay open until the embedding
+      close(open);  // else the head's bucket would stay open until the embedding
     if (virtual_stage == 0 && !tied) add(open, table);
     close(open);
     close(open_quantized);
@@ -106,7 +106,7 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
   return largest;
 }
 
-// Of the rows that attention reads (lib/model/stage_tensors.h).
+// Order of the rows that attention reads (lib/model/stage_tensors.h).
 QkvOrder order_of(const Workload& w, const LayerSpec& layer) {
   return w.cudnn_attention ? QkvOrder::kGrouped : attention_order(layer.attention, w.tp);
 }
@@ -122,7 +122,7 @@ double kernel_workspace(const Workload& w, const LayerSpec& layer, const GpuProp
   return static_cast<double>(workspace_bytes(DeviceKind::kCuda, dims, gpu));
 }
 
-// What a layer uses while it runs: gathered rows and gradients, FP8 casts, and what it recomputes.
+// Scratch that a layer uses while it runs: gathered rows and gradients, FP8 casts, and recomputed tensors.
 double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuProperties& gpu) {
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, width = rows * w.model.hidden;
@@ -132,7 +132,7 @@ double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuPrope
   whole.recompute = Recompute::kNone;
   if (w.recompute == Recompute::kFull) workspace += kept_bytes(whole, layer);
   if (!w.scores_kept) workspace += kernel_workspace(w, layer, gpu);
-  // Softmax in bf16, the dropout's mask, and its result.
+  // Softmax in bf16, the dropout's mask, and the dropout's result.
   if (w.scores_kept) workspace += 5.0 * rows * layer.attention.seq_len * layer.attention.heads / w.tp;
   if (w.recompute == Recompute::kSelective) workspace += share * layer.activated_elements() * bytes;
   if (w.numbers == Numbers::kFp8)  // lib/model/fp8_tensors.cpp
@@ -146,11 +146,11 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
   const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
   const double elements = parameters_of_stage(w, stage), shards = w.reducing();
   StepMemory memory;
-  const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // fp32: the master weights are the weights
+  const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // in fp32 the master weights are the weights
   memory.parameters = elements * weights;
   if (w.zero >= 3) {
-    // The master weights are the weights; gradients are sharded too. Whole are the embedding and the head, the head's
-    // gradient as it is and as it is reduced, and a layer that is used and the one that comes next.
+    // The master weights are the weights, and gradients are sharded too. Stored whole are the embedding and the head,
+    // the head's gradient before and after its reduction, the layer in use and the next one.
     const double ends = embedding_parameters(w) / w.tp;
     const double whole =
         (stage == 0 ? ends : 0) + (stage == w.pp - 1 ? ends : 0) + 2 * largest_layer_parameters(w) / w.tp;
@@ -167,8 +167,8 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
     }
     if (w.dp_copies) memory.workspace += 4 * largest.any;
   }
-  // GEMM weights in both FP8 orientations: alongside the parameter, or as quantized values in its place, a byte of the
-  // two, and their transposes.
+  // GEMM weights in both FP8 orientations: either in addition to the parameter, or as quantized values (one byte
+  // instead of two) and their transposes.
   if (w.numbers == Numbers::kFp8 && !w.fp8_weights && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       memory.parameters += 2 * layer_parameters(w, chunk * w.pp + stage) / w.tp;
@@ -177,23 +177,23 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
   const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;
   memory.activations = alive.kept;
   if (w.stage_buffers) memory.activations += (alive.inputs + alive.outputs) * boundary;
-  // The workspace is that of the layer that needs most. Besides there are the boundary's buffers and the head's logits.
+  // The workspace is that of the layer that needs most. The boundary's buffers and the head's logits are added.
   double most = 0;
   for_layer_kinds(m, 0, m.layers,
                   [&](const LayerSpec& layer, int) { most = std::max(most, layer_workspace(w, layer, gpu)); });
   memory.workspace += most;
   if (w.tp_copies) memory.workspace += 2 * rows * m.hidden * bytes;
-  // Rows on their way between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
+  // Rows in transfer between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
   if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
   // Logits; PyTorch's loss adds their fp32 copy, its logarithms of probabilities, and their gradient.
   const double logit = w.eager_loss ? bytes + 3 * 4 : bytes;
   const double logits = stage == w.pp - 1 ? rows * static_cast<double>(padded_vocab(m)) / w.tp * logit : 0;
-  // PyTorch frees what no longer lives: a layer and the loss use the same memory, one after the other.
+  // PyTorch frees tensors after their last use, so a layer and the loss use the same memory one after the other.
   memory.workspace = w.eager_loss ? std::max(memory.workspace, logits) : memory.workspace + logits;
   return memory;
 }
 
-// A rank of each stage but those between the second and the last, which are alike, as check_report has it.
+// One rank of each stage, except that stages between the second and the last are alike (see check_report).
 std::vector<Mesh> places_of(const Config& config) {
   const Mesh mesh = mesh_of(config, 0);
   std::vector<Mesh> places;
@@ -211,7 +211,7 @@ GpuProperties gpu_of(const Cluster& cluster) {
   if (cluster.device.fp8_tflops == 0)
     gpu = {.capability = 80,
            .max_shared_bytes = 163 * 1024,
-           .has_hopper_attention = false,  // code that an A100 has no use for
+           .has_hopper_attention = false,  // an A100 can't run it
            .has_clusters = false};
   gpu.num_multiprocessors = cluster.device.multiprocessors;
   return gpu;
@@ -220,7 +220,7 @@ GpuProperties gpu_of(const Cluster& cluster) {
 StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
   StepMemory most;
   for (int stage = 0; stage < w.pp; ++stage) {
-    if (stage > 0 && stage < w.pp - 1) continue;  // those between hold fewer microbatches than the first
+    if (stage > 0 && stage < w.pp - 1) continue;  // stages in between hold fewer microbatches than the first
     const StepMemory memory = memory_of_stage(w, stage, gpu);
     if (memory.total() > most.total()) most = memory;
   }

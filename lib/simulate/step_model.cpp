@@ -6,8 +6,8 @@
 namespace tri {
 namespace {
 
-// Bytes of optimizer traffic a f32 element of this rank's slices: gradient, master weight and states are read, the
-// latter two and the parameter's copy written; the norm reads the gradient once more.
+// Bytes of optimizer traffic per f32 element of this rank's slices. The update reads gradient, master weight and
+// states, and writes the master weight, the states and the parameter's copy. The norm reads the gradient once more.
 double optimizer_bytes(const Workload& w) {
   const double copy = w.numbers == Numbers::kFp32 ? 0 : 2;
   return 4 + 4 + 8 + 2.0 * w.optimizer_bytes + copy;
@@ -67,10 +67,10 @@ class StepModel {
       slowest = std::max(slowest, busy);
       all += busy;
     }
-    // The slowest stage works through all microbatches; the first of them comes, and the last one leaves, through a
-    // chunk of each other stage.
+    // The slowest stage processes all microbatches. The first microbatch reaches it, and the last one leaves it,
+    // through one chunk of each other stage.
     const double compute = w_.num_microbatches() * slowest + (all - slowest) / w_.chunks;
-    double reductions = 0;  // of one microbatch
+    double reductions = 0;  // per microbatch
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
       const ChunkTraffic buckets = traffic(chunk * w_.pp);
       reductions += buckets.buckets * buckets.reduce;
@@ -99,8 +99,8 @@ class StepModel {
     const ColumnCosts costs = column();
     const ColumnTimes times = time_column(costs);
     StepPrediction prediction;
-    const double turns = turns_seconds(times);  // that the busiest rank waits for others to leave it a core
-    // The last stage to be done with compute, reductions and the optimizer ends the step.
+    const double turns = turns_seconds(times);  // the busiest rank's wait for a core
+    // The step ends when the last stage has finished compute, reductions and the optimizer.
     double end = 0;
     for (int stage = 0; stage < w_.pp; ++stage) {
       if (times.busy[stage] > times.busy[prediction.busiest_stage]) prediction.busiest_stage = stage;
@@ -156,7 +156,7 @@ class StepModel {
     return times;
   }
 
-  // Where ranks share cores, the work of all of them divided by the cores, less what the pipeline takes anyhow.
+  // Where ranks share cores: the total work divided by the cores, less the pipeline's own duration.
   double turns_seconds(const ColumnTimes& times) const {
     const int ranks = std::min(w_.ranks(), c_.node.ranks);
     if (c_.node.workers == 0 || ranks <= c_.node.workers) return 0;
@@ -171,12 +171,12 @@ class StepModel {
     const double bytes = rows * w_.model.hidden * (w_.numbers == Numbers::kFp32 ? 4 : 2);
     const bool crosses = w_.ranks() > c_.node.ranks;
     const double message = transfers_.seconds({Collective::kMessage, bytes, 2, crosses ? 1 : 2, TransferAxis::kPp});
-    // Batched calls send both ways at once, through one adapter.
+    // Batched calls send both ways at once through one adapter.
     const bool coupled = !w_.overlap_pp && c_.software.coupled_transfers;
     return coupled ? 2 * message + c_.software.exchange_us * 1e-6 : message;
   }
 
-  // Of stage_parameters(), those that are kept in FP8.
+  // The part of stage_parameters() that is stored in FP8.
   double stage_fp8_weights(int stage) const {
     return w_.numbers == Numbers::kFp8 && w_.fp8_weights ? layer_parameters(w_, stage) / w_.tp : 0;
   }
@@ -193,7 +193,7 @@ class StepModel {
     return {kind, bytes, group, members_on_node(c_, w_.reducing_stride(), group)};
   }
 
-  // The first and the last stage add up the gradients of the table that they share, when all else is reduced.
+  // The first and the last stage add up the gradients of their shared table after all other reductions.
   double tied_seconds(int rank) const {
     if (w_.pp == 1 || !w_.model.tie_embeddings || (rank > 0 && rank < w_.pp - 1)) return 0;
     const bool one_node = w_.ranks_of_stage() * (w_.pp - 1) < c_.node.ranks;
@@ -216,8 +216,8 @@ class StepModel {
     return transfers_.seconds(over_dp(Collective::kReduceScatter, layer.weights() / w_.tp * w_.gradient_bytes));
   }
 
-  // Zero 3: a stage's weights are gathered before each use and its gradients reduced after it, a layer at a time
-  // alongside the compute of another.
+  // Zero 3 gathers a stage's weights before each use and reduces its gradients after it, one layer at a time, alongside
+  // the compute of another layer.
   double weight_waits(int stage, bool backward) const {
     if (w_.zero < 3 || w_.reducing() == 1) return 0;
     double seconds = 0;
@@ -240,13 +240,13 @@ class StepModel {
     traffic.reduce = transfers_.seconds(
         over_dp(w_.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bucket * w_.gradient_bytes));
     const double gathered =
-        elements * parameter_bytes(w_) - stage_fp8_weights(stage);  // of quantized values a byte an element
+        elements * parameter_bytes(w_) - stage_fp8_weights(stage);  // a quantized value takes one byte
     if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, gathered / traffic.buckets));
     return traffic;
   }
 
-  // When the stage's last bucket is reduced. Buckets fire evenly through the last backward of their chunk, with zero 2
-  // through that of each microbatch.
+  // Returns when the stage's last bucket is reduced. Buckets become ready evenly during the last backward of their
+  // chunk; with zero 2, during the backward of each microbatch.
   double reduced_at(const ColumnTimes& times, const ColumnCosts& costs, int rank) const {
     double stream = 0, total = 0;
     for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
@@ -265,8 +265,8 @@ class StepModel {
     return std::max(compute, stream) + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
   }
 
-  // What zero 2's reductions of the microbatches before the last one, `total` each, add to a step whose compute takes
-  // so long: they hide as far as those microbatches' compute lasts, which runs slower alongside them.
+  // What zero 2's reductions of all microbatches except the last one, `total` each, add to a step with this compute
+  // time. They hide behind those microbatches' compute, which they slow down.
   double earlier_reductions(double total, double compute) const {
     if (w_.zero != 2) return 0;
     const int microbatches = w_.num_microbatches();
@@ -280,8 +280,9 @@ class StepModel {
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
     double bytes = elements / slices * optimizer_bytes(w_);
-    // FP8 GEMMs read weights in both orientations, once a step: the update writes quantized values for the copy, 1 byte
-    // for 2, which are transposed, 1 read and 1 written; or the copy is cast, 2 read and 1 written of each.
+    // FP8 GEMMs read weights in both orientations, once a step. Either the update writes quantized values instead of
+    // the copy (1 byte instead of 2) and these are transposed (1 read, 1 written), or the copy is cast (2 read, 1
+    // written for each orientation).
     for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk) {
       const double quantized = stage_fp8_weights(chunk * w_.pp + rank);
       bytes += quantized > 0 ? quantized * (2 - 1 / slices) : 4 * layer_parameters(w_, chunk * w_.pp + rank) / w_.tp;
@@ -289,8 +290,7 @@ class StepModel {
     return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }
 
-  // The share by which the slowest of the machines makes a step longer, on average; and of all ranks' jitter the
-  // largest.
+  // The mean share by which the slowest machine makes a step longer, plus the largest jitter of all ranks.
   double straggler_share() const {
     const double nodes = std::ceil(static_cast<double>(w_.ranks()) / c_.node.ranks);
     const double met = 1 - std::pow(1 - c_.stragglers.share, nodes);
@@ -321,8 +321,8 @@ double gather_wait(const Workload& w, const ColumnCosts& column, const std::vect
       const ChunkTraffic& t = traffic[stage];
       const double first = stream + t.gather;
       stream += t.buckets * t.gather;
-      // Compute waits for a bucket just before its first use: the last one is used when the others' share of the
-      // chunk's forward pass is done. Between the first and the last the wait changes evenly.
+      // Compute waits for a bucket just before its first use. It uses the last bucket when it has done the other
+      // buckets' share of the chunk's forward pass. Between the first and the last bucket the wait changes evenly.
       const double before_last = column.forward[stage] * (t.buckets - 1) / t.buckets;
       most = std::max(most, w.overlap_dp ? std::max(first, stream - before_last) - first_forward[stage] : stream);
     }

@@ -49,7 +49,7 @@ Workload workload_of(const Config& config) {
   std::erase_if(others, [](const AxisSize& named) { return !kOtherAxes.contains(named.axis); });
   return {.model = config.model,
           .numbers = numbers_of(config.precision),
-          .fp8_weights = true,  // as keeps_fp8_weights (lib/model/fp8_tensors.h)
+          .fp8_weights = true,  // the rule of keeps_fp8_weights (lib/model/fp8_tensors.h)
           .tp = p.tp,
           .dp = p.dp,
           .pp = p.pp,

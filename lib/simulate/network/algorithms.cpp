@@ -7,19 +7,20 @@
 namespace tri {
 namespace {
 
-// NCCL's table, microseconds: LL, LL128, Simple. Inside a machine NVLink's.
+// NCCL's table in microseconds, for LL, LL128 and Simple. The values inside a machine are NVLink's.
 struct Latencies {
   std::array<double, 3> start, inside, network;
 };
 constexpr Latencies kRing{{6.6, 14.0, 8.4}, {0.6, 1.9, 3.4}, {2.7, 4.0, 14.0}};
 constexpr Latencies kTree{{6.8, 14.0, 8.4}, {0.6, 1.25, 4.0}, {5.0, 8.5, 14.0}};
 constexpr size_t kSimple = static_cast<size_t>(Protocol::kSimple);
-constexpr double kPatLinear = 2.8;       // microseconds a rank
-constexpr double kPatLatency = 1 / 3.5;  // of a ring's step, a step
+constexpr double kPatLinear = 2.8;       // microseconds per rank
+constexpr double kPatLatency = 1 / 3.5;  // per step, relative to a ring's step
 constexpr double kPatBandwidth = 0.75, kTreeBandwidth = 0.92;
 constexpr double kPlateau = 1.9;
 
-// Of the bandwidth of Simple. Beyond one machine LL reaches a tenth of a machine's: 19 of 188 GB/s on A100.
+// The share of Simple's bandwidth. Across machines LL reaches a tenth of the bandwidth inside one: 19 of 188 GB/s on
+// A100.
 double bandwidth_share(CollectiveAlgorithm algorithm, Protocol protocol, bool crosses) {
   const bool tree = algorithm == CollectiveAlgorithm::kTree;
   const double base = tree ? kTreeBandwidth : 1;
@@ -55,7 +56,7 @@ class Algorithms {
             passes * t_.bytes * steps / t_.ranks / rate};
   }
 
-  // Up and down a binary tree of machines, along a chain inside each.
+  // Up and down a binary tree of machines, and along a chain inside each machine.
   AlgorithmTime tree(Protocol protocol) const {
     const double latency =
         2 * ((k_ - 1) * inside_step(kTree, protocol) + std::floor(std::log2(nodes_)) * network_step(kTree, protocol));
@@ -70,7 +71,7 @@ class Algorithms {
             t_.bytes * (t_.ranks - 1) / t_.ranks / (bandwidth_ * kPatBandwidth)};
   }
 
-  // A ring inside each machine, and k rings side by side between the machines' members, each with its k-th part.
+  // A ring inside each machine, then k parallel rings between the machines' members, each with its k-th part.
   AlgorithmTime hierarchical() const {
     const double passes = reduces_all() ? 2 : 1;
     const double latency = passes * ((k_ - 1) * inside_step(kRing, Protocol::kSimple) +
@@ -85,7 +86,7 @@ class Algorithms {
   int nodes() const { return nodes_; }
 
  private:
-  // The cluster file's constants are those of a ring with Simple.
+  // The cluster file's constants are those of a ring with the Simple protocol.
   static double scaled(double constant_us, double of_table, double of_ring) {
     return constant_us * 1e-6 * of_table / of_ring;
   }
@@ -101,7 +102,7 @@ class Algorithms {
 
   const Cluster& c_;
   const Transfer& t_;
-  int k_, nodes_;  // members on a machine, machines
+  int k_, nodes_;  // members per machine, machines
   double inside_ = 0, line_ = 0, bandwidth_ = 0;
 };
 

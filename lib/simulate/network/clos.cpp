@@ -7,7 +7,7 @@ namespace {
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
-// Switches of the lowest layer that so many machines need.
+// The number of switches of the lowest layer for this number of machines.
 int64_t switches_for(const Cluster& c, int machines) {
   const int64_t ports = c.fabric.down_ports;
   if (c.fabric.rails) return (machines + ports - 1) / ports * c.node.ranks;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kRounding = 1e-9;  // shares that differ by less are equal
 
-// The flows of every link: those of link l are flows[first[l]] ... flows[first[l + 1] - 1].
+// The flows of each link: those of link l are flows[first[l]] ... flows[first[l + 1] - 1].
 struct FlowsOfLinks {
   std::vector<size_t> first;
   std::vector<int> flows;
@@ -30,8 +30,9 @@ struct FlowsOfLinks {
 
 }  // namespace
 
-// Progressive filling: the link whose flows would get the least holds its flows back; they are settled, and the others
-// share what is left. A link's share only grows by that, so a queue of old shares never misses the least one.
+// Progressive filling: the rates of the flows on the link with the least share are fixed at that share, and the other
+// flows divide the remaining capacity. This can only raise the share of another link, so a queue of outdated shares
+// never misses the least one.
 FlowRates fair_share(std::span<const double> capacities, std::span<const Path> paths, double limit) {
   const FlowsOfLinks of(capacities.size(), paths);
   std::vector<double> left(capacities.begin(), capacities.end());
@@ -53,7 +54,7 @@ FlowRates fair_share(std::span<const double> capacities, std::span<const Path> p
       queue.push({share, link});
       continue;
     }
-    if (share >= limit) break;  // no flow gets less from here on
+    if (share >= limit) break;  // no later flow gets less
     for (size_t i = of.first[l]; i < of.first[l + 1]; ++i) {
       const auto flow = static_cast<size_t>(of.flows[i]);
       if (rates.bottleneck[flow] >= 0) continue;

@@ -14,8 +14,8 @@ FlapOutcome flap(const ClusterFabric& fabric, double away) {
   return {false, tries * timeout};
 }
 
-// Of an exponential time X with mean f, try k = 1 ... n is the first that finds the link with probability
-// q^(k-1) · (1 - q), where q = exp(-timeout / f); none does with q^n.
+// The time X of a flap is exponential with mean f. With q = exp(-timeout / f), attempt k = 1 ... n is the first one to
+// find the link up with probability q^(k-1) · (1 - q); all attempts fail with probability q^n.
 FlapOdds flap_odds(const ClusterFabric& fabric, int links) {
   const double timeout = retransmit_seconds(fabric), q = std::exp(-timeout / fabric.flap_s);
   FlapOdds odds{.dies = std::pow(q, fabric.retry_count)};

@@ -31,7 +31,7 @@ class NetworkModel {
     for (const AxisTraffic& traffic : traffic_) {
       AxisNetwork axis{traffic.axis, traffic.name, traffic.groups, traffic.ranks, traffic.on_node};
       axis.connections = static_cast<int>(traffic.connections.size());
-      // Transfers of tp and cp stand between any two kernels.
+      // Transfers of tp and cp can run between any two kernels.
       const double seconds = traffic.axis == TransferAxis::kPp   ? loads.pp_direction
                              : traffic.axis == TransferAxis::kDp ? loads.dp
                                                                  : network.uncongested_s;
@@ -54,10 +54,10 @@ class NetworkModel {
                                                    .source_port = source_port(options_.seed, paths_.size())}));
   }
 
-  // By one rule of sharing; the step that comes of it.
+  // Computes the shares under one sharing rule, and the resulting step.
   double add_shares(FlowRates (*rule)(std::span<const double>, std::span<const Path>, double),
                     AxisShares AxisNetwork::*member, NetworkAnalysis& network) const {
-    // An adapter deals a connection's bytes out to its queue pairs evenly.
+    // An adapter distributes a connection's bytes evenly over its queue pairs.
     const double limit = c_.network.gb_per_s * 1e9 / c_.fabric.queue_pairs;
     const FlowRates together = rule(clos_.capacities(), paths_, limit);
     NetworkTimes::Shares shares;
@@ -82,7 +82,7 @@ class NetworkModel {
     return predict_step(w_, c_, NetworkTimes(c_, shares)).seconds;
   }
 
-  // Of connection `index` of an axis, whose flows begin at `first` among `rates`.
+  // The share of connection `index` of an axis, whose flows begin at `first` in `rates`.
   double share_of_connection(size_t index, const FlowRates& rates, size_t first) const {
     const auto pairs = static_cast<size_t>(c_.fabric.queue_pairs);
     double sum = 0;
@@ -112,7 +112,7 @@ class NetworkModel {
     axis.other_pod = static_cast<double>(pods) / axis.connections;
   }
 
-  // The link that holds back the slowest flow of the axis' slowest connection, while the axes [begin, end) send. The
+  // Returns the link that limits the slowest flow of the axis' slowest connection while the axes [begin, end) send. The
   // rates of the axis' flows begin at `first_rate`.
   BusyLink why_slow(size_t axis, const FlowRates& rates, size_t first_rate, size_t begin, size_t end) const {
     constexpr double kAll = 1 - 1e-9;
@@ -159,8 +159,8 @@ class NetworkModel {
   const int machines_;
   const Clos clos_;
   const std::vector<AxisTraffic> traffic_;
-  std::vector<Path> paths_;         // flows of all axes; a connection's stand together
-  std::vector<size_t> first_flow_;  // [axis], and the number of all
+  std::vector<Path> paths_;         // flows of all axes, grouped by connection
+  std::vector<size_t> first_flow_;  // [axis], then the total number
 };
 
 }  // namespace
@@ -172,7 +172,7 @@ Result<NetworkAnalysis> analyse_network(const Workload& w, const Cluster& c, con
 }
 
 std::string duration_note(int ranks) {
-  constexpr int kSeconds = 100'000;  // ranks whose flows take seconds to share the links
+  constexpr int kSeconds = 100'000;  // from here on, the flows take seconds to share the links
   constexpr double kMinutes = 6.0 / (1 << 20);
   if (ranks <= kSeconds) return "";
   return fmt::format(

@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// Columns: the slowest group when only this axis sends, the mean of all groups, all axes at once, and in the step.
+// Columns: the slowest group when only this axis sends, the mean of all groups, all axes at once, and the step.
 constexpr const char* kColumns = "   alone  mean   all  step";
 
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
@@ -37,7 +37,7 @@ std::string axis_text(const AxisNetwork& axis, const Cluster& c) {
   return text;
 }
 
-// A transfer of an axis as the step has it: its algorithms, the quickest first.
+// The algorithms for one of the axis' transfers in a step, the fastest first.
 std::string algorithms_text(const Workload& w, const Cluster& c, const AxisNetwork& axis) {
   if (axis.axis == TransferAxis::kPp) return "";
   const bool dp = axis.axis == TransferAxis::kDp;

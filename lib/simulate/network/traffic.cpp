@@ -12,7 +12,7 @@ class Traffic {
  public:
   Traffic(const Workload& w, const Cluster& c, const std::vector<int>& places) : w_(w), c_(c), places_(places) {}
 
-  // Groups of `size` ranks, `stride` apart: rings, in the order of ranks.
+  // Groups of `size` ranks, `stride` apart: rings in rank order.
   AxisTraffic rings(TransferAxis axis, int stride, int size) const {
     AxisTraffic traffic{axis, std::string(enum_name(axis)),      w_.ranks() / size,
                         size, members_on_node(c_, stride, size), {}};
@@ -50,7 +50,7 @@ class Traffic {
         {group, adapter_of(machine_of(from), from % c_.node.ranks), adapter_of(machine_of(to), to % c_.node.ranks)});
   }
 
-  // From machine to machine, by the adapters of the members that both have: a rail each.
+  // Connects each machine to the next through the adapters of the members that both have: one rail each.
   void add_ring(int group, int first, int stride, AxisTraffic& traffic) const {
     const int k = traffic.on_node, machines = (traffic.ranks + k - 1) / k;
     if (machines < 2) return;
