@@ -78,8 +78,8 @@ class Connection {
     while (true) {
       const auto outcome = reader_.next(payload);
       if (outcome != FrameReader::Outcome::kFrame) return outcome == FrameReader::Outcome::kIncomplete;
-      const auto order = order_from(payload);  // of the driver, as its tag shows
-      if (!order) return false;                // ... which is of another build
+      const auto order = order_from(payload);  // authenticated, so from the driver
+      if (!order) return false;                // ... but of another build
       orders.push_back(*order);
     }
   }
@@ -107,7 +107,7 @@ class Agent {
     while (seconds_since(heard_) < options_.gone_seconds || awaits_batch_host()) {
       if (!connection && (connection = Connection::open(options_)) && !connection->send(hello())) connection.reset();
       const auto turn = Clock::now();
-      // A driver that has closed the connection has another agent here, or is gone: then nothing is killed any more.
+      // If the driver closes the connection, it has another agent here or is gone: nothing may be killed then.
       std::vector<AgentOrder> before;
       if (connection && !connection->take(0, before)) connection.reset();
       for (const AgentOrder& order : before) {
@@ -125,7 +125,7 @@ class Agent {
           if (order.kind == OrderKind::kLeave) return 0;
           again |= carry_out(order);
         }
-        if (again) break;  // the driver waits for the answer
+        if (again) break;  // the driver waits for the report
       }
     }
     return static_cast<int>(ExitCode::kComm);
@@ -139,10 +139,9 @@ class Agent {
 
   static bool slurm_job() { return std::getenv("SLURM_JOB_ID") != nullptr; }
 
-  // A job that has lost the node of its batch script, and with it the driver, continues without anything that could
-  // requeue it (it was submitted with --no-kill), so its agents do that. Until Slurm has noticed the loss of the node
-  // they query it now and then. Each first waits for a random time, so that the agents of a large job do not query all
-  // at once.
+  // If a job loses the node of its batch script, and with it the driver, nothing else is left to requeue it (it was
+  // submitted with --no-kill), so its agents do that. Until Slurm has noticed the loss of the node, they query it now
+  // and then. Each first waits for a random time, so that the agents of a large job do not query at once.
   bool awaits_batch_host() {
     if (seconds_since(heard_) > kOrphanSeconds || options_.job.empty()) return false;
     if (!asks_) {
@@ -212,8 +211,7 @@ class Agent {
     return report;
   }
 
-  // All processes of the node are examined only while ranks start: later, every rank that can have a flight recorder
-  // has one.
+  // Scans all processes of the node only while ranks start: later, every rank that can have a flight recorder has one.
   std::vector<RankSight> ranks(std::span<const RankRecord> records) {
     std::vector<RankSight> ranks = sighted_ranks(records, attempt_);
     if (!ranks_begin_) return ranks;
@@ -244,7 +242,7 @@ class Agent {
                              : "the GPU driver responds again");
     if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     report.lines.insert(report.lines.end(), lines.begin(), lines.end());
-    const bool are_known = !report.gpus.empty();  // without those of other jobs
+    const bool are_known = !report.gpus.empty();  // the list omits those of other jobs
     for (const auto& [pci, of_kernel] : kernel_xids_) {
       auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
                              [&, &id = pci](const GpuSight& g) { return g.pci == id; });
@@ -262,20 +260,20 @@ class Agent {
   SlurmDaemon daemon_{slurm_job() ? slurm_node() : ""};
   HealthWatch health_;
   KernelLog kernel_;
-  std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone
+  std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; only the XIDs are set
   std::map<std::string, bool> slowed_;           // GPUs, by PCI id
   bool gpus_silent_ = false;
   std::set<std::string> said_;
-  std::string attempt_, watched_;  // the one under way; that or the one before
+  std::string attempt_, watched_;  // attempt_: the current one; watched_: the current or the previous one
   uint64_t order_ = 0;
   bool sweeps_ = false, ranks_begin_ = false, sees_run_ = true, asks_ = false;
   Clock::time_point heard_ = Clock::now(), asked_ = heard_;
   double ask_after_ = 0;
 };
 
-// "NAME=value" lines of the standard input, as of the environment: ssh passes that on, and no environment.
+// Reads "NAME=value" lines from standard input into the environment: ssh passes on the input, but no environment.
 void take_input() {
-  constexpr double kTimeout = 10;  // seconds, between two pieces
+  constexpr double kTimeout = 10;  // seconds, between two reads
   constexpr size_t kMost = 65536;
   std::string text;
   std::array<char, 4096> buffer;
@@ -313,12 +311,12 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
   for (std::string address; in >> address;) options.addresses.push_back(address);
   if (options.addresses.empty())
     return usage_error("{}='{}': expected a port and at least one address", kDriverVariable, driver);
-  ::unsetenv(kTokenVariable);  // what the agent starts need not know it
+  ::unsetenv(kTokenVariable);  // processes that the agent starts must not see it
   return options;
 }
 
 int run_agent(const AgentOptions& options) {
-  // The driver ends the agent: signals to the whole job are meant for the ranks.
+  // The driver ends the agent; signals to the whole job are meant for the ranks.
   for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ignore_signal(signal);
   return Agent(options).run();
 }

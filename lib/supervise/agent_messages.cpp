@@ -50,13 +50,13 @@ std::optional<AgentOrder> order_from(std::string_view bytes) {
   }
   constexpr double kMostTimeout = 1e6;
   const bool known = order.kind <= OrderKind::kLeave;
-  const bool timeout_is_valid = order.timeout >= 0 && order.timeout <= kMostTimeout;  // false of NaN
+  const bool timeout_is_valid = order.timeout >= 0 && order.timeout <= kMostTimeout;  // false for NaN
   const bool named = order.attempt.empty() || valid_attempt(order.attempt);
   return known && timeout_is_valid && named ? std::optional(order) : std::nullopt;
 }
 
 uint64_t messages_layout() {
-  // To be raised where the meaning of a message changes, and the types of its fields do not.
+  // Raise this if the meaning of a message changes but the types of its fields do not.
   constexpr int kMeaning = 1;
   return xxh3_64(
       fmt::format("{} {} {}", kMeaning, messages::layout_of<AgentReport>(), messages::layout_of<AgentOrder>()));

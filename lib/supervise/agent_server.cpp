@@ -17,7 +17,7 @@
 namespace tri {
 namespace {
 
-constexpr size_t kChunk = 16 << 10;  // bytes read of a client at a time, so that none keeps the others waiting
+constexpr size_t kChunk = 16 << 10;  // bytes read from a client at a time, so that no client delays the others
 constexpr int kAcceptsATurn = 32;
 constexpr int kBacklog = 4096;
 
@@ -34,7 +34,7 @@ Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, in
   server->token_ = token;
   server->limits_ = limits;
   server->now_ = std::move(now);
-  // One socket for both families; where there is no IPv6, and on the loopback, IPv4 alone.
+  // One socket for both families; IPv4 alone on the loopback, or if there is no IPv6.
   const auto network_port = htons(static_cast<uint16_t>(port));
   Result<Descriptor> listener = usage_error("");
   if (reach != Reach::kThisMachine) {
@@ -59,7 +59,7 @@ Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, in
 
 AgentServer::~AgentServer() = default;
 
-// As many as a second may bring; the listener rests until the next one.
+// Accepts up to the limit per second; the listener then pauses until the next second.
 void AgentServer::take_connections() {
   if (now() - accept_second_ >= 1) {
     accept_second_ = now();
@@ -110,7 +110,7 @@ void AgentServer::drop(const std::string& node) {
   if (const auto at = agents_.find(node); at != agents_.end()) close(at->second);
 }
 
-// Once a second at most: those that have not proved themselves in time, and those that have fallen silent.
+// At most once a second, drops clients that did not authenticate in time and clients that have become silent.
 void AgentServer::drop_late() {
   if (now() - checked_ < 1) return;
   checked_ = now();
@@ -160,7 +160,7 @@ bool AgentServer::take_frames(Client& client, std::vector<AgentReport>& reports)
       client.reader->set_limit(kMaxPayload);
       unauthenticated_.erase(unauthenticated_ids_.at(fd));
       unauthenticated_ids_.erase(fd);
-      drop(client.node);  // an agent that was started again replaces the one before
+      drop(client.node);  // a restarted agent replaces the previous one
       agents_[client.node] = fd;
       client.last = now();
       continue;
@@ -182,7 +182,7 @@ bool AgentServer::take_frames(Client& client, std::vector<AgentReport>& reports)
   }
 }
 
-// False: the connection is over.
+// Returns false if the connection has ended.
 bool AgentServer::read_from(Client& client, std::vector<AgentReport>& reports) {
   std::array<char, kChunk> chunk;
   const ssize_t got = ::recv(client.socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
@@ -218,13 +218,13 @@ std::vector<AgentReport> AgentServer::poll(int milliseconds) {
       continue;
     }
     const auto at = clients_.find(fd);
-    if (at == clients_.end()) continue;  // closed by one before it
+    if (at == clients_.end()) continue;  // an earlier event has closed it
     bool goes_on = true;
     if (events[i].events & EPOLLOUT) goes_on = flush(at->second);
     if (goes_on && (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))) goes_on = read_from(at->second, reports);
     if (!goes_on) close(fd);
   }
-  if (connections) take_connections();  // after the others: their descriptors are not reused in this turn
+  if (connections) take_connections();  // last, so that this round does not reuse the others' descriptors
   drop_late();
   return reports;
 }

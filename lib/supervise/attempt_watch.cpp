@@ -6,19 +6,21 @@
 namespace tri {
 namespace {
 
-// A node that pulls its container's image has no ranks for minutes. The time stays below the ranks' own deadline in the
-// start of MPI.
+// A node that pulls its container's image has no ranks for minutes. The result stays below the ranks' own timeout for
+// MPI's start-up.
 constexpr double kImageFactor = 4;
-// During MPI's start-up a rank counts as spinning if it uses this share of a core, and the others so many times less.
+// During MPI's start-up a rank counts as spinning if it uses this share of a core, and the other ranks use at most 1 /
+// kSleeps of what it uses.
 constexpr double kSpins = 0.25, kSleeps = 4;
 
-// How far a counter modulo 2^64 has grown; less than 0: it was reset, as by its driver.
+// Returns how far a counter modulo 2^64 has grown. A negative result means that it was reset, for example by its
+// driver.
 int64_t growth(int64_t before, int64_t now) {
   return static_cast<int64_t>(static_cast<uint64_t>(now) - static_cast<uint64_t>(before));
 }
-constexpr int64_t kUnreadable = -1;  // a counter
+constexpr int64_t kUnreadable = -1;  // value of a counter
 
-// What the port has moved; none: its driver cannot say.
+// Returns the bytes that the port has transferred; none if its driver does not report them.
 std::optional<int64_t> bytes_of(const PortSight& port) {
   if (port.received == kUnreadable || port.sent == kUnreadable) return std::nullopt;
   return static_cast<int64_t>(static_cast<uint64_t>(port.received) + static_cast<uint64_t>(port.sent));
@@ -105,7 +107,7 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, 
       return std::find_if(ranks.begin(), ranks.end(),
                           [&](const auto& rank) { return limit > 0 && now - rank.second.since > limit; });
     };
-    // Which rank was the first to die follows from events.jsonl, else from the order in which they were seen gone.
+    // The first rank to die is read from events.jsonl, else from the order in which the ranks were seen gone.
     if (overdue(sight.gone, thresholds.gone_seconds) != sight.gone.end()) {
       facts_.died_unnoticed = true;
       return true;
@@ -128,8 +130,8 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, 
   return late.has_value();
 }
 
-// Which nodes are behind while ranks begin: one with a rank that has no flight recorder, where any has one; and one
-// with fewer processes than its share, where any other has all of its. Once ranks load, all have begun.
+// Records which nodes are late while ranks begin: a node with a rank without flight recorder, once any rank has one;
+// and a node with fewer processes than its share, once any node has all of them. Once ranks load, all have begun.
 void AttemptWatch::watch_beginning(const NodePool& pool, double now) {
   const auto share = static_cast<size_t>(ranks_per_node_);
   bool over = false, any_record = false, any_whole = false;
@@ -140,7 +142,7 @@ void AttemptWatch::watch_beginning(const NodePool& pool, double now) {
       over |= rank.has_record && rank.phase != RunPhase::kSetup;
     }
     any_whole |= share > 0 && ranks.size() == share;
-    over |= share > 0 && ranks.size() > share;  // the launcher spreads them otherwise
+    over |= share > 0 && ranks.size() > share;  // the launcher distributes them differently
   }
   for (const std::string& name : attempt_.nodes) {
     NodeSight& sight = nodes_.at(name);
@@ -189,9 +191,9 @@ std::optional<AttemptCause> AttemptWatch::late_beginning(const NodePool& pool, c
   return late;
 }
 
-// While no rank has a flight recorder, all of them are before MPI's start-up, in it, or read the config. A rank that
-// waits in MPI's start-up sleeps; one that waits in an exchange after it uses the CPU, for a rank that may sleep. So a
-// rank is named only if it alone uses the CPU, and at least two other ranks sleep (one, if the job has a single node).
+// While no rank has a flight recorder, each rank is before MPI's start-up, in it, or reads the config. A rank that
+// waits in MPI's start-up sleeps; one that waits in a later exchange uses the CPU, possibly for a rank that sleeps. So
+// a rank is named only if it alone uses the CPU and at least two other ranks sleep (one, if the job has a single node).
 std::optional<AttemptCause> AttemptWatch::spinning_at_start(const NodePool& pool, const Thresholds& thresholds,
                                                             const std::function<bool()>& has_begun, double now) {
   const double window = now - spin_since_;
@@ -219,7 +221,7 @@ std::optional<AttemptCause> AttemptWatch::spinning_at_start(const NodePool& pool
       std::count_if(ranks.begin(), ranks.end(), [&](const Busy& rank) { return rank.share <= most->share / kSleeps; });
   const bool alone = attempt_.nodes.size() == 1;
   if (sleeping + 1 < std::ssize(ranks) || sleeping < (alone ? 1 : 2)) return std::nullopt;
-  if (has_begun()) return std::nullopt;  // its ranks train, without flight recorders
+  if (has_begun()) return std::nullopt;  // its ranks train without flight recorders
   return AttemptCause{
       .kind = CauseKind::kHang,
       .node = most->node,
@@ -237,7 +239,7 @@ void AttemptWatch::watch_gpus(const AgentReport& report, NodeSight& sight, std::
     return;
   }
   for (const GpuSight& gpu : report.gpus) {
-    // Of one that is seen for the first time, all XIDs are new: the agent has counted them since it began.
+    // All XIDs of a GPU seen for the first time are new, because the agent counts them from its start.
     GpuSight unknown = gpu;
     unknown.num_xids = 0;
     GpuSight& before = sight.gpus.try_emplace(gpu.pci, std::move(unknown)).first->second;
@@ -246,7 +248,7 @@ void AttemptWatch::watch_gpus(const AgentReport& report, NodeSight& sight, std::
   }
 }
 
-// Two changes of a carrier are one flap. A count that falls is that of a driver that was loaded again.
+// Two carrier changes are one flap. A count that decreases comes from a driver that was reloaded.
 void AttemptWatch::watch_ports(const AgentReport& report, NodeSight& sight, const Thresholds& thresholds, double now,
                                std::vector<AttemptCause>& found) const {
   for (const PortSight& port : report.ports) {
@@ -278,12 +280,12 @@ void AttemptWatch::watch_ports(const AgentReport& report, NodeSight& sight, cons
   sight.flaps.clear();
 }
 
-// Whether the attempt's transfers go through this port: it has moved a fair part of what the node's busiest port has
-// moved since the attempt began. Ports of management networks flap as well, which disturbs nothing; an attempt on one
-// node uses none.
+// Whether the attempt's transfers use this port: since the attempt began it has moved at least kFairPart of what the
+// node's busiest port has moved. Ports of management networks also flap, which does no harm. An attempt on one node
+// uses no port.
 bool AttemptWatch::is_used(const NodeSight& sight, const AgentReport& report, const PortSight& port) const {
   constexpr double kFairPart = 0.05;
-  constexpr int64_t kLeast = 1 << 20;  // bytes: more than reports to the driver make in minutes
+  constexpr int64_t kLeast = 1 << 20;  // bytes: more than reports to the driver amount to in minutes
   const auto moved = [&](const PortSight& p) {
     const auto bytes = bytes_of(p);
     if (!bytes) return int64_t{0};

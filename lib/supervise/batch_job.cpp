@@ -28,11 +28,11 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::duration;
 
-constexpr double kLead = 60;  // Slurm sends the signal of --signal up to so many seconds before it is due
+constexpr double kLead = 60;  // Slurm sends the signal of --signal up to this many seconds early
 
 void sleep_seconds(double seconds) { std::this_thread::sleep_for(duration<double>(seconds)); }
 
-using Limit = std::chrono::milliseconds;  // of a call to storage
+using Limit = std::chrono::milliseconds;  // of a storage call
 
 // Returns what `task`, which works on `path`, returns (a Result), or an error if storage does not respond in time.
 template <class Task>
@@ -41,8 +41,8 @@ auto with_limit(const std::string& path, Limit limit, Task task) {
   return within(path, limit, std::move(task), Answer(file_error("{}: storage does not respond", path)));
 }
 
-// Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint whose manifest or files are
-// damaged does not count: no run resumes from it.
+// Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint with a damaged manifest or
+// damaged files does not count, because no run resumes from it.
 Result<int64_t> newest_step(const std::string& checkpoints, Limit limit) {
   return with_limit(checkpoints, limit, [checkpoints]() -> Result<int64_t> {
     const auto newest = newest_checkpoint(checkpoints);
@@ -51,12 +51,12 @@ Result<int64_t> newest_step(const std::string& checkpoints, Limit limit) {
   });
 }
 
-// The step that the newest attempt has reached; 0 where that cannot be read. Reads the end of metrics.jsonl only, since
-// a requeue waits for it.
+// Returns the step that the newest attempt has reached, or 0 if it can't be read. Reads only the end of metrics.jsonl,
+// because a requeue waits for it.
 int64_t reached_step(const std::string& run_dir, Limit limit) {
   const auto read = [run_dir]() -> int64_t {
     const auto events = read_events(run_dir + "/events.jsonl");
-    int64_t step = 0, begin = 0;  // of its lines, in bytes
+    int64_t step = 0, begin = 0;  // `begin`: offset in bytes of the attempt's lines
     if (!events) return 0;
     for (const RunEvent& event : events.value())
       if (event.kind == RunEventKind::kStart && event.fields.contains("metrics_bytes")) {
@@ -68,7 +68,7 @@ int64_t reached_step(const std::string& run_dir, Limit limit) {
   return within(run_dir + "/metrics.jsonl", limit, read, int64_t{0});
 }
 
-// ", effective training time 96.3 %"; "" where no attempt has begun.
+// Returns ", effective training time 96.3 %", or "" if no attempt has begun.
 std::string effective_part(const std::string& run_dir, Limit limit) {
   const auto read = [run_dir]() -> std::string {
     const auto history = read_events_and_steps(run_dir);
@@ -78,7 +78,7 @@ std::string effective_part(const std::string& run_dir, Limit limit) {
   return within(run_dir + "/metrics.jsonl, all of it", limit, read, std::string());
 }
 
-// The nodes that the run excludes at present; none: events.jsonl cannot be read.
+// Returns the nodes that the run excludes at present; none if events.jsonl can't be read.
 std::optional<std::vector<std::string>> exclusions_of(const std::string& run_dir, Limit limit) {
   using Nodes = std::optional<std::vector<std::string>>;
   const std::string path = run_dir + "/events.jsonl";
@@ -146,7 +146,7 @@ void BatchJob::say_stalled(int count) const {
       count, record_.best_step, options_.restart_budget, newest_));
 }
 
-// A second job of a run must not touch the state of the first one. It waits for one that is ending.
+// A second job of a run must not touch the state of the first one. Waits for a job that is ending.
 Result<void> BatchJob::await_other_job() const {
   const auto text = state_text();
   if (!text && text.error().os_error == ENOENT) return {};
@@ -164,8 +164,8 @@ Result<void> BatchJob::await_other_job() const {
         "{} is the run of job {}, which is {}; nothing was changed. Wait for that job or cancel it, then "
         "submit again",
         options_.folders.run, other, state);
-  // Slurm no longer knows the job, or is not reachable, as in a container. The run's locks show whether it still
-  // trains.
+  // Slurm no longer knows the job or is not reachable, for example from a container. The run's locks show whether the
+  // job still trains.
   for (const char* name : {"/supervise.lock", "/run.lock"}) {
     const std::string path = options_.folders.run + name;
     const auto holder =
@@ -182,8 +182,8 @@ Result<std::string> BatchJob::state_text() const {
   return with_limit(state_path(), limit(), [path = state_path()] { return read_text(path); });
 }
 
-// Sets record_ and newest_. Where the record cannot be read, it is that of a job without progress, and is not saved;
-// where the checkpoints cannot be read, the record is whole, and newest_ is its best step.
+// Sets record_ and newest_. If the record can't be read, record_ is that of a job without progress and is not saved. If
+// the checkpoints can't be read, the record is complete and newest_ is its best step.
 Result<void> BatchJob::load_record() {
   record_ = {.job = options_.start.batch.job};
   take_noted_progress();
@@ -212,7 +212,7 @@ void BatchJob::take_noted_progress() {
   record_.progress_restart = std::max(record_.progress_restart, noted);
 }
 
-// That start of the job has brought a newer checkpoint, or it has not.
+// Records progress if that restart of the job has produced a newer checkpoint.
 void BatchJob::note_progress(int of_restart) {
   if (newest_ <= record_.best_step) return;
   record_.best_step = newest_;
@@ -241,8 +241,8 @@ std::vector<std::string> BatchJob::environment() const {
   return times;
 }
 
-// Earlier starts of this job, and submit.sh, have created files in the run folder. If there are none, the folder's file
-// system is not mounted, and the run would start from step 0. So only the first start creates the folder, with a state
+// Earlier starts of this job and submit.sh have created files in the run folder. If there are none, the folder's file
+// system is not mounted, and the run would start from step 0. So only the first start creates the folder and a state
 // file in it.
 Result<bool> BatchJob::begin(const std::string& what) {
   const std::string& run_dir = options_.folders.run;
@@ -271,7 +271,7 @@ Result<bool> BatchJob::begin(const std::string& what) {
           "step 0, cancel the job and submit it again",
           run_dir, host_name());
   }
-  note_progress(restart() - 1);  // of a start that was killed
+  note_progress(restart() - 1);  // made by a start that was killed
   say(fmt::format("{} in {}: the run resumes from step {}, {} steps lost{}", what, run_dir, newest_,
                   std::max<int64_t>(0, reached_step(run_dir, limit()) - newest_), effective_part(run_dir, limit())));
   save_record();
@@ -288,7 +288,7 @@ BatchJob::Left BatchJob::end(int status) {
   const bool has_slurm = SlurmJob::has_commands();
   const JobState state =
       has_slurm ? slurm_.state(outcome == JobOutcome::kFinished ? 0 : options_.controller_seconds) : JobState::kUnknown;
-  // The next start may have begun, on other nodes while these were cut off: run folder and job are its own.
+  // The next start may already run on other nodes while this one was cut off; run folder and job now belong to it.
   if (state == JobState::kRequeued) {
     say(fmt::format("status {} ({}); the job has already been requeued", status, text));
     return {};
@@ -311,7 +311,7 @@ BatchJob::Left BatchJob::end(int status) {
   }
   if (!has_slurm) return {.requeue = true, .progress_restart = record_.progress_restart};
   if (restarts_without_progress() >= options_.restart_budget) {
-    // A job that ends otherwise needs no message about its budget.
+    // A job that ends for another reason needs no message about its budget.
     const JobState now = slurm_.state(options_.controller_seconds);
     if (now != JobState::kRequeued && now != JobState::kCancelled) {
       say_stalled(restarts_without_progress());
@@ -322,9 +322,9 @@ BatchJob::Left BatchJob::end(int status) {
   return {};
 }
 
-// A job that is requeued while one of its nodes is dead, but not DOWN yet, may pend for ever. So its nodes have to
-// answer first, or be known to be DOWN; in that case Slurm itself has mostly requeued the job. Waits no longer than
-// node_seconds, and not while the job is being ended.
+// If a job is requeued while one of its nodes is dead but not yet DOWN, it may stay pending forever. So wait until its
+// nodes respond or are DOWN; in the latter case Slurm has usually requeued the job itself. Waits at most node_seconds,
+// and not while the job is being ended.
 void BatchJob::await_nodes() const {
   const double end = monotonic_seconds() + options_.node_seconds;
   for (bool said = false; !slurm_.nodes_answer() && !slurm_.has_node_out_of_service(); said = true) {
@@ -340,7 +340,7 @@ void BatchJob::await_nodes() const {
   }
 }
 
-// False: Slurm does not accept it from here, as from a container without its key.
+// Returns false if Slurm does not accept the requeue from here, for example from a container without its key.
 bool BatchJob::requeue() {
   const std::string resumes = newest_ > 0 ? fmt::format("; the next submission resumes from step {}", newest_) : "";
   JobState state = slurm_.state(0);
@@ -365,8 +365,7 @@ bool BatchJob::requeue() {
   return true;
 }
 
-// The job is pending again: only then, and only before it starts, Slurm accepts a change of its excluded nodes. Those
-// that its owner has excluded stay.
+// Slurm accepts a change of excluded nodes only while the job is pending again. The user's own exclusions stay.
 void BatchJob::exclude_nodes() {
   const auto excluded = exclusions_of(options_.folders.run, limit());
   if (!excluded || sorted(*excluded) == sorted(record_.excluded)) return;

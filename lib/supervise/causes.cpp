@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-// From NVIDIA's catalogue of XIDs: the GPU must be reset or replaced, or the machine rebooted.
+// XIDs from NVIDIA's catalogue after which the GPU must be reset or replaced, or the machine rebooted.
 constexpr std::array kSickXids{46, 48, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143, 158};
 constexpr std::array kFaultXids{8, 13, 32, 94};                        // ... the program must be restarted
 constexpr std::array kSuspectXids{144, 145, 146, 147, 148, 149, 150};  // ... the NVLinks must be examined
@@ -36,7 +36,7 @@ std::optional<CauseKind> kind_of_status(int status) {
     case static_cast<int>(ExitCode::kNotFinite):
       return CauseKind::kNotFinite;
     default:
-      // 128 + a signal; srun has larger ones of its own, as 233 where a node takes no task.
+      // 128 + a signal. srun has larger statuses of its own, such as 233 if a node accepts no task.
       return status > 128 && status <= 128 + 64 ? std::optional(CauseKind::kDeath) : std::nullopt;
   }
 }
@@ -111,7 +111,7 @@ AttemptCause cause_of(const EndFacts& facts, double now) {
   };
   if (facts.status == 0) return with_status({.kind = CauseKind::kFinished, .text = "finished"});
   if (facts.stop_requested) return with_status({.kind = CauseKind::kDrained, .text = "stopped on request"});
-  // A node that is gone explains whatever else is seen.
+  // A lost node explains everything else that was observed.
   for (const AttemptCause& finding : facts.findings)
     if (finding.kind == CauseKind::kNodeLost) return with_status(finding);
   if (facts.replacement) return with_status(*facts.replacement);
@@ -121,7 +121,7 @@ AttemptCause cause_of(const EndFacts& facts, double now) {
   if (status == static_cast<int>(ExitCode::kDrained))
     return with_status({.kind = CauseKind::kDrainedItself, .text = "the ranks exited with status 75"});
   AttemptCause cause = of_records(facts);
-  // The flight recorder of a rank that is gone has its last step.
+  // The last step is in the flight recorder of the rank that is gone.
   if (cause.step < 0 && facts.first_gone && facts.first_gone->world_rank == cause.world_rank)
     cause.step = facts.first_gone->step;
   return with_status(recent_suspicion(facts, cause, now).value_or(cause));
@@ -140,7 +140,8 @@ std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight&
                                                        : "an unknown action"));
   if (now.remap_failed && !before.remap_failed)
     return finding(CauseKind::kGpuSick, "a memory row could not be remapped: no spare rows are left");
-  // The newest of the list are new, as many as have come since; all of them where the agent was restarted.
+  // The new XIDs are at the end of the list, as many as the counter has grown by; all are new if the agent was
+  // restarted.
   const int64_t known = before.num_xids <= now.num_xids ? before.num_xids : 0;
   const auto fresh =
       static_cast<size_t>(std::min<int64_t>(now.num_xids - known, static_cast<int64_t>(now.xids.size())));

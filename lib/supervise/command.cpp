@@ -19,9 +19,9 @@ namespace tri {
 namespace {
 
 constexpr double kTermSeconds = 10;  // from SIGTERM to SIGKILL
-constexpr double kKillSeconds = 5;   // from SIGKILL until the process is given up
+constexpr double kKillSeconds = 5;   // from SIGKILL until waiting for the process ends
 
-// Waits for the child's end until then; false: it still runs. Polls, since waitpid itself has no timeout.
+// Waits until `end` for the child to exit. Returns false if it still runs. Polls, because waitpid has no timeout.
 bool has_ended_by(double end, pid_t child, int& status) {
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
     const pid_t got = ::waitpid(child, &status, WNOHANG);
@@ -41,7 +41,7 @@ CommandResult run_once(const std::vector<std::string>& words, double timeout, Co
   Descriptor input(ends[1]);
   const pid_t child = ::fork();
   if (child < 0) return {};
-  if (child == 0) {  // only async-signal-safe calls: the caller may have threads
+  if (child == 0) {  // async-signal-safe calls only: the caller may have threads
     const int null = ::open("/dev/null", O_RDWR);
     ::dup2(null, STDIN_FILENO);
     ::dup2(input.get(), STDOUT_FILENO);
@@ -70,7 +70,7 @@ CommandResult run_once(const std::vector<std::string>& words, double timeout, Co
     ::kill(child, SIGTERM);  // srun then ends its step
     if (!has_ended_by(monotonic_seconds() + kTermSeconds, child, status)) {
       ::kill(child, SIGKILL);
-      // While storage hangs, a process in the kernel does not end even so: it is given up.
+      // While storage hangs, a process blocked in the kernel does not end; stop waiting for it.
       (void)has_ended_by(monotonic_seconds() + kKillSeconds, child, status);
     }
     return result;

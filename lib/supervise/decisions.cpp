@@ -7,8 +7,8 @@
 namespace tri {
 namespace {
 
-// Attempts without progress whose ranks were not started on several nodes: so many count as one, for images arrive in
-// the end.
+// Attempts without progress whose ranks did not start on several nodes: this many count as one, because pulling images
+// ends eventually.
 constexpr int kSlowStarts = 4;
 
 const PastAttempt& last_of(const Situation& s) { return s.attempts.back(); }
@@ -17,7 +17,7 @@ bool is_fault_of_a_rank(CauseKind kind) {
   return kind == CauseKind::kDeath || kind == CauseKind::kDevice || kind == CauseKind::kGpuFault;
 }
 
-// Faults of the last attempt's kind of this node within the hours of memory, the last included.
+// Counts the last attempt's kind of fault on its node within the remembered hours, the last attempt included.
 int times_on_node(const Situation& s, bool (*alike)(CauseKind)) {
   const PastAttempt& last = last_of(s);
   return static_cast<int>(std::count_if(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
@@ -26,13 +26,12 @@ int times_on_node(const Situation& s, bool (*alike)(CauseKind)) {
   }));
 }
 
-// Whether both attempts report the step in which they failed, and it is the same; the last step seen may be an earlier
-// one.
+// Whether both attempts report the same step in which they failed; the last step seen may be an earlier one.
 bool fail_at_one_step(const PastAttempt& a, const PastAttempt& b) {
   return a.cause.step >= 0 && a.cause.step == b.cause.step;
 }
 
-// Whether the same rank has failed in the same way on two nodes: then the program or the data is at fault, not a node.
+// Whether the same rank has failed in the same way on two nodes. Then the program or the data is at fault, not a node.
 bool follows_the_rank(const Situation& s) {
   const PastAttempt& last = last_of(s);
   return last.cause.world_rank >= 0 && std::any_of(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
@@ -65,8 +64,8 @@ bool has_trained(const PastAttempt& attempt) {
   return attempt.step > attempt.from_step || attempt.checkpoint > attempt.from_step;
 }
 
-// A file error before the first step on the only new node, while the nodes that have trained are present: the new node
-// does not see the run's storage. If the failing rank is on another node, the file is at fault.
+// Handles a file error before the first step. If it is on the only new node, while the nodes that have trained are
+// present, the new node does not see the run's storage. If it is on another node, the file is at fault.
 Decision file(const Situation& s) {
   const PastAttempt& last = last_of(s);
   std::vector<std::string> fresh = last.nodes;
@@ -98,8 +97,8 @@ Decision not_finite(const Situation& s) {
   return {.action = Response::kRetry, .why = "if it does not recur, a device has computed a wrong result"};
 }
 
-// The first failure may be transient. After a second one on the same node within a day the doctor examines it, and it
-// is excluded unless the doctor finds it healthy; after the third it is excluded whatever the doctor finds.
+// The first failure may be transient. After a second failure on the same node within a day, the doctor examines it, and
+// it is excluded unless found healthy. After the third it is excluded in any case.
 Decision fault_of_rank(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
@@ -118,7 +117,7 @@ Decision fault_of_rank(const Situation& s) {
 
 bool is_hang(CauseKind kind) { return kind == CauseKind::kHang; }
 
-// The doctor examines the node at once; it is excluded if the doctor finds it bad, or if it holds the run up again.
+// The doctor examines the node at once. It is excluded if the doctor finds it bad or if it causes a second hang.
 Decision hang(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
@@ -132,7 +131,7 @@ Decision hang(const Situation& s) {
   return {.action = Response::kRetry, .why = "the node has blocked the run only once"};
 }
 
-// Pulling a container's image looks like this, so the first time is not a fault.
+// Pulling a container's image looks the same, so the first time is not a fault.
 bool is_slow_start(CauseKind kind) { return kind == CauseKind::kSlowStart; }
 
 Decision slow_start(const Situation& s) {
@@ -141,7 +140,7 @@ Decision slow_start(const Situation& s) {
   return {.action = Response::kExclude, .node = cause.node, .why = "ranks failed to start on the node twice"};
 }
 
-// The node is examined at once; it is excluded unless the doctor finds it healthy, or has failed to answer only once.
+// The node is examined at once. It is excluded unless the doctor finds it healthy, or has failed to answer only once.
 bool is_suspect(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
 
 Decision suspect(const Situation& s) {
@@ -156,7 +155,7 @@ Decision suspect(const Situation& s) {
   return {.action = Response::kExclude, .node = cause.node, .why = "the doctor does not find the node healthy"};
 }
 
-// It was replaced because there was a spare; without one it is kept, since a slow node is better than none.
+// A spare replaces the node if there is one; otherwise it stays, since a slow node is better than none.
 Decision straggler(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
@@ -172,7 +171,7 @@ Decision straggler(const Situation& s) {
 
 using Row = Decision (*)(const Situation&);
 
-// Cause -> what to do. Numbers of attempts and of nodes come after it (decide).
+// Maps a cause to a response. decide() then limits the numbers of attempts and of nodes.
 constexpr std::array kTable{
     std::pair{CauseKind::kFinished, Row{done}},
     std::pair{CauseKind::kDrained, Row{leave}},
@@ -301,7 +300,7 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
 }
 
 std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
-  int64_t passed = 0;  // by attempts since
+  int64_t passed = 0;  // by later attempts
   const auto at_the_step_of = [&](const PastAttempt& last) {
     return std::count_if(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
       return a.cause.kind == CauseKind::kNotFinite && fail_at_one_step(a, last);
@@ -312,10 +311,11 @@ std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
       passed = std::max(passed, a->step);
       continue;
     }
-    // Once the step has been passed, the decision was made: a node whose exclusion has ended stays usable.
+    // If a later attempt has passed the step, the decision was already made: a node whose exclusion has ended stays
+    // usable.
     const int64_t failed = a->cause.step;
     if (a->cause.node.empty() || failed < 0 || step <= failed || passed > failed) return std::nullopt;
-    // Otherwise the run itself may be the cause, which the user may have fixed before submitting again.
+    // Otherwise the run itself may be the cause, and the user may have fixed it before submitting again.
     if (at_the_step_of(*a) > 1 || a->job != s.job) return std::nullopt;
     return Decision{
         .action = Response::kExclude,

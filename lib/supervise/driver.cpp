@@ -26,14 +26,14 @@ namespace tri {
 namespace {
 
 constexpr int kTurnMilliseconds = 200;
-constexpr double kLeaveSeconds = 5;  // agents have to leave when the run is over
+constexpr double kLeaveSeconds = 5;  // time for the agents to exit when the run is over
 
 constexpr double kCheckLockSeconds = 10;
 constexpr std::chrono::milliseconds kStorageTimeout{2000};
 
 Moment now() { return {.monotonic = monotonic_seconds(), .wall = wall_seconds()}; }
 
-// The addresses of this machine; those of the loopback come last.
+// Returns the addresses of this machine, those of the loopback last.
 std::vector<std::string> own_addresses() {
   std::vector<std::string> addresses, own;
   ifaddrs* all = nullptr;
@@ -61,13 +61,13 @@ std::vector<std::string> own_addresses() {
 // The lock that excludes other drivers of the run.
 class DriverLock {
  public:
-  // Must be called before the first order, which would end ranks of another driver.
+  // Call before the first order, which would end the ranks of another driver.
   static Result<DriverLock> take(const DriverOptions& options) {
     DriverLock lock(options);
     auto taken = retried({}, [&] { return lock.take_file(); });
     if (!taken) return taken.error();
     lock.file_ = std::make_shared<RunLock>(std::move(taken).value());
-    // Ranks of an earlier driver are ended; others are not this driver's to end.
+    // Ranks of an earlier driver may be ended; other ranks may not.
     const std::string path = options.run_dir + "/run.lock";
     const auto ranks = retried({}, [&] { return holder_of_lock(path, options.start); });
     if (!ranks) return ranks.error();
@@ -78,13 +78,13 @@ class DriverLock {
         path, ranks.value()->text, stale_lock_remedy(*ranks.value()));
   }
 
-  // Error: another driver has taken the run over. Storage that does not answer is not an error.
+  // Fails if another driver has taken over the run. Storage that does not respond is not an error.
   Result<void> check() {
     const std::string path = options_.run_dir + "/supervise.lock";
     const auto kept = within(
         path, kStorageTimeout, [file = file_] { return file->check(); }, Result<void>());
     if (kept || kept.error().os_error != 0) return {};
-    // The file may have been removed. A lock that is taken too late for this call is kept for the next one.
+    // The file may have been removed. If the lock is taken too late for this call, the next call uses it.
     const auto take = [retaken = retaken_, dir = options_.run_dir, attempt = attempt_, start = options_.start] {
       {
         const std::lock_guard lock(retaken->mutex);
@@ -117,7 +117,7 @@ class DriverLock {
 
   Result<RunLock> take_file() const { return RunLock::take_for_driver(options_.run_dir, attempt_, options_.start); }
 
-  // A driver of this run, or one of this job's, has started these ranks.
+  // Whether a driver of this run or of this job has started these ranks.
   bool has_started(const LockHolder& ranks) const {
     if (!options_.start.job.empty() && ranks.job == options_.start.job) return true;
     const auto events = read_events(options_.run_dir + "/events.jsonl");

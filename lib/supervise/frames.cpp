@@ -41,7 +41,7 @@ uint64_t tag_of(const SipKey& key, Direction direction, uint64_t number, std::st
   return siphash(key, bytes);
 }
 
-// The time does not depend on where they differ.
+// Takes the same time wherever the values differ.
 bool equal_in_constant_time(uint64_t a, uint64_t b) {
   volatile uint64_t difference = a ^ b;
   return difference == 0;

@@ -54,7 +54,7 @@ JobRecord job_record_from(std::string_view text, const JobRecord& fresh, int res
   const auto progress = whole(value_of(text, "progress_restart"));
   if (progress && *progress <= restart) record.progress_restart = static_cast<int>(*progress);
   std::string nodes = value_of(text, "excluded");
-  if (nodes.empty()) nodes = value_of(text, "left_out");  // of earlier versions
+  if (nodes.empty()) nodes = value_of(text, "left_out");  // written by earlier versions
   if (is_name(nodes) && nodes != "none") record.excluded = split_names(nodes);
   return record;
 }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kNotStarted = 127;
 
-// All that was written to it.
+// Returns everything written to the file.
 std::string contents(int file) {
   std::string text;
   std::array<char, 1 << 16> part;
@@ -28,8 +28,8 @@ std::string contents(int file) {
   return text;
 }
 
-// As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks.
-// `gpu`: the one that it sees; "": as the agent does.
+// The doctor runs as a separate program, not as a task of the agent's step: MPI would look for that step's other tasks.
+// `gpu`: the only GPU that it sees; "": the same GPUs as the agent.
 std::vector<std::string> environment_of(const std::string& gpu) {
   constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES=";
   std::vector<std::string> environment;
@@ -68,12 +68,12 @@ std::vector<std::string> other_gpus(const char* visible, size_t count) {
   return gpus;
 }
 
-// The driver's timeout starts before the doctor does.
+// Shorter than the driver's timeout, which starts before the doctor does.
 int check_seconds(double timeout) { return std::max(1, static_cast<int>(std::min(timeout, 86400.0) * 2 / 3)); }
 
 void NodeDoctor::start(double timeout, const std::vector<std::string>& other_gpus) {
   status_ = -1;
-  if (!parts_.empty()) return;  // those before have not ended: their answer will do
+  if (!parts_.empty()) return;  // the result of the running examination is used
   const std::vector<std::string> all{program_, "doctor", "--json", "--check-seconds",
                                      std::to_string(check_seconds(timeout))};
   start_part(all, "");

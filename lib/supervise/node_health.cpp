@@ -39,7 +39,7 @@ GpuWatch::GpuWatch() {
   nvml_->watch_xids();
   for (int i = 0; i < count.value(); ++i) {
     const auto gpu = nvml_->gpu(i, NvlinkFigures::kNone);
-    if (!gpu && gpu.error().os_error == EACCES) continue;  // another job's
+    if (!gpu && gpu.error().os_error == EACCES) continue;  // belongs to another job
     gpus_.push_back({.pci = fmt::format("GPU {}", i)});
     indices_.push_back(i);
   }

@@ -10,15 +10,16 @@ namespace tri {
 namespace {
 
 constexpr int kProbes = 3, kSteps = 64;
-constexpr int kRefusals = 2;              // failed starts of an agent after which its node is lost
+constexpr int kRefusals = 2;              // an agent that fails to start this often makes its node lost
 constexpr double kProbeAgainSeconds = 1;  // after a failed start
 constexpr int kUnlimited = std::numeric_limits<int>::max();
 
-// How long a silent node is waited for. Silence counts from its last report or, where its agent is awaited, from then.
+// How long to wait for a silent node. Silence counts from its last report or, if an agent was just started, from that
+// start.
 struct SilenceLimits {
-  double first_probe = 0;  // seconds of silence until its agent is started again
-  double limit = 0;        // ... until the node is lost, once it was probed three times
-  int probes = kProbes;    // at most
+  double first_probe = 0;  // seconds of silence until its agent is restarted
+  double limit = 0;        // ... until the node is lost, after all probes
+  int probes = kProbes;    // maximum
 };
 
 SilenceLimits limits_with(Contact contact, const Thresholds& t) {
@@ -49,7 +50,7 @@ NodePool::NodePool(std::vector<std::string> names, std::string host, Launcher& l
 }
 
 std::string NodePool::node_of_host(const std::string& host) const {
-  if (host.empty()) return "";  // as of a node that has not reported yet
+  if (host.empty()) return "";  // a node that has not reported yet
   for (const auto& [name, node] : nodes_)
     if (name == host || node.report.host == host || host.substr(0, host.find('.')) == name) return name;
   return "";
@@ -83,8 +84,8 @@ void NodePool::start_again(const std::vector<std::string>& names, double now) {
   launcher_.start_agents(names);
 }
 
-// No more than so many steps at once; a node that spoils the step of others is found by the probes, which go to each
-// alone.
+// Starts at most kSteps steps at once. If one node breaks the step of others, the probes find it: each goes to a single
+// node.
 void NodePool::renew_agents(const std::vector<std::string>& names, double now) {
   const size_t share = (names.size() + kSteps - 1) / kSteps;
   for (size_t begin = 0; begin < names.size(); begin += share) {
@@ -135,7 +136,7 @@ Contact NodePool::contact(const Node& node, double now) const {
   if (is_foreign(node, now)) return Contact::kForeign;
   if (has_reported(node)) return Contact::kHeard;
   if (!starts_agents(node.asked)) return Contact::kNoneStarts;
-  // A failed start that no probe has answered yet.
+  // a failed start without a later probe
   if (node.failed > node.probes || node.failed >= kRefusals) return Contact::kRefuses;
   return node.heard == 0 ? Contact::kNeverHeard : Contact::kAwaited;
 }

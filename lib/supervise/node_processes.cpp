@@ -31,7 +31,7 @@ ProcessState state_in(const std::string& folder) {
   return stat ? process_state_from(stat->state) : ProcessState::kGone;
 }
 
-// As the launcher counts them.
+// Returns the world rank as the launcher numbers it, or -1.
 int world_rank_in(std::string_view environment) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const auto text = variable_in(environment, name)) return std::atoi(std::string(*text).c_str());
@@ -46,7 +46,7 @@ std::vector<std::pair<pid_t, std::string>> processes() {
   return found;
 }
 
-// Whether agents of other nodes of the run are on this machine, as where nodes are names.
+// Whether agents of other nodes of the run are on this machine, which happens if node names are only labels.
 bool has_other_agents(const RunOnNode& run) {
   const std::string command = std::string(1, '\0') + "supervise" + '\0' + "--agent" + '\0' + run.run_dir + '\0';
   for (const auto& [pid, folder] : processes()) {
@@ -60,13 +60,13 @@ bool has_other_agents(const RunOnNode& run) {
   return false;
 }
 
-// Which processes are the node's. One that does not say of which node it is may be another node's on this machine, and
-// is this one's only where no other has an agent here.
+// Decides which processes belong to the node. A process that does not name its node may belong to another node on this
+// machine; it counts as this node's only if no other node has an agent here.
 class NodesOwn {
  public:
   explicit NodesOwn(const RunOnNode& run) : run_(run) {}
 
-  // The attempt of the run on this node that a process with this environment belongs to.
+  // Returns the run's attempt on this node to which a process with this environment belongs; none otherwise.
   std::optional<std::string_view> attempt_of(std::string_view environment) {
     if (variable_in(environment, kSupervisedVariable) != run_.run_dir) return std::nullopt;
     const auto node = variable_in(environment, "SLURMD_NODENAME");
@@ -81,15 +81,15 @@ class NodesOwn {
     return alone_;
   }
   const RunOnNode& run_;
-  bool looked_ = false, alone_ = false;  // set when a process needs it
+  bool looked_ = false, alone_ = false;  // set when first needed
 };
 
-// Whether the process lives and belongs to another attempt of the run than `attempt`, by its environment or its flight
-// recorder.
+// Whether the process is alive and belongs to an attempt of the run other than `attempt`, by its environment or its
+// flight recorder.
 bool is_leftover(const RunOnNode& run, NodesOwn& own, std::span<const RankRecord> records, const std::string& attempt,
                  pid_t process) {
   const std::string folder = "/proc/" + std::to_string(process);
-  const std::string environment = text_of(folder + "/environ");  // of other users: empty
+  const std::string environment = text_of(folder + "/environ");  // empty for other users' processes
   const auto of_process = own.attempt_of(environment);
   if (of_process && *of_process != attempt && is_there(state_in(folder))) return true;
   if (!environment.empty() && variable_in(environment, kSupervisedVariable) != run.run_dir) return false;
@@ -100,7 +100,7 @@ bool is_leftover(const RunOnNode& run, NodesOwn& own, std::span<const RankRecord
 
 }  // namespace
 
-// By what they say processes are killed: also as root, only this user's count.
+// Processes are killed based on these records, so only this user's count, even for root.
 std::vector<RankRecord> records_of(const RunOnNode& run) {
   std::vector<RankRecord> records;
   for (const std::string& path : list_flight_records()) {
@@ -130,7 +130,7 @@ std::vector<RankSight> sighted_ranks(std::span<const RankRecord> records, const 
 
 std::vector<RankSight> ranks_without_record(const RunOnNode& run, std::span<const RankRecord> records,
                                             const std::string& attempt) {
-  std::map<pid_t, std::pair<RankSight, pid_t>> found;  // and its parent
+  std::map<pid_t, std::pair<RankSight, pid_t>> found;  // the second pid is the parent
   NodesOwn own(run);
   for (const auto& [pid, folder] : processes()) {
     const std::string environment = text_of(folder + "/environ");
@@ -188,7 +188,7 @@ void kill_process(pid_t process, const std::function<bool()>& is_meant) {
   if (handle.get() >= 0)
     ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
   else
-    ::kill(process, SIGKILL);  // the kernel is older than 5.3, or a sandbox has no such handles
+    ::kill(process, SIGKILL);  // Linux before 5.3, or a sandbox without process handles
 }
 
 void kill_earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {

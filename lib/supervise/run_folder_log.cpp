@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTimeout{2000};  // for storage
 
-// None: it can't be read now.
+// Returns none if the events can't be read now.
 std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
   using Events = std::optional<std::vector<RunEvent>>;
   const std::string path = run_dir + "/events.jsonl";
@@ -31,7 +31,7 @@ std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
       Events());
 }
 
-// The hosts that the newest dump of this attempt calls suspects.
+// Returns the hosts that the newest dump of this attempt reports as suspects.
 std::vector<std::string> suspects_of(const std::string& run_dir, const std::string& attempt) {
   const auto dumps = list_dumps(run_dir);
   for (auto dump = dumps.rbegin(); dump != dumps.rend(); ++dump) {
@@ -59,22 +59,23 @@ RunFolderLog::RunFolderLog(std::string run_dir, std::string checkpoint_dir, std:
                   .host = host_name(),
                   .gpu = ""}) {}
 
-// While storage is away, the last known state holds: an excluded node must not return that way.
+// If storage does not respond, the last known state is used, so that an excluded node stays excluded.
 RunHistory RunFolderLog::history(double wall) {
-  const bool none_queued = event_log_.flush(std::chrono::milliseconds(0));  // before the read, which then finds them
+  const bool none_queued = event_log_.flush(std::chrono::milliseconds(0));  // flush first, so that the read finds these
+                                                                            // events
   auto read = events_of(run_dir_);
   if (read) events_ = std::move(*read);
-  // What storage took late is there by now.
+  // Removes the events that storage has written in the meantime.
   std::erase_if(unwritten_, [&](const Unwritten& unwritten) {
     return std::any_of(events_.begin(), events_.end(),
                        [line = to_json(unwritten.event)](const RunEvent& e) { return to_json(e) == line; });
   });
-  // Storage has refused the others: they are appended again, and the next call finds them in the file.
+  // Storage has rejected the other events: append them again. The next call finds them in the file.
   if (read && none_queued)
     for (const auto& [after, event] : unwritten_)
       if (!event_log_.of_attempt(event.attempt).append(event)) break;
   std::vector<RunEvent> all = events_;
-  // By their dates, but never before what was known when they were made: the clock may have been set back since.
+  // Orders events by date, but never before the events known when they were made: the clock may have been set back.
   size_t least = 0;
   for (const auto& [after, event] : unwritten_) {
     const auto earlier =
@@ -109,8 +110,8 @@ void RunFolderLog::append(RunEvent event, const std::string& attempt) {
   unwritten_.push_back({events_.size(), std::move(event)});
 }
 
-// A checkpoint that the ranks cannot load is no progress: its manifest and the sizes of its files are checked. An
-// answer that comes too late is stored for the next call.
+// A checkpoint counts only if the ranks can load it, so its manifest and the sizes of its files are checked. A result
+// that arrives too late is stored for the next call.
 int64_t RunFolderLog::newest_checkpoint() {
   const auto find = [dir = checkpoint_dir_, newest = checkpoint_] {
     const Retry once{.tries = 1};
@@ -163,7 +164,7 @@ std::vector<std::string> RunFolderLog::suspects(const std::string& attempt) {
       std::vector<std::string>());
 }
 
-// A file that can't be read or parsed changes nothing.
+// A file that can't be read or parsed leaves the thresholds unchanged.
 Thresholds RunFolderLog::thresholds() {
   using Answer = std::optional<Result<Thresholds>>;
   const Answer read = within(

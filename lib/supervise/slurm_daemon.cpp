@@ -10,19 +10,19 @@
 namespace tri {
 namespace {
 
-constexpr int kLookAgain = 10;  // calls, of which there is one a second
+constexpr int kLookAgain = 10;  // calls; there is one per second
 
 bool is_slurmd(const std::string& proc, pid_t process) {
   return text_of(process_folder(process, proc) + "/comm") == "slurmd\n";
 }
 
-// 0: unknown.
+// Returns 0 if the parent is unknown.
 pid_t parent_of(const std::string& proc, pid_t process) {
   const auto stat = process_stat(process_folder(process, proc));
   return stat ? stat->parent : 0;
 }
 
-// The node that "slurmd -N NODE" stands for, where several share a machine; "": that of the machine.
+// Returns NODE of "slurmd -N NODE", used if several nodes share a machine; "" if the machine is the node.
 std::string node_of(const std::string& command) {
   const std::string mark = std::string(1, '\0') + "-N";
   const size_t at = command.find(mark);
@@ -39,7 +39,7 @@ SlurmDaemon::SlurmDaemon(std::string node, std::string proc) : node_(std::move(n
 }
 
 pid_t SlurmDaemon::find() const {
-  std::vector<std::pair<pid_t, pid_t>> named, unnamed;  // and their parents
+  std::vector<std::pair<pid_t, pid_t>> named, unnamed;  // with their parents
   for (const pid_t process : process_ids(proc_)) {
     if (!is_slurmd(proc_, process)) continue;
     const std::string node = node_of(text_of(process_folder(process, proc_) + "/cmdline"));
@@ -47,7 +47,7 @@ pid_t SlurmDaemon::find() const {
     if (node.empty()) unnamed.emplace_back(process, parent_of(proc_, process));
   }
   const auto& own = named.empty() ? unnamed : named;
-  // Until a child of it, as of each step's start, has a name of its own it has its parent's.
+  // A child, which slurmd forks to start a step, has its parent's name until it sets its own.
   std::vector<pid_t> parents;
   for (const auto& [process, parent] : own) {
     const bool is_child =
@@ -58,17 +58,17 @@ pid_t SlurmDaemon::find() const {
 }
 
 double SlurmDaemon::gone_seconds() {
-  // It may not have been up yet, or not alone; all processes are not to be looked through every second.
+  // slurmd may not have been up yet, or not alone. Search all processes only now and then, not every second.
   if (process_ < 0 && !node_.empty() && ++num_unknown_ % kLookAgain == 0) process_ = find();
   if (process_ < 0) return 0;
   const auto now = std::chrono::steady_clock::now();
   if (!is_slurmd(proc_, process_)) {
-    if (const pid_t again = find(); again >= 0) process_ = again;  // as after a restart of the service
+    if (const pid_t again = find(); again >= 0) process_ = again;  // found after a restart of the service
   }
   const bool gone = !is_slurmd(proc_, process_);
   if (gone && !gone_) since_ = now;
   gone_ = gone;
-  // More than nothing from the first moment on.
+  // Positive from the first moment on.
   return gone ? 1e-3 + std::chrono::duration<double>(now - since_).count() : 0;
 }
 

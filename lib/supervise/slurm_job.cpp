@@ -15,8 +15,8 @@
 namespace tri {
 namespace {
 
-constexpr double kCommandSeconds = 120;  // Slurm's commands have timeouts of their own, of about MessageTimeout
-constexpr double kQuestionsASecond = 2, kShortestMean = 28;  // of agents that ask for their job
+constexpr double kCommandSeconds = 120;  // Slurm's commands have their own timeouts of about MessageTimeout
+constexpr double kQuestionsASecond = 2, kShortestMean = 28;  // of agents that query their job
 
 std::string job_text(const std::string& job) {
   const auto shown = run_command({"scontrol", "show", "job", "--oneliner", job}, kCommandSeconds);
@@ -28,7 +28,7 @@ std::string without_blanks_at_end(std::string text) {
   return text;
 }
 
-// The words of each line of sinfo, which names a node once for each of its partitions.
+// Returns the words of each line of sinfo, which lists a node once per partition.
 std::set<std::string> sinfo_lines(const std::vector<std::string>& options) {
   std::vector<std::string> words{"sinfo", "--noheader", "--Node"};
   words.insert(words.end(), options.begin(), options.end());

@@ -10,11 +10,12 @@ namespace tri {
 namespace {
 
 constexpr double kRequestSeconds = 5;  // launcher and ranks must exit within this time after a request
-constexpr double kAloneSeconds = 3;    // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
-// Without slurmd, in the agent's sight and in the driver's: a service that is started again comes back within seconds.
+constexpr double kAloneSeconds = 3;    // ... or a launcher whose ranks are gone, such as srun waiting for a node
+                                       // without slurmd
+// How long agent and driver must see no slurmd: a restarted service returns within seconds.
 constexpr double kDaemonSeconds = 5;
-constexpr double kDaemonHours = 1;  // such a node is healthy except for a service, which a person restarts
-// A GPU may show what is wrong with it a moment after its rank has died.
+constexpr double kDaemonHours = 1;  // such a node is healthy except for a service that an administrator must restart
+// The sign of a GPU fault may appear shortly after its rank has died.
 constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
 constexpr double kPulseSeconds = 10, kMaxDrainPause = 30, kRereadSeconds = 5;
 constexpr double kStragglerSeconds = 30;  // between two reads of the stragglers in the run folder
@@ -61,7 +62,7 @@ void Supervisor::take(const AgentReport& report, Moment moment) {
   if (phase_ == Phase::kRun) attempt_.take_ranks(report, now);
 }
 
-// The node is neither lost nor at fault. It is not used, but not excluded, since the next driver may be of its build.
+// The node is neither lost nor at fault. It is not used, but not excluded either: the next driver may match its build.
 void Supervisor::agent_of_another_build(const std::string& name, Moment moment) {
   set_clocks(moment);
   if (!pool_.note_foreign(name, moment.monotonic)) return;
@@ -82,7 +83,7 @@ void Supervisor::begin(double now) {
   enter(Phase::kGather, now);
 }
 
-// The work of every phase.
+// Does the work common to all phases.
 void Supervisor::do_chores(double now) {
   pool_.note_failed_starts();
   if (now - read_ > kRereadSeconds) {
@@ -127,7 +128,7 @@ void Supervisor::leave(int status, double now) {
 
 // --- Gather ----------------------------------------------------------------------------------------------------------
 
-// Usable nodes in the order in which they are taken: where several lack their slurmd, those come last.
+// Returns the usable nodes in order of preference. If several lack their slurmd, those come last.
 std::vector<std::string> Supervisor::preferred(double now) const {
   std::vector<std::string> names = pool_.usable(now);
   if (pool_.num_without_daemon(since_, now) < 2 || now - since_ < kDaemonSeconds) return names;
@@ -188,7 +189,8 @@ void Supervisor::gather(double now) {
   start_attempt(wanted, now);
 }
 
-// The nodes must be ready. A node whose exclusion is cleared at this moment is not; it serves the next attempt.
+// Does nothing unless all nodes are ready. A node whose exclusion ends at this moment is not ready and serves the next
+// attempt.
 void Supervisor::start_attempt(const std::vector<std::string>& names, double now) {
   read_history(now);
   const bool all_ready = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -225,7 +227,7 @@ void Supervisor::exclude(const std::string& node, const std::string& why, double
            hours, why, setup_.run_dir, node);
 }
 
-// Reads the run's events: a person may have cleared an exclusion, or it may have expired.
+// Reads the run's events again: an exclusion may have expired, or an operator may have cleared it.
 void Supervisor::read_history(double now) {
   RunHistory history = event_log_.history(wall_);
   past_ = std::move(history.attempts);
@@ -281,8 +283,8 @@ void Supervisor::await_doctor(double now) {
 
 // --- Run -------------------------------------------------------------------------------------------------------------
 
-// A launcher that is still starting ranks loses the signal. It is repeated after 1, 2, 4, ... seconds, so that a drain
-// is delayed by no more than the start itself takes.
+// A launcher that is still starting ranks loses the signal. So the signal is repeated after 1, 2, 4, ... seconds: a
+// drain is delayed by no more than the duration of the start.
 void Supervisor::drain(double now) {
   if (now < drain_.next) return;
   drain_.pause = std::clamp(2 * drain_.pause, 1.0, kMaxDrainPause);
@@ -315,7 +317,7 @@ void Supervisor::run(double now) {
 void Supervisor::found(AttemptCause finding, double now) {
   finding.time = now;
   EndFacts& facts = attempt_.facts();
-  if (finding.kind != CauseKind::kStraggler) attempt_.add(finding);  // stragglers do not end an attempt
+  if (finding.kind != CauseKind::kStraggler) attempt_.add(finding);  // a straggler does not end an attempt
   const bool is_sure = finding.kind == CauseKind::kGpuSick || finding.kind == CauseKind::kPortFlaps ||
                        finding.kind == CauseKind::kStraggler;
   if (phase_ != Phase::kRun || facts.replacement || stop_requested_) return;
@@ -345,7 +347,7 @@ Decision Supervisor::decide_at_work_now(const AttemptCause& finding, double now)
                         finding, wall_);
 }
 
-// The trainer measures which ranks are slower than those that do the same work, and writes that into the run folder.
+// The trainer measures which ranks are slower than other ranks with the same work, and writes them to the run folder.
 void Supervisor::watch_stragglers(double now) {
   if (now - looked_ < kStragglerSeconds) return;
   looked_ = now;
@@ -380,16 +382,16 @@ void Supervisor::end_attempt(double now) {
   enter(Phase::kEnd, now);
 }
 
-// Whether no process of the attempt is left on this node, or waiting for the node is useless.
+// Whether the node has no process of the attempt left, or waiting for it is useless.
 bool Supervisor::is_clear(const std::string& name, double now) {
   const NodePool::Node& node = pool_.at(name);
-  if (pool_.is_foreign(node, now)) return true;  // it can't report what is left there
+  if (pool_.is_foreign(node, now)) return true;  // its agent can't report remaining processes
   if (pool_.is_lost(name, now)) {
     attempt_.add_once(CauseKind::kNodeLost, name, fmt::format("node {} is lost: its agent does not respond", name));
     return true;
   }
   const bool at_fault = attempt_.facts().status != 0 && !stop_requested_;
-  // A driver of GPUs that has hung since before the end is reported by itself (AttemptWatch).
+  // AttemptWatch reports a GPU driver that hung before the end.
   const double age = node.report.gpu_age;
   const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
                                         (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
@@ -400,8 +402,8 @@ bool Supervisor::is_clear(const std::string& name, double now) {
   return true;
 }
 
-// Waits until the launcher and the ranks have ended and each node of the attempt has reported that, or is lost. After a
-// failure it waits a moment longer.
+// Waits until the launcher and the ranks have ended, and each node of the attempt has reported that or is lost. After a
+// failure, waits a little longer for findings.
 void Supervisor::finish_ending(double now) {
   const bool ended = attempt_.facts().status.has_value() || launcher_.ranks_status().has_value();
   bool all_clear = true;
@@ -423,7 +425,8 @@ void Supervisor::conclude(double now) {
                               .text = "no other node responds, so the driver's own node is cut off from the network"});
   }
   facts.event = event_log_.first_cause(attempt.attempt);
-  // If the events do not name the failed rank, as on a node without the run's storage, the flight recorders do.
+  // If the events do not name the failed rank, for example on a node without the run's storage, use the flight
+  // recorders.
   const bool is_known = facts.event && (facts.event->kind != RunEventKind::kFailure ||
                                         (!facts.event->host.empty() && !facts.event->flag("consequence")));
   if (auto recorded = attempt_.recorded_failure(); recorded && !is_known) facts.event = std::move(recorded);
@@ -481,8 +484,8 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   pool_.await_reports(now);
   pool_.order_all(OrderKind::kEnd);
-  // The launcher has failed: a node that can't start a new agent, as without its slurmd, is lost even if its previous
-  // agent still runs.
+  // The launcher has failed. A node that can't start a new agent, for example without slurmd, counts as lost even if
+  // its previous agent still runs.
   if (attempt.cause.kind == CauseKind::kNotStarted || attempt.cause.kind == CauseKind::kUnknown)
     pool_.renew_agents(attempt.nodes, now);
   enter(Phase::kGather, now);

@@ -25,7 +25,8 @@ constexpr std::array kFields{
     Field{"gone_seconds", &Thresholds::gone_seconds},
     Field{"start_seconds", &Thresholds::start_seconds, 1},
     Field{"end_seconds", &Thresholds::end_seconds, 1},
-    Field{"exclusion_hours", &Thresholds::exclusion_hours, 0.1},  // less, and the next attempt could have it again
+    Field{"exclusion_hours", &Thresholds::exclusion_hours, 0.1},  // if shorter, the next attempt could use the node
+                                                                  // again
     Field{"repeat_hours", &Thresholds::repeat_hours},
     Field{"flap_seconds", &Thresholds::flap_seconds},
     Field{"port_errors", &Thresholds::port_errors},
