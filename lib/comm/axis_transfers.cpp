@@ -42,12 +42,12 @@ void CollectiveTransfers::begin_gather(Tensor rows, Stream&) {
 }
 
 void CollectiveTransfers::start_gather(Tensor rows, Stream& stream) {
-  collectives().after(stream);  // the local rows are being written there
+  collectives().after(stream);  // the local rows are being written on it
   collectives().all_gather(rows, local_rows(rows));
   Gather* gather = find(nullptr);
   if (gather == nullptr) gather = &gathers_.emplace_back(Gather{.done = device_.make_event()});
   gather->rows = rows.data;
-  gather->waited = &stream == &collectives().stream();  // where the caller's own stream gathers, it has nothing to wait
+  gather->waited = &stream == &collectives().stream();  // a gather on the caller's own stream needs no wait
   if (!gather->waited) collectives().stream().record(*gather->done);
 }
 
@@ -70,7 +70,7 @@ std::vector<RowBlock> CollectiveTransfers::begin_reduce(Tensor rows, OverlapSpli
 }
 
 void CollectiveTransfers::send(const RowBlock& block, Stream& stream) {
-  collectives().after(stream);  // the partial sums are being written there
+  collectives().after(stream);  // the partial sums are being written on it
   collectives().reduce_scatter(local_rows(block.out), block.out);
 }
 

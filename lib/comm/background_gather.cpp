@@ -11,7 +11,7 @@
 
 namespace tri {
 
-// A communicator of its own: other collectives of the same ranks may come in between.
+// A separate communicator, so that other collectives of the same ranks may run in between.
 struct BackgroundGather::Handles {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;

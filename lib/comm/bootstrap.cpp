@@ -97,7 +97,7 @@ std::vector<std::string> collect_bytes(const std::string& mine, Receivers receiv
 }
 
 std::vector<std::string> gather_among_members(const std::string& text, const std::vector<int>& world_ranks) {
-  constexpr int kTag = 30000;  // not one of a group
+  constexpr int kTag = 30000;  // distinct from those of groups
   int world_rank = 0;
   TRI_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));
   std::vector<MPI_Request> sends;

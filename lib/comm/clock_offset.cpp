@@ -12,10 +12,10 @@
 namespace tri {
 namespace {
 
-constexpr int kTag = 32001;  // of MPI_COMM_WORLD, in addition to those of lib/comm/job.cpp
-constexpr int kPings = 24;   // some are slow: the first, and those that another process interrupts
+constexpr int kTag = 32001;  // on MPI_COMM_WORLD, distinct from those of lib/comm/job.cpp
+constexpr int kPings = 24;   // some are slow: the first one, and those during which another process runs
 
-// Both sides use MPI's own waits, which spin: an answer must not wait for a sleeping rank.
+// Both sides use MPI's own waits, which spin, so that no answer waits for a sleeping rank.
 void answer(int host_leader) {
   for (int i = 0; i < kPings; ++i) {
     TRI_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, host_leader, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));

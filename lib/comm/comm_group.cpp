@@ -4,7 +4,7 @@
 
 namespace tri {
 
-// Runs one operation, and reports it to the observer and the progress.
+// Runs one operation and reports it to the observer and to the progress marker.
 template <class Transfer>
 void CommGroup::transfer(ChannelOperation operation, int64_t bytes, Stream& stream, const Transfer& run) {
   counts_.bytes += bytes;

@@ -15,7 +15,7 @@ void GroupOnStream::before(Stream& consumer) {
   consumer.wait(*done_);
 }
 
-// Where the stream is the one that computes, the collective itself is what it waits for.
+// If the group uses the compute stream, that stream waits for the collective itself.
 void GroupOnStream::all_gather(Tensor out, Tensor inp) {
   const TimeCategoryScope scope(*stream_, category_);
   group_->all_gather(out, inp, *stream_);

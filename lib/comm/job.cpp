@@ -24,9 +24,9 @@ namespace tri {
 namespace {
 
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
-constexpr int kExchangeTag = 32000;                     // groups in the making have small ones
+constexpr int kExchangeTag = 32000;                     // groups under construction have smaller tags
 
-// The decision of this process's failure hook, guarded by ending_. A process is one rank of one job.
+// The exit code chosen by this process's failure hook, guarded by ending_. A process is one rank of one job.
 std::optional<ExitCode> g_ends_with;
 
 }  // namespace
@@ -57,7 +57,8 @@ Job::Job(int* argc, char*** argv) {
   node_memory_ = std::make_unique<SharedWindow>(this, node_ranks_, sizeof(NodeState));
   node_ = static_cast<NodeState*>(node_memory_->memory());  // zero: no rank has failed
   reaper_ = std::make_unique<NodeReaper>(processes);
-  // The ranks watch each other in a ring, so that of any ranks that end at least one has a neighbour that sees it.
+  // The ranks watch each other in a ring, so that whenever some ranks end, at least one of them is watched by a live
+  // rank.
   if (node_size > 1) {
     const auto next = static_cast<size_t>((node_rank_ + 1) % node_size);
     watch_ = std::make_unique<ProcessWatch>(
@@ -66,7 +67,7 @@ Job::Job(int* argc, char*** argv) {
   }
 }
 
-// No rank of this node ends before all of them have stopped to watch: the memory goes when all let go of it.
+// Every rank of this node stops watching before any of them ends: the memory is freed once all have released it.
 Job::~Job() {
   watch_.reset();
   node_memory_.reset();
@@ -108,9 +109,9 @@ void Job::barrier() {
   await_all_ranks();
 }
 
-// All sends are under way before the first receive is waited for, so no order of ranks can block them.
+// All sends are started before the first receive is waited for, so no order of ranks can deadlock.
 void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming) {
-  const HostScope waits(HostState::kAwaitsJob);  // no Call: not all ranks come here equally often
+  const HostScope waits(HostState::kAwaitsJob);  // no Call: ranks call this different numbers of times
   std::vector<MPI_Request> sends;
   for (const Outgoing& message : outgoing)
     for (int64_t at = 0; at < message.bytes; at += kMaxMessageBytes)
@@ -132,13 +133,13 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
   wait_sleeping(sends);
 }
 
-// The launcher gives the job the status of the first rank that ends, so this rank ends with `code`, by MPI or directly,
-// before the reaper kills any. No rank aborts before the node's reaper runs, since the launcher would then kill the
-// rank that starts it. A fork can be delayed for seconds by any process that has the same files mapped and gets no
-// processor time; it is waited for at most kForkTimeout.
+// The launcher gives the job the status of the first rank that ends. So this rank ends with `code`, by MPI or directly,
+// before the reaper kills any. No rank aborts before the node's reaper runs: the launcher would then kill the rank that
+// starts it. A fork can be delayed for seconds by a process that has the same files mapped and gets no processor time;
+// waits for it at most kForkTimeout.
 void Job::end_all(ExitCode code) {
   constexpr double kReaperTimeout = 2;                      // seconds
-  constexpr std::chrono::milliseconds kAbortTimeout{1500};  // with MPI, whose calls may hang
+  constexpr std::chrono::milliseconds kAbortTimeout{1500};  // MPI's calls may hang
   const auto await_reaper = [node = node_] {
     constexpr std::chrono::milliseconds kForkTimeout{3000}, kPause{1};
     const auto end = std::chrono::steady_clock::now() + kForkTimeout;
@@ -176,7 +177,7 @@ bool Job::report(const std::string& line, const std::string& what) {
     node_->reported = true;
     return true;
   }
-  // This rank's end would cut the first one short.
+  // If this rank ended now, it would interrupt the first one's report.
   for (const auto end = std::chrono::steady_clock::now() + kTimeout;
        !node_->reported && std::chrono::steady_clock::now() < end;)
     std::this_thread::sleep_for(kPause);
@@ -190,8 +191,8 @@ void Job::set_failure_hook(FailureHook hook) {
   failure_hook_ = std::move(hook);
 }
 
-// Returns the code that the job ends with. The hook runs once: it reads and writes files of the run, and the first
-// cause is the one that counts.
+// Returns the job's exit code. The hook runs once: it reads and writes files of the run, and only the first cause
+// counts.
 ExitCode Job::run_failure_hook(const Failure& failure) {
   if (FlightRecorder* const recorder = flight_recorder(); recorder != nullptr && failure.world_rank == world_rank_)
     recorder->failure(static_cast<uint32_t>(failure.code), failure.cause == Cause::kPeer, failure.text);
@@ -213,7 +214,7 @@ void Job::fail(const std::string& what, ExitCode code, Cause cause) {
   end_all(run_failure_hook({.world_rank = world_rank_, .code = code, .cause = cause, .text = what}));
 }
 
-// The launcher mostly notices as well and ends the job with the status of that process. If it lets the other ranks
+// The launcher usually notices too, and ends the job with the status of that process. If it lets the other ranks
 // continue, they would wait for the ended one forever.
 void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for) {
   constexpr double kLauncherFirst = 10;  // seconds
@@ -221,7 +222,7 @@ void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch
   const std::string what =
       fmt::format("rank {} on {} is gone: process {} has ended without reporting an error", rank, host_, process.pid);
   std::unique_lock lock(ending_, std::try_to_lock);
-  if (!lock) return;  // this process ends the job already
+  if (!lock) return;  // this process is already ending the job
   report(what, what);
   const ExitCode code = run_failure_hook(
       {.world_rank = rank, .text = fmt::format("process {} has ended without reporting an error", process.pid)});
@@ -249,9 +250,9 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
 
 namespace {
 
-std::atomic<Job*> g_job{nullptr};  // whose body runs in this process
+std::atomic<Job*> g_job{nullptr};  // the job whose body runs in this process
 
-// Where nothing handles an exception, C++ calls this before it unwinds: on the thread that threw, in the very place.
+// C++ calls this for an unhandled exception before it unwinds, on the thread that threw, with its stack intact.
 [[noreturn]] void end_job_of_exception() {
   std::string what = "internal error: terminated without an exception";
   auto code = static_cast<ExitCode>(1);  // any other exception is a bug
@@ -277,7 +278,7 @@ int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {
   g_job = &job;
   const std::terminate_handler before = std::set_terminate(end_job_of_exception);
   int status = 0;
-  // A thread begins with a stack in which nothing handles exceptions; above main there may be such a place.
+  // No function on a new thread's stack handles exceptions; a function above main might.
   std::thread([&] { status = body(job); }).join();
   std::set_terminate(before);
   g_job = nullptr;

@@ -1,6 +1,6 @@
-// Collectives as direct exchanges of segments between the members: every sum is taken in rank order whatever arrives
-// first (and bf16 is summed in fp32 and rounded once), so results are bit-identical from run to run. Waits poll with
-// growing pauses instead of spinning inside MPI, because ranks may outnumber cores, and end themselves on a fault.
+// Collectives as direct exchanges of segments between the members. Every sum is taken in rank order, whatever arrives
+// first (bf16 is summed in fp32 and rounded once), so results are bit-identical from run to run. Waits poll with
+// growing pauses instead of spinning inside MPI, because ranks may outnumber cores, and end after a fault.
 #include "lib/comm/mpi_group.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class MpiGroup final : public CommGroup {
       float* data = inout.as<float>();
       const int64_t count = inout.numel();
       const int64_t block = count / size();
-      // Large sums: reduce local blocks, then gather them. The rest, and small tensors, by MPI itself.
+      // Large sums reduce local blocks, then gather them. Their remainder and small tensors use MPI itself.
       const bool split = op == ReduceOp::kSum && block >= 1024;
       if (split) {
         reduce_blocks<float>(data + rank() * block, data, block);
@@ -110,7 +110,7 @@ class MpiGroup final : public CommGroup {
                         comm_, &requests.emplace_back()));
   }
 
-  // base holds `size` blocks, the local one filled; on return all are.
+  // `base` holds `size` blocks, of which the local one is filled. Fills the others.
   void exchange_blocks(char* base, int64_t block_bytes) {
     std::vector<MPI_Request> requests;
     for (int step = 1; step < size(); ++step) {

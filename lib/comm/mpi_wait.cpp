@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-constexpr int kMeetTag = 31500;  // not one of a group, nor of another exchange
+constexpr int kMeetTag = 31500;  // distinct from those of groups and of other exchanges
 
 void receive_word(int from) {
   MPI_Request request;
@@ -22,7 +22,7 @@ void send_word(int to) { TRI_MPI(MPI_Send(nullptr, 0, MPI_BYTE, to, kMeetTag, MP
 
 }  // namespace
 
-// MPI moves data only inside its calls: the pauses begin short.
+// MPI moves data only inside its calls, so the pauses start short.
 void wait_sleeping(std::vector<MPI_Request>& requests) {
   std::chrono::microseconds pause{0};
   for (int done = 0;; pause = std::min(pause + std::chrono::microseconds(1), std::chrono::microseconds(200))) {

@@ -28,7 +28,7 @@ ncclDataType_t nccl_type(Dtype dtype) {
   return dtype == Dtype::kF32 ? ncclFloat32 : dtype == Dtype::kBF16 ? ncclBfloat16 : ncclInt32;
 }
 
-// The communicator does not block: a call that is still in progress is polled with a deadline of this program.
+// The communicator is nonblocking: a call in progress is polled, with this program's own timeout.
 class NcclGroup final : public CommGroup {
  public:
   NcclGroup(const std::string& group_name, int rank, int size, const ncclUniqueId& id, Device& device,
@@ -57,8 +57,8 @@ class NcclGroup final : public CommGroup {
   }
 
  private:
-  // Opens every connection now. NCCL would open them at the first use, waiting for the peer's host, which may itself be
-  // waiting in the middle of a step.
+  // Opens every connection now. NCCL would otherwise open one at its first use and wait for the peer's host, which may
+  // itself be waiting in the middle of a step.
   void connect() {
     const auto stream = device_.make_stream("connect");
     const int64_t n = 64;
@@ -69,7 +69,7 @@ class NcclGroup final : public CommGroup {
     do_reduce_scatter(part, full, *stream);
     do_all_reduce(part, ReduceOp::kSum, *stream);
     do_broadcast(part, 0, *stream);
-    if (size() == 2) {  // a link between stages: either way
+    if (size() == 2) {  // a link between stages, used both ways
       for (const int sender : {0, 1})
         rank() == sender ? do_send(part, 1 - rank(), *stream) : do_recv(part, 1 - rank(), *stream);
     }
@@ -107,8 +107,8 @@ class NcclGroup final : public CommGroup {
 
   static size_t count(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
-  // Waits until the communicator has taken the last call; errors of earlier, asynchronous work show here too. Once the
-  // group is connected, how long a slow peer may take is the watchdog's decision (fault.step_seconds).
+  // Waits until the communicator has accepted the last call. Also reports errors of earlier asynchronous work. Once the
+  // group is connected, the watchdog decides how long a slow peer may take (fault.step_seconds).
   void wait_for_completion(const char* call) {
     const auto start = std::chrono::steady_clock::now();
     const std::chrono::duration<double> limit(connect_seconds_);
@@ -127,7 +127,7 @@ class NcclGroup final : public CommGroup {
 
   ncclComm_t comm_ = nullptr;
   Device& device_;
-  const double connect_seconds_;  // a call of NCCL's takes at most until the group is connected; 0: any time
+  const double connect_seconds_;  // limit for an NCCL call until the group is connected; 0: none
   bool connected_ = false;
 };
 
@@ -135,7 +135,7 @@ class NcclGroup final : public CommGroup {
 
 std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>& world_ranks, int world_rank,
                                            int tag, Device& device, double connect_seconds) {
-  setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // all algorithms' connections at init, not in the middle of a step
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // open all algorithms' connections at init, not during a step
   const int rank =
       static_cast<int>(std::find(world_ranks.begin(), world_ranks.end(), world_rank) - world_ranks.begin());
   ncclUniqueId id{};

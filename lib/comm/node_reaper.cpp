@@ -13,7 +13,8 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kKillInterval = 1000, kLeave = 30'000;  // milliseconds; what the kernel holds may not die at once
+constexpr int64_t kKillInterval = 1000, kLeave = 30'000;  // milliseconds; a process blocked in the kernel may not die
+                                                          // at once
 
 int64_t milliseconds() {
   timespec now{};
@@ -31,7 +32,7 @@ void close_all_but(const pollfd* kept, nfds_t count) {
   ::close_range(next, ~0U, 0);
 }
 
-// Returns whether all have ended by `until`. Those that have are dropped from the list.
+// Returns whether all processes have ended by `until`. Removes those that have from the list.
 bool all_end(pollfd* processes, nfds_t count, int64_t until) {
   for (;;) {
     bool left = false;
@@ -45,10 +46,10 @@ bool all_end(pollfd* processes, nfds_t count, int64_t until) {
   }
 }
 
-// The life of the process. The one that it comes from had many threads, which may have held any lock: only what a
-// signal handler may call is called.
+// The body of the reaper process. Its parent had many threads that may have held any lock, so it makes only calls that
+// are async-signal-safe.
 [[noreturn]] void reap(pollfd* processes, nfds_t count, int64_t timeout) {
-  ::setpgid(0, 0);  // as the parent does, whichever is first
+  ::setpgid(0, 0);  // the parent does this too; either may be first
   close_all_but(processes, count);
   int64_t until = milliseconds() + timeout;
   const int64_t leave = until + kLeave;
@@ -79,11 +80,11 @@ NodeReaper::~NodeReaper() {
 pid_t NodeReaper::start(double seconds) const {
   std::vector<pollfd> processes;
   for (const int process : processes_) processes.push_back({process, POLLIN, 0});
-  // The child inherits this thread's mask: no handler of the job's runs in it.
+  // The child inherits this thread's mask, so none of the job's handlers runs in it.
   sigset_t all, before;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return -1;
-  const pid_t child = ::_Fork();  // not fork(): handlers of libraries that run there may wait for locks
+  const pid_t child = ::_Fork();  // not fork(): its handlers in libraries may wait for locks
   if (child == 0) reap(processes.data(), processes.size(), static_cast<int64_t>(seconds * 1e3));
   if (child > 0) ::setpgid(child, child);  // on a busy node the child may not run for a second
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -12,7 +12,7 @@
 namespace tri {
 namespace {
 
-// Whether `descriptor` is readable within `seconds`; for ever where they are negative.
+// Returns whether a descriptor becomes readable within `seconds`; waits without limit if negative.
 bool readable(pollfd* descriptors, nfds_t count, double seconds) {
   const int limit = seconds < 0 ? -1 : static_cast<int>(seconds * 1e3);
   int ready = 0;

@@ -13,13 +13,13 @@
 namespace tri {
 namespace {
 
-constexpr int kTag = 31000;  // of groups in the making: those of streams have small ones
+constexpr int kTag = 31000;  // of groups under construction; those of streams have smaller tags
 constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
-// MPI makes the memory and takes it down. In between it is plain memory, ordered by the atomics that lie in it: no
-// epochs, no calls.
+// MPI allocates and frees the memory. In between it is plain memory, ordered by the atomics that it contains, without
+// epochs or calls.
 struct SharedWindow::Mpi {
   std::vector<int> members;
   MPI_Comm comm = MPI_COMM_NULL;
@@ -42,7 +42,7 @@ SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t by
   TRI_MPI(MPI_Group_free(&group));
   TRI_MPI(MPI_Group_free(&world));
   TRI_MPI(MPI_Comm_set_errhandler(mpi_->comm, MPI_ERRORS_RETURN));
-  // The first member owns all of it. Room for the alignment, which MPI does not promise.
+  // The first member owns all memory. MPI does not guarantee the alignment, so allocate space for it.
   const bool owner = job->world_rank() == members.front();
   const MPI_Aint size = static_cast<MPI_Aint>(bytes + static_cast<int64_t>(kAlignment));
   void* base = nullptr;
@@ -50,11 +50,11 @@ SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t by
   MPI_Aint whole = 0;
   int unit = 0;
   TRI_MPI(MPI_Win_shared_query(mpi_->window, 0, &whole, &unit, &base));
-  // Pages of a shared mapping are aligned alike everywhere, so every member skips the same few bytes.
+  // Pages of a shared mapping are aligned equally in all processes, so every member skips the same number of bytes.
   const auto alignment = static_cast<uintptr_t>(kAlignment);
   memory_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(base) + alignment - 1) / alignment * alignment);
   if (owner) std::memset(memory_, 0, static_cast<size_t>(bytes));
-  TRI_MPI(MPI_Barrier(mpi_->comm));  // no rank reads it before it is zero
+  TRI_MPI(MPI_Barrier(mpi_->comm));  // no rank reads it before it is zeroed
 }
 
 SharedWindow::~SharedWindow() {

@@ -6,7 +6,7 @@
 namespace tri {
 namespace {
 
-// Of a store's parameters.
+// Hooks for the parameters of a store.
 class StoreHooks final : public ParameterHooks {
  public:
   explicit StoreHooks(ParameterStore& store) : gradients_(store.gradients), gathers_(store.gathers) {}
@@ -21,7 +21,7 @@ class StoreHooks final : public ParameterHooks {
   ParameterGathers& gathers_;
 };
 
-// Weights that never change, and whose gradients nothing needs.
+// Hooks for constant weights without gradients.
 class ConstantWeights final : public ParameterHooks {
  public:
   void begin_backward(int, int) override { no_gradients(); }
@@ -43,7 +43,7 @@ std::unique_ptr<ParameterHooks> make_hooks(ParameterStore* store) {
   return std::make_unique<ConstantWeights>();
 }
 
-// Factor on the gradient of the summed loss: the loss of a step is a mean over its tokens.
+// The factor on the gradient of the summed loss: a step's loss is the mean over its tokens.
 float loss_scale(const Config& config) {
   return 1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len));
 }
@@ -87,13 +87,13 @@ Engine::Engine(const RankContext& rank, EngineKind kind)
   device().lend_workspace(tensors_.kernel_workspace);
 }
 
-// The events of store and executor must outlive the work that uses them, and no work may use freed memory.
+// Waits for all work: it must not use events of store and executor, or memory, that have been freed.
 Engine::~Engine() {
   runtime_.synchronize();
   device().lend_workspace({});
 }
 
-// The angles of rotary positions, and the weights of losses.
+// Fills the angles of rotary positions and the weights of losses.
 void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
   if (const Tensor table = tensors_.stage.work.attention.rope_table; !table.empty()) {
@@ -104,7 +104,7 @@ void Engine::fill_tables() {
     compute.synchronize();
   }
   if (mesh().axis("pp").last()) {
-    // Ranks of the last stage that took the same samples hold the same loss: that of the first one counts.
+    // Ranks of the last stage that process the same samples have the same loss, so only the first one's counts.
     const double tokens = static_cast<double>(config().data.global_batch) * config().model.seq_len;
     const std::vector<float> weights(static_cast<size_t>(microbatches(config())),
                                      mesh().first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);

@@ -19,7 +19,7 @@ void fields(Archive& archive, RankFacts& f) {
 
 namespace {
 
-// Whether the members of a group on one machine can open each other's memory, tried with a small allocation.
+// Returns why the members of a group on one machine can't open each other's memory, or "". Tries a small allocation.
 std::string problem_of_opening(const std::vector<int>& group, Job& job, Device& device, const Arena& arena,
                                const JobFacts& facts) {
   if (!on_one_machine(group, facts)) return "";
@@ -62,7 +62,7 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
   return job.all_gather(mine);
 }
 
-// Groups of this rank one after the other, in an order that all their members share: see own_edges.
+// Handles the groups of this rank one after another, in an order that all their members share (see own_edges).
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
   const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);

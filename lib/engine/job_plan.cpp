@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kSeveralMachines = "the group's ranks are on several machines";
 
-// The first rank of the group of `axes` that `rank` belongs to.
+// Returns the first rank of the group along `axes` to which `rank` belongs.
 int first_of_group(const Config& config, int rank, AxisSet axes) {
   Mesh first = mesh_of(config, rank);
   for (const AxisField& field : kAxisFields)
@@ -26,7 +26,7 @@ int first_of_group(const Config& config, int rank, AxisSet axes) {
   return first.world_rank;
 }
 
-// Why the ranks of any of the groups of `axes` can't open each other's memory; "" where all can.
+// Returns why the ranks of some group along `axes` can't open each other's memory, or "".
 std::string problem_of_axes(const Config& config, const JobFacts& facts, AxisSet axes,
                             std::string RankFacts::*problem) {
   for (size_t rank = 0; rank < facts.size(); ++rank) {
@@ -37,8 +37,8 @@ std::string problem_of_axes(const Config& config, const JobFacts& facts, AxisSet
   return "";
 }
 
-// Why not every rank's arena, as `plan` lays it out, can be shared; "" where each can. The smallest limit of all ranks
-// and the largest arena decide, so that all groups of an axis take the same way.
+// Returns why some rank's arena, as `plan` lays it out, can't be shared, or "". Compares the smallest limit of all
+// ranks with the largest arena, so that all groups of an axis make the same choice.
 std::string problem_of_sharing(const Config& config, const JobFacts& facts, const JobPlan& plan, EngineKind kind) {
   std::optional<size_t> lowest;
   for (size_t rank = 0; rank < facts.size(); ++rank)
@@ -47,7 +47,7 @@ std::string problem_of_sharing(const Config& config, const JobFacts& facts, cons
   if (!lowest) return "";
   const Config planned = with_plan(config, plan);
   int64_t largest = 0;
-  for (int stage = 0; stage < config.parallel.pp; ++stage) {  // the ranks of a stage need the same
+  for (int stage = 0; stage < config.parallel.pp; ++stage) {  // all ranks of a stage need the same
     Arena measuring;
     allocate_rank(planned, mesh_of(planned, 0).moved("pp", stage), measuring, kind);
     largest = std::max(largest, measuring.used());
@@ -108,7 +108,7 @@ class Planner {
  private:
   void add(std::string line) { plan_.lines.push_back(std::move(line)); }
 
-  // `axis` names the transfers of the groups of `axes`.
+  // Chooses the transfers of axis `axis`, whose groups extend along `axes`.
   Result<void> plan_axis(AxisName axis, AxisSet axes, bool overlap, Transfers asked, bool wants_copies,
                          std::string RankFacts::*problem, Transfers& choice) {
     choice = Transfers::kCollectives;
@@ -160,11 +160,12 @@ class Planner {
     return {};
   }
 
-  // Kernels choose by shape, each on its own GPU; here that is said, or refused, before anything is allocated.
+  // Each rank's kernels choose an attention path by shape. This reports the paths, or rejects the config, before any
+  // memory is allocated.
   Result<void> plan_attention() {
     if (plan_.device.kind != DeviceKind::kCuda) return {};
     const ModelConfig& m = config_.model;
-    std::vector<AttentionShape> shapes;  // of each kind of layer
+    std::vector<AttentionShape> shapes;  // one per kind of layer
     for_layer_kinds(m, 0, m.layers, [&](const LayerSpec& layer, int) {
       const AttentionShare a = share_of(layer.attention, config_.parallel.tp);
       shapes.push_back({.dtype = config_.precision.compute,
@@ -209,11 +210,11 @@ class Planner {
     return {};
   }
 
-  // Why this job's GPUs do not multiply FP8; "" where they do, and on the CPU, which emulates it.
+  // Returns why this job's GPUs do not multiply FP8, or "". The CPU emulates FP8.
   std::string fp8_problem() const {
     if (plan_.device.kind != DeviceKind::kCuda) return "";
     const PrecisionConfig& p = config_.precision;
-    if (p.compute != Dtype::kBF16)  // cuBLASLt has no bias in fp32 alongside FP8 operands
+    if (p.compute != Dtype::kBF16)  // cuBLASLt has no fp32 bias for FP8 operands
       return fmt::format("on GPUs it requires precision.compute: bf16, but that is {}", enum_name(p.compute));
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       const auto& gpu = facts_[rank].gpu;
@@ -240,7 +241,7 @@ class Planner {
     return {};
   }
 
-  // auto: the first level with which every rank's memory fits. Ranks of one stage need the same.
+  // auto: chooses the first level that fits into every rank's memory. Ranks of one stage need the same amount.
   void plan_recompute() {
     plan_.recompute = config_.parallel.recompute;
     if (plan_.recompute != Recompute::kAuto) return;
@@ -248,12 +249,12 @@ class Planner {
     Arena on_paper;
     take_kernel_workspace(tried, mesh_of(tried, 0), on_paper);
     const int64_t paper_workspace = on_paper.used();
-    std::map<int, int64_t> room;  // by stage, the least of its ranks'
+    std::map<int, int64_t> room;  // by stage, the minimum over its ranks
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       if (!facts_[rank].free_bytes) return;
       const Mesh mesh = mesh_of(config_, static_cast<int>(rank));
       int64_t mine = room_for_arena(plan_.device.kind, *facts_[rank].free_bytes, facts_[rank].node_size);
-      // The levels are measured with the workspace of a device on paper.
+      // The levels are measured with the workspace of the simulated device, so replace this rank's by that.
       if (facts_[rank].workspace_bytes) mine += paper_workspace - *facts_[rank].workspace_bytes;
       const auto [known, is_new] = room.try_emplace(mesh.axis("pp").rank, mine);
       if (!is_new) known->second = std::min(known->second, mine);

@@ -36,7 +36,7 @@ Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches) {
 
 namespace {
 
-// Weights without anything to update them.
+// Allocates weights without gradients or optimizer state.
 std::vector<std::vector<Parameter>> allocate_weights(const Config& config, const Mesh& mesh, Arena& arena) {
   std::vector<std::vector<Parameter>> chunks;
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
@@ -57,7 +57,7 @@ std::vector<std::vector<Parameter>> allocate_weights(const Config& config, const
 RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, EngineKind kind) {
   const bool training = kind == EngineKind::kTraining;
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
-  std::vector<Plan> plans{evaluation_plan(config, mesh.axis("pp"), num_microbatches)};  // all that will run
+  std::vector<Plan> plans{evaluation_plan(config, mesh.axis("pp"), num_microbatches)};  // every plan that will run
   if (training) plans.push_back(train_plan(config, mesh.axis("pp")));
   std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots;  // [chunk]
   for (const Plan& plan : plans)

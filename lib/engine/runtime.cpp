@@ -11,7 +11,7 @@
 namespace tri {
 namespace {
 
-// The groups' tags are fixed: an edge between stages with copies has no group, so counting groups would give neighbours
+// The groups' tags are fixed: an edge with peer copies has no group, so if groups were counted, neighbours would get
 // different tags.
 constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForwardTag = 4, kBackwardTag = 5;
 
@@ -35,7 +35,7 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
   Stream& dp_stream = config.parallel.overlap_dp && dp.size > 1 ? add_stream("dp") : *compute_;
   GroupOnStream tp_collectives(add_collectives("tp", kTpTag, tp_group), tp_stream, device, TimeCategory::kTp);
   GroupOnStream dp_collectives(add_collectives("dp", kDpTag, dp_group), dp_stream, device, TimeCategory::kDp);
-  // Who sums over stages waits for their work: the end of the pipeline's bubble.
+  // Sums over stages also wait for the end of the pipeline's bubble, so that time belongs to pp.
   const TimeCategory over_all = pp.size > 1 ? TimeCategory::kPp : dp.size > 1 ? TimeCategory::kDp : TimeCategory::kTp;
   world_ = std::make_unique<GroupOnStream>(add_collectives("world", kWorldTag, mesh.group(AxisSet::outside({}))),
                                            dp_stream, device, over_all);
@@ -73,14 +73,14 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
   axis_arenas_.push_back(std::move(arenas).value());
   Stream& copies = add_stream(fmt::format("{} copies", axis));
   Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
-  // tp has over a thousand operations per step: progress markers would take a GPU's streams too long.
+  // tp has over a thousand operations per step: recording progress markers would cost a GPU's streams too much time.
   const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks, collectives.rank(),
                                  device_.kind() == DeviceKind::kCpu ? ChannelCounts::kMarked : ChannelCounts::kRead);
   return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
                                              arrivals, device_, progress);
 }
 
-// Of the two ranks' memory; null where one cannot open the other's, and the plan leaves it open (auto: some pairs can).
+// Returns the arenas of both ranks; null if one can't open the other's memory and the plan allows that (auto).
 PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
   const RankContext& rank = making_->rank;
   const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
@@ -95,13 +95,13 @@ PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
   return known->second.get();
 }
 
-// A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
-// would inside one NCCL communicator.
+// Each one-way edge of the ring of stages has its own connection. Inside one NCCL communicator, a receive that is
+// posted early would block a later send.
 void Runtime::connect_stages() {
   const RankContext& rank = making_->rank;
   const BoundaryTensors& boundaries = making_->shared.boundaries;
   const int self = rank.mesh.world_rank;
-  // `ends`: of the receiver and of the sender.
+  // `recv_end` and `send_end`: the buffers of the receiver and of the sender.
   const auto connect_edge = [&](const std::string& name, int tag, int source, int target, Link& recv, Link& send,
                                 PeerChannelEnd recv_end, PeerChannelEnd send_end) {
     const bool receives = target == self;

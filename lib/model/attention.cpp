@@ -92,7 +92,7 @@ AttentionWorkspace allocate_attention_workspace(const AttentionSpec& attention, 
 
 namespace {
 
-// qkv, QK-norm and RoPE where the model has them, attention, proj.
+// qkv, then QK-norm and RoPE if the model has them, then attention and proj.
 class AttentionLayer final : public BranchLayer {
  public:
   AttentionLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
@@ -164,7 +164,7 @@ class AttentionLayer final : public BranchLayer {
   const RowLinear& row_linear() const override { return proj_; }
 
  private:
-  // `args`, those of either pass, with the shape and the kernel, on which both passes agree.
+  // Returns `args` of either pass with the shape and the kernel that both passes share.
   template <class Args>
   Args with_shape(const LayerContext& ctx, Args args) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
@@ -178,7 +178,7 @@ class AttentionLayer final : public BranchLayer {
     return args;
   }
 
-  // From qkv's output `inp` to the rows `out` that attention reads: QK-norm and RoPE. Without either `inp` is `out`.
+  // Applies QK-norm and RoPE to qkv's output `inp`. Attention reads `out`, which is `inp` if the model has neither.
   void rotate_forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
     if (spec_.qk_norm) {
@@ -204,7 +204,7 @@ class AttentionLayer final : public BranchLayer {
            ctx.compute);
     }
   }
-  // From the gradient `dout` of those rows to that of qkv's output.
+  // Computes the gradient of qkv's output from the gradient `dout` of the rotated rows.
   void rotate_backward(const LayerContext& ctx, Tensor dinp, Tensor dout, const AttentionTensors& t) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
     if (spec_.qk_norm) {
@@ -235,11 +235,12 @@ class AttentionLayer final : public BranchLayer {
            ctx.compute);
     }
   }
-  // Where qkv's output goes: what QK-norm keeps; where RoPE changes the order of heads, the workspace; else in place.
+  // Returns where qkv's output goes: QK-norm's saved input; the workspace if RoPE changes the order of heads; else in
+  // place.
   Tensor projected(const LayerContext& ctx, const AttentionTensors& t) const {
     return spec_.qk_norm ? t.projected : rope_input(ctx, t.qkv);
   }
-  // Memory for rows before RoPE: `rows` themselves, unless RoPE changes the order of heads.
+  // Returns memory for rows before RoPE: `rows` itself, unless RoPE changes the order of heads.
   Tensor rope_input(const LayerContext& ctx, Tensor rows) const {
     return attention_order(spec_, ctx.dims.tp) == QkvOrder::kGrouped ? rows : ctx.work.attention.rope_input;
   }

@@ -6,12 +6,12 @@
 
 namespace tri {
 
-// A pass under way.
+// The state of one pass.
 struct TransformerBlock::State {
   const LayerContext& ctx;
   LayerTensors t;
-  ResidualStream stream = {};       // forward: what the next norm reads, in the end what the pass hands on
-  std::vector<RowBlock> sums = {};  // the blocks of the reduce under way
+  ResidualStream stream = {};       // forward: the next norm's input; at the end the output of the pass
+  std::vector<RowBlock> sums = {};  // the blocks of the current reduce
   float beta = 0.0f;                // of the next GEMM that adds to them
   Inner inner = Inner::kForward;
   // Backward.
@@ -49,7 +49,7 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
       gather_norm(s, branch);
     run(s, region);
     if (!region.reduces()) continue;
-    // Of the branch that was added last. Attention's, in a sequential block, is added to the input.
+    // The output of the branch added last. In a sequential block attention's is added to the input.
     s.stream = {.inp = branch == Branch::kAttention || is_parallel() ? s.t.input : s.t.middle,
                 .add = ctx.finish_reduce(),
                 .add_bias = of(branch).row_linear().bias_to_add(ctx)};
@@ -86,7 +86,7 @@ void TransformerBlock::run(State& s, const TransferRegion& region, bool gemms_al
 void TransformerBlock::run(State& s, const TransferRegion& region, const BlockStep& at) const {
   const LayerContext& ctx = s.ctx;
   const BranchLayer& branch = of(at.branch);
-  // A reduce is named after the GEMM that adds to its sums last, and sends them.
+  // A reduce is named after the GEMM that adds to its sums last and sends them.
   const auto sums = [&]() -> PartialSums {
     return {s.sums, std::exchange(s.beta, 1.0f), at.branch == region.linear.branch ? Then::kSend : Then::kKeep};
   };
@@ -134,7 +134,7 @@ void TransformerBlock::gather_gradient(State& s, Branch branch) const {
   const LayerWorkspace& w = ctx.work;
   if (!fp8_) return ctx.gather(w.dstream);
   const RowLinear& reader = of(branch).row_linear();
-  if (ctx.tp.size() == 1) {  // all rows are here: the transpose and the bias' gradient by the same pass
+  if (ctx.tp.size() == 1) {  // all rows are local: one pass makes the transpose and the bias' gradient
     ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t,
                   reader.bias_gradient(ctx));
     return reader.bias_gradient_ready(ctx);
@@ -158,19 +158,19 @@ void TransformerBlock::defer_weight(State& s, Branch branch) const {
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();
 }
 
-// `kept`, and what backward reads besides: recomputed. Of the norms those whose rows are read first.
+// Returns `kept` plus the recomputed tensors that backward reads. Of the norms, recomputes the one that is read first.
 LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTensors& kept) const {
   if (ctx.config.parallel.recompute == Recompute::kFull) {
     State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, fp8_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
     s.inner = Inner::kAgain;
     const std::span<const TransferRegion> regions = block_order(block_, Pass::kForward);
-    run_forward(s, regions.first(regions.size() - 1));  // backward reads nothing of the last one
+    run_forward(s, regions.first(regions.size() - 1));  // backward reads no tensor of the last one
     return s.t;
   }
   LayerTensors t = with_workspace(kept, ctx.work, fp8_);
   if (!keeps_activated(ctx.config.parallel.recompute)) of(Branch::kMlp).inner_forward(ctx, t, Inner::kRecomputed);
-  // work.normed serves both norms, one after the other: the second is made where its turn comes.
+  // Both norms share work.normed, so the second is computed only when it is needed.
   const size_t norm = norm_of(Branch::kMlp);
   if (kept.norms[norm].rows.empty())
     norms_[norm].forward(ctx, {.inp = is_parallel() ? t.input : t.middle}, {}, t.norms[norm]);

@@ -9,9 +9,9 @@ using enum LinearSplit;
 using enum Step;
 using enum Pass;
 
-// Each row is a transfer, the steps that run concurrently with it, and what they compute. A weight gradient runs
-// concurrently with each transfer of a backward pass, that of qkv alongside the first transfer of the layer below. What
-// a weight gradient reads is overwritten after its transfer at the earliest.
+// Each row is a transfer and the steps that run concurrently with it. A weight gradient runs concurrently with each
+// transfer of a backward pass; that of qkv runs alongside the first transfer of the layer below. The inputs of a weight
+// gradient are not overwritten before its transfer has ended.
 
 // m = x + attention(norm1(x)), y = m + mlp(norm2(m)).
 const Regions kSequentialForward = {
@@ -34,7 +34,7 @@ const Regions kSequentialBackward = {
 };
 
 // n = norm1(x), y = x + attention(n) + mlp(n). Both branches share a gather and a reduce: the second GEMM adds to the
-// sums of the first, and sends them.
+// partial sums of the first and sends them.
 const Regions kParallelForward = {
     {{kAttention, kColumn},
      kForward,

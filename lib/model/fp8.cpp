@@ -11,7 +11,7 @@ namespace {
 
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
-// (columns, rows) of `format` at the beginning of `scratch`.
+// Returns (columns, rows) of `format` at the beginning of `scratch`.
 Tensor transpose_in(Tensor scratch, Dtype format, int64_t rows, int64_t columns) {
   scratch.dtype = format;
   return scratch.flat(0, rows * columns).view({columns, rows});
@@ -70,7 +70,7 @@ void Fp8Layers::make_weight_scales(GroupOnStream& world) {
   begin_quantized_weights();
 }
 
-// In the parallel block both column-parallel GEMMs read one norm, and both row-parallel ones have one gradient.
+// In the parallel block both column-parallel GEMMs read the same norm, and both row-parallel ones the same gradient.
 int64_t Fp8Layers::slot(Fp8Operand operand, const LinearId& linear) const {
   if (config_.model.block == Block::kParallel) {
     const bool column = linear.place.split == LinearSplit::kColumn;
@@ -168,7 +168,7 @@ Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
   return out;
 }
 
-// Cast, or transposed, at its first use in a run of a plan, when the update's values have arrived.
+// The weight is cast or transposed at its first use in a run of a plan, after the update's values have arrived.
 Fp8Weight Fp8Layers::weight(const Fp8Linear& l, Pass pass) {
   hooks_.before_use(*l.weight);
   const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.axis("pp"), chunk).first;
@@ -267,7 +267,7 @@ void Fp8Layers::load_history(std::span<const float> history) {
               history.size(), tensors_.slots());
   compute_.copy(tensors_.history().data, history.data(), static_cast<int64_t>(history.size_bytes()));
   make_scales(ScalesFrom::kHistory, {});
-  compute_.synchronize();  // `history` is the caller's
+  compute_.synchronize();  // the caller owns `history`
   has_history_ = true;
   for (int layer = 0; layer < config_.model.layers; ++layer)  // norms are never all zero
     if (is_fp8_layer(config_, layer) && history[static_cast<size_t>(slots_.of(Fp8Operand::kInput, layer, 0))] == 0.0f)

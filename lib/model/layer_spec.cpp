@@ -72,7 +72,8 @@ LayerSpec layer_spec(const ModelConfig& m, int layer) {
                         .qk_norm = m.qk_norm == QkNorm::kHead,
                         .norm_eps = m.norm_eps,
                         .bias = m.bias,
-                        .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches
+                        .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's bias serves both
+                                                                                  // branches
           .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias}};
 }
 

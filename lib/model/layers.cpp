@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// A weight of any shape as the matrix (N, K) of a GEMM with K columns.
+// Returns a weight of any shape as the matrix (N, K) of a GEMM with K columns.
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
 LinearId id_of(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec, int layer) {
@@ -17,7 +17,7 @@ LinearId id_of(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spe
   return {layer, {branch, spec.split}, static_cast<int>(at - all.begin())};
 }
 
-// dweight and, where all of `dout` counts for it, dbias: one operation.
+// Adds to dweight and, if all rows of `dout` count for it, to dbias, in one operation.
 void add_gradients(const LayerContext& ctx, const Parameter& weight, const Parameter* bias, Tensor dout, Tensor inp) {
   const auto target = ctx.hooks.gradient_target(weight);
   gemm({.out = as_matrix(target.tensor, inp[1]),
@@ -214,7 +214,7 @@ void RowLinear::backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor
   const Tensor matrix = as_matrix(ctx.use(*weight), dpre[1]);
   const Tensor dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat();
   const OverlapSplit split = ctx.splits.of(linear.place, Pass::kBackward);
-  // Only an undivided GEMM can sum a column over all rows in order.
+  // Only an undivided GEMM sums a column over all rows in order.
   const bool undivided = ctx.tp.splits(dout, split).size() == 1;
   ctx.for_arriving(dout, split, [&](int64_t first, int64_t count) {
     gemm({.out = dpre.rows(first, count),

@@ -12,7 +12,7 @@ std::array<LinearSpec, 2> MlpSpec::linears() const {
                  .outputs = {ffn_hidden},
                  .inputs = hidden,
                  .bias = bias};
-  if (gated()) {  // gate, then up
+  if (gated()) {  // gate first, then up
     fc1.outputs = {2, ffn_hidden};
     fc1.num_outputs = 2;
   }
@@ -25,7 +25,7 @@ std::array<LinearSpec, 2> MlpSpec::linears() const {
 }
 
 double MlpSpec::activation_elements(Pass pass) const {
-  // Backward also reads the gradient of what forward writes, and writes that of what forward reads.
+  // Backward also reads the gradient of forward's output, and writes that of forward's input.
   return static_cast<double>((pass == Pass::kForward ? 1 : 2) * fc1_width() + ffn_hidden);
 }
 
@@ -56,8 +56,8 @@ MlpWorkspace allocate_mlp_workspace(const MlpSpec& mlp, const Config& config, co
 
 namespace {
 
-// fc1 activation fc2. In bf16 and fp32 GeLU is the epilogue of fc1's GEMM, and its gradient that of fc2's; FP8 GEMMs
-// have no such epilogue.
+// fc1, activation, fc2. In bf16 and fp32 GeLU is the epilogue of fc1's GEMM and its gradient the epilogue of fc2's; FP8
+// GEMMs have no such epilogue.
 class MlpLayer final : public BranchLayer {
  public:
   MlpLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
@@ -72,8 +72,8 @@ class MlpLayer final : public BranchLayer {
     fc1_.forward(ctx, t.mlp.fc1, normed);
   }
 
-  // FP8: in a forward pass the rows, which fc2 reads, and the transpose where it is kept; in a backward pass the
-  // transpose alone.
+  // FP8: a forward pass makes the rows that fc2 reads, and the transpose if it is saved. A backward pass makes only the
+  // transpose.
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner inner) const override {
     if (fused_ && inner != Inner::kRecomputed) return;
     const MlpTensors& m = t.mlp;
@@ -117,7 +117,7 @@ class MlpLayer final : public BranchLayer {
   void column_weight(const LayerContext& ctx, Tensor normed) const override {
     const MlpWorkspace& w = ctx.work.mlp;
     if (fp8_) return fc1_.backward_weight_fp8(ctx, w.fp8_dfc1_t, transposed_input(ctx, fc1_.linear, normed));
-    if (fused_) return fc1_.backward_weight_alone(ctx, w.dfc1, normed);  // fc2's GEMM has dealt with the bias
+    if (fused_) return fc1_.backward_weight_alone(ctx, w.dfc1, normed);  // fc2's GEMM has computed the bias gradient
     fc1_.backward_weight(ctx, w.dfc1, normed);
   }
 

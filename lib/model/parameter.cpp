@@ -22,7 +22,7 @@ const Parameter* find(const std::vector<Parameter>& parameters, const std::strin
   return at == parameters.end() ? nullptr : &*at;
 }
 
-// Builds the specs of one chunk; one function a kind of layer.
+// Builds the specs of one chunk; each kind of layer has a function.
 class ListBuilder {
  public:
   explicit ListBuilder(const Config& config) : config_(config), m_(config.model), slots_(config) {}
@@ -57,8 +57,8 @@ class ListBuilder {
   }
 
  private:
-  // Gradients are parts of sums over dp, whose ranks take other samples. A tied table is used on two stages, and what
-  // is not sharded over tp is used there for other rows by each rank.
+  // Gradients are summed over dp, whose ranks process different samples. A tied table is used on two stages. A
+  // parameter that is not sharded over tp is used by each tp rank for other rows.
   static constexpr AxisSet kOwn{"dp"}, kTied{"dp", "pp"}, kUnsharded{"tp", "dp"};
 
   void token_table(const std::string& name, AxisSet reduced, bool tied_copy) {
@@ -85,10 +85,10 @@ class ListBuilder {
                       .decay = true,
                       .tied_copy = false});
   }
-  // `index`: in the layer's list of linears.
+  // `index`: position in the layer's list of linears.
   void linear(const LinearSpec& linear, int layer, int index) {
-    // What joins the residual stream starts smaller, so that its variance does not grow with depth (Radford et al.
-    // 2019).
+    // Weights whose output joins the residual stream start smaller, so that its variance does not grow with depth
+    // (Radford et al. 2019).
     const double std = linear.split == LinearSplit::kRow ? m_.init_std / std::sqrt(2.0 * m_.layers) : m_.init_std;
     matrix(weight_of(linear.module, layer), linear.weight_shape(), linear.split_dim(), std);
     if (keeps_fp8_weights(config_) && is_fp8_layer(config_, layer))

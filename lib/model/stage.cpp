@@ -5,8 +5,8 @@
 namespace tri {
 namespace {
 
-// The head's GEMM is long compared with its transfers: the local rows' part hides the gather, the weight gradient hides
-// the reduce.
+// The head's GEMM is long compared with its transfers: the GEMM on the local rows hides the gather, and the weight
+// gradient hides the reduce.
 constexpr OverlapSplit kHeadForward{.num_splits = 2}, kHeadBackward{.num_splits = 1};
 
 }  // namespace
@@ -79,7 +79,7 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
     LayerTensors& t = kept.layers[i];
     const bool is_fp8 = chunk.blocks[i].is_fp8();
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = recomputed_tensors(ctx_.work, is_fp8);  // only the layer's input is kept
+      LayerTensors shared = recomputed_tensors(ctx_.work, is_fp8);  // only the layer's input is saved
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
@@ -103,7 +103,7 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} was called before its forward", microbatch,
               chunk_index);
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
-  kept.layers.front().input = input;  // the stage input of this very microbatch
+  kept.layers.front().input = input;  // the stage input of this microbatch
 
   ctx_.hooks.begin_backward(chunk_index, microbatch);
   const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
@@ -212,7 +212,7 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   const auto target = ctx_.hooks.gradient_target(*chunk.head);
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // alongside the reduce
-  if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
+  if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding adds to it later
   chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, {h.mean, h.rstd, {}});
 }
 

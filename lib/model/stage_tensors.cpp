@@ -11,10 +11,11 @@ class Allocator {
   Allocator(const Config& config, const Mesh& mesh, Arena& arena)
       : config_(config), tp_(mesh.axis("tp")), d_(stage_dims(config, mesh)), arena_(arena) {}
 
-  // The tensors of a layer apart from `input`: those that are kept, or for `full` those that all layers share.
+  // Returns the tensors of a layer except `input`: the saved ones or, for `full` recompute, those that all layers
+  // share.
   LayerTensors layer(const std::string& name, const LayerSpec& spec, bool is_fp8) {
     const Recompute recompute = config_.parallel.recompute;
-    const Dtype read = is_fp8 ? Dtype::kE4M3 : d_.dtype;  // of what GEMMs alone read
+    const Dtype read = is_fp8 ? Dtype::kE4M3 : d_.dtype;  // of tensors that only GEMMs read
     const bool sequential = config_.model.block == Block::kSequential;
     LayerTensors t;
     for (size_t norm = 0; norm < (sequential ? 2 : 1); ++norm) {
@@ -45,7 +46,7 @@ class Allocator {
 
   LayerWorkspace workspace() {
     const std::string name = "workspace";
-    // All layers share it, so they must agree on what it depends on.
+    // All layers share the workspace, so the sizes that it depends on must be equal.
     const LayerSpec spec = layer_spec(config_.model, 0);
     for_layer_kinds(config_.model, 0, config_.model.layers, [&](const LayerSpec& other, int) {
       TRI_REQUIRE(other.same_sizes(spec), "layers that share a workspace have different sizes");
@@ -76,7 +77,7 @@ class Allocator {
   }
 
  private:
-  // Otherwise memory that all layers share is sized for precision.compute, whose tensors are larger.
+  // If false, memory that all layers share is sized for precision.compute, whose tensors are larger.
   bool all_layers_are_fp8() const {
     const PrecisionConfig& p = config_.precision;
     return any_fp8_layer(config_) && p.fp8_first_layers + p.fp8_last_layers == 0;
@@ -88,7 +89,7 @@ class Allocator {
   Arena& arena_;
 };
 
-// Of an FP8 layer's activation: the rows, and the transpose where it is not kept.
+// Adds an FP8 layer's activation: the rows, and the transpose if it is not saved.
 void add_activated(MlpTensors& t, const MlpWorkspace& work) {
   t.activated = work.fp8_activated;
   if (t.activated_t.empty()) t.activated_t = t.activated.view({t.activated[1], t.activated[0]});

@@ -32,17 +32,18 @@ int input_of(const std::string& text) {
   return -1;
 }
 
-pid_t g_driver = 0;  // in a child that has not executed its command yet
+pid_t g_driver = 0;  // set in a child that has not executed its command yet
 
-// A scheduler that warns every process of the job warns the driver too, which passes the signal on once the command
-// runs. The signal of the driver's death is passed on by no process: the child ends, before there are any ranks.
+// The handler of SIGUSR1 before the command runs. A signal that a scheduler sends to every process of the job also
+// reaches the driver, which passes it on once the command runs. If the driver has died, nothing would pass it on: the
+// child exits, before there are any ranks.
 void end_without_driver(int) {
   if (::getppid() != g_driver) ::_exit(1);
 }
 
 struct Started {
   pid_t process = -1;   // -1: no process could be created
-  Descriptor executes;  // at its end once the command runs, or has ended; -1: not known
+  Descriptor executes;  // readable once the command runs or the child has ended; -1: unknown
 };
 
 // Starts a separate process group: signals from a terminal or to the driver's group are handled by the driver. If the
@@ -68,7 +69,7 @@ Started start(const std::vector<std::string>& words, const std::vector<std::stri
   }
   g_driver = driver;
   ::signal(SIGUSR1, end_without_driver);
-  ::signal(SIGTERM, SIG_DFL);  // end_ranks()
+  ::signal(SIGTERM, SIG_DFL);  // sent by end_ranks()
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
   if (::getppid() != driver) ::_exit(1);
@@ -177,7 +178,7 @@ std::vector<std::string> ProcessLauncher::failed_agents() {
   return std::exchange(failed_, {});
 }
 
-// The marks of the attempt are in the environment of its ranks alone, not in the launcher's: `env` sets them.
+// Only the environment of the ranks contains the attempt's markers, not the launcher's: `env` sets them.
 void ProcessLauncher::start_ranks(const RanksStart& start_of) {
   auto words = setup_.commands.ranks(start_of.nodes);
   words.insert(words.end(), {"env", std::string(kAttemptVariable) + "=" + start_of.attempt,
@@ -208,7 +209,7 @@ void ProcessLauncher::drain_ranks() {
   pass_drain_on();
 }
 
-// srun and mpirun pass USR1 on to the ranks. A process that has yet to execute them would not.
+// srun and mpirun pass USR1 on to the ranks; a process that has not executed them yet would not.
 void ProcessLauncher::pass_drain_on() {
   pollfd end{executes_.get(), POLLIN, 0};
   if (!drains_ || ranks_ <= 0 || (executes_.get() >= 0 && ::poll(&end, 1, 0) == 0)) return;

@@ -12,7 +12,7 @@
 namespace tri {
 namespace {
 
-// Each GEMM is timed as a first and as a later addition to its gradient.
+// Each weight-gradient GEMM is timed twice: as the first and as a later addition to its gradient.
 std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits) {
   const Config& config = engine.config();
   const Mesh& mesh = engine.mesh();
@@ -43,8 +43,8 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
   return recorder.gemms();
 }
 
-// Of the GEMMs that this rank lacks a choice for, those that it times: ranks that lack the same on the same `library`
-// (GPU and version) divide them. Collective.
+// Returns those of the missing GEMMs that this rank times. Ranks that lack the same GEMM on the same `library` (GPU and
+// version) share the work. Collective.
 std::vector<AnyGemm> share_of_search(const std::map<std::string, AnyGemm>& missing, std::string library, Job* job) {
   std::vector<AnyGemm> share;
   if (job == nullptr) {

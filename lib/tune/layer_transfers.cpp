@@ -53,7 +53,7 @@ std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mes
           {.linear = region.linear,
            .pass = pass,
            .reduces = reduces,
-           // In the parallel block the GEMM that sends adds to what another one has written here.
+           // In the parallel block the GEMM that sends adds to the sums that another one has written to local memory.
            .takes_direct = reduces && config.model.block == Block::kSequential,
            .alongside = gemm_names(region, layer),
            .rows = rows,

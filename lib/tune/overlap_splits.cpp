@@ -35,7 +35,7 @@ OverlapSplits splits_alike(OverlapSplit split) {
   return splits;
 }
 
-// What the choice depends on; without blanks.
+// Identifies everything that the choice depends on. Contains no blanks.
 std::string shape_key(const Config& config, const Mesh& mesh, const std::string& library) {
   const StageDims d = stage_dims(config, mesh);
   std::string key = fmt::format("tp{}:{}x{}", d.tp, d.R, d.C);
@@ -67,7 +67,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
                          .fp8 = engine.stage().fp8()};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
   AlignedTimer timer(engine, tensors.optimizer.norm);
-  std::vector<double> seconds;  // [transfer][candidate], one after the other
+  std::vector<double> seconds;  // [transfer][candidate], flattened
   for (const LayerTransfer& transfer : transfers)
     for (const OverlapSplit split : candidates(mesh.axis("tp").size)) {
       if (split.direct && !transfer.takes_direct) continue;
@@ -108,7 +108,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir) {
     return standard;
   }
   const std::string key = shape_key(config, mesh, "# " + gemm_search->choices().library);
-  std::optional<OverlapSplits> kept;  // rank 0's, on all
+  std::optional<OverlapSplits> kept;  // rank 0's stored splits, broadcast to all
   if (mesh.world_rank == 0 && !dir.empty()) {
     const Tuning tuning = value_or_throw(read_tuning(dir));
     if (const auto of_key = tuning.splits.find(key); of_key != tuning.splits.end()) kept = of_key->second;
@@ -129,7 +129,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir) {
   for (const OverlapSplit split : candidates(mesh.axis("tp").size)) search_gemms(engine, tp, splits_alike(split), dir);
   const OverlapSplits best = timed_overlap_splits(engine);
   if (mesh.world_rank == 0 && !dir.empty()) {
-    Tuning tuning = value_or_throw(read_tuning(dir));  // with the GEMMs of above
+    Tuning tuning = value_or_throw(read_tuning(dir));  // now includes the GEMMs written above
     tuning.splits[key] = best;
     write_tuning(dir, tuning);
   }

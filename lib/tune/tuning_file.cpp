@@ -44,12 +44,12 @@ Json to_json(const OverlapSplits& splits) {
   return object;
 }
 
-// Thrown and caught in this file: the place and what is wrong with it.
+// Thrown and caught in this file. The text holds the place and the problem.
 struct Damaged {
   std::string text;
 };
 
-// `value` as an object that has the fields `names` and no others.
+// Returns `value` as an object that has no fields other than `names`.
 const Json& object_of(const Json& value, const std::string& place, const std::set<std::string>& names) {
   if (!value.is_object()) throw Damaged{place + " is not an object"};
   for (const auto& [name, field] : value.items())
@@ -92,8 +92,8 @@ OverlapSplits splits_of(const std::string& shape, const Json& value) {
   return splits;
 }
 
-// gemm_algorithms.txt of earlier versions: a line "# LIBRARY", then "SHAPE FORM ALGORITHM MICROSECONDS MICROSECONDS".
-// Those versions skipped choices of a form that they did not know.
+// Reads gemm_algorithms.txt of earlier versions: a line "# LIBRARY", then "SHAPE FORM ALGORITHM MICROSECONDS
+// MICROSECONDS". Skips choices of an unknown form, as those versions did.
 constexpr std::array<std::string_view, 4> kOldForms = {"plain", "epilogue", "fused", "fast"};
 void take_old_gemms(const std::string& text, Tuning& tuning) {
   std::istringstream lines(text);
@@ -113,8 +113,8 @@ void take_old_gemms(const std::string& text, Tuning& tuning) {
   add_choices(choices, tuning.gemms);
 }
 
-// A line of overlap_splits.txt of earlier versions: "SHAPE 1 2 1 2d 1 2 1 2", eight numbers of splits, "d" behind those
-// that are direct. nullopt: a line that a kill has cut short.
+// Reads a line of overlap_splits.txt of earlier versions: "SHAPE 1 2 1 2d 1 2 1 2", eight numbers of splits, with "d"
+// behind direct ones. Returns nullopt for a line that was cut short.
 std::optional<OverlapSplits> old_splits(std::istringstream& words) {
   OverlapSplits splits;
   for (const auto& [pass, name] : kPasses)
@@ -142,7 +142,7 @@ void take_old_splits(const std::string& text, Tuning& tuning) {
   }
 }
 
-// The text of a file; nullopt if there is none.
+// Returns the text of a file, or nullopt if there is none.
 Result<std::optional<std::string>> stored_text(const std::string& path, const Retry& retry) {
   auto text = retried(retry, [&] { return read_text(path); });
   if (text) return std::optional(std::move(text).value());
@@ -224,7 +224,7 @@ Result<Tuning> read_tuning(const std::string& dir, const Retry& retry) {
 }
 
 void write_tuning(const std::string& dir, const Tuning& tuning) {
-  std::error_code ignored;  // writing reports what is wrong
+  std::error_code ignored;  // the write reports errors
   if (!std::filesystem::is_directory(dir, ignored)) return;
   if (const auto written = write_file(path_in(dir, "tuning.json"), to_json(tuning)); !written)
     log_warn("{}: the next start autotunes again", written.error().message);

@@ -13,10 +13,10 @@ namespace {
 
 constexpr int kReady = 0, kArrived = 1;  // rows of the flags
 constexpr size_t kCounts = 3;            // joined, sent, completed
-constexpr int kReadMilliseconds = 1000;  // that reading them may take
+constexpr int kReadMilliseconds = 1000;  // time limit for reading them
 
-// Members in the order of use as `num_splits` groups: the first member alone, the rest spread evenly. In each group the
-// members in the order of their rows, those side by side together.
+// Divides the members, in their order of use, into `num_splits` groups: the first member alone, the others spread
+// evenly. Within each group, members are in row order, with adjacent rows together.
 std::vector<std::vector<int>> groups_of(const std::vector<int>& order, int num_splits) {
   const int size = static_cast<int>(order.size());
   if (num_splits == 1) {
@@ -82,7 +82,7 @@ uint32_t* PeerCopyTransfers::flag(int row, int member) const {
   return reinterpret_cast<uint32_t*>(tensors_.flags.as<int32_t>()) + row * size() + member;
 }
 
-// The blocks of all members are on their way at the same time, the one of `rank - 1` first.
+// All members' blocks are in transfer at the same time; the block of `rank - 1` arrives first.
 std::vector<int> PeerCopyTransfers::arrival_order() const {
   std::vector<int> order;
   for (int step = 0; step < size(); ++step) order.push_back((rank() + size() - step) % size());
@@ -110,7 +110,7 @@ void PeerCopyTransfers::begin(ChannelOperation operation, int64_t bytes, Stream&
   unsent_ = size() - 1;
 }
 
-// So many more blocks of the operation were sent, by `stream`.
+// Records that `stream` has sent this many more blocks of the operation.
 void PeerCopyTransfers::count_sent(int blocks, Stream& stream) {
   unsent_ -= blocks;
   if (unsent_ > 0) return;
@@ -118,8 +118,8 @@ void PeerCopyTransfers::count_sent(int blocks, Stream& stream) {
   if (&stream == &copies_) given_ = operation_;
 }
 
-// The arrivals' stream has waited for all blocks of `operation`, and so for those of all operations before it: a member
-// sends them in their order.
+// Records that the arrivals' stream has waited for all blocks of `operation`, and so for those of all earlier
+// operations: a member sends operations in order.
 void PeerCopyTransfers::count_arrived(uint32_t operation) {
   if (static_cast<int32_t>(operation - completing_) <= 0) return;
   completing_ = operation;
@@ -128,10 +128,10 @@ void PeerCopyTransfers::count_arrived(uint32_t operation) {
   progress_.whole(operation);
 }
 
-// From the flags: its own readiness and blocks stand in the memory of the peers, the blocks of the peers in its own. A
-// stream that has nothing more to do has done what it was given before, whatever became of it.
+// Reads the flags: this rank's readiness and blocks are recorded in the peers' memory, the peers' blocks in its own. An
+// idle stream has completed all its work, whether or not that succeeded.
 void PeerCopyTransfers::read_progress(Stream& stream, HostBuffer<uint32_t>& words) {
-  if (!progress_.wants_read() || stream.busy()) return;  // busy: an earlier call gave up
+  if (!progress_.wants_read() || stream.busy()) return;  // busy: an earlier call timed out
   const uint32_t begun = begun_, given = given_, awaited = awaited_;
   const bool copied = !copies_.busy(), arrived = !arrivals_.busy();
   const auto peers = static_cast<size_t>(size() - 1);
@@ -154,15 +154,15 @@ void PeerCopyTransfers::read_progress(Stream& stream, HostBuffer<uint32_t>& word
   };
   const auto later = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0 ? a : b; };
   const uint32_t joined = copied ? later(lowest(0), begun) : lowest(0);
-  // The next operation is joined only behind all blocks of this one, also those that a peer has not got.
+  // The next operation is joined only after all blocks of this one, including those that a peer has not received.
   const uint32_t sent = later(copied ? later(lowest(1), given) : lowest(1), joined - 1);
   progress_.read(joined, sent, arrived ? later(lowest(2), awaited) : lowest(2));
 }
 
 void PeerCopyTransfers::wait_until_read(Stream& stream) { stream.wait(*sent_); }
 
-// After what the caller's stream had done at the last record of made_: `src` to the place that this rank calls
-// `local_place` in the peer's memory.
+// Copies `src` to the place in the peer's memory that this rank calls `local_place`, after the work on the caller's
+// stream at the last record of made_.
 void PeerCopyTransfers::push(int peer, void* local_place, const void* src, int64_t bytes) {
   counts_.bytes += bytes;
   copy_to_peer({.to = peers_.at(peer, static_cast<char*>(local_place)),
@@ -249,7 +249,7 @@ std::vector<RowBlock> PeerCopyTransfers::begin_reduce(Tensor rows, OverlapSplit 
   TRI_REQUIRE(rows.bytes() <= tensors_.incoming[next_buffer_].bytes(), "a reduce of {} does not fit into buffers of {}",
               rows.shape_text(), tensors_.incoming[next_buffer_].shape_text());
   const int count = split.num_splits == 0 || split.direct ? size() : split.num_splits;
-  std::vector<int> order;  // of making; the local block last, which groups_of wants first
+  std::vector<int> order;  // order of computation; the local block is last, but groups_of expects it first
   for (int step = 0; step < size(); ++step) order.push_back((rank() + step) % size());
   std::vector<std::vector<int>> groups = groups_of(order, count);
   std::rotate(groups.begin(), groups.begin() + (groups.size() > 1 ? 1 : 0), groups.end());
@@ -308,7 +308,7 @@ Tensor PeerCopyTransfers::finish_reduce(Stream& stream) {
   count_arrived(reduce_);
   const TimeCategoryScope scope(stream, category());
   stream.wait(*reduced_);
-  stream.wait(*sent_);  // the local part is copied as well
+  stream.wait(*sent_);  // the local part is a copy too
   Tensor parts = incoming(0);
   parts.shape[0] *= size();
   return with_parts(parts, size());
@@ -327,7 +327,7 @@ std::string split_name(const char* what, OverlapSplit split, int members) {
 std::string PeerCopyTransfers::gather_name(OverlapSplit split) const { return split_name("gather", split, size()); }
 std::string PeerCopyTransfers::reduce_name(OverlapSplit split) const { return split_name("reduce", split, size()); }
 
-// Every peer's memory is this rank's, and no stream does anything.
+// Uses this rank's own memory in place of every peer's, on a null stream.
 std::unique_ptr<AxisTransfers> PeerCopyTransfers::null_transfers(GroupOnStream null, Device& device) const {
   PeerMemory nowhere = peers_;
   std::fill(nowhere.base.begin(), nowhere.base.end(), peers_.base[static_cast<size_t>(peers_.rank)]);

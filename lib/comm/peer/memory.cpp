@@ -36,7 +36,7 @@ PeerArenas::~PeerArenas() {
     if (static_cast<int>(i) != memory_.rank && memory_.base[i] != nullptr) device_.close_shared(memory_.base[i]);
   try {
     gather_among_members("", world_ranks_);
-  } catch (const Fatal&) {  // a peer that is gone has nothing open
+  } catch (const Fatal&) {  // a peer that has exited has no mapping open
   }
 }
 
