@@ -13,7 +13,7 @@ Adjacency::Adjacency(int num_nodes, const std::vector<std::pair<int, int>>& edge
     targets[static_cast<size_t>(next[static_cast<size_t>(reversed ? to : from)]++)] = reversed ? from : to;
 }
 
-// Without recursion: chains of waits are as long as the job has ranks.
+// Iterative, because chains of waits can be as long as the job has ranks.
 StrongComponents::StrongComponents(const Adjacency& edges) : of(static_cast<size_t>(edges.num_nodes()), -1) {
   struct Visit {
     int node;

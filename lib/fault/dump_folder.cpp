@@ -31,7 +31,7 @@ std::string record_path(const std::string& folder, int world_rank) {
   return fmt::format("{}/{}{:05}{}", folder, kRecordBegin, world_rank, kRecordEnd);
 }
 
-// "20261122T155959", UTC.
+// Returns the time in UTC: "20261122T155959".
 std::string name_of_now() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -73,7 +73,7 @@ std::string text_of(const std::string& path) {
   return file.value().read(text.data(), file.value().bytes(), 0) ? text : "";
 }
 
-// Readers see the whole file or none. It is not synced: a sync may take longer than the job has left.
+// Readers see the whole file or none. It is not synced, because a sync may take longer than the job has left.
 Result<void> publish_file(const std::string& path, std::string_view text) {
   auto file = AtomicFile::create(path);
   if (!file) return file.error();
@@ -92,7 +92,7 @@ HangTrigger read_trigger(const std::string& folder) {
   return trigger;
 }
 
-// Returns the folder that the link points to, or nothing if there is no link.
+// Returns the folder that the link points to, or none if there is no link.
 std::optional<DumpFolder> linked(const std::string& hang, const std::string& link) {
   char target[NAME_MAX + 1] = {};
   const ssize_t length = ::readlink(link.c_str(), target, NAME_MAX);
@@ -119,14 +119,14 @@ void remove_old_dumps(const std::string& run_dir) {
 
 bool make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777) == 0; }
 
-// Creates a folder for this second; a further number distinguishes dumps of one second. Returns its name; "": see
-// errno.
+// Creates a folder named after the current second; a number distinguishes dumps of the same second. Returns the name,
+// or "" with errno set.
 std::string make_dated_folder(const std::string& hang) {
   constexpr int kTries = 100;
   std::string now = name_of_now();
   int next = 1;  // above all existing numbers, since an earlier folder may have been removed
   const auto names = list_folder(hang);
-  // Dumps are sorted by name, so a new name must not be before the last one even if the clock was set back.
+  // Dumps are sorted by name, so a new name must not sort before the last one even if the clock was set back.
   if (names)
     for (const std::string& name : names.value())
       if (is_date(name.substr(0, name.find('-')))) now = std::max(now, name.substr(0, name.find('-')));
@@ -167,8 +167,8 @@ Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& atte
   return system_error(problem, "{}: cannot create this link to the dump", link);
 }
 
-// Lists both folders, since a listing makes a network file system ask its server: a client may cache for a while that a
-// name does not exist.
+// Lists both folders: a listing makes a network file system query its server, whereas a client may cache for a while
+// that a name does not exist.
 int newest_dump(const std::string& run_dir, const std::string& attempt) {
   int newest = 0;
   const auto top = list_folder(run_dir);
@@ -189,7 +189,7 @@ std::vector<std::string> list_dumps(const std::string& run_dir) {
     struct stat info {};
     if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) folders.push_back(path);
   }
-  // Dumps of the same second are sorted by their further number: "...-2" comes before "...-10".
+  // Dumps of the same second are sorted by number: "...-2" comes before "...-10".
   const auto order = [](const std::string& path) {
     const std::string name = path.substr(path.rfind('/') + 1);
     return std::tuple(name.substr(0, name.find('-')), name.size(), name);

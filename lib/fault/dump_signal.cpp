@@ -16,7 +16,7 @@ DumpSignal::DumpSignal() {
   num_received = 0;
   struct sigaction action {};
   action.sa_handler = note;
-  action.sa_flags = SA_RESTART;  // reads and writes go on; poll() and sleeps return early, as after any signal
+  action.sa_flags = SA_RESTART;  // reads and writes continue; poll() and sleeps return early, as after any signal
   sigemptyset(&action.sa_mask);
   sigaction(SIGQUIT, &action, &before_);
 }

@@ -23,20 +23,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kTimeout{1};  // where storage hangs
+constexpr std::chrono::seconds kTimeout{1};  // for storage that hangs
 constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320};
-// How long a failing rank waits for what other nodes have to say. One that is the consequence of another's end knows
-// that there is more to come.
+// How long a failing rank waits for the events of other nodes. A rank that fails as a consequence of another failure
+// waits longer, because it knows that the cause will follow.
 constexpr std::chrono::milliseconds kOthersTimeout{500}, kCauseTimeout{2000};
 
 double now() { return std::round(process_wall_seconds() * 1000) / 1000; }
 
-// The first cause of the attempt, as far as it is written by the end of the timeout.
+// Returns the first cause of the attempt that has been written by the end of the timeout.
 std::optional<RunEvent> await_cause(const std::string& path, const std::string& attempt,
                                     std::chrono::milliseconds timeout, bool only_causes) {
   std::optional<RunEvent> cause;
   const auto end = Clock::now() + timeout;
-  auto pause = kPause;  // it grows: thousands of ranks may ask for the same file
+  auto pause = kPause;  // grows, because thousands of ranks may read the same file
   do {
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
@@ -76,7 +76,7 @@ std::string to_json(const RunEvent& event) {
       {"time", event.time},       {"attempt", event.attempt}, {"job", event.job},   {"kind", enum_name(event.kind)},
       {"rank", event.world_rank}, {"host", event.host},       {"text", event.text}, {"fields", fields},
       {"schema", kEventSchema}};
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace);  // texts may be any bytes
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);  // texts may contain any bytes
 }
 
 std::optional<RunEvent> run_event_from(const std::string& line) {
@@ -121,8 +121,8 @@ Result<std::vector<RunEvent>> read_events(const std::string& path) {
 
 std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt) {
   const auto began = [](const RunEvent& event) { return event.number("began", event.time); };
-  bool watchdog = false, others = false;  // have ended it
-  double last_hang = -INFINITY;           // began then: all that was dumped before has gone on
+  bool watchdog = false, others = false;  // what ended the attempt
+  double last_hang = -INFINITY;           // when the last hang began; the run recovered from earlier ones
   for (const RunEvent& event : events) {
     if (event.attempt != attempt) continue;
     const bool failure = event.kind == RunEventKind::kFailure;
@@ -130,7 +130,7 @@ std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::strin
     others |= failure || event.kind == RunEventKind::kEnd;
     if (event.kind == RunEventKind::kHang) last_hang = std::max(last_hang, began(event));
   }
-  const bool hangs_count = watchdog || !others;  // else the run has gone on after them
+  const bool hangs_count = watchdog || !others;  // else the run has recovered from the hangs
   const auto order = [&](const RunEvent& event) { return std::pair(event.flag("consequence"), began(event)); };
   const RunEvent* first = nullptr;
   for (const RunEvent& event : events) {
@@ -143,7 +143,7 @@ std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::strin
 }
 
 std::string describe(const RunEvent& event) {
-  if (event.kind == RunEventKind::kHang) return event.text;  // it names its rank
+  if (event.kind == RunEventKind::kHang) return event.text;  // the text names its rank
   if (event.world_rank < 0) return event.text;
   const std::string gpu = event.string("gpu");
   return fmt::format("rank {} on {}{}: {}", event.world_rank, event.host, gpu.empty() ? "" : " (GPU " + gpu + ")",
@@ -174,12 +174,12 @@ std::string EventLog::line_of(RunEvent event) const {
   return to_json(event);
 }
 
-// The writer's thread is created with the first event: most ranks have none.
+// Most ranks write no event, so the writer's thread is created with the first one.
 class EventLog::File {
  public:
   explicit File(std::string path) : path_(std::move(path)) {}
 
-  // Returns false where the line is dropped. `written` is set when storage has taken it.
+  // Returns false if the line is dropped. Sets `written` once storage has accepted the line.
   bool post(std::string line, std::shared_ptr<std::atomic<bool>> written) {
     FileWriter* const writer = this->writer();
     const size_t bytes = line.size();

@@ -50,11 +50,11 @@ HangClock::Alarm HangClock::Clock::pass(double awake, double deadline) {
   return Alarm::kDump;
 }
 
-// The duration of the last step that has ended, where one has since the last sighting. Of short steps not every one is
-// seen.
+// Records the duration of the last completed step, if one has completed since the last sighting. Some short steps are
+// missed.
 void HangClock::learn(const Sighting& s) {
   if (s.step_nanoseconds == 0 || (s.step == last_.step && s.step_nanoseconds == last_.step_nanoseconds)) return;
-  // Before its first step has ended, the rank's step may have jumped to the one that a checkpoint goes on from.
+  // Before a rank's first step has ended, its step number may have jumped to where a checkpoint resumes.
   num_steps_ += last_.step_nanoseconds == 0 ? 1 : std::max<int64_t>(1, s.step - last_.step);
   if (num_steps_ <= kWarmUpSteps) return;
   if (durations_.size() < kRememberedSteps)

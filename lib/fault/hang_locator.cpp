@@ -15,12 +15,12 @@ namespace tri {
 namespace {
 
 constexpr size_t kMostSuspects = 64;  // the number of bits of an element of `reached`
-constexpr int kInnermost = 3;         // frames by which stacks are compared
+constexpr int kInnermost = 3;         // number of frames by which stacks are compared
 
 // How certain it is that a candidate blocks the job; lower values are more certain.
 enum Certainty { kOwnFailure, kGone, kStopped, kEchoedFailure, kSeenFromCounters, kNotKnown };
 
-// Nodes that nothing can get past: a component of the graph without an edge to another one.
+// A node that blocks all others: it is in a component of the graph without an edge to another component.
 struct Candidate {
   int component = 0, node = 0;
   HangKind kind = HangKind::kUnknown;
@@ -28,7 +28,7 @@ struct Candidate {
   std::vector<int> ranks;  // ranks to report, ascending
   int num_waiting = 0;
   bool holds_trigger = false;  // the rank whose deadline has expired waits for it
-  int num_alike = 0;           // ranks at the same place in the program; in a tie the rarer place is more suspect
+  int num_alike = 0;           // ranks at the same place in the program; in a tie, the rarer place is more suspect
   double silent = 0;           // seconds
 };
 
@@ -101,7 +101,7 @@ void Locator::find_candidates() {
   for (int c = 0; c < components_.size(); ++c)
     if (auto found = candidate(c)) candidates_.push_back(std::move(*found));
   if (candidates_.size() <= kMostSuspects) return;
-  // With too many to count the waiting ranks of each: the certain ones first, then those for which any rank waits.
+  // There are too many to count the waiting ranks of each: take the certain ones first, then those with a waiting rank.
   const auto is_awaited = [&](const Candidate& c) {
     const auto waiting = graph_.reversed().of(c.node);
     return std::any_of(waiting.begin(), waiting.end(),
@@ -120,7 +120,7 @@ bool Locator::is_held_host(int node) const {
 }
 
 // Returns the node of a component that may be working rather than waiting. A host whose streams wait is usually blocked
-// in a launch by a full queue, and then other hosts are as well; if it is the only such host, it may be working.
+// in a launch by a full queue, and then other hosts are too; if it is the only such host, it may be working.
 std::optional<int> Locator::blamed_in(std::span<const int> nodes) const {
   const auto order = [&](int node) {
     return std::tuple(is_held_host(node), graph_.rank_of(node) < 0, -silent_at(node), node);
@@ -187,7 +187,7 @@ void Locator::judge(Candidate& c) const {
   }
   if (rank < 0 || graph_.activity_of(c.node) != WaitGraph::kHost || !graph_.lost(rank)) return;
   const RankRecord* r = graph_.record(rank);
-  if (c.kind == HangKind::kFailed)  // the effect of another rank's end on a transfer is not always recognised
+  if (c.kind == HangKind::kFailed)  // a transfer does not always recognise that another rank has ended
     c.certainty = r->failure->code == static_cast<int>(ExitCode::kComm) ? kEchoedFailure : kOwnFailure;
   else if (c.kind == HangKind::kProcessGone)
     c.certainty = r != nullptr && r->failure && r->failure->consequence ? kNotKnown : kGone;
@@ -268,7 +268,7 @@ void Locator::keep_root_causes() {
     return was_asked && is_healthy(c);
   };
   std::erase_if(candidates_, is_innocent);
-  // After a deadline some rank is at fault; a rank that progresses and for which none waits need not be it.
+  // After a deadline some rank is at fault, but not necessarily one that makes progress and has no waiting rank.
   const auto goes_on = [&](const Candidate& c) {
     return c.certainty >= kSeenFromCounters && c.num_waiting == 0 && is_healthy(c);
   };
@@ -285,7 +285,7 @@ void Locator::keep_root_causes() {
     return c.certainty != first.certainty || c.kind != first.kind || graph_.rank_of(c.node) < 0 ||
            2 * c.num_waiting < first.num_waiting || !as_odd;
   });
-  // A rank is named once, though several of its activities may be stuck.
+  // Name each rank once, even if several of its activities are stuck.
   std::vector<int> named;
   std::erase_if(candidates_, [&](const Candidate& c) {
     if (std::find(named.begin(), named.end(), c.ranks.front()) != named.end()) return true;
@@ -366,7 +366,7 @@ HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
     verdict.cycle = {*mismatch};
     why = fmt::format("differs between its members: {}", mismatch->text);
   }
-  // The ranks that wait for it come first; the transfer may be stuck on either side.
+  // List the waiting ranks first; the transfer may be stuck on either side.
   const std::vector<int> waiting = graph_.rendezvous_waiting(transfer.node);
   std::vector<int> ranks = waiting;
   std::set_difference(transfer.ranks.begin(), transfer.ranks.end(), waiting.begin(), waiting.end(),
@@ -491,7 +491,7 @@ bool others_go_on(std::span<const RankRecord> records, const RankRecord& stuck, 
   const auto reading = std::find_if(stuck.loaders.begin(), stuck.loaders.end(), [](const LoaderRecord& loader) {
     return loader.reader_state == ReaderState::kReads;
   });
-  // A rank whose own thread does not consume tokens that have been read does not wait for storage.
+  // If a rank's own thread does not consume tokens that have been read, it does not wait for storage.
   const bool is_reader = kind == HangKind::kDataReader;
   const bool takes_none = is_reader && reading == stuck.loaders.end();
   for (const RankRecord& other : records) {

@@ -1,4 +1,4 @@
-// The text report of a hang: the verdict, and what the records say of the suspects and of all other ranks.
+// The text report of a hang: the verdict, the suspects' records, and those of all other ranks.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -109,7 +109,7 @@ struct Row {
   std::string ranks, place, host, process, phase, thread, action, waits;
 };
 
-// `waits`: as the table wants it.
+// `waits`: the table's text for what the rank waits for.
 Row row_of(const RankRecord* r, const std::string& waits) {
   if (r == nullptr) return {.process = "no record"};
   return {.place = r->grid.place(r->world_rank),
@@ -156,7 +156,7 @@ void write_all_ranks(Out out, const WaitGraph& graph) {
   write_rows(out, rows);
 }
 
-// Writes one row for all ranks that do the same, the smallest groups first; each suspect has a row of its own.
+// Writes one row for all ranks that do the same, the smallest groups first. Each suspect has its own row.
 void write_alike_ranks(Out out, const WaitGraph& graph, const HangVerdict& verdict) {
   std::set<int> suspects;
   for (const HangSuspect& suspect : verdict.suspects) suspects.insert(suspect.world_rank);

@@ -15,14 +15,13 @@ HostAndPort service() {
   const char* given = std::getenv("NCCL_RAS_ADDR");
   const std::string text = given != nullptr && *given != '\0' ? given : "localhost:28028";
   if (const auto parsed = parse_host_and_port(text)) return *parsed;
-  // NCCL also takes an IPv6 address without brackets.
+  // NCCL also accepts an IPv6 address without brackets.
   if (const size_t colon = text.rfind(':'); colon != text.npos)
     if (const auto parsed = parse_host_and_port("[" + text.substr(0, colon) + "]" + text.substr(colon))) return *parsed;
   return {text, 28028};
 }
 
-// Appends received text until the end of the connection or, if requested, of a line. Returns false if that did not
-// arrive.
+// Appends received text until the end of the connection or, if requested, of a line. Returns false on a timeout.
 bool receive(int socket, std::string& text, bool line, Deadline until) {
   char buffer[4096];
   while (is_ready(socket, POLLIN, until)) {
@@ -35,7 +34,7 @@ bool receive(int socket, std::string& text, bool line, Deadline until) {
   return false;
 }
 
-// The service waits for ranks that do not answer: no longer than half of the time that is left.
+// The service waits for ranks that do not answer; limit that to half of the remaining time.
 std::string converse(int socket, double seconds, Deadline until) {
   const int timeout = std::max(static_cast<int>(seconds / 2), 1);
   std::string agreed, report;

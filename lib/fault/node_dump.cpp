@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxEvents = 256;        // of a rank, in its record
+constexpr int kMaxEvents = 256;        // per rank, in its record
 constexpr double kNcclSeconds = 5;     // for NCCL's own report
 constexpr double kFirstNodeFirst = 3;  // seconds; then another node writes the report
 
@@ -33,7 +33,8 @@ bool await(const std::function<bool()>& done, double seconds, std::chrono::milli
   return true;
 }
 
-// Asks the ranks whose process runs for their stacks and the state of their streams, and waits for the answers.
+// Requests from the ranks with a running process their stacks and the state of their streams, and waits for the
+// answers.
 void ask_ranks(const DumpingNode& node, double seconds) {
   const auto begun = Clock::now();
   struct Asked {
@@ -76,7 +77,7 @@ void name_functions(std::vector<RankRecord>& records) {
       if (!stack.frames.empty()) stack.symbols = symbolizer.names(record.process, stack.frames);
 }
 
-// Adds the records that other nodes have written meanwhile.
+// Adds the records that other nodes have written in the meantime.
 void add_others(const DumpingNode& node, const std::string& folder, std::vector<RankRecord>& records) {
   std::vector<int> own, others;
   for (const RankRecord& record : records) own.push_back(record.world_rank);

@@ -20,7 +20,7 @@
 namespace tri {
 namespace {
 
-constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;  // of a dump that another node has begun
+constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;  // for a dump that another node has begun
 
 // Maps the flight recorder of another rank for reading and writing. Returns null if there is none of this version, or
 // if it is not a regular file of this user: any user may put files and links into /dev/shm.
@@ -38,7 +38,7 @@ flight::Image* map_record(const std::string& path) {
   return nullptr;
 }
 
-// A dump that fails must not end a run that may be healthy.
+// A failed dump must not end a run that may be healthy.
 DumpOutcome carry_out(const DumpingNode& node, const DumpOrder& order, const DumpProgress& progress) {
   try {
     return dump_node(node, order, progress);
@@ -56,25 +56,25 @@ struct NodeDumps::State {
   DumpingNode node;
   std::function<void(const DumpOutcome&)> on_report;
 
-  mutable std::mutex mutex;  // held for moments only: never where anything may hang
+  mutable std::mutex mutex;  // held only briefly, never during a call that may hang
   std::condition_variable changed;
   struct Claimed {
     DumpOrder order;
     int64_t time = 0;
   };
-  std::deque<Claimed> orders;  // to be carried out, one after the other: nodes meet by their numbers
+  std::deque<Claimed> orders;  // dumps to make, one after another: nodes match them by number
   Known known;
   bool over = false;
-  bool left = false;    // ... and who made the dumps is gone, and what on_report may use with it
-  bool dumps = false;   // one is under way
-  int num_threads = 0;  // at work
+  bool left = false;    // ... and the owner has been destroyed, together with everything on_report uses
+  bool dumps = false;   // a dump is in progress
+  int num_threads = 0;  // running threads
 
   ~State() {
     for (flight::Image* const image : node.images)
       if (image != nullptr) ::munmap(image, sizeof(flight::Image));
   }
 
-  // Those of the node's flight recorders that are there by now. The first of them holds what the node's ranks agree by.
+  // Maps the node's flight recorders that exist by now. The ranks of the node coordinate through the first one.
   flight::Image* map_records() {
     flight::Image* first = nullptr;
     for (size_t i = 0; i < node.recorders.size(); ++i) {
@@ -103,7 +103,7 @@ struct NodeDumps::State {
 NodeDumps::NodeDumps(DumpingNode node, const std::string& own_record, const std::vector<int>& node_ranks,
                      std::function<void(const DumpOutcome&)> on_report, std::chrono::milliseconds listen_interval)
     : state_(std::make_shared<State>()) {
-  // Flight recorders are named alike except for the rank behind the last dot.
+  // The names of flight recorders differ only in the rank after the last dot.
   const std::string stem = own_record.substr(0, own_record.rfind('.') + 1);
   for (const int rank : node_ranks) node.recorders.push_back(stem + std::to_string(rank));
   node.images.resize(node.recorders.size());
@@ -149,7 +149,7 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
     const DumpingNode node = state->node;
     state->dumps = true;
     lock.unlock();
-    const auto know = [&, claimed = claimed](const auto& change) {  // unless another dump was taken on meanwhile
+    const auto know = [&, claimed = claimed](const auto& change) {  // unless another dump was claimed in the meantime
       const std::lock_guard moment(state->mutex);
       if (state->known.claimed == claimed) change(state->known);
     };

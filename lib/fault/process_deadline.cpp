@@ -63,7 +63,7 @@ void ProcessDeadline::hand_over() {
   what_.clear();
 }
 
-// Time in which the process is suspended, as by a debugger, does not count: a long tick counts as two ticks at most.
+// Excludes time in which the process is suspended, for example by a debugger: a long tick counts as at most two ticks.
 void ProcessDeadline::count(std::chrono::milliseconds tick) {
   const double longest = 2 * std::chrono::duration<double>(tick).count();
   std::unique_lock lock(mutex_);
@@ -99,7 +99,7 @@ int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, Proce
     deadline.begin("reading the config and planning the run",
                    [&job](const std::string& text) { job.fail(text, ExitCode::kWatchdog); });
     const int status = body(job, deadline);
-    // The exit status of the job is decided; only a status of 0 would hide the hang.
+    // The job's exit status is decided; only a status of 0 would hide the hang.
     deadline.begin("the end of MPI", leave_alone(status == 0 ? ExitCode::kWatchdog : static_cast<ExitCode>(status)));
     return status;
   });

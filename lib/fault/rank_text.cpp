@@ -11,7 +11,7 @@ std::string ranks_text(const std::vector<int>& ranks, int most) {
   for (int runs = 0; next < ranks.size() && runs < most; ++runs) {
     size_t last = next;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last == next + 1) last = next;  // two are named as two
+    if (last == next + 1) last = next;  // two are listed separately
     text += fmt::format("{}{}", runs == 0 ? "" : ", ", ranks[next]);
     if (last > next) text += fmt::format("-{}", ranks[last]);
     next = last + 1;
@@ -58,7 +58,7 @@ std::string writer_text(const WriterRecord& writer) {
   return fmt::format("writer of checkpoint {} {}", writer.step, enum_name(writer.state));
 }
 
-// Readers and writers go on for a while without the training, and the answer to a signal is no progress.
+// Readers and writers continue for a while without the training, and the answer to a signal is no progress.
 double silent_seconds(const RankRecord& record) {
   for (auto event = record.events.rbegin(); event != record.events.rend(); ++event)
     if (event->kind == FlightEventKind::kPhase || event->kind == FlightEventKind::kHost ||

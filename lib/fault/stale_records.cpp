@@ -15,17 +15,17 @@ namespace {
 
 constexpr double kDay = 24 * 3600;
 
-// Seconds since the file was made, or written by a system call. What processes store into it does not count.
+// Seconds since the file was created or written by a system call. Stores into mapped memory do not count.
 double file_age(const struct stat& info) { return wall_seconds() - static_cast<double>(info.st_mtime); }
 
 bool is_stale(const std::string& path, const struct stat& info, const std::string& run_dir) {
-  if (path.ends_with(".tmp")) return file_age(info) > kDay;  // it has its name a moment after it was made
+  if (path.ends_with(".tmp")) return file_age(info) > kDay;  // it gets its final name right after its creation
   const auto record = read_flight_record(path, 0);
   const ProcessState state = record ? process_state_of(record.value()) : state_of_recorded_process(path);
   const bool silent = record && std::min(record.value().beat_seconds, record.value().last_event_seconds) > kDay;
   if (state == ProcessState::kGone)
     return silent || file_age(info) > kDay || (record && record.value().run_dir == run_dir);
-  // Of another container. A process that lives writes all the time, its watchdog several times a second.
+  // It belongs to another container. A live process writes all the time: its watchdog does so several times a second.
   return state == ProcessState::kUnknown && silent;
 }
 

@@ -9,7 +9,7 @@ namespace tri {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{100};
-// Rank 0 logs and ends the job first; the others do when it does not. mpirun needs a second to abort.
+// Rank 0 logs and ends the job first; the other ranks end it if rank 0 does not. mpirun needs a second to abort.
 constexpr double kRank0First = 3;  // seconds
 // MPI_Abort can hang as well; the process then exits without it.
 constexpr std::chrono::seconds kAbortLimit{10};
@@ -72,7 +72,7 @@ bool StopDeadline::is_due() const {
 void StopDeadline::watch() {
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, kPollInterval, [this] { return end_; }))
-    if (is_due()) end_job();  // under the lock: the job is not destroyed meanwhile
+    if (is_due()) end_job();  // under the lock, so that the job is not destroyed meanwhile
 }
 
 void StopDeadline::end_job() {

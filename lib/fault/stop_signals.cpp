@@ -10,7 +10,7 @@ std::atomic<int> first_signal{0}, num_interrupts{0};
 std::atomic<StopSignals::Clock::rep> first_time{0};  // 0: none yet
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<StopSignals::Clock::rep>::is_always_lock_free);
 
-// Calls nothing but what a signal handler may call.
+// Makes only async-signal-safe calls.
 void note(int signal) {
   StopSignals::Clock::rep never = 0;
   first_time.compare_exchange_strong(never, StopSignals::Clock::now().time_since_epoch().count());
@@ -18,7 +18,7 @@ void note(int signal) {
   first_signal.compare_exchange_strong(none, signal);
   if (signal != SIGINT || ++num_interrupts < 2) return;
   std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);  // is held back until the handler returns, and ends the process then
+  std::raise(SIGINT);  // stays pending until the handler returns, then ends the process
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ void note(int signal) {
 StopSignals::StopSignals() {
   struct sigaction action {};
   action.sa_handler = note;
-  action.sa_flags = SA_RESTART;  // nothing that waits in the kernel fails for it
+  action.sa_flags = SA_RESTART;  // system calls are restarted instead of failing with EINTR
   sigemptyset(&action.sa_mask);
   for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) sigaction(signal, &action, nullptr);
 }

@@ -18,7 +18,7 @@
 
 namespace tri {
 
-// The functions of one ELF file of this machine's kind, by address. A file that is none, or is broken, has none.
+// The functions of one ELF file of this machine's architecture, by address. An invalid file has no functions.
 class ElfFunctions {
  public:
   explicit ElfFunctions(const std::string& path) {
@@ -26,7 +26,7 @@ class ElfFunctions {
     if (file) read(file.value());
   }
 
-  // "name+0x12", the name in C++'s words.
+  // Returns "name+0x12" with the demangled C++ name.
   std::optional<std::string> name_at(uint64_t file_offset) const {
     const auto segment = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& s) {
       return file_offset >= s.offset && file_offset - s.offset < s.bytes;
@@ -51,7 +51,7 @@ class ElfFunctions {
   };
 
   static std::string demangled(const char* name) {
-    constexpr size_t kLongest = 300;  // templates may fill pages
+    constexpr size_t kLongest = 300;  // names of templates may fill pages
     int status = 0;
     char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
     std::string result = status == 0 ? text : name;
@@ -60,8 +60,8 @@ class ElfFunctions {
     return result;
   }
 
-  // Structures of the file, copied: where storage fails, a mapped file would end the process. None where they lie
-  // outside of its bounds, or cannot be read.
+  // Returns a copy of the file's structures: if storage failed, a mapped file would end the process. Returns none if
+  // they are outside the file's bounds or can't be read.
   template <class T>
   static std::vector<T> table(const InputFile& file, uint64_t offset, uint64_t count) {
     const auto bytes = static_cast<uint64_t>(file.bytes());
@@ -95,7 +95,7 @@ class ElfFunctions {
       if (is_function && symbol.st_shndx != SHN_UNDEF && symbol.st_name < text.size())
         functions_.push_back({symbol.st_value, symbol.st_size, text.data() + symbol.st_name});
     }
-    names_.push_back(std::move(text));  // its characters stay where they are
+    names_.push_back(std::move(text));  // moving the vector leaves its characters in place
   }
 
   std::vector<std::vector<char>> names_;
@@ -106,7 +106,7 @@ class ElfFunctions {
 Symbolizer::Symbolizer() = default;
 Symbolizer::~Symbolizer() = default;
 
-// Lines of /proc/PID/maps: "7f00-7f10 r-xp 00028000 103:02 1234  /usr/lib/libc.so.6".
+// Parses lines of /proc/PID/maps: "7f00-7f10 r-xp 00028000 103:02 1234  /usr/lib/libc.so.6".
 const std::vector<Symbolizer::Range>& Symbolizer::ranges_of(int process) {
   const auto [at, is_new] = processes_.try_emplace(process);
   if (!is_new) return at->second;
@@ -132,7 +132,7 @@ std::vector<std::string> Symbolizer::names(int process, const std::vector<uint64
   const std::vector<Range>& ranges = ranges_of(process);
   std::vector<std::string> names;
   for (size_t i = 0; i < frames.size(); ++i) {
-    // Behind a call that does not return there may be another function.
+    // The return address of a call that does not return may belong to the next function.
     const uint64_t address = i == 0 ? frames[i] : frames[i] - 1;
     const auto range = std::find_if(ranges.begin(), ranges.end(),
                                     [&](const Range& r) { return address >= r.begin && address < r.end; });
@@ -142,7 +142,7 @@ std::vector<std::string> Symbolizer::names(int process, const std::vector<uint64
     }
     const uint64_t offset = address - range->begin + range->offset;
     const std::string module = range->path.substr(range->path.rfind('/') + 1);
-    // Only files: what a device maps there must not be opened.
+    // Opens regular files only: a path under /dev that a device has mapped must not be opened.
     const auto name = range->path.front() == '/' && range->path.rfind("/dev/", 0) != 0
                           ? functions_of(range->path).name_at(offset)
                           : std::nullopt;

@@ -23,21 +23,21 @@
 namespace tri {
 namespace {
 
-// Of those for programs; the first ones are glibc's.
+// One of the real-time signals for programs; glibc uses the first ones.
 int stack_signal() { return SIGRTMIN + 9; }
 
-std::atomic<flight::Image*> g_image{nullptr};  // null: there are no requests to answer
+std::atomic<flight::Image*> g_image{nullptr};  // null: no requests to answer
 std::atomic<int> g_answering{0};               // threads in the handler
-std::atomic<int> g_training{0};                // the thread that trains
+std::atomic<int> g_training{0};                // the training thread
 
 int this_thread() { return static_cast<int>(::syscall(SYS_gettid)); }
 
-constexpr const char* kOther = "other";  // the name of a thread that has none of its own
+constexpr const char* kOther = "other";  // the name of a thread without its own name
 
-// The handler's own frame and the kernel's, that led to it.
+// The handler's own frame and the kernel's signal frame.
 constexpr int kOwnFrames = 2;
 
-// Calls only what a signal handler may: backtrace() calls glibc's loader without a lock once it has run (glibc 2.35).
+// Makes only async-signal-safe calls: once backtrace() has run, it calls glibc's loader without a lock (glibc 2.35).
 void answer(int /*signal*/) {
   const int saved = errno;
   g_answering.fetch_add(1);
@@ -50,7 +50,7 @@ void answer(int /*signal*/) {
       for (int i = 0; i < depth; ++i) stack.frames[i] = reinterpret_cast<uint64_t>(frames[i + kOwnFrames]);
       stack.thread = this_thread();
       ::prctl(PR_GET_NAME, stack.name);
-      // Threads inherit the name of the one that creates them.
+      // A thread inherits the name of the thread that creates it.
       if (stack.thread != g_training && std::strcmp(stack.name, kTrainingThread) == 0) std::strcpy(stack.name, kOther);
       stack.depth.store(static_cast<uint32_t>(std::max(depth, 0)), std::memory_order_release);
     }
@@ -73,7 +73,7 @@ std::vector<int> threads_of(int process) {
   const auto names = list_folder(tasks_of(process));
   if (!names) return threads;
   for (const std::string& name : names.value()) threads.push_back(std::atoi(name.c_str()));
-  std::sort(threads.begin(), threads.end());  // the first is the process' own
+  std::sort(threads.begin(), threads.end());  // the first is the main thread
   return threads;
 }
 
@@ -84,7 +84,7 @@ uint32_t num_answers(const flight::Image& image) {
   return count;
 }
 
-// How many answers are to be waited for.
+// Sends the requests. Returns the number of answers to wait for.
 uint32_t ask(flight::Image& image) {
   const auto signal = static_cast<int>(image.stack_signal.load());
   if (signal == 0 || process_state_of(image) != ProcessState::kRuns)
@@ -103,9 +103,9 @@ uint32_t ask(flight::Image& image) {
 
 StackAnswers::StackAnswers(flight::Image& image) : image_(image) {
   void* frames[4];
-  ::backtrace(frames, 4);  // loads what it needs
+  ::backtrace(frames, 4);  // loads the libraries that it needs
   g_training = this_thread();
-  if (this_thread() != ::getpid()) name_thread(kTrainingThread);  // the first thread's name is the program's
+  if (this_thread() != ::getpid()) name_thread(kTrainingThread);  // the main thread keeps the program's name
   g_image = &image;
   struct sigaction action {};
   action.sa_handler = answer;
@@ -137,7 +137,7 @@ std::vector<StackRecord> silent_threads(const RankRecord& record) {
   std::set<int> answered;
   for (const StackRecord& stack : record.stacks) answered.insert(stack.thread);
   std::vector<StackRecord> silent;
-  bool training = false;  // seen: of the threads of its name it is the first, which created the others
+  bool training = false;  // found; it is the first thread with its name, since it created the others
   for (const int thread : threads_of(record.process)) {
     const std::string folder = fmt::format("{}/{}", tasks_of(record.process), thread);
     std::string name = first_line_of(folder + "/comm");

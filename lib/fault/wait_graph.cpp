@@ -15,7 +15,7 @@ namespace {
 
 using std::size_t;
 
-// Of a channel: the same on all of its members.
+// The key of a channel, which is equal on all of its members.
 struct GroupKey {
   std::string_view name;
   RankSet members;
@@ -34,9 +34,9 @@ bool is_between_stages(const ChannelRecord& channel) {
   return channel.kind == ChannelKind::kSend || channel.kind == ChannelKind::kReceive;
 }
 
-// A thread that did not answer with its stack: "state D, in rpc_wait_bit_killable, system call 1" (thread_stacks.h).
-// Whether the kernel has it in a call on files: by the number of the call, or else by the place of a sleep that no
-// signal ends.
+// `words` describes a thread that did not answer with its stack: "state D, in rpc_wait_bit_killable, system call 1"
+// (thread_stacks.h). Returns whether the kernel runs a file call for it: by the call's number, or else by where it
+// sleeps uninterruptibly.
 bool is_silent_file_call(std::string_view words) {
   constexpr std::array<std::string_view, 14> kPlaces{"nfs",  "rpc_", "fuse",       "request_wait", "io_schedule",
                                                      "ceph", "gpfs", "folio_wait", "wait_on_page", "bit_wait",
@@ -56,7 +56,7 @@ bool is_silent_file_call(std::string_view words) {
                      [&](std::string_view part) { return place.find(part) != place.npos; });
 }
 
-// "__libc_pread64+0x4f (libc.so.6)": pread.
+// Recognises "__libc_pread64+0x4f (libc.so.6)" as pread.
 bool is_file_function(std::string_view symbol) {
   constexpr std::array<std::string_view, 42> kCalls{
       "read",      "pread",     "readv",           "preadv", "write",     "pwrite", "writev",  "pwritev",  "open",
@@ -80,8 +80,8 @@ bool is_in_file_call(const StackRecord& stack) {
   return std::any_of(innermost.begin(), innermost.end(), [](const std::string& s) { return is_file_function(s); });
 }
 
-// Whether the rank's training is inside a call on files, as far as its stacks have names. In steps, evaluations and
-// samples the thread that trains makes such calls itself; in other phases threads may make them for it.
+// Whether the rank's training is inside a file call, as far as its stacks have names. In steps, evaluations and samples
+// the training thread makes such calls itself; in other phases other threads may make them for it.
 bool is_in_file_call(const RankRecord& record) {
   const bool runs_plans =
       record.phase == RunPhase::kStep || record.phase == RunPhase::kEvaluation || record.phase == RunPhase::kSample;
@@ -91,7 +91,7 @@ bool is_in_file_call(const RankRecord& record) {
   });
 }
 
-// What a thread that runs, and does not end, is blamed for. The call on files decides, in every phase.
+// The kind of a hang in which a host thread runs without end. A file call decides it, in every phase.
 HangKind kind_of_host(const RankRecord& record) {
   return is_in_file_call(record) ? HangKind::kStorage : HangKind::kHostBusy;
 }
@@ -118,7 +118,7 @@ WaitGraph::WaitGraph(std::span<const RankRecord> records) {
   reversed_ = Adjacency(num_nodes(), list_, true);
 }
 
-// The size of the job is the one that most records give.
+// The size of the job is the one in most records.
 void WaitGraph::keep_records(std::span<const RankRecord> records) {
   std::map<int, int> sizes;
   for (const RankRecord& r : records) ++sizes[r.world_size];
@@ -206,7 +206,7 @@ const ChannelRecord* WaitGraph::channel_of(const Group& group, int member) const
 
 void WaitGraph::add_rank(int rank) {
   const RankRecord* r = record(rank);
-  if (lost(rank) || r->ended) {  // what waits for any part of the rank waits for the process
+  if (lost(rank) || r->ended) {  // waits for any part of a lost rank wait for its process
     sink_at(rank, kHost) = lost(rank).value_or(HangKind::kUnknown);
     for (const Activity activity : {kDevice, kReader, kValidationReader, kWriter})
       edge(node(rank, activity), node(rank, kHost));
@@ -220,13 +220,13 @@ void WaitGraph::add_rank(int rank) {
     sink_at(rank, kWriter) = HangKind::kHostBusy;
 }
 
-// What the rank's thread waits for. `device_waits`: its streams have work, which they cannot go on with.
+// Adds what the rank's thread waits for. `device_waits`: its streams have work that is blocked.
 void WaitGraph::add_host(int rank, bool device_waits) {
   const RankRecord& r = *record(rank);
   switch (r.host_state) {
     case HostState::kWorks:
       sink_at(rank, kHost) = kind_of_host(r);
-      if (device_waits) edge(node(rank, kHost), node(rank, kDevice));  // a full queue may hold it inside a launch
+      if (device_waits) edge(node(rank, kHost), node(rank, kDevice));  // a full queue may block it inside a launch
       return;
     case HostState::kAwaitsDevice:
       return edge(node(rank, kHost), node(rank, kDevice));
@@ -245,7 +245,8 @@ void WaitGraph::add_host(int rank, bool device_waits) {
   sink_at(rank, kHost) = HangKind::kUnknown;
 }
 
-// What the rank's streams wait for. False: they have done what they were given, and the host has to go on.
+// Adds what the rank's streams wait for. Returns false if they have finished their work, so that the host must
+// continue.
 bool WaitGraph::add_device(int rank) {
   const RankRecord& r = *record(rank);
   const bool computes = !comes_before(r.action_running, r.action_entered);
@@ -264,12 +265,12 @@ bool WaitGraph::add_device(int rank) {
     if (is_between_stages(channel) || channel.kind == ChannelKind::kHost) continue;
     if (add_channel_wait(rank, i, kDevice)) {
       waits = true;
-      // Gradients are reduced alongside the backward passes, which do not wait for that.
+      // Gradients are reduced alongside backward passes, which do not wait for the reduction.
       if (!in_backward || !channel.name.starts_with("dp")) may_compute = false;
     } else if (channel.kind == ChannelKind::kCopies && channel.operation == ChannelOperation::kAllGather &&
                channel.enqueued == channel.completed + 1 && channel.joined == channel.enqueued &&
                channel.sent == channel.completed && channel.whole == channel.enqueued) {
-      own_part_missing = true;  // all are ready, and rows that lie there have not left
+      own_part_missing = true;  // all are ready, but local rows have not been sent
     }
   }
   if (!waits && !has_more) {
@@ -277,7 +278,7 @@ bool WaitGraph::add_device(int rank) {
       edge(node(rank, kDevice), node(rank, kHost));
       return false;
     }
-    // The last action may be over, and a transfer between stages still be on its way.
+    // The last action may have ended while a transfer between stages is still in progress.
     for (int i = 0; i < static_cast<int>(r.channels.size()); ++i)
       if (is_between_stages(r.channels[static_cast<size_t>(i)]) && add_channel_wait(rank, i, kDevice)) waits = true;
     may_compute = !waits || (computes && compute_stream_is_busy(r));
@@ -286,7 +287,7 @@ bool WaitGraph::add_device(int rank) {
   return true;
 }
 
-// The first operation of the channel that is not complete, if the rank has come to it and it is for others to go on.
+// Adds a wait for the first incomplete operation of the channel, if the rank has reached it and waits for other ranks.
 bool WaitGraph::add_channel_wait(int rank, int channel, Activity from) {
   const ChannelRecord& own = record(rank)->channels[static_cast<size_t>(channel)];
   const int group_index = group_of_[static_cast<size_t>(rank)][static_cast<size_t>(channel)];
@@ -297,7 +298,7 @@ bool WaitGraph::add_channel_wait(int rank, int channel, Activity from) {
   const bool has_sent = own.kind != ChannelKind::kHost && !comes_before(own.sent, number);
   Stage stage = has_sent ? Stage::kSent : Stage::kJoined;
   if (!any_behind(group, number, stage)) {
-    // Its own blocks have not been sent, or the host has not yet made the streams wait for those of others.
+    // Its own blocks have not been sent, or the host has not yet made the streams wait for the other ranks' blocks.
     if (own.kind == ChannelKind::kCopies && (!has_sent || comes_before(own.whole, number))) return false;
     stage = Stage::kArrived;
   }
@@ -347,8 +348,7 @@ void WaitGraph::add_data_wait(int rank) {
   const bool is_read =
       reader != nullptr && !comes_before(reader->loaders[static_cast<size_t>(loader)].published, own->wanted);
   if (own == nullptr || (is_read && !lost(own->reader)))
-    sink_at(rank, kHost) =
-        HangKind::kDataReader;  // the tokens are there, and this rank's own thread does not take them
+    sink_at(rank, kHost) = HangKind::kDataReader;  // the tokens are read, but this rank's own thread does not take them
   else
     edge(node(rank, kHost), node(own->reader, loader == 0 ? kReader : kValidationReader));
 }
@@ -375,7 +375,7 @@ void WaitGraph::add_reader(int rank, int loader) {
       for (const int consumer : consumers) {
         if (wanted(consumer) != lowest) continue;
         edge(node(rank, activity), node(consumer, kHost));
-        // Both wait for each other: what lies between them, the consumer's own thread, does not go on.
+        // Both wait for each other, so the consumer's own thread between them is blocked.
         if (!lost(consumer) && !record(consumer)->ended && awaits_it(consumer))
           sink_at(consumer, kHost) = HangKind::kDataReader;
       }
@@ -410,7 +410,7 @@ void WaitGraph::finish_rendezvous() {
   for (auto& entry : counted) finish_counters(std::move(entry.second));
 }
 
-// All have sent: the transfer itself is stuck, unless a member has left since, or computes what leaves it no room.
+// All members have sent, so the transfer itself is stuck, unless a member has failed since or a busy device blocks it.
 void WaitGraph::finish_arrival(int index) {
   const int at = rendezvous_node(index);
   sinks_[static_cast<size_t>(at)] = HangKind::kTransfer;
@@ -438,8 +438,8 @@ void WaitGraph::finish_connection(int index) {
   if (all_met) sinks_[static_cast<size_t>(at)] = HangKind::kTransfer;
 }
 
-// Of one group and one counter: a member has an edge from the rendezvous with the lowest number that it is behind of,
-// and each rendezvous one to the rendezvous before it.
+// Adds the edges of one counter of one group. Each member gets an edge from the lowest-numbered rendezvous that it has
+// not reached, and each rendezvous one to the previous rendezvous.
 void WaitGraph::finish_counters(std::vector<int> indices) {
   const auto number = [&](int index) { return all_rendezvous_[static_cast<size_t>(index)].number; };
   std::sort(indices.begin(), indices.end(), [&](int a, int b) { return comes_before(number(a), number(b)); });
@@ -457,7 +457,8 @@ void WaitGraph::finish_counters(std::vector<int> indices) {
     const auto first = std::partition_point(indices.begin(), indices.end(),
                                             [&](int index) { return !comes_before(count, number(index)); });
     if (first == indices.end()) continue;
-    // Where not all parts of it are enqueued, what is missing may not be: then the host, if that runs, or its streams.
+    // If not all parts of it are enqueued, a missing part may not be either. Then the host is the cause if it runs,
+    // else its streams.
     const bool may_be_for_host = any.stage == Stage::kSent && comes_before(channel->whole, number(*first));
     const bool is_for_host = lost(rank) || group.kind == ChannelKind::kHost ||
                              comes_before(channel->enqueued, number(*first)) || may_be_for_host;

@@ -1,4 +1,4 @@
-// Texts about the wait-for graph.
+// Formats the wait-for graph as text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace tri {
 
 std::string WaitGraph::short_place(int rank) const {
   const RankRecord* r = record(rank);
-  if (r == nullptr) {  // every record has the grid of the job
+  if (r == nullptr) {  // every record contains the grid of the job
     const auto any = std::find_if(records_.begin(), records_.end(), [](const RankRecord* other) { return other; });
     if (any == records_.end()) return fmt::format("rank {}", rank);
     r = *any;
@@ -39,7 +39,7 @@ bool WaitGraph::is_member(const Rendezvous& m, int rank) const {
   return index >= 0 && index < set.size && set.rank(index) == rank;
 }
 
-// The name of an operation is known only if it is the last one that a member has enqueued.
+// An operation's name is known only if it is the last one that a member has enqueued.
 std::string WaitGraph::operation_text(const Rendezvous& m) const {
   if (m.stage == Stage::kConnected) return fmt::format("connection {}", record(m.group)->connection_name);
   const Group& group = groups_[static_cast<size_t>(m.group)];

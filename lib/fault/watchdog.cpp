@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{200};
 constexpr int64_t kNanoseconds = 1'000'000'000;
-// SIGQUIT often reaches all ranks of a node; these signals request one dump.
+// SIGQUIT often reaches all ranks of a node; signals within this time request one dump.
 constexpr int64_t kOneRequest = 5 * kNanoseconds;
 constexpr int64_t kQueryInterval = kNanoseconds;  // of the streams
 constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;
-// Seconds beyond the deadline. The rank with the most informative report ends the job once its dump, which has had half
-// of the deadline by then, is complete; the other ranks end it if that rank does not. The rest takes up to 3.5 s (the
-// event log's storage 1.5, the reaper 2), and all of it 5 s, or 8 s if a fork is delayed.
+// Seconds beyond the deadline. The rank with the most informative report ends the job once its dump, which has then had
+// half of the deadline, is complete. The other ranks end the job if that rank does not. The rest takes up to 3.5 s (1.5
+// for the event log's storage, 2 for the reaper), and everything 5 s, or 8 s if a fork is delayed.
 constexpr double kDumpTimeout = 1, kSpeakerFirst = 1.5;
 // Reporting the reason, forking and aborting can hang as well.
 constexpr std::chrono::seconds kFailLimit{4};
@@ -41,7 +41,7 @@ const char* field_of(const HangTrigger& trigger) {
   return "fault";
 }
 
-// "no progress for 60 s in phase step"
+// Returns, for example, "no progress for 60 s in phase step".
 std::string no_progress(const HangTrigger& trigger) {
   return trigger.writer
              ? fmt::format("storage has made no progress with a rank's files for {:.0f} s", trigger.seconds)
@@ -150,7 +150,7 @@ void Watchdog::answer_requests() {
   }
 }
 
-// The state of the streams is recorded only in the answer to a dump: at other times it changes quickly.
+// The state of the streams is recorded only in the answer to a dump, because otherwise it changes quickly.
 void Watchdog::answer(uint32_t request) {
   flight::Image& image = recorder_.image();
   const std::lock_guard lock(streams_mutex_);
@@ -174,7 +174,7 @@ void Watchdog::dump(const HangClock::Verdict& verdict) {
                std::min(kTimeoutSeconds, verdict.deadline / 4));
 }
 
-// Ends the job whatever the dump does, since the dump may hang.
+// Ends the job independently of the dump, which may hang.
 void Watchdog::end(const HangClock::Verdict& verdict) {
   const NodeDumps::Known known = dumps_.known();
   const bool of_this_hang = known.claimed > verdict.last_progress;

@@ -1,4 +1,4 @@
-// The facts about a run that its report shows first.
+// Collects the facts about a run that its report shows first.
 #include <fmt/chrono.h>
 
 #include <cmath>
@@ -13,13 +13,13 @@
 namespace tri {
 namespace {
 
-constexpr int kMaxLayers = 10000;  // whose parameters are worth counting
+constexpr int kMaxLayers = 10000;  // larger models are not counted
 
 std::string moment(double seconds_since_1970) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(static_cast<time_t>(seconds_since_1970)));
 }
 
-// The fields that are there, with a word before each: "tp 2, pp 2".
+// Lists the fields that have values, each after its word: "tp 2, pp 2".
 using NamedFields = std::vector<std::pair<std::string, std::string>>;
 std::string listed(const RunData& run, const NamedFields& fields) {
   std::string text;
@@ -29,7 +29,7 @@ std::string listed(const RunData& run, const NamedFields& fields) {
   return text;
 }
 
-// Computed from the fields of the config that this version knows; "" for a file of another version.
+// Computes the count from the config fields that this version knows; returns "" for a file of another version.
 std::string parameters_of(const RunData& run) {
   std::string yaml;
   for (const FlatField& field : run.config) {
@@ -39,7 +39,9 @@ std::string parameters_of(const RunData& run) {
   auto config = parse_config("model: {" + yaml + "}", "", {});
   if (yaml.empty() || !config) return "";
   ModelConfig& model = config.value().model;
-  if (model.ffn_hidden <= 0 || model.kv_heads <= 0 || model.layers > kMaxLayers) return "";  // it is not resolved
+  if (model.ffn_hidden <= 0 || model.kv_heads <= 0 || model.layers > kMaxLayers)
+    return "";          // the config is not
+                        // resolved
   fill_derived(model);  // a resolved config of an earlier version has no head_dim
   if (model.head_dim <= 0) return "";
   int64_t parameters = 0;
@@ -106,7 +108,7 @@ std::string layout_of(const RunData& run) {
   return text + listed(run, fields);
 }
 
-// The version of the executable, from the last start.
+// Returns the executable's version at the last start.
 std::string version_of(const RunData& run) {
   const RunEvent* start = run.last_start();
   return start == nullptr ? "" : start->string("version");

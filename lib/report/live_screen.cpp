@@ -14,8 +14,8 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-constexpr size_t kShareSteps = 100;  // whose time the bar shows
-constexpr int kWide = 110;           // columns from which on two curves stand side by side
+constexpr size_t kShareSteps = 100;  // last steps whose time the bar shows
+constexpr int kWide = 110;           // from this number of columns on, two curves are side by side
 constexpr int kLeastCurve = 3, kMostCurve = 16;
 
 std::string hour(double seconds_since_1970) {
@@ -105,9 +105,9 @@ Lines live_screen(const LiveView& view, ScreenSize size) {
     lines.push_back(cut(share_legend(shares), columns));
   }
   const std::string foot = cut(fmt::format("{}  q or Ctrl-C quits", view.clock), columns);
-  int room = size.lines - static_cast<int>(lines.size()) - 1;  // the last line is the foot's
+  int room = size.lines - static_cast<int>(lines.size()) - 1;  // the last line is the footer
 
-  // Events get what they need up to a third, the heat map what it needs if a curve of some lines still fits as well.
+  // Events get the lines that they need, up to a third; the heat map gets its lines only if a small curve still fits.
   const auto wanted_events = static_cast<int>(view.incidents.size());
   const int of_events = std::clamp(wanted_events, 0, std::max(1, room / 3));
   int of_heat = static_cast<int>(view.heat.size());

@@ -11,7 +11,7 @@ namespace {
 constexpr double kWidth = 720, kHeight = 300, kLeft = 52, kRight = 20, kTop = 44, kBottom = 44;
 constexpr size_t kPoints = 600;
 
-// 1, 2 or 5 times a power of ten, so that about `marks` of them make `range`.
+// Returns 1, 2 or 5 times a power of ten, so that about `marks` marks cover `range`.
 double round_distance(double range, double marks) {
   const double power = std::pow(10, std::floor(std::log10(range / marks)));
   for (const double factor : {1.0, 2.0, 5.0})
@@ -20,7 +20,7 @@ double round_distance(double range, double marks) {
 }
 
 struct Scale {
-  double low, high, begin, end;  // values, and the pixels where they are
+  double low, high, begin, end;  // values, and the pixels at which they are drawn
   double operator()(double value) const { return begin + (value - low) / (high - low) * (end - begin); }
 };
 
@@ -41,7 +41,7 @@ Result<std::string> loss_picture(const RunData& run) {
   if (known < 2) return usage_error("{}: fewer than two steps with a loss are recorded", run.dir);
   for (const EvaluationRecord& evaluation : run.metrics.evaluations) take(evaluation.loss);
 
-  // Of a loss that stays the same too, so that the marks' six digits differ.
+  // Prevents a zero range for a constant loss, so that the marks' six digits differ.
   const double least = 1e-4 * std::max({1.0, std::abs(low), std::abs(high)});
   const double distance = round_distance(std::max(high - low, least), 6);
   const Scale x{0, std::max(1.0, static_cast<double>(steps.back().step)), kLeft, kWidth - kRight};

@@ -11,7 +11,7 @@ namespace {
 constexpr double kCellWidth = 38, kCellHeight = 26, kBetweenStages = 74;
 constexpr double kLeft = 78, kTop = 98;  // of the first stage's cells
 
-// The places on an axis that are drawn: all, or the first ones, -1 for those between, and the last.
+// Returns the positions on an axis to draw: all of them, or the first ones, -1 for the gap, and the last one.
 std::vector<int> shown_of(int size, int most) {
   std::vector<int> shown;
   for (int i = 0; i < std::min(size, size > most ? most - 2 : most); ++i) shown.push_back(i);
@@ -19,7 +19,7 @@ std::vector<int> shown_of(int size, int most) {
   return shown;
 }
 
-// "layers 0-4, 20-24": of the chunks of a stage.
+// Returns the layers of a stage's chunks: "layers 0-4, 20-24".
 std::string layers_of(const Config& c, int stage) {
   const int chunks = c.parallel.chunks, each = c.model.layers / (c.parallel.pp * chunks);
   if (chunks > 2) return fmt::format("{} layers in {} chunks", each * chunks, chunks);
@@ -32,7 +32,7 @@ std::string layers_of(const Config& c, int stage) {
   return text;
 }
 
-// A stage has a column for each tp rank; its rows are the ranks along all other axes.
+// A stage has one column per tp rank; its rows are the ranks along all other axes.
 constexpr AxisSet kRows = AxisSet::outside({"tp", "pp"});
 
 class MeshPicture {
@@ -64,7 +64,7 @@ class MeshPicture {
   int rank_at(int stage, int row, int tp) const {
     return Mesh{mesh_.grid, mesh_.group(kRows)[static_cast<size_t>(row)]}.moved("pp", stage).moved("tp", tp).world_rank;
   }
-  // "dp 1": the place on the axes of the rows, slowest first.
+  // Returns "dp 1": the position on the axes of the rows, slowest first.
   std::string row_name(int row) const {
     std::string name;
     for (size_t i = mesh_.grid.axes.size(); i-- > 0;)
@@ -98,7 +98,7 @@ class MeshPicture {
     picture_.text(x + kCellWidth / 2, text_y, fmt::format("{}", rank), "ink small", "middle");
   }
 
-  // A node around its rows of this stage, where it consists of whole rows.
+  // Draws a frame around each node's rows of this stage, if nodes consist of whole rows.
   void draw_nodes(double left, int stage) {
     const int per_node = c_.cluster.ranks_per_node;
     if (per_node % mesh_.axis("tp").size != 0) return;
@@ -160,7 +160,7 @@ class MeshPicture {
 
   const Config& c_;
   const Mesh mesh_;
-  const std::vector<int> tp_, rows_, pp_;  // rows: indices into the ranks along kRows
+  const std::vector<int> tp_, rows_, pp_;  // rows_: indices into the ranks along kRows
   const double stage_width_, stage_height_;
   Picture picture_;
 };

@@ -1,4 +1,4 @@
-// The data of a report's page. Numbers are rounded to what a picture can show.
+// Generates the data of a report's page. Numbers are rounded to what a picture can show.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -14,13 +14,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kAllPoints = 4800, kMostPoints = 1600;  // of a curve: of all runs, of one
+constexpr size_t kAllPoints = 4800, kMostPoints = 1600;  // points of curves: of all runs together, of one run
 constexpr size_t kLostPoints = 300;
 constexpr size_t kWallSlots = 400;
-constexpr size_t kMostRows = 400;     // of tables: the newest
+constexpr size_t kMostRows = 400;     // of tables; the newest rows are shown
 constexpr size_t kMostMarkers = 600;  // evaluations and checkpoints
 
-// Five digits, six where it counts; null for what is not finite.
+// Rounds to five digits (six where precision matters); returns null for a value that is not finite.
 Json rounded(double value, int digits = 5) {
   if (!std::isfinite(value)) return nullptr;
   const double made = std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
@@ -35,7 +35,7 @@ Json list(const std::vector<double>& values, int digits = 5) {
   return made;
 }
 
-// With extremes, where a point is more than one step.
+// Includes minimum and maximum if a point covers more than one step.
 Json json_of(const Curve& curve, bool extremes, int digits = 5) {
   Json made = {{"mean", list(curve.mean, digits)}};
   if (extremes) made["low"] = list(curve.low, digits), made["high"] = list(curve.high, digits);
@@ -46,7 +46,7 @@ bool any(const Curve& curve) {
   return std::any_of(curve.mean.begin(), curve.mean.end(), [](double v) { return std::isfinite(v); });
 }
 
-// Steps, as curves by their place in {step, tokens, time}.
+// Returns the steps as curves; x values are in the order {step, tokens, time}.
 Json curves_of(const RunMetrics& metrics, size_t most) {
   const std::span<const StepRecord> steps = metrics.steps;
   const Points points = points_of(steps.size(), most);
@@ -82,7 +82,7 @@ Json curves_of(const RunMetrics& metrics, size_t most) {
       {"parts", parts}};
 }
 
-// What was lost, a segment for each time: {step, tokens, time, loss}.
+// Returns the steps lost to restarts, one segment per restart: {step, tokens, time, loss}.
 Json lost_of(const RunMetrics& metrics) {
   Json segments = Json::array();
   const std::span<const StepRecord> lost = metrics.lost;
@@ -105,7 +105,7 @@ Json lost_of(const RunMetrics& metrics) {
   return segments;
 }
 
-// Every nth of a list, the last one always, at most kMostMarkers.
+// Returns every nth element, always including the last, at most kMostMarkers in all.
 template <class Record, class Print>
 Json thinned(const std::vector<Record>& records, const Print& print) {
   Json made = Json::array();
@@ -117,7 +117,7 @@ Json checkpoints_of(const RunMetrics& metrics) {
   Json rows = Json::array();
   const std::span<const CheckpointRecord> all = metrics.checkpoints;
   for (const auto& [begin, end] : points_of(all.size(), kMostMarkers)) {
-    CheckpointRecord slowest = all[end - 1];  // of those that become one point
+    CheckpointRecord slowest = all[end - 1];  // of those merged into one point
     for (size_t i = begin; i < end; ++i) {
       slowest.stall_seconds = std::max(slowest.stall_seconds, all[i].stall_seconds);
       slowest.seconds = std::max(slowest.seconds, all[i].seconds);
@@ -147,7 +147,7 @@ Json attempts_of(const EffectiveTime& time) {
   return rows;
 }
 
-// Wall time in slots of equal length: of each, the seconds of every category that occurs.
+// Divides the wall time into equal slots, each with the seconds of every category that occurs.
 Json wall_of(const EffectiveTime& time) {
   const double slot = time.wall() / static_cast<double>(kWallSlots);
   std::vector<std::vector<double>> seconds(kNumWallTimes, std::vector<double>(kWallSlots));
@@ -223,7 +223,7 @@ std::string base64(const std::vector<uint8_t>& bytes) {
   return text;
 }
 
-// Names that repeat, once each, and by rank the number of its name.
+// Returns each distinct name once, and for each rank the index of its name.
 template <class Name>
 Json dictionary(const RankMesh& mesh, const Name& name) {
   Json names = Json::array(), ranks = Json::array();
@@ -247,7 +247,7 @@ Json heat_of(const RankHeat& heat) {
     for (const auto& bytes : quantity.bytes) made["bytes"].push_back(base64(bytes));
     quantities.push_back(std::move(made));
   }
-  // The page draws stages, the tp ranks of a group, and the groups of a stage by the name of dp.
+  // The page draws stages, the tp ranks of a group, and a stage's groups under the name dp.
   return {{"pp", heat.mesh.stages()},
           {"dp", heat.mesh.in_stage() / heat.mesh.tp()},
           {"tp", heat.mesh.tp()},
@@ -257,7 +257,7 @@ Json heat_of(const RankHeat& heat) {
           {"quantities", quantities}};
 }
 
-// Edges as [waiter, awaited, number of what it waits for, ms a step].
+// Returns edges as [waiter, awaited, index of the awaited object, ms per step].
 Json waits_of(const RankWaits& waits) {
   Json what = Json::array(), edges = Json::array();
   std::unordered_map<std::string, size_t> numbers;

@@ -11,7 +11,7 @@ namespace tri {
 
 namespace {
 
-// One character of text; nothing of what XML has not.
+// Escapes one character of text; drops characters that XML does not allow.
 std::string_view markup_of(std::string_view character) {
   switch (character[0]) {
     case '&':
@@ -46,7 +46,7 @@ std::string markup_text(const std::string& text) {
 
 std::string fill_page_frame(const PageParts& parts) {
   std::string page;
-  // {{NAME}} in the page's frame, in one pass: what is put in its place is not looked at again.
+  // Replaces each {{NAME}} in the page's frame in one pass, without scanning the inserted text.
   const std::string_view frame = page_files::kFrame;
   size_t at = 0;
   for (size_t open; (open = frame.find("{{", at)) != frame.npos;) {

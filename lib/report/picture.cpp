@@ -6,8 +6,8 @@
 namespace tri {
 namespace {
 
-// The colours of lib/report/page/page.css. The ground is part of the picture: a document may be dark where its reader's
-// system is light.
+// The colours of lib/report/page/page.css. The picture has its own background, because documents may be dark where the
+// reader's system is light.
 constexpr std::string_view kStyle = R"(<style>
   svg { font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
   .ground { fill: #ffffff; } .ink { fill: #1b1f24; } .faint { fill: #5b6470; }
@@ -54,7 +54,7 @@ void Picture::line(double x1, double y1, double x2, double y2, std::string_view 
 
 void Picture::arrow(double x1, double y1, double x2, double y2, std::string_view kind) {
   line(x1, y1, x2, y2, kind);
-  // Two strokes back from the point, for lines along either axis.
+  // Draws two strokes back from the point, for lines along either axis.
   const double dx = x2 > x1 ? -5 : x2 < x1 ? 5 : 0, dy = y2 > y1 ? -5 : y2 < y1 ? 5 : 0;
   const double across_x = dx == 0 ? 4 : 0, across_y = dy == 0 ? 4 : 0;
   line(x2, y2, x2 + dx + across_x, y2 + dy + across_y, kind);

@@ -26,7 +26,7 @@ struct Place {
   int64_t window;
 };
 
-// Neighbouring windows as one: the means over their steps.
+// Adjacent windows merged into one: the means over their steps.
 struct Joined {
   RankWindow all;
   double steps = 0;
@@ -52,7 +52,7 @@ size_t role_index(const RankMesh& mesh, int world_rank) {
   return static_cast<size_t>(mesh.stage_of(world_rank) * mesh.tp() + mesh.grid.rank_on("tp", world_rank));
 }
 
-// Of the two values in the middle of a role the better one, as where ranks are compared.
+// For an even count takes the better of the two middle values, as the comparison of ranks does.
 std::vector<float> role_medians(const RankMesh& mesh, const Heat& heat) {
   std::vector<float> medians(static_cast<size_t>(mesh.stages()) * static_cast<size_t>(mesh.tp()));
   const double sign = heat.is_rate ? -1 : 1;

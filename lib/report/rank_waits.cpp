@@ -126,14 +126,14 @@ RankWaits waits_of_dump(std::span<const RankRecord> records) {
   if (records.empty()) return all;
   const WaitGraph graph(records);
   const RankRecord& any = records.front();
-  if (any.grid.world_size() != graph.world_size()) return all;  // set up too early to know
+  if (any.grid.world_size() != graph.world_size()) return all;  // the record is too early to contain the grid
   all.pp = any.grid.size("pp");
   all.tp = any.grid.size("tp");
   all.groups = graph.world_size() / (all.pp * all.tp);
   for (int rank = 0; rank < graph.world_size(); ++rank) {
     if (graph.record(rank) == nullptr) continue;
     std::vector<int> awaited;
-    // Readers of tokens normally wait for the consumers that have not taken the last ones yet.
+    // Excludes readers of tokens: they normally wait for consumers that have not taken the last tokens yet.
     for (const auto activity : {WaitGraph::kHost, WaitGraph::kDevice, WaitGraph::kWriter})
       add_awaited(graph, rank, graph.node(rank, activity), awaited);
     for (const int other : awaited) all.waits.push_back({rank, other, graph.awaited_text(rank, other)});

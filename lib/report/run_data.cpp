@@ -25,7 +25,7 @@ bool is_run(const std::string& dir) {
   return false;
 }
 
-// The newest step that was complete at a time.
+// Returns the newest step that was complete at `time`.
 int64_t step_at(const RunMetrics& metrics, double time) {
   const auto after = std::partition_point(metrics.steps.begin(), metrics.steps.end(),
                                           [&](const StepRecord& step) { return step.time <= time; });
@@ -45,7 +45,7 @@ std::vector<ConfigChange> changes_of(const std::vector<RunEvent>& events) {
       changes.push_back({.time = event.time, .start = number, .name = name, .before = before, .after = after});
     };
     for (const auto& [field, value] : event.fields) {
-      // Starts of earlier versions say "changed.NAME": "BEFORE -> AFTER".
+      // Start events of earlier versions contain "changed.NAME": "BEFORE -> AFTER".
       constexpr std::string_view kChanged = "changed.", kArrow = " -> ";
       if (const std::string name = field.substr(std::min(field.size(), kBefore.size())); field.starts_with(kBefore))
         add(name, event.string(field), event.string(std::string(kAfter) + name));
@@ -88,9 +88,10 @@ void read_config(RunData& run) {
   }
 }
 
-// Ranks that failed as a consequence of other failures share one incident per attempt.
+// Ranks that failed as a consequence of another failure share one incident per attempt.
 void add_failures(const std::vector<RunEvent>& events, std::vector<Incident>& incidents) {
-  std::map<std::string, std::pair<double, int>> consequences;  // by attempt: the first one's time, their number
+  std::map<std::string, std::pair<double, int>> consequences;  // by attempt: the time of the first one, and their
+                                                               // number
   for (const RunEvent& event : events) {
     if (event.kind != RunEventKind::kFailure) continue;
     if (!event.flag("consequence")) {

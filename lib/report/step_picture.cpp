@@ -9,10 +9,11 @@ namespace tri {
 namespace {
 
 constexpr double kWidth = 960, kLeft = 66, kRight = 16, kTop = 44;
-constexpr int64_t kManyActions = 4000;  // of a step; above this number, a column of pixels shows what is at its middle
+constexpr int64_t kManyActions = 4000;  // per step; above this number, each pixel column shows only the kind at its
+                                        // middle
 constexpr double kAction = 26, kLane = 6, kStage = kAction + 2 * kLane + 14;
 
-// Milliseconds between marks of the axis: 1, 2 or 5 times a power of ten, ten marks or so.
+// Returns the milliseconds between the axis marks: 1, 2 or 5 times a power of ten, for about ten marks.
 double mark_distance(double all) {
   double distance = 1e-6;
   for (int i = 0; all / distance > 12; ++i) distance *= i % 3 == 1 ? 2.5 : 2;
@@ -33,7 +34,7 @@ class StepPicture {
         last_ = std::max(last_, span.end + segment->clock.offset);
         actions_ += span.kind == SpanKind::kAction;
       }
-    if (!empty()) last_ = std::max(last_, first_ + 1);  // where nothing takes time, the axis has a length all the same
+    if (!empty()) last_ = std::max(last_, first_ + 1);  // the axis has a length even if nothing takes time
   }
   bool empty() const { return actions_ == 0; }
 
@@ -53,7 +54,7 @@ class StepPicture {
   }
 
  private:
-  // The span's lane: 0 compute's actions, 2 dp; -1: it is not drawn.
+  // Returns the span's lane: 0 for compute's actions, 2 for dp, -1 if it is not drawn.
   static int lane_of(const TimelineSegment& segment, const TimelineSpan& span) {
     if (span.kind == SpanKind::kAction) return 0;
     return span.kind == SpanKind::kOperation && segment.streams[span.stream] == "dp" ? 2 : -1;
@@ -75,13 +76,13 @@ class StepPicture {
     picture.text(kLeft - 8, bottom + 14, "ms", "faint small", "end");
   }
 
-  // Of a lane: from the middle of its height, as wide as the time is long.
+  // Adds a segment to a lane: a line at mid-height, as wide as its duration.
   static void add_to(std::string& lane, double x, double y, double width) {
     if (width > 0) lane += fmt::format("M{:.1f} {:.1f}h{:.1f}", x, y, std::max(width, 0.4));
   }
 
-  // What a row of many short things shows: a pixel's column has the kind that is there at its middle. So a picture's
-  // size does not grow with the step's actions.
+  // A row of many short spans: each pixel column shows the kind at its middle, so the picture's size does not grow with
+  // the step's actions.
   class Columns {
    public:
     void add(double x, double width, std::string_view kind) {

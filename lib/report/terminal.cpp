@@ -16,11 +16,13 @@
 namespace tri {
 namespace {
 
-constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l";  // the alternate screen; no cursor; no wrapping
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l";  // use the alternate screen, hide the cursor, do
+                                                                     // not wrap
 constexpr std::string_view kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-constexpr std::string_view kFrameBegin = "\x1b[?2026h\x1b[H";  // terminals that know 2026 show the frame at its end
-constexpr std::string_view kFrameEnd = "\x1b[J\x1b[?2026l";    // nothing below the last line
-constexpr std::string_view kLineEnd = "\x1b[0m\x1b[K";         // no colour; nothing behind
+constexpr std::string_view kFrameBegin = "\x1b[?2026h\x1b[H";  // terminals that support mode 2026 show the frame when
+                                                               // it ends
+constexpr std::string_view kFrameEnd = "\x1b[J\x1b[?2026l";    // clear everything below the last line
+constexpr std::string_view kLineEnd = "\x1b[0m\x1b[K";         // reset colours, clear the rest of the line
 
 void send(std::string_view bytes) {
   while (!bytes.empty()) {
@@ -87,7 +89,7 @@ void Screen::show(const std::vector<std::string>& lines) {
     frame += kLineEnd;
   }
   frame += kFrameEnd;
-  send(frame);  // in one piece
+  send(frame);  // as a single write
 }
 
 ScreenEvent Screen::wait(double seconds) {
@@ -106,7 +108,7 @@ ScreenEvent Screen::wait(double seconds) {
       leave();
       if (number == SIGTSTP) {
         ::raise(SIGSTOP);
-        enter();  // it was resumed
+        enter();  // the process was resumed
         return ScreenEvent::kResize;
       }
       ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
@@ -117,7 +119,7 @@ ScreenEvent Screen::wait(double seconds) {
       char key = 0;
       const ssize_t got = ::read(STDIN_FILENO, &key, 1);
       if (got == 1 && (key == 'q' || key == 'Q' || key == 4)) return ScreenEvent::kQuit;
-      if (got <= 0) return ScreenEvent::kQuit;  // the terminal is gone
+      if (got <= 0) return ScreenEvent::kQuit;  // the terminal has closed
     } else if (ready[1].revents & (POLLHUP | POLLERR)) {
       return ScreenEvent::kQuit;
     }

@@ -13,9 +13,9 @@ namespace tri {
 namespace {
 
 constexpr std::array<std::string_view, 9> kSigns = {"█", "▓", "▒", "░", "╱", "╲", "┼", "·", " "};
-constexpr int kAxis = 9;  // characters before a chart
+constexpr int kAxis = 9;  // columns to the left of a chart
 
-// The bytes of the UTF-8 character at `at`; 0: it is none, or a control character.
+// Returns the length in bytes of the UTF-8 character at `at`, or 0 for an invalid or control character.
 size_t character(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
@@ -32,7 +32,7 @@ size_t character(std::string_view text, size_t at) {
   return size;
 }
 
-// What the dots of a braille character are, by column and row, in its code point.
+// The bit of each dot of a braille character, by column and row.
 constexpr uint32_t kDots[2][4] = {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}};
 
 std::string braille(uint32_t dots) {
@@ -41,7 +41,7 @@ std::string braille(uint32_t dots) {
           static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-// Means over as many columns; not finite where there is nothing.
+// Returns means over `count` columns; columns without values are not finite.
 std::vector<double> columns(std::span<const double> values, size_t count) {
   std::vector<double> means(count, NAN);
   for (size_t c = 0; c < count && !values.empty(); ++c) {
@@ -55,7 +55,7 @@ std::vector<double> columns(std::span<const double> values, size_t count) {
   return means;
 }
 
-// With as many digits as there is room for; large numbers as everywhere: 29.1k.
+// Formats with as many digits as fit; large numbers are abbreviated as elsewhere: 29.1k.
 std::string on_axis(double value) {
   constexpr double kLarge = 1e4;
   std::string text = format_count(value);
@@ -65,7 +65,7 @@ std::string on_axis(double value) {
   return padded(text, kAxis - 2) + " ┤";
 }
 
-// Where the shares end in a bar.
+// Returns the column at which each share of a bar ends.
 std::vector<int> ends_of(std::span<const NamedShare> shares, int width) {
   std::vector<int> ends;
   double sum = 0;
@@ -138,7 +138,7 @@ std::vector<std::string> curve_chart(std::span<const double> values, int width, 
     const double here = means[static_cast<size_t>(c)];
     if (!std::isfinite(here)) continue;
     const double before = c > 0 ? means[static_cast<size_t>(c - 1)] : NAN;
-    // Up or down to the row next to the one before: the line has no holes.
+    // Extend up or down to the row next to the previous one, so that the line has no gaps.
     int from = row_of(here), to = from;
     if (std::isfinite(before) && row_of(before) < from) from = row_of(before) + 1;
     if (std::isfinite(before) && row_of(before) > to) to = row_of(before) - 1;

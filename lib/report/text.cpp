@@ -14,10 +14,10 @@
 namespace tri {
 namespace {
 
-constexpr int kLabel = 16;          // columns before a fact
-constexpr size_t kIncidents = 6;    // that are listed of one run
-constexpr size_t kDifferences = 8;  // of fields between several runs
-constexpr size_t kChanges = 6;      // of fields between the starts of one run
+constexpr int kLabel = 16;          // width of the label column
+constexpr size_t kIncidents = 6;    // listed per run
+constexpr size_t kDifferences = 8;  // listed fields that differ between runs
+constexpr size_t kChanges = 6;      // listed fields that differ between the starts of one run
 
 using Lines = std::vector<std::string>;
 
@@ -62,7 +62,7 @@ std::string wall_line(const RunData& run) {
   return text;
 }
 
-// Uses two lines if one is too short.
+// Wraps to a second line if one is too short.
 void add_fact(Lines& lines, std::string_view label, const std::string& value, int columns) {
   if (value.empty()) return;
   const std::string text = plain(value);
@@ -89,7 +89,7 @@ void add_incidents(Lines& lines, const RunData& run, int columns) {
   }
 }
 
-// Writes the ranks whose newest record says that they are slow.
+// Writes the ranks whose newest record reports them as slow.
 void add_stragglers(Lines& lines, const RunData& run, int columns) {
   std::map<int, const StragglerRecord*> newest;
   for (const StragglerRecord& record : run.stragglers) newest[record.world_rank] = &record;
@@ -103,8 +103,8 @@ void add_stragglers(Lines& lines, const RunData& run, int columns) {
   if (newest.size() > 3) add_fact(lines, "", fmt::format("and {} more", newest.size() - 3), columns);
 }
 
-// The rank of a field among those that differ; the lowest comes first. What decides what is trained comes before where
-// it runs, and what follows from other fields or names places comes last.
+// Returns a field's rank among those that differ; the lowest comes first. Fields that decide what is trained come
+// before those that decide where it runs. Derived fields and places come last.
 int importance(std::string_view field) {
   constexpr std::string_view kDerived[] = {"parallel.dp",
                                            "parallel.tp_transfers",
@@ -123,7 +123,7 @@ int importance(std::string_view field) {
   return static_cast<int>(section - std::begin(kSections)) + (is_derived ? 100 : 0);
 }
 
-// The most important first; of equally important ones, those of the newest start.
+// Sorted by importance, then by the newest start.
 void add_changes(Lines& lines, const RunData& run, int columns) {
   std::vector<const ConfigChange*> sorted;
   for (const ConfigChange& change : run.changes) sorted.push_back(&change);
@@ -161,7 +161,7 @@ Lines one_run(const RunData& run, int columns) {
   return lines;
 }
 
-// Facts side by side, a column a run.
+// Shows the facts in one column per run.
 Lines several_runs(const std::vector<RunData>& runs, int columns) {
   const int width = std::max(8, (columns - kLabel) / static_cast<int>(runs.size()));
   std::vector<std::vector<RunFact>> facts;
