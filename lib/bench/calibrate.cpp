@@ -21,7 +21,7 @@ struct Variant {
   double scatter = 0;
 };
 
-// On the config's layout. Each changes what another part of a step's time depends on.
+// Returns variants on the config's layout. Each changes the inputs of a different part of a step's time.
 std::vector<Variant> variants_of(const Config& config, Device& device) {
   std::vector<Variant> variants;
   const auto add = [&](const std::string& name, const Config& changed) { variants.push_back({name, {changed}}); };
@@ -50,7 +50,7 @@ std::vector<Variant> variants_of(const Config& config, Device& device) {
   return variants;
 }
 
-// Seconds of a call of the operation, 0 if none was profiled.
+// Returns the seconds per call of the operation, or 0 if none was profiled.
 double seconds_of_call(const StepBenchResult& result, std::string_view op) {
   for (const OpProfile::Row& row : result.ops)
     if (row.op == op && row.calls > 0) return row.seconds / row.calls;
@@ -58,23 +58,23 @@ double seconds_of_call(const StepBenchResult& result, std::string_view op) {
 }
 
 void measure(Variant& variant, const Mesh& mesh, Job& job, Device& device, const CalibrationBench& bench) {
-  // A CPU's kernels share cores with other ranks': their times say little about the kernels.
+  // A CPU's kernels share cores with other ranks, so their times say little about the kernels.
   const int profiled = device.kind() == DeviceKind::kCuda ? 2 : 0;
   const StepBenchResult result =
       bench_step(variant.step.config, mesh, job, device,
                  {.steps = bench.steps, .warmup = bench.warmup, .profiled = profiled, .timed = false});
-  // World rank 0's clock: all ranks end a step together.
+  // World rank 0's clock suffices, because all ranks end a step together.
   const double seconds = job.broadcast(result.median_ms) / 1e3;
   const double scatter = job.broadcast((result.slowest_ms - result.fastest_ms) / result.median_ms);
   const double forward = job.broadcast(seconds_of_call(result, "attention_forward"));
   const double backward = job.broadcast(seconds_of_call(result, "attention_backward"));
-  // The fastest round: others' load on the machine only adds.
+  // Keeps the fastest round, because other load on the machine only adds time.
   if (variant.step.seconds > 0 && seconds >= variant.step.seconds) return;
   variant.step = {variant.step.config, seconds, forward, backward};
   variant.scatter = scatter;
 }
 
-// Bandwidth and latency of rings from the smallest and the largest buffers of the axes that lie inside a machine.
+// Computes the bandwidth and latency of rings from the smallest and the largest buffers of axes inside one machine.
 void use_transfers(const std::vector<CommRow>& rows, ClusterNode& node) {
   double largest = 0;
   for (const CommRow& row : rows) {
@@ -85,10 +85,10 @@ void use_transfers(const std::vector<CommRow>& rows, ClusterNode& node) {
     largest = static_cast<double>(row.bytes);
     node.gb_per_s = std::max(1e-3, row.bus_bytes_per_s / 1e9);
   }
-  node.start_us = 0;  // part of the latency that was measured
+  node.start_us = 0;  // included in the measured latency
 }
 
-// What the GPU says of itself, and this program's constants on H200 (configs/clusters/h200.yaml).
+// Uses the GPU's properties, and this program's constants on H200 (configs/clusters/h200.yaml).
 void use_gpu(Device& device, Cluster& cluster) {
   ClusterDevice& d = cluster.device;
   ClusterSoftware& s = cluster.software;
@@ -104,7 +104,7 @@ void use_gpu(Device& device, Cluster& cluster) {
   s.cast_bytes = 5;
   s.misaligned_share = 1;
   if (d.fp8_tflops > 0) return;
-  // Before Hopper (configs/clusters/a100_megascale.yaml).
+  // GPUs before Hopper (configs/clusters/a100_megascale.yaml).
   d.multiprocessors = 108;
   d.output_exposed = 1;
   s.misaligned_share = 0.7;
@@ -121,7 +121,7 @@ Cluster start_values(const Config& config, const Mesh& mesh, Device& device) {
     return cluster;
   }
   cluster.device.name = "CPU, calibrated";
-  // More than one core can; the fit finds the shares.
+  // A core may exceed this; the fit finds the shares.
   cluster.device.fp32_tflops = cluster.device.bf16_tflops = 1;
   cluster.device.fp8_tflops = 0;
   cluster.device.multiprocessors = cluster.device.tile = 1;
@@ -138,8 +138,8 @@ double predicted(const Config& config, const Cluster& cluster) {
   return predict_step(workload_of(config), cluster).seconds;
 }
 
-// The unknowns of linear equations, each a row of coefficients and the right-hand side; by Gauss's elimination, for
-// symmetric positive ones.
+// Solves linear equations, each a row of coefficients and the right-hand side, by Gaussian elimination without
+// pivoting, which suffices for positive definite ones.
 std::vector<double> solve(std::vector<std::vector<double>> equations) {
   const size_t n = equations.size();
   for (size_t pivot = 0; pivot < n; ++pivot)
@@ -155,8 +155,8 @@ std::vector<double> solve(std::vector<std::vector<double>> equations) {
 
 }  // namespace
 
-// With share 1 and ramp 0 the model says how long attention takes at its peak; what was measured is that times
-// (1 + ramp / 2k) / share, a line in 1 / 2k, where a query sees k keys.
+// With share 1 and ramp 0 the model returns attention's time at its peak. The measured time is that times (1 + ramp /
+// 2k) / share, where a query attends to k keys: a line in 1 / 2k.
 bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
   ClusterSoftware& s = cluster.software;
   Cluster ideal = cluster;
@@ -175,7 +175,7 @@ bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
       points.emplace_back(1 / (2 * layer.attention.keys_per_query(AttentionWork::kCausal)), seconds / at_peak);
     }
     if (points.empty()) return false;
-    const auto [long_x, long_y] = std::ranges::min(points);  // of calls on equally many keys the fastest
+    const auto [long_x, long_y] = std::ranges::min(points);  // the fastest call on the same number of keys
     const auto [short_x, short_y] =
         std::ranges::max(points, {}, [](const auto& point) { return std::pair(point.first, -point.second); });
     const double slope = short_x > long_x ? (short_y - long_y) / (short_x - long_x) : 0;
@@ -188,12 +188,12 @@ bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
          use(false, s.attention_backward, s.attention_ramp_backward);
 }
 
-// Least squares of the logarithms of predicted over measured seconds, in the constants' logarithms: Levenberg and
-// Marquardt, with differences for derivatives. Measured steps scatter, and there are hardly more of them than
-// constants: one leaves its start by a factor of e only for what makes a step better by the scatter of its kind.
+// Minimises the squared logarithms of predicted over measured seconds, in the logarithms of the constants: Levenberg
+// and Marquardt, with finite differences. Measured steps scatter, and there are hardly more of them than constants. So
+// a constant moves from its start by a factor of e only if that improves a step by the scatter of its kind.
 void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cluster& cluster) {
   ClusterSoftware& s = cluster.software;
-  const double tie = rates == KernelRates::kMeasured ? 0.003 : 0.05;  // GPUs of one's own; ranks that share cores
+  const double tie = rates == KernelRates::kMeasured ? 0.003 : 0.05;  // dedicated GPUs; ranks that share cores
   struct Knob {
     double* value;
     double low, high;
@@ -204,7 +204,7 @@ void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cl
   if (rates == KernelRates::kUnknown) knobs.push_back({&s.memory_share, 1e-4, 1});
   if (std::ranges::any_of(steps, [](const auto& step) { return step.config.precision.gemm == GemmFormat::kFp8; }))
     knobs.push_back({&s.fp8_gemm_share, 1e-4, 1});
-  // A step's transfers may start sooner than those that were measured, whose host may have been late; never later.
+  // In a step, transfers may start sooner than in the measurement, where the host may have been late, but never later.
   double& latency = cluster.node.latency_us;
   if (steps.front().config.parallel.tp > 1) knobs.push_back({&latency, std::min(0.1, latency), latency});
 
@@ -289,7 +289,7 @@ Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, 
   };
   add(whole, false);
   for (const Variant& variant : variants) add(variant, true);
-  // A prediction is as uncertain as the model's errors here, and as the median of steps that scatter.
+  // A prediction is as uncertain as the model's errors here and the median of scattered steps.
   const double steps = std::max(1, bench.steps);
   calibration.cluster.uncertainty = std::min(
       1.0, std::sqrt(squares / static_cast<double>(calibration.rows.size()) + scatter * scatter / (4 * steps)));
@@ -307,7 +307,7 @@ std::string to_text(const Calibration& calibration) {
 }
 
 std::string warning_of(const Cluster& cluster) {
-  constexpr double kUseful = 0.15;  // layouts that are worth choosing between differ by less
+  constexpr double kUseful = 0.15;  // layouts worth comparing differ by less
   if (cluster.uncertainty <= kUseful) return "";
   return fmt::format(
       "warning: predictions with this calibration are uncertain by {:.0f} %, because its steps scatter or do not fit "

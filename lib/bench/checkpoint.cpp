@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-// The bench's own folder, gone at the end. Rank 0 makes and removes it.
+// The bench's own folder, removed at the end. Rank 0 creates and removes it.
 class Folder {
  public:
   Folder(std::string path, bool mine) : path_(std::move(path)), mine_(mine) {
@@ -32,7 +32,7 @@ class Folder {
     if (mine_) fs::create_directories(path_, ignored);
   }
   ~Folder() { empty(true); }
-  // Removes what is in it, and waits until the file system has done so.
+  // Removes the contents, and waits until the file system has done so.
   void empty(bool itself = false) {
     std::error_code ignored;
     if (!mine_) return;
@@ -101,7 +101,7 @@ class Bench {
     double seconds;
   };
 
-  // From all ranks' start to the last one's end.
+  // Times an action from the start of all ranks to the end of the last one.
   Timed timed(const std::function<Result<void>()>& action) {
     job_.barrier();
     const auto start = Clock::now();
@@ -111,7 +111,7 @@ class Bench {
     return {agree(job_, mine), seconds};
   }
 
-  // `measured` returns its own seconds, or 0 for the time it took; `before` each of the two is not timed.
+  // `measured` returns its own seconds, or 0 for the elapsed time. `before` runs untimed before each of the two.
   Result<void> compare(CheckpointRow row, const std::function<Result<void>()>& before,
                        const std::function<Result<double>()>& measured, const std::function<Result<void>()>& floor) {
     std::vector<double> our_seconds, floor_seconds, speeds;
@@ -134,7 +134,7 @@ class Bench {
           plain = whole.seconds;
         }
       }
-      if (round == 0) continue;  // pages of memory are touched for the first time
+      if (round == 0) continue;  // the first round touches pages of memory for the first time
       our_seconds.push_back(mine);
       floor_seconds.push_back(plain);
       speeds.push_back(plain / mine);
@@ -147,7 +147,7 @@ class Bench {
     return {};
   }
 
-  // One checkpoint from begin to end, without steps. Its figures are rank 0's.
+  // Saves one checkpoint without steps. The figures are rank 0's.
   Result<CheckpointStats> save() {
     if (auto begun = checkpoints_.begin({.steps = ++saved_, .samples = saved_}); !begun) return begun.error();
     checkpoints_.before_update();
@@ -165,7 +165,7 @@ class Bench {
     return files;
   }
 
-  // The snapshot alone, and the same bytes as one copy.
+  // Measures the snapshot by itself against a copy of the same number of bytes.
   Result<void> measure_copies() {
     const auto stats = agree(job_, save());
     if (!stats) return stats.error();
@@ -178,7 +178,7 @@ class Bench {
     const Tensor from = trainer_.store().memory.tensors().chunks.front().gradients;
     Stream& compute = trainer_.runtime().compute();
     const auto copy_once = [&]() -> Result<void> {
-      // As many bytes, by the largest copies that one tensor gives.
+      // Copies the same number of bytes, in the largest copies that one tensor allows.
       for (int64_t at = 0; at < local; at += from.bytes())
         compute.copy(host.data() + at, from.data, std::min(from.bytes(), local - at));
       compute.synchronize();
@@ -198,7 +198,7 @@ class Bench {
     return done;
   }
 
-  // `part`: the step's statistic on this rank's part of the checkpoint in progress.
+  // `part`: the outcome of this rank's part of the checkpoint in progress, which the step reports.
   double step(PartOutcome part, StepResult& result) {
     const StepStatistics local{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
                                .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
@@ -237,7 +237,7 @@ class Bench {
     return {};
   }
 
-  // Files of all ranks, index and manifest, all of it durable, against a file a rank of the same size.
+  // Measures durable files of all ranks, index and manifest against one file of the same size per rank.
   Result<void> measure_writing() {
     const auto before = [&]() -> Result<void> {
       folder_.empty();
@@ -278,7 +278,7 @@ class Bench {
         [&] { return plain_read({local_shard()}); });
   }
 
-  // By one process, as `trireme checkpoint verify` does it.
+  // Measures verification by one process, as in `trireme checkpoint verify`.
   Result<void> measure_verifying() {
     const bool active = job_.world_rank() == 0;
     const auto measured = [&]() -> Result<double> {
@@ -317,7 +317,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   Config config = original;
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
-  // As few microbatches as keep all stages at work: what a checkpoint adds to a step does not depend on how long it is.
+  // Uses the fewest microbatches that keep all stages busy: what a checkpoint adds to a step does not depend on its
+  // length.
   config.data.global_batch = int64_t{mesh.axis("dp").size} * config.data.micro_batch * mesh.axis("pp").size;
 
   Arena measuring(device);
@@ -332,13 +333,13 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   if (auto agreed = agree(job, fits); !agreed) return agreed.error();
   const std::vector<int64_t> of_ranks = job.all_gather(local);
   const int64_t all = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
-  // The checkpoint and the plain files, or two checkpoints; and a little.
+  // Space for the checkpoint and the plain files, or for two checkpoints, plus a margin.
   const Result<void> space = job.world_rank() == 0 ? check_space(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
   if (auto agreed = agree(job, space); !agreed) return agreed.error();
 
   Arena arena(device, measuring.used());
   auto result = Bench(config, mesh, job, device, arena, folder, bench).run();
-  job.barrier();  // no rank reads any more when the folder is removed
+  job.barrier();  // no rank reads the folder while it is removed
   return result;
 }
 

@@ -40,7 +40,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
   Arena arena(device, bench.most_bytes);
   const Tensor full = arena.take("buffer", config.precision.compute,
                                  {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
-  Config by_messages = config;  // of any size; copies go into the stages' own buffers
+  Config by_messages = config;  // messages may have any size; copies use the stages' own buffers
   by_messages.parallel.pp_transfers = PpTransfers::kMessages;
   Runtime runtime({.config = by_messages, .mesh = mesh, .job = &job, .device = device, .arena = arena}, {});
   std::vector<CommRow> rows;
@@ -68,7 +68,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
                         static_cast<double>(size.bytes()) / seconds * operation.bus_factor(ranks)});
       }
   }
-  // From the first stage to the second.
+  // Times sends from the first stage to the second.
   const PipelineLinks links = runtime.links();
   if (mesh.axis("pp").size > 1 && mesh.axis("pp").rank <= 1)
     for (const int64_t bytes : sizes) {

@@ -21,7 +21,7 @@ struct Case {
   std::function<void(Stream&)> run;
 };
 
-// Operands of the cases at a config's shapes. Made twice: on a measuring arena, then on a real one.
+// Operands of the cases at a config's shapes. Constructed twice: on a measuring arena, then on a real one.
 class Cases {
  public:
   Cases(const Config& config, Arena& arena) : c_(config), arena_(arena) {
@@ -49,7 +49,7 @@ class Cases {
     return tensors_.back();
   }
   Tensor take(std::initializer_list<int64_t> shape) { return take(type_, shape); }
-  // `elements` of the compute dtype move through memory.
+  // The kernel moves `elements` of the compute dtype through memory.
   void memory_case(const std::string& name, const std::string& shape, double elements, std::function<void(Stream&)> run,
                    double extra_bytes = 0) {
     cases_.push_back({name, shape, elements * element_ + extra_bytes, 0, std::move(run)});
@@ -214,10 +214,10 @@ class Cases {
     const Tensor dout = take({R_, a.width}), lse = take(Dtype::kF32, {B, a.NHl, T});
     const Tensor delta = take(Dtype::kF32, {B, a.NHl, T});
     const std::string shape = fmt::format("B {} T {} heads {}/{} HS {} W {}", B, T, a.NHl, a.NKVl, HS, window);
-    // Pairs of query and key inside the band; 4 · HS FLOPs a pair forward, 10 · HS backward.
+    // Pairs of query and key inside the band; a pair takes 4 · HS FLOPs forward and 10 · HS backward.
     const double pairs = static_cast<double>(R_) * a.NHl * layer_.attention.keys_per_query(AttentionWork::kCausal);
     const float scale = 1.0f / std::sqrt(static_cast<float>(HS));
-    // The order that the model uses; and that of its GEMMs, where it is another.
+    // The order that the model uses, and the order of its GEMMs if that differs.
     std::vector<std::pair<QkvOrder, std::string>> orders{{a.order, ""}};
     if (a.order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped");
     for (const AttentionKernel kernel : {AttentionKernel::kBuiltin, AttentionKernel::kCudnn})
@@ -255,7 +255,7 @@ class Cases {
     if (HS % 2 == 0) qk_norm_cases(shape, dqkv, take({R_, a.qkv_width}), qkv);
   }
 
-  // In place, and where it changes the order of heads from rows to others.
+  // Adds cases in place and, if RoPE changes the order of heads, from one tensor to another.
   void rope_cases(const std::string& shape, Tensor out, Tensor inp) {
     AttentionSpec rotated = layer_.attention;
     rotated.rope = true;
@@ -275,7 +275,7 @@ class Cases {
                 [=](Stream& s) { rope(backward, s); });
   }
 
-  // Norms of query and key heads with RoPE, in the order of heads that attention reads.
+  // Adds norms of query and key heads with RoPE, in the order of heads that attention reads.
   void qk_norm_cases(const std::string& shape, Tensor out, Tensor gradient, Tensor inp) {
     AttentionSpec normed = layer_.attention;
     normed.qk_norm = true;
@@ -329,7 +329,7 @@ class Cases {
   }
 
   void optimizers() {
-    // A layer's matrices, or the embedding table.
+    // The size of a layer's matrices or of the embedding table, whichever is larger.
     const int64_t table = padded_vocab(c_.model) * c_.model.hidden;
     const int64_t matrices = std::max(static_cast<int64_t>(layer_.weights()), table);
     const int64_t n = round_up(std::min(matrices, int64_t{1} << 28), kBlock);
@@ -390,7 +390,7 @@ class Cases {
   std::vector<Tensor> tensors_;
 };
 
-// Random numbers, or tokens; owner tables (i32 of other sizes) and counters (i64) become zero.
+// Fills with random numbers or tokens; owner tables (i32 of other sizes) and counters (i64) become zero.
 void fill(const Tensor& tensor, int64_t rows, int vocab, Stream& stream) {
   if (tensor.dtype == Dtype::kI64) return stream.zero(tensor);
   if (tensor.dtype != Dtype::kI32) return fill_random(tensor, stream);
@@ -420,7 +420,7 @@ KernelBenchResult bench_kernels(const Config& config, Device& device, const Kern
     KernelRow row{.name = c.name, .shape = c.shape, .bytes = c.bytes, .flops = c.flops};
     try {
       row.microseconds = 1e6 * median_seconds([&] { c.run(*stream); }, bench.rounds, device, *stream);
-    } catch (const Fatal&) {  // a library's kernel that does not take this shape or build
+    } catch (const Fatal&) {  // a library's kernel does not support this shape or build
       continue;
     }
     if (c.bytes > 0) row.floor_microseconds = 1e6 * c.bytes / result.copy_bytes_per_s;

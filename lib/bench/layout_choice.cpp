@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-constexpr int kMicroBatches = 3;  // tried of each mesh and schedule
+constexpr int kMicroBatches = 3;  // tried for each mesh and schedule
 constexpr int kMostChunks = 4;
 
 struct Guess {
@@ -29,7 +29,7 @@ bool better(const Guess& a, const Guess& b) {
   return key(a) < key(b);
 }
 
-// What saves memory at the price of time: later ones cost more.
+// An option that saves memory at the price of time; later ones cost more.
 struct Saving {
   int zero;
   Recompute recompute;
@@ -76,7 +76,7 @@ class Chooser {
     if (!mesh.empty()) meshes_.push_back(std::move(mesh));
   }
 
-  // The microbatches of one mesh and schedule.
+  // Adds the microbatch sizes of one mesh and schedule.
   void add_schedule(ParallelLayout layout, std::vector<Guess>& mesh) {
     std::vector<Guess> sizes;
     for (const int size : space_.micro_batches(layout, config_.data.global_batch)) {
@@ -99,7 +99,7 @@ class Chooser {
     }
   }
 
-  // The layout with as much saved as it takes: nothing that fits spares less of both.
+  // Returns the layout with those savings that fit, without any that saves more in both respects than one that fits.
   std::vector<Guess> with_savings(ParallelLayout layout) const {
     std::vector<Guess> fitting;
     for (const Saving saving :
@@ -119,7 +119,7 @@ class Chooser {
     return fitting;
   }
 
-  // The first of each mesh, the second of each, and so on.
+  // Interleaves the meshes: the first layout of each, then the second of each, and so on.
   void in_rounds(const std::optional<ParallelLayout>& first) {
     for (size_t round = 0;; ++round) {
       std::vector<Guess> next;
@@ -145,14 +145,14 @@ class Chooser {
 
 double guessed_slowness(const Config& c) {
   const int num_microbatches = microbatches(c), pp = c.parallel.pp, chunks = c.parallel.chunks;
-  // interleaved works in groups of pp microbatches
+  // interleaved processes groups of pp microbatches
   const int64_t rounds = chunks > 1 ? round_up(num_microbatches, pp) : num_microbatches;
   const double pipeline =
       (static_cast<double>(rounds) * chunks + pp - 1) / (static_cast<double>(num_microbatches) * chunks);
-  // A forward pass is a third of the work; norms and activations are a few per cent of it.
+  // A forward pass is a third of the work; norms and activations are a few percent of it.
   const std::map<Recompute, double> again = {
       {Recompute::kNone, 1.0}, {Recompute::kNorms, 1.02}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};
-  // GEMMs of few rows leave a GPU partly idle; under tp they may run in splits.
+  // GEMMs with few rows leave a GPU partly idle; under tp they may be split.
   constexpr double kFewRows = 128;
   const double rows = static_cast<double>(c.data.micro_batch) * c.model.seq_len / c.parallel.tp;
   return pipeline * again.at(c.parallel.recompute) * (1 + kFewRows / rows);
@@ -160,7 +160,7 @@ double guessed_slowness(const Config& c) {
 
 int64_t predicted_bytes(const Config& resolved) {
   const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), resolved.parallel));
-  Config on_one_machine = resolved;  // where every axis can copy into its peers' memory, which takes the most room
+  Config on_one_machine = resolved;  // where every axis can copy to its peers, which takes the most memory
   on_one_machine.cluster.ranks_per_node = ranks;
   const Config c = value_or_throw(plan_on_paper(on_one_machine, ranks));
   int64_t most = 0;
@@ -180,7 +180,7 @@ Result<LayoutChoice> choose_layouts(const Config& config, int world, int64_t mos
   const auto own = resolve_config(config, world);
   Chooser chooser(config, world, most_bytes, bytes);
   LayoutChoice choice = std::move(chooser).choose(own, limit);
-  // What no layout puts right is wrong with the rest of the config.
+  // If no layout resolves, the rest of the config is invalid.
   if (!own && choice.layouts.empty() && choice.too_large == 0) return own.error();
   return choice;
 }

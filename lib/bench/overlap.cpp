@@ -17,17 +17,17 @@
 namespace tri {
 namespace {
 
-using Work = std::function<void()>;  // enqueues; afterwards the compute stream has waited for it
+using Work = std::function<void()>;  // enqueues work for which the compute stream waits
 
-// What is measured. `together` is what a step does.
+// One measurement. `together` is what a step does.
 struct Case {
   std::string axis, transfer, compute;
   int64_t bytes = 0;
   Work transfer_alone, compute_alone, together;
-  Work prepare = [] {};  // before each sample, not timed
+  Work prepare = [] {};  // runs before each sample, untimed
 };
 
-// In addition to the rank's own memory.
+// Tensors in addition to the rank's own memory.
 struct Extra {
   Tensor number;          // (1) f32
   Tensor bucket, source;  // (largest bucket of matrices) f32
@@ -74,13 +74,13 @@ class Bench {
         timer_(engine_, extra_.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
-    search_gemms(engine_, null_tp_, {}, "");  // not split, alone
+    search_gemms(engine_, null_tp_, {}, "");  // undivided, without tp transfers
     engine_.set_overlap_splits(find_overlap_splits(engine_, {}));
     engine_.make_start_values();
     fill();
     bind();
   }
-  ~Bench() { runtime_.synchronize(); }  // as the trainer: events outlive the work that uses them
+  ~Bench() { runtime_.synchronize(); }  // events must outlive the work that uses them, as in the trainer
 
   std::vector<OverlapRow> run() {
     std::vector<OverlapRow> rows;
@@ -156,8 +156,8 @@ class Bench {
             .together = [=, this] { transfer.together(ctx_); }};
   }
 
-  // `start` enqueues the transfer and `finish` lets compute wait for it; alongside it so many runs of `compute` that
-  // they last longer.
+  // `start` enqueues the transfer and `finish` makes compute wait for it. In between run enough calls of `compute` to
+  // last longer than the transfer.
   Case alongside(Case c, const Work& start, const Work& compute, const Work& finish) {
     c.transfer_alone = [=] {
       start();
@@ -184,7 +184,7 @@ class Bench {
     GroupOnStream& collectives = dp.collectives();
     const Tensor bucket = extra_.bucket, source = extra_.source;
     const Tensor normed = layer_.norms[0].rows;
-    const Work restore = [=, this] {  // sums in place would grow
+    const Work restore = [=, this] {  // repeated sums in place would grow
       runtime_.compute().copy(bucket.data, source.data, source.bytes());
     };
     const bool sharded = config_.parallel.zero >= 1;
@@ -205,7 +205,7 @@ class Bench {
         },
         [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.mlp.dfc1, normed); },
         [this, &collectives] { collectives.before(runtime_.compute()); }));
-    if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
+    if (!sharded) return cases;  // every rank updates all parameters, so there is nothing to gather
     const Dtype gathered = keeps_fp8_weights(config_) ? Dtype::kE4M3 : config_.precision.compute;
     const Tensor parameters(bucket.data, gathered, {bucket.numel()});
     cases.push_back(alongside(
@@ -231,12 +231,12 @@ class Bench {
     return cases;
   }
 
-  // All that a stage in the middle of 1F1B exchanges with its neighbours alongside one action.
+  // Everything that a stage in the middle of 1F1B exchanges with its neighbours during one action.
   Case boundary() {
     const PipelineLinks links = runtime_.links();
     const Extra& e = extra_;
     const BoundaryTensors& boundaries = engine_.tensors().boundaries;
-    // A receive goes to the next buffer of its ring; rank 0's first chunk receives nothing, its second one does.
+    // A receive uses the next buffer of its ring. Rank 0's first chunk receives nothing; its second one does.
     struct Transfer {
       Link link;
       int ring;                            // the receiver's
@@ -290,10 +290,10 @@ class Bench {
     return std::max(1e-9, median(timer_.slowest(seconds)));
   }
 
-  // The three in turns, so that a device that slows down slows down all of them.
+  // Alternates the three, so that a device that slows down affects all of them.
   OverlapRow measure(const Case& c, int ranks) {
     c.prepare();
-    // Long enough for the clock, and not so often that sums in place overflow.
+    // Long enough for the clock, but few enough that sums in place do not overflow.
     constexpr double kLongEnough = 5e-3, kMostRepeats = 8;
     const int repeats = static_cast<int>(std::clamp(std::ceil(kLongEnough / quick(c.together)), 1.0, kMostRepeats));
     const Work* works[] = {&c.transfer_alone, &c.compute_alone, &c.together};
@@ -327,11 +327,11 @@ class Bench {
   const int rounds_;
   Engine engine_;
   const Extra extra_;
-  Runtime& runtime_;  // the engine's
+  Runtime& runtime_;  // owned by the engine
   NullHooks hooks_;
   NullGroup null_group_;
   CollectiveTransfers null_tp_;
-  LayerContext ctx_, alone_;  // as in a step; with a tp group in which nothing moves
+  LayerContext ctx_, alone_;  // ctx_: as in a step; alone_: with a tp group that transfers nothing
   LayerTensors layer_;
   AlignedTimer timer_;
   ColumnLinear fc1_;

@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-// `sums` of `steps` steps: the means of each stage's first rank.
+// Returns the mean times of each stage's first rank, from `sums` over `steps` steps.
 std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTimes& sums, int steps) {
   const std::vector<StepTimes> of_ranks = job.all_gather(sums);
   std::vector<StepTimes> times;
@@ -24,7 +24,8 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
   return times;
 }
 
-// Token t + `shift` of each of the samples from `first` on, counted over the global batch: the same on every layout.
+// Writes token t + `shift` of each sample from `first` on. Samples are counted over the global batch, so they are the
+// same on every layout.
 void fill_samples(const Config& config, int64_t first, const HostBuffer<int32_t>& out, size_t shift) {
   const auto length = static_cast<size_t>(config.model.seq_len);
   for (size_t i = 0; i < out.size(); ++i)

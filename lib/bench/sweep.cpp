@@ -19,14 +19,14 @@ void fields(Archive& archive, LayoutChoice& choice) {
 
 namespace {
 
-// The largest of the ranks' numbers, on all.
+// Returns the maximum over all ranks, on every rank. Collective.
 template <class T>
 T largest(Job& job, T mine) {
   for (const T of_rank : job.all_gather(mine)) mine = std::max(mine, of_rank);
   return mine;
 }
 
-// Rank 0's choice, on all ranks: another libm's last bit must not part them.
+// Returns rank 0's choice on all ranks: rounding in another libm must not make them differ. Collective.
 Result<LayoutChoice> agreed_choice(const Config& config, Job& job, int64_t most_bytes, int limit) {
   Result<LayoutChoice> choice = LayoutChoice();
   if (job.world_rank() == 0) choice = choose_layouts(config, job.world_size(), most_bytes, limit);
@@ -47,7 +47,7 @@ Result<void> measure(const Config& resolved, Job& job, Device& device, JobFacts 
   Result<void> mine;
   try {
     arena = std::make_unique<Arena>(device, measuring.used());
-  } catch (const Fatal& full) {  // the others wait for this rank's word, not in a communicator
+  } catch (const Fatal& full) {  // other ranks wait in agree(), not in a communicator
     mine = Error{full.what(), full.code()};
   }
   if (auto all = agree(job, mine); !all) return all;
@@ -94,7 +94,7 @@ Result<SweepResult> sweep_layouts(const Config& config, Job& job, Device& device
       row.code = measured.error().code;
     }
     result.rows.push_back(std::move(row));
-    job.barrier();  // all ranks' memory is given back before the next layout takes its own
+    job.barrier();  // all ranks have freed their memory before the next layout allocates
   }
   if (device.kind() == DeviceKind::kCuda)
     result.left_bytes = largest(job, std::max<int64_t>(0, free - device.free_bytes()));

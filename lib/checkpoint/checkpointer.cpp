@@ -30,9 +30,9 @@ std::string conversion_text(const Manifest* manifest, const std::vector<StateSha
   return "";
 }
 
-constexpr int kNice = 10;  // if cores are scarce, the writer gets a tenth of a step's share; else it hardly matters
+constexpr int kNice = 10;  // if cores are scarce, the writer gets a tenth of a step's share
 
-// Why the checkpoint under way failed, on the ranks where it did.
+// Why the checkpoint in progress failed, on the ranks where it did.
 struct FailureReport {
   std::string text;  // one line per rank
   bool transient = true;
@@ -50,7 +50,7 @@ struct WriteFigures {
 
 }  // namespace
 
-// Sent between ranks; on storage, the records are in the manifest.
+// The serialized form between ranks; on storage, the manifest contains these records.
 template <class Archive>
 void fields(Archive& archive, StoredShard& shard) {
   archive(shard.file, shard.dataset, shard.offset, shard.region, shard.checksum);
@@ -81,13 +81,13 @@ Checkpointer::Checkpointer(const CheckpointContext& context)
       state_ready_(device_.make_event()),
       copied_(device_.make_event()) {}
 
-Checkpointer::~Checkpointer() = default;  // a future of std::async waits for its thread
+Checkpointer::~Checkpointer() = default;  // the destructor of a future from std::async waits for its thread
 
 Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) {
   const auto start = Clock::now();
   while (search.found()) {
     const FoundCheckpoint& from = *search.found();
-    std::vector<size_t> wanted;  // shards
+    std::vector<size_t> wanted;  // indices of shards
     std::vector<LoadTarget> targets;
     for (size_t i = 0; i < shards_.size(); ++i) {
       // A checkpoint of weights only starts a run: the moments stay zero.
@@ -105,7 +105,7 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
     const std::string conversion = from.weights_alone ? "" : conversion_text(search.manifest(), shards_);
     search.forget_manifest();
     const auto bytes_read = load_shards(from.folder, share.value(), targets, job_);
-    // A checkpoint that storage does not return at present is not damaged: an older one would lose work.
+    // If storage can't return a checkpoint at present, it is not damaged, and loading an older one would lose work.
     if (!bytes_read && is_transient(bytes_read.error().os_error, Missing::kTransient))
       return load_error(bytes_read.error());
     if (!bytes_read) {
@@ -147,8 +147,8 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   // Other ranks wait for this answer before they write into the folder.
   Result<std::string> folder = std::string();
   if (job_.world_rank() == 0) folder = retried({}, [&] { return begin_attempt(dir_, completed.steps, attempt_); });
-  folder_.clear();  // the previous attempt's folder, which this one must not remove any more
-  const Result<void> mine = folder ? Result<void>{} : Result<void>(folder.error());  // other ranks had nothing to do
+  folder_.clear();  // folder of the previous attempt, which must not be removed any more
+  const Result<void> mine = folder ? Result<void>{} : Result<void>(folder.error());  // other ranks did nothing
   folder = job_.broadcast(folder);
   if (!folder) return failure(mine);
   folder_ = folder.value();
@@ -161,7 +161,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   phase_ = Phase::kWriting;
   outcome_.reset();
   writing_ = std::async(std::launch::async, [this, folder = folder_]() -> Result<ShardRecord> {
-    ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread: steps come first
+    ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread only; steps have priority
     device_.use_on_this_thread();
     writer_is(WriterState::kCopies);
     copied_->synchronize();
@@ -230,8 +230,8 @@ Result<void> Checkpointer::advance(int saved, int failed) {
   return next_phase(failed == 0);
 }
 
-// Until the phase is done on all ranks. They meet every few seconds: each shows that it is there, however long the
-// slowest takes, whose files have a deadline of their own (lib/fault/hang_clock.h).
+// Waits until the phase is done on all ranks. They exchange a message every few seconds, so each shows that it is
+// alive, however long the slowest takes. Its file operations have their own deadline (lib/fault/hang_clock.h).
 void Checkpointer::await_all_parts() {
   constexpr std::chrono::seconds kRound{5};
   const auto await = [&](const auto& future) {
@@ -254,7 +254,7 @@ Result<void> Checkpointer::finish() {
   return last_;
 }
 
-// Every rank calls this with its outcome.
+// Starts the next phase, given this rank's outcome. Collective.
 Result<void> Checkpointer::next_phase(bool all_well) {
   const Result<void> mine = *outcome_;
   outcome_.reset();
@@ -278,7 +278,8 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   for (const StateBuffer::Run& run : buffer_.runs) bytes += run.bytes;
   const std::vector<WriteFigures> figures =
       job_.gather(WriteFigures{bytes, stall_seconds_, copy_seconds_, write_seconds_});
-  std::vector<std::string> records = job_.gather(record_);  // still bytes: rank 0's thread reads them, not its step
+  std::vector<std::string> records = job_.gather(record_);  // serialized: rank 0's writer thread parses them, not its
+                                                            // step
   phase_ = Phase::kPublishing;
   if (job_.world_rank() != 0) return {};
   stats_ = {.step = progress_.steps, .behind = behind_};
@@ -304,7 +305,7 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   return {};
 }
 
-// The manifest without tensors and files.
+// Returns the manifest without tensors and files.
 Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = texts_;
@@ -334,14 +335,14 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
   manifest.files.push_back(index.value());
   if (auto written = retried({}, [&] { return write_manifest(folder, manifest); }); !written) return written;
   if (auto done = retried({}, [&] { return tri::publish(dir_, progress.steps, attempt_); }); !done) return done;
-  // A file that cannot be removed does not make the checkpoint a failure.
+  // The checkpoint is valid even if an old file can't be removed.
   valid_.insert(step_name(progress.steps));
   const auto removed = prune(dir_, config_.checkpoint.keep_last, config_.checkpoint.keep_every, attempt_, {}, &valid_);
   if (!removed) log_warn("{}", removed.error().message);
   return {};
 }
 
-// Aborts the checkpoint under way. Identical on all ranks.
+// Aborts the checkpoint in progress. Returns the same on all ranks. Collective.
 Result<void> Checkpointer::failure(const Result<void>& mine) {
   FailureReport report;
   const std::vector<Result<void>> of_ranks = job_.gather(mine);
@@ -363,7 +364,7 @@ Result<void> Checkpointer::failure(const Result<void>& mine) {
   else
     last_ = Error{text, ExitCode::kFile};
   if (job_.world_rank() == 0) {
-    // The next steps must not wait for storage that hangs; what is left is removed with the next attempt.
+    // The next steps must not wait for storage that hangs; remaining files are removed at the next attempt.
     constexpr std::chrono::seconds kTimeout{1};
     const auto remove = [folder = folder_] {
       std::error_code ignored;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kBlockElements = 4 << 20;
 
-// Elements [first, last) of tensors.at(tensor).
+// The elements [first, last) of tensors.at(tensor).
 struct Range {
   size_t tensor;
   int64_t first, last;
@@ -41,7 +41,7 @@ double value_at(const std::vector<char>& bytes, size_t i) {
 }
 
 using ValueAt = double (*)(const std::vector<char>&, size_t);
-// Null: a type that no state has.
+// Returns null for a type that no state has.
 ValueAt reader_of(StoredType type) {
   switch (type) {
     case StoredType::kF32:
@@ -100,7 +100,7 @@ Found compare(const std::vector<char>& a, StoredType a_type, const std::vector<c
 std::vector<ConfigDiff> config_diff(const std::string& a, const Manifest& a_manifest, const std::string& b,
                                     const Manifest& b_manifest) {
   const auto x = checkpoint_config(a, a_manifest), y = checkpoint_config(b, b_manifest);
-  if (!x || !y) return {};  // made by something else: there is nothing to compare
+  if (!x || !y) return {};  // not made by this program: there is no config to compare
   std::vector<ConfigDiff> fields;
   for (const Section& section : config_sections())
     for (const Field& field : section.fields) {

@@ -19,7 +19,7 @@
 namespace tri {
 namespace {
 
-// Groups a rank's targets by tensor, in the order of first occurrence, which plan_load and load_shards share.
+// Groups a rank's targets by tensor in the order of first occurrence, on which plan_load and load_shards agree.
 std::vector<std::vector<const LoadTarget*>> by_tensor(const std::vector<LoadTarget>& targets) {
   std::vector<std::vector<const LoadTarget*>> groups;
   std::unordered_map<std::string_view, size_t> known;
@@ -56,8 +56,8 @@ std::string scatter(Job& job, const std::function<std::string(int rank)>& bytes_
   return root ? std::move(messages[0]) : mine;
 }
 
-// Converts `count` elements, bf16 to f32 or f32 to bf16 (as `wanted` says), into `out`, and returns its memory. Neither
-// need be aligned.
+// Converts `count` elements into `out`, to the type `wanted` (bf16 to f32 or f32 to bf16), and returns its memory.
+// Neither needs alignment.
 const char* convert(const char* elements, int64_t count, StoredType wanted, std::vector<char>& out) {
   out.resize(static_cast<size_t>(count * element_bytes(wanted)));
   if (wanted == StoredType::kBf16) {
@@ -78,7 +78,7 @@ const char* convert(const char* elements, int64_t count, StoredType wanted, std:
   return out.data();
 }
 
-// Marks in this rank's flight recorder that files are being read.
+// Records in this rank's flight recorder that files are being read.
 class ReadingScope {
  public:
   ReadingScope() { is(WriterState::kReads); }
@@ -107,7 +107,7 @@ class Loading {
         targets_(by_tensor(targets)),
         job_(job),
         limits_(limits),
-        // World rank 0 has seen the checkpoint, so a rank that does not see it waits for its mount.
+        // World rank 0 has seen the checkpoint, so a rank that does not see it yet waits for its mount.
         reader_(folder, share.files, {.missing = Missing::kTransient}),
         threads_(std::clamp(num_cores() / job.node_size(), 1, limits.max_threads)),
         hashes_(share.reads.size()) {}
@@ -120,16 +120,16 @@ class Loading {
   int64_t bytes_read() const { return reader_.bytes_read(); }
 
  private:
-  // A block of a shard that this rank reads for others, or that it receives.
+  // A block of a shard that this rank either reads for others or receives.
   struct Block {
-    size_t item;  // of share_.reads or share_.receipts
+    size_t item;  // index into share_.reads or share_.receipts
     int64_t number;
   };
-  // All ranks run rounds together. The shards that a rank reads for others are concatenated and cut into windows; a
-  // block belongs to the round of the window in which it begins, at its reader and at its receivers.
+  // All ranks run rounds together. The shards that a rank reads for others are concatenated and cut into windows. A
+  // block belongs to the round of the window in which it begins, for its reader and for its receivers.
   struct Round {
-    std::vector<Block> reads;     // of one shard together, ascending
-    std::vector<Block> receipts;  // by reader, and in its order
+    std::vector<Block> reads;     // blocks of a shard are adjacent and ascending
+    std::vector<Block> receipts;  // by reader, in the reader's order
   };
 
   const TensorShard& form_of(int32_t tensor) const { return *targets_[static_cast<size_t>(tensor)].front()->shard; }
@@ -154,7 +154,7 @@ class Loading {
       if (intersect(read.region, target->shard->region)) targets.push_back(target);
     return targets;
   }
-  // `region` of a tensor, of which `elements` are the array, to all places where something of it belongs.
+  // Copies `region` of a tensor, stored in the array `elements`, to every target that overlaps it.
   void place(int32_t tensor, StoredType type, const Region& region, const char* elements) const {
     const StoredType wanted = form_of(tensor).type;
     const auto copy = [&](const Region& from, const char* data) {
@@ -180,7 +180,7 @@ class Loading {
     if (failure_) failure_ = result;
   }
 
-  // Reads a block into `data` and copies it to its places. Blocks of a shard are read in order; the last one completes
+  // Reads a block into `data` and copies it to its targets. Blocks of a shard are read in order; the last one completes
   // its checksum.
   Result<void> read_block(size_t item, const Blocks& blocks, int64_t number, char* data) {
     const ShardRead& read = share_.reads[item];
@@ -200,7 +200,7 @@ class Loading {
     return {};
   }
 
-  // A shard that no other rank needs is read straight to its place, if it has one.
+  // A shard that no other rank needs is read directly into its target, if it has exactly one.
   Result<void> read_whole(size_t item, std::unique_ptr<char[]>& block) {
     const ShardRead& read = share_.reads[item];
     const std::vector<const LoadTarget*> targets = touched(read);
@@ -213,7 +213,7 @@ class Loading {
     return {};
   }
 
-  // In the order of files and offsets, a stretch of it to each of this rank's share of cores.
+  // Reads in the order of files and offsets; each thread of this rank reads a contiguous part.
   void read_own() {
     std::vector<size_t> own;
     std::vector<int64_t> bytes;
@@ -251,9 +251,9 @@ class Loading {
     return rounds;
   }
 
-  // Reads what is to be sent, then sends and receives. A rank whose reading failed still sends, whatever: others wait
-  // for it, and learn of the failure when all are done. A round waits for earlier rounds of other ranks only, so that
-  // none waits for ever.
+  // Reads the blocks to send, then sends and receives. A rank that failed to read still sends arbitrary data: other
+  // ranks wait for it and learn of the failure at the end. A round waits only for earlier rounds of other ranks, so
+  // there is no deadlock.
   void run_round(int64_t number, const Round& round) {
     const auto place_of = [&](const Block& block, const Blocks& blocks) {
       return share_.reads[block.item].position + blocks.offset(block.number) - number * limits_.window_bytes;
@@ -312,14 +312,14 @@ class Loading {
   const LoadLimits limits_;
   const TensorReader reader_;
   const int threads_;
-  std::vector<std::unique_ptr<Xxh3>> hashes_;  // [read]: of shards that are partly read
-  std::vector<char> window_;                   // what is read for others in a round
+  std::vector<std::unique_ptr<Xxh3>> hashes_;  // [read]: for shards that are partly read
+  std::vector<char> window_;                   // blocks that are read for others in a round
   std::mutex mutex_;
-  Result<void> failure_;  // the first; guarded by mutex_ while threads read
+  Result<void> failure_;  // the first failure; guarded by mutex_ while threads read
 };
 
-// Runs on a thread of its own, while all ranks exchange a message every few seconds: each shows that it is alive,
-// however long the slowest takes. The reading thread has a clock of its own (lib/fault/hang_clock.h).
+// Runs the load on a separate thread while all ranks exchange a message every few seconds, so each shows that it is
+// alive, however long the slowest takes. The reading thread has its own deadline (lib/fault/hang_clock.h).
 Result<void> run_alongside_collectives(Loading& loading, Job& job) {
   constexpr std::chrono::seconds kRound{5};
   std::future<Result<void>> loaded = std::async(std::launch::async, [&] { return loading.run(); });

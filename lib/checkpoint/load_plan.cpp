@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-// The shards of a tensor by where they begin in one dim: the one in which they begin at the most different places.
+// Indexes the shards of a tensor by their start in the dim with the most different starts.
 class ShardIndex {
  public:
   explicit ShardIndex(const TensorRecord& tensor) {
@@ -28,7 +28,7 @@ class ShardIndex {
               [&](const StoredShard* a, const StoredShard* b) { return start_of(*a) < start_of(*b); });
   }
 
-  // Calls f(shard, what it shares with `region`) for all that share anything.
+  // Calls f(shard, common region) for every shard that overlaps `region`.
   template <class F>
   void for_each_in(const Region& region, F f) const {
     const int64_t begin = region.start[dim_] - longest_, end = region.start[dim_] + region.extent[dim_];
@@ -48,9 +48,9 @@ class ShardIndex {
 
 // A rank needs blocks [first, last) of a stored shard.
 struct Need {
-  int64_t shard;  // its number in the manifest
+  int64_t shard;  // index in the manifest
   int32_t rank;
-  int32_t request;  // of the rank
+  int32_t request;  // index of the rank's request
   int64_t first, last;
 };
 
@@ -76,7 +76,7 @@ class Division {
     return {};
   }
 
-  // Those that need the same shard take turns in reading it.
+  // Ranks that need the same shard take turns reading it.
   std::vector<Result<LoadShare>> shares() {
     std::sort(needs_.begin(), needs_.end(),
               [](const Need& a, const Need& b) { return std::tie(a.shard, a.rank) < std::tie(b.shard, b.rank); });
@@ -88,14 +88,14 @@ class Division {
     std::vector<Result<LoadShare>> shares(reads_.size(), LoadShare{});
     for (size_t rank = 0; rank < reads_.size(); ++rank) add_reads(rank, shares[rank].value());
     for (size_t rank = 0; rank < reads_.size(); ++rank) {
-      auto& receipts = receipts_[rank];  // came reader by reader, in the order of positions
+      auto& receipts = receipts_[rank];  // sorted by reader, then by position
       shares[rank].value().receipts = std::move(receipts);
     }
     return shares;
   }
 
  private:
-  // Needs [begin, end) are of one shard, `reader` is the one whose rank reads it.
+  // Needs [begin, end) are of one shard; the rank of need `reader` reads it.
   struct Shared {
     size_t begin, end, reader;
   };
@@ -104,7 +104,7 @@ class Division {
     auto at = index_.find(&tensor);
     if (at == index_.end()) at = index_.emplace(&tensor, ShardIndex(tensor)).first;
     const int64_t first_shard = first_[static_cast<size_t>(&tensor - manifest_.tensors.data())];
-    std::map<int64_t, Need> of_shards;  // regions of one request may meet in a shard
+    std::map<int64_t, Need> of_shards;  // several regions of a request may be in the same shard
     for (const Region& region : request.regions)
       at->second.for_each_in(region, [&](const StoredShard& shard, const Region& common) {
         const Blocks blocks(shard.region, element_bytes(tensor.type), block_bytes_);
@@ -127,7 +127,7 @@ class Division {
             &manifest_.tensors[tensor].shards[static_cast<size_t>(number - first_[tensor])]};
   }
 
-  // The reader's part, and what the others receive from it.
+  // Adds the reads of a rank and what the other ranks receive from it.
   void add_reads(size_t rank, LoadShare& share) {
     struct Read {
       int32_t file;
@@ -173,7 +173,7 @@ class Division {
 
   const Manifest& manifest_;
   const int64_t block_bytes_;
-  std::vector<int64_t> first_;  // [tensor]: the number of its first shard
+  std::vector<int64_t> first_;  // [tensor]: index of its first shard
   std::unordered_map<std::string_view, int32_t> file_;
   std::unordered_map<const TensorRecord*, ShardIndex> index_;
   std::vector<Need> needs_;

@@ -10,10 +10,10 @@
 namespace tri {
 namespace {
 
-// Where to load from, as rank 0 decides, and what other ranks need to know of the manifest.
+// Rank 0's choice of a checkpoint, and what other ranks need to know from its manifest.
 struct LoadFrom {
-  std::optional<std::string> folder;  // none: nothing is left to try
-  bool any = false;                   // there are checkpoints, whether they can be read or not
+  std::optional<std::string> folder;  // none: no candidate is left
+  bool any = false;                   // checkpoints exist, readable or not
   int64_t step = 0;
   std::optional<int64_t> samples;
   std::vector<float> fp8_history;
@@ -24,8 +24,8 @@ void fields(Archive& archive, LoadFrom& from) {
   archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.weights_alone);
 }
 
-// Rank 0: returns the first candidate from `next` on that can be read, with its manifest, and advances `next` behind
-// it. Unreadable ones are skipped. Fails if storage does not return what one of them is.
+// Rank 0: returns the first readable candidate from `next` on, with its manifest, and moves `next` past it. Skips
+// damaged ones. Fails if storage does not return one of them at present.
 Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates, size_t& next,
                               std::optional<Manifest>& manifest) {
   LoadFrom from{.any = !candidates.empty()};
@@ -93,7 +93,7 @@ Result<void> CheckpointSearch::list() {
     else
       listing = listed.error();
   }
-  // A folder that can't be listed may hold checkpoints: a run that started over would replace them.
+  // A folder that can't be listed may contain checkpoints, which a run from step 0 would replace.
   if (auto agreed = agree(job_, listing); !agreed) return load_error(agreed.error());
   return {};
 }
@@ -106,7 +106,7 @@ Result<void> CheckpointSearch::next() {
   const auto chosen = job_.broadcast(job_.world_rank() == 0 ? next_to_load(candidates_, next_, manifest_) : LoadFrom{});
   if (!chosen) return load_error(chosen.error());
   const LoadFrom& from = chosen.value();
-  if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
+  if (!from.folder && from.any)  // failing storage must not make the run start over
     return file_error("{}: no checkpoint could be read; to start over, move the folder away", dir_);
   if (!from.folder) return {};
   if (!from.samples)

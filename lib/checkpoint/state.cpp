@@ -8,16 +8,16 @@
 namespace tri {
 namespace {
 
-// Of one bucket: what of the chunk's flat buffer this rank holds, and its local share of that among the dp ranks.
+// The part of one bucket of the chunk's flat buffer that this rank holds, and its share of that among the dp ranks.
 struct Slice {
   const std::vector<ParamSpec>& specs;
   const FlatLayout& layout;
   const Bucket& bucket;
   int64_t begin, end;
   int64_t local_begin, local_end;
-  int number;  // of the bucket in the rank: ranks that hold the same take turns in writing
+  int number;  // number of the bucket in the rank: ranks that hold the same bucket take turns writing
   Tensor master;
-  std::vector<Tensor> state;  // of the optimizer, with names
+  std::vector<Tensor> state;  // of the optimizer, in the order of state_names
   const std::vector<std::string>& state_names;
 };
 

@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// Bytes that are read into host memory at a time; a larger tensor is read alone.
+// Bytes that are read into host memory at a time; a larger tensor is read by itself.
 constexpr int64_t kGroupBytes = int64_t{1} << 30;
 constexpr const char* kWeightPrefix = "model/";
 
@@ -26,13 +26,13 @@ Result<std::string> newest_of(const std::string& dir) {
 
 bool are_positions(const ParamSpec& spec) { return spec.name == weight_of(modules::kPositions); }
 
-// The rows of the checkpoint's table of positions; 0: it has none.
+// Returns the number of rows of the checkpoint's position table, or 0 if it has none.
 int64_t stored_positions(const Manifest& manifest) {
   const TensorRecord* stored = manifest.find(weight_name(weight_of(modules::kPositions)));
   return stored != nullptr && stored->shape.size() == 2 ? stored->shape[0] : 0;
 }
 
-// The checkpoint's tensor and this rank's part of it.
+// Returns the checkpoint's tensor and this rank's part of it.
 TensorShard tensor_shard_of(const ParamSpec& spec, const Mesh& mesh, int64_t positions) {
   TensorShard shard{.tensor = weight_name(spec.name), .shape = spec.shape};
   shard.region = {.start = Coordinates(spec.shape.size(), 0), .extent = spec.local_shape(mesh)};
@@ -65,7 +65,7 @@ Result<std::string> find_checkpoints_folder(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return file_error("{}: no such folder; name a checkpoint or a run", path);
   std::string dir = path + "/checkpoints";
-  if (fs::is_directory(dir, ignored)) return dir;  // a run folder that was moved keeps its checkpoints inside
+  if (fs::is_directory(dir, ignored)) return dir;  // a run folder that was moved contains its checkpoints
   const auto run = read_run_config(path);
   if (!run) return run.error();
   if (!run.value()) return path;
@@ -94,7 +94,7 @@ Result<Config> checkpoint_config(const std::string& folder, const Manifest& mani
   const auto text = manifest.info.texts.find("config");
   if (text == manifest.info.texts.end()) return file_error("{}: the checkpoint does not contain its config", folder);
   auto config = parse_saved_config(text->second, folder + "'s config");
-  // An earlier version resolved the config and did not know all of the sizes.
+  // The config was resolved by an earlier version, which did not know all of the sizes.
   if (config && config.value().model.kv_heads > 0) fill_derived(config.value().model);
   return config;
 }
@@ -105,7 +105,7 @@ bool holds_weights_alone(const Manifest& manifest) { return manifest.info.texts.
 
 namespace {
 
-// check_weights() for a config that may not be resolved, on one rank.
+// Like check_weights(), for a config that may not be resolved, on one rank.
 Result<void> holds_model(const OpenedCheckpoint& checkpoint, Config config) {
   config.parallel = {};
   config.data.global_batch = config.data.micro_batch = 1;

@@ -8,13 +8,13 @@
 namespace tri {
 namespace {
 
-// What the parameters of a bucket have in common.
+// The properties that all parameters of a bucket share.
 struct Kind {
-  AxisSet reduced;  // without axes of one rank: along those a gradient is complete like any other
+  AxisSet reduced;  // without axes of one rank, along which a gradient is always complete
   bool matrices, quantized;
 
   // Buckets that are complete after their own collectives come first: matrices before small parameters, quantized
-  // weights before the others. Then those follow that are also summed over slower axes.
+  // weights before others. Buckets that are also summed over slower axes follow.
   auto order() const {
     const AxisSet remaining = reduced - kBucketAxes;
     return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !quantized);
@@ -29,7 +29,7 @@ Kind kind_of(const ParamSpec& spec, const Mesh& mesh) {
   return {reduced, (reduced - kBucketAxes).empty() && spec.decay, spec.fp8_slot >= 0};
 }
 
-// Those of `specs`, in the order of their buckets.
+// Returns the kinds of `specs` in bucket order.
 std::vector<Kind> kinds_of(const std::vector<ParamSpec>& specs, const Mesh& mesh) {
   std::vector<Kind> kinds;
   for (const ParamSpec& spec : specs)
@@ -44,7 +44,7 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
   FlatLayout layout;
   layout.offset.resize(specs.size());
   layout.bucket_of.resize(specs.size());
-  // Whether matrices stored in FP8 are used between the two.
+  // Whether the model uses matrices stored in FP8 between the two parameters.
   const auto quantized_between = [&](size_t first, size_t last) {
     return std::any_of(specs.begin() + static_cast<int64_t>(first), specs.begin() + static_cast<int64_t>(last),
                        [](const ParamSpec& spec) { return spec.fp8_slot >= 0; });

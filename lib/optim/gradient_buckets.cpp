@@ -20,9 +20,9 @@ struct GradientBuckets::State {
   Tensor full;                   // (size) f32: where gradients are added; zero 2: while open
   int pool = -1;                 // zero 2: index of the pool buffer while open
   bool open = false;             // zero 2: `full` is valid
-  std::vector<bool> written;     // [parameter of the bucket]: its gradient holds this step's numbers
+  std::vector<bool> written;     // [parameter of the bucket]: its gradient contains values of this step
   int ready = 0;                 // gradients completed in this pass
-  bool last_pass = false;        // ... which is the step's last
+  bool last_pass = false;        // this pass is the step's last
   std::unique_ptr<Event> freed;  // zero 2: the reduction that read the dedicated buffer is done
 };
 
@@ -55,7 +55,7 @@ void GradientBuckets::begin_step() {
   if (grads_sharded_)
     for (const ChunkStoreTensors& chunk : memory_.tensors().chunks) compute_.zero(chunk.gradients);
   for (const auto& state : states_) {
-    // Small tensors at once; a matrix is overwritten by its first GEMM.
+    // Zero small tensors now; the first GEMM overwrites a matrix.
     const bool matrices = state->memory->bucket->matrices;
     if (!matrices && !grads_sharded_) compute_.zero(state->full);
     state->written.assign(state->written.size(), !matrices);
@@ -92,14 +92,14 @@ void GradientBuckets::open(State& state) {
     compute_.wait(*pool_freed_[pool_next_]);  // compute waits for the reduction of its previous bucket
     pool_next_ = (pool_next_ + 1) % pool.size();
   }
-  // A matrix is overwritten by its first GEMM, but not the rest of its last block, which counts in sums.
+  // The first GEMM overwrites a matrix, but not the rest of its last block, which is included in sums.
   const bool overwritten = state.memory->bucket->matrices && !state.memory->ragged;
   if (!overwritten) compute_.zero(state.full);
   state.written.assign(state.written.size(), !overwritten);
   state.open = true;
 }
 
-// Zero 2: the memory may be used again when the reduction just enqueued on the dp stream is done.
+// Zero 2: the memory can be reused once the reduction just enqueued on the dp stream is done.
 void GradientBuckets::close(State& state) {
   Event& freed = state.pool >= 0 ? *pool_freed_[static_cast<size_t>(state.pool)] : *state.freed;
   dp_.collectives().stream().record(freed);

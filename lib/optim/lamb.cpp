@@ -1,5 +1,5 @@
 // LAMB (You et al. 2020, algorithm 2): formulas in kernels/optimizer.h. State: first and second moment. A tensor's step
-// is scaled by the norms of its weights and of its direction, which are sums over all ranks that hold a part of it.
+// is scaled by the norms of its weights and of its direction, which are summed over all ranks that hold a part of it.
 #include "kernels/ops.h"
 #include "lib/optim/optimizers.h"
 

@@ -11,7 +11,7 @@ namespace tri {
 void update_adamw(const Update&);  // adamw.cpp
 void update_lamb(const Update&);   // lamb.cpp
 
-// A tensor's parts lie on the dp ranks (their slices) and along the axes over which it is sharded.
+// The parts of a tensor are on the dp ranks (their slices) and along the axes over which it is sharded.
 void Update::sum_over_parts(Tensor sums) const {
   if (memory.sharded()) {
     dp.after(compute);

@@ -10,14 +10,14 @@ ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
 void ParameterGathers::publish(const BucketSlice& slice) {
   if (!memory_.sharded()) return;
   const Tensor full = memory_.buckets()[static_cast<size_t>(slice.bucket)].parameters;
-  dp_.finish_gather(full, compute_);  // the one before, where nothing has used it
+  dp_.finish_gather(full, compute_);  // the previous gather, if no pass has used it
   dp_.begin_gather(full, compute_);
   dp_.start_gather(full, compute_);
 }
 
 void ParameterGathers::before_use(const Parameter& parameter) {
   const auto bucket = static_cast<size_t>(memory_.bucket_of(parameter));
-  dp_.finish_gather(memory_.buckets()[bucket].parameters, compute_);  // where it is still on its way
+  dp_.finish_gather(memory_.buckets()[bucket].parameters, compute_);  // if it is still in progress
 }
 
 void ParameterGathers::state_loaded() {
@@ -40,7 +40,7 @@ void ParameterGathers::publish_weights() {
     if (!slice.quantized.out.empty()) publish(slice);
 }
 
-// Zero 0: each dp rank's share of master weights and moments goes to all ranks.
+// Zero 0: sends each dp rank's share of master weights and moments to all ranks.
 void ParameterGathers::complete_state() {
   if (memory_.sharded() || dp_.size() == 1) return;
   GroupOnStream& collectives = dp_.collectives();

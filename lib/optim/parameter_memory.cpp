@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-// Numbers of the rank's tensors over all chunks, in the order of `runs`.
+// Numbers this rank's tensors over all chunks, in the order of `runs`.
 std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Parameter>>& parameters,
                                              const std::vector<TensorRun>& runs) {
   std::vector<std::vector<int>> numbers;
@@ -23,12 +23,12 @@ std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Param
   return numbers;
 }
 
-// What a parameter's moments draw for their rounding: what the global tensor would, in any layout. Elements draw four
-// at a time (a quad): a shard whose runs in the global tensor are not whole quads draws by its own places instead,
-// with a key of its own. `offset`: of the shard, in elements of its chunk's flat buffer.
+// Returns the random draws that round a parameter's moments; they equal those of the global tensor in any layout.
+// Elements are drawn four at a time (a quad). A shard whose runs in the global tensor are not whole quads instead draws
+// by its own positions with its own key. `offset`: of the shard, in elements of its chunk's flat buffer.
 TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis shard, uint64_t seed) {
   constexpr int64_t kQuad = 4;
-  int64_t run = spec.local_numel(shard.size);  // neighbours in the shard that are neighbours in the global tensor
+  int64_t run = spec.local_numel(shard.size);  // elements that are adjacent in the shard and in the global tensor
   for (int d = 0; d < spec.split_dim; ++d) run /= spec.shape[static_cast<size_t>(d)];
   const bool is_split = spec.split_dim >= 0 && shard.size > 1, in_runs = is_split && run % kQuad == 0;
   TRI_REQUIRE(spec.numel() / kQuad <= std::numeric_limits<uint32_t>::max(),
@@ -45,7 +45,7 @@ TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis shard, uint64_t
           .unused = {}};
 }
 
-// Elements [first, first + count) of the chunk's flat buffer as the layers read them.
+// Returns elements [first, first + count) of the chunk's flat buffer as the layers read them.
 Tensor parameters_in(const ChunkStoreTensors& chunk, int64_t first, int64_t count) {
   const int64_t quantized = chunk.layout.quantized;
   return first < quantized ? chunk.quantized.flat(first, count) : chunk.parameters.flat(first - quantized, count);
@@ -100,7 +100,7 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
     buckets_.push_back(m);
   }
   const size_t first_slice = slices_.size();
-  // A chunk's buckets of a kind lie in reverse order of use.
+  // A chunk's buckets of one kind are stored in reverse order of use.
   for (int number = static_cast<int>(buckets_.size()); number-- > first_bucket_.back();) {
     const BucketMemory& m = buckets_[static_cast<size_t>(number)];
     const auto part = [&](const Tensor& slices) { return slices.flat(slice_place(*m.bucket), slice_size(*m.bucket)); };
@@ -122,7 +122,7 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
                        .block_tensor = slice_of(m.block_tensor),
                        .first_block = slice_begin(*m.bucket) / kBlock});
   }
-  // Matrices of both kinds, the last slices, by their first use.
+  // Sorts the last slices, the matrices of both kinds, by first use.
   const auto first_use = [&](const BucketSlice& slice) {
     const Bucket& bucket = *buckets_[static_cast<size_t>(slice.bucket)].bucket;
     return bucket.matrices ? std::ranges::min(bucket.parameters) : -1;
@@ -130,7 +130,7 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
   std::ranges::stable_sort(slices_.begin() + static_cast<int64_t>(first_slice), slices_.end(), {}, first_use);
 }
 
-// What the optimizer must know of every tensor and every block of the flat buffers.
+// Fills what the optimizer needs to know about each tensor and each block of the flat buffers.
 void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream& compute) {
   const auto numbers = number_tensors(parameters_, tensors_.runs);
   std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
@@ -153,7 +153,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
       if (!draws.empty()) draws[number] = draws_of(spec, chunk.layout.offset[i], spec.shard(mesh), config.run.seed);
       if (!slots.empty()) slots[number] = static_cast<int32_t>(spec.fp8_slot);
       decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
-      // Of the ranks that hold the same slice, the first one counts.
+      // Of the ranks that hold the same slice, only the first one counts.
       const AxisSet differs = spec.sharded | AxisSet{"pp"} | (sharded_ ? kBucketAxes : AxisSet{});
       const bool first_holder = mesh.joint_axis(AxisSet::outside(differs)).first();
       weight[number] = first_holder && !spec.tied_copy ? 1.0f : 0.0f;

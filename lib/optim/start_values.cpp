@@ -7,10 +7,10 @@
 namespace tri {
 
 void write_start_values(const ParameterMemory& memory, const Mesh& mesh, uint64_t seed, Stream& compute) {
-  constexpr int64_t kOnes = 1 << 16;  // at a time: vectors alone start with ones
+  constexpr int64_t kOnes = 1 << 16;  // at a time: only vectors start with ones
   const std::vector<float> ones(kOnes, 1.0f);
   const std::vector<bf16> rounded_ones(kOnes, bf16(1.0f));
-  // Elements [begin, begin + n) of a tensor into out (n).
+  // Writes elements [begin, begin + n) of a tensor into out (n).
   const auto start = [&](const ParamSpec& spec, const Tensor& out, int64_t begin) {
     if (spec.init == InitRule::kNormal) {
       NormalValues normal = normal_start(spec, spec.shard(mesh), seed);
@@ -29,7 +29,7 @@ void write_start_values(const ParameterMemory& memory, const Mesh& mesh, uint64_
   for (size_t c = 0; c < memory.parameters().size(); ++c) {
     const ChunkStoreTensors& chunk = memory.tensors().chunks[c];
     if (!chunk.quantized.empty()) compute.zero(chunk.quantized);
-    compute.zero(chunk.parameters);  // what lies between the tensors, and those that start with zeros
+    compute.zero(chunk.parameters);  // zeros padding, and tensors that start with zeros
     if (!chunk.master.empty()) compute.zero(chunk.master);
     for (const Parameter& parameter : memory.parameters()[c]) {
       const auto i = static_cast<size_t>(parameter.index);

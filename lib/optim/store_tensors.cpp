@@ -11,7 +11,7 @@ namespace tri {
 namespace {
 
 // Zero-2 pool: a bucket being filled, its neighbour at a border, one being reduced, and the tied embedding's on a
-// single stage, which the head opens and only the embedding closes.
+// single stage, which stays open from the head to the embedding.
 constexpr int kGradientPool = 4;
 
 void count_tensor(const ParamSpec& spec, StoreTensors& store) {

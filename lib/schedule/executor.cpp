@@ -27,7 +27,7 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
   return tensors;
 }
 
-// A transfer between stages, by its number on its channel; none: the buffer had none.
+// A transfer between stages, by its number on its channel; a null channel: no transfer.
 struct Executor::Transfer {
   const ChannelProgress* channel = nullptr;
   uint32_t number = 0;
@@ -41,8 +41,8 @@ struct Executor::Buffer {
   Tensor tensor;
   std::unique_ptr<Event> filled;  // its producer (receive or compute) is done
   std::unique_ptr<Event> freed;   // its last user (compute or send) is done
-  Transfer received, sent;        // its last transfers: what compute waits for before it is filled, or freed
-  bool in_use = false;            // on the host's clock: taken, and no free() enqueued yet
+  Transfer received, sent;        // the last transfers, for which compute waits before the buffer is filled, or freed
+  bool in_use = false;            // by the host's order: taken, and free() is not enqueued yet
 
   void free(Stream& user) {
     user.record(*freed);
@@ -50,13 +50,13 @@ struct Executor::Buffer {
   }
 };
 
-// Buffers used in turn. Every user of a kind of buffer takes and frees them in the same order, so turns suffice.
+// Buffers used round robin. Every user of a kind of buffer takes and frees them in the same order.
 class Executor::Ring {
  public:
   Ring(const std::vector<Tensor>& tensors, Device& device, TimeCategory waits) : waits_(waits) {
     for (const Tensor& tensor : tensors) buffers_.push_back({tensor, device.make_event(), device.make_event()});
   }
-  // The next buffer; `user`'s later work waits until it is free.
+  // Returns the next buffer; later work on `user` waits until it is free.
   Buffer& take(Stream& user) {
     TRI_REQUIRE(!buffers_.empty(), "a transfer without buffers");
     Buffer& buffer = buffers_[next_++ % buffers_.size()];
@@ -107,7 +107,7 @@ Executor::Ring& Executor::ring(BufferRing ring, int chunk) {
   return *dinputs_;
 }
 
-// One pass over a plan; knows which buffer holds what.
+// One pass over a plan. Tracks the contents of the buffers.
 class Executor::Run {
  public:
   Run(Executor& executor, StageCompute& stage, const Plan& plan) : x_(executor), stage_(stage) {
@@ -136,7 +136,7 @@ class Executor::Run {
     int chunk, microbatch;
     auto operator<=>(const Key&) const = default;
   };
-  // An action's buffers, [BufferRing]; null where it uses none.
+  // The buffers of an action, [BufferRing]; null for unused rings.
   struct Held {
     std::array<Buffer*, kNumBufferRings> buffers{};
 
@@ -145,7 +145,7 @@ class Executor::Run {
       const Buffer* buffer = buffers[static_cast<size_t>(ring)];
       return buffer == nullptr ? Tensor{} : buffer->tensor;
     }
-    // Of a transfer, which uses one.
+    // Returns the only buffer of a transfer.
     Buffer* only() const {
       for (Buffer* buffer : buffers)
         if (buffer != nullptr) return buffer;
@@ -156,7 +156,7 @@ class Executor::Run {
 
   const std::vector<BufferRule>& rules(const Action& action) const { return rules_[static_cast<size_t>(action.chunk)]; }
 
-  // The buffers of an action; what `user` does from here on waits until it may use them.
+  // Returns the buffers of an action. Later work on `user` waits until it may use them.
   Held take(const Action& action, Stream& user) {
     const Key key{action.chunk, action.microbatch};
     Held held;
@@ -173,7 +173,7 @@ class Executor::Run {
     return held;
   }
 
-  // `user` has done the action.
+  // Records that `user` has done the action.
   void finish(const Action& action, Stream& user, Held& held) {
     for (const BufferRule& rule : rules(action))
       if (rule.fills == action.kind && rule.reads != action.kind) user.record(*held[rule.ring]->filled);
@@ -185,7 +185,7 @@ class Executor::Run {
     const bool forward = action.kind == ActionKind::kForward;
     const ComputeProgress progress(forward ? ComputeKind::kForward : ComputeKind::kBackward, action.chunk,
                                    action.microbatch);
-    // Where there is no other stage to wait for, to have entered it, and to run, are one.
+    // With one stage there is no wait between entering an action and running it.
     if (x_.pp_.size > 1) progress.entered(x_.compute_);
     if (Timeline* const timeline = x_.compute_.timeline())
       timeline->enter_action(forward ? TimeCategory::kForward : TimeCategory::kBackward);
@@ -209,7 +209,7 @@ class Executor::Run {
     finish(action, *link.stream, buffers);
   }
 
-  // `ring`: of the receiver.
+  // `ring`: the receiver's ring.
   void send(const Action& action, int ring, const Link& link) {
     Held buffers = take(action, *link.stream);
     Buffer* held = buffers.only();
@@ -219,7 +219,7 @@ class Executor::Run {
     held->sent = {&link.channel->progress(), link.channel->progress().last()};
     link.stream->record(*times.end);
     finish(action, *link.stream, buffers);
-    if (x_.overlap_ == Overlap::kOff) wait(x_.compute_, *held->freed);  // coupled: compute stands still while sending
+    if (x_.overlap_ == Overlap::kOff) wait(x_.compute_, *held->freed);  // coupled: compute waits for the send
   }
 
   void wait(Stream& user, Event& event) {

@@ -9,9 +9,9 @@ namespace tri {
 
 namespace {
 
-// The k-th forward or backward of every stage: chunk-major inside each group of `group` microbatches, so that
-// a chunk is left only when `group` results are on their way through the other stages (Narayanan et al. 2021,
-// fig. 4). Backward meets the chunks from the last to the first. With one chunk: microbatch k.
+// Returns the k-th forward or backward of every stage: chunk-major inside each group of `group` microbatches, so that a
+// chunk is left only when `group` results are in transfer through the other stages (Narayanan et al. 2021, fig. 4).
+// Backward visits the chunks from last to first. With one chunk: microbatch k.
 Action nth(ActionKind kind, int k, int group, int chunks) {
   const int group_index = k / (group * chunks);
   const int in_group = k % (group * chunks);
@@ -19,9 +19,9 @@ Action nth(ActionKind kind, int k, int group, int chunks) {
   return {kind, group_index * group + in_group % group, kind == ActionKind::kBackward ? chunks - 1 - chunk : chunk};
 }
 
-// The shape of every schedule here: `warmup` forwards, one-forward-one-backward pairs, the remaining backwards. The
-// last group is planned as if it were full, and microbatches that do not exist are skipped: the order of the others
-// stays one that is known to work.
+// The form of every schedule here: `warmup` forwards, one-forward-one-backward pairs, the remaining backwards. The last
+// group is planned as if it were full, and microbatches that do not exist are skipped, so the others keep an order that
+// is known to work.
 Plan warmup_pairs_cooldown(Axis pp, int num_microbatches, int chunks, int warmup) {
   const int groups = (num_microbatches + pp.size - 1) / pp.size;
   const int total = chunks == 1 ? num_microbatches : groups * pp.size * chunks;
@@ -41,7 +41,7 @@ Plan warmup_pairs_cooldown(Axis pp, int num_microbatches, int chunks, int warmup
   return plan;
 }
 
-// All forwards, then all backwards (Huang et al. 2019).
+// All forwards come first, then all backwards (Huang et al. 2019).
 Plan gpipe(Axis pp, int num_microbatches, int) {
   return warmup_pairs_cooldown(pp, num_microbatches, 1, num_microbatches);
 }
@@ -52,9 +52,9 @@ Plan one_f_one_b(Axis pp, int num_microbatches, int) {
   return warmup_pairs_cooldown(pp, num_microbatches, 1, pp.size - 1 - pp.rank);
 }
 
-// Interleaved 1F1B (Narayanan et al. 2021): v chunks a rank divide the bubble by v. The first backward can
-// start once the first microbatch has been through all chunks: (v - 1) * p forwards for the chunks before the
-// last; then, as neighbours alternate forward and backward, two forwards for each stage below this one.
+// Interleaved 1F1B (Narayanan et al. 2021): v chunks per rank divide the bubble by v. The first backward can start once
+// the first microbatch has passed through all chunks. That takes (v - 1) * p forwards for the chunks before the last;
+// then, as neighbours alternate forward and backward, two forwards for each later stage.
 Plan interleaved(Axis pp, int num_microbatches, int chunks) {
   return warmup_pairs_cooldown(pp, num_microbatches, chunks, 2 * (pp.size - 1 - pp.rank) + (chunks - 1) * pp.size);
 }
@@ -82,7 +82,7 @@ void require_sizes(Axis pp, int num_microbatches, int chunks) {
               "pp {} of {}, num_microbatches {}, chunks {}", pp.rank, pp.size, num_microbatches, chunks);
 }
 
-// The receive that brings what `compute` works on; none at the ends of the pipeline.
+// Returns the receive for the input of `compute`; none at the ends of the pipeline.
 std::optional<Action> receive_for(const Action& compute, Axis pp, int chunks) {
   if (compute.kind == ActionKind::kForward && !is_first_virtual_stage(pp, compute.chunk))
     return Action{ActionKind::kRecvForward, compute.microbatch, compute.chunk};
@@ -91,7 +91,7 @@ std::optional<Action> receive_for(const Action& compute, Axis pp, int chunks) {
   return std::nullopt;
 }
 
-// The send that takes away what `compute` produced; none at the ends of the pipeline.
+// Returns the send of the output of `compute`; none at the ends of the pipeline.
 std::optional<Action> send_of(const Action& compute, Axis pp, int chunks) {
   if (compute.kind == ActionKind::kForward && !is_last_virtual_stage(pp, compute.chunk, chunks))
     return Action{ActionKind::kSendForward, compute.microbatch, compute.chunk};
@@ -104,7 +104,7 @@ bool contains(const Plan& plan, ActionKind kind, int chunk) {
   return std::ranges::any_of(plan, [&](const Action& a) { return a.kind == kind && a.chunk == chunk; });
 }
 
-// Most microbatches of `chunk` between the issue of `begin` and the end of `end`.
+// The maximum number of microbatches of `chunk` between the issue of `begin` and the end of `end`.
 int max_between(const Plan& plan, int chunk, ActionKind begin, ActionKind end) {
   int alive = 0, most = 0;
   for (const Action& action : plan) {

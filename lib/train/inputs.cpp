@@ -63,7 +63,7 @@ Result<void> open_sources(const Config& config, Inputs& inputs) {
   return {};
 }
 
-// What world rank 0 found, for the others to compare with.
+// What world rank 0 found, with which the other ranks compare their sources.
 struct FoundSources {
   std::string host;
   OrderFields order;
@@ -73,7 +73,7 @@ void fields(Archive& archive, FoundSources& found) {
   archive(found.host, found.order);
 }
 
-// This rank's sources have the contents that world rank 0's have.
+// Checks that this rank's sources have the same contents as world rank 0's.
 Result<void> check_same(const FoundSources& of_rank_0, const OrderFields& mine) {
   for (size_t i = 0; i < mine.sources.size(); ++i) {
     const OrderedSource &first = of_rank_0.order.sources[i], &source = mine.sources[i];
@@ -99,7 +99,7 @@ Result<void> open_inputs(const Config& config, const Mesh& mesh, Job& job, Input
   const bool reads = reads_tokens(config, mesh, job.node_ranks());
   const auto opened = reads ? open_inputs(config, inputs) : open_job_tokenizer(config, inputs);
   if (auto agreed = agree(job, opened); !agreed) return agreed;
-  // World rank 0, of the first stage and the lowest of its node, always reads.
+  // World rank 0 always reads: it is on the first stage and is the lowest rank of its node.
   const FoundSources of_rank_0 = job.broadcast(FoundSources{host_name(), inputs.order});
   const Result<void> same = reads ? check_same(of_rank_0, inputs.order) : Result<void>{};
   inputs.order = of_rank_0.order;

@@ -189,7 +189,7 @@ Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
          .fields = {
              {"code", static_cast<int64_t>(ExitCode::kNotFinite)}, {"consequence", false}, {"step", metrics.step}}});
   }
-  // The checkpoint under way holds the state of an earlier step, from which the run can resume.
+  // The checkpoint in progress holds the state of an earlier step, from which the run can resume.
   if (context_.checkpoints.under_way())
     if (auto saved = context_.checkpoints.finish(); !saved) error.message += "\n" + saved.error().message;
   report_checkpoints();
@@ -321,7 +321,7 @@ void TrainingLoop::sample() {
   const auto start = Clock::now();
   std::vector<int32_t> prompt = tokenizer.encode(run.sample_prompt);
   const size_t begin = prompt.empty() ? 1 : 0;
-  if (prompt.empty()) prompt.push_back(tokenizer.eod());  // as if a document began
+  if (prompt.empty()) prompt.push_back(tokenizer.eod());  // as at the beginning of a document
   const auto text = evaluator_.generate(std::move(prompt),
                                         {.tokens = run.sample_tokens,
                                          .sampling = {.temperature = run.sample_temperature, .top_k = run.sample_top_k},
@@ -332,8 +332,8 @@ void TrainingLoop::sample() {
   account(WallTime::kEvaluation, start);
 }
 
-// After the last collective call of the loop: waits some time for storage to accept what other programs read of the
-// run. If storage stalls, these files lose their last entries, but the run still ends. After a stop signal the time is
+// After the last collective call of the loop: waits for storage to accept the files of the run that other programs
+// read. If storage stalls, these files lose their last entries, but the run still ends. After a stop signal the wait is
 // short, since the scheduler may end the processes soon.
 void TrainingLoop::flush_shown_files() {
   constexpr double kLongestSeconds = 10, kStoppedSeconds = 1, kShareOfDeadline = 0.25;
@@ -353,8 +353,8 @@ void TrainingLoop::flush_shown_files() {
         seconds);
 }
 
-// After the last step of a run that began at `start`: completes the checkpoint under way and logs the summary. If a
-// signal stopped the run, the error says which steps are saved.
+// After the last step of a run that began at `start`: completes the checkpoint in progress and logs the summary. If a
+// signal stopped the run, the error lists the steps that are saved.
 Result<void> TrainingLoop::finish(Clock::time_point start) {
   const PhaseScope phase(RunPhase::kFinish);
   const auto stepped = Clock::now();

@@ -6,7 +6,7 @@
 namespace tri {
 namespace {
 
-constexpr size_t kShown = 8;  // ranks: a NaN of one spreads to thousands
+constexpr size_t kShown = 8;  // ranks to report: a NaN on one rank spreads to thousands
 
 }  // namespace
 

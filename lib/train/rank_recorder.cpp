@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kNoRun = "";
 
-// Compute actions that the host may be ahead of the device: those of a step and an evaluation.
+// Returns how many compute actions the host may be ahead of the device: those of a step and an evaluation.
 int most_actions(const Config& config) { return 4 * microbatches(config) * config.parallel.chunks + 64; }
 
 std::string absolute(const std::string& folder) {
@@ -81,7 +81,7 @@ WatchedUse::WatchedUse(const PlannedJob& planned, Job& job, Device& device, Proc
   deadline.hand_over();
 }
 
-// An exception ends the job where it is thrown (run_job): a rank that comes here has completed its work.
+// An exception ends the job where it is thrown (run_job), so a rank that gets here has completed its work.
 WatchedUse::~WatchedUse() {
   if (FlightRecorder* const recorder = recorder_.flight()) recorder->end_well();
 }

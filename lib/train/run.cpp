@@ -31,9 +31,9 @@
 namespace tri {
 namespace {
 
-constexpr const char* kDataOrder = "data_order";  // a checkpoint's text: to_text(OrderFields)
+constexpr const char* kDataOrder = "data_order";  // key of a checkpoint's text: to_text(OrderFields)
 
-// "0-7 on node01, 8-15 on node02": hosts by world rank.
+// Returns hosts by world rank: "0-7 on node01, 8-15 on node02".
 std::string ranks_by_host(const std::vector<std::string>& hosts) {
   std::string list;
   for (size_t first = 0; first < hosts.size();) {
@@ -46,7 +46,7 @@ std::string ranks_by_host(const std::vector<std::string>& hosts) {
   return list;
 }
 
-// The head that log.txt has for each start.
+// Returns the header that each start writes to log.txt.
 std::string log_head(const RunStart& start, const std::vector<std::string>& hosts) {
   std::string head =
       fmt::format("trireme {}\n  command: {}\n  ranks: {}", start.version, start.command_line, ranks_by_host(hosts));
@@ -95,7 +95,7 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   return lock;
 }
 
-// The sizes nearest to data.global_batch that divide what the run has consumed and fit its layout: "8 or 12".
+// Returns the batch sizes nearest to data.global_batch that divide the consumed samples and fit the layout: "8 or 12".
 std::string batch_remedy(int64_t consumed, const Config& config) {
   const int64_t asked = config.data.global_batch, least = int64_t{config.data.micro_batch} * config.parallel.dp;
   int64_t below = 0, above = 0;

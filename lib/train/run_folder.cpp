@@ -43,7 +43,7 @@ Result<RunLock> open_run_folder(const Config& config, const std::string& attempt
   if (problem) return system_error(problem.value(), "run.dir {}: creating the folder", config.run.dir);
   auto lock = RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
   // Ranks that a driver starts have TRIREME_SUPERVISED in their environment. A driver looks for other ranks after it
-  // has taken its own lock: of the two at least one sees the other.
+  // has taken its own lock, so at least one of the two sees the other.
   if (!lock || std::getenv("TRIREME_SUPERVISED") != nullptr) return lock;
   const std::string path = config.run.dir + "/supervise.lock";
   const auto driver = holder_of_lock(path, batch_start());
@@ -66,7 +66,7 @@ Result<void> write_configs(const std::string& dir, const std::string& source, co
 
 namespace {
 
-constexpr double kJump = 1.5;  // times a learning rate, up or down, that are worth a warning
+constexpr double kJump = 1.5;  // a change of the learning rate by more than this factor causes a warning
 
 bool differs_much(double a, double b) { return std::max(a, b) > kJump * std::min(a, b); }
 
@@ -114,7 +114,8 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
     if (fixed && !accepted) {
       refused += line;
       names += (names.empty() ? "" : ",") + change.name;
-    } else if (fixed || !holds_weights_alone(manifest)) {  // weights alone come from no run with a config of its own
+    } else if (fixed || !holds_weights_alone(manifest)) {  // weights without optimizer state do not belong to a run
+                                                           // with its own config
       told += line + (accepted ? " (accepted by checkpoint.accept_changes)" : "");
     }
   }

@@ -121,7 +121,7 @@ std::vector<AxisPlace> place_on_axes(const Mesh& mesh) {
 
 }  // namespace
 
-// The only wait: for the work of the last step on streams other than compute.
+// Waits here, and only here, for the last step's work on streams other than compute.
 void TimelineRecorder::finish(int64_t step) {
   const Mesh& mesh = engine_.mesh();
   engine_.runtime().synchronize();

@@ -37,7 +37,7 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
   const auto phase_done = [&](const char* name) {
     if (options.startup != nullptr) options.startup->phase_done(name);
   };
-  // Those between the statistics and FP8's counts are summed too.
+  // All slots are summed, including those between the statistics and FP8's counts.
   runtime().compute().zero(engine_.tensors().step_statistics);
   if (Fp8Layers* const fp8 = engine_.stage().fp8(); fp8 != nullptr) fp8_.emplace(rank.device, *fp8);
   phase_done("communicators");
@@ -45,7 +45,7 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
   phase_done("searches");
 }
 
-// The trainer's events and host memory must outlive the work that still uses them.
+// The trainer's events and host memory must outlive the work that uses them.
 Trainer::~Trainer() { runtime().synchronize(); }
 
 void Trainer::make_start_values() {
@@ -96,7 +96,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   if (fp8 != nullptr) fp8->count();
   optimizer_.reduce();
   if (fp8 != nullptr) {
-    fp8->reduce(runtime().world());  // before parameters are gathered, for which it would wait
+    fp8->reduce(runtime().world());  // before the gathers of parameters, for which it would wait otherwise
     fp8_->read_numbers(compute);
   }
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
@@ -108,7 +108,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
   span.reset();
   timeline_.end();
-  compute.synchronize();  // the step's only wait of the host
+  compute.synchronize();  // the host waits only here in a step
   result.timeline = timeline_.take();
   result.pp_transfer_seconds = engine_.executor().fastest_send();
   result.sums = *h_sums_.data();
