@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The memory of one rank of each stage. Recompute auto, which depends on the GPUs, is treated as none.
+// Returns the memory of one rank of each stage. Treats recompute auto, which depends on the GPUs, as none.
 Json memory(Config config, const Mesh& mesh) {
   if (config.parallel.recompute == Recompute::kAuto) config.parallel.recompute = Recompute::kNone;
   Json stages = Json::array();
@@ -52,7 +52,7 @@ double bubble(const Config& config, const Mesh& mesh) {
       .bubble;
 }
 
-// All lines that the text report prints as WARNING.
+// Returns all lines that the text report prints as WARNING.
 std::vector<std::string> warnings(const Config& config, const JobPlan& plan, const CheckpointEstimate& saves,
                                   const Tokenizer* tokenizer, const Dataset* dataset) {
   std::vector<std::string> all = plan.warnings;

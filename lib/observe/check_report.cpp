@@ -63,7 +63,7 @@ std::string layers(const Config& config, const Mesh& mesh) {
   return text;
 }
 
-// The choices of parallel.recompute: auto, with the memory of the fullest rank for each.
+// Lists the choices of parallel.recompute: auto, with the memory of the fullest rank for each.
 std::string recompute_choices(Config config, const Mesh& mesh) {
   std::string text =
       "parallel.recompute: auto uses the first level that fits on every rank; bytes of the fullest rank:\n";
@@ -116,7 +116,7 @@ std::string bubble(const Config& config, const Mesh& mesh) {
 
 std::string warning_line(const std::string& warning) { return warning.empty() ? "" : "WARNING: " + warning + "\n"; }
 
-// The config field that bytes_per_second comes from.
+// Names the config field that bytes_per_second is computed from.
 std::string bandwidth_source(const Config& config, const DpTraffic& traffic) {
   if (!traffic.network_bound) return "cluster.node_gb_per_s";
   if (traffic.on_node == 1) return "cluster.network_gb_per_s";
@@ -133,7 +133,7 @@ std::string data_parallel(const Config& config, DeviceKind device) {
                                  p.zero == 0   ? "gradients all-reduced once"
                                  : p.zero == 1 ? "gradients reduced once, parameters gathered once"
                                                : "gradients reduced after each microbatch, parameters gathered once");
-  if (device == DeviceKind::kCpu) return text + "\n";  // the bandwidths of cluster.* are those of GPUs
+  if (device == DeviceKind::kCpu) return text + "\n";  // the bandwidths in cluster.* are those of GPUs
   text += fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(),
                       traffic.bytes_per_second / 1e9, bandwidth_source(config, traffic),
                       traffic.crosses_nodes ? "the dp group spans several nodes" : "the dp group is inside a node");
@@ -150,7 +150,7 @@ std::string checkpoints(const Config& config, int ranks) {
       counted(ranks, "rank"), format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
       format_duration(estimate.interval_seconds), estimate.stall_seconds);
   const double requested = 60 * config.checkpoint.every_minutes;
-  const double lost_share = requested / 2 / estimate.mtbf_seconds;  // half an interval a failure
+  const double lost_share = requested / 2 / estimate.mtbf_seconds;  // half an interval per failure
   if (const std::string warning = checkpoint_warning(config, estimate); !warning.empty())
     text += warning_line(warning);
   else if (requested > estimate.interval_seconds && lost_share > 0.01 && config.checkpoint.every == 0)

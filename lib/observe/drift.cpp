@@ -11,14 +11,14 @@
 namespace tri {
 namespace {
 
-constexpr double kSigma = 1.4826;     // of a normal distribution, over its median absolute deviation
-constexpr double kOfMedian = 1.2533;  // the spread of a median of n, over that of a mean
-constexpr size_t kMostBlocks = 2000;  // in which the start of a growth is searched
+constexpr double kSigma = 1.4826;     // standard deviation of a normal distribution over its median absolute deviation
+constexpr double kOfMedian = 1.2533;  // the spread of a median of n, relative to that of a mean
+constexpr size_t kMostBlocks = 2000;  // among which the start of a growth is searched
 constexpr size_t kRunning = 5;        // blocks whose median is one point of that curve
-constexpr double kExplains = 0.5;     // share of the growth from which on a part counts as its reason
-constexpr size_t kFewestSteps = 20;   // needed of steps with and of steps without a checkpoint
+constexpr double kExplains = 0.5;     // a part that explains at least this share of the growth counts as its cause
+constexpr size_t kFewestSteps = 20;   // required both with and without a checkpoint
 
-// The spread of the median of `count` such values.
+// Returns the spread of the median of `count` such values.
 double median_spread(const std::vector<double>& values, double middle, size_t count) {
   std::vector<double> distances;
   for (const double value : values) distances.push_back(std::abs(value - middle));
@@ -31,8 +31,8 @@ double mean_of(const RankMesh& mesh, const RankWindow& window, RankQuantity quan
   return sum / mesh.world_size();
 }
 
-// The skew with which the ranks of a role launch the reduction of gradients: between their means, and from step to
-// step.
+// Returns the skew with which the ranks of a role launch the reduction of gradients: the differences of their means
+// plus the variation between steps.
 double launch_skew(const RankMesh& mesh, const RankWindow& window) {
   double sum = 0;
   const auto roles = roles_of(mesh);
@@ -54,7 +54,8 @@ struct Part {
   std::string name;
   double seconds;
 };
-constexpr size_t kWaits = 2;  // the last parts: waits, which have their reason elsewhere; before them the launch skew
+constexpr size_t kWaits = 2;  // the last parts are waits, which have their cause elsewhere; the launch skew precedes
+                              // them
 
 std::vector<Part> parts_of(const RankMesh& mesh, const RankWindow& window) {
   std::vector<Part> parts;
@@ -90,7 +91,7 @@ void DriftSeries::set_baseline(const std::vector<double>& values) {
   blocks_.clear();
 }
 
-// The first step of the last stretch of blocks that stays above `level`.
+// Returns the first step of the last range of blocks that stays above `level`.
 int64_t DriftSeries::since(double level) const {
   size_t first = blocks_.size();
   while (first > 0) {
@@ -170,7 +171,7 @@ void DriftWatch::add(const RankMesh& mesh, const RankWindow& window) {
   }
   const auto skipped = static_cast<int64_t>(DriftSeries::kSkipped),
              baseline = static_cast<int64_t>(DriftSeries::kBaseline);
-  // The first whole windows behind the first steps, as long as the baseline's steps.
+  // The first whole windows after the skipped steps, as long as the baseline.
   if (window.first_step >= first_step_ + skipped && baseline_windows_ * window.steps() < baseline) {
     baseline_parts_.resize(seconds.size());
     for (size_t i = 0; i < seconds.size(); ++i)

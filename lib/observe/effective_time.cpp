@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kLoadPhases = {"search for a checkpoint", "checkpoint"};
 
-// Where several things are known of a moment, the later one in this list holds.
+// If several candidates cover a moment, the later one in this list wins.
 enum Layer { kBackground, kUnfinishedStep, kEnding, kSteps, kSpansOfAttempt, kSpansOfOthers };
 
 struct Candidate {
@@ -36,7 +36,7 @@ WallTime category_of_phase(const std::string& phase) {
   return load ? WallTime::kLoad : WallTime::kStartup;
 }
 
-// From the end of `earlier`, if there is one, to the beginning of `attempt`.
+// Adds the time from the end of `earlier`, if there is one, to the beginning of `attempt`.
 void add_gap(const RunAttempt* earlier, const RunAttempt& attempt, Candidates& candidates) {
   double begin = attempt.submitted > 0 ? attempt.submitted : attempt.allocated > 0 ? attempt.allocated : attempt.began;
   if (earlier != nullptr) {
@@ -45,7 +45,7 @@ void add_gap(const RunAttempt* earlier, const RunAttempt& attempt, Candidates& c
     const bool stood = without_jobs ? earlier->ended.has_value() : !attempt.of_the_job_of(*earlier);
     candidates.add(kBackground, stood ? WallTime::kStopped : WallTime::kRestart, begin, attempt.began);
   }
-  if (attempt.allocated == 0 || attempt.allocated < begin) return;  // it goes on in an allocation that was there
+  if (attempt.allocated == 0 || attempt.allocated < begin) return;  // it continues in an existing allocation
   if (attempt.submitted > 0)
     candidates.add(kBackground, WallTime::kQueue, std::max(begin, attempt.submitted), attempt.allocated);
   candidates.add(kBackground, WallTime::kStartup, attempt.allocated, attempt.began, "launch");
@@ -71,7 +71,7 @@ void add_attempt(const RunAttempt& attempt, Candidates& candidates) {
     candidates.add(layer, category, std::max(begin, attempt.began), std::min(end, attempt.end));
   };
   add_startup(attempt, candidates);
-  double active = attempt.started.value_or(attempt.end);  // the last that it completed
+  double active = attempt.started.value_or(attempt.end);  // the end of the last completed activity
   within(kBackground, WallTime::kOther, active, attempt.end);
   for (const StepLine& step : attempt.steps) {
     const WallTime category = step.step <= attempt.kept ? WallTime::kProductive : WallTime::kRepeated;
@@ -100,7 +100,7 @@ void append(const WallInterval& next, std::vector<WallInterval>& intervals) {
     intervals.push_back(next);
 }
 
-// At each moment between `begin` and `end` the highest candidate holds; of one layer, the one that was added last.
+// At each moment between `begin` and `end` the highest layer wins; within a layer, the candidate added last.
 std::vector<WallInterval> side_by_side(const std::vector<Candidate>& candidates, double begin, double end) {
   struct Edge {
     double time;
@@ -115,7 +115,7 @@ std::vector<WallInterval> side_by_side(const std::vector<Candidate>& candidates,
     edges.push_back({std::clamp(interval.end, begin, end), false, i});
   }
   std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
-    return std::pair(a.time, !a.opens) < std::pair(b.time, !b.opens);  // opened before it is closed
+    return std::pair(a.time, !a.opens) < std::pair(b.time, !b.opens);  // open before closing
   });
   std::vector<WallInterval> intervals;
   std::set<std::pair<Layer, size_t>> open;
@@ -167,7 +167,7 @@ AttemptTime figures_of(const RunAttempt& attempt) {
   return figures;
 }
 
-// Seconds of a category between `begin` and `end`.
+// Returns the seconds of a category between `begin` and `end`.
 double seconds_between(const std::vector<WallInterval>& intervals, WallTime category, double begin, double end) {
   auto interval = std::partition_point(intervals.begin(), intervals.end(),
                                        [&](const WallInterval& earlier) { return earlier.end <= begin; });

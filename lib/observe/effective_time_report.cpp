@@ -1,4 +1,4 @@
-// Where a run's time went, as text and as JSON.
+// Formats how a run's time was spent, as text and as JSON.
 #include <fmt/chrono.h>
 
 #include <algorithm>

@@ -18,7 +18,7 @@ DpTraffic dp_traffic(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const ClusterConfig& cluster = config.cluster;
   const Mesh mesh = mesh_of(config, 0);
-  int64_t most = 0, quantized = 0;  // elements of the flat buffers of a rank, and of FP8 weights among them
+  int64_t most = 0, quantized = 0;  // elements of a rank's flat buffers, and of FP8 weights among them
   for (int stage = 0; stage < p.pp; ++stage) {
     int64_t elements = 0, of_quantized = 0;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
@@ -33,7 +33,7 @@ DpTraffic dp_traffic(const Config& config) {
   }
   const std::vector<int> group = mesh.group(kBucketAxes);
   const auto ranks = static_cast<int>(group.size());
-  // A ring: of a buffer a rank sends (ranks - 1) / ranks to reduce-scatter it, and as much to gather it.
+  // In a ring each rank sends (ranks - 1) / ranks of the buffer to reduce-scatter it, and the same to gather it.
   const int64_t slices = most / ranks * (ranks - 1), slices_of_fp8 = quantized / ranks * (ranks - 1);
   const int64_t element = config.precision.compute == Dtype::kBF16 ? 2 : 4;
   const int64_t gradients = slices * 4, parameters = (slices - slices_of_fp8) * element + slices_of_fp8;
@@ -43,7 +43,7 @@ DpTraffic dp_traffic(const Config& config) {
   traffic.step_bytes = p.zero == 0   ? 2 * gradients  // an all-reduce
                        : p.zero == 1 ? gradients + parameters
                                      : num_microbatches * gradients + parameters;
-  // Of a machine that holds n of a group, n adapters carry its ring.
+  // If a machine holds n members of a group, n adapters carry its ring.
   const int stride = ranks > 1 ? group[1] - group[0] : 1;
   traffic.on_node = std::max(1, std::min(ranks, cluster.ranks_per_node / stride));
   traffic.crosses_nodes = traffic.on_node < ranks;

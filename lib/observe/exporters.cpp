@@ -16,7 +16,7 @@
 namespace tri {
 namespace {
 
-// The values that the main thread publishes, and other threads read.
+// The values that the main thread publishes and other threads read.
 class SharedFigures {
  public:
   template <class Change>
@@ -44,8 +44,8 @@ class SharedFigures {
   int64_t changes_ = 0;
 };
 
-// A file that is replaced once a second by a thread of its own, and once more at the end. Storage may hang: then the
-// thread is left behind.
+// A separate thread replaces this file once a second, and once more at the end. If storage hangs, the thread is
+// abandoned.
 class TextFile {
  public:
   TextFile(std::string path, std::shared_ptr<const SharedFigures> figures) : state_(std::make_shared<State>()) {
@@ -91,7 +91,7 @@ class TextFile {
     state.wake.notify_all();
   }
 
-  // Written atomically for readers, and not synced: it is only of use for seconds.
+  // Replaces the file atomically for readers, without a sync: it is only useful for seconds.
   static Result<void> replace(const std::string& path, const std::string& text) {
     auto file = AtomicFile::create(path);
     if (!file) return file.error();
@@ -173,7 +173,9 @@ void Exporters::step(const StepMetrics& m) {
     f.steps += 1;
     f.data_bytes += m.data_bytes;
     f.not_finite_steps += std::isfinite(m.loss) && std::isfinite(m.grad_norm) ? 0 : 1;
-    for (size_t i = 0; i < f.seconds.size(); ++i) f.seconds[i] += std::max(0.0, m.times.values()[i]);  // never falls
+    for (size_t i = 0; i < f.seconds.size(); ++i)
+      f.seconds[i] += std::max(0.0, m.times.values()[i]);  // never
+                                                           // decreases
     f.last = m;
     f.last_time = wall_seconds();
   });

@@ -26,7 +26,7 @@ std::vector<Named> named(const Config& config, std::span<const Fp8Numbers> numbe
   return all;
 }
 
-// With five digits; JSON has no NaN or infinity: null stands for them.
+// Rounds to five digits. JSON has no NaN or infinity: they become null.
 nlohmann::ordered_json number(double value) { return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr); }
 
 }  // namespace

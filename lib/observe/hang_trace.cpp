@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-// The end of a slice is no event of its own where another follows: it is written with it.
+// Has no end event where another slice follows, because that slice's event ends it.
 struct HangEvent {
   enum class Type { kBegin, kEnd, kInstant };
   int64_t time = 0;  // nanoseconds since 1970
@@ -37,7 +37,7 @@ class RankTracks {
     for (const EventRecord& event : record_.events) add(event);
     end(phase_open_, phases_);
     end(host_open_, host_);
-    // Nested: the one that was enqueued first is the outermost.
+    // Slices nest: the operation enqueued first is the outermost.
     for (size_t i = 0; i < channels_.size(); ++i)
       for (int j = 0; j < num_open_[i]; ++j) end(true, channels_[i]);
   }

@@ -22,9 +22,9 @@ constexpr const char* kRate = "rate";
 constexpr const char* kLaunchSkew = "launch_skew";
 constexpr int kLabel = 8;         // columns of "pp12-13 "
 constexpr int kMedian = 10;       // ... of a stage's median
-constexpr int kFrame = 6;         // lines in addition to those of ranks: head, legend, an end
-constexpr int kHeads = 2;         // ... above numbers of ranks
-constexpr size_t kMostNamed = 4;  // outliers that have a line
+constexpr int kFrame = 6;         // lines in addition to those of ranks: head, legend, end
+constexpr int kHeads = 2;         // ... above the numbers of ranks
+constexpr size_t kMostNamed = 4;  // outliers that are listed
 
 bool is_work_quantity(RankQuantity quantity) {
   return quantity == RankQuantity::kForward || quantity == RankQuantity::kBackward ||
@@ -150,7 +150,7 @@ std::vector<int> standing_out(const Heat& heat) {
 
 namespace {
 
-// Four significant digits: of milliseconds, or of TFLOP/s.
+// Formats milliseconds or TFLOP/s with four significant digits.
 std::string number(const Heat& heat, double value) {
   const double shown = heat.is_rate ? value : 1e3 * value;
   if (shown == 0) return "0";
@@ -160,10 +160,10 @@ std::string number(const Heat& heat, double value) {
 
 const char* unit(const Heat& heat) { return heat.is_rate ? "TFLOP/s" : "ms"; }
 
-// From faster (blue) over the role's median (grey) to slower (orange, red): distinguishable by the colour-blind, and by
-// brightness on paper. [foreground, background] of the 256 colours.
+// From faster (blue) over the role's median (grey) to slower (orange, red). The shades are distinguishable for
+// colour-blind readers, and by brightness in print. [foreground, background] of the 256 colours.
 struct Shade {
-  double below;  // slower less than this
+  double below;  // applies if the rank is slower by less than this share
   int foreground, background;
 };
 constexpr Shade kShades[] = {{-0.1, 231, 25}, {-0.05, 16, 68}, {-0.02, 16, 110}, {0.02, 16, 252},
@@ -179,18 +179,18 @@ std::string coloured(const std::string& text, double slower, const HeatScreen& s
   return fmt::format("\033[38;5;{};48;5;{}m{}\033[0m", shade.foreground, shade.background, text);
 }
 
-// A cell of one character: per cent slower.
+// Returns the character of a cell: percent slower.
 char mark_of(double slower) {
   if (slower >= kStandsOut) return '#';
   if (slower >= 0.02) return static_cast<char>('0' + static_cast<int>(100 * slower));
   return slower <= -0.02 ? '-' : '.';
 }
 
-// How ranks share cells, and cells lines.
+// How ranks share cells, and cells share lines.
 struct Folding {
-  int stages = 1;  // of a row
-  int ranks = 1;   // of a stage that share a cell: within a tp group, or whole groups
-  int cells = 1;   // of a row
+  int stages = 1;  // stages per row
+  int ranks = 1;   // ranks of a stage per cell: within a tp group, or whole groups
+  int cells = 1;   // cells per row
   int per_line = 1;
   int lines_per_row(int of) const { return (of + per_line - 1) / per_line; }
 };
@@ -204,17 +204,17 @@ Folding folding_of(const RankMesh& mesh, const HeatScreen& screen, int lines) {
   const auto fits = [&](int ranks) {
     folding.ranks = ranks;
     folding.cells = (in_stage + ranks - 1) / ranks;
-    // Whole tp groups in a line, as far as one fits.
+    // Put whole tp groups in a line if one fits.
     const int group = std::max(1, mesh.tp() / ranks);
     const int unit = group <= width ? group : 1;
     folding.per_line = width / unit * unit;
-    // As many in each of a stage's lines.
+    // Divide the cells evenly among the lines of a stage.
     const int in_line =
         (folding.cells + folding.lines_per_row(folding.cells) - 1) / folding.lines_per_row(folding.cells);
     folding.per_line = std::min(folding.per_line, (in_line + unit - 1) / unit * unit);
     return rows * folding.lines_per_row(folding.cells) <= lines;
   };
-  // Divisors of a tp group, then whole groups.
+  // Try divisors of a tp group, then whole groups.
   for (int ranks = 1; ranks <= mesh.tp(); ++ranks)
     if (mesh.tp() % ranks == 0 && fits(ranks)) return folding;
   for (int groups = 2; groups <= in_stage / mesh.tp(); ++groups)
@@ -226,7 +226,7 @@ std::string stages_text(int first, int last) {
   return first == last ? fmt::format("pp{}", first) : fmt::format("pp{}-{}", first, last);
 }
 
-// "dp1": the place of a rank's tp group in its stage.
+// Returns the position of a rank's tp group in its stage: "dp1".
 std::string column_name(const RankMesh& mesh, int world_rank) {
   std::string name;
   for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis)
@@ -235,7 +235,7 @@ std::string column_name(const RankMesh& mesh, int world_rank) {
   return name;
 }
 
-// "pp 2 x dp 1 x tp 4"
+// Returns, for example, "pp 2 x dp 1 x tp 4".
 std::string sizes_of(const RankMesh& mesh) {
   std::string text;
   for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis)
@@ -248,7 +248,7 @@ std::string median_text(const Heat& heat, int first, int last) {
   return number(heat, lower_median(std::move(medians)));
 }
 
-// A character a cell: the slowest of its ranks.
+// Draws one character per cell, for the slowest of its ranks.
 std::string map_of_cells(const RankMesh& mesh, const Heat& heat, const HeatScreen& screen, const Folding& folding) {
   std::string text;
   const int in_stage = mesh.in_stage();
@@ -275,7 +275,7 @@ std::string map_of_cells(const RankMesh& mesh, const Heat& heat, const HeatScree
   return text;
 }
 
-// A number a rank, a line a stage; "" where there is no room.
+// Prints one number per rank and one line per stage; returns "" if that does not fit.
 std::string map_of_numbers(const RankMesh& mesh, const Heat& heat, const HeatScreen& screen, int lines) {
   size_t width = 5;
   for (const double value : heat.values) width = std::max(width, number(heat, value).size() + 1);
@@ -326,7 +326,7 @@ std::string legend_of(const Heat& heat, const HeatScreen& screen, bool numbers, 
   return text + fmt::format("{}\n2-9: {}; #: 10 or more; -: faster\n", cell, screen.colours ? "per cent" : of);
 }
 
-// In so many lines at most: two or more.
+// Uses at most `lines` lines, which is at least two.
 std::string outliers_of(const RankMesh& mesh, const Heat& heat, size_t lines) {
   const std::vector<int> out = standing_out(heat);
   const size_t named = out.size() <= std::min(lines, kMostNamed) ? out.size() : std::min(lines - 1, kMostNamed);
@@ -366,7 +366,7 @@ std::string heat_map_text(const RankMesh& mesh, const RankWindow& window, const 
 std::string heat_map_json(const RankMesh& mesh, const RankWindow& window, const Heat& heat) {
   const auto scaled = [&](double value) { return heat.is_rate ? value : 1e3 * value; };
   const auto by_place = [&](const std::vector<double>& values, double scale) {
-    Json nested = Json::array();  // an array of numbers, then one level more for each slower axis
+    Json nested = Json::array();  // an array of numbers, nested once more for each slower axis
     for (const double value : values) nested.push_back(std::round(scale * value * 1e6) / 1e6);
     for (size_t axis = 0; axis + 1 < mesh.grid.axes.size(); ++axis) {
       const auto size = static_cast<size_t>(mesh.grid.axes[axis].size);

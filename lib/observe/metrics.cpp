@@ -16,13 +16,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// With so many significant digits. JSON has no NaN or infinity: null stands for a number that is not finite.
+// Rounds to this many significant digits. JSON has no NaN or infinity: they become null.
 Json number(double value, int digits = 9) {
   return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
 }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
 
-// The line of `object`, a JSON object with at least one field.
+// Returns the line of `object`, a JSON object with at least one field.
 std::string line_of(std::string_view object) {
   object.remove_suffix(1);
   return fmt::format("{},\"schema\":{},\"time\":{:.3f}}}\n", object, kMetricsSchema, process_wall_seconds());
@@ -64,7 +64,7 @@ void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, 
 }
 
 Result<void> begin_metrics(const std::string& path, int64_t completed) {
-  int64_t restarts = 0, last_step = 0;  // evaluations and checkpoints are of steps that are on record already
+  int64_t restarts = 0, last_step = 0;  // evaluations and checkpoints belong to steps that are recorded already
   const auto whole = read_whole_lines(path, 0, [&](std::string_view text, int64_t) {
     const MetricsLine line = read_metrics_line(text);
     if (const auto* restart = std::get_if<RestartRecord>(&line)) ++restarts, last_step = restart->step;

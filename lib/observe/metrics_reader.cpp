@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kReadBytes = 4 << 20;  // bytes that are read at once
+constexpr int64_t kReadBytes = 4 << 20;  // bytes per read
 
 // The fields of a line of metrics. Lines of steps are flat objects that MetricsFile writes, hundreds of bytes each and
 // perhaps a million of them: they are searched, not parsed. Callers request fields in the order of the line, so each
@@ -36,7 +36,7 @@ class FlatLine {
   }
 
  private:
-  // Behind `"key":`.
+  // Returns the position after `"key":`.
   size_t find(std::string_view key) {
     for (const size_t from : {at_, size_t{0}}) {
       for (size_t i = line_.find(key, from); i != line_.npos; i = line_.find(key, i + 1)) {
@@ -168,7 +168,7 @@ std::optional<int64_t> last_step_in(const std::string& path, int64_t from) {
   const auto file = InputFile::open(path);
   if (!file || file.value().bytes() <= from) return std::nullopt;
   std::optional<int64_t> last;
-  // The first of these lines may lack its beginning: then it is no line of a step.
+  // The first of these lines may be truncated at its beginning; then it does not parse as a step.
   (void)read_whole_lines(path, std::max(from, file.value().bytes() - kTail), [&](std::string_view text, int64_t) {
     const MetricsLine line = read_metrics_line(text);
     if (const auto* step = std::get_if<StepRecord>(&line)) last = step->step;

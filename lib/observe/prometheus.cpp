@@ -10,10 +10,10 @@ namespace {
 std::string number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
-  return fmt::format("{}", value);  // the shortest text that reads back equal
+  return fmt::format("{}", value);  // the shortest text that parses to the same value
 }
 
-// Between the quotes of a label's value.
+// Escapes text between the quotes of a label's value.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {

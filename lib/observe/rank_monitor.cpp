@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 Json milliseconds(double seconds) { return std::strtod(fmt::format("{:.4g}", 1e3 * seconds).c_str(), nullptr); }
 
-// (pp) FLOPs of a step, of a rank of each stage: its layers, and the head on the last.
+// Returns the FLOPs of a step for one rank of each stage, (pp): its layers, and the head on the last stage.
 std::vector<double> stage_flops(const Config& config, const Mesh& mesh) {
   const int stages = mesh.axis("pp").size;
   const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
@@ -46,7 +46,7 @@ void fields(Archive& archive, PlaceMessage& place) {
 
 }  // namespace
 
-// After a failure the file is opened again with the next window.
+// After a failure the next window opens the file again.
 class RankMonitor::File {
  public:
   File(std::string path, RankMesh mesh) : path_(std::move(path)), mesh_(std::move(mesh)) {}
@@ -106,7 +106,7 @@ void RankMonitor::step(const RankStep& step, const StepMetrics& metrics, bool ch
 }
 
 void RankMonitor::close_window() {
-  if (under_way_) {  // the window before: its messages have had all the steps of this one
+  if (under_way_) {  // the previous window, whose messages had all steps of this one to arrive
     if (gather_) gather_->wait();
     take_arrived();
   }
@@ -131,7 +131,7 @@ bool RankMonitor::flush(std::chrono::milliseconds timeout) { return !writer_ || 
 
 // Passes the window that has arrived to the file's writer.
 void RankMonitor::write_window() {
-  if (!file_) {  // the first window, and not before: a start that fails leaves nothing behind
+  if (!file_) {  // not before the first window, so that a failed start leaves no file
     const std::string path = context_.config.run.dir + "/" + kRanksFile;
     file_ = std::make_shared<File>(path, ranks_);
     auto writer =

@@ -9,14 +9,14 @@ namespace {
 
 constexpr std::string_view kStartupField = "startup.";
 
-// A line that only a holder of the run folder writes.
+// Whether only a holder of the run folder writes such an event.
 bool holds_folder(const RunEvent& event) {
   return event.kind == RunEventKind::kBegin || event.kind == RunEventKind::kStart;
 }
 
 bool is_part_of_attempt(WallTime what) { return what == WallTime::kCheckpoint || what == WallTime::kEvaluation; }
 
-// What others write about an attempt afterwards, or before it holds the folder, is none.
+// Events that others write about an attempt later, or before it holds the folder, do not count.
 bool is_sign_of_life(const RunEvent& event) {
   switch (event.kind) {
     case RunEventKind::kSpan: {
@@ -47,7 +47,7 @@ void take_begin(const RunEvent& event, RunAttempt& attempt) {
 }
 
 void take_start(const RunEvent& event, RunAttempt& attempt) {
-  if (attempt.began == 0) attempt.began = event.time;  // its line kBegin is lost
+  if (attempt.began == 0) attempt.began = event.time;  // its kBegin event is lost
   attempt.started = std::max(event.time, attempt.began);
   attempt.first_step = static_cast<int64_t>(event.number("step", 0));
   for (const auto& [name, value] : event.fields)
@@ -61,8 +61,8 @@ void take_span(const RunEvent& event, RunAttempt& attempt) {
   if (what && seconds > 0) attempt.spans.push_back({*what, event.time - seconds, event.time});
 }
 
-// Of an attempt whose ranks could say nothing, as on a node without power, the driver's word. It came to nothing after
-// its last progress or, before its steps, when the driver noticed.
+// Returns the driver's cause of an attempt whose ranks could not report one, for example on a node without power. The
+// attempt failed after its last progress or, before its first step, when the driver noticed.
 std::optional<RunEvent> drivers_cause(std::span<const RunEvent> events, const RunAttempt& attempt) {
   for (const RunEvent& event : events) {
     const std::string cause = event.string("cause");
@@ -79,7 +79,7 @@ std::optional<RunEvent> drivers_cause(std::span<const RunEvent> events, const Ru
   return std::nullopt;
 }
 
-// A hang that steps have followed ended nothing.
+// A hang that is followed by steps did not end the attempt.
 std::optional<RunEvent> cause_of(std::span<const RunEvent> events, const RunAttempt& attempt) {
   if (attempt.ended) return std::nullopt;
   auto cause = first_cause(events, attempt.name);
@@ -89,9 +89,9 @@ std::optional<RunEvent> cause_of(std::span<const RunEvent> events, const RunAtte
   return cause ? cause : drivers_cause(events, attempt);
 }
 
-// `events`: its own, in the order of the file.
+// `events`: the attempt's own, in file order.
 RunAttempt attempt_of(std::span<const RunEvent> events, const AttemptSteps* steps) {
-  // The driver of a supervised run may write before it.
+  // The driver of a supervised run may write before the attempt holds the folder.
   const auto holder = std::find_if(events.begin(), events.end(), holds_folder);
   RunAttempt attempt{.name = events.front().attempt, .job = holder->job};
   for (const RunEvent& event : events) {
@@ -123,10 +123,10 @@ void move_by(double seconds, RunAttempt& attempt) {
   for (StepLine& step : attempt.steps) step.time += seconds;
 }
 
-// Where both began on one boot of one machine, its monotonic clock says when the later one began: the wall clock may
-// have been set between them. Dates of the scheduler stay.
+// If both attempts began on the same boot of one machine, the monotonic clock dates the later one, because the wall
+// clock may have been set in between. Dates from the scheduler stay unchanged.
 void date_by_uptime(const RunAttempt& earlier, RunAttempt& attempt) {
-  constexpr double kSet = 1;  // seconds; less is the clock's own drift
+  constexpr double kSet = 1;  // seconds; a smaller difference is clock drift
   if (attempt.boot.empty() || attempt.boot != earlier.boot || attempt.uptime < earlier.uptime) return;
   const double moved = earlier.began + (attempt.uptime - earlier.uptime) - attempt.began;
   if (std::abs(moved) < kSet) return;
@@ -136,8 +136,8 @@ void date_by_uptime(const RunAttempt& earlier, RunAttempt& attempt) {
   attempt.submitted = std::min(submitted, attempt.allocated > 0 ? attempt.allocated : attempt.began);
 }
 
-// A step is lost if a later attempt began before it. What the last attempt did beyond its newest checkpoint is lost
-// when it has ended otherwise than by completing the run.
+// A step is lost if a later attempt began before it. The last attempt's steps after its newest checkpoint are lost if
+// it has ended without completing the run.
 void find_lost_steps(const EventsAndSteps& history, std::vector<RunAttempt>& attempts) {
   if (attempts.empty()) return;
   int64_t kept = std::numeric_limits<int64_t>::max();
@@ -158,7 +158,7 @@ void find_lost_steps(const EventsAndSteps& history, std::vector<RunAttempt>& att
 
 std::vector<RunAttempt> run_attempts(const EventsAndSteps& history) {
   struct Lines {
-    size_t first;  // in the file, of those that show that it holds the folder
+    size_t first;  // index in the file of the first event that shows that the attempt holds the folder
     std::string attempt;
   };
   std::vector<Lines> order;
@@ -169,7 +169,7 @@ std::vector<RunAttempt> run_attempts(const EventsAndSteps& history) {
   }
   std::vector<RunAttempt> attempts;
   for (size_t k = 0; k < order.size(); ++k) {
-    // What ranks of it write after the next one has begun comes too late to count.
+    // Events of its ranks after the next attempt has begun are too late to count.
     const size_t end = k + 1 < order.size() ? order[k + 1].first : history.events.size();
     std::vector<RunEvent> own;
     for (size_t i = 0; i < end; ++i)

@@ -1,4 +1,4 @@
-// What a run folder says of its run's time.
+// Reads the events and steps of a run folder.
 #include <algorithm>
 
 #include "lib/observe/effective_time.h"
@@ -30,14 +30,14 @@ Result<EventsAndSteps> read_events_and_steps(const std::string& run_dir) {
   auto events = read_events(run_dir + "/events.jsonl");
   if (!events) return events.error();
   EventsAndSteps history{.events = std::move(events).value()};
-  std::vector<int64_t> begins;  // of the attempts' lines, in bytes
+  std::vector<int64_t> begins;  // byte offsets of the attempts' lines
   for (const RunEvent& event : history.events) {
     if (event.kind != RunEventKind::kStart || !event.fields.contains("metrics_bytes")) continue;
     history.steps.push_back({.attempt = event.attempt});
     begins.push_back(static_cast<int64_t>(event.number("metrics_bytes", 0)));
   }
-  size_t attempts = 0;  // that have begun at this place of the file
-  // Where it cannot be read there are no steps.
+  size_t attempts = 0;  // attempts that have begun before this offset
+  // If the file can't be read, there are no steps.
   (void)read_whole_lines(run_dir + "/metrics.jsonl", 0, [&](std::string_view line, int64_t at) {
     while (attempts < begins.size() && begins[attempts] <= at) ++attempts;
     if (attempts > 0) take_line(line, history.steps[attempts - 1]);

@@ -26,12 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kRateSteps = 20;     // the rate is that of their median
-constexpr double kStillSeconds = 10;  // a run makes no progress if it had no event for at least so long, and
-constexpr double kStillSteps = 3;     // ... for at least so many steps, and
-constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second look shows no change
-constexpr int64_t kTailBytes = 65536;                  // of files that only grow
+constexpr double kStillSeconds = 10;  // a run makes no progress if it had no event for at least this time, and
+constexpr double kStillSteps = 3;     // ... for at least the time of this many steps, and
+constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second read shows no change
+constexpr int64_t kTailBytes = 65536;                  // read from the end of growing files
 
-// The whole lines at the end of a file; none where it can't be read.
+// Returns the complete lines at the end of a file, or none if it can't be read.
 std::vector<std::string> last_lines(const std::string& path) {
   const auto file = InputFile::open(path);
   if (!file) return {};
@@ -39,20 +39,20 @@ std::vector<std::string> last_lines(const std::string& path) {
   std::string tail(static_cast<size_t>(bytes), '\0');
   if (!file.value().read(tail.data(), bytes, begin)) return {};
   std::vector<std::string> lines;
-  size_t at = begin == 0 ? 0 : tail.find('\n') + 1;  // the first is cut in two
+  size_t at = begin == 0 ? 0 : tail.find('\n') + 1;  // the first line is incomplete
   for (size_t end; (end = tail.find('\n', at)) != std::string::npos; at = end + 1)
     lines.push_back(tail.substr(at, end - at));
   return lines;
 }
 
-// `now`: by the clock of the process that has written the lines.
+// `now`: by the clock of the process that wrote the lines.
 std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now) {
   RunRate rate;
   std::vector<double> seconds;
   double tokens = 0, time = 0;
   for (auto line = lines.rbegin(); line != lines.rend() && seconds.size() < kRateSteps; ++line) {
     const MetricsLine read = read_metrics_line(*line);
-    if (std::holds_alternative<RestartRecord>(read)) break;  // the steps above it were another attempt's
+    if (std::holds_alternative<RestartRecord>(read)) break;  // earlier steps belong to another attempt
     const auto* step = std::get_if<StepRecord>(&read);
     if (step == nullptr || !(step->step_ms > 0)) continue;
     if (seconds.empty()) {
@@ -71,12 +71,12 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
   return rate;
 }
 
-// The flight recorders of the run on this machine, of all attempts.
+// Returns the flight recorders of all attempts of the run on this machine.
 std::vector<RankRecord> records_of(const std::string& run_dir) {
   std::vector<RankRecord> records;
   for (const std::string& path : list_flight_records()) {
     auto record = read_flight_record(path);
-    if (!record) continue;  // another user's, another version's
+    if (!record) continue;  // belongs to another user or version
     std::error_code absent;
     if (fs::weakly_canonical(record.value().run_dir, absent) != run_dir) continue;
     record.value().process_state = process_state_of(record.value());
@@ -99,7 +99,7 @@ std::optional<SlowRank> slowest_of(const std::vector<RankRecord>& ranks) {
   return slowest;
 }
 
-// A failure that its rank has recorded in its flight recorder; the event log could not be written.
+// Returns a failure that its rank recorded in its flight recorder because the event log could not be written.
 RunEvent failure_event(const RankRecord& rank) {
   return {
       .time = static_cast<double>(rank.failure->realtime) * 1e-9,
@@ -112,7 +112,7 @@ RunEvent failure_event(const RankRecord& rank) {
       .fields = {{"code", int64_t{rank.failure->code}}, {"consequence", rank.failure->consequence}, {"gpu", rank.gpu}}};
 }
 
-// Sets cause, end, size and steps from the run's events, and from failures that only the flight recorders hold.
+// Sets cause, end, size and steps from the run's events and from failures that only flight recorders contain.
 void take_events(std::vector<RunEvent> events, RunStatus& status) {
   std::erase_if(events, [&](const RunEvent& event) { return event.attempt != status.attempt; });
   std::map<int, RunEvent> stragglers;
@@ -136,7 +136,7 @@ void take_events(std::vector<RunEvent> events, RunStatus& status) {
   status.cause = first_cause(events, status.attempt);
 }
 
-// Whether a rank has made progress between two reads of its record. Not all progress leaves an event.
+// Whether a rank has made progress between two reads of its record. Some progress leaves no event.
 bool has_moved(const RankRecord& before, const RankRecord& after) {
   const auto completed = [](uint32_t sum, const ChannelRecord& channel) { return sum + channel.completed; };
   const auto marks = [&](const RankRecord& r) {
@@ -176,9 +176,9 @@ RunState state_of(const RunStatus& status) {
   return gone ? RunState::kGone : RunState::kUnknown;
 }
 
-// The attempt that began last: of events by their order in the file, of flight recorders by the monotonic clock. The
-// names of attempts begin with dates, which go backwards where the clock was set back: they decide only where an
-// attempt has a flight recorder and no event.
+// Returns the attempt that began last: by file order for events, by the monotonic clock for flight recorders. Names of
+// attempts begin with dates, which are wrong if the clock was set back. So names decide only if an attempt has a flight
+// recorder but no event.
 std::string newest_attempt(const std::vector<RankRecord>& records, const std::vector<RunEvent>& events) {
   std::vector<std::string> begun;
   for (const RunEvent& event : events)
@@ -186,7 +186,7 @@ std::string newest_attempt(const std::vector<RankRecord>& records, const std::ve
       begun.push_back(event.attempt);
   const std::string of_events = begun.empty() ? "" : begun.back();
   if (records.empty()) return of_events;
-  // Not by age: a pause between the reads of two flight recorders adds to the age of the second.
+  // Not by age: a pause between two reads makes the second recorder look older.
   const RankRecord& record = *std::max_element(
       records.begin(), records.end(), [](const RankRecord& a, const RankRecord& b) { return a.created < b.created; });
   if (std::find(begun.begin(), begun.end(), record.attempt) != begun.end()) return of_events;
@@ -204,7 +204,7 @@ std::optional<HangVerdict> locate(const RunStatus& status) {
   return locate_hang(status.ranks, {.phase = static_cast<RunPhase>(most), .seconds = *status.newest_event_age});
 }
 
-// The newest dump of the run with a report: its folder; "": there is none.
+// Returns the folder of the run's newest dump with a report, or "".
 std::string newest_dump_of(const std::string& run_dir) {
   std::error_code absent;
   const auto dumps = list_dumps(run_dir);
@@ -220,7 +220,7 @@ bool is_run(const std::string& run_dir) {
   return false;
 }
 
-// The log of the newest Slurm job in a run's folder, "slurm-17.log"; "": there is none.
+// Returns the name of the newest Slurm log in a run's folder, such as "slurm-17.log", or "".
 std::string newest_job_log(const std::string& run_dir) {
   std::error_code absent;
   std::string newest;
@@ -283,7 +283,7 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   status.state = state_of(status);
   status.hang = locate(status);
   const bool alive = status.state == RunState::kRuns || status.state == RunState::kStandsStill;
-  if (alive && status.cause && status.cause->kind == RunEventKind::kHang) status.cause.reset();  // it may go on
+  if (alive && status.cause && status.cause->kind == RunEventKind::kHang) status.cause.reset();  // the run may recover
   status.newest_dump = newest_dump_of(status.run_dir);
   if (const auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) status.last_log_line = log.back();
   return status;

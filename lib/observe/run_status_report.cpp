@@ -1,4 +1,4 @@
-// A run's status as text and as JSON.
+// Formats a run's status as text and as JSON.
 #include <fmt/chrono.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-constexpr size_t kMaxRows = 32;  // ranks that have a line each
+constexpr size_t kMaxRows = 32;  // ranks with their own lines
 constexpr int kMaxFailures = 8;
 constexpr size_t kMostStragglers = 4;
 constexpr double kWriterStill = 60;  // seconds without progress after which a checkpoint is mentioned
@@ -31,7 +31,7 @@ std::string moment(double seconds_since_1970) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
 }
 
-// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream runs, or waits to run.
+// Returns what the compute stream runs or waits to run: "forward of microbatch 3, chunk 1", "before backward of ...".
 std::string action_of(const RankRecord& rank) {
   const std::string text = action_text(rank);
   return !text.empty() && rank.action_running < rank.action_entered ? "before " + text : text;
@@ -41,13 +41,13 @@ std::string process_of(const RankRecord& rank) {
   return fmt::format("{} {}", rank.process, enum_name(rank.process_state));
 }
 
-// A rank without a GPU has no device; it waits for its own streams.
+// Without a GPU a rank waits for its own streams, not for a device.
 std::string doing_of(const RankRecord& rank) {
   if (rank.host_state == HostState::kAwaitsDevice && rank.gpu.empty()) return "awaits its streams";
   return std::string(enum_name(rank.host_state));
 }
 
-// Columns as wide as necessary; omits a column that is empty below its head.
+// Formats columns as wide as necessary; omits a column without values.
 std::string table(const std::vector<Row>& rows) {
   std::vector<size_t> widths(rows[0].size(), 0);
   for (size_t r = 1; r < rows.size(); ++r)
@@ -64,7 +64,7 @@ std::string table(const std::vector<Row>& rows) {
   return text;
 }
 
-// Names the host if it is not the caller's: containers may share the folder of flight recorders.
+// Prints a host that is not the caller's: containers may share the folder of flight recorders.
 std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::string& host) {
   std::vector<Row> rows{
       {"rank", "place", "host", "GPU", "phase", "step", "activity", "for", "action", "last event", "process"}};
@@ -75,7 +75,7 @@ std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::stri
   return table(rows);
 }
 
-// Ranks that do the same share a line; small groups, which differ from the rest, come first.
+// Ranks in the same state share a line. Small groups, which differ from the rest, come first.
 std::string table_of_groups(const std::vector<RankRecord>& ranks) {
   struct Group {
     std::vector<int> ranks;
@@ -126,7 +126,7 @@ std::string progress_of(const RunStatus& s) {
   return text + fmt::format("; complete {} ago\n", age(rate.age));
 }
 
-// Remarks on what the table does not show clearly.
+// Returns remarks on what the table does not show clearly.
 std::string remarks(const RunStatus& s) {
   std::string text;
   int failures = 0;
@@ -177,7 +177,7 @@ std::string end_of(const RunStatus& s) {
   if (s.state == RunState::kUnknown)
     text += fmt::format(
         "no rank of this run has a flight recorder on this machine, {}: it has ended, or runs elsewhere\n", s.host);
-  // The end's own text is often the last line of the log as well.
+  // The text of the end event is often the last line of the log too.
   const auto holds = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
   const bool said =
       s.end && !s.end->text.empty() && (holds(s.last_log_line, s.end->text) || holds(s.end->text, s.last_log_line));
@@ -188,7 +188,7 @@ std::string end_of(const RunStatus& s) {
   return text;
 }
 
-// How to see the ranks that this machine has no flight recorders of.
+// Explains how to see the ranks that have no flight recorders on this machine.
 std::string elsewhere(const RunStatus& s) {
   const int missing = s.world_size - static_cast<int>(s.ranks.size());
   if (missing <= 0 || s.end || s.state == RunState::kEnded) return "";
@@ -200,7 +200,7 @@ std::string elsewhere(const RunStatus& s) {
                      missing == 1 ? " is" : "s are", ask);
 }
 
-// The same, whatever finite number it is; null for others.
+// Rounds a finite number; returns null for any other.
 Json known(double value) { return std::isfinite(value) ? Json(std::round(value * 1e6) / 1e6) : Json(); }
 Json known(const std::string& text) { return text.empty() ? Json() : Json(text); }
 Json milliseconds(double seconds) { return seconds > 0 ? known(1e3 * seconds) : Json(); }

@@ -14,11 +14,11 @@ namespace {
 
 // What a rank read from token files.
 struct BytesRead {
-  int node;  // by its first rank
+  int node;  // identified by its first rank
   int64_t bytes;
 };
 
-// Where a rank's time went.
+// How a rank's time was spent.
 struct RankTimes {
   StepTimes steps;
   std::map<std::string, double> busy;  // seconds, by stream
@@ -54,7 +54,7 @@ void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, c
 }
 
 void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps) {
-  std::map<int, int64_t> of_node;  // by its first rank
+  std::map<int, int64_t> of_node;  // by the node's first rank
   int64_t total = 0;
   int readers = 0;
   for (const BytesRead& rank : job.gather(BytesRead{job.node_ranks().front(), bytes})) {

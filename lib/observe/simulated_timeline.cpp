@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kLeast = 1'000'000'000;  // nanoseconds, before all times
+constexpr int64_t kLeast = 1'000'000'000;  // nanoseconds, added to all times
 
 enum Stream : uint16_t { kCompute, kReceiveForward, kSendForward, kReceiveBackward, kSendBackward, kDp, kHost };
 enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed, kTied };
@@ -28,7 +28,7 @@ class SimulatedStep {
     std::vector<double> first_forwards;  // by virtual stage
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       for (int stage = 0; stage < w.pp; ++stage) first_forwards.push_back(first_forward(stage, chunk));
-    begin_ = gather_wait(w, costs_.column, costs_.traffic, first_forwards);  // before that no action begins
+    begin_ = gather_wait(w, costs_.column, costs_.traffic, first_forwards);  // no action begins earlier
   }
 
   std::vector<TimelineSegment> segments() {
@@ -73,7 +73,7 @@ class SimulatedStep {
       const int source = (from + w_.pp) % w_.pp * stride, target = (to + w_.pp) % w_.pp * stride;
       segment.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
     };
-    // In the order of the streams.
+    // in the order of the streams
     edge("pp forward", ChannelKind::kReceive, stage - 1, stage);
     edge("pp forward", ChannelKind::kSend, stage, stage + 1);
     edge("pp backward", ChannelKind::kReceive, stage + 1, stage);
@@ -127,8 +127,8 @@ class SimulatedStep {
     return 0;
   }
 
-  // Gathers at the step's beginning, reductions as the buckets fire through the last backward passes, and the update;
-  // when that ends.
+  // Adds the gathers at the step's beginning, the reductions as buckets become ready in the last backward passes, and
+  // the update. Returns when the update ends.
   double add_dp(int stage, TimelineSegment& segment) const {
     double gathered = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {

@@ -11,8 +11,8 @@
 namespace tri {
 namespace {
 
-constexpr double kSigma = 1.4826;  // of a normal distribution, over its median absolute value
-constexpr double kNoise = 2;       // so many sigmas of all ranks' differences are ignored
+constexpr double kSigma = 1.4826;  // standard deviation of a normal distribution over its median absolute value
+constexpr double kNoise = 2;       // differences within this many sigmas of all ranks' differences are ignored
 constexpr int kEnoughPeers = 4;
 constexpr double kNothing = 1e-9;  // seconds
 
@@ -66,7 +66,7 @@ double lower_median(std::vector<double> values) {
 
 std::vector<Slowness> slowness_of(const RankMesh& mesh, const RankWindow& window) {
   std::vector<Slowness> slowness(window.ranks.size());
-  // Sends of a step: of each microbatch and chunk forward or backward.
+  // Sends per step: each microbatch and chunk is sent once forward and once backward.
   const double sends = 2.0 * mesh.num_microbatches * mesh.chunks;
   for (const std::vector<int>& role : roles_of(mesh)) {
     const double compute = lower_median(values(window, role, RankQuantity::kCompute)),
@@ -104,7 +104,7 @@ StragglerWatch::StragglerWatch(RankMesh mesh)
 std::vector<StragglerNews> StragglerWatch::add(const RankWindow& window) {
   std::vector<StragglerNews> news;
   const std::vector<Slowness> slowness = slowness_of(mesh_, window);
-  // Of compute and of sends apart: each has its own.
+  // Compute and sends have separate noise.
   std::vector<double> compute, send;
   for (const Slowness& rank : slowness) {
     compute.push_back(std::abs(rank.compute));
@@ -112,7 +112,7 @@ std::vector<StragglerNews> StragglerWatch::add(const RankWindow& window) {
   }
   const double noise = kNoise * kSigma * median(compute), send_noise = kNoise * kSigma * median(send);
   for (size_t rank = 0; rank < slowness.size(); ++rank) {
-    // What is within the noise of its kind is none.
+    // Ignores what is within the noise.
     Slowness mine = slowness[rank];
     if (mine.send <= send_noise) mine.send = 0;
     judge(static_cast<int>(rank), mine, mine.send > mine.compute ? 0 : noise, window, news);
@@ -159,7 +159,7 @@ RankStraggler StragglerWatch::straggler_of(int world_rank) const {
           .doctor = of.doctor};
 }
 
-// The first and the last stage have an embedding and a head, which take their time whatever the FLOPs say.
+// Skips the first and the last stage: embedding and head take time that the FLOPs do not predict.
 void StragglerWatch::look_at_stages(const RankWindow& window, std::vector<StragglerNews>& news) {
   const std::vector<double> excess = stage_excess(mesh_, window);
   for (int stage = 1; stage + 1 < mesh_.stages(); ++stage) {

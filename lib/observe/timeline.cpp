@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 std::string place(const TimelineSegment& segment) { return "[" + segment.place_text() + "]"; }
 
-// "rank_00003.piece" -> 3; -1: another file.
+// Returns 3 for "rank_00003.piece", or -1 for another file.
 int rank_in(const std::string& name) {
   constexpr std::string_view kBegin = "rank_", kEnd = ".piece";
   if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return -1;
@@ -97,7 +97,7 @@ Result<TimelineSummary> write_timeline(const std::vector<TimelineSegment>& segme
       errors[1] = std::exchange(errors[0], error);
     else
       errors[1] = std::max(errors[1], error);
-    // Process 0 is the kernel's idle one for Perfetto.
+    // For Perfetto process 0 is the kernel's idle process.
     const uint64_t process = writer.value().add_process(
         segment.world_rank + 1, fmt::format("rank {} {} {}", segment.world_rank, place(segment), segment.host),
         {fmt::format("clock +- {:.1f} us", static_cast<double>(error) * 1e-3),

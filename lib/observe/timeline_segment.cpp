@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-constexpr std::string_view kMagic = "TRITIME2", kOldMagic = "TRITIME1";  // of one length
+constexpr std::string_view kMagic = "TRITIME2", kOldMagic = "TRITIME1";  // of equal length
 
 uint16_t index_of(std::vector<std::string>& names, std::string_view name) {
   const auto index = std::find(names.begin(), names.end(), name) - names.begin();
@@ -31,7 +31,7 @@ std::vector<TimelineChannel> channels_of(const flight::Image& image) {
   return channels;
 }
 
-// Of each operation the marks that belong together.
+// Combines the markers of each operation.
 std::vector<TimelineTransfer> transfers_of(const SpanRecorder::Recording& recording, size_t num_channels) {
   std::map<std::pair<uint32_t, uint32_t>, TimelineTransfer> by_number;  // channel, sequence
   for (const SpanRecorder::Transfer& mark : recording.transfers) {
@@ -58,7 +58,7 @@ std::vector<TimelineTransfer> transfers_of(const SpanRecorder::Recording& record
   return transfers;
 }
 
-// [stream] the times in which a transfer is all that runs there, in order.
+// Returns, by [stream], the times in which only a transfer runs there, in order.
 std::vector<std::vector<std::pair<int64_t, int64_t>>> busy_times(const TimelineSegment& segment, size_t num_streams) {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> busy(num_streams);
   for (const TimelineTransfer& transfer : segment.transfers)
@@ -122,8 +122,8 @@ std::string TimelineSegment::place_text() const {
 
 void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host,
                    TimelineSegment& segment) {
-  constexpr int64_t kShortestWait = 2000;  // a wait for what is there already is nothing to look at
-  constexpr uint16_t kCompute = 0;         // the streams of transfers wait for compute, and for room: that is no loss
+  constexpr int64_t kShortestWait = 2000;  // a shorter wait is not worth showing
+  constexpr uint16_t kCompute = 0;         // waits of transfer streams for compute or for buffers are not losses
   segment.streams = recording.streams;
   segment.device_error = recording.clock_error;
   segment.lost_marks = recording.lost_marks;

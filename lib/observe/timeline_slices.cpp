@@ -45,7 +45,7 @@ class RendezvousFinder {
     return time + segments_[static_cast<size_t>(part.segment)].clock.offset;
   }
 
-  // Channels are known by name and members, equal on all of these.
+  // Channels are identified by name and members, which are equal on all members.
   std::vector<Part> all_parts() const {
     std::map<std::tuple<std::string, int32_t, int32_t, int32_t>, uint64_t> numbers;
     std::vector<Part> parts;
@@ -63,7 +63,8 @@ class RendezvousFinder {
     return parts;
   }
 
-  // When this member's part is there for the others: of copies when it has left, else when it has come to it.
+  // Returns when this member's part is available to the others: for copies when it was sent, else when the member
+  // joined.
   int64_t offered(const Part& part) const {
     const TimelineTransfer& t = transfer(part);
     const bool leaves = channel(part).kind == ChannelKind::kCopies && t.sent != 0;
@@ -71,7 +72,7 @@ class RendezvousFinder {
   }
 
   void match(std::span<const Part> parts) {
-    // The two that came last: the source of one of them is the other.
+    // Find the two latest members: each other member waits for the latest, which itself waits for the second.
     const Part *last = nullptr, *second = nullptr;
     for (const Part& part : parts) {
       if (last == nullptr || offered(part) > offered(*last))
@@ -90,7 +91,7 @@ class RendezvousFinder {
       rendezvous.source_segment = source->segment;
       rendezvous.source_transfer = source->transfer;
       const bool came = offered(*source) <= rendezvous.completed;
-      // A send may end before its receive begins. A copy may be seen before the mark that it was sent.
+      // A send may end before its receive begins. A copy may be observed before the marker that it was sent.
       rendezvous.early =
           kind != ChannelKind::kSend && aligned(*source, transfer(*source).joined) > rendezvous.completed;
       if (came || kind != ChannelKind::kSend)
@@ -111,14 +112,14 @@ std::vector<std::vector<Rendezvous>> find_rendezvous(const std::vector<TimelineS
 
 namespace {
 
-constexpr int64_t kShortest = 2000;  // nanoseconds: shorter waits for a rank are none
+constexpr int64_t kShortest = 2000;  // nanoseconds; shorter waits are not attributed to a rank
 
 bool is_copy(const TimelineSegment& segment, const TimelineTransfer& transfer) {
   return segment.channels[transfer.channel].kind == ChannelKind::kCopies;
 }
 
 // Whether compute waits for this channel's transfers under that name: "tp" for "tp" and "tp copies", "pp" for "pp
-// forward". Sums over all ranks stand under the name of any axis.
+// forward". Sums over all ranks may appear under any axis.
 bool may_wait_for(std::string_view axis, const TimelineChannel& channel) {
   return channel.name.starts_with(axis) || channel.name == "world" || channel.name == "embedding";
 }
@@ -166,8 +167,8 @@ void TimelineSlices::add_span(int32_t segment, const TimelineSpan& span) {
   slices_.push_back(std::move(slice));
 }
 
-// What held the wait up is the transfer that was complete last before its end. The rank that this one waited for is to
-// blame up to the moment at which it came; what follows is the transfer itself.
+// The last transfer to complete before the end of the wait caused it. The rank that it waited for is responsible until
+// that rank was ready; the rest is the transfer itself.
 void TimelineSlices::add_wait(int32_t segment, const TimelineSpan& span, Slice slice) {
   const TimelineSegment& of = segments_[static_cast<size_t>(segment)];
   const std::string axis = std::exchange(slice.name, "");
@@ -200,11 +201,11 @@ void TimelineSlices::add_wait(int32_t segment, const TimelineSpan& span, Slice s
   slices_.push_back(std::move(slice));
 }
 
-// A transfer in the order of its stream: first what it waits for, then the transfer. With copies a rank sends on one
-// stream and waits for what arrives on another, operation after operation.
+// Shows a transfer in the order of its stream: first its wait, then the transfer. With copies a rank sends on one
+// stream and waits for arrivals on another, operation by operation.
 void TimelineSlices::add_transfers(int32_t segment) {
   const TimelineSegment& of = segments_[static_cast<size_t>(segment)];
-  std::map<uint16_t, int64_t> arrived;  // [stream] when the operation before was complete
+  std::map<uint16_t, int64_t> arrived;  // [stream] when the previous operation was complete
   for (const int32_t index : by_completion_[static_cast<size_t>(segment)]) {
     const auto t = static_cast<size_t>(index);
     const TimelineTransfer& transfer = of.transfers[t];
@@ -246,7 +247,7 @@ void TimelineSlices::add_transfers(int32_t segment) {
   }
 }
 
-// Perfetto orders the ends of a flow by the beginnings of their slices: the source's comes first.
+// Perfetto orders the ends of a flow by the beginnings of their slices, so the source's must come first.
 void TimelineSlices::add_flows() {
   uint64_t flow = 0;
   for (size_t segment = 0; segment < segments_.size(); ++segment)
@@ -267,7 +268,8 @@ void TimelineSlices::add_flows() {
   summary_.num_flows = static_cast<int64_t>(flow);
 }
 
-// Begins and ends in the order of time, and on each track such that slices nest: what begins in another ends with it.
+// Returns begins and ends in time order. On each track slices nest: a slice that begins in another ends with it at the
+// latest.
 std::vector<TimelineSlices::Event> TimelineSlices::events() {
   std::vector<uint32_t> order(slices_.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -11,9 +11,9 @@
 namespace tri {
 namespace {
 
-constexpr size_t kReplicas = 3;  // pipelines that are simulated: those that may be the longest
+constexpr size_t kReplicas = 3;  // simulate only the pipelines that may be the longest
 
-// The window with the rank's compute and sends as its role's.
+// Returns the window with the rank's compute and sends set to those of its role.
 RankWindow mended(const RankMesh& mesh, RankWindow window, int world_rank) {
   for (const std::vector<int>& role : roles_of(mesh)) {
     if (std::find(role.begin(), role.end(), world_rank) == role.end()) continue;
@@ -27,8 +27,8 @@ RankWindow mended(const RankMesh& mesh, RankWindow window, int world_rank) {
   return window;
 }
 
-// What the stages of one pipeline cost, by virtual stage; `member`: its first rank. A tp group goes as fast as its
-// slowest member, which waits for the others the least: what it waits for is the transfers themselves.
+// Returns the costs of the stages of one pipeline, by virtual stage; `member` is its first rank. A tp group is as fast
+// as its slowest member. That member waits for the others the least, so its waits are the transfers themselves.
 std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, int member) {
   std::vector<StageCost> costs(static_cast<size_t>(mesh.stages() * mesh.chunks));
   const double passes = mesh.num_microbatches * mesh.chunks;
@@ -54,7 +54,7 @@ std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, 
   return costs;
 }
 
-// A lower bound that orders pipelines: the slowest stage's work, and one microbatch through all of them.
+// A lower bound by which pipelines are ordered: the slowest stage's work, and one microbatch through all stages.
 double estimate(const std::vector<StageCost>& costs, const RankMesh& mesh) {
   std::vector<double> stages(static_cast<size_t>(mesh.stages()));
   double through = 0;
@@ -65,7 +65,7 @@ double estimate(const std::vector<StageCost>& costs, const RankMesh& mesh) {
   return through + (mesh.num_microbatches - 1) * *std::max_element(stages.begin(), stages.end());
 }
 
-// Of the replicas' pipelines, which the step waits for, the longest.
+// Returns the time of the longest of the replicas' pipelines, for which the step waits.
 double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const std::vector<Plan>& plans) {
   std::vector<std::pair<double, std::vector<StageCost>>> pipelines;
   for (const int member : mesh.grid.group_without(0, {"pp", "tp"})) {
