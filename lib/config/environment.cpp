@@ -9,7 +9,7 @@ namespace {
 bool begins_name(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// As much of `text` as is a variable's name.
+// Returns the longest prefix of `text` that is a variable name.
 std::string_view name_in(std::string_view text) {
   size_t length = 0;
   while (length < text.size() && (length == 0 ? begins_name(text[0]) : in_name(text[length]))) ++length;
@@ -24,7 +24,7 @@ Result<std::string> value_of(std::string_view name) {
       text);
 }
 
-// What stands in braces: "NAME" or "NAME:-DEFAULT".
+// Returns the value of "NAME" or "NAME:-DEFAULT" in braces.
 Result<std::string> value_in_braces(std::string_view inside) {
   const std::string_view name = name_in(inside), rest = inside.substr(name.size());
   const bool has_default = rest.starts_with(":-");
@@ -60,7 +60,7 @@ Result<std::string> expand_environment(std::string_view text) {
     if (!value) return value;
     expanded += value.value();
   }
-  // Also where a variable brought it, so that what was expanded once stays as it is.
+  // Also expands "~/" that a variable contained, so that a second expansion changes nothing.
   if (expanded.starts_with("~/")) {
     const auto home = value_of("HOME");
     if (!home) return home;

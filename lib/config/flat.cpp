@@ -16,7 +16,7 @@ std::string text_of(const YAML::Node& node) {
   return line.c_str();
 }
 
-// Values by name; of a name that is there twice the first.
+// Returns values by name; for a repeated name, the first one.
 std::map<std::string_view, std::string_view> by_name(const std::vector<FlatField>& fields) {
   std::map<std::string_view, std::string_view> values;
   for (const FlatField& field : fields) values.emplace(field.name, field.value);

@@ -24,13 +24,16 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view misspelt, const std::vector<std::string>& known) {
-  constexpr size_t kLongest = 64;  // no name is as long; the distance takes time by the product of lengths
+  constexpr size_t kLongest = 64;  // no name is longer; the distance takes time proportional to the product of the
+                                   // lengths
   if (misspelt.size() > kLongest) return "";
   std::string word(misspelt), best;
   for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   int best_distance = std::max<int>(1, (static_cast<int>(word.size()) + 1) / 3) + 1;
   for (const std::string& name : known) {
-    if (word.empty() || word[0] != name[0]) continue;  // a slip spares the first letter; "gpu" is no misspelt "cpu"
+    if (word.empty() || word[0] != name[0])
+      continue;  // typing errors rarely change the first letter; "gpu" is not a
+                 // misspelt "cpu"
     const int distance = edit_distance(word, name);
     if (distance >= best_distance) continue;
     best = name;
@@ -38,7 +41,7 @@ std::string nearest(std::string_view misspelt, const std::vector<std::string>& k
   }
   if (!best.empty()) return best;
 
-  constexpr size_t kTellingLength = 4;  // "lr" or "dp" inside a word says nothing
+  constexpr size_t kTellingLength = 4;  // "lr" or "dp" inside a word is not significant
   for (const std::string& name : known)
     if (name.size() >= kTellingLength && name.size() > best.size() && word.find(name) != word.npos) best = name;
   return best;

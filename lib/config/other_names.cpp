@@ -111,7 +111,7 @@ constexpr OtherName kNames[] = {
     {"split", "data.validation_fraction", "a fraction: 949,50,1 becomes 0.05"},
     {"num_workers", "data.prefetch", "batches to read ahead; reader threads are started as needed"},
     {"dataloader_num_workers", "data.prefetch", "batches to read ahead; reader threads are started as needed"},
-    // how it is spread
+    // the parallel layout
     {"tensor_model_parallel_size", "parallel.tp"},
     {"tensor_parallel_degree", "parallel.tp"},
     {"tensor_parallel_size", "parallel.tp"},
@@ -154,7 +154,7 @@ constexpr OtherName kNames[] = {
     {"fp8", "precision.gemm"},
     {"float8", "precision.gemm"},
     {"fp8_format", "precision.gemm", "fp8; precision.fp8_gradients is the format of gradients"},
-    // the update and its rate
+    // the optimizer and the learning rate
     {"optim", "optimizer.name"},
     {"optim.name", "optimizer.name"},
     {"optimizer.type", "optimizer.name"},
@@ -195,7 +195,7 @@ constexpr OtherName kNames[] = {
     {"checkpoint.folder", "checkpoint.dir"},
     {"save_interval", "checkpoint.every"},
     {"save_steps", "checkpoint.every"},
-    {"checkpoint.interval", "checkpoint.every"},  // elsewhere an interval is anything
+    {"checkpoint.interval", "checkpoint.every"},  // in other sections, "interval" has other meanings
     {"save_total_limit", "checkpoint.keep_last"},
     {"save_top_k", "checkpoint.keep_last", "keeps the newest checkpoints, not those with the lowest loss"},
     {"keep_latest_k", "checkpoint.keep_last"},
@@ -209,7 +209,7 @@ constexpr OtherName kNames[] = {
     {"enable_tensorboard", "metrics.tensorboard"},
     {"save_tb_folder", "metrics.tensorboard", "true or false; the folder is run.dir/tensorboard"},
     {"tensorboard_dir", "metrics.tensorboard", "true or false; the folder is run.dir/tensorboard"},
-    // how a job is started
+    // job start
     {"nproc_per_node", "--ranks", kRanksAreStarted},
     {"ranks", "--ranks", kRanksAreStarted},
     {"np", "--ranks", kRanksAreStarted},

@@ -38,19 +38,19 @@ std::vector<std::string> keys_of(const Section& section) {
   return keys;
 }
 
-// "did you mean run.steps?", or what there is in place of what only other programs have; empty: the name is unknown.
+// Returns "did you mean run.steps?", or what replaces a setting of other programs; "" if the name is unknown.
 std::string known_elsewhere(const std::string& name) {
   const Counterpart here = counterpart_of(name);
   return here.fields.empty() ? std::string(here.remark) : fmt::format("did you mean {}?", to_string(here));
 }
 
-// The keys of a section of other programs that are known here, whatever they are called.
+// The keys of another program's section that have counterparts here, whatever the section's name.
 class KnownKeys {
  public:
   KnownKeys(const std::string& section, const YAML::Node& map) { add(section, "", map); }
 
   bool none() const { return fields_.empty() && remarks_.empty(); }
-  // "here its lr is lr.peak, its params.betas is optimizer.beta1 (...); devices: srun, ...; unknown: speed"
+  // Returns "here its lr is lr.peak, its params.betas is optimizer.beta1 (...); devices: srun, ...; unknown: speed".
   std::string text() const {
     std::vector<std::string> parts;
     if (!fields_.empty()) parts.push_back(fmt::format("here {}", fmt::join(fields_, ", ")));
@@ -60,7 +60,8 @@ class KnownKeys {
   }
 
  private:
-  // Whether a key of `map`, which stands at `path`, is known. A file may be deep, or repeat itself by its anchors.
+  // Whether a key of `map`, which is at `path`, is known. Limits the depth: a file may be deep, or recursive through
+  // anchors.
   bool add(const std::string& section, const std::string& path, const YAML::Node& map) {
     constexpr long kDeepest = 4;
     bool any = false;
@@ -74,7 +75,7 @@ class KnownKeys {
         any = true;
         continue;
       }
-      unknown_.resize(unknown_before);  // the map as a whole stands for what is in it
+      unknown_.resize(unknown_before);  // the map stands for its contents
       any = add_key(section, key) || any;
     }
     return any;
@@ -101,8 +102,8 @@ bool has_key_of(const YAML::Node& map, const Section& section) {
   return false;
 }
 
-// A misspelt section is answered with its name, one of another program with what its keys are here, which may be named
-// alike: "activation_checkpoint", "parallelism".
+// For a misspelt section the message suggests its name. For another program's section it lists the counterparts of its
+// keys; such names may be similar to a name here: "activation_checkpoint", "parallelism".
 std::string unknown_section(const std::string& name, const YAML::Node& value) {
   const std::string near = nearest(name, section_names()), elsewhere = known_elsewhere(name);
   std::string advice = elsewhere;
@@ -115,7 +116,7 @@ std::string unknown_section(const std::string& name, const YAML::Node& value) {
   return name + ": unknown section; " + advice;
 }
 
-// Of --set, which names a field at once.
+// For --set, which names section and field together.
 std::string unknown_section_of(const std::string& field) {
   const std::string name = field.substr(0, field.find('.')), near = nearest(name, section_names());
   const std::string elsewhere = near.empty() || counterpart_of(name).known() ? known_elsewhere(field) : "";
@@ -124,7 +125,7 @@ std::string unknown_section_of(const std::string& field) {
 
 std::string unknown_key(const Section& section, const std::string& key, const YAML::Node& value) {
   const std::string near = nearest(key, keys_of(section));
-  std::string advice = known_elsewhere(section.name + "." + key);  // "num_attention_heads" has "attention" in it
+  std::string advice = known_elsewhere(section.name + "." + key);  // "num_attention_heads" contains "attention"
   if (value.IsMap())
     if (const KnownKeys known(section.name + "." + key, value); !known.none()) advice = known.text();
   if (advice.empty() && !near.empty()) advice = "did you mean " + section.name + "." + near + "?";
@@ -132,7 +133,7 @@ std::string unknown_key(const Section& section, const std::string& key, const YA
   return section.name + "." + key + ": unknown key; " + advice;
 }
 
-// For a name that is a preset's: how to come by it; else empty.
+// If the name is a preset's, returns how to obtain it; else "".
 std::string preset_named(const std::string& path) {
   const std::string name = std::filesystem::path(path).stem().string();
   for (const Preset& preset : presets())
@@ -142,15 +143,15 @@ std::string preset_named(const std::string& path) {
   return "";
 }
 
-// The fields that a section most likely means which is given a value of its own ("lr: 3e-4"), in the order in which
-// they are tried.
+// If a section is given a single value ("lr: 3e-4"), the user most likely meant one of these fields, tried in this
+// order.
 constexpr std::string_view kMeantBySections[] = {
     "run.steps", "run.name", "data.sources",   "precision.compute", "precision.gemm",
     "lr.peak",   "lr.rule",  "optimizer.name", "checkpoint.every",  "checkpoint.dir"};
 
 struct MeantField {
   const Field* field = nullptr;  // null: no field of the section takes the value
-  std::string value;             // as a file says it
+  std::string value;             // as written in a file
 };
 
 MeantField meant_by(const Section& section, const YAML::Node& value) {
@@ -176,7 +177,7 @@ std::string value_of_section(const Section& section, const YAML::Node& value) {
                      preset);
 }
 
-// The first line of a file that is not UTF-8; 0: all are. UTF-16 and UTF-32, which begin with their mark, are read too.
+// Returns the first line of a file that is not UTF-8, or 0. UTF-16 and UTF-32 with a byte order mark are also accepted.
 int line_not_utf8(std::string_view text) {
   for (const std::string_view mark :
        {std::string_view("\xFF\xFE"), std::string_view("\xFE\xFF"), std::string_view("\0\0\xFE\xFF", 4)})
@@ -186,7 +187,7 @@ int line_not_utf8(std::string_view text) {
   return 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(good), '\n'));
 }
 
-// Reads files and overrides into one Config, and collects what is wrong with them.
+// Reads files and overrides into one Config and collects the problems.
 class Parser : YamlReader {
  public:
   // kSaved: the file is one that a run has saved, in which removed settings cause warnings.
@@ -201,7 +202,7 @@ class Parser : YamlReader {
     if (const int line = line_not_utf8(text); line > 0)
       return add(at_line(line), "not UTF-8 text; save the file as UTF-8, such as with iconv -f latin1 -t utf-8");
     const YAML::Node root = document(text);
-    if (!root.IsNull()) read_document(root);  // else defaults alone
+    if (!root.IsNull()) read_document(root);  // else only defaults
   }
 
   void read_override(const std::string& text) {
@@ -247,10 +248,11 @@ class Parser : YamlReader {
       if (name.starts_with("x-")) return;  // anchors to merge from
       const Section* section = find_section(name);
       if (!section)
-        add(at_line(line), shows_more_errors() ? unknown_section(name, node) : name);  // the advice takes time
+        add(at_line(line), shows_more_errors() ? unknown_section(name, node) : name);  // computing the advice takes
+                                                                                       // time
       else if (node.IsMap())
         read_section(*section, node);
-      else if (!node.IsNull())  // a section without lines keeps its defaults
+      else if (!node.IsNull())  // a section without fields keeps its defaults
         add(at_line(line), value_of_section(*section, node));
     });
   }
@@ -282,7 +284,7 @@ class Parser : YamlReader {
     std::vector<Problem> problems;
     field.read(node, field.rule, config_, problems);
     for (const Problem& problem : problems) {
-      // "run.steps: 0 is out of range", "data.sources[1].weight: ..."
+      // for example "run.steps: 0 is out of range", "data.sources[1].weight: ..."
       add(where(problem.line), fmt::format("{}{}: {}", field.name(), problem.part, problem.text));
     }
   }

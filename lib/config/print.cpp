@@ -1,4 +1,4 @@
-// What the field table prints: the resolved config and the help.
+// Prints the resolved config and the help from the field table.
 #include <yaml-cpp/yaml.h>
 
 #include "lib/config/environment.h"

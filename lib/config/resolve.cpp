@@ -1,4 +1,4 @@
-// Derived fields, and the rules that join fields. Each message says which numbers clash and which would fit.
+// Derived fields, and rules over several fields. Each message names the numbers that conflict and those that would fit.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdlib>
@@ -22,13 +22,13 @@ using Numbers = std::vector<int64_t>;
 constexpr int64_t kFfnMultiple = 64;
 constexpr AxisSet kAllAxes = AxisSet::outside({}), kModelAxes = AxisSet::outside({"dp"});
 
-// The positive multiples of `step` on both sides of `value`.
+// Returns the positive multiples of `step` on both sides of `value`.
 Numbers multiples_around(int64_t value, int64_t step) {
   const int64_t below = value / step * step;
   return below > 0 ? Numbers{below, below + step} : Numbers{step};
 }
 
-// "1, 2 or 4": the five of `numbers` (ascending) that are closest to `value`.
+// Returns "1, 2 or 4": the five of `numbers` (ascending) that are closest to `value`.
 std::string either(Numbers numbers, int64_t value) {
   constexpr size_t kMost = 5;
   while (numbers.size() > kMost) {
@@ -39,7 +39,7 @@ std::string either(Numbers numbers, int64_t value) {
   return fmt::format("{} or {}", fmt::join(numbers.begin(), numbers.end() - 1, ", "), numbers.back());
 }
 
-// ", or set parallel.pp to 1, 2 or 4"; nothing when no number fits.
+// Returns ", or set parallel.pp to 1, 2 or 4", or "" if no number fits.
 std::string or_set(const char* field, const Numbers& numbers, int64_t value) {
   return numbers.empty() ? "" : fmt::format(", or set {} to {}", field, either(numbers, value));
 }
@@ -105,14 +105,14 @@ class Resolver {
 
   int64_t micro_rows() const { return int64_t{c_.data.micro_batch} * c_.model.seq_len; }
 
-  // With these sizes of tp and pp, and those of the other axes as they stand. dp 0: any.
+  // Whether these sizes of tp and pp, with the other axes unchanged, suit the number of ranks. dp 0: any.
   bool suits_world(int64_t tp, int64_t pp, int64_t dp) const {
     const int64_t model_ranks = tp * pp * ranks_along(kModelAxes - AxisSet{"tp", "pp"}, c_.parallel);
     return dp == 0 ? world_ % model_ranks == 0 : model_ranks * dp == world_;
   }
 
-  // Degrees of tensor parallelism that obey all rules of check_tp; of those, when there are any, the ones
-  // that also suit the number of ranks. 1 always obeys.
+  // Returns the tensor-parallel sizes that obey all rules of check_tp and, if any of them do, also suit the number of
+  // ranks. 1 always obeys.
   Numbers fitting_tp() const {
     Numbers shape_fits, rank_fits;
     int64_t all = micro_rows();
@@ -141,8 +141,8 @@ class Resolver {
 
   bool interleaves() const { return takes_chunks(c_.parallel.schedule); }
 
-  // Pipeline depths that suit the layers, the chunks, the schedule and, with `dp` replicas (0: any), the
-  // ranks.
+  // Returns the pipeline sizes that suit the layers, the chunks, the schedule and, with `dp` replicas (0: any), the
+  // number of ranks.
   Numbers fitting_pp(int dp) const {
     Numbers fits;
     for (const int64_t pp : divisors(c_.model.layers)) {
@@ -222,7 +222,7 @@ class Resolver {
   void check_accepted_changes() {
     std::set<std::string> known{"true"};
     std::vector<std::string> meant{"true"},
-        keys{"true"};  // what can be refused at all: the model, the order of samples
+        keys{"true"};  // the settings that can be refused: the model, the order of samples
     for (const Section& section : config_sections())
       for (const Field& field : section.fields) {
         known.insert(field.name());
@@ -242,7 +242,7 @@ class Resolver {
 
   Config c_;
   int64_t world_;
-  int given_dp_;  // parallel.dp as the user wrote it; 0: derived
+  int given_dp_;  // parallel.dp as set by the user; 0: derived
   std::vector<std::string> errors_;
 };
 
@@ -266,7 +266,7 @@ std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, in
   must_be_multiple(int64_t{micro_batch} * m.seq_len, "data.micro_batch x model.seq_len");
   must_be_multiple(m.hidden, "model.hidden");
   if (m.head_dim == 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0)
-    return obstacles;  // refused for that
+    return obstacles;  // already rejected for that
   const int64_t head = m.head_dim;
   must_be_multiple(m.heads * head / tp, "model.heads x model.head_dim / parallel.tp");
   must_be_multiple((m.heads + 2 * m.kv_heads) * head / tp, "a tp rank's width of queries, keys and values");
@@ -280,7 +280,7 @@ void fill_derived(ModelConfig& m) {
   if (m.ffn_hidden != 0) return;
   const int64_t hidden = m.hidden;
   const bool gated = m.activation == Activation::kSwiglu;
-  // 8/3: three matrices then hold as many parameters as two of width 4 x hidden.
+  // 8/3: three matrices then have as many parameters as two of width 4 x hidden.
   m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
 }
 

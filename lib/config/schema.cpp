@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A whole number without a decimal point.
+// Prints a whole number without a decimal point.
 Json number(double value) {
   constexpr double kExact = 9007199254740992;  // 2^53
   return std::abs(value) <= kExact && value == std::floor(value) ? Json(static_cast<int64_t>(value)) : Json(value);
@@ -25,7 +25,7 @@ void add_range(const Allowed& allowed, Json& schema) {
     schema[allowed.includes_high ? "maximum" : "exclusiveMaximum"] = number(allowed.high);
 }
 
-// Patterns hold of text alone: a name may look like a number to YAML.
+// Patterns apply to strings only, but YAML may parse a name as a number.
 Json text_schema(const Allowed& allowed) {
   Json schema = {{"type", {"string", "number", "boolean"}}};
   switch (allowed.text) {
@@ -34,7 +34,7 @@ Json text_schema(const Allowed& allowed) {
     case TextRule::kNotEmpty:
       schema["minLength"] = 1;
       break;
-    case TextRule::kFileName:  // with variables of the environment
+    case TextRule::kFileName:  // may contain environment variables
       schema["pattern"] = R"(^([A-Za-z0-9._-]|\$[A-Za-z0-9_$]|\$\{[^}]*\})+$)";
       break;
     case TextRule::kHostAndPort:
@@ -79,7 +79,7 @@ Json value_schema(const Field& field) {
   return {};
 }
 
-// A choice is printed as it stands, any other default as JSON would.
+// A choice's default is plain text; any other default is valid JSON.
 Json default_of(const Field& field) {
   return field.kind == FieldKind::kChoice ? Json(field.rule.default_text) : Json::parse(field.rule.default_text);
 }
@@ -91,7 +91,7 @@ std::string field_line(const Field& field) {
   return fmt::format("        {}: {}", Json(field.key).dump(), schema.dump());
 }
 
-// The files of earlier versions have removed fields with their neutral values.
+// Files of earlier versions contain removed fields with their neutral values.
 std::string removed_line(const RemovedSetting& removed) {
   const Json schema = {{"description", removed.text()}, {"enum", Json::array({removed.neutral})}, {"deprecated", true}};
   return fmt::format("        {}: {}", Json(removed.key).dump(), schema.dump());
@@ -129,7 +129,7 @@ std::string config_reference() {
     for (const Field& field : section.fields) {
       std::string meaning;
       for (const char c : field.consequence) {
-        if (c == '<') meaning += '\\';  // otherwise an HTML tag
+        if (c == '<') meaning += '\\';  // otherwise it would be an HTML tag
         meaning += c;
       }
       reference += fmt::format("- `{}` = `{}` ({}){}: {}\n", field.key, field.rule.default_text,

@@ -19,13 +19,13 @@ namespace {
 
 bool is_quoted(const YAML::Node& node) { return node.Tag() == "!"; }  // yaml-cpp's tag of a quoted scalar
 
-// The scalar as the user wrote it, on one line and not too long.
+// Returns the scalar as the user wrote it, on one line and shortened.
 std::string shown(const YAML::Node& node) {
   constexpr size_t kLongest = 40;
   std::string text = node.Scalar();
   if (text.size() > kLongest) {
     size_t end = kLongest;
-    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // not inside a UTF-8 sequence
+    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // do not split a UTF-8 sequence
     text = text.substr(0, end) + "...";
   }
   return is_quoted(node) ? print_value(text) : text;
@@ -51,13 +51,13 @@ bool in_range(double value, const Allowed& allowed) {
          (allowed.includes_high ? value <= allowed.high : value < allowed.high);
 }
 
-// The nearest bound that is itself allowed, as advice; empty when there is none.
+// Suggests the nearest bound that is itself allowed; returns "" if there is none.
 std::string try_bound(double value, const Allowed& allowed) {
   const double bound = value <= allowed.low ? allowed.low : allowed.high;
   return in_range(bound, allowed) && std::isfinite(bound) ? "try " + print_value(bound) : "";
 }
 
-// All of `text` as a T; errc::invalid_argument for anything left over.
+// Parses all of `text` as a T; returns errc::invalid_argument if anything is left over.
 template <class T>
 std::errc parse_all(std::string_view text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -65,7 +65,7 @@ std::errc parse_all(std::string_view text, T& value) {
   return error;
 }
 
-// What the user probably meant by 1_000, 1.5, +3 or 1e3 in a place for an integer; NaN for no idea.
+// Guesses the number meant by 1_000, 1.5, +3 or 1e3 where an integer is required; NaN if there is no guess.
 double as_loose_number(std::string text) {
   std::erase(text, '_');
   if (text.starts_with('+')) text.erase(0, 1);
@@ -86,7 +86,7 @@ void read_number(const YAML::Node& node, const ValueRule& rule, T& out, std::vec
   if (is_quoted(node))
     return report(problems, rule, fmt::format("{} is text, not {}", shown(node), kNoun),
                   error == std::errc() ? "remove the quotes" : "");
-  // from_chars takes "-1" for no unsigned number, and "inf" and "nan" for numbers.
+  // from_chars rejects "-1" as an unsigned number, and accepts "inf" and "nan".
   const bool negative_integer =
       kInteger && text.starts_with('-') && text.find_first_not_of("0123456789", 1) == text.npos;
   if (error == std::errc::invalid_argument && negative_integer && text.size() > 1)
@@ -116,7 +116,7 @@ bool is_file_name(const std::string& text) {
   const bool good_letters = std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return c < 0x80 && (std::isalnum(c) || c == '.' || c == '-' || c == '_');
   });
-  return good_letters && text.find_first_not_of('.') != text.npos;  // neither "" nor "." nor ".."
+  return good_letters && text.find_first_not_of('.') != text.npos;  // rejects "", "." and ".."
 }
 
 int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
@@ -175,7 +175,7 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
     if (!expanded) return problems.push_back({.text = shown(node) + ": " + expanded.error().message});
     text = std::move(expanded).value();
   }
-  // A checkpoint holds the config as JSON.
+  // A checkpoint stores the config as JSON.
   if (utf8_prefix(text) < text.size())
     return problems.push_back(
         {.text =
@@ -213,7 +213,7 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Sourc
       read_value(entry, {some_path(), describe_text(some_path()), ""}, source.path, found);
       for (Problem& problem : found) problems.push_back({line_of(entry), part, std::move(problem.text)});
     } else {
-      const int line = entry.IsNull() ? 0 : line_of(entry);  // yaml-cpp gives an empty entry no place
+      const int line = entry.IsNull() ? 0 : line_of(entry);  // yaml-cpp gives an empty entry no line
       problems.push_back({line, part, "is not a source; write a path or {path: FILE, weight: NUMBER}"});
     }
   }

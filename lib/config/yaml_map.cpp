@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-// The first line that a tab indents; 0: there is none.
+// Returns the first line that is indented by a tab, or 0.
 int line_after_tab(std::string_view text) {
   int line = 1;
   for (bool indents = true; const char c : text) {
@@ -23,12 +23,12 @@ class Pairs {
  public:
   Pairs(const std::string& prefix, std::vector<Problem>& problems) : prefix_(prefix), problems_(problems) {}
 
-  // A map that was added already adds no key the second time, so anchors that merge each other often cost no more.
+  // A map adds no key when it is added again, so anchors that merge each other often cost no more.
   void add(const YAML::Node& map) {
     added_.push_back(map);
     under_way_.push_back(map);
     std::vector<YAML::Node> merges;
-    std::map<std::string, int> own;  // the keys of this map, and their lines
+    std::map<std::string, int> own;  // the keys of this map and their lines
     for (const auto& entry : map) {
       const int line = entry.first.Mark().line + 1;
       if (!entry.first.IsScalar()) {
@@ -63,7 +63,7 @@ class Pairs {
   std::vector<YamlPair> finish() && { return std::move(pairs_); }
 
  private:
-  static constexpr size_t kMostMaps = 1000;  // each is compared with all others
+  static constexpr size_t kMostMaps = 1000;  // each map is compared with all others
 
   static bool contains(const std::vector<YAML::Node>& maps, const YAML::Node& map) {
     return std::any_of(maps.begin(), maps.end(), [&](const YAML::Node& one) { return one.is(map); });

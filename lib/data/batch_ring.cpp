@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kLine = 64;  // bytes of a cache line: counters of different processes don't share one
+constexpr int64_t kLine = 64;  // bytes of a cache line, which counters of different processes do not share
 constexpr int64_t kTextBytes = 4096 - 2 * kLine;
 enum State : int64_t { kRunning = 0, kEnded, kFailed };
 
@@ -26,7 +26,7 @@ int64_t slot_bytes(int64_t tokens) { return kLine + round_up(tokens * static_cas
 struct BatchRing::Header {
   alignas(kLine) int64_t written;
   alignas(kLine) int64_t state;
-  int64_t code, length;  // of a failure; complete when `state` says so
+  int64_t code, length;  // of a failure; valid once `state` is kFailed
   alignas(kLine) char text[kTextBytes];
 };
 
@@ -79,7 +79,7 @@ void BatchRing::fail(ExitCode code, std::string_view message) {
 }
 
 bool BatchRing::ready(int64_t turn) const {
-  const int64_t state = load(header().state);  // first: what was written before the end is seen after it
+  const int64_t state = load(header().state);  // read first: everything written before the end is then visible
   if (load(header().written) > turn) return true;
   if (state == kRunning) return false;
   if (state == kEnded) throw Fatal(ExitCode::kComm, "the rank that reads tokens for this rank has exited");

@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Global index of the n-th sample, in the order (M, B), that dp rank `dp_rank` trains on in `step`.
+// Returns the global index of the n-th sample, in the order (M, B), that dp rank `dp_rank` trains on in `step`.
 int64_t sample_index(const BatchShape& shape, int dp_rank, int64_t step, int n) {
   const int m = n / shape.micro_batch, j = n % shape.micro_batch;
   return step * shape.global_batch + (int64_t{m} * shape.dp_size + dp_rank) * shape.micro_batch + j;
@@ -40,8 +40,8 @@ BatchRing::Shape LoaderPlan::ring() const {
 
 namespace {
 
-// Waits without a lock, since another process could not signal it: pauses grow with the time waited, so that a ring
-// that no consumer uses for minutes costs nothing. Returns false when closing.
+// Polls, since another process could not signal a lock of this one. The pauses grow with the time waited, so that a
+// ring without a consumer for minutes costs nothing. Returns false when closing.
 template <class Done>
 bool poll(const std::atomic<bool>& closing, Done done) {
   const auto begin = std::chrono::steady_clock::now();
@@ -59,14 +59,14 @@ flight::LoaderStatus* loader_status_of(const LoaderPlan& plan) {
 
 }  // namespace
 
-// What member 0's reading thread works with. The thread owns it too: a read that storage does not answer may outlive
-// the loader, the ring and the flight recorder. Only reads of files run without mutex_.
+// The state of member 0's reading thread. The thread shares its ownership: a read that storage does not answer may
+// outlive the loader, the ring and the flight recorder. Only file reads run without mutex_.
 class Loader::Reader {
  public:
   Reader(const Dataset& dataset, const LoaderPlan& plan, const BatchRing& ring)
       : dataset_(dataset), plan_(plan), ring_(ring), sample_(static_cast<size_t>(plan.seq_len) + 1) {}
 
-  // The reading thread.
+  // Runs on the reading thread.
   void read_all() {
     try {
       for (int64_t turn = 0; turn < plan_.end_step - plan_.first_step; ++turn) {
@@ -87,14 +87,14 @@ class Loader::Reader {
     } catch (const Fatal& problem) {
       end([&] { ring_.fail(problem.code(), problem.what()); });
     } catch (const std::exception& problem) {
-      end([&] { ring_.fail(static_cast<ExitCode>(1), problem.what()); });  // a bug of this program
+      end([&] { ring_.fail(static_cast<ExitCode>(1), problem.what()); });  // a bug in this program
     }
   }
 
-  // The loader's thread.
+  // Called by the loader's thread.
   void close() { closing_ = true; }
-  // After close(): whether the reading thread has ended within `limit`. From then on it touches neither the ring nor
-  // the flight recorder.
+  // After close(): returns whether the reading thread has ended within `limit`. From then on it uses neither the ring
+  // nor the flight recorder.
   bool ended_within(std::chrono::seconds limit) {
     std::unique_lock lock(mutex_);
     const bool ended = changed_.wait_for(lock, limit, [&] { return has_ended_; });
@@ -115,7 +115,7 @@ class Loader::Reader {
     changed_.notify_all();
   }
 
-  // False: closing.
+  // Returns false when closing.
   bool read(int64_t turn) {
     const int64_t since = plan_.first_step + turn, step = plan_.period > 0 ? since % plan_.period : since;
     int64_t bytes = 0;
@@ -151,7 +151,7 @@ class Loader::Reader {
   std::atomic<bool> closing_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_abandoned_ = false, has_ended_ = false;  // under mutex_
+  bool is_abandoned_ = false, has_ended_ = false;  // guarded by mutex_
 };
 
 Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
@@ -176,7 +176,7 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
 Loader::~Loader() {
   closing_ = true;
   {
-    std::lock_guard lock(mutex_);  // the consumer looks at closing_ under it
+    std::lock_guard lock(mutex_);  // the consumer reads closing_ under it
   }
   changed_.notify_all();
   if (reader_) reader_->close();
@@ -213,7 +213,7 @@ void Loader::take(int64_t turn) {
     if (!out.inputs.empty()) {
       int32_t* inputs = out.inputs.data() + n * length;
       if (tokens[0] == kNoTarget)
-        std::fill_n(inputs, length, 0);  // a token that any model has
+        std::fill_n(inputs, length, 0);  // a token that every model has
       else
         std::copy_n(tokens, length, inputs);
     }
@@ -238,7 +238,7 @@ const StepTokens& Loader::next() {
   while (!changed_.wait_for(lock, 20ms, [&] { return failure_ || filled_ > turn_; }))
     if (check_) check_();
   wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (filled_ <= turn_) std::rethrow_exception(failure_);  // what came before the failure is still good
+  if (filled_ <= turn_) std::rethrow_exception(failure_);  // batches before the failure are still valid
   bytes_read_ += read_for_[turn_ % 2];
   return buffers_[static_cast<size_t>(turn_++ % 2)];
 }

@@ -10,7 +10,8 @@
 namespace tri {
 namespace {
 
-constexpr uint64_t kValidationKey = 0x7472692D76616C69;  // the same order for every seed: evaluations compare
+constexpr uint64_t kValidationKey = 0x7472692D76616C69;  // the order is equal for every seed, so that evaluations are
+                                                         // comparable
 
 Mixer mixer_of(const OrderFields& fields) {
   std::vector<double> weights;
@@ -18,7 +19,7 @@ Mixer mixer_of(const OrderFields& fields) {
   return Mixer(fields.seed, weights);
 }
 
-// The first training sample from number `from` on that differs, of so many that are looked at.
+// Returns the first differing training sample among `count` samples starting at `from`.
 std::optional<int64_t> first_difference(const SampleOrder& a, const SampleOrder& b, int64_t from, int64_t count) {
   if (a.seq_len() != b.seq_len()) return from;
   for (int64_t i = from; i < from + count; ++i) {
@@ -70,7 +71,7 @@ std::string to_text(const OrderFields& fields) {
                                          {"validation_fraction", fields.validation_fraction},
                                          {"seq_len", fields.seq_len},
                                          {"sources", std::move(sources)}};
-  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // paths may be any bytes
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // paths may contain any bytes
 }
 
 Result<OrderFields> order_fields_from_text(std::string_view text) {
@@ -116,8 +117,8 @@ SampleOrder::Place SampleOrder::at(Split split, int64_t index) const {
     return {place.source,
             static_cast<int64_t>(shuffled(source.key, static_cast<uint64_t>(source.train_samples), place.index))};
   }
-  // A fixed shuffle, so that a short evaluation sees every source in proportion. One source read whole keeps the order
-  // of its first epoch of training.
+  // Uses a fixed shuffle, so that a short evaluation sees every source in proportion. A single source that is read
+  // whole keeps the order of its first training epoch.
   const auto count = static_cast<uint64_t>(num_samples(split));
   TRI_REQUIRE(count > 0, "no validation samples");
   const uint64_t key = split == Split::kWhole && sources_.size() == 1 ? sources_.front().key : kValidationKey;

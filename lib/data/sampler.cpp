@@ -24,7 +24,7 @@ uint64_t Permutation::operator()(uint64_t index) const {
       right = mixed;
     }
     index = left << half_bits_ | right;
-  } while (index >= size_);  // at most four times as many values as samples: a few walks
+  } while (index >= size_);  // the range is at most four times the number of samples, so few iterations suffice
   return index;
 }
 
@@ -45,7 +45,7 @@ Mixer::Subtree Mixer::build(const std::vector<double>& weights, int begin, int e
   if (end - begin == 1) return {-1 - begin, weights[static_cast<size_t>(begin)]};
   const int middle = begin + (end - begin) / 2;
   const Subtree left = build(weights, begin, middle), right = build(weights, middle, end);
-  // The smaller side's share: the other's, being close to one, would lose what a tiny weight is.
+  // Stores the smaller side's share: the other's, close to one, would lose the precision of a tiny weight.
   const double weight = left.weight + right.weight, share = std::min(left.weight, right.weight) / weight;
   nodes_.push_back({.left = left.root,
                     .right = right.root,
@@ -64,7 +64,8 @@ uint64_t Mixer::Node::to_left(uint64_t samples) const {
 Mixer::Place Mixer::at(uint64_t index) const {
   if (nodes_.empty()) return {0, index};
   const uint64_t block = index / kBlockSamples;
-  // Of the samples that reach a node: how many before this block, how many in it, and which of these it is.
+  // `before`: samples before this block that reach the node; `inside`: those in the block; `place`: the one that is
+  // wanted.
   uint64_t before = block * kBlockSamples, inside = kBlockSamples;
   uint64_t place = Permutation(random_u64(seed_, block), kBlockSamples)(index % kBlockSamples);
   int at = root_;

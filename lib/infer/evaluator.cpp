@@ -65,20 +65,20 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
   const Mesh& mesh = engine_.mesh();
   Evaluation result{.samples = size.samples};
   result.tokens = result.samples * config.model.seq_len;
-  // The dp ranks' targets are the batch: each is counted by one of the ranks that take it.
+  // The dp ranks' targets form the batch; one rank of each group with the same targets counts them.
   const bool counts_bytes = tokenizer != nullptr && mesh.axis("pp").last() && mesh.first_of_replicas();
   int64_t bytes = 0;
   double sum = 0;
   for (int64_t i = 0; i < size.batches; ++i) {
     const StepTokens tokens = next();
     engine_.batch().load(tokens.inputs, tokens.targets);
-    sum += loss_of_batch();  // has waited for the copies: the tokens may go
+    sum += loss_of_batch();  // waits for the copies, so the tokens may be released
     if (counts_bytes)
       for (const int32_t token : tokens.targets)
         if (token != kNoTarget) bytes += tokenizer->token_bytes(token);
     if (on_batch) on_batch();
   }
-  // Every batch's sum was divided by the tokens of a full one.
+  // The sum of each batch was divided by the tokens of a full one.
   result.loss = sum / (static_cast<double>(size.samples) / config.data.global_batch);
   Job* const job = engine_.job();
   for (const int64_t of_rank : job == nullptr ? std::vector{bytes} : job->gather(bytes))
@@ -90,7 +90,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   const StageDims dims = stage_dims(engine_.config(), engine_.mesh());
   TRI_REQUIRE(!tokens.empty() && static_cast<int>(tokens.size()) <= dims.T, "{} tokens in a window of {}",
               tokens.size(), dims.T);
-  // What stands behind the prompt does not matter to it: attention is causal.
+  // Tokens after the prompt do not affect it, because attention is causal.
   std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
   std::copy(tokens.begin(), tokens.end(), padded.begin());
   load_copies(padded, padded);

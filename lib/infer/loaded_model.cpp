@@ -14,7 +14,7 @@ Config forward_config(Config config, int ranks) {
     p.schedule = Schedule::k1F1B;
   }
   p.dp = 0;
-  p.recompute = Recompute::kFull;            // keeps one layer's activations
+  p.recompute = Recompute::kFull;            // stores one layer's activations
   p.dp_transfers = Transfers::kCollectives;  // there are no gradients
   config.run.device = DeviceChoice::kAuto;
   config.precision.gemm = GemmFormat::kCompute;  // FP8's scales belong to a run

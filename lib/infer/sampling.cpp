@@ -26,7 +26,7 @@ int32_t sample_token(std::span<const float> logits, const Sampling& sampling, do
     total += std::exp((logits[static_cast<size_t>(token)] - largest) / sampling.temperature);
     cumulative.push_back(total);
   }
-  // The first few that hold top_p of the probability; one at least.
+  // Keeps the fewest tokens that hold top_p of the probability, at least one.
   const auto enough = std::lower_bound(cumulative.begin(), cumulative.end(), sampling.top_p * total);
   cumulative.resize(std::min(static_cast<size_t>(enough - cumulative.begin()) + 1, cumulative.size()));
   total = cumulative.back();
