@@ -1,5 +1,5 @@
-// The table of all checks. Limits of a CPU job are far from what a healthy machine shows, since its ranks may share
-// cores with each other and with other users' processes; limits of a GPU job assume machines of its own.
+// The table of all checks. Limits of a CPU job are far below a healthy machine's values, since its ranks may share
+// cores with each other and with other users' processes. Limits of a GPU job assume dedicated machines.
 #include "lib/doctor/checks.h"
 
 namespace tri {
@@ -35,7 +35,7 @@ const std::vector<Check>& all_checks() {
   constexpr auto kQuick = Depth::kQuick, kFull = Depth::kFull;
   constexpr auto kSuspect = Verdict::kSuspect, kBad = Verdict::kBad;
   static const std::vector<Check> checks = {
-      // What containers and resource limits allow.
+      // Limits of containers and resources.
       {number("locked_memory", "limit on locked memory", "MiB", kHigher, at({}, 65536 / kMiB)), kQuick,
        check_locked_memory},
       {number("open_files", "limit on open files per process", "", kHigher, at(4096, 512)), kQuick, check_open_files},

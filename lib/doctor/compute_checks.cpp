@@ -1,4 +1,4 @@
-// The rate of GEMMs, and a training whose bits must repeat.
+// Checks of the GEMM rate, and of a training that must be bit-identical when repeated.
 #include <bit>
 #include <span>
 
@@ -43,7 +43,7 @@ class MiniTraining {
         arena_(device, rank_bytes(config_, mesh_, device)),
         trainer_({.config = config_, .mesh = mesh_, .device = device, .arena = arena_}) {}
 
-  // The bits of weights and losses after some steps from the start values.
+  // Returns the bits of weights and losses after some steps from the start values.
   std::vector<uint32_t> train() {
     const auto count = static_cast<size_t>(config_.data.global_batch) * static_cast<size_t>(config_.model.seq_len);
     std::vector<int32_t> inputs(count), targets(count);
@@ -98,8 +98,8 @@ CheckResult check_gemm(CheckContext& context) {
   return {.measurements = {{.part = context.part, .value = 1e-12 * flops / seconds}}};
 }
 
-// Trains the same steps twice with the same algorithms (the device keeps what autotuning has chosen). Memory is zeroed
-// each time, since start values leave moments as they are. Any difference was computed or stored wrongly.
+// Trains the same steps twice with the same algorithms (the device keeps the autotuned choices). Memory is zeroed each
+// time, because start values do not reset moments. Any difference was computed or stored wrongly.
 CheckResult check_repeatable_step(CheckContext& context) {
   const std::vector<uint32_t> first = MiniTraining(context.device).train();
   const std::vector<uint32_t> second = MiniTraining(context.device).train();
@@ -108,8 +108,8 @@ CheckResult check_repeatable_step(CheckContext& context) {
   return {.measurements = {{.part = context.part, .value = different}}};
 }
 
-// Compares that training between all ranks. Healthy CPUs of different kinds, and healthy GPUs for which autotuning
-// chose different algorithms, may differ: each kind is a group of its own.
+// Compares that training between all ranks. Healthy CPUs of different models, and healthy GPUs with different autotuned
+// algorithms, may differ, so each kind forms a separate group.
 CheckResult check_equal_steps(CheckContext& context) {
   MiniTraining training(context.device);
   const std::vector<uint32_t> bits = training.train();

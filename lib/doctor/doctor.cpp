@@ -29,7 +29,7 @@ Nodes find_nodes(Job& job) {
   return nodes;
 }
 
-// A name of this rank's part that is unique on its node.
+// Returns a name of this rank's device that is unique on its node.
 std::string own_part(Job& job, Device& device, const Nodes& nodes) {
   if (device.kind() == DeviceKind::kCpu) return fmt::format("rank {}", job.world_rank());
   return fmt::format("GPU {} ({})", nodes.index, device.bus_id());
@@ -72,7 +72,7 @@ Gathered measure(const std::vector<Check>& checks, const std::vector<int>& wante
       m.world_rank = context.job.world_rank();
       m.host = context.nodes.hosts[static_cast<size_t>(context.nodes.own)];
     }
-    context.job.barrier();  // so that no rank disturbs a measurement of another one
+    context.job.barrier();  // so that ranks do not disturb each other's measurements
   }
   Gathered all;
   const auto of_ranks = context.job.gather(own);
@@ -182,7 +182,7 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
   report.hosts = nodes.hosts;
   report.ranks = job.world_size();
   for (const int i : wanted) {
-    // Rows count what was wanted; quick checks and full ones may stand in any order.
+    // Rows are numbered by the selected checks; quick and full ones may be in any order.
     const auto row = static_cast<int>(report.checks.size());
     report.checks.push_back({.rule = rules[static_cast<size_t>(i)], .skipped = all.skipped[i]});
     for (Measurement m : all.measurements)

@@ -38,7 +38,7 @@ CheckResult of_gpus(const CheckContext& context, const Fill& fill) {
   return result;
 }
 
-// Those of the node's GPUs that have a rank. Collective.
+// Returns the node's GPUs that have a rank. Collective.
 std::set<std::string> gpus_with_rank(CheckContext& context) {
   std::array<char, 32> mine{};
   context.device.bus_id().copy(mine.data(), mine.size() - 1);
@@ -48,8 +48,8 @@ std::set<std::string> gpus_with_rank(CheckContext& context) {
   return ids;
 }
 
-// Runs multiplications for 1.5 s, which the node's first rank observes: it calls `look` during them, with the bus ids
-// of the GPUs that run them. The node's other GPUs are idle.
+// Runs multiplications for 1.5 s. Meanwhile the node's first rank calls `look` with the bus ids of the GPUs that run
+// them; the node's other GPUs are idle.
 template <class Look>
 CheckResult under_load(CheckContext& context, const Look& look) {
   if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "the job uses no GPU"};
@@ -64,7 +64,7 @@ CheckResult under_load(CheckContext& context, const Look& look) {
   const auto work = [&](int times) {
     for (int i = 0; i < times; ++i) gemm({.out = out, .a = a, .b = b}, context.stream);
   };
-  work(1000);  // at 600 TFLOP/s 0.2 s, at which clocks have settled
+  work(1000);  // 0.2 s at 600 TFLOP/s, after which clocks have settled
   context.stream.record(*begun);
   work(4000);
   begun->synchronize();
@@ -127,7 +127,7 @@ CheckResult check_gpu_pcie(CheckContext& context) {
   });
 }
 
-// Links that exist and are down count against the GPU even where all GPUs have lost as many.
+// A link that exists but is down counts against the GPU, even if all GPUs have lost the same number.
 CheckResult check_nvlinks(CheckContext& context) {
   return of_gpus(context, [](const GpuHealth& gpu, Measurement& m) {
     m.value = gpu.nvlinks_up;

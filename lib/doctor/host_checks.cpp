@@ -1,4 +1,4 @@
-// Limits, memory, the CPU's clock, MPI's transports.
+// Checks of limits, memory, the CPU's clock and MPI's transports.
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
@@ -36,14 +36,14 @@ bool has_active_infiniband() {
 
 }  // namespace
 
-// RDMA registers memory, which locks it: with InfiniBand the limit must be "unlimited".
+// RDMA locks the memory that it registers, so with InfiniBand the limit must be "unlimited".
 CheckResult check_locked_memory(CheckContext& context) {
   Measurement m{.part = context.part, .value = limit_of(RLIMIT_MEMLOCK, false) / kMiB};
   if (has_active_infiniband()) m.wanted = std::numeric_limits<double>::infinity();
   return one(std::move(m));
 }
 
-// Programs may raise their soft limit to the hard one, and this one does.
+// Programs may raise their soft limit to the hard one, as this one does.
 CheckResult check_open_files(CheckContext& context) {
   return one({.part = context.part, .value = limit_of(RLIMIT_NOFILE, true)});
 }
@@ -64,9 +64,9 @@ CheckResult check_free_memory(CheckContext& context) {
   return one({.value = bytes / kMiB / static_cast<double>(context.nodes.own_ranks().size())});
 }
 
-// Read and written, as bench kernels counts too.
+// Counts bytes read plus bytes written, like bench kernels.
 CheckResult check_memory_copy(CheckContext& context) {
-  constexpr size_t kBytes = 32 << 20;  // beyond a core's share of the caches
+  constexpr size_t kBytes = 32 << 20;  // larger than a core's share of the caches
   const auto from = std::make_unique<char[]>(kBytes), to = std::make_unique<char[]>(kBytes);
   std::memset(from.get(), 1, kBytes);
   std::memset(to.get(), 2, kBytes);
@@ -77,14 +77,14 @@ CheckResult check_memory_copy(CheckContext& context) {
   return one({.part = context.part, .value = 2e-9 * kBytes / seconds});
 }
 
-// Each addition waits for the one before it and takes a cycle. A stretch of a millisecond is mostly undisturbed, also
-// where other processes want the core; the best of many is the core's own.
+// Each addition depends on the previous one and takes one cycle. A run of a millisecond is mostly undisturbed, even if
+// other processes compete for the core, so the best of many runs shows the core's own clock.
 CheckResult check_cpu_clock(CheckContext& context) {
   constexpr int kSteps = 1 << 18, kPerStep = 8;
   const double seconds = best_seconds(40, [] {
     uint64_t sum = 1;
     for (int i = 0; i < kSteps; ++i) {
-      // The compiler sees neither what is added nor the sum between two additions.
+      // The compiler knows neither the addend nor the sum between two additions.
 #define TRI_ADD                 \
   asm volatile("" : "+r"(sum)); \
   sum += static_cast<uint64_t>(i);

@@ -16,7 +16,7 @@
 namespace tri {
 namespace {
 
-// Of the bytes that a control group uses, those of files that it has read or written: they make room for others.
+// Returns the part of a control group's memory that caches files, which can be reclaimed.
 double cached_files(const std::string& stat, const std::string& prefix) {
   std::istringstream in(stat);
   std::string name;
@@ -47,7 +47,7 @@ std::string transports_of(std::string_view maps) {
 }
 
 int64_t within_container(int64_t available, const std::string& root) {
-  // Version 2 of control groups, then version 1; inside a container its own group is the root.
+  // Version 2 of control groups, then version 1. Inside a container its own group is the root.
   struct Group {
     const char *limit, *usage, *stat, *prefix;
   };
@@ -86,7 +86,7 @@ std::vector<int> numa_nodes(const std::string& root) {
 std::string cpu_kind(std::string_view cpuinfo) {
   std::string model = "unknown CPU", flags;
   std::istringstream lines{std::string(cpuinfo)};
-  for (std::string line; std::getline(lines, line) && !line.empty();) {  // the first CPU's
+  for (std::string line; std::getline(lines, line) && !line.empty();) {  // of the first CPU
     const size_t colon = line.find(": ");
     if (colon == line.npos) continue;
     if (line.starts_with("model name")) model = line.substr(colon + 2);

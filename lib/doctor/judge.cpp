@@ -16,13 +16,13 @@ using Group = std::vector<const Measurement*>;
 
 bool is_better(const Rule& rule, double a, double b) { return rule.better == Better::kLower ? a < b : a > b; }
 
-// The middle one, best first; of an even number the better of the two in the middle.
+// Returns the median; of an even number, the better of the two middle values.
 double middle(const Rule& rule, std::vector<double> values) {
   std::sort(values.begin(), values.end(), [&](double a, double b) { return is_better(rule, a, b); });
   return values[(values.size() - 1) / 2];
 }
 
-// How many times worse than the median; 1 where that says nothing.
+// Returns how many times worse than the median the value is; 1 if that is undefined.
 double times_worse(const Rule& rule, double value, double median) {
   const double more = rule.better == Better::kLower ? value : median,
                less = rule.better == Better::kLower ? median : value;
@@ -30,7 +30,7 @@ double times_worse(const Rule& rule, double value, double median) {
   return less <= 0 ? std::numeric_limits<double>::infinity() : more / less;
 }
 
-// What the values of a group are compared with.
+// Returns the value with which a group is compared.
 std::optional<double> median_of(const Rule& rule, const Group& group) {
   std::vector<double> values;
   std::map<std::string, double> best_of_part;
@@ -90,7 +90,8 @@ std::optional<Finding> judge_number(const Rule& rule, const Limits& limits, cons
 void name_slow_parts(const Rule& rule, const Group& group, std::map<const Measurement*, Finding>& slow,
                      std::vector<Finding>& out) {
   while (true) {
-    std::map<std::string, std::pair<int, std::vector<const Measurement*>>> parts;  // transfers, slow ones
+    std::map<std::string, std::pair<int, std::vector<const Measurement*>>> parts;  // transfers, and the slow ones among
+                                                                                   // them
     for (const Measurement* m : group)
       for (const std::string* end : {&m->end_a, &m->end_b}) {
         if (end->empty()) continue;
@@ -132,7 +133,7 @@ void judge_numbers(const Rule& rule, const Limits& limits, const Group& group, s
     if (m->value)
       if (auto found = judge_number(rule, limits, *m, *median)) slow.emplace(m, std::move(*found));
   name_slow_parts(rule, group, slow, out);
-  for (const Measurement* m : group)  // in their own order
+  for (const Measurement* m : group)  // in the order of the measurements
     if (const auto found = slow.find(m); found != slow.end()) out.push_back(found->second);
 }
 

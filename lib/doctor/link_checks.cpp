@@ -1,4 +1,4 @@
-// Network cards, as /sys shows them. Each is compared with the card of the same name on the other nodes.
+// Checks of network cards as listed in /sys. Each is compared with the card of the same name on the other nodes.
 #include <algorithm>
 
 #include "io/base/network_ports.h"
@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// What `measure` makes of each port, on one rank of the node.
+// Calls `measure` for each port, on one rank of the node.
 template <class Measure>
 CheckResult of_ports(const CheckContext& context, const char* none, Measure measure) {
   CheckResult result;
@@ -23,7 +23,7 @@ CheckResult of_ports(const CheckContext& context, const char* none, Measure meas
 
 }  // namespace
 
-// The rate that a port which is down reports is not its rate.
+// The rate that a port reports while it is down is not valid.
 CheckResult check_infiniband(CheckContext& context) {
   return of_ports(context, "no InfiniBand", [](const NetworkPort& port, Measurement& m) {
     m.value = port.is_active() ? port.rate : 0;
@@ -36,7 +36,8 @@ CheckResult check_infiniband_errors(CheckContext& context) {
     uint64_t errors = 0;
     for (const uint64_t count : {port.link_downed, port.symbol_errors, port.receive_errors, port.integrity_errors})
       if (count != NetworkPort::kUnreadable) errors += count;
-    m.value = static_cast<double>(std::max<uint64_t>(errors, 1));  // compared as a ratio: none and one are alike
+    m.value = static_cast<double>(std::max<uint64_t>(errors, 1));  // compared as a ratio, in which none and one count
+                                                                   // the same
     return port.is_infiniband() && port.is_active();
   });
 }

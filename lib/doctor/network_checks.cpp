@@ -1,4 +1,4 @@
-// Over groups of lib/comm (MPI, NCCL) to neighbours, and TCP to the node itself.
+// Checks over groups of lib/comm (MPI, NCCL) to neighbours, and over TCP to the node itself.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -23,13 +23,13 @@
 namespace tri {
 namespace {
 
-// The two ranks that measure with each other in a phase; -1: none.
+// The two ranks that exchange data in a phase; -1: none.
 struct Edge {
   int first = -1, second = -1;  // world ranks
 };
 
-// A ring of units (nodes, or the ranks of one node): each measures with the next, in as many phases as it takes for no
-// unit to have two neighbours at a time. Member i of a unit measures with member i of the next.
+// A ring of units (nodes, or the ranks of one node): each exchanges data with the next, in enough phases that no unit
+// has two neighbours at a time. Member i of a unit is paired with member i of the next.
 std::vector<Edge> edges_of(const std::vector<std::vector<int>>& units, int world_rank) {
   const auto count = units.size();
   std::vector<Edge> phases(3);
@@ -64,7 +64,7 @@ CheckResult over_edges(CheckContext& context, const std::vector<std::vector<int>
   return result;
 }
 
-// The node's first address that is not the loopback interface's; that one where there is no other.
+// Returns the node's first non-loopback address, or the loopback address if there is none.
 in_addr own_address() {
   in_addr address{};
   address.s_addr = htonl(INADDR_LOOPBACK);
@@ -81,7 +81,7 @@ in_addr own_address() {
   return address;
 }
 
-// Sends `bytes` over a connection to ourselves. Waits end after ten seconds.
+// Sends `bytes` over a connection to this process. Waits end after ten seconds.
 Result<void> send_to_self(in_addr address, int64_t bytes, double& seconds) {
   sockaddr_in place{.sin_family = AF_INET, .sin_addr = address};
   auto* const generic = reinterpret_cast<sockaddr*>(&place);
@@ -132,7 +132,7 @@ Result<void> send_to_self(in_addr address, int64_t bytes, double& seconds) {
   return {};
 }
 
-// There and back, from the devices' memory.
+// Sends device memory there and back.
 void exchange(CheckContext& context, CommGroup& group) {
   if (group.rank() == 0) {
     group.send(context.source, 1, context.stream);
@@ -148,16 +148,16 @@ bool has_value(const char* variable, std::string_view expected) {
   return value != nullptr && value == expected;
 }
 
-// The memory node of the page at `address`; -1: the kernel does not say.
+// Returns the memory node of the page at `address`, or -1 if the kernel does not report it.
 int memory_node_of(const void* address) {
-  constexpr unsigned long kNode = 1 << 0, kOfAddress = 1 << 1;  // of linux/mempolicy.h
+  constexpr unsigned long kNode = 1 << 0, kOfAddress = 1 << 1;  // from linux/mempolicy.h
   int node = -1;
   return ::syscall(SYS_get_mempolicy, &node, nullptr, 0, address, kNode | kOfAddress) == 0 ? node : -1;
 }
 
 }  // namespace
 
-// The kernel's network stack and its memory; the card itself only where RDMA would be used.
+// Measures the kernel's network stack and memory; the card itself takes part only with RDMA.
 CheckResult check_loopback(CheckContext& context) {
   if (!context.speaks()) return {};
   constexpr int64_t kBytes = 64 << 20;
@@ -174,16 +174,17 @@ CheckResult check_loopback(CheckContext& context) {
 }
 
 // Exchanges device memory between neighbouring nodes: each rank with the rank of the same index on the next node, all
-// at the same time, as for gradients.
+// at once, as for gradients.
 CheckResult check_node_links(CheckContext& context) {
   if (context.nodes.ranks.size() < 2) return {.skipped = "the job has only one node"};
   return over_edges(context, context.nodes.ranks, 2.0 * static_cast<double>(context.copy_bytes),
                     [&](CommGroup& group) { exchange(context, group); });
 }
 
-// The same between neighbouring ranks of one node, through its cards: from GPU or host memory to the card and back, by
-// RDMA where the node can. NCCL and MPI take that way where they have no other, which they decide once in a process.
-// Over TCP the kernel keeps it to itself. Where a launcher binds ranks to memory nodes, each is looked at.
+// Exchanges data between neighbouring ranks of one node through its cards: from GPU or host memory to the card and
+// back, by RDMA if the node supports it. NCCL and MPI use the cards only if they have no other way, which they decide
+// once per process. Over TCP the data stays in the kernel. If a launcher binds ranks to memory nodes, each node is
+// measured.
 CheckResult check_nic_loopback(CheckContext& context) {
   for (const auto& [variable, value] : kNicLoopbackVariables)
     if (!has_value(variable, value))
@@ -202,11 +203,11 @@ CheckResult check_nic_loopback(CheckContext& context) {
 CheckResult check_neighbour_all_reduce(CheckContext& context) {
   if (context.job.world_size() < 2) return {.skipped = "the job has only one rank"};
   std::vector<std::vector<int>> units = context.nodes.ranks;
-  if (units.size() == 1) {  // then the ranks of the node are the neighbours
+  if (units.size() == 1) {  // the ranks of the node are the neighbours
     units.clear();
     for (const int rank : context.nodes.own_ranks()) units.push_back({rank});
   }
-  // Of two the bus bandwidth is the bytes of the buffer over the time (lib/bench/comm.h).
+  // With two ranks the bus bandwidth is the buffer's bytes over the time (lib/bench/comm.h).
   return over_edges(context, units, static_cast<double>(context.copy_bytes),
                     [&](CommGroup& group) { group.all_reduce(context.landing, ReduceOp::kMax, context.stream); });
 }

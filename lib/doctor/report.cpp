@@ -1,4 +1,4 @@
-// The report of the doctor, as text and as JSON.
+// Formats the doctor's report as text and as JSON.
 #include <cmath>
 #include <nlohmann/json.hpp>
 

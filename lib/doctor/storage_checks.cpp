@@ -1,4 +1,4 @@
-// Storage checks in the folder of checkpoints. One rank of each node measures with a file of its own, which it removes.
+// Storage checks in the checkpoint folder. One rank of each node measures with its own file, which it removes.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -47,7 +47,7 @@ class TestFile {
   }
 
  private:
-  // All users may write to the folder, as to /tmp: an existing file of this name, a link for instance, is not written
+  // All users may write to the folder, like /tmp, so an existing file of this name, such as a link, is never written
   // to.
   static int open_new(const std::string& path) {
     ::unlink(path.c_str());
@@ -59,7 +59,7 @@ class TestFile {
   const int error_;
 };
 
-// Numbers that no storage can compress and that differ between places.
+// Returns incompressible numbers that differ between positions.
 std::vector<uint64_t> pattern() {
   std::vector<uint64_t> words(static_cast<size_t>(kFileBytes) / sizeof(uint64_t));
   uint64_t word = 0x9E3779B97F4A7C15;
@@ -73,7 +73,7 @@ Result<void> write_pattern(const TestFile& file, const std::vector<uint64_t>& wo
   return file.sync();
 }
 
-// Seconds of each of `rounds`, the fastest of which counts; or what failed.
+// Returns the seconds of the fastest of `rounds`, or the error.
 template <class Act>
 Result<double> fastest(int rounds, Act act) {
   double best = std::numeric_limits<double>::infinity();
@@ -104,7 +104,7 @@ CheckResult check_storage_write(CheckContext& context) {
   return number(1e-6 * kFileBytes / seconds.value(), context);
 }
 
-// From storage where the page cache gives the file up, else from the cache; what was read must be what was written.
+// Reads from storage if the page cache releases the file, else from the cache. The data must equal what was written.
 CheckResult check_storage_read(CheckContext& context) {
   if (!context.speaks()) return {};
   const std::vector<uint64_t> words = pattern();

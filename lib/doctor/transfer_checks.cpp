@@ -1,4 +1,4 @@
-// Copies and messages: host and device, parts of a node, neighbouring nodes.
+// Checks of copies and messages between host and device, parts of a node, and neighbouring nodes.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <linux/mempolicy.h>
@@ -25,7 +25,7 @@ namespace {
 
 double gigabytes_a_second(int64_t bytes, double seconds) { return 1e-9 * static_cast<double>(bytes) / seconds; }
 
-// For its lifetime memory that this thread touches first comes from one NUMA node.
+// During its lifetime, memory first touched by this thread comes from one NUMA node.
 class NumaBinding {
  public:
   explicit NumaBinding(int node) {
@@ -65,7 +65,7 @@ void meet(CheckContext& context) {
   if (context.nodes.own_ranks().size() > 1) gather_among_members(std::string(), context.nodes.own_ranks());
 }
 
-// Distances between members that are tried: all of a small node, powers of two of a large one.
+// Returns the distances between members to test: all of a small node, powers of two of a large one.
 std::vector<int> distances(int members) {
   std::vector<int> list;
   for (int distance = 1; distance<members; distance = members> 16 ? 2 * distance : distance + 1)
@@ -75,7 +75,7 @@ std::vector<int> distances(int members) {
 
 }  // namespace
 
-// From the memory of each NUMA node. Copies of memory at one distance from the device are compared with each other.
+// Copies from the memory of each NUMA node. Only copies at the same distance from the device are compared.
 CheckResult check_host_copies(CheckContext& context) {
   CheckResult result;
   const std::vector<int> numa = numa_nodes("/");
@@ -91,12 +91,12 @@ CheckResult check_host_copies(CheckContext& context) {
                                                : ", far",
                  result);
   }
-  // One NUMA node, or a container that forbids to choose.
+  // There is one NUMA node, or the container forbids the choice.
   if (result.measurements.empty()) measure_host(context, "host", "", result);
   return result;
 }
 
-// One pair at a time, into the peer's memory.
+// Copies into each peer's memory, one pair at a time.
 CheckResult check_peer_copies(CheckContext& context) {
   const std::vector<int>& ranks = context.nodes.own_ranks();
   const int members = static_cast<int>(ranks.size()), self = context.nodes.index;
@@ -122,7 +122,7 @@ CheckResult check_peer_copies(CheckContext& context) {
   return result;
 }
 
-// Each member's share of its bytes goes to each other one, all at once.
+// Each member sends a share of its bytes to each other member, all at once.
 CheckResult check_all_to_all(CheckContext& context) {
   const int members = static_cast<int>(context.nodes.own_ranks().size()), self = context.nodes.index;
   if (members < 2) return {.skipped = "the node has only one rank"};
