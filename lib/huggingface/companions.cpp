@@ -67,7 +67,7 @@ std::string companions_of(const std::string& checkpoint, const Config& config) {
   for (const std::string& run_dir : {around, config.run.dir}) {
     if (!fs::is_regular_file(fs::path(run_dir) / kImportedConfig, absent)) continue;
     const std::string& spec = config.data.tokenizer;
-    if (spec == "bytes") {  // the imported one only where the import found no other
+    if (spec == "bytes") {  // the imported tokenizer, if the import found no other
       if (tokenizer_file(run_dir) != run_dir) continue;
       return run_dir;
     }

@@ -46,7 +46,7 @@ class Source {
  public:
   Source(const CheckpointReader& reader, const ModelConfig& model) : reader_(reader), model_(model) {}
 
-  // Writes the tensor, in the entry's type.
+  // Writes the tensor with the entry's type.
   Result<void> write(const Mapped& mapped, const SafetensorsEntry& entry, SafetensorsWriter& writer) {
     if (mapped.spec == nullptr) {
       const std::vector<char> zeros(static_cast<size_t>(entry.bytes()));
@@ -62,7 +62,7 @@ class Source {
   }
 
  private:
-  // Several tensors of Hugging Face may come out of one native tensor, one after the other.
+  // Several consecutive Hugging Face tensors may come from one native tensor.
   Result<void> load(const ParamSpec& spec) {
     if (loaded_ == &spec) return {};
     loaded_ = nullptr;
@@ -105,7 +105,7 @@ Result<void> begin_folder(const std::string& folder) {
   return {};
 }
 
-// What an export that fails takes away again: the files that it has written, and the folders that it made.
+// Removes what a failed export has created: files that it wrote and folders that it made.
 class Leftovers {
  public:
   explicit Leftovers(const std::string& folder) : folder_(folder) {
@@ -118,7 +118,7 @@ class Leftovers {
     std::error_code ignored;
     if (is_whole_) return;
     for (const std::string& name : files_) fs::remove(fs::path(folder_) / name, ignored);
-    // Only what is empty: others may have put something there meanwhile.
+    // Removes empty folders only: another process may have added files in the meantime.
     for (const fs::path& path : made_)
       if (!fs::remove(path, ignored) || ignored) return;
   }
@@ -128,7 +128,7 @@ class Leftovers {
 
  private:
   const std::string folder_;
-  std::vector<fs::path> made_;  // folders that were not there, the innermost first
+  std::vector<fs::path> made_;  // folders that did not exist before, the innermost first
   std::vector<std::string> files_;
   bool is_whole_ = false;
 };

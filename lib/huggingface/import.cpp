@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// All tensors of a model, whatever files they are in.
+// All tensors of a model, in one or several files.
 class HfWeights {
  public:
   static Result<HfWeights> open(const std::string& folder) {
@@ -46,17 +46,17 @@ class HfWeights {
   }
 
   struct Found {
-    const SafetensorsEntry* entry = nullptr;  // null: there is none
+    const SafetensorsEntry* entry = nullptr;  // null: not found
     const std::string* path = nullptr;
     std::span<const std::byte> data;
   };
-  // By its name, or the name without `prefix`. Marks the tensor as used.
+  // Finds a tensor by its name, or by the name without `prefix`. Marks it as used.
   Found find(const std::string& name, std::string_view prefix) {
     const Found found = look_up(name, prefix);
     if (found.entry != nullptr) used_.insert(found.entry->name);
     return found;
   }
-  // The same, without the mark.
+  // Finds a tensor without marking it.
   Found look_up(const std::string& name, std::string_view prefix) const {
     auto at = places_.find(name);
     if (at == places_.end() && name.starts_with(prefix)) at = places_.find(name.substr(prefix.size()));
@@ -65,7 +65,7 @@ class HfWeights {
     return {entry, &paths_[file], files_[file]->data(*entry)};
   }
 
-  // The first tensor that was not used and that is not one of `ignored` (names, or their ends after a dot); "" = none.
+  // Returns the first unused tensor that is not in `ignored` (names, or their ends after a dot), or "".
   std::string left_over(const std::vector<std::string_view>& ignored) const {
     for (const auto& [name, place] : places_) {
       const auto ends = [&name = name](std::string_view end) {
@@ -85,7 +85,7 @@ class HfWeights {
   static Result<std::vector<std::string>> file_names(const std::string& folder) {
     std::error_code ignored;
     const std::string index = folder + "/model.safetensors.index.json";
-    // Where there are both, transformers reads the whole file too.
+    // If both exist, transformers also reads the single file.
     if (fs::exists(folder + "/model.safetensors", ignored)) return std::vector<std::string>{"model.safetensors"};
     if (!fs::exists(index, ignored))
       return file_error(
@@ -115,7 +115,7 @@ class HfWeights {
   std::set<std::string> used_;
 };
 
-// Calls use(value_at), where value_at(i) is element i of `found` as a float. Error: its type is not one of weights.
+// Calls use(value_at), where value_at(i) is element i of `found` as a float. Fails if its type is not a weight's.
 template <class Use>
 Result<void> with_values(const HfWeights::Found& found, const Use& use) {
   const auto read_as = [&]<class T>(T, auto to_float) {
@@ -142,12 +142,12 @@ std::string name_of(const WeightFormat& format, std::string_view module) {
   return std::string(rule->hf);
 }
 
-// What a folder with tied embeddings has where the head and the embedding are stored.
+// What a folder with tied embeddings contains for the head and the embedding.
 enum class TiedHead {
   kAbsent,
-  kSame,       // the embedding once more
-  kOther,      // other values: transformers does not tie them then
-  kEmbedding,  // the head alone, which is the embedding
+  kSame,       // a copy of the embedding
+  kOther,      // other values, in which case transformers does not tie them
+  kEmbedding,  // only the head, which serves as the embedding
 };
 
 Result<TiedHead> tied_head(const HfWeights& hf, const WeightFormat& format) {
@@ -169,7 +169,7 @@ Result<TiedHead> tied_head(const HfWeights& hf, const WeightFormat& format) {
   return same ? TiedHead::kSame : TiedHead::kOther;
 }
 
-// Puts a tensor of Hugging Face into its places in `native`.
+// Copies a Hugging Face tensor into its positions in `native`.
 Result<void> place(const HfWeights::Found& found, const Mapped& mapped, const ModelConfig& model,
                    std::vector<float>& native) {
   const SafetensorsEntry& entry = *found.entry;
@@ -185,14 +185,14 @@ Result<void> place(const HfWeights::Found& found, const Mapped& mapped, const Mo
   });
 }
 
-// A run's config around the model; its tokenizer, if this program knows it.
+// Returns a run's config for the model, with its tokenizer if this program supports it.
 Result<Config> run_config(const ImportOptions& options, const Described& described, ImportSummary& summary) {
   Config config;
   config.model = described.model;
   const std::string name = fs::path(options.run_dir).lexically_normal().filename().string();
   config.run.dir = options.run_dir;
   if (!name.empty() && name != "." && name != "..") config.run.name = name;
-  const bool bytes = described.tokenizer == "bytes";  // our default
+  const bool bytes = described.tokenizer == "bytes";  // the native default
   if (bytes) {
     summary.tokenizer = described.tokenizer;
   } else if (const auto path = find_tokenizer(options.folder, config.model.vocab); !path) {
@@ -200,7 +200,7 @@ Result<Config> run_config(const ImportOptions& options, const Described& describ
   } else {
     summary.tokenizer = config.data.tokenizer = tokenizer_copy(path.value(), options.run_dir);
   }
-  if (!bytes && config.data.tokenizer == "bytes") config.run.sample_tokens = 0;  // they would not be text
+  if (!bytes && config.data.tokenizer == "bytes") config.run.sample_tokens = 0;  // samples would not be readable text
   return parse_config(to_yaml(config), options.folder, options.overrides);
 }
 
@@ -313,7 +313,7 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   auto kept = keep_companions(options.folder, options.run_dir);
   if (!kept) return kept.error();
   summary.kept = std::move(kept).value();
-  config.value().model = resolved.value().model;  // the rest stays open for the ranks that will train
+  config.value().model = resolved.value().model;  // the other fields are resolved for the ranks that will train
   if (auto done = write_file(summary.config, to_yaml(config.value())); !done) return done.error();
   return summary;
 }

@@ -14,9 +14,9 @@ namespace tri::huggingface {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;  // for small objects: it looks for a key from one to the next
+using Json = nlohmann::ordered_json;  // for small objects: finding a key is a linear search
 
-// tokenizer.json of the bytes themselves, for transformers' fast tokenizers: a byte-level BPE without merges.
+// Returns the tokenizer.json of plain bytes for transformers' fast tokenizers: a byte-level BPE without merges.
 std::string byte_tokenizer_json() {
   Json vocab = Json::object();
   for (int byte = 0; byte < 256; ++byte) vocab[letters_of(std::string(1, static_cast<char>(byte)))] = byte;
@@ -28,8 +28,8 @@ std::string byte_tokenizer_json() {
   return json.dump(1) + "\n";
 }
 
-// The text of a token, as tokenizer.json's list of added tokens, which may be missing, and its vocabulary have it;
-// empty: none. The file is one that was understood: io/tokens/bpe/tokenizer_json.cpp.
+// Returns the text of a token from tokenizer.json's added tokens (which may be missing) or its vocabulary; "" if there
+// is none. io/tokens/bpe/tokenizer_json.cpp has validated the file.
 std::string content_of(const nlohmann::json& tokenizer, int id) {
   if (const auto added = tokenizer.find("added_tokens"); added != tokenizer.end())
     for (const auto& token : *added)
@@ -39,7 +39,7 @@ std::string content_of(const nlohmann::json& tokenizer, int id) {
   return {};
 }
 
-// The class is the one that takes tokenizer.json as it is, in transformers 4 and 5, whatever the model's type suggests.
+// This class loads tokenizer.json unchanged in transformers 4 and 5, whatever the model's type.
 Json settings_of(const Config& config, const nlohmann::json& tokenizer, const TokenizerInfo& info) {
   Json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                    {"add_bos_token", info.bos >= 0},
@@ -51,8 +51,8 @@ Json settings_of(const Config& config, const nlohmann::json& tokenizer, const To
   return settings;
 }
 
-// What else the settings in `folder` say that changes no ids: how conversations are written, the names of special
-// tokens. tokenizer_config.json comes before special_tokens_map.json, as in transformers.
+// Adds those settings of `folder` that change no ids: the chat template, the names of special tokens.
+// tokenizer_config.json takes precedence over special_tokens_map.json, as in transformers.
 void add_hf_settings(const std::string& folder, Json& settings) {
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const auto file = MappedFile::open((fs::path(folder) / name).string());

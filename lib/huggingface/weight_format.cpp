@@ -56,16 +56,16 @@ constexpr TensorRule kLlamaTensors[] = {
     {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
 };
 
-// An integer that both sides have.
+// An integer field of both formats.
 struct SizeField {
   std::string_view hf;
   int ModelConfig::*native;
-  bool optional = false;       // null: 0, which resolve_config fills in
-  int absent = 0;              // of an optional one: what transformers takes where the key is absent
-  std::string_view also = {};  // another name that transformers reads as well
+  bool optional = false;       // null means 0, which resolve_config fills in
+  int absent = 0;              // for an optional one: transformers' default
+  std::string_view also = {};  // another name that transformers also reads
 };
-// A key whose value is the same in all our models. On the way back it must be that, or `also`, which means the same; or
-// it does not matter (`any`).
+// A key whose value is the same for all native models. On import it must be that value or `also`, which means the same;
+// with `any` it does not matter.
 struct FixedField {
   std::string_view hf, json, also = {};
   bool any = false;
@@ -76,7 +76,7 @@ struct FormatTable {
   Norm norm;
   Activation activation;
   Position position;
-  bool groups, window, biases;  // may native models have: fewer key/value heads; a window; biases
+  bool groups, window, biases;  // whether native models may have fewer key/value heads, a window, biases
   bool tied_when_absent;
   std::string_view eps;
   double eps_when_absent;
@@ -99,7 +99,7 @@ constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"
                                      {.hf = "attn_pdrop", .json = "0.0", .any = true},
                                      {.hf = "embd_pdrop", .json = "0.0", .any = true},
                                      {.hf = "resid_pdrop", .json = "0.0", .any = true}};
-// Masks that old versions kept alongside the weights.
+// Masks that old versions stored alongside the weights.
 constexpr std::string_view kGpt2Ignored[] = {"attn.bias", "attn.masked_bias"};
 
 constexpr SizeField kLlamaSizes[] = {{"vocab_size", &ModelConfig::vocab},
@@ -204,7 +204,7 @@ const FormatTable& table_of(const WeightFormat& format) {
   return kFormats[0];
 }
 
-// What of the model the format can't express, a line each.
+// Returns one line for each property of the model that the format can't express.
 std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) {
   std::vector<std::string> lines;
   const auto must_be = [&](const char* field, auto value, auto expected) {
@@ -234,7 +234,7 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   return lines;
 }
 
-// The number or flag of a key that may be absent. Error, which names the key: it has another type.
+// Returns the number or flag of a key that may be absent. Fails, naming the key, if it has another type.
 Result<double> number_of(const std::string& path, const Json& json, std::string_view key, double absent) {
   const auto value = json.find(std::string(key));
   if (value == json.end()) return absent;
@@ -248,8 +248,8 @@ Result<bool> flag_of(const std::string& path, const Json& json, std::string_view
   return value->get<bool>();
 }
 
-// A rope that stretches or scales positions has a type other than "default". As transformers 5 does: rope_scaling,
-// unless it is empty, replaces rope_parameters, and a rope_theta inside of them comes before one of the config.
+// A rope that stretches or scales positions has a type other than "default". As in transformers 5, a rope_scaling that
+// is not empty replaces rope_parameters, and a rope_theta inside either takes precedence over the config's.
 Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& model) {
   const auto theta = json.find("rope_theta"), factor = json.find("partial_rotary_factor");
   double rope_theta = 10000.0;
@@ -281,7 +281,7 @@ Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& m
   return {};
 }
 
-// The value of a size: under its name, or the other name that transformers reads. Null: there is none.
+// Returns the value of a size under its name or under the other name that transformers reads; null if absent.
 Result<const Json*> size_value(const std::string& path, const Json& json, const SizeField& field) {
   const auto value = json.find(std::string(field.hf)), other = json.find(std::string(field.also));
   if (field.also.empty() || other == json.end()) return value == json.end() ? nullptr : &*value;
@@ -427,7 +427,7 @@ std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_ro
   const auto add = [&](int64_t first, int64_t count) {
     for (int64_t row = first; row < first + count; ++row) map.push_back(row);
   };
-  // Of each key/value head's G queries, key, value: heads [from, from + count).
+  // Each key/value head has G queries, a key and a value; adds its heads [from, from + count).
   const auto add_heads = [&](int64_t from, int64_t count) {
     for (int64_t kv = 0; kv < model.kv_heads; ++kv) add((kv * (group + 2) + from) * size, count * size);
   };
@@ -475,7 +475,7 @@ std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& m
     Mapped mapped{
         .hf = fmt::format(fmt::runtime(rule.hf), layer), .spec = find(name), .rows = rule.rows, .form = rule.form};
     if (mapped.spec == nullptr && !(bias && format.zero_biases)) return;
-    // A bias that we do not have is as long as its weight has rows.
+    // A bias that the native model lacks has as many elements as its weight has rows.
     const ParamSpec* shaped = mapped.spec;
     if (shaped == nullptr) shaped = find(weight_of(rule.module, layer));
     TRI_REQUIRE(shaped != nullptr, "{}: neither it nor its weight", name);
@@ -487,7 +487,7 @@ std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& m
       mapped.shape = rule.form == Form::kSame ? std::vector{count, width} : std::vector{width, count};
     all.push_back(std::move(mapped));
   };
-  // The layers' rules stand together: they are gone through once a layer.
+  // The rules of the layers are adjacent and are applied once per layer.
   const auto of_layers = [](const TensorRule& rule) { return of_layer(rule.module); };
   const auto first = std::find_if(format.tensors.begin(), format.tensors.end(), of_layers);
   const auto last = std::find_if_not(first, format.tensors.end(), of_layers);
