@@ -1,4 +1,4 @@
-// What each of a config's choices gains: the same step without it.
+// What each of a config's optimizations gains: the same step without it.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct AblationRow {
   StepPrediction step;
 };
 
-// The config's own step, then one row for each choice that it makes, undone alone; others have no row.
+// Returns the config's own step, then one row for each optimization that it uses, with only that one undone.
 std::vector<AblationRow> ablation_rows(const Workload& workload, const Cluster& cluster, Stragglers stragglers);
 
 }  // namespace tri

@@ -18,7 +18,7 @@ namespace tri {
   ;
 #include "lib/simulate/cluster_fields.def"
 
-// A GEMM's measured rate: (m, k) times (k, n).
+// The measured rate of a GEMM (m, k) times (k, n).
 struct MeasuredGemm {
   double m, n, k;
   double tflops;
@@ -33,20 +33,20 @@ struct Cluster {
 #include "lib/simulate/cluster_fields.def"
   // Measured rates for the program's compute type. If there are any, they replace gemm_share, tiles and waves.
   std::vector<MeasuredGemm> gemms;
-  double uncertainty = 0;             // of a prediction, as a share of it, as the calibration found it; 0: unknown
+  double uncertainty = 0;             // relative uncertainty of a prediction, from the calibration; 0: unknown
   std::vector<std::string> defaults;  // constants that the file omits: "node.latency_us"
 };
 
-// A missing or unreadable file is a usage error, as are unknown keys (the nearest known one is named), values out of
-// range and wrong types: every one of them in one Error, a line each. `overrides`: "section.key=value".
+// Fails with kUsage, with one line per problem, for a missing or unreadable file, unknown keys (the nearest known one
+// is named), values out of range and wrong types. `overrides`: "section.key=value".
 Result<Cluster> parse_cluster(std::string_view yaml_text, const std::string& file_name,
                               const std::vector<std::string>& overrides);
 Result<Cluster> read_cluster(const std::string& path, const std::vector<std::string>& overrides = {});
 
-// Every constant of every section; parse_cluster gives back an equal Cluster.
+// Writes every constant of every section; parse_cluster returns an equal Cluster.
 std::string to_yaml(const Cluster& cluster);
 
-// Every constant by section: default, what is allowed, meaning.
+// Lists every constant by section: default, allowed values, meaning.
 std::string cluster_help();
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// How long transfers between ranks take: the only interface through which the model of a step gets these times.
+// How long transfers between ranks take: the interface through which the model of a step gets these times.
 #pragma once
 
 #include "io/base/enum_names.h"
@@ -18,21 +18,22 @@ struct EnumNames<TransferAxis> {
 
 struct Transfer {
   Collective kind{};
-  double bytes = 0;  // of the whole buffer: what is gathered, what is reduced; of a message its own
+  double bytes = 0;  // of the whole gathered or reduced buffer, or of the message
   int ranks = 1;     // of the group
-  int on_node = 1;   // of them on one machine
+  int on_node = 1;   // members on one machine
   TransferAxis axis = TransferAxis::kDp;
 };
 
 class TransferTimes {
  public:
   virtual ~TransferTimes() = default;
-  virtual double seconds(const Transfer& transfer) const = 0;  // from the last member's start to the end; alone
+  virtual double seconds(const Transfer& transfer) const = 0;  // from the last member's start to the end, without other
+                                                               // traffic
 };
 
-// Rings. T = start + steps · latency + bytes · (n - 1) / n / bandwidth, an all-reduce twice that. Of n - 1 steps
-// those that cross machines take the network's latency. A machine that holds k members of the group has k adapters
-// for its ring.
+// Ring collectives. T = start + steps · latency + bytes · (n - 1) / n / bandwidth, twice that for an all-reduce. Of the
+// n - 1 steps, those that cross machines have the network's latency. A machine with k members of the group has k
+// adapters for its ring.
 class RingTimes : public TransferTimes {
  public:
   explicit RingTimes(const Cluster& cluster) : cluster_(cluster) {}
@@ -42,7 +43,7 @@ class RingTimes : public TransferTimes {
   const Cluster& cluster_;
 };
 
-// Members of a group of `size` ranks, `stride` apart, that share a machine.
+// Returns how many members of a group of `size` ranks, `stride` apart, share a machine.
 int members_on_node(const Cluster& cluster, int stride, int size);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// How long a GEMM takes on a device: by tiles and waves, or by a measured table.
+// How long a GEMM takes on a device, by tiles and waves or by a measured table.
 #pragma once
 
 #include "lib/simulate/cluster.h"
@@ -6,14 +6,14 @@
 
 namespace tri {
 
-double activation_bytes(Numbers numbers);                    // of an element; activations are bf16 with FP8 GEMMs
-double peak_flops(const Cluster& cluster, Numbers numbers);  // a second
-double memory_bytes_per_second(const Cluster& cluster);      // that memory-bound kernels reach
+double activation_bytes(Numbers numbers);                    // per element; with FP8 GEMMs activations are bf16
+double peak_flops(const Cluster& cluster, Numbers numbers);  // per second
+double memory_bytes_per_second(const Cluster& cluster);      // reached by memory-bound kernels
 
-// What a GEMM (m, k) x (k, n) leaves in memory, an element of (m, n).
+// Memory traffic of the result of a GEMM (m, k) x (k, n), in bytes per element of (m, n).
 inline constexpr double kWritesBf16 = 2, kAddsFp32 = 8;
 
-// Seconds of a GEMM (m, k) x (k, n).
+// Returns the seconds of a GEMM (m, k) x (k, n).
 double gemm_seconds(const Cluster& cluster, Numbers numbers, double m, double n, double k, double output_bytes);
 
 }  // namespace tri

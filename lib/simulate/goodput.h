@@ -1,10 +1,10 @@
-// The share of a run's time that faults leave for training, in closed form.
+// The share of a run's time that remains for training despite faults, in closed form.
 //
-// Stops arrive as a Poisson process with mean distance M. After each, the job is down for R: detection,
-// diagnosis, restart; work since the last checkpoint is done again. Between checkpoints lie τ seconds of work, each
-// holds training up for δ. Then the share of time that is work (Daly 2006) is
+// Stops arrive as a Poisson process with mean interval M. After each stop the job is down for R (detection, diagnosis,
+// restart) and repeats the work since the last checkpoint. Checkpoints are τ seconds of work apart, and each stalls
+// training for δ. Then the share of time spent on work (Daly 2006) is
 //   τ / (M · e^(R/M) · (e^((τ+δ)/M) - 1))
-// where stops during recovery start it again.
+// where a stop during recovery restarts the recovery.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +21,26 @@ struct FaultRates {
   double stall_s = 0;     // δ
 };
 
-// `ranks` devices of a cluster.
+// Returns the rates for `ranks` devices of a cluster.
 FaultRates fault_rates(const Cluster& cluster, int ranks);
 
 double effective_share(const FaultRates& rates, double interval_s);
 
-// τ that makes effective_share largest.
+// Returns the τ that maximises effective_share.
 double best_interval(const FaultRates& rates);
 
-// Spare machines with which, at a given moment, none is missing with this probability: those in repair are Poisson
-// distributed with mean (stops an hour that take a machine away) · (hours of repair).
+// Returns the number of spare machines that suffices with this probability at a given moment. The number of machines in
+// repair is Poisson distributed with mean (stops per hour that remove a machine) · (hours of repair).
 int spares_needed(const Cluster& cluster, int ranks, double probability);
 
-// A run's faults at a glance.
+// Summary of a run's faults.
 struct Goodput {
   FaultRates rates;
   double interval_s = 0, best_interval_s = 0;
   double effective = 0, best_effective = 0;
   int spares = 0;
 };
-// `write_s`: that a checkpoint takes to be written, alongside training; the best interval is no shorter.
+// `write_s`: how long writing a checkpoint takes, alongside training; the best interval is no shorter.
 Goodput goodput(const Cluster& cluster, int ranks, double write_s = 0);
 
 }  // namespace tri

@@ -1,6 +1,6 @@
-// How long the parts of a model take on one rank, for one microbatch: the kernels of a layer in the order in which
-// lib/model/block_order.h runs them, each GEMM by its tiles and waves or by a measured table, the rest by the bytes
-// that it moves; and the tensor-parallel transfers alongside them.
+// How long the parts of a model take on one rank for one microbatch: the kernels of a layer in the order in which
+// lib/model/block_order.h runs them, and the tensor-parallel transfers alongside them. A GEMM is timed by its tiles and
+// waves or by a measured table, other kernels by the bytes that they move.
 #pragma once
 
 #include "lib/simulate/collectives.h"
@@ -9,10 +9,10 @@
 
 namespace tri {
 
-// Seconds by what they are spent on.
+// Seconds by kind of work.
 struct PassTimes {
   double gemm = 0, attention = 0, memory = 0;
-  double tp = 0;  // exposed: compute waits for it, or is slower alongside it
+  double tp = 0;  // exposed: compute waits for it, or slows down alongside it
 
   double total() const { return gemm + attention + memory + tp; }
   PassTimes& operator+=(const PassTimes& other);
@@ -26,7 +26,7 @@ struct LayerTimes {
 LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const Cluster& cluster,
                        const TransferTimes& transfers);
 
-// What the first virtual stage does besides its layers, and the last: head and loss run in its backward action.
+// Times of the first virtual stage in addition to its layers. Head and loss run in the last one's backward action.
 LayerTimes embedding_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 LayerTimes head_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 

@@ -1,4 +1,4 @@
-// `trireme config new`: a run config to begin with, written out with what each of its fields does.
+// `trireme config new`: writes a first run config with an explanation of each of its fields.
 #pragma once
 
 #include <string>
@@ -8,28 +8,29 @@
 
 namespace tri {
 
-inline constexpr int kOtherVocab = 4;  // times its tokenizer's tokens: a model.vocab that was made for another one
+inline constexpr int kOtherVocab = 4;  // a model.vocab this many times its tokenizer's size was made for another
+                                       // tokenizer
 
 struct NewConfig {
   std::string model;                   // a preset's name (lib/config/presets.h)
-  int ranks = 0;                       // GPUs; of a preset for the CPU, ranks
+  int ranks = 0;                       // GPUs; for a CPU preset, ranks
   std::string name;                    // run.name; "": the preset's
   std::vector<std::string> data;       // prefixes of token files
   std::string tokenizer;               // "": the preset's
   std::vector<std::string> overrides;  // "section.key=value"
-  int data_vocab = 0;                  // of the tokenizer that made the data; 0: not known
+  int data_vocab = 0;                  // tokens of the tokenizer that made the data; 0: unknown
 };
 
-// The config's text: the preset with these changes, and of the layouts that fit into the cluster's memory the one that
-// runs fastest there; a preset for the CPU keeps its own where that divides the ranks, and so does one whose overrides
-// name a field that the search would choose (chosen_by_search). Every field that is not at its default, and those that
-// a user is most likely to change, with a line on what it does. parse_config and resolve_config take it for `ranks`.
-// model.vocab is that of the data where the preset's has no room for it, or is several times as large: another
-// tokenizer's. Error (kUsage): no such preset, a mistake in the overrides, no layout fits.
+// Returns the config's text: the preset with these changes and, of the layouts that fit into the cluster's memory, the
+// fastest one. A CPU preset keeps its own layout if that divides the ranks, and so does a preset whose overrides name a
+// field that the search would choose (chosen_by_search). The text contains every field that is not at its default, and
+// those that users change most, with a line on each. parse_config and resolve_config accept it for `ranks`. model.vocab
+// is that of the data if the preset's is too small, or so large that it belongs to another tokenizer. Fails with kUsage
+// if the preset is unknown, an override is invalid, or no layout fits.
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster);
 
-// A line when the overrides change model.hidden and leave the preset's own feed-forward width; it is a comment of the
-// new config as well. "" when there is nothing to say, or no such preset.
+// Returns a line if the overrides change model.hidden but keep the preset's own feed-forward width; the new config also
+// contains it as a comment. "" if there is nothing to report, or no such preset.
 std::string ffn_hidden_remark(const NewConfig& options);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// `trireme plan`: the layouts of a model on a cluster that fit into memory, ranked by predicted tokens a second.
+// `trireme plan`: the layouts of a model on a cluster that fit into memory, ranked by predicted tokens per second.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@ namespace tri {
 struct PlannedLayout {
   Workload workload;
   StepPrediction step;
-  int64_t memory_bytes = 0;  // of the fullest rank: the program's own plan, as simulate and check show it
+  int64_t memory_bytes = 0;  // of the fullest rank, from the program's own plan, as in simulate and check
 };
 
 struct PlanSearch {
   std::vector<PlannedLayout> best;  // best first
   int64_t tried = 0;                // layouts that the config's rules allow
-  int64_t fitted = 0;               // of them, those that fit into memory, by an estimate
-  double seconds = 0;               // that the search took
+  int64_t fitted = 0;               // those that fit into memory, by an estimate
+  double seconds = 0;               // duration of the search
 };
 
 // Returns `parsed` with its derived fields, and with tp, pp and dp of 1: the starting point of the search. Does not
@@ -31,31 +31,32 @@ Result<Config> without_layout(Config parsed);
 // Whether a search chooses a field ("parallel.tp") itself, whatever the config says.
 bool chosen_by_search(std::string_view field);
 
-// What a search keeps as it is; all else is tried.
+// Fields that a search keeps; it tries all values of the others.
 struct PinnedLayout {
   std::optional<int> tp, pp, dp, chunks, zero;
   std::optional<Schedule> schedule;
   std::optional<Recompute> recompute;
 };
-// Those of config's fields that `overrides` ("section.key=value") name. parallel.dp: 0 and recompute: auto are open.
+// Returns the fields of `config` that `overrides` ("section.key=value") name. parallel.dp: 0 and recompute: auto are
+// not pinned.
 PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& config);
 
-// What a search leaves open. The batch, the model and the optimizer stay the config's.
+// The limits of a search. The config's batch, model and optimizer are kept.
 struct PlanOptions {
   int ranks = 0;
-  int keep = 10;  // layouts that are returned; the first one does not depend on it
+  int keep = 10;  // layouts to return; does not affect the first one
   int max_chunks = 16;
-  int micro_batch = 0;       // 0: any up to the next
+  int micro_batch = 0;       // 0: any up to max_micro_batch
   int max_micro_batch = 64;  // the config's own is tried as well
   PinnedLayout pinned;
 };
 
-// `config` resolved; of its parallel section overlaps, transfers, buckets, and axes other than tp, pp and dp count. Its
-// precision is kept.
-// Error (kUsage): no layout fits, none divides the model, or what is pinned does not.
+// Searches the layouts for `config`, which must be resolved. Of its parallel section it keeps overlaps, transfers,
+// buckets and the axes other than tp, pp and dp; it also keeps the precision. Fails with kUsage if no layout fits into
+// memory, or none divides the model or matches what is pinned.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
-// A table of the best, why the first one wins over the second, and what limits it.
+// Formats a table of the best layouts, why the first one is faster than the second, and what limits it.
 std::string to_text(const PlanSearch& search, const Cluster& cluster);
 std::string to_json(const PlanSearch& search);
 

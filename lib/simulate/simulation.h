@@ -1,4 +1,4 @@
-// `trireme simulate`: one config on one cluster, predicted, as a table and as JSON.
+// `trireme simulate`: predicts one config on one cluster, as a table and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,26 @@ struct Simulation {
   Workload workload;
   Cluster cluster;
   StepPrediction step;
-  int64_t memory_bytes = 0;       // of the fullest rank: the program's own plan
-  bool memory_estimated = false;  // no plan: the program has no cp, and does not shard weights
-  double room_bytes = 0;          // what a rank's arena may take
+  int64_t memory_bytes = 0;       // of the fullest rank, from the program's own plan
+  bool memory_estimated = false;  // without a plan, since the program has no cp and does not shard weights
+  double room_bytes = 0;          // what a rank's arena may use
   Goodput goodput;
   std::vector<std::string> notes;  // sentences that qualify the answer
 };
 
-// What other programs do and this one's config has no word for, or not yet.
+// Features of other programs that the config can't express.
 struct WorkloadOptions {
   int cp = 1;         // context parallelism
   bool fsdp = false;  // weights sharded over dp as well
   Stragglers stragglers = Stragglers::kOn;
 };
 
-// `config` resolved for its ranks. recompute: auto becomes the first level that fits into the cluster's memory. Error
-// (kUsage): a workload that can't be timed.
+// Simulates `config`, which is resolved for its ranks. recompute: auto becomes the first level that fits into the
+// cluster's memory. Fails with kUsage for a workload that can't be timed.
 Result<Simulation> simulate(const Config& config, const Cluster& cluster, const WorkloadOptions& options = {});
 
-// Whose software a cluster file describes, a sentence: its constants, fixed seconds among them, hold for that one.
+// Returns a sentence that names the program whose software constants, including fixed seconds, the cluster file
+// contains.
 std::string software_note(const Cluster& cluster, double step_seconds);
 
 std::string to_text(const Simulation& simulation);

@@ -1,5 +1,5 @@
-// Memory of a rank. Of this program: its own plan, byte for byte, by running the set-up on a measuring arena. Of any
-// workload: the sums that dominate, in microseconds, for searches and for other programs' published figures.
+// Memory of a rank. For this program: its own plan, byte for byte, by running the set-up on a measuring arena. For any
+// workload: the sum of the dominant terms, in microseconds, for searches and for other programs' published figures.
 #pragma once
 
 #include "kernels/core/gpu.h"
@@ -12,32 +12,33 @@ struct StepMemory {
   double parameters = 0;   // weights and gradients
   double optimizer = 0;    // master weights and states
   double activations = 0;  // of all microbatches in flight
-  double workspace = 0;    // one layer's, the head's and the buffers that are shared
+  double workspace = 0;    // one layer's, the head's, and shared buffers
   double total() const { return parameters + optimizer + activations + workspace; }
 };
 
-// What kernels must know of the cluster's GPUs. Those that multiply FP8 are taken for Hoppers, the others for A100s:
-// alongside the multiprocessors a cluster file says no more.
+// Returns the GPU properties that kernels need. GPUs with FP8 are assumed to be Hopper, others A100: a cluster file
+// specifies only the number of multiprocessors.
 GpuProperties gpu_of(const Cluster& cluster);
 
-// Bytes of the fullest rank, on such GPUs. Within some per cent of planned_bytes for this program's workloads.
+// Returns the bytes of the fullest rank on such GPUs. Within a few percent of planned_bytes for this program's
+// workloads.
 StepMemory estimate_memory(const Workload& workload, const GpuProperties& gpu);
 
-// Bytes of the fullest rank as the program lays them out, on such GPUs where run.device is cuda. `config` planned
-// (lib/engine/job_plan.h).
+// Returns the bytes of the fullest rank as the program allocates them, on such GPUs if run.device is cuda. `config`
+// must be planned (lib/engine/job_plan.h).
 int64_t planned_bytes(const Config& config, const GpuProperties& gpu);
 
-// What recompute: auto means there: the first level with which that fits into `room` bytes, else full.
+// Returns what recompute: auto selects: the first level that fits into `room` bytes, else full.
 Recompute planned_recompute(const Config& config, const GpuProperties& gpu, double room);
 
-// Error (kUsage): the config's GEMMs are in FP8, which the cluster's devices do not multiply.
+// Fails with kUsage if the config's GEMMs are in FP8 and the cluster's devices do not support it.
 Result<void> check_numbers(const Config& config, const Cluster& cluster);
 
-// `config`, resolved for its ranks, with what its job would decide on the cluster's machines, as planned_bytes and
-// workload_of want it; recompute: auto stays. Error (kUsage): the job would refuse it.
+// Returns `config`, which is resolved for its ranks, with what its job would decide on the cluster's machines, as input
+// for planned_bytes and workload_of. Keeps recompute: auto. Fails with kUsage if the job would reject the config.
 Result<Config> planned_for(Config config, const Cluster& cluster);
 
-// Bytes of a rank's device that the arena may take: the rest is for communicators and libraries.
+// Returns the bytes of a rank's device that the arena may use; the rest is for communicators and libraries.
 double room_of(const Cluster& cluster);
 
 }  // namespace tri

@@ -1,6 +1,6 @@
-// The model of a step: the durations of a layer's kernels (layer_times.h) become the costs of the real Plan's
-// actions, the Plan runs on streams (column.h), the store's buckets are reduced and gathered alongside it, and the
-// optimizer ends it.
+// The model of a step: the durations of a layer's kernels (layer_times.h) become the costs of the real Plan's actions;
+// the Plan runs on streams (column.h), alongside which the store's buckets are reduced and gathered; the optimizer ends
+// the step.
 #pragma once
 
 #include <string>
@@ -23,9 +23,9 @@ struct StepPrediction {
   StepParts parts;
   double tokens_per_second = 0;
   double tflops_per_rank = 0;
-  double mfu = 0;         // of the bf16 peak (fp32's for fp32), FLOPs over the band
-  double mfu_causal = 0;  // the same, counting only the attention that the mask leaves
-  double mfu_fp8 = 0;     // with FP8 GEMMs: as mfu, of the FP8 peak
+  double mfu = 0;         // of the bf16 peak (fp32's for fp32), with all FLOPs of the band
+  double mfu_causal = 0;  // the same, but counts only unmasked attention
+  double mfu_fp8 = 0;     // with FP8 GEMMs: like mfu, of the FP8 peak
   int busiest_stage = 0;
 };
 
@@ -34,10 +34,10 @@ enum class Stragglers { kOn, kOff };
 // Reductions and gathers of one chunk's buckets over dp.
 struct ChunkTraffic {
   int buckets = 1;
-  double reduce = 0, gather = 0;  // seconds a bucket
+  double reduce = 0, gather = 0;  // seconds per bucket
 };
 
-// What a step is made of, before its parts meet in time: for traces.
+// The components of a step before they are combined, for traces.
 struct StepCosts {
   ColumnCosts column;
   std::vector<LayerTimes> stages;     // (pp · chunks), by virtual stage
@@ -48,29 +48,30 @@ struct StepCosts {
 };
 StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
-// How long the forward passes of a step that would otherwise begin at `first_forward` (pp · chunks, by virtual stage)
-// wait for their parameters, which dp gathers bucket after bucket from the step's beginning; of all stages the most.
+// Returns how long a step's forward passes, which would otherwise begin at `first_forward` (pp · chunks, by virtual
+// stage), wait for their parameters, which dp gathers bucket by bucket from the step's beginning. This is the maximum
+// over all stages.
 double gather_wait(const Workload& workload, const ColumnCosts& column, const std::vector<ChunkTraffic>& traffic,
                    const std::vector<double>& first_forward);
 
-// `workload` without a problem (workload.h).
+// `workload` must be valid (problem_of in workload.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers,
                             Stragglers stragglers = Stragglers::kOn);
-// With rings (collectives.h).
+// Uses rings (collectives.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster);
 
-// Seconds of a step in which a rank's transfers are under way, hidden or not: messages of one direction, and dp's
-// reductions and gathers. For how often they meet on the same cables.
+// Seconds of a step in which a rank's transfers run, hidden or not: messages of one direction, and dp's reductions and
+// gathers. Determines how often they share the same links.
 struct TransferLoads {
   double pp_direction = 0, dp = 0;
 };
 TransferLoads transfer_loads(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
-// A quick estimate for searches: the pipeline by its formula, without transfers between stages and the tails of dp.
-// About a lower bound of predict_step.
+// A quick estimate for searches: the pipeline by its formula, without transfers between stages and the tails of dp. It
+// is approximately a lower bound of predict_step.
 double bound_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
-// Names and values in their order, for tables and JSON.
+// Returns names and values in order, for tables and JSON.
 std::vector<std::pair<std::string, double>> named_parts(const StepParts& parts);
 // Returns the name for reports: "exposed tp transfers" for "tp_exposed". "" for an unknown name.
 const char* part_title(const std::string& name);

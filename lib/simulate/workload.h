@@ -1,4 +1,4 @@
-// What a step computes and how it is spread: the simulator's view of a run config, and of what other programs run.
+// What a step computes and how it is distributed: the simulator's view of a run config, and of other programs' runs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,7 +11,7 @@
 
 namespace tri {
 
-enum class Numbers { kFp32, kBf16, kFp8 };  // of GEMMs; FP8 keeps bf16 everywhere else
+enum class Numbers { kFp32, kBf16, kFp8 };  // of GEMMs; with FP8 everything else is bf16
 
 template <>
 struct EnumNames<Numbers> {
@@ -20,81 +20,79 @@ struct EnumNames<Numbers> {
                                     std::pair{Numbers::kFp8, std::string_view("fp8")}};
 };
 
-// What a program's `selective` recompute runs again.
+// What a program's `selective` recompute repeats.
 enum class SelectiveRecompute {
-  kNormsAndActivations,  // this program's
-  kAttentionCore,        // Megatron-LM's: Korthikanti et al. 2022
-  kEverySecondGemm,      // torchtitan's of 2024 keeps every second GEMM's output and attention's
+  kNormsAndActivations,  // this program
+  kAttentionCore,        // Megatron-LM: Korthikanti et al. 2022
+  kEverySecondGemm,      // torchtitan of 2024: saves every second GEMM's output and attention's
 };
 
-// The axes of a mesh that the simulator has no model of.
+// The axes of a mesh that the simulator does not model.
 inline constexpr AxisSet kOtherAxes = AxisSet::outside(kLayoutAxes);
 
-// A Plan lists a step's actions: beyond this many microbatches it is refused.
+// A Plan lists a step's actions, so more microbatches than this are rejected.
 inline constexpr int kMostMicrobatches = 100'000;
 
 struct Workload {
-  ModelConfig model;  // with its derived sizes: fill_derived
+  ModelConfig model;  // with its derived sizes (fill_derived)
   Numbers numbers = Numbers::kBf16;
-  bool fp8_weights = false;  // where numbers is kFp8: the layers' weights are kept in FP8, and not in bf16 too
+  bool fp8_weights = false;  // if numbers is kFp8: the layers' weights are stored only in FP8
 
-  // ranks = tp · others · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that
-  // split a sequence; this one has 1.
+  // ranks = tp · others · cp · dp · pp, tp fastest, pp slowest. cp is other programs' context parallelism, whose ranks
+  // split a sequence; this program has 1.
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
-  // Those of kOtherAxes with several ranks. Their ranks count, and those of kBucketAxes reduce gradients together with
-  // the ranks of dp.
+  // The axes of kOtherAxes with several ranks. Those in kBucketAxes reduce gradients together with dp.
   std::vector<AxisSize> others = {};
   Schedule schedule = Schedule::k1F1B;
   int micro_batch = 1, global_batch = 1;
-  int zero = 1;  // as parallel.zero; 3: weights are sharded too, and gathered for each use (other programs)
+  int zero = 1;  // as parallel.zero; 3: weights are sharded too and gathered for each use (other programs)
   Recompute recompute = Recompute::kNone;  // not kAuto
-  bool sequence_parallel = true;           // else norms and residual additions work on all rows on every tp rank
+  bool sequence_parallel = true;           // else norms and residual additions process all rows on every tp rank
   bool overlap_tp = true, overlap_pp = true, overlap_dp = true;
-  // Other programs, for time and memory of recompute: what `selective` means, and whether backward gathers again,
-  // alongside its GEMMs, the rows that forward gathered (sequence parallelism of Korthikanti et al. 2022, section
-  // 4.2.2; this program does where it recomputes norms).
+  // Other programs, for time and memory of recompute: the meaning of `selective`, and whether backward gathers the rows
+  // that forward gathered again, alongside its GEMMs (sequence parallelism of Korthikanti et al. 2022, section 4.2.2;
+  // this program does so where it recomputes norms).
   SelectiveRecompute selective = SelectiveRecompute::kNormsAndActivations;
   bool gathers_again = false;
-  // Other programs: though overlap_tp is off, backward's sums over tp run concurrently with weight GEMMs (Megatron-LM
-  // of 2022, tensor_parallel/layers.py). Without sequence parallelism the gather after a sum is part of it, an
-  // all-reduce.
+  // Other programs: even without overlap_tp, backward's sums over tp run concurrently with weight GEMMs (Megatron-LM of
+  // 2022, tensor_parallel/layers.py). Without sequence parallelism the sum is an all-reduce, which includes the gather.
   bool async_sums = false;
-  // Other programs, for memory alone.
-  bool scores_kept = false;  // attention's T x T scores lie in memory while a layer runs
-  bool eager_loss = false;   // PyTorch's own loss keeps fp32 copies of the logits
+  // Other programs, for memory only.
+  bool scores_kept = false;  // attention's T x T scores are stored while a layer runs
+  bool eager_loss = false;   // PyTorch's loss stores fp32 copies of the logits
   bool compiled = false;     // its compiler drops the output of a layer's last GEMM, which backward does not read
-  // Attention is cuDNN's in both passes, its rows one tensor. The scratch of its deterministic backward pass stands for
-  // what an allocator reserves beyond what is requested (lib/bench/measurements/simulator_errors.md).
+  // cuDNN computes attention in both passes, on rows in one tensor. The scratch of its deterministic backward pass
+  // accounts for the memory that an allocator reserves beyond requests (lib/bench/measurements/simulator_errors.md).
   bool cudnn_attention = false;
-  // This program, for memory alone: rows on their way between stages have buffers of their own, and so has what tp's
-  // and dp's transfers copy into the peers' memory.
+  // This program, for memory only: rows in transfer between stages have their own buffers, and so do the copies of tp
+  // and dp into the peers' memory.
   bool stage_buffers = false, tp_copies = false, dp_copies = false;
   int64_t bucket_elements = 40'000'000;
-  int gradient_bytes = 4;   // of an element that dp reduces
-  int optimizer_bytes = 8;  // an element of what the optimizer keeps in addition to the master weights
+  int gradient_bytes = 4;   // per element that dp reduces
+  int optimizer_bytes = 8;  // per element of the optimizer's state in addition to the master weights
 
   int ranks() const { return ranks_of_stage() * pp; }
   int ranks_of_stage() const { return reducing_stride() * reducing(); }
-  // The number of ranks that reduce a gradient together, and the distance from each of them to the next.
+  // The number of ranks that reduce a gradient together, and the distance between consecutive ones.
   int reducing() const { return dp * cp * ranks_of_others(kBucketAxes); }
   int reducing_stride() const { return tp * ranks_of_others(AxisSet::outside(kBucketAxes)); }
   int ranks_of_others(AxisSet axes) const;
-  std::vector<GridAxis> axes() const;  // that texts name, fastest first
+  std::vector<GridAxis> axes() const;  // axes that reports name, fastest first
   int num_microbatches() const { return global_batch / (micro_batch * dp); }
 };
 
-// `config` planned for its ranks: recompute is not auto.
+// Returns the workload of `config`, which must be planned: recompute is not auto.
 Workload workload_of(const Config& config);
 ParallelLayout layout_of(const Workload& workload);
 
-// The axes that texts name, with their sizes.
+// Returns the axes that reports name, with their sizes.
 nlohmann::ordered_json axes_json(const Workload& workload);
 
-// What the mesh's own rules refuse; "" for a workload that can be timed.
+// Returns what the mesh's rules reject, or "" for a valid workload, which can be timed.
 std::string problem_of(const Workload& workload);
 
-// Layers of a virtual stage. Where the count does not divide, the embedding and the head count as a layer each if
-// that makes it even (as Megatron-LM can), else the first virtual stages have one more.
+// Returns the number of layers of a virtual stage. If the total does not divide evenly, the embedding and the head
+// count as a layer each if that makes it divide (as Megatron-LM can), else the first virtual stages have one more.
 int layers_of_stage(const Workload& workload, int virtual_stage);
 // Calls visit(spec, count) for each kind of layer of a virtual stage.
 template <class Visit>
@@ -105,12 +103,12 @@ void for_layer_kinds(const Workload& workload, int virtual_stage, Visit visit) {
   for_layer_kinds(workload.model, first, layers_of_stage(workload, virtual_stage), visit);
 }
 
-// Of a rank of this pp stage, tp's share; embedding and head included.
+// Per rank of this pp stage: its tp share, with embedding and head.
 double parameters_of_stage(const Workload& workload, int stage);
-// Of the layers of a virtual stage, whole: the weights of their linears.
+// Of all layers of a virtual stage, over all tp ranks: the weights of their linears.
 double layer_parameters(const Workload& workload, int virtual_stage);
-double largest_layer_parameters(const Workload& workload);  // of the layer that has most
-double embedding_parameters(const Workload& workload);      // of the token table, whole
+double largest_layer_parameters(const Workload& workload);  // of the largest layer
+double embedding_parameters(const Workload& workload);      // of the whole token table
 double checkpoint_bytes(const Workload& workload);          // of all ranks
 
 double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);

@@ -1,6 +1,6 @@
-// Collectives by algorithm and protocol, as NCCL's own tuning chooses among them: T = start + steps · latency +
-// bytes / bandwidth. How NCCL's latencies stand to each other is its table's (src/graph/tuning.cc, 2.23); how long one
-// of a ring is, and the line rates, are the cluster file's.
+// Times of collectives by algorithm and protocol, from which NCCL's own tuning chooses: T = start + steps · latency +
+// bytes / bandwidth. The ratios of NCCL's latencies come from its table (src/graph/tuning.cc, 2.23); the absolute
+// latency of a ring and the line rates come from the cluster file.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct EnumNames<CollectiveAlgorithm> {
                                     std::pair{CollectiveAlgorithm::kHierarchical, std::string_view("hierarchical")}};
 };
 
-// Flags alongside the data (LL, LL128: quick, of less bandwidth), or a wait for whole chunks (Simple).
+// Flags alongside the data (LL, LL128: low latency, lower bandwidth), or a wait for whole chunks (Simple).
 enum class Protocol { kLL, kLL128, kSimple };
 
 template <>
@@ -38,12 +38,12 @@ struct AlgorithmTime {
   double total() const { return latency + moving; }
 };
 
-// Every way in which this collective may run, the quickest first. `network_share`: of the adapters' line rate that its
-// connections get. The ring with Simple is RingTimes' except for the all-reduce between machines, whose steps last 1.9
-// times as long once the pipeline of chunks is full (NCCL's "plateau").
+// Returns every way to run this collective, the fastest first. `network_share`: the share of the adapters' line rate
+// that its connections get. The ring with Simple equals RingTimes, except for the all-reduce between machines, whose
+// steps take 1.9 times as long once the pipeline of chunks is full (NCCL's "plateau").
 std::vector<AlgorithmTime> algorithm_times(const Cluster& cluster, const Transfer& transfer, double network_share);
 
-// Each collective by its quickest algorithm; axes get their shares of the adapters' line rate.
+// Each collective uses its fastest algorithm; axes get their shares of the adapters' line rate.
 class NetworkTimes : public TransferTimes {
  public:
   struct Shares {

@@ -1,6 +1,6 @@
-// Switches between machines: a folded Clos network of two or three layers, as directed links, and the way of a flow.
+// Switches between machines: a folded Clos network of two or three layers, as directed links, and the routes of flows.
 //
-//   core       [u, s]     link s of spine switch u of every pod meets here             (3 layers)
+//   core       [u, s]     link s of spine switch u of every pod connects here         (3 layers)
 //   spine      [pod, u]   link u of every lowest switch of the pod
 //   lowest     [t]        with rails: adapter i of down_ports machines; else all adapters of some machines
 //   adapter    [machine · ranks + i]
@@ -16,7 +16,7 @@
 
 namespace tri {
 
-// The links that a flow takes, from the sending adapter's to the receiving one's.
+// The links of a flow, from the sending adapter's to the receiving adapter's.
 struct Path {
   std::array<int32_t, 6> links{};
   int size = 0;
@@ -28,21 +28,21 @@ struct Path {
 
 class Clos {
  public:
-  // "" if the cluster's switches hold so many machines; else what is wrong, by field, value and remedy.
+  // Returns "" if the cluster's switches connect this many machines; else the problem, with field, value and remedy.
   static std::string problem_of(const Cluster& cluster, int machines);
 
-  // `cluster` without a problem, which outlives this.
+  // Requires that problem_of() returns "". `cluster` must outlive the object.
   Clos(const Cluster& cluster, int machines);
 
-  const std::vector<double>& capacities() const { return capacities_; }  // [link] bytes a second
+  const std::vector<double>& capacities() const { return capacities_; }  // [link] bytes per second
   int switch_of(int adapter) const;                                      // of the lowest layer
   int pod_of(int adapter) const { return switch_of(adapter) / cluster_.fabric.pod_switches; }
-  // Between adapters of two machines. Pure in its arguments.
+  // Returns the route between adapters of two machines. Depends only on the arguments.
   Path route(uint64_t seed, const FiveTuple& flow) const;
-  std::string link_name(int link) const;  // "switch 3 up 17"
+  std::string link_name(int link) const;  // for example "switch 3 up 17"
 
  private:
-  // Links by kind, in the order of their numbers.
+  // The numbers of links by kind, in ascending order.
   int adapter_up(int adapter) const { return adapter; }
   int adapter_down(int adapter) const { return adapters_ + adapter; }
   int switch_up(int lowest, int up) const { return 2 * adapters_ + lowest * cluster_.fabric.up_ports + up; }

@@ -1,4 +1,4 @@
-// How much of their links' bandwidth flows get that run at the same time: two bounds of what congestion does.
+// How concurrent flows share the bandwidth of their links: two bounds for the effect of congestion.
 #pragma once
 
 #include <span>
@@ -9,18 +9,18 @@
 namespace tri {
 
 struct FlowRates {
-  std::vector<double> rate;     // [flow] bytes a second
-  std::vector<int> bottleneck;  // [flow] place in its path of the link that holds it back; 0 where `limit` does
+  std::vector<double> rate;     // [flow] bytes per second
+  std::vector<int> bottleneck;  // [flow] index in its path of the link that limits it; 0 if `limit` does
 };
 
-// Max-min fairness, what congestion control strives for: no flow can get more unless one that has no more than it gets
-// less. Every flow sends as fast as its links let it, and has one at least, but no faster than `limit`. `capacities`:
-// [link] bytes a second.
+// Returns the rates under max-min fairness, the goal of congestion control: no flow can get more unless a flow that has
+// no more gets less. Every flow has at least one link and sends as fast as its links allow, but no faster than `limit`.
+// `capacities`: [link] bytes per second.
 FlowRates fair_share(std::span<const double> capacities, std::span<const Path> flows, double limit);
 
-// The other bound, priority flow control without congestion control: a link that is held back pauses the ports in front
-// of it, and all that is behind a paused port waits: each of its flows gets no more than the slowest of those that the
-// pause is for. From the fair share downwards, until nothing changes.
+// Returns the other bound: priority flow control without congestion control. A congested link pauses the ports in front
+// of it, and everything behind a paused port waits, so each flow there gets no more than the slowest flow that caused
+// the pause. Starts from the fair share and lowers rates until nothing changes.
 FlowRates head_of_line(std::span<const double> capacities, std::span<const Path> flows, double limit);
 
 }  // namespace tri

@@ -1,28 +1,28 @@
-// Links that go down and come back: whether the sender's retransmissions outlast it.
+// Links that go down and come back: whether the sender's retransmissions last until then.
 #pragma once
 
 #include "lib/simulate/cluster.h"
 
 namespace tri {
 
-// Seconds after which an adapter sends a lost packet again: 4.096 us · 2^fabric.timeout_exponent (InfiniBand's local
-// ACK timeout; adapters may take up to four times as long).
+// Returns the seconds after which an adapter retransmits a lost packet: 4.096 us · 2^fabric.timeout_exponent
+// (InfiniBand's local ACK timeout; adapters may take up to four times as long).
 double retransmit_seconds(const ClusterFabric& fabric);
 
 struct FlapOutcome {
-  bool dies = false;   // the last retransmission is lost as well: the connection breaks, and the step with it
-  double seconds = 0;  // for which the step stalls, at most until the connection breaks
+  bool dies = false;   // the last retransmission is lost too: the connection breaks and ends the step
+  double seconds = 0;  // duration of the stall, at most until the connection breaks
 };
 
-// A link that is away for `away` seconds, from a moment at which a packet is lost on.
+// Simulates a link that is down for `away` seconds, starting when a packet is lost.
 FlapOutcome flap(const ClusterFabric& fabric, double away);
 
-// Of flaps with fabric.flap_s as the mean of exponential times.
+// Statistics of flaps with exponential durations of mean fabric.flap_s.
 struct FlapOdds {
-  double dies = 0;           // the share that ends a step
-  double stall_s = 0;        // the mean of the others
-  double stall_s_a_day = 0;  // of a job with `links` links; fabric.flaps_per_link_day is 0: not known, 0
-  double deaths_a_day = 0;   // the same
+  double dies = 0;           // the share of flaps that end a step
+  double stall_s = 0;        // the mean of the other flaps
+  double stall_s_a_day = 0;  // for a job with `links` links; 0 if fabric.flaps_per_link_day is 0, which means unknown
+  double deaths_a_day = 0;   // for the same job
 };
 FlapOdds flap_odds(const ClusterFabric& fabric, int links);
 

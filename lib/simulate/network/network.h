@@ -1,5 +1,5 @@
-// `trireme simulate --network`: what share of its adapters' line rate each axis gets, which link takes the rest, and
-// what that does to the step. Seeded: the same question has the same answer.
+// `trireme simulate --network`: the share of its adapters' line rate that each axis gets, the link that limits it, and
+// the effect on the step. Seeded: equal inputs give equal results.
 #pragma once
 
 #include <cstdint>
@@ -19,35 +19,35 @@ struct NetworkOptions {
   Placement placement = Placement::kPacked;
 };
 
-// Of the adapters' line rate, that a connection gets. A group has its slowest connection's share, since rings and
-// pipelines wait for it.
+// The share of the adapters' line rate that connections get. A group has its slowest connection's share, since rings
+// and pipelines wait for it.
 struct AxisShare {
-  double slowest = 1;  // of all groups
+  double slowest = 1;  // minimum over all groups
   double mean = 1;     // over groups
 };
 
-// Under one rule of sharing: with this axis' transfers only; with all axes' at the same moment; and in the step, where
-// others are under way for a part of the time.
+// The shares under one sharing rule: with this axis' transfers only, with all axes' at once, and in the step, where
+// other axes send for a part of the time.
 struct AxisShares {
   AxisShare alone, together;
   double in_step = 1;  // of the slowest group
 };
 
-// The fullest link on the way of an axis' slowest connection.
+// The fullest link on the route of an axis' slowest connection.
 struct BusyLink {
-  std::string name;  // "": none, the connections have all that their adapters give
+  std::string name;  // "": none, the adapters are the limit
   double gb_per_s = 0;
-  std::vector<std::pair<std::string, int>> flows;  // on it, by axis
-  double wanted_gb_per_s = 0;                      // by its flows, as far as their adapters go
+  std::vector<std::pair<std::string, int>> flows;  // on the link, by axis
+  double wanted_gb_per_s = 0;                      // demand of its flows, limited by their adapters
 };
 
 struct AxisNetwork {
   TransferAxis axis{};
   std::string name;  // "pp forward"
   int groups = 0, ranks = 1, on_node = 1;
-  int connections = 0;                     // between machines; 0: the axis stays inside them
-  double other_switch = 0, other_pod = 0;  // shares of the connections that leave their switch, and their pod
-  double busy = 0;                         // share of the step in which its transfers are under way
+  int connections = 0;                     // between machines; 0: the axis stays inside machines
+  double other_switch = 0, other_pod = 0;  // shares of the connections that leave their switch, or their pod
+  double busy = 0;                         // share of the step in which its transfers run
   AxisShares fair, head_of_line;           // max-min fairness; priority flow control alone
   BusyLink why_alone, why_together;        // max-min
 };
@@ -56,22 +56,22 @@ struct NetworkAnalysis {
   NetworkOptions options;
   int machines = 0, switches_used = 0, pods_used = 0, links_used = 0;
   std::vector<AxisNetwork> axes;
-  // Steps with collectives by their quickest algorithm: with the adapters' line rate for all, with fair shares, and
-  // with the bound of priority flow control.
+  // Step times with each collective's fastest algorithm: with the full line rate for all, with fair shares, and with
+  // the bound of priority flow control.
   double uncongested_s = 0, fair_s = 0, head_of_line_s = 0;
-  FlapOdds flaps;  // of the adapters' links of the job
+  FlapOdds flaps;  // of the links between the job's adapters and switches
 };
 
-// Error (kUsage): the cluster's switches do not hold the job's machines. `workload` without a problem.
+// Fails with kUsage if the cluster's switches can't connect the job's machines. `workload` must be valid (problem_of).
 Result<NetworkAnalysis> analyse_network(const Workload& workload, const Cluster& cluster,
                                         const NetworkOptions& options);
 
-// With the same job placed otherwise, if there is one, as a line of comparison.
+// Formats the analysis. `other`, if not null, is the same job with another placement, as a line for comparison.
 std::string to_text(const NetworkAnalysis& network, const NetworkAnalysis* other, const Workload& workload,
                     const Cluster& cluster);
 std::string to_json(const NetworkAnalysis& network, const Cluster& cluster);  // one object, no newline
 
-// A note for the user before an analysis of so many ranks begins; "" if it takes only seconds.
+// Returns a note for the user before a long analysis; "" if it takes only seconds.
 std::string duration_note(int ranks);
 
 }  // namespace tri

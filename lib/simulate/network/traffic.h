@@ -1,5 +1,5 @@
-// What the ranks of a job send each other between machines: the connections of every axis, as rings and messages make
-// them, and where the ranks stand.
+// What the ranks of a job send each other between machines: the connections of every axis, as rings and messages create
+// them, and the positions of the ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace tri {
 
-// Of the job's machines on the ports of the switches.
+// How the job's machines are assigned to switch ports.
 enum class Placement {
-  kPacked,     // in the order of their ranks: neighbours in a ring are neighbours on a switch
-  kScattered,  // by chance, as a scheduler gives machines that knows nothing of switches
+  kPacked,     // in rank order: neighbours in a ring are neighbours on a switch
+  kScattered,  // at random, like a scheduler that does not know the switches
 };
 
 template <>
@@ -24,24 +24,24 @@ struct EnumNames<Placement> {
                                     std::pair{Placement::kScattered, std::string_view("scattered")}};
 };
 
-// [machine of the job, in the order of ranks] its place on the switches.
+// Returns [machine of the job, in rank order] its position on the switches.
 std::vector<int> place_machines(int machines, Placement placement, uint64_t seed);
 
 struct Connection {
-  int group = 0;         // of its axis; of pp: the column
-  int from = 0, to = 0;  // adapters, machine's place · ranks + index
+  int group = 0;         // group of the axis; for pp: the column
+  int from = 0, to = 0;  // adapters, machine's position · ranks + index
 };
 
-// Of an axis, between machines. A ring of a group goes through each of its machines with as many adapters as the group
-// has members there. Messages between stages make two of these: activations go forward, gradients backward.
+// The traffic of an axis between machines. A group's ring passes through each of its machines, with one adapter per
+// member there. Messages between stages form two of these: activations go forward, gradients backward.
 struct AxisTraffic {
   TransferAxis axis{};
   std::string name;                        // "pp forward"
-  int groups = 0, ranks = 1, on_node = 1;  // groups of so many ranks, of which so many on one machine
-  std::vector<Connection> connections;     // none: it stays inside machines
+  int groups = 0, ranks = 1, on_node = 1;  // groups of `ranks` ranks, of which `on_node` share a machine
+  std::vector<Connection> connections;     // none: the traffic stays inside machines
 };
 
-// Of all axes with more than one rank, tp first. `places`: place_machines.
+// Returns the traffic of all axes with more than one rank, tp first. `places`: from place_machines().
 std::vector<AxisTraffic> traffic_of(const Workload& workload, const Cluster& cluster, const std::vector<int>& places);
 
 int machines_of(const Workload& workload, const Cluster& cluster);
