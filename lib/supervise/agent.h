@@ -1,6 +1,6 @@
 // The agent of a node: reports the state of the node and its ranks to the driver once a second, and executes the
-// driver's orders. It needs no privileges, writes no files, and exits when the driver is gone for long. It requeues a
-// Slurm job whose batch host is lost.
+// driver's orders. It needs no privileges, writes no files, and exits when the driver has been gone for long. It
+// requeues a Slurm job whose batch host is lost.
 #pragma once
 
 #include <string>
@@ -10,23 +10,23 @@
 
 namespace tri {
 
-// In the agents' environment, which only their user may read, or on their standard input.
+// Set in the agents' environment, which only their user may read, or sent to their standard input.
 inline constexpr const char* kTokenVariable = "TRIREME_TOKEN";
 inline constexpr const char* kDriverVariable = "TRIREME_DRIVER";      // "PORT ADDRESS ADDRESS..."
 inline constexpr const char* kStartVariable = "TRIREME_AGENT_START";  // number of the driver's start of agents, from 1
 
 struct AgentOptions {
   std::string run_dir;  // absolute
-  std::string node;     // as the launcher calls it
-  std::string program;  // this executable: what runs the doctor
+  std::string node;     // the launcher's name for it
+  std::string program;  // this executable, which runs the doctor
   JobToken token;
   int port = 0;
-  std::vector<std::string> addresses;  // of the driver's machine; the first that answers is taken
-  double gone_seconds = 60;            // without a message of the driver, after which the driver counts as gone
-  int64_t start = 0;                   // which of the driver's starts of agents this one is of
+  std::vector<std::string> addresses;  // of the driver's machine; the first that answers is used
+  double gone_seconds = 60;            // seconds without a message after which the driver counts as gone
+  int64_t start = 0;                   // number of the driver's start of agents to which this one belongs
   int num_nodes = 1;                   // of the job
   std::string job;                     // its Slurm job id; "": not a Slurm job
-  int restart = 0;                     // ... how often it has been started again
+  int restart = 0;                     // ... how often it has been restarted
 };
 // Reads the options from the environment, or standard input, and arguments. Fails with kUsage if the token or the
 // driver's address is missing.

@@ -1,5 +1,5 @@
-// What an agent reports to the driver once a second, and what the driver orders. Sent as bytes (lib/comm/messages.h):
-// both ends have to be of one build, or of builds with the same messages. An agent's first message says of which it is.
+// What an agent reports to the driver once a second, and the driver's orders. Sent as bytes (lib/comm/messages.h), so
+// both sides must have the same message layout. An agent's first message identifies its layout.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace tri {
 
-// A rank of the attempt, from its flight recorder; before it has one, from its process.
+// A rank of the attempt, from its flight recorder or, until it has one, from its process.
 struct RankSight {
-  int world_rank = 0;  // -1: not known, without a flight recorder
+  int world_rank = 0;  // -1: unknown, without a flight recorder
   int process = 0;
   bool has_record = true;
   ProcessState state = ProcessState::kUnknown;
@@ -24,20 +24,20 @@ struct RankSight {
   int64_t step = 0;
   uint32_t progress = 0;
   bool ended = false;
-  double cpu_seconds = 0;  // that it has computed so far, without a flight recorder
+  double cpu_seconds = 0;  // CPU time used so far, without a flight recorder
 };
 template <class Archive>
 void fields(Archive& archive, RankSight& r) {
   archive(r.world_rank, r.process, r.has_record, r.state, r.phase, r.step, r.progress, r.ended, r.cpu_seconds);
 }
 
-// How a rank has failed, from its flight recorder, which outlives it: known even if the run folder can't be written.
+// How a rank has failed, from its flight recorder, which outlives it: available even if the run folder is not writable.
 struct FailureSight {
   std::string attempt;
   int world_rank = 0;
   int status = 0;
   double time = 0;    // seconds since 1970
-  int64_t step = -1;  // -1: before the first one
+  int64_t step = -1;  // -1: before the first step
   std::string text;
 };
 template <class Archive>
@@ -45,29 +45,28 @@ void fields(Archive& archive, FailureSight& f) {
   archive(f.attempt, f.world_rank, f.status, f.time, f.step, f.text);
 }
 
-// A port of the network. Its counters are modulo 2^64; -1 where the driver cannot read one.
+// A network port. Its counters are modulo 2^64; -1 if the driver can't read one.
 struct PortSight {
   std::string name;
   bool up = true;
-  int64_t changes = 0;                         // of its carrier; down and up again counts as two
-  int64_t received = 0, sent = 0, errors = 0;  // since its driver was loaded; bytes, RDMA's included
+  int64_t changes = 0;                         // of its carrier; one flap counts as two
+  int64_t received = 0, sent = 0, errors = 0;  // since its driver was loaded; bytes include RDMA's
 };
 template <class Archive>
 void fields(Archive& archive, PortSight& p) {
   archive(p.name, p.up, p.changes, p.received, p.sent, p.errors);
 }
 
-// A GPU.
 struct GpuSight {
   std::string pci;            // "0000:18:00.0"
-  std::vector<int> xids;      // that came up since the agent began, in order; the newest 16
-  int64_t num_xids = 0;       // ... all of them
+  std::vector<int> xids;      // since the agent began, in order; the newest 16
+  int64_t num_xids = 0;       // ... their total number
   int64_t ecc_errors = 0;     // uncorrected, since the driver was loaded
   int64_t remapped_rows = 0;  // for uncorrected errors
   bool remap_failed = false;
-  int recovery_action = 0;  // NVML's: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset; -1: not known
-  bool lost = false;        // it does not answer
-  bool slowed = false;      // by heat, or by its power supply
+  int recovery_action = 0;  // NVML's: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset; -1: unknown
+  bool lost = false;        // it does not respond
+  bool slowed = false;      // by heat or its power supply
   int nvlinks_up = 0;
   int64_t nvlink_recoveries = 0, nvlink_errors = 0;  // of all its NVLinks, since the driver was loaded
 };
@@ -77,15 +76,15 @@ void fields(Archive& archive, GpuSight& g) {
           g.nvlinks_up, g.nvlink_recoveries, g.nvlink_errors);
 }
 
-// GPUs that were not looked at for so long: their driver does not answer.
+// If GPUs were not read for this long, their driver does not respond.
 inline constexpr double kGpuSilentSeconds = 10;
 
-// The first message of a connection. `node` and `host` come first in all versions of the program: whatever follows, a
-// driver of another build can name the node.
+// The first message of a connection. `node` and `host` come first in all versions of the program, so a driver of
+// another build can always name the node.
 struct AgentHello {
-  std::string node;     // as the launcher calls it
-  std::string host;     // as its processes call it (io/base/host.h)
-  int64_t start = 0;    // the driver's starts of agents are numbered: of two agents of a node the higher number counts
+  std::string node;     // the launcher's name for it
+  std::string host;     // its own host name (io/base/host.h)
+  int64_t start = 0;    // number of the driver's start of agents: of two agents of a node, the higher number counts
   uint64_t layout = 0;  // messages_layout() of its build
 };
 template <class Archive>
@@ -99,19 +98,19 @@ AgentHello hello_from(std::string_view bytes);
 struct AgentReport {
   std::string node, host;  // of AgentHello
   int64_t start = 0;
-  std::string attempt;  // whose ranks these are; "": none is under way
+  std::string attempt;  // to which these ranks belong; "": none is running
   std::vector<RankSight> ranks;
-  int left = 0;                    // processes of other attempts of the run that live on
-  uint64_t order = 0;              // number of the last one that was heard; 0: none
+  int left = 0;                    // remaining processes of other attempts of the run
+  uint64_t order = 0;              // number of the last one received; 0: none
   int doctor_status = -1;          // exit status of the `trireme doctor` requested last; -1: it has not ended
-  std::vector<std::string> lines;  // of logs and of the kernel that hold one of the keywords, since the last report
+  std::vector<std::string> lines;  // new lines of logs and of the kernel that contain one of the keywords
   std::vector<PortSight> ports;
   std::vector<GpuSight> gpus;
-  double daemon_gone = 0;               // seconds since the node's slurmd was found gone; 0: it lives, or is not known
-  double gpu_age = 0;                   // seconds since they were looked at: a driver that hangs does not answer
+  double daemon_gone = 0;               // seconds since the node's slurmd was found gone; 0: it runs, or is unknown
+  double gpu_age = 0;                   // seconds since the GPUs were read; grows if their driver hangs
   std::optional<FailureSight> failure;  // of the attempt watched last: the first rank that failed by itself
-  bool sees_run = true;                 // the event log, when the last attempt was ended
-  std::string watched;                  // the attempt watched last, also once it has ended
+  bool sees_run = true;                 // whether the node saw the event log when the last attempt was ended
+  std::string watched;                  // the attempt watched last, which may have ended
   int64_t step = 0;                     // ... and the last step that its flight recorders here show
 };
 template <class Archive>
@@ -127,7 +126,7 @@ bool is_before(const FailureSight& a, const FailureSight& b);
 void keep_within_a_frame(AgentReport& report);
 
 enum class OrderKind : uint32_t {
-  kPulse,   // the driver lives
+  kPulse,   // the driver is alive
   kWatch,   // `attempt` is the current one; processes of others are killed
   kEnd,     // there is no current attempt; processes of all are killed
   kDoctor,  // run `trireme doctor`
@@ -136,9 +135,9 @@ enum class OrderKind : uint32_t {
 
 struct AgentOrder {
   OrderKind kind = OrderKind::kPulse;
-  uint64_t number = 0;  // grows with every order but pulses, which have 0
+  uint64_t number = 0;  // grows with every order except for pulses, which have 0
   std::string attempt;
-  double timeout = 0;  // of kDoctor, in seconds: for so long the driver waits for the answer
+  double timeout = 0;  // for kDoctor, in seconds: how long the driver waits for the result
 };
 template <class Archive>
 void fields(Archive& archive, AgentOrder& o) {
@@ -148,7 +147,7 @@ void fields(Archive& archive, AgentOrder& o) {
 // Returns the order in `bytes`, or nothing if it is of another build or its values are invalid.
 std::optional<AgentOrder> order_from(std::string_view bytes);
 
-// A hash of the types of all fields of reports and orders, in their order: equal for builds that understand each other.
+// Returns a hash of the types of all fields of reports and orders, in order: equal for builds with the same messages.
 uint64_t messages_layout();
 
 }  // namespace tri

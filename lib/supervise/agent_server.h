@@ -1,5 +1,5 @@
 // The driver's side of all agents: one socket, one epoll, no thread, no blocking calls. A peer that does not prove
-// within seconds that it knows the token is dropped, and can cost no more than its share: README.md, "Who may talk".
+// within seconds that it knows the token is dropped, and uses only limited resources: README.md, "Who may talk".
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ class AgentServer {
     double handshake_seconds = 5;      // from the connection to the first whole frame
     double idle_seconds = 120;         // between two frames
     size_t hello_bytes = 16 << 10;     // of the first frame
-    int frames_a_second = 50;          // of one agent; one that sends more is dropped
-    int connections_a_second = 500;    // that are taken; others wait in the kernel
-    size_t unauthenticated = 256;      // connections without a valid frame; of more the oldest is dropped
-    size_t backlog_bytes = 256 << 10;  // of orders that an agent does not fetch
+    int frames_a_second = 50;          // from one agent; an agent that sends more is dropped
+    int connections_a_second = 500;    // accepted; others wait in the kernel
+    size_t unauthenticated = 256;      // connections without a valid frame; above this the oldest is dropped
+    size_t backlog_bytes = 256 << 10;  // of orders that an agent does not read
   };
   using Now = std::function<double()>;  // seconds
 
   enum class Reach { kAnyMachine, kThisMachine };  // from where agents may connect
-  // Listens on `port`; 0: any free one. Error: it can't.
+  // Listens on `port`, or on any free port if it is 0. Fails if it can't.
   static Result<std::unique_ptr<AgentServer>> open(const JobToken& token, int port, const Limits& limits, Now now,
                                                    Reach reach = Reach::kAnyMachine);
   ~AgentServer();
@@ -38,12 +38,12 @@ class AgentServer {
   AgentServer& operator=(const AgentServer&) = delete;
 
   int port() const { return port_; }
-  // Waits no longer than this for something to happen, or until a signal comes; what agents have reported meanwhile.
+  // Waits at most this long for an event or a signal. Returns the reports that have arrived.
   std::vector<AgentReport> poll(int milliseconds);
-  // Nodes whose agents know the token and have other messages than this build, since this was last called. Their
-  // connections are closed.
+  // Returns the nodes whose agents know the token but have a different message layout than this build, since the last
+  // call. Their connections are closed.
   std::vector<std::string> take_foreign() { return std::exchange(foreign_, {}); }
-  // To the agent of `node`; false: it is not connected.
+  // Sends an order to the agent of `node`. Returns false if it is not connected.
   bool send(const std::string& node, const AgentOrder& order);
   bool connected(const std::string& node) const { return agents_.count(node) > 0; }
   void drop(const std::string& node);
@@ -52,14 +52,14 @@ class AgentServer {
   struct Client {
     Descriptor socket;
     Nonce nonce{};
-    std::string head;  // the agent's nonce, until it is whole
+    std::string head;  // the agent's nonce, until it is complete
     std::unique_ptr<FrameReader> reader;
     std::unique_ptr<FrameWriter> writer;
     std::string outgoing;
-    bool known = false;   // a frame of it was valid
-    bool awaits = false;  // room for what is outgoing
+    bool known = false;   // a valid frame has arrived
+    bool awaits = false;  // socket space for `outgoing`
     std::string node;
-    int64_t start = 0;  // of the agent
+    int64_t start = 0;  // start number of the agent
     double since = 0, last = 0, second = 0;
     int frames = 0;  // in this second
   };

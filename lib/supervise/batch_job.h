@@ -1,5 +1,5 @@
-// One start of a Slurm job that trains (slurm/train.sbatch): what must hold before the trainer is started, and what its
-// exit status leads to. A job is requeued as long as its restarts bring the run newer checkpoints (job_record.h).
+// One start of a Slurm job that trains (slurm/train.sbatch): checks before the trainer starts, and handles its exit
+// status. A job is requeued as long as its restarts produce newer checkpoints (job_record.h).
 //
 //   begin() --> the batch script starts `trireme supervise`, or srun, and waits --> end(status)
 #pragma once
@@ -30,11 +30,11 @@ class BatchJob {
   struct Options {
     SlurmJob::Start start;
     RunFolders folders;
-    int restart_budget = 3;           // restarts in a row that may bring the run no newer checkpoint
-    double controller_seconds = 600;  // timeout of a slurmctld that does not answer
-    double node_seconds = 600;        // ... of nodes that neither answer nor are DOWN
+    int restart_budget = 3;           // restarts in a row that may produce no newer checkpoint
+    double controller_seconds = 600;  // timeout for slurmctld
+    double node_seconds = 600;        // ... for nodes that neither respond nor are DOWN
     double drain_seconds = 110;       // from the signal until the checkpoint is saved
-    double storage_seconds = 60;      // ... of storage
+    double storage_seconds = 60;      // ... for storage
     std::optional<int64_t> begun_at;  // for end(): the newest checkpoint when the trainer was started
   };
   explicit BatchJob(Options options);
@@ -43,12 +43,13 @@ class BatchJob {
   // exhausted. Fails with kUsage if the run folder belongs to another job, and with kFile if the folder, or the files
   // of earlier starts of this job in it, are missing or cannot be read, which may be temporary.
   Result<bool> begin(const std::string& what);
-  // "NAME=value", after begin(): TRIREME_BEGUN_AT, the step of the newest checkpoint, for end(); when the job was
-  // submitted and allocated, for the trainer.
+  // Returns "NAME=value" entries, after begin(): TRIREME_BEGUN_AT, the step of the newest checkpoint, for end(), and
+  // the times at which the job was submitted and allocated, for the trainer.
   std::vector<std::string> environment() const;
 
   struct Left {
-    bool requeue = false;  // where Slurm's commands are missing or fail, as in a container: the caller requeues the job
+    bool requeue = false;  // Slurm's commands are missing or fail, for example in a container: the caller must requeue
+                           // the job
     int progress_restart = 0;
   };
   // Reports the trainer's end, and requeues the job if that helps and its budget allows it. Returns what the caller
@@ -60,7 +61,7 @@ class BatchJob {
   void say_stalled(int count) const;
   int restart() const { return options_.start.batch.restart; }
   int restarts_without_progress() const { return restart() - record_.progress_restart; }
-  std::chrono::milliseconds limit() const {  // of a question to storage
+  std::chrono::milliseconds limit() const {  // of a storage call
     return std::chrono::milliseconds(static_cast<int64_t>(1000 * options_.storage_seconds));
   }
   std::string state_path() const { return options_.folders.run + "/slurm.state"; }

@@ -1,4 +1,4 @@
-// Commands that other programs provide: scontrol, squeue, sinfo, srun.
+// Runs commands of other programs: scontrol, squeue, sinfo, srun.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ struct CommandResult {
   bool ok() const { return status == 0; }
 };
 
-enum class CommandErrors { kDrop, kShow };  // what becomes of the command's standard error
+enum class CommandErrors { kDrop, kShow };  // whether the command's standard error is shown
 
-// Runs a command, without a shell, and waits for its end. Ends it after `timeout` seconds, and returns within 15 s more
-// even if it does not end. A command that a signal has ended, as one to all processes of a job does, is run again,
-// three times at most.
+// Runs a command without a shell and waits for it. Ends it after `timeout` seconds, and returns within 15 s more even
+// if it does not end. If a signal has ended the command, for example one to all processes of a job, runs it again, at
+// most three times.
 CommandResult run_command(const std::vector<std::string>& words, double timeout,
                           CommandErrors errors = CommandErrors::kDrop);
 

@@ -1,5 +1,5 @@
-// What to do when an attempt has ended: one table, cause -> action. Pure functions: the same history gives the same
-// decision.
+// Decides what to do when an attempt has ended, by one table: cause -> action. Pure functions: the same history gives
+// the same decision.
 #pragma once
 
 #include <optional>
@@ -17,14 +17,14 @@ namespace tri {
 
 enum class Response {
   kDone,       // the run is finished
-  kLeave,      // it was stopped, or its ranks exited with 75 by themselves: the driver exits too
-  kRetry,      // another attempt, also on the same nodes
+  kLeave,      // it was stopped, or its ranks exited with 75 by themselves: the driver also exits
+  kRetry,      // another attempt, possibly on the same nodes
   kExclude,    // another attempt without the node
   kDoctor,     // let the doctor examine the node, then decide again
   kStop,       // another attempt would not help
-  kReport,     // a report to people; the attempt continues
+  kReport,     // a report to the user; the attempt continues
   kReplace,    // the attempt saves a checkpoint and ends, so that a spare can take the node's place
-  kSuccessor,  // the allocation has too few nodes left: another job has to go on without the excluded ones
+  kSuccessor,  // the allocation has too few nodes left: another job must continue without the excluded ones
 };
 
 template <>
@@ -50,9 +50,9 @@ Diagnosis diagnosis_of(int doctor_status);
 struct Situation {
   std::span<const PastAttempt> attempts;   // the last is the one that has ended
   std::optional<Diagnosis> diagnosis;      // of the node at fault; none: the doctor has not examined it
-  int nodes_needed = 1, nodes_usable = 1;  // usable: not excluded, not lost; the node at fault among them
+  int nodes_needed = 1, nodes_usable = 1;  // usable: not excluded and not lost; includes the node at fault
   Thresholds thresholds;
-  std::string job;  // of decide_in_passing: whose attempt is under way
+  std::string job;  // for decide_in_passing: the job of the current attempt
 };
 
 struct Decision {
@@ -64,12 +64,12 @@ struct Decision {
 
 Decision decide(const Situation& situation);
 
-// What is found at a node while the attempt goes on with it: kReplace where a spare is there, and, of a straggler, the
-// doctor has not looked at the node within `repeat_hours`; else kReport.
+// Decides about a finding while the attempt continues. Returns kReplace if there is a spare and, for a straggler, the
+// doctor has not examined the node within `repeat_hours`; else kReport.
 Decision decide_at_work(const Situation& situation, const AttemptCause& finding, double now);
 
-// Before the first attempt the doctor has examined these nodes. One that is not healthy is reported, and a bad one is
-// excluded, unless most are bad, which is no node's fault, or too few would remain.
+// Decides about the nodes that the doctor has examined before the first attempt. An unhealthy node is reported, and a
+// bad one excluded, unless most are bad, which is not a node's fault, or too few would remain.
 std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
                                           int nodes_usable);
 

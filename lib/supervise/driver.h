@@ -21,15 +21,15 @@ struct DriverOptions {
   std::vector<std::string> marks;       // "NAME=value" in its environment
   LaunchCommands commands;
   Supervisor::Setup setup;
-  BatchStart start;          // of the scheduler's job; none: its name is ""
+  BatchStart start;          // of the scheduler's job; its name is "" without one
   bool one_machine = false;  // all agents are processes of this machine
 };
 
-// Supervises the run until it is over. Returns the exit status. Fails with kFile where another driver, or ranks that no
-// driver has started, use the run folder; it has touched nothing then.
+// Supervises the run until it is over. Returns the exit status. Fails with kFile, without touching anything, if another
+// driver, or ranks that no driver has started, use the run folder.
 Result<int> run_driver(const DriverOptions& options);
 
-// The run folder as the Supervisor sees it.
+// The Supervisor's access to the run folder.
 class RunFolderLog : public RunLog {
  public:
   // `checkpoint_timeout`: how long newest_checkpoint() waits; a checkpoint may have thousands of files.
@@ -48,21 +48,21 @@ class RunFolderLog : public RunLog {
  private:
   std::string run_dir_, checkpoint_dir_;
   const std::chrono::milliseconds checkpoint_timeout_;
-  // The time of an event of `attempt`: what is measured within an attempt does not depend on clocks that are set.
+  // Returns the time of an event of `attempt`. Times within an attempt do not depend on changes of the wall clock.
   double date_for(const std::string& attempt);
 
   EventLog event_log_;
-  std::vector<RunEvent> events_;  // as they were read last
+  std::vector<RunEvent> events_;  // as last read
   struct Unwritten {
-    size_t after = 0;  // so many events
+    size_t after = 0;  // number of events before it
     RunEvent event;
   };
-  std::vector<Unwritten> unwritten_;  // events that are not known to be written
+  std::vector<Unwritten> unwritten_;  // events not known to be written
   std::string dated_attempt_;         // the attempt of the newest event
-  double date_offset_ = 0;            // ... and what was added to the monotonic time when its first event was made
+  double date_offset_ = 0;            // ... and the offset that was added to the monotonic time for its first event
   Thresholds known_;
-  std::string complaint_;  // the last about the thresholds
-  // The step of the newest checkpoint that was found valid; 0: none. Shared with a search that outlives its time limit.
+  std::string complaint_;  // the last one about the thresholds
+  // The step of the newest checkpoint found valid; 0: none. Shared with a search that may outlive its time limit.
   std::shared_ptr<std::atomic<int64_t>> checkpoint_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 

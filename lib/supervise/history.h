@@ -1,4 +1,4 @@
-// What the driver knows of a run's past: read from the event log, events.jsonl, which outlives it.
+// The driver's knowledge of a run's past, read from the event log events.jsonl, which outlives the driver.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace tri {
 enum class CauseKind {
   kFinished,       // the run's last step is done
   kDrained,        // it was stopped
-  kDrainedItself,  // status 75 without a request to stop: storage is away
+  kDrainedItself,  // status 75 without a request to stop: storage is unavailable
   kUsage,          // config or command line
   kFile,           // file or checkpoint
   kNotFinite,      // NaN or Inf in loss or gradients
   kDeath,          // a rank died by a signal
   kDevice,         // a device of a rank failed
   kCommunication,  // a peer could not be reached, and no rank is known to be at fault
-  kHang,           // a rank stood still, or was stopped
+  kHang,           // a rank made no progress, or was stopped
   kHangOfProgram,  // all ranks waited for each other, or the cause is unknown
-  kNodeLost,       // its agent is silent and does not come back
+  kNodeLost,       // its agent is silent and does not respond again
   kUnkillable,     // ranks of the attempt do not end
-  kGpuSick,        // NVML wants it reset or replaced, or an XID that says so
-  kGpuFault,       // an XID after which the program is started again, or memory errors that could not be corrected
-  kGpuSuspect,     // an XID, or trouble of NVLinks, that needs a closer look
-  kStraggler,      // a rank was slower than others of its stage for long, and was replaced
-  kPortFlaps,      // a port of the network was down twice within minutes
-  kPortErrors,     // a port of the network counts errors, which needs a closer look
-  kNotStarted,     // the launcher ended before a rank has begun
-  kSlowStart,      // a node's ranks were not started for long, though others' were: it may pull an image
+  kGpuSick,        // NVML requests a reset or replacement, or an XID shows that one is needed
+  kGpuFault,       // an XID after which the program is restarted, or uncorrected memory errors
+  kGpuSuspect,     // an XID, or NVLink trouble, that needs a closer look
+  kStraggler,      // a rank was slower than others of its stage for long and was replaced
+  kPortFlaps,      // a network port was down twice within minutes
+  kPortErrors,     // a network port counts errors, which needs a closer look
+  kNotStarted,     // the launcher ended before any rank had begun
+  kSlowStart,      // a node's ranks started much later than the others': it may pull an image
   kUnknown,
 };
 
@@ -65,23 +65,23 @@ struct EnumNames<CauseKind> {
 
 struct AttemptCause {
   CauseKind kind = CauseKind::kUnknown;
-  std::string node;  // the node at fault, for kFile the one that met the error; "": none, or unknown
+  std::string node;  // the node at fault; for kFile, the one that had the error; "": none or unknown
   int world_rank = -1;
   int status = 0;
   std::string text;
-  double time = 0;    // of a finding: when it was last seen, by the driver's monotonic clock; 0: now
-  int64_t step = -1;  // in which a rank failed, by its own report or its flight recorder; -1: not known
+  double time = 0;    // for a finding: when it was last seen, by the driver's monotonic clock; 0: now
+  int64_t step = -1;  // step in which a rank failed, by its report or flight recorder; -1: unknown
 };
 
 struct PastAttempt {
   int64_t number = 0;  // from 1, over all starts of all jobs of the run
   std::string attempt, job;
   std::vector<std::string> nodes;
-  double began = 0, ended = 0;  // seconds since 1970; 0: it has not ended, or no process was left to record it
-  double noticed = 0;           // when the driver began to end what was left of it
-  int64_t from_step = 0;        // of the newest checkpoint when it began
+  double began = 0, ended = 0;  // seconds since 1970; 0: it has not ended, or no process was left to record its end
+  double noticed = 0;           // when the driver began to end its remaining processes
+  int64_t from_step = 0;        // step of the newest checkpoint when it began
   int64_t checkpoint = 0;       // ... and when it ended
-  int64_t step = 0;             // the last that it was seen in; cause.step is that of a failure
+  int64_t step = 0;             // the last step observed; cause.step is that of a failure
   AttemptCause cause;
 };
 
@@ -92,18 +92,18 @@ struct Exclusion {
 
 struct RunHistory {
   std::vector<PastAttempt> attempts;  // in the order of their starts
-  std::vector<Exclusion> exclusions;  // that hold now
+  std::vector<Exclusion> exclusions;  // currently in force
 };
 RunHistory history_from(std::span<const RunEvent> events, double now);
 
 // Returns for each slow rank of the attempt its newest event, if that says that its machine should be examined.
 std::vector<RunEvent> stragglers_of(std::span<const RunEvent> events, const std::string& attempt);
 
-// The events by which it is known again.
+// The events from which the history is read again.
 RunEvent start_event(const PastAttempt& attempt);
 RunEvent end_event(const PastAttempt& attempt);
 RunEvent exclusion_event(const Exclusion& exclusion);
-// Of the time that the doctor took, which ends now; `node` "": of all.
+// Records the time that the doctor took until now; `node` "": on all nodes.
 RunEvent diagnosis_event(const std::string& node, double seconds, int64_t step);
 RunEvent clear_exclusion_event(const std::string& node);
 

@@ -1,4 +1,4 @@
-// `trireme doctor` on an agent's node, at the driver's request.
+// Runs `trireme doctor` on an agent's node at the driver's request.
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@ class NodeDoctor {
  public:
   explicit NodeDoctor(std::string program) : program_(std::move(program)) {}
 
-  // One process examines the node and its first GPU, and one each the clocks under load of the `other_gpus`, all at the
-  // same time.
-  // `timeout`: after so many seconds the verdict is no longer needed.
+  // Starts one process that examines the node and its first GPU, and one for each of `other_gpus` that examines its
+  // clocks under load, all at the same time.
+  // `timeout`: seconds after which the result is no longer needed.
   void start(double timeout, const std::vector<std::string>& other_gpus = {});
-  // The worst exit status of those that were started last; -1: not all have ended, or none was. 127: one could not be
-  // started.
+  // Returns the worst exit status of the processes started last, or -1 if none was started or some still run. 127: one
+  // could not be started.
   int status();
-  // Their findings, one per line; reported once.
+  // Returns their findings, one per line; each is returned once.
   std::vector<std::string> take_findings();
 
  private:
@@ -33,22 +33,24 @@ class NodeDoctor {
   void start_part(const std::vector<std::string>& words, const std::string& gpu);
 
   std::string program_;
-  std::vector<Part> parts_;  // under way
+  std::vector<Part> parts_;  // running processes
   int status_ = -1;          // of those that have ended
   std::vector<std::string> findings_;
 };
 
-// GPUs of a node except for the first, as CUDA_VISIBLE_DEVICES names them: `visible` is its value, null where it is not
-// set and `count` GPUs are there.
+// Returns the GPUs of a node except for the first, as CUDA_VISIBLE_DEVICES names them. `visible`: its value, or null if
+// it is not set and the node has `count` GPUs.
 std::vector<std::string> other_gpus(const char* visible, size_t count);
 
-// How long each of the doctor's checks may take, in whole seconds: two thirds of the driver's timeout, at least one.
+// Returns the time limit of each of the doctor's checks in whole seconds: two thirds of the driver's timeout, at least
+// one.
 int check_seconds(double timeout);
 
-// Of two exit statuses of the doctor the worse: bad, suspect, one that could not say, healthy.
+// Returns the worse of two exit statuses of the doctor, in the order bad, suspect, inconclusive, healthy.
 int worse_status(int a, int b);
 
-// Of `trireme doctor --json`: "doctor: bad: TEXT", the worst first. Nothing where the text is no such report.
+// Parses the output of `trireme doctor --json` into lines "doctor: bad: TEXT", the worst first; none if it is not a
+// report.
 std::vector<std::string> doctor_findings(std::string_view json);
 
 }  // namespace tri

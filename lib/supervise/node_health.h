@@ -1,5 +1,5 @@
-// What a node's hardware reports, without root: network ports, GPUs through NVML, the kernel's messages if they may be
-// read. A driver that hangs blocks only the thread that queries it.
+// What a node's hardware reports without root privileges: network ports, GPUs through NVML, and the kernel's messages
+// if they are readable. A driver that hangs blocks only the thread that queries it.
 #pragma once
 
 #include <chrono>
@@ -18,32 +18,32 @@ namespace tri {
 // Reads the ports under `sys`/class/net, without the loopback and virtual ones, and under `sys`/class/infiniband.
 std::vector<PortSight> read_ports(const std::string& sys = "/sys");
 
-// Its GPUs, by NVML (io/nvml), except for those of other jobs; without a driver there are none. Not thread-safe.
+// The node's GPUs through NVML (io/nvml), except for those of other jobs; none without a driver. Not thread-safe.
 class GpuWatch {
  public:
   GpuWatch();
-  // Waits for new XIDs no longer than this. A GPU that does not answer any more is `lost`. Counters of NVLinks, which
-  // are many calls, are read every `kLinksEvery` looks.
+  // Waits at most this long for new XIDs. A GPU that does not respond is `lost`. NVLink counters, which take many
+  // calls, are read in every kLinksEvery-th call.
   std::vector<GpuSight> look(int milliseconds);
 
  private:
   static constexpr int kLinksEvery = 10;
-  std::unique_ptr<Nvml> nvml_;  // null: there is none
+  std::unique_ptr<Nvml> nvml_;  // null: not available
   std::vector<GpuSight> gpus_;
-  std::vector<int> indices_;  // NVML's, of each
+  std::vector<int> indices_;  // NVML's index of each
   int looks_ = 0;
 };
 
 void add_xid(GpuSight& gpu, int xid);
 
-// "NVRM: Xid (PCI:0000:18:00): 79, ..." -> {"0000:18:00.0", 79}; none: pci is empty.
+// Parses "NVRM: Xid (PCI:0000:18:00): 79, ..." into {"0000:18:00.0", 79}; pci is empty for other lines.
 struct KernelXid {
   std::string pci;
   int xid = 0;
 };
 KernelXid kernel_xid(std::string_view line);
 
-// New lines of /dev/kmsg; nothing where that may not be read.
+// Returns the new lines of /dev/kmsg; none if it is not readable.
 class KernelLog {
  public:
   explicit KernelLog(const std::string& path = "/dev/kmsg");

@@ -1,5 +1,5 @@
-// Whether slurmd, which starts job steps on this node, is running: a node without it keeps its processes but starts no
-// new ones, which srun reports only after ten seconds or more.
+// Detects whether slurmd, which starts job steps on this node, is running. Without it a node keeps its processes but
+// starts no new ones, which srun reports only after ten seconds or more.
 #pragma once
 
 #include <sys/types.h>
@@ -11,19 +11,19 @@ namespace tri {
 
 class SlurmDaemon {
  public:
-  // `node`: SLURMD_NODENAME; "": this is no job of Slurm's. `proc`: where processes are seen.
+  // `node`: SLURMD_NODENAME; "": not a Slurm job. `proc`: where processes are listed.
   explicit SlurmDaemon(std::string node, std::string proc = "/proc");
 
-  // Returns the seconds since it was found gone; 0: it lives, or was never visible. Called once a second; only every
-  // tenth call searches for an unknown one.
+  // Returns the seconds since slurmd was found gone, or 0 if it runs or was never visible. Call once a second; only
+  // every tenth call searches for an unknown one.
   double gone_seconds();
 
  private:
-  pid_t find() const;  // -1: none, or it is not known which
+  pid_t find() const;  // -1: none, or several candidates
 
   std::string node_, proc_;
-  pid_t process_ = -1;   // -1: it could never be seen
-  int num_unknown_ = 0;  // calls without knowing it
+  pid_t process_ = -1;   // -1: never seen
+  int num_unknown_ = 0;  // calls since it is unknown
   bool gone_ = false;
   std::chrono::steady_clock::time_point since_;
 };

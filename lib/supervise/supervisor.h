@@ -1,6 +1,6 @@
-// The driver's phases: it gathers agents, starts an attempt, watches it, ends what is left of it, decides, and begins
-// again. It knows neither processes nor sockets nor clocks: those are behind three interfaces (interfaces.h), and its
-// caller passes the time. The nodes are NodePool's, the attempt is AttemptWatch's.
+// The driver's phases: it gathers agents, starts an attempt, watches it, ends its remaining processes, decides, and
+// starts again. It uses no processes, sockets or clocks directly: three interfaces (interfaces.h) hide them, and its
+// caller passes the time. NodePool manages the nodes, AttemptWatch the attempt.
 //
 //   gather --> (examine) --> run --> end --> (doctor) --> decide --> gather ...
 #pragma once
@@ -16,29 +16,29 @@
 
 namespace tri {
 
-// Between two calls of Supervisor::tick, which examines all nodes; a shorter interval would cost more without benefit.
+// Interval between calls of Supervisor::tick, which examines all nodes; a shorter one would cost more without benefit.
 inline constexpr double kTickSeconds = 0.1;
 
 class Supervisor {
  public:
   struct Setup {
-    std::vector<std::string> nodes;  // of the allocation, in the order in which they are taken
+    std::vector<std::string> nodes;  // of the allocation, in order of preference
     int nodes_needed = 1;
     std::string run_dir;     // for messages
     std::string job;         // of the attempts
-    bool examine = false;    // the doctor looks at all nodes before the first attempt
+    bool examine = false;    // the doctor examines all nodes before the first attempt
     std::string host;        // the driver's own
-    int ranks_per_node = 0;  // 0: not known
+    int ranks_per_node = 0;  // 0: unknown
   };
   Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunLog& event_log);
 
   void take(const AgentReport& report, Moment now);
-  // An agent of `node` proved that it knows the token, and is of another build: it can't be understood.
+  // An agent of `node` has proved that it knows the token, but its build differs, so its messages can't be read.
   void agent_of_another_build(const std::string& node, Moment now);
-  void stop_requested(Moment now);  // by a signal
-  void tick(Moment now);            // a few times a second
+  void stop_requested(Moment now);  // called on a signal
+  void tick(Moment now);            // called a few times per second
 
-  std::optional<int> status() const { return status_; }  // the driver's, once it is over
+  std::optional<int> status() const { return status_; }  // the driver's exit status once it is over
 
  private:
   enum class Phase { kBegin, kGather, kExamine, kRun, kEnd, kDoctor, kOver };
@@ -92,18 +92,18 @@ class Supervisor {
 
   Phase phase_ = Phase::kBegin;
   double since_ = 0;  // of the phase
-  double wall_ = 0;   // the wall clock now
+  double wall_ = 0;   // current wall clock
   bool stop_requested_ = false;
   std::optional<int> status_;
   struct Drain {
     double next = 0, pause = 0;
   } drain_;                                    // of the attempt
-  double replace_requested_ = 0;               // when the attempt was told to drain for a spare
+  double replace_requested_ = 0;               // when the attempt was requested to drain for a spare
   bool killed_ = false;                        // the launcher, since it did not end when requested
-  double looked_ = 0, pulsed_ = 0, read_ = 0;  // when stragglers, agents and thresholds were last attended to
-  std::string suspect_;                        // the node that the doctor looks at
-  std::vector<std::string> examined_;          // the nodes that it looks at before the first attempt
-  double examination_seconds_ = 0;             // that took, until it is written down
+  double looked_ = 0, pulsed_ = 0, read_ = 0;  // when stragglers, agents and thresholds were last handled
+  std::string suspect_;                        // the node that the doctor examines
+  std::vector<std::string> examined_;          // the nodes that the doctor examines before the first attempt
+  double examination_seconds_ = 0;             // duration of that, until it is recorded
 };
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// The limits by which the driver judges. run.dir/supervise.conf, a YAML map of names and numbers, changes them while
-// the run goes on. Names that are missing have their defaults.
+// The limits by which the driver judges. run.dir/supervise.conf, a YAML map of names and numbers, changes them during
+// the run. Missing names have their defaults.
 #pragma once
 
 #include <string>
@@ -10,26 +10,24 @@
 namespace tri {
 
 struct Thresholds {
-  double silent_seconds = 15;   // without a report of its agent, and with three probes unanswered, the node is lost
-  double stopped_seconds = 10;  // a rank is stopped, others are not: the attempt is ended; 0: the watchdog decides
-  double begin_seconds =
-      60;                   // a rank has not begun, others have: the same; 4 times this if it has not started; 0: never
-  double gone_seconds = 5;  // a rank has ended and the launcher has not noticed: the same
-  double start_seconds = 120;   // until the agents of all nodes have reported
-  double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone
+  double silent_seconds = 15;   // without reports and with three probes unanswered, the node is lost
+  double stopped_seconds = 10;  // if only some ranks are stopped, the attempt is ended; 0: the watchdog decides
+  double begin_seconds = 60;    // limit for ranks that begin later than others; 4 times this if not started; 0: none
+  double gone_seconds = 5;      // a rank has ended and the launcher has not noticed: the attempt is ended
+  double start_seconds = 120;   // time until the agents of all nodes have reported
+  double end_seconds = 30;      // time until the ranks of an attempt that is being ended are gone
   double exclusion_hours = 24;  // how long a node is excluded
-  double repeat_hours = 24;     // faults of a node further apart are not counted together
-  double flap_seconds = 300;    // two losses of the carrier of a port in use within these exclude its node
-  double port_errors =
-      100;  // of the ports in use of a node within flap_seconds: it is suspect when an attempt fails; 0: never
-  double attempts = 3;         // consecutive ones without a newer checkpoint after which the run stops
+  double repeat_hours = 24;     // faults of a node further apart are counted separately
+  double flap_seconds = 300;    // two carrier losses of a port in use within this time exclude its node
+  double port_errors = 100;  // of a node's ports in use, within flap_seconds: it is suspect if an attempt fails; 0: off
+  double attempts = 3;       // after this many consecutive ones without a newer checkpoint the run stops
   double doctor_seconds = 60;  // timeout of `trireme doctor`
   double drain_seconds = 300;  // how long ranks that drain for a spare may take to save a checkpoint
 };
 
-// Error: every problem of the file, by its line, with the nearest name or the numbers that are allowed.
+// Fails with every problem of the file, by line, with the nearest name or the allowed values.
 Result<Thresholds> thresholds_from(std::string_view text, const std::string& source);
-// Of the run folder; the defaults where there is no file.
+// Reads the run folder's file; returns the defaults if there is none.
 Result<Thresholds> read_thresholds(const std::string& run_dir);
 
 }  // namespace tri
