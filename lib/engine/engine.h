@@ -65,7 +65,7 @@ class Engine {
   RankTensors tensors_;
   Runtime runtime_;
   std::unique_ptr<ParameterStore> store_;  // training
-  std::unique_ptr<ParameterHooks> hooks_;  // the store's hooks, or those of weights that never change
+  std::unique_ptr<ParameterHooks> hooks_;  // the store's hooks, or those of constant weights
   OverlapSplits overlap_splits_;
   Stage stage_;
   Executor executor_;

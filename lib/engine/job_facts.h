@@ -15,16 +15,16 @@ namespace tri {
 
 // What one rank found.
 struct RankFacts {
-  std::string machine;            // equal on all ranks of one running machine, and different on other machines
+  std::string machine;            // equal on all ranks of one running machine, different on other machines
   std::string node;               // the machine's name, for messages
   int node_size = 1;              // ranks on that machine
   std::vector<std::string> gpus;  // GPUs that the rank sees, by ordinal; equal names are the same GPU
   std::string no_gpu_because;     // why the rank sees no GPU
-  // add_device_facts() fills the rest where it matters.
+  // add_device_facts() fills the rest if it is needed.
   std::optional<int64_t> free_bytes;         // of the rank's device; on the CPU of the machine, for all its ranks
   std::optional<int64_t> workspace_bytes;    // of the rank's kernels, in its arena
   std::optional<GpuProperties> gpu;          // of the GPU that the rank uses
-  std::optional<int64_t> most_shared_bytes;  // of the rank's device; none: there is no limit
+  std::optional<int64_t> most_shared_bytes;  // of the rank's device; none: no limit
   // Why memory of the tp group, the dp group or the next stage's rank cannot be opened; "" if it can.
   std::string tp_problem, dp_problem, pp_problem;
 };

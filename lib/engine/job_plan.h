@@ -1,5 +1,5 @@
 // Decides what `auto` means in a job: once, by a pure function of the config and of what all ranks found, before any
-// memory is laid out. Everything else reads the result: the JobPlan, or the config without any auto. `trireme check`
+// memory is allocated. Everything else reads the result: the JobPlan, or the config without any auto. `trireme check`
 // calls the same function with facts_on_paper().
 #pragma once
 
@@ -26,7 +26,7 @@ struct JobPlan {
   Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;  // never auto
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
   Recompute recompute = Recompute::kNone;  // auto only if the free memory is unknown (facts_on_paper)
-  std::vector<std::string> lines;          // one decision each, with its reason, for the log
+  std::vector<std::string> lines;          // one decision per line, with its reason, for the log
   std::vector<std::string> warnings;       // settings that are needlessly slow or have no effect
 };
 
@@ -48,7 +48,8 @@ Config with_plan(Config config, const JobPlan& plan);
 // Returns the plan as lines of a log.
 std::string to_string(const JobPlan& plan);
 
-// Returns `config`, resolved for `ranks`, with the plan for facts_on_paper(). Memory is laid out by it without a job.
+// Returns `config`, resolved for `ranks`, with the plan for facts_on_paper(), so that memory can be planned without a
+// job.
 Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {});
 
 struct PlannedJob {

@@ -1,4 +1,4 @@
-// What the parts of one rank have in common. TrainingLoop, Trainer, Engine and Runtime pass it on by const reference.
+// The context that the parts of one rank share. TrainingLoop, Trainer, Engine and Runtime pass it by const reference.
 #pragma once
 
 #include "kernels/core/arena.h"

@@ -18,7 +18,7 @@ Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& aren
 Plan train_plan(const Config& config, Axis pp);
 Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
-// The use of a rank's memory: training steps, or only forward passes with weights that never change.
+// How a rank's memory is used: for training steps, or only for forward passes with constant weights.
 enum class EngineKind { kTraining, kInference };
 // The size of lib/train/step_statistics.h, and the index of the loss in it.
 inline constexpr int kMaxStepStatistics = 16, kLossStatistic = 1;

@@ -38,7 +38,7 @@ struct SharedTensors {
 
 class Runtime {
  public:
-  // `shared` lies in the rank's arena. Throws Fatal (kUsage), naming the field, if copies are planned and the memory
+  // `shared` is part of the rank's arena. Throws Fatal (kUsage), naming the field, if copies are planned and the memory
   // cannot be opened. Collective over the mesh.
   Runtime(const RankContext& rank, const SharedTensors& shared);
   ~Runtime();
@@ -51,7 +51,8 @@ class Runtime {
   std::vector<AxisGroup> axis_groups();
   PipelineLinks links() const;
 
-  std::vector<NamedTimes> times() const;  // one row per stream, compute first; none where the backend does not measure
+  std::vector<NamedTimes> times() const;  // one row per stream, compute first; none if the backend does not measure
+                                          // times
   void reset_times();
   // Writes the progress that streams do not write themselves into the rank's flight recorder
   // (AxisTransfers::read_progress). One thread other than the main thread calls it. It may hang if the device does.
@@ -62,7 +63,7 @@ class Runtime {
   std::vector<Stream*> streams() const;  // compute first
 
  private:
-  // Uses copies if there are tensors for them.
+  // Uses copies if their tensors exist.
   std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
                                               const std::vector<int>& world_ranks, const PeerCopyTensors& tensors);
   void connect_stages();
@@ -95,7 +96,7 @@ class Runtime {
   std::unique_ptr<AxisTransfers> tp_, dp_;
   std::unique_ptr<GroupOnStream> world_, embedding_;
   PipelineLinks links_;
-  std::unique_ptr<Stream> reader_;  // of progress; null: streams mark all progress, or there is no flight recorder
+  std::unique_ptr<Stream> reader_;  // of progress; null: streams record all progress, or there is no flight recorder
   std::optional<HostBuffer<uint32_t>> read_;
 };
 

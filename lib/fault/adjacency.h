@@ -12,7 +12,7 @@ namespace tri {
 struct Adjacency {
   std::vector<int> begin, targets;
   Adjacency() = default;
-  // `edges`: (from, to). Reversed: the neighbours of a node are those that have an edge to it.
+  // `edges`: (from, to). `reversed`: a node's neighbours are those that have an edge to it.
   Adjacency(int num_nodes, const std::vector<std::pair<int, int>>& edges, bool reversed);
   int num_nodes() const { return static_cast<int>(begin.size()) - 1; }
   std::span<const int> of(int node) const {
@@ -21,7 +21,7 @@ struct Adjacency {
   }
 };
 
-// The strongly connected components (Tarjan 1972). Every edge leads to a component of the same or of a lower number.
+// The strongly connected components (Tarjan 1972). Every edge leads to a component of the same or a lower number.
 struct StrongComponents {
   explicit StrongComponents(const Adjacency& edges);
   int size() const { return static_cast<int>(begin.size()) - 1; }

@@ -4,7 +4,7 @@
 //                                 first to create it chooses the folder's name: links are created atomically.
 //     trigger.json                what triggered the dump
 //     rank_00013.json             one record per rank (io/flight_recorder/record_json.h)
-//     nccl_<host>.txt             NCCL's own report, where there is one
+//     nccl_<host>.txt             NCCL's own report, if there is one
 //     report.txt, report.json     the verdict, as text and as JSON; written once, by the first node
 //
 // Everything here is on storage, which may hang.
@@ -27,7 +27,7 @@ struct DumpFolder {
   bool opened = false;  // by this call
 };
 
-// The number of dumps that are kept of a run, over all of its starts. Creating a dump removes older ones.
+// Number of dumps to keep per run, over all of its starts. Creating a dump removes older ones.
 inline constexpr int kKeptDumps = 20;
 
 // Returns the folder of dump `number` (from 1) of `attempt`; creates it unless another node has. Does not create
@@ -52,9 +52,9 @@ Result<bool> write_report(const std::string& folder, std::span<const RankRecord>
 // Returns the headline of report.json, or nothing if there is none yet.
 std::optional<std::string> read_headline(const std::string& folder);
 
-// What write_report writes: {"headline", "kind", "culprits": [{"rank", "host", "gpu", "kind", "text"}], "hosts": [...],
-// "waiting", "trigger": {"rank", "phase", "writer", "seconds"}, "records", "ranks", "attempt"}. "hosts" is what
-// suspect_hosts() returns.
+// Returns what write_report writes: {"headline", "kind", "culprits": [{"rank", "host", "gpu", "kind", "text"}],
+// "hosts": [...], "waiting", "trigger": {"rank", "phase", "writer", "seconds"}, "records", "ranks", "attempt"}. "hosts"
+// is the result of suspect_hosts().
 std::string report_json(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
 
 }  // namespace tri

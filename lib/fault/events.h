@@ -1,6 +1,6 @@
-// The event log, run.dir/events.jsonl: its starts, spans of time, failures, hangs and ends, one JSON object a line.
-// Any rank of any node appends; nothing is ever changed. The last line of a writer that was killed may be incomplete;
-// readers skip it.
+// The event log, run.dir/events.jsonl: a run's starts, spans of time, failures, hangs and ends, one JSON object per
+// line. Any rank of any node appends; lines are never changed. The last line of a writer that was killed may be
+// incomplete; readers skip it.
 //
 //   {"time":1763812345.678,"attempt":"...","job":"4711","kind":"failure","rank":13,"host":"node07","text":"...",
 //    "fields":{"code":4,"gpu":"0000:18:00.0","consequence":false}}
@@ -52,7 +52,7 @@ enum class RunEventKind {
                 // to end it, seconds since 1970); node, culprit (a rank), where one is known
   kDecision,    // `text`: why; fields: action, cause, row
   kExclusion,   // `host`: an excluded node; `text`: why; fields: until (seconds since 1970)
-  kClearExclusion,  // `host`: a node that is taken again
+  kClearExclusion,  // `host`: a node that may be used again
 };
 
 template <>
@@ -90,11 +90,11 @@ struct RunEvent {
   std::string string(const std::string& name) const;
 };
 
-std::string to_json(const RunEvent& event);                       // one line, without its end
-std::optional<RunEvent> run_event_from(const std::string& line);  // none: incomplete, or of an unknown kind
+std::string to_json(const RunEvent& event);                       // one line, without its newline
+std::optional<RunEvent> run_event_from(const std::string& line);  // none: incomplete or of an unknown kind
 
-// The events of a file, in the order of its lines. Error: the file can't be read (os_error ENOENT: there is none), or a
-// newer release wrote it.
+// Returns the events of a file in line order. Fails if the file can't be read (os_error ENOENT: there is none) or was
+// written by a newer release.
 Result<std::vector<RunEvent>> read_events(const std::string& path);
 
 // Returns what ended `attempt`: the earliest failure or hang that is not a consequence of another failure, else the
@@ -102,7 +102,7 @@ Result<std::vector<RunEvent>> read_events(const std::string& path);
 // a later hang, to its end, or to a failure that is not the watchdog's.
 std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt);
 
-// "rank 13 on node07 (GPU 0000:18:00.0): TEXT"
+// Returns, for example, "rank 13 on node07 (GPU 0000:18:00.0): TEXT".
 std::string describe(const RunEvent& event);
 
 // Appends the events of one rank to the event log. Safe for concurrent use; copies write into the same file.
@@ -116,7 +116,7 @@ class EventLog {
   };
   explicit EventLog(Writer writer);
 
-  // The same file, for events of another attempt. Events of both are written in the order of the calls.
+  // Returns a log of the same file for events of another attempt. Events of both are written in call order.
   EventLog of_attempt(const std::string& attempt) const;
 
   // Appends an event of this rank with the current time; or `event` unchanged, of any rank, with this event log's
@@ -143,7 +143,7 @@ class EventLog {
   std::string line_of(RunEvent event) const;
 
   Writer writer_;
-  std::shared_ptr<File> file_;  // of all copies
+  std::shared_ptr<File> file_;  // shared by all copies
 };
 
 }  // namespace tri

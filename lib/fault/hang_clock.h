@@ -15,15 +15,15 @@ namespace tri {
 // Seconds without progress after which the job ends, by phase.
 struct PhaseDeadlines {
   std::array<double, kNumRunPhases> seconds{};
-  bool learns_step = false;  // seconds of kStep: those of the set-up, until five steps are known
-  double step_floor = 0;     // of what is learned
+  bool learns_step = false;  // until five steps are known, kStep has the seconds of the set-up
+  double step_floor = 0;     // minimum of the learned value
 
   double& operator[](RunPhase phase) { return seconds[static_cast<size_t>(phase)]; }
   double operator[](RunPhase phase) const { return seconds[static_cast<size_t>(phase)]; }
 };
 PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node);
 
-// The fields of a flight::Image, at one time.
+// The fields of a flight::Image at one time.
 struct Sighting {
   int64_t now = 0;  // nanoseconds
   RunPhase phase = RunPhase::kSetup;
@@ -36,13 +36,12 @@ struct Sighting {
 };
 Sighting sighting_of(const flight::Image& image, int64_t now);
 
-// The phase, the checkpoint writer and the line writer have a clock each, which restarts with every progress. A clock
-// counts the time in which this process was awake, at most a second between two sightings: so a job that is suspended
-// as a whole and then resumed has not hung. Both writers have the deadline of a checkpoint or, while one is read, of a
-// load.
+// The phase, the checkpoint writer and the line writer each have a clock that restarts on progress. A clock counts the
+// time in which this process was awake, at most a second between two sightings, so a job that is suspended as a whole
+// and resumed has not hung. Both writers have the deadline of a checkpoint or, while one is read, of a load.
 class HangClock {
  public:
-  static constexpr int kWarmUpSteps = 5;       // the first steps of a start, which are not typical of later ones
+  static constexpr int kWarmUpSteps = 5;       // the first steps of a start are not typical of later ones
   static constexpr double kLearnedFactor = 5;  // times the 99th percentile of a step
   static constexpr size_t kRememberedSteps = 1000;
   static constexpr double kLongestTick = 1;  // second
@@ -54,7 +53,7 @@ class HangClock {
   };
   struct Verdict {
     Alarm alarm = Alarm::kNone;
-    HangTrigger trigger;        // of an alarm; its world_rank is the caller's
+    HangTrigger trigger;        // the cause of an alarm; its world_rank is the caller's
     double deadline = 0;        // seconds
     int64_t last_progress = 0;  // Sighting::now
   };
@@ -78,10 +77,10 @@ class HangClock {
   bool first_ = true;
   Sighting last_;
   Clock phase_, writer_, lines_;
-  int64_t num_steps_ = 0;           // done since the start, as far as they were seen
+  int64_t num_steps_ = 0;           // completed since the start, as far as observed
   std::vector<int64_t> durations_;  // nanoseconds, of the last kRememberedSteps after the warm-up
-  size_t next_ = 0;                 // place in it that is overwritten next
-  double learned_ = 0;              // seconds; 0: nothing yet
+  size_t next_ = 0;                 // index in it that is overwritten next
+  double learned_ = 0;              // seconds; 0: nothing learned yet
 };
 
 }  // namespace tri

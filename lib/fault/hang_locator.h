@@ -1,6 +1,5 @@
-// Finds the rank that holds a job up: from the flight recorders of its ranks it builds a graph of who waits for whom,
-// over the numbers of their operations. A rank that waits for no other is the suspect; if all wait in a cycle, the
-// program is at fault.
+// Finds the rank that blocks a job: builds a graph of which rank waits for which from the operation counters in their
+// flight recorders. A rank that waits for no other is the suspect; if all wait in a cycle, the program is at fault.
 //
 // The nodes are activities: for each rank the training (its main thread and its streams), the readers of tokens, and
 // the writer of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
@@ -20,13 +19,13 @@ enum class HangKind {
   kProcessGone,     // its process ended without an error message, or it left no flight record
   kProcessStopped,  // by a signal or a debugger
   kHostBusy,        // its thread runs, or sleeps, in host code
-  kDeviceBusy,      // its device does not finish its computation
+  kDeviceBusy,      // its device does not finish its work
   kTransfer,        // all members have sent, and one of them has not received the data
   kDataReader,      // tokens are not read
   kStorage,         // files are not read or written
   kCycle,           // ranks wait for each other in a cycle: a fault of the program, not of a node
-  kFailed,          // it reported its own reason for ending before any other rank did
-  kUnknown,         // the records do not say
+  kFailed,          // it reported its own failure before any other rank did
+  kUnknown,         // the records do not show it
 };
 
 template <>
@@ -43,11 +42,11 @@ struct EnumNames<HangKind> {
                                     std::pair{HangKind::kUnknown, std::string_view("unknown")}};
 };
 
-// What triggered the search: a rank's phase, or a writer of its files, had no progress for so long.
+// What triggered the search: a rank's phase, or a writer of its files, had no progress for this long.
 struct HangTrigger {
-  int world_rank = -1;  // -1: a request, not a deadline
+  int world_rank = -1;  // -1: requested, without a deadline
   RunPhase phase = RunPhase::kStep;
-  bool writer = false;  // of a checkpoint, or of lines, in addition to whatever the phase was
+  bool writer = false;  // a writer of a checkpoint or of lines caused it, not the phase
   double seconds = 0;
 };
 
@@ -62,18 +61,18 @@ struct HangEdge {
   std::string text;      // "rank 3 waits for all-gather 8812 on tp of rank 2, which is at 8811"
 };
 
-// A healthy run, or a job that is suspended as a whole, has no suspects, and a headline that says so.
+// A healthy run, or a job that is suspended as a whole, has no suspects; the headline says so.
 struct HangVerdict {
   HangKind kind = HangKind::kUnknown;
-  std::vector<HangSuspect> suspects;  // most certain first, at most 64; of a cycle or a stuck transfer: its ranks
+  std::vector<HangSuspect> suspects;  // most certain first, at most 64; for a cycle or a stuck transfer: its ranks
   std::vector<HangEdge> cycle;
   int num_waiting = 0;                 // ranks that wait, directly or not, for the first suspect
-  std::optional<HangEdge> first_wait;  // of those that wait for it directly, the one that has waited longest
-  std::string headline;                // one line: suspect, what it did, how many ranks wait for it, which one longest
+  std::optional<HangEdge> first_wait;  // of the ranks that wait for it directly, the one that has waited longest
+  std::string headline;                // one line: suspect, its activity, number of waiting ranks, the longest wait
 };
 
-// `records`: one a rank, in any order; ranks of the job without a record count as gone. Time and memory grow with the
-// number of channels of all ranks, and so with the number of ranks.
+// `records`: at most one per rank, in any order; ranks without a record count as gone. Time and memory are proportional
+// to the number of channels of all ranks, and so to the number of ranks.
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger);
 
 // Returns the hosts of the verdict's suspects that a restart should avoid, most certain first; none if the program is

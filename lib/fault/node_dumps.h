@@ -1,4 +1,4 @@
-// The dumps of one node during a run: which rank of the node performs a dump, and the threads that do.
+// The dumps of one node during a run: which of its ranks makes a dump, and the threads that do so.
 #pragma once
 
 #include <chrono>
@@ -14,15 +14,14 @@
 
 namespace tri {
 
-// Safe for concurrent use. No call waits for storage: calls that may hang run on threads that outlive this object if
-// necessary.
+// Safe for concurrent use. No call waits for storage: calls that may hang run on threads that may outlive this object.
 class NodeDumps {
  public:
   static constexpr std::chrono::milliseconds kListenInterval{5000};
 
   // `own_record`: this rank's file; `node_ranks`: world ranks of this node, ascending. If the job has several nodes,
   // the node's first rank checks every `listen_interval` whether another node has begun a dump, and joins it.
-  // `on_report` is called on the rank that has written the report, or could not.
+  // `on_report` is called on the rank that has written the report, or has failed to.
   NodeDumps(DumpingNode node, const std::string& own_record, const std::vector<int>& node_ranks,
             std::function<void(const DumpOutcome&)> on_report,
             std::chrono::milliseconds listen_interval = kListenInterval);
@@ -42,7 +41,7 @@ class NodeDumps {
     std::string folder;    // "": none yet
     std::string problem;   // of storage
     bool speaks = true;    // no other node was first
-    bool done = false;     // all that this rank writes is written, or could not be
+    bool done = false;     // this rank has written its files, or has failed to
   };
   Known known() const;
 

@@ -1,6 +1,6 @@
 // Deadlines of one process for the phases without a watchdog: MPI's start, config and plan, before the rank has a
-// flight recorder, and MPI's end. A rank that takes longer than the set-up may reports that and exits; the launcher, or
-// its MPI, ends the others.
+// flight recorder, and MPI's end. A rank that exceeds the deadline reports that and exits; the launcher, or its MPI,
+// ends the others.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@
 
 namespace tri {
 
-// In the environment: the deadline until the config is known, in seconds; 0: there is none. `trireme supervise`, which
-// knows the config, sets it where fault.setup_seconds is less than the default.
+// Environment variable: the deadline in seconds until the config is known; 0: none. `trireme supervise`, which knows
+// the config, sets it if fault.setup_seconds is less than the default.
 inline constexpr const char* kStartSecondsVariable = "TRIREME_START_SECONDS";
 inline constexpr double kStartSeconds = 300;
 
@@ -25,7 +25,7 @@ inline constexpr double kStartSeconds = 300;
 Result<double> start_seconds();
 
 // Counts the time in which this process is awake, from construction on, with a default deadline until the config is
-// known. Used by the constructing thread and then by the one that runs the job's body, not concurrently.
+// known. Called by the constructing thread and then by the one that runs the job's body, not concurrently.
 class ProcessDeadline {
  public:
   // Prints `text` and ends the process; must not return.
@@ -41,7 +41,7 @@ class ProcessDeadline {
   void begin(const std::string& what, End end);
   // Uses the deadline of the config; fault.watchdog: off disables the deadlines.
   void set(const FaultConfig& fault);
-  // A watchdog takes over until the next begin().
+  // Stops counting until the next begin(), because a watchdog takes over.
   void hand_over();
 
  private:
@@ -50,19 +50,19 @@ class ProcessDeadline {
   std::mutex mutex_;
   std::condition_variable changed_;
   double seconds_;                             // the deadline; 0: none
-  const char* field_ = kStartSecondsVariable;  // whose value that is
-  double awake_ = 0;                           // of the present `what_`
-  std::string what_;                           // "": nothing counts
+  const char* field_ = kStartSecondsVariable;  // the field that the deadline comes from
+  double awake_ = 0;                           // in the current phase
+  std::string what_;                           // the current phase; "": not counting
   End end_;
   bool off_ = false, over_ = false;
   std::thread thread_;
 };
 
-// Prints it on stderr and exits with `code`, without help from other threads.
+// Returns a function that prints the text on stderr and exits with `code`, without help from other threads.
 ProcessDeadline::End leave_alone(ExitCode code);
 
-// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2, without a
-// start of MPI, where start_seconds() is an error.
+// Runs run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2,
+// without starting MPI, if start_seconds() fails.
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Texts about ranks and what they do.
+// Texts about ranks and their activities.
 #pragma once
 
 #include <string>
@@ -8,22 +8,22 @@
 
 namespace tri {
 
-// "rank 3", "ranks 3, 5-7, 9 and 12 more": `ranks` in ascending order, of which at most `most` runs are named.
+// Returns "rank 3", or "ranks 3, 5-7, 9 and 12 more". `ranks` must be ascending; names at most `most` runs of them.
 std::string ranks_text(const std::vector<int>& ranks, int most = 6);
 
-// What the rank was doing: "forward of microbatch 3, chunk 1, step 120", "checkpoint, step 120", "setup".
+// Returns what the rank was doing: "forward of microbatch 3, chunk 1, step 120", "checkpoint, step 120", "setup".
 std::string doing_text(const RankRecord& record);
 
-// The running action alone: "forward of microbatch 3, chunk 1"; "": there is none.
+// Returns only the running action: "forward of microbatch 3, chunk 1", or "".
 std::string action_text(const RankRecord& record);
 
-// The members of the rank's connection; none: it may be all ranks.
+// Returns the members of the rank's connection; if none are listed, it may be all ranks.
 std::vector<int> connection_members(const RankRecord& record);
 
-// "writer of checkpoint 100 publishes": of a writer that is not idle.
+// Returns, for a writer that is not idle, "writer of checkpoint 100 publishes".
 std::string writer_text(const WriterRecord& writer);
 
-// Seconds since the training of the rank last showed any progress.
+// Returns the seconds since the rank's training last showed progress.
 double silent_seconds(const RankRecord& record);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// The time in which a run must end after its first stop signal. A run that has not ended by then is ended with status
-// 75, whatever it waits for: MPI's start, a checkpoint that loads, a step whose peer is gone, storage that hangs.
+// Limits the time in which a run must end after its first stop signal. A run that exceeds it is ended with status 75,
+// whatever it waits for: MPI's start, a checkpoint that loads, a step with a lost peer, storage that hangs.
 #pragma once
 
 #include <condition_variable>
@@ -11,35 +11,35 @@
 
 namespace tri {
 
-// Before the first step the limit is kStartTimeout or fault.grace_seconds, whichever is less: the run has nothing to
+// Before the first step the limit is the lesser of kStartTimeout and fault.grace_seconds, since there is nothing to
 // save. From then on it is fault.grace_seconds. Safe for concurrent use.
 class StopDeadline {
  public:
   using Clock = StopSignals::Clock;
   static constexpr double kStartTimeout = 10;  // seconds
 
-  // Watches from a thread of its own until it is destroyed. `signals` outlives it.
+  // Starts a thread that watches until destruction. `signals` must outlive the object.
   explicit StopDeadline(const StopSignals& signals);
   ~StopDeadline();
   StopDeadline(const StopDeadline&) = delete;
   StopDeadline& operator=(const StopDeadline&) = delete;
 
-  // The ranks that end with this one, from now on; null: this process ends alone. The job must not be destroyed before
-  // this is called with null.
+  // Sets the job whose ranks end with this one; null: this process ends alone. Call with null before the job is
+  // destroyed.
   void set_job(Job* job);
-  // `seconds`: fault.grace_seconds; 0: there is no limit once steps have begun.
+  // `seconds`: fault.grace_seconds; 0: no limit once steps have begun.
   void set_grace(double seconds);
-  // The first step begins: from now on the limit is fault.grace_seconds.
+  // Call when the first step begins: from then on the limit is fault.grace_seconds.
   void begin_steps();
-  // All ranks know of the stop; the first signal arrived at `first` on one of them. Until then a rank counts from the
-  // first signal that it received itself.
+  // Call once all ranks know of the stop; `first` is when the first signal arrived on any of them. Until then a rank
+  // counts from its own first signal.
   void count_from(Clock::time_point first);
-  // For the log line when the time is up: the steps completed, and those that the newest checkpoint holds.
+  // Sets the figures for the log line on expiry: the completed steps, and those in the newest checkpoint.
   void set_progress(int64_t completed, int64_t saved);
-  // Everything that had to be saved is saved: from now on the run is not cut short.
+  // Call when everything is saved: the run is no longer ended early.
   void cancel();
 
-  // Whether work of `needed` seconds ends in time when the first signal arrived `age` seconds ago.
+  // Whether work of `needed` seconds ends in time if the first signal arrived `age` seconds ago.
   static bool enough(double grace, double age, double needed) { return grace <= 0 || age + needed <= grace; }
 
  private:

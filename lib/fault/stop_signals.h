@@ -1,5 +1,6 @@
-// Signals that ask a run to stop: SIGTERM, SIGUSR1 and SIGUSR2 from schedulers, SIGINT from the keyboard. The handler
-// notes the first of them. Further signals change nothing, except a second SIGINT, which ends the process at once.
+// Signals that request a run to stop: SIGTERM, SIGUSR1 and SIGUSR2 from schedulers, SIGINT from the keyboard. The
+// handler records the first of them. Further signals have no effect, except a second SIGINT, which ends the process at
+// once.
 //
 // `trireme train` and `trireme supervise` install the handlers before main() starts, since a signal may arrive while
 // MPI starts or a checkpoint loads. The handlers stay for the rest of the process: a scheduler may signal twice, and a
@@ -11,18 +12,18 @@
 
 namespace tri {
 
-// What the handlers of this process have noted, since the first object installed them. Safe for concurrent use.
+// The signals that the handlers of this process have recorded since they were first installed. Safe for concurrent use.
 class StopSignals {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Installs the handlers, again where a library has replaced them. What was noted before stays noted.
+  // Installs the handlers, also if a library has replaced them. Keeps what was recorded before.
   StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  int received() const;                            // the first signal's number; 0: none yet
-  std::optional<Clock::time_point> first() const;  // when it arrived; none yet: nothing
+  int received() const;                            // number of the first signal; 0: none yet
+  std::optional<Clock::time_point> first() const;  // when it arrived; none yet: nullopt
 };
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Names of the functions at addresses of a process of this machine, from the symbol tables of what it has loaded.
+// Finds the names of functions at addresses of a local process, from the symbol tables of its loaded files.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tri {
 
 class ElfFunctions;
 
-// Caches the tables that it has read, since ranks run the same program. Reads files, so it may hang if storage does.
+// Caches the tables, since ranks run the same program. Reads files, so it may hang if storage does.
 class Symbolizer {
  public:
   Symbolizer();
@@ -19,9 +19,9 @@ class Symbolizer {
   Symbolizer(const Symbolizer&) = delete;
   Symbolizer& operator=(const Symbolizer&) = delete;
 
-  // One text a frame, innermost first: "tri::Executor::run(tri::Plan const&)+0x1c8 (trireme)", "libcuda.so.1+0x2f40"
-  // where the table has no name, and "0x7f..." where nothing is mapped. The frames but the innermost are return
-  // addresses.
+  // Returns one text per frame, innermost first: "tri::Executor::run(tri::Plan const&)+0x1c8 (trireme)",
+  // "libcuda.so.1+0x2f40" if the table has no name, and "0x7f..." if nothing is mapped there. All frames except for the
+  // innermost are return addresses.
   std::vector<std::string> names(int process, const std::vector<uint64_t>& frames);
 
  private:

@@ -1,6 +1,5 @@
-// Stacks of all threads of this node's ranks: each thread answers a signal by writing its own into its rank's flight
-// recorder. For a thread that can't answer, the kernel's
-// description of it is recorded instead.
+// Stacks of all threads of this node's ranks: each thread answers a signal by writing its own stack into its rank's
+// flight recorder. For a thread that can't answer, the kernel's description of it is recorded instead.
 #pragma once
 
 #include <memory>
@@ -15,8 +14,8 @@ namespace tri {
 // The name of the training thread in stacks.
 inline constexpr const char* kTrainingThread = "training";
 
-// From its making on, this process answers requests, into `image`. One object at a time. The calling thread is the one
-// that trains: its stack is named kTrainingThread.
+// From its construction on, this process answers requests by writing into `image`. Only one object may exist at a time.
+// The calling thread is the training thread: its stack is named kTrainingThread.
 class StackAnswers {
  public:
   explicit StackAnswers(flight::Image& image);
@@ -33,15 +32,15 @@ class StackAnswers {
 // signal.
 void request_stacks(std::span<flight::Image* const> images, double seconds);
 
-// For threads of the record's process of which it has no stack: a StackRecord without frames, whose one symbol is what
-// /proc says: "state T, in do_signal_stop, system call 202". Nothing where there is no such process.
+// For each thread of the record's process without a stack, returns a StackRecord without frames, whose only symbol is
+// the state in /proc: "state T, in do_signal_stop, system call 202". Returns nothing if there is no such process.
 std::vector<StackRecord> silent_threads(const RankRecord& record);
 
-// Of the calling thread, as stacks show it: up to 15 letters.
+// Sets the calling thread's name in stacks, up to 15 letters.
 void name_thread(const char* name);
 
-// Of the rank that writes the image: by its number, its start and its namespace, since another process may have the
-// number.
+// Returns the state of the rank that writes the image, identified by its pid, start time and namespace, since another
+// process may reuse the pid.
 ProcessState process_state_of(const flight::Image& image);
 
 }  // namespace tri

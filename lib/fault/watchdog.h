@@ -1,9 +1,8 @@
-// The watchdog of a rank: it reports a run that makes no progress, and then ends it.
+// The watchdog of a rank: reports a run that makes no progress, and then ends it.
 //
-// A thread looks at the rank's flight recorder five times a second. After half of the phase's deadline without
-// progress, the ranks of all nodes are dumped (node_dumps.h) and the suspect is reported; after the full deadline the
-// job ends with status 6, even if ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the
-// run continues.
+// A thread checks the rank's flight recorder five times a second. After half of the phase's deadline without progress,
+// it dumps the ranks of all nodes (node_dumps.h) and reports the suspect. After the full deadline it ends the job with
+// status 6, even if ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the run continues.
 #pragma once
 
 #include <atomic>
@@ -33,12 +32,12 @@ class Watchdog {
     Job& job;
     const FaultConfig& fault;
     std::string attempt;
-    std::string run_dir;     // absolute; "": there is none, and dumps are words on stderr alone
-    bool uses_nccl = false;  // its report is requested
-    // A hang was located, and its report written: called on the rank that wrote it, on a thread of its own.
+    std::string run_dir;     // absolute; "": there is none, and dumps only print to stderr
+    bool uses_nccl = false;  // request NCCL's report
+    // Called when a hang was located and its report written, on the rank that wrote it, on a separate thread.
     std::function<void(const DumpOutcome&)> on_report = nullptr;
   };
-  // This rank's streams and what they do. It may hang.
+  // Returns this rank's streams and what they do. It may hang.
   using StreamStates = std::function<std::vector<std::pair<std::string, StreamActivity>>()>;
 
   explicit Watchdog(const Context& context);
@@ -46,7 +45,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Called every second from now on, and for dumps, on a thread of the watchdog; null: no call. Waits for a call in
+  // Sets the function that a watchdog thread calls every second and for dumps; null: no calls. Waits for a call in
   // progress.
   void set_streams(StreamStates states);
 
@@ -66,17 +65,17 @@ class Watchdog {
   const DumpSignal signal_;
   NodeDumps dumps_;
   uint32_t signals_seen_ = 0, requests_seen_ = 0;
-  int64_t queried_ = 0;  // when, by FlightRecorder::now(): the streams
+  int64_t queried_ = 0;  // when the streams were queried, by FlightRecorder::now()
   FileWriterActivity lines_;
-  int64_t lines_since_ = 0;  // the last time that they were seen to go on
+  int64_t lines_since_ = 0;  // when they last made progress
 
-  std::mutex streams_mutex_;  // held while they are queried
+  std::mutex streams_mutex_;  // held while the streams are queried
   StreamStates streams_;
   std::atomic<uint32_t> calls_{0};  // counts queries, for the thread that makes them
   std::atomic<bool> over_{false};
   std::mutex mutex_;
   std::condition_variable ended_;
-  bool end_ = false;  // of the thread; under mutex_
+  bool end_ = false;  // of the threads; guarded by mutex_
   std::thread watcher_, answerer_;
 };
 

@@ -22,8 +22,7 @@ struct JobRecord {
 };
 
 std::string to_text(const JobRecord& record);
-// Returns the record in `text` if it is that of `fresh.job`, else `fresh`. Missing and damaged fields are taken from
-// `fresh`.
+// Returns the record in `text` if it is that of `fresh.job`, else `fresh`. `fresh` replaces missing and damaged fields.
 // `restart`: the number of this start, which progress_restart cannot exceed.
 JobRecord job_record_from(std::string_view text, const JobRecord& fresh, int restart);
 std::string job_of_record(std::string_view text);  // "": it names none
