@@ -1,10 +1,10 @@
-// The drift guard: whether steps take longer than at first, and whether the loss or the gradient norm has grown.
+// Detects drift: steps that take longer than at first, or a loss or gradient norm that has grown.
 //
 //   step time   median of the last kRecent steps against that of steps kSkipped .. kSkipped + kBaseline of the attempt
-//   loss, norm  ... against the lowest such median so far: they fall as training goes on, and then stay
+//   loss, norm  ... against the lowest such median so far: they decrease during training and then stay
 //
-// A growth is reported once; from then on it is the baseline. Natural variation of steps (other programs on the same
-// cores) raises what counts as growth: kSigmas of the medians' own spread.
+// A growth is reported once and then becomes the baseline. Natural variation of steps (other programs on the same
+// cores) raises the reporting threshold: kSigmas of the medians' own spread.
 #pragma once
 
 #include <cstdint>
@@ -20,32 +20,33 @@ namespace tri {
 
 struct Drift {
   std::string quantity;         // "step time", "loss", "gradient norm"
-  double before = 0, now = 0;   // medians; of the step time: seconds
+  double before = 0, now = 0;   // medians; step time in seconds
   double growth = 0;            // 0.03: by 3 %
-  int64_t since = 0, step = 0;  // about the step with which it began; when it was found
-  std::optional<double> mfu;    // now, where it is known
-  // Of the step time: the part that grew the most, and what it explains of the growth; "": not known.
+  int64_t since = 0, step = 0;  // the approximate step at which it began; the step at which it was found
+  std::optional<double> mfu;    // current, if known
+  // For the step time: the part that grew the most, and its share of the growth; "": unknown.
   std::string part;
   double part_share = 0;  // 1: all of it
 };
-// "steps take 3.1 % longer than before, 812 ms instead of 787 ms, since about step 1400; the largest part is dp ..."
+// Returns "steps take 3.1 % longer than before, 812 ms instead of 787 ms, since about step 1400; the largest part is dp
+// ..."
 std::string to_string(const Drift& drift);
 
-// One quantity, step after step.
+// One quantity over the steps.
 class DriftSeries {
  public:
   static constexpr size_t kSkipped = 20, kBaseline = 100, kRecent = 200, kBlock = 10;
   static constexpr double kSigmas = 6;
 
   enum class Reference { kFirst, kLowest };
-  // `least`: the smallest growth that is reported.
+  // `least`: the smallest growth to report.
   DriftSeries(Reference reference, double least) : reference_(reference), least_(least) {}
 
   struct Growth {
     double before = 0, now = 0;
     int64_t since = 0;
   };
-  // Values that are not finite are ignored.
+  // Ignores values that are not finite.
   std::optional<Growth> add(int64_t step, double value);
 
  private:
@@ -72,11 +73,11 @@ class DriftWatch {
     int64_t step = 0;
     double seconds = 0, loss = 0, grad_norm = 0;
     std::optional<double> mfu;
-    bool checkpoint = false;  // one was being written alongside it
+    bool checkpoint = false;  // a checkpoint was being written during the step
   };
 
   std::vector<Drift> add(const Step& step);
-  // Where the time of all ranks goes; without it no part is named but "checkpoint".
+  // Adds the times of all ranks; without them "checkpoint" is the only part that can be named.
   void add(const RankMesh& mesh, const RankWindow& window);
 
  private:

@@ -1,5 +1,5 @@
-// Where a run's wall time went, across attempts and jobs: every second since the first submission in exactly one
-// category (wall_time_meanings). A pure function of the run folder's events.jsonl and metrics.jsonl.
+// How a run's wall time was spent, across attempts and jobs: every second since the first submission belongs to exactly
+// one category (wall_time_meanings). A pure function of the run folder's events.jsonl and metrics.jsonl.
 //
 //   events + steps  ->  attempts  ->  adjacent intervals  ->  seconds by category
 #pragma once
@@ -52,7 +52,7 @@ struct EnumNames<WallTime> {
   };
 };
 
-// What each category means, and what Google's ml-goodput-measurement calls it.
+// The meaning of a category, and its name in Google's ml-goodput-measurement.
 struct WallTimeMeaning {
   WallTime category;
   std::string_view meaning;
@@ -60,83 +60,84 @@ struct WallTimeMeaning {
 };
 const std::array<WallTimeMeaning, kNumWallTimes>& wall_time_meanings();  // in the order of the enumerators
 
-// A step that is complete: a line of metrics.jsonl.
+// A completed step: a line of metrics.jsonl.
 struct StepLine {
   double time = 0;  // its end, seconds since 1970
   double seconds = 0;
-  double data_seconds = 0;  // of these: compute waited for the batch
+  double data_seconds = 0;  // part of `seconds` in which compute waited for the batch
   int64_t step = 0;
 };
 
-// What an attempt wrote into metrics.jsonl.
+// The lines of metrics.jsonl that an attempt wrote.
 struct AttemptSteps {
   std::string attempt;
-  std::vector<StepLine> steps;  // in the order of the file
+  std::vector<StepLine> steps;  // in file order
   int64_t newest_checkpoint = 0;
 };
 
-// What a run folder says of its past.
+// A run folder's record of its past.
 struct EventsAndSteps {
-  std::vector<RunEvent> events;  // in the order of the file
+  std::vector<RunEvent> events;  // in file order
   std::vector<AttemptSteps> steps;
 };
 
-// Error: events.jsonl can't be read (os_error ENOENT: there is none). No metrics.jsonl, no steps; torn lines are passed
-// over.
+// Reads both files. Fails if events.jsonl can't be read (os_error ENOENT: there is none). Without metrics.jsonl there
+// are no steps; incomplete lines are skipped.
 Result<EventsAndSteps> read_events_and_steps(const std::string& run_dir);
 
 struct WallInterval {
   double begin = 0, end = 0;  // seconds since 1970
   WallTime category = WallTime::kOther;
-  std::string phase;  // of kStartup; else ""
+  std::string phase;  // for kStartup; else ""
 };
 
 struct AttemptTime {
   std::string attempt, job;
-  double begin = 0, end = 0;               // its first and its last sign of life
-  int64_t first_step = 0, last_step = 0;   // done before it, and by it; equal: none
-  int64_t kept_steps = 0, lost_steps = 0;  // of those that it did
+  double begin = 0, end = 0;               // its first and last activity
+  int64_t first_step = 0, last_step = 0;   // completed before it, and by its end; equal: none
+  int64_t kept_steps = 0, lost_steps = 0;  // of its own steps
   double productive_seconds = 0;
   std::optional<int> code;  // exit status, if it ended without an error or a failure gave one
   bool failed = false;      // it has a first cause
-  std::string outcome;      // as text; "" while none is known
+  std::string outcome;      // as text; "" if none is known
 };
 
 struct EffectiveTime {
-  std::vector<WallInterval> intervals;  // from `begin` to `end`, without gaps or overlaps; neighbours differ
-  double begin = 0, end = 0;            // the first submission, or the first sign of life; the last sign of life
+  std::vector<WallInterval> intervals;  // from `begin` to `end`, without gaps or overlaps; adjacent ones differ
+  double begin = 0, end = 0;            // the first submission or activity; the last activity
   std::array<double, kNumWallTimes> seconds{};
-  std::vector<std::pair<std::string, double>> startup_phases;  // the longest first
+  std::vector<std::pair<std::string, double>> startup_phases;  // longest first
   std::vector<AttemptTime> attempts;
   int64_t kept_steps = 0, lost_steps = 0;
   double median_step_seconds = 0;  // of the kept steps
   double data_wait_seconds = 0;    // within productive steps
-  double first_began = 0;          // the first attempt's processes
+  double first_began = 0;          // start of the first attempt's processes
 
   double wall() const { return end - begin; }
   double of(WallTime category) const { return seconds[static_cast<size_t>(category)]; }
   double effective() const { return wall() > 0 ? of(WallTime::kProductive) / wall() : 0; }  // a share of 1
 };
 
-// None: no attempt has ever held the run folder.
+// Computes the time by category. Returns none if no attempt has ever held the run folder.
 //
-// The order of attempts is that of their first lines in events.jsonl. Where a clock says that an attempt began before
-// the one before it had ended, all its times are moved to begin there: its durations count, not its clock.
+// Attempts are ordered by their first lines in events.jsonl. If an attempt's clock dates it before the end of the
+// previous one, all its times are shifted to begin there: its durations count, not its clock.
 std::optional<EffectiveTime> effective_time(const EventsAndSteps& history);
 
-// The field's definitions of the same thing.
+// Other definitions of effective time in the literature.
 struct EffectiveShare {
-  std::string_view name;     // for machines
-  std::string_view title;    // whose it is, and what it is called
-  std::string_view formula;  // in categories
+  std::string_view name;     // machine-readable
+  std::string_view title;    // author and term
+  std::string_view formula;  // in terms of categories
   double share = 0;          // of 1
 };
 std::vector<EffectiveShare> effective_shares(const EffectiveTime& time);
 
-// Google's badput: seconds by its names, the longest first; with goodput they add up to the time since the first start.
+// Returns Google's badput: seconds by its names, longest first. Together with goodput they add up to the time since the
+// first start.
 std::vector<std::pair<std::string, double>> google_badput(const EffectiveTime& time);
 
-// As text of at most about 40 lines; as one line, for logs; as JSON (app/JSON.md has its fields).
+// Format the time as text of at most about 40 lines, as one line for logs, and as JSON (app/JSON.md lists its fields).
 std::string effective_time_text(const EffectiveTime& time);
 std::string effective_time_line(const EffectiveTime& time);
 std::string effective_time_json(const EffectiveTime& time);

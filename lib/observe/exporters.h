@@ -1,6 +1,5 @@
-// What a run shows to other programs as it runs, by world rank 0: an event file for TensorBoard, figures for
-// Prometheus.
-// None of them can stop the run or hold it up: threads of their own serve and write.
+// Exports a run's figures to other programs while it runs, from world rank 0: an event file for TensorBoard, and
+// figures for Prometheus. Separate threads serve and write, so no exporter can stop or delay the run.
 #pragma once
 
 #include <chrono>
@@ -32,7 +31,7 @@ class Exporters {
   void evaluation(int64_t step, double loss);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
 
-  // Whether storage has taken, or refused, what TensorBoard is shown, within `timeout`.
+  // Returns whether storage has accepted or rejected TensorBoard's data within `timeout`.
   bool flush(std::chrono::milliseconds timeout);
 
   int prometheus_port() const;  // 0: no port is open
@@ -43,7 +42,7 @@ class Exporters {
   std::unique_ptr<Prometheus> prometheus_;
 };
 
-// Of one step, by the tags under which TensorBoard shows them: "train/loss", "speed/tokens_per_s", "time/tp_ms", ...
+// Returns one step's figures by their TensorBoard tags: "train/loss", "speed/tokens_per_s", "time/tp_ms", ...
 Scalars scalars_of(const StepMetrics& metrics);
 
 }  // namespace tri

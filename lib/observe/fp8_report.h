@@ -8,12 +8,12 @@
 
 namespace tri {
 
-// A line of metrics.jsonl: {"fp8":{"step":100,"tensors":[{"tensor":"layers/0/attention/qkv/input","amax":3.5,
-// "scale":64,"saturated":0,"underflowed":0.001}, ...]}}, shares of the numbers that were cast. `numbers`: by slot.
+// Returns a line of metrics.jsonl: {"fp8":{"step":100,"tensors":[{"tensor":"layers/0/attention/qkv/input","amax":3.5,
+// "scale":64,"saturated":0,"underflowed":0.001}, ...]}}, with shares of the cast values. `numbers`: by slot.
 std::string fp8_json(int64_t step, const Config& config, std::span<const Fp8Numbers> numbers);
 
-// The tensors beyond these shares, the worst of each kind: "fp8: layers/3/mlp/fc1/gradient saturated 0.4 % (1 of 48
-// tensors)"; "" where there are none.
+// Returns the tensors beyond these shares, the worst of each kind: "fp8: layers/3/mlp/fc1/gradient saturated 0.4 % (1
+// of 48 tensors)"; "" if there are none.
 inline constexpr double kMostSaturated = 1e-3, kMostUnderflowed = 0.25;
 std::string fp8_warning(const Config& config, std::span<const Fp8Numbers> numbers);
 

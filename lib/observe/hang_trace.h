@@ -1,5 +1,5 @@
-// The last moments of a hang as a trace for Perfetto, from the records of a dump: what each rank's host did and
-// enqueued, from the rings of its flight recorder, and the transfers that were on their way when it was dumped.
+// Writes the last moments of a hang as a trace for Perfetto, from the records of a dump: what each rank's host did and
+// enqueued, from its flight recorder's rings, and the transfers in progress at the dump.
 #pragma once
 
 #include <span>
@@ -10,8 +10,8 @@
 
 namespace tri {
 
-// A process a rank, in it a track of phases, one of what the host was at, one of actions, and one a channel. A transfer
-// that was not complete is a slice from its enqueueing to the dump. Clocks of hosts are their wall clocks.
+// Each rank is a process, with tracks for phases, the host's activity, actions, and each channel. An incomplete
+// transfer is a slice from its enqueueing to the dump. Times are the hosts' wall clocks.
 Result<void> write_hang_trace(std::span<const RankRecord> records, const std::string& path);
 
 }  // namespace tri

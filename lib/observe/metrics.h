@@ -1,4 +1,4 @@
-// The metrics of a run: metrics.jsonl for programs, one line per step for people.
+// The metrics of a run: metrics.jsonl for programs, one console line per step for users.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double tflops_per_rank = 0;
   std::optional<double> mfu;         // share of the device's peak; none on the CPU
-  std::optional<double> mfu_causal;  // counting only the attention that the mask leaves (AttentionWork::kCausal)
+  std::optional<double> mfu_causal;  // counting only unmasked attention (AttentionWork::kCausal)
   std::optional<double> mfu_fp8;     // with FP8 GEMMs: share of the device's FP8 peak
   StepTimes times;                   // this rank's
-  int64_t data_bytes = 0;            // read from token files by this rank: for its whole node, or for itself alone
+  int64_t data_bytes = 0;            // read from token files by this rank, either for its node or for itself
 };
 
-// Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal. Every line ends
-// with "time", when it was written, in seconds since 1970.
+// Appends one JSON object per line, with 9 significant digits so that equal floats print equally. Every line ends with
+// "time", when it was written, in seconds since 1970.
 class MetricsFile {
  public:
   explicit MetricsFile(const std::string& path);  // Fatal(kFile) when it can't be opened
@@ -40,15 +40,15 @@ class MetricsFile {
 
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
-  // `places`: the ranks whose numbers were not finite; `skipped`: steps skipped since this start of the run, including
+  // `places`: the ranks whose values were not finite. `skipped`: steps skipped since this start of the run, including
   // this one if it was; 0: it ends the run.
   void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);
-  // A window of all ranks' times, ranks_json() (lib/observe/rank_monitor.h). Its line has no "step" of its own.
+  // Writes a window of all ranks' times, ranks_json() (lib/observe/rank_monitor.h). Its line has no "step" field.
   void ranks(const std::string& object);
-  // What FP8 casts met in a step, fp8_json() (lib/observe/fp8_report.h). Its line has no "step" of its own.
+  // Writes the statistics of a step's FP8 casts, fp8_json() (lib/observe/fp8_report.h). Its line has no "step" field.
   void fp8(const std::string& object);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
-  void finish() { lines_->flush(); }  // storage has all lines then; so the destructor does
+  void finish() { lines_->flush(); }  // waits until storage has all lines, as the destructor does
 
  private:
   void write(const std::string& object);
@@ -58,14 +58,14 @@ class MetricsFile {
 
 std::string json_line(const StepMetrics& metrics);
 
-// Before a start of the run that goes on after `completed` steps writes to the metrics file at `path`. Nothing that
-// stands there is changed, except for a last line that a crash has cut short, which is removed. Where earlier starts
-// have written, a line of its own marks this one:
+// Prepares the metrics file at `path` for a start of the run that continues after `completed` steps. Existing lines
+// stay unchanged, except that an incomplete last line is removed. If earlier starts have written steps, adds a line for
+// this start:
 //   {"restart":2,"step":10,"lost_steps":5,"time":1763812345.678}
-// Of the steps above it those beyond step 10, five since the restart before, were lost, and are done again below.
+// Steps in earlier lines beyond step 10, five since the previous restart, were lost and are repeated below.
 Result<void> begin_metrics(const std::string& path, int64_t completed);
 
-// "step   120/300  loss 2.1034  grad 0.81  lr 2.4e-03  352 ms  11.6k tok/s  ETA 1m03s"
+// Returns "step   120/300  loss 2.1034  grad 0.81  lr 2.4e-03  352 ms  11.6k tok/s  ETA 1m03s".
 std::string console_line(const StepMetrics& metrics, int64_t last_step, int64_t memory_bytes);
 
 }  // namespace tri

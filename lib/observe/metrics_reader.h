@@ -1,4 +1,4 @@
-// The one reader of metrics.jsonl: its lines, and the steps that they leave, apart from those that were lost.
+// Reads metrics.jsonl: its lines, and the steps that remain after restarts, apart from the lost ones.
 #pragma once
 
 #include <array>
@@ -17,16 +17,16 @@
 namespace tri {
 
 inline constexpr int64_t kMetricsSchema = 1;
-inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // of a figure that is not on record
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // an unrecorded figure
 
-// A step that is complete. Figures that were not finite, or are not on record, are kUnknown.
+// A completed step. Figures that were not finite or not recorded are kUnknown.
 struct StepRecord {
   int64_t step = 0, tokens = 0;  // tokens since the start of training
   double time = 0;               // its end, seconds since 1970
   double loss = kUnknown, grad_norm = kUnknown, learning_rate = kUnknown;
   double step_ms = kUnknown, tokens_per_s = kUnknown, tflops_per_rank = kUnknown, mfu = kUnknown;
   std::array<double, StepTimes::kKinds> times_ms{};  // of world rank 0, in the order of StepTimes::names()
-  int start = 0;                                     // of the run, which did it: 0 is the first
+  int start = 0;                                     // the start of the run that ran it; 0 is the first
 };
 
 struct EvaluationRecord {
@@ -37,49 +37,49 @@ struct EvaluationRecord {
 struct CheckpointRecord {
   int64_t step = 0, bytes = 0;
   double time = 0;
-  double stall_seconds = 0;  // training waited for it
+  double stall_seconds = 0;  // how long training waited for it
   double seconds = 0;        // until it was written
 };
 
 struct RestartRecord {
-  int64_t step = 0;        // done before it
-  int64_t lost_steps = 0;  // done before, and to be done again
+  int64_t step = 0;        // completed before it
+  int64_t lost_steps = 0;  // completed before and to be repeated
   double time = 0;
 };
 
 struct NotFiniteRecord {
   int64_t step = 0;
   double time = 0;
-  std::string places;  // the ranks, in their own words
+  std::string places;  // the ranks' own descriptions
 };
 
-struct StrangeLine {};  // not a line that MetricsFile (metrics.h) writes, or not all of one
-struct OtherLine {};    // nothing of the above
+struct StrangeLine {};  // not a line that MetricsFile (metrics.h) writes, or an incomplete one
+struct OtherLine {};    // none of the above
 using MetricsLine = std::variant<OtherLine, StrangeLine, StepRecord, EvaluationRecord, CheckpointRecord, RestartRecord,
                                  NotFiniteRecord>;
-// `line` without its end. StepRecord::start is not set.
+// Parses `line`, which has no newline. Does not set StepRecord::start.
 MetricsLine read_metrics_line(std::string_view line);
 
-// Calls take(line, at) for each whole line of the file from byte `from` on, the start of a line, with its first byte;
-// from byte 0 on if the file is shorter. Returns where the next line begins. Error: the file cannot be read (os_error
-// ENOENT: there is none), or a newer release wrote it; the lines before the error were taken.
+// Calls take(line, at) for each complete line of the file from byte `from` on, which must begin a line, with its byte
+// offset; from byte 0 if the file is shorter. Returns the offset of the next line. Fails if the file cannot be read
+// (os_error ENOENT: there is none) or was written by a newer release; earlier lines have then been taken.
 Result<int64_t> read_whole_lines(const std::string& path, int64_t from,
                                  const std::function<void(std::string_view line, int64_t at)>& take);
 
-// The step of the last line of a step among the last 256 KiB of the file, and after its first `from` bytes. None: there
-// is no such line, or the file cannot be read.
+// Returns the step of the last step line in the last 256 KiB of the file, after its first `from` bytes. None if there
+// is no such line or the file cannot be read.
 std::optional<int64_t> last_step_in(const std::string& path, int64_t from);
 
 struct RunMetrics {
-  std::vector<StepRecord> steps;  // those that count: step grows
-  std::vector<StepRecord> lost;   // those that were done again, or were undone by a restart; in the order of the file
-  std::vector<EvaluationRecord> evaluations;  // those that count
-  std::vector<CheckpointRecord> checkpoints;  // all that were written
+  std::vector<StepRecord> steps;              // steps that count; ascending
+  std::vector<StepRecord> lost;               // steps repeated or undone by a restart; in file order
+  std::vector<EvaluationRecord> evaluations;  // evaluations that count
+  std::vector<CheckpointRecord> checkpoints;  // all checkpoints written
   std::vector<RestartRecord> restarts;
   std::vector<NotFiniteRecord> not_finite;
-  int64_t strange_lines = 0;  // whole lines that could not be read
+  int64_t strange_lines = 0;  // complete lines that could not be parsed
 
-  // A step that is there already, or lies behind one that is, undoes those from it on.
+  // Takes a line. A step that exists already, or precedes an existing one, undoes all steps from it on.
   void take(std::string_view line);
 
  private:
@@ -89,14 +89,14 @@ struct RunMetrics {
 class MetricsReader {
  public:
   explicit MetricsReader(std::string path) : path_(std::move(path)) {}
-  // Takes the whole lines that have come since the last call. A file that is not there has none; one that has become
-  // shorter than what was read is read again. Error: the file cannot be read, or a newer release wrote it.
+  // Takes the complete lines added since the last call. A missing file has none; a file shorter than what was read is
+  // read again. Fails if the file cannot be read or was written by a newer release.
   Result<void> poll();
   const RunMetrics& metrics() const { return metrics_; }
 
  private:
   std::string path_;
-  int64_t at_ = 0;  // what was read
+  int64_t at_ = 0;  // bytes read so far
   RunMetrics metrics_;
 };
 

@@ -1,5 +1,5 @@
-// What Prometheus gets to know of a run, in its text format: base units, counters end in _total. Counters count from
-// this start of the run, so that a step done again after a restart counts again; trireme_step is the run's own.
+// A run's figures in Prometheus' text format: base units; counters end in _total. Counters count from this start of the
+// run, so a step repeated after a restart counts again; trireme_step is the run's own count.
 // https://prometheus.io/docs/instrumenting/exposition_formats
 #pragma once
 
@@ -20,12 +20,12 @@ struct PrometheusFigures {
   int64_t steps_of_run = 0;
   int64_t memory_bytes = 0;  // of rank 0's arena
   StepMetrics last;          // step 0: none yet
-  double last_time = 0;      // of the end of that step, seconds since 1970
+  double last_time = 0;      // end of that step, seconds since 1970
   double validation_loss = std::numeric_limits<double>::quiet_NaN();
-  // Since this start of the run.
+  // since this start of the run
   int64_t steps = 0, tokens = 0, data_bytes = 0, not_finite_steps = 0, checkpoints = 0;
   std::array<double, StepTimes::kKinds> seconds{};  // of its steps, by StepTimes::names()
-  // Of the last checkpoint that was published; 0: none.
+  // of the last published checkpoint; 0: none
   int64_t checkpoint_step = 0, checkpoint_bytes = 0;
   double checkpoint_seconds = 0, checkpoint_stall_seconds = 0;
 };

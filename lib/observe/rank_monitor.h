@@ -1,5 +1,5 @@
-// Every rank's times, always on: measured by each rank, gathered on rank 0 alongside the steps, kept in
-// run.dir/ranks.h5, and looked through for slow ranks and for drift.
+// Every rank's step times: measured by each rank, gathered on rank 0 alongside the steps, stored in run.dir/ranks.h5,
+// and checked for slow ranks and for drift.
 #pragma once
 
 #include <chrono>
@@ -28,18 +28,18 @@ class RankMonitor {
     const Config& config;  // resolved
     const Mesh& mesh;
     Job& job;
-    std::string gpu;  // its PCI id; "": a CPU
+    std::string gpu;  // PCI id; "": a CPU
     const EventLog& events;
-    MetricsFile* metrics = nullptr;  // of world rank 0; outlives the monitor
+    MetricsFile* metrics = nullptr;  // on world rank 0; outlives the monitor
   };
-  // Collective. With metrics.ranks_every 0 ranks measure nothing: rank 0's own steps are searched for drift alone.
+  // Collective. With metrics.ranks_every 0 ranks measure nothing, and only rank 0's own steps are checked, for drift.
   explicit RankMonitor(const Context& context);
 
   // Call on every rank after each step. Never waits. `checkpoint`: a checkpoint was being written during the step.
   void step(const RankStep& step, const StepMetrics& metrics, bool checkpoint);
-  // After the last step: the window that is not full, too. Collective.
+  // Call after the last step: also records the incomplete window. Collective.
   void finish();
-  // Whether storage has taken, or refused, all windows, within `timeout`.
+  // Returns whether storage has accepted or rejected all windows within `timeout`.
   bool flush(std::chrono::milliseconds timeout);
 
  private:
@@ -51,24 +51,24 @@ class RankMonitor {
   void tell(const Drift& drift);
 
   const Context context_;
-  const int64_t every_;  // steps of a window; 0: none
+  const int64_t every_;  // steps of a window; 0: no windows
   WindowClock clock_;
-  int64_t first_step_ = 0, last_step_ = 0;  // of the window under way
-  RankWindow arriving_;                     // of which the times are on their way
+  int64_t first_step_ = 0, last_step_ = 0;  // of the current window
+  RankWindow arriving_;                     // the window whose times are in transfer
   std::unique_ptr<BackgroundGather> gather_;
   bool under_way_ = false;
-  // World rank 0's.
+  // Only on world rank 0:
   RankMesh ranks_;
-  std::shared_ptr<File> file_;          // ranks.h5, used by its writer's thread alone
-  std::unique_ptr<FileWriter> writer_;  // null: there was no window yet, or no thread
+  std::shared_ptr<File> file_;          // ranks.h5, used only by its writer's thread
+  std::unique_ptr<FileWriter> writer_;  // null: no window yet, or no thread
   std::optional<StragglerWatch> stragglers_;
   DriftWatch drift_;
 };
 
-// What metrics.jsonl says of a window, one object in a line:
+// Returns the record of a window for metrics.jsonl, one object per line:
 //   {"ranks":{"first_step":1,"last_step":50,"slowest":5,"host":"node07","gpu":"...","slowdown":0.012,
 //             "launch_skew_ms":0.2,"mean_ms":{"forward":..,...},"stage_compute_ms":[..],"stragglers":[5]}}
-// slowest: the rank that is slowest against its role, slowdown 0.1: by 10 %; mean_ms: over all ranks, by quantity.
+// slowest: the slowest rank relative to its role; slowdown 0.1: by 10 %; mean_ms: over all ranks, by quantity.
 std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std::vector<RankStraggler>& stragglers);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// The state of a run, seen from outside, without MPI and without an answer from its ranks: it is read from the flight
-// recorders of its ranks on this machine, and from the files of its folder, while the run works, hangs, or has ended.
+// The state of a run, seen from outside, without MPI and without its ranks' help: read from the flight recorders of its
+// ranks on this machine and from the files of its folder, whether the run works, hangs, or has ended.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@
 namespace tri {
 
 enum class RunState {
-  kRuns,         // a rank of this machine runs, and there is progress
-  kStandsStill,  // a rank of this machine runs, and none of them has made progress for some time
+  kRuns,         // a rank of this machine runs and makes progress
+  kStandsStill,  // a rank of this machine runs, but none has made progress for some time
   kEnded,        // without an error: done, or stopped on request
   kFailed,       // a rank failed, or the watchdog ended the job
-  kGone,         // the ranks of this machine are gone without a word
-  kUnknown,      // unknown here: it has never started, or it runs on other machines
+  kGone,         // the ranks of this machine are gone without a report
+  kUnknown,      // it has never started, or it runs on other machines
 };
 
 template <>
@@ -37,50 +37,50 @@ struct EnumNames<RunState> {
                                     std::pair{RunState::kUnknown, std::string_view("unknown")}};
 };
 
-// Of the newest steps in metrics.jsonl.
+// The rate of the newest steps in metrics.jsonl.
 struct RunRate {
-  int64_t step = 0;             // the last that is complete
+  int64_t step = 0;             // the last completed one
   double seconds_per_step = 0;  // the median of the last `num_steps` steps
   int64_t num_steps = 0;
   double tokens_per_s = 0;
   std::optional<double> loss;  // of the last step; none: not finite
-  double age = 0;              // seconds since it was complete
+  double age = 0;              // seconds since its completion
 };
 
 struct SlowRank {
   int world_rank = 0;
   double seconds = 0;    // of its last step
-  double of_median = 0;  // that over the median of all ranks
+  double of_median = 0;  // relative to the median of all ranks
 };
 
 struct RunStatus {
-  std::string run_dir, host;  // absolute; this machine
-  std::string attempt, job;   // the newest start; "": none is known
+  std::string run_dir, host;  // run_dir is absolute; host is this machine
+  std::string attempt, job;   // of the newest start; "": none is known
   RunState state = RunState::kUnknown;
-  int world_size = 0;                      // 0: not known
-  int64_t step = 0, steps = 0;             // complete; of the run (0: not known)
+  int world_size = 0;                      // 0: unknown
+  int64_t step = 0, steps = 0;             // completed; total (0: unknown)
   std::vector<RankRecord> ranks;           // of the newest attempt on this machine, by world rank
-  std::optional<double> newest_event_age;  // seconds, over these ranks
+  std::optional<double> newest_event_age;  // seconds, minimum over these ranks
   std::optional<RunRate> rate;
   std::optional<SlowRank> slowest;
   std::vector<RunEvent> stragglers;  // ranks of the newest attempt that are slower than their peers, by rank
   std::optional<HangVerdict> hang;   // if it makes no progress and all its ranks are on this machine
-  std::optional<RunEvent> cause;     // what brought the newest attempt to its end
+  std::optional<RunEvent> cause;     // what ended the newest attempt
   std::optional<RunEvent> end;       // its end without an error
   std::string newest_dump;           // a folder; "": none
   std::string last_log_line;
 };
 
-// Error (kUsage): `run_dir` is not the folder of a run.
+// Reads the state of a run. Fails with kUsage if `run_dir` is not a run's folder.
 Result<RunStatus> read_run_status(const std::string& run_dir);
 
-// The state in messages to people: "no progress" for kStandsStill, whose name in JSON is older, else its name.
+// Returns the state for messages: "no progress" for kStandsStill, whose JSON name is older, else its name.
 std::string_view state_text(RunState state);
 
-// For people: some lines, then a table of ranks, or of groups of equal ranks if there are many.
+// Formats some lines for users, then a table of ranks, or of groups of equal ranks if there are many.
 std::string status_text(const RunStatus& status);
 
-// For machines, one object; null stands for what is not known:
+// Returns one JSON object; null stands for unknown values:
 //   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
 //   state ("runs", "stands still", "ended", "failed", "gone", "unknown")
 //   rate {step, step_ms, tokens_per_s, loss, age_s}
@@ -92,8 +92,8 @@ std::string status_text(const RunStatus& status);
 //           step, step_ms, action, last_event_age_s, failure}]
 std::string status_json(const RunStatus& status);
 
-// A dump of the watchdog: a folder of RUN_DIR/hang. `dump`: its name or its path; "": the newest.
-// Error (kUsage): there is no such folder; (kFile): the run has no report, or it can't be read.
+// A dump of the watchdog: a folder in RUN_DIR/hang. `dump`: its name or path; "": the newest. Reading fails with kUsage
+// if there is no such folder, and with kFile if the dump has no report or it can't be read.
 struct HangDump {
   std::string folder;
   std::string text;  // report.txt

@@ -1,4 +1,4 @@
-// The opening and the closing words of a run.
+// What a run logs at its start and its end.
 #pragma once
 
 #include <vector>
@@ -12,17 +12,17 @@
 
 namespace tri {
 
-// Model, mesh, data, and the arena's bytes by name, of world rank 0.
+// Logs model, mesh, data, and the arena's bytes by name. Call on world rank 0.
 void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, const Arena& arena);
 
-// Where the time of all steps went, a mean over ranks, and how long the other streams were busy alongside it, where the
-// backend measures that. Collective.
+// Logs how the time of all steps was spent, as a mean over ranks, and how long the other streams were busy alongside
+// it, if the backend measures that. Collective.
 void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
                  double wall_seconds);
 
-// What was read from token files for `steps` steps; `bytes` by this rank. Collective.
+// Logs what was read from token files for `steps` steps; `bytes`: by this rank. Collective.
 void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps);
 
-std::string bytes_table(const Arena& arena);  // "  parameters  1.50 GiB" a line, then the total
+std::string bytes_table(const Arena& arena);  // lines "  parameters  1.50 GiB", then the total
 
 }  // namespace tri

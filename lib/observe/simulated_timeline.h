@@ -1,4 +1,4 @@
-// A step that was simulated (lib/simulate), in the form of one that was measured: a segment a stage, for the same
+// Converts a simulated step (lib/simulate) to the form of a measured one, with one segment per stage, for the same
 // trace.
 #pragma once
 
@@ -9,9 +9,10 @@
 
 namespace tri {
 
-// Step 1 of the stages of one pipeline, those of dp rank 0 and tp rank 0, on machines without stragglers. `workload`
-// without a problem. Inside an action stand the sums of its layers' GEMMs, attention, memory-bound kernels and exposed
-// tp transfers. Transfers between stages that are coupled (StageTransfers::kCoupled) are shown as blocking ones.
+// Returns step 1 of the stages of one pipeline, that of dp rank 0 and tp rank 0, on machines without stragglers.
+// `workload` must be valid (problem_of). An action contains the sums of its layers' GEMMs, attention, memory-bound
+// kernels and exposed tp transfers. Coupled transfers between stages (StageTransfers::kCoupled) are shown as blocking
+// ones.
 std::vector<TimelineSegment> simulated_segments(const Workload& workload, const Cluster& cluster,
                                                 const TransferTimes& transfers);
 

@@ -1,4 +1,4 @@
-// Where the time until the first step goes: each phase of the start is timed and printed once.
+// Times each phase of the start up to the first step, and reports them once.
 #pragma once
 
 #include <chrono>
@@ -12,12 +12,12 @@ namespace tri {
 
 class StartupClock {
  public:
-  // Ends the phase that began with the previous call (or with the clock's making).
+  // Ends the phase that began with the previous call, or with the construction of the clock.
   void phase_done(const std::string& name);
-  // "start-up 3.2 s: mpi 0.4, data 0.1, communicators 1.2, arena 0.3, first step 1.2"
+  // Returns "start-up 3.2 s: mpi 0.4, data 0.1, communicators 1.2, arena 0.3, first step 1.2".
   std::string report() const;
 
-  double began() const { return began_; }                      // the clock's making, in seconds since 1970
+  double began() const { return began_; }                      // construction of the clock, in seconds since 1970
   double began_monotonic() const { return began_monotonic_; }  // ... in seconds of the monotonic clock
   const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }  // names and seconds, in order
 
