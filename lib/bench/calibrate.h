@@ -1,5 +1,5 @@
-// `trireme bench calibrate`: a cluster file for the simulator (lib/simulate/cluster.h) from measurements on the ranks
-// that are here, GPUs or CPUs.
+// `trireme bench calibrate`: creates a cluster file for the simulator (lib/simulate/cluster.h) from measurements on the
+// available ranks, GPUs or CPUs.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 namespace tri {
 
 struct CalibrationBench {
-  int steps = 5, warmup = 2;  // of each measured variant, in each round
-  int rounds = 3;             // through all variants; of each its fastest counts
+  int steps = 5, warmup = 2;  // per measured variant and round
+  int rounds = 3;             // over all variants; the fastest round of each counts
 };
 
-// One variant of the config: measured, and what the calibrated model says of it.
+// One variant of the config: its measured time and that of the calibrated model.
 struct CalibrationRow {
   std::string name;
-  bool fitted = false;  // else blind: measured only to compare
+  bool fitted = false;  // else measured only for comparison
   double measured_s = 0, predicted_s = 0;
   double scatter = 0;  // (slowest - fastest) / median of the measured steps
 };
@@ -29,35 +29,35 @@ struct Calibration {
   std::vector<CalibrationRow> rows;
 };
 
-// Measures transfers on the config's axes, on GPUs the rates of a device copy and of attention inside steps, then steps
-// of variants (half of the batch, of the layers, of the sequence, of the micro-batch; GEMMs in FP8 or out of it), and
-// fits what is left: software.gemm_share, software.fixed_s, with tp node.latency_us, downwards from what was measured,
-// on GPUs with FP8 software.fp8_gemm_share, on CPUs software.memory_share. The config itself is measured too and stays
-// out of the fit: its error is the first that the result shows. `config` resolved and planned. Collective; all ranks
-// have the same result. Error (kUsage): the config leaves no variant.
+// Measures transfers on the config's axes; on GPUs the rates of a device copy and of attention inside steps; then steps
+// of variants (half of the batch, of the layers, of the sequence, of the micro-batch; GEMMs in FP8 or not). Fits the
+// other constants: software.gemm_share, software.fixed_s, with tp node.latency_us (at most the measured value), on GPUs
+// with FP8 software.fp8_gemm_share, on CPUs software.memory_share. The config itself is measured too but excluded from
+// the fit: its error is the first in the result. `config` must be resolved and planned. Collective; all ranks get the
+// same result. Fails with kUsage if the config allows no variant.
 Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
                               const CalibrationBench& bench);
 
 std::string to_text(const Calibration& calibration);
-// "" for one that is worth using; else a line that says why it is not.
+// Returns "" for a useful calibration; else a line that says why it is not.
 std::string warning_of(const Cluster& calibrated);
 
-// A step's config, planned, and the seconds that it took; of attention's kernels one call's on this rank, 0: not known.
+// A planned config of a step and its seconds; the seconds of one call of attention's kernels on this rank, 0: unknown.
 struct MeasuredStep {
   Config config;
   double seconds = 0;
   double attention_forward_s = 0, attention_backward_s = 0;
 };
 
-// Attention's shares of the peak, and its ramps if steps differ in the keys that a query sees. False: no step knows its
-// kernels' times.
+// Sets attention's shares of the peak, and its ramps if steps differ in the number of keys per query. Returns false if
+// no step has kernel times.
 bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster);
 
 enum class KernelRates {
-  kMeasured,  // memory's and attention's are in the cluster already
-  kUnknown,   // the fit finds memory's, and attention's is 0.7 of GEMMs'
+  kMeasured,  // the cluster already has those of memory and attention
+  kUnknown,   // the fit finds memory's; attention's is 0.7 of GEMMs'
 };
-// The fit alone.
+// Runs only the fit.
 void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cluster& cluster);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// `trireme bench checkpoint`: what saving and loading cost, each alongside the plainest way to move the same bytes on
-// the same machine: a copy, a write with fsync, a read.
+// `trireme bench checkpoint`: what saving and loading cost, each compared with the simplest way to move the same bytes
+// on the same machine: a copy, a write with fsync, a read.
 #pragma once
 
 #include <string>
@@ -12,15 +12,15 @@
 namespace tri {
 
 struct CheckpointBench {
-  std::string dir;                         // a folder is made in it, and removed; "": checkpoint.dir's parent
-  int64_t most_bytes = int64_t{64} << 30;  // of a rank's state: a larger one is refused; every preset has less
-  int rounds = 5;                          // of each comparison; the middle one counts
-  bool stall_only = false;                 // the snapshot and what steps wait for it: a third of the time
+  std::string dir;                         // a temporary folder is created in it; "": checkpoint.dir's parent
+  int64_t most_bytes = int64_t{64} << 30;  // of a rank's state: a larger one is rejected; every preset has less
+  int rounds = 5;                          // of each comparison; the median counts
+  bool stall_only = false;                 // only the snapshot and the steps' waits for it: a third of the time
 };
 
-// One measurement alongside its floor, the two in turns. Seconds are the slowest rank's, medians over the rounds.
+// One measurement and its reference, alternating. Seconds are the slowest rank's, medians over the rounds.
 struct CheckpointRow {
-  std::string name, floor;  // what was done, and what it is compared with
+  std::string name, floor;  // the operation, and its reference
   int64_t bytes = 0;        // of all ranks
   double seconds = 0, floor_seconds = 0;
   double speed = 0;  // median over the rounds of floor / measured: 1 is as fast as the floor
@@ -29,15 +29,16 @@ struct CheckpointRow {
 struct CheckpointBenchResult {
   int ranks = 1;
   int64_t bytes = 0;          // of the checkpoint
-  bool cold = true;           // what was read came from storage, not from the page cache
-  double step_seconds = 0;    // of a step without a checkpoint
-  double stall_seconds = 0;   // how much longer a step takes before which a checkpoint begins: median of differences
-  double beside_seconds = 0;  // how much longer all steps took until it was published, that one included
+  bool cold = true;           // data was read from storage, not from the page cache
+  double step_seconds = 0;    // without a checkpoint
+  double stall_seconds = 0;   // additional time of a step before which a checkpoint begins: median of differences
+  double beside_seconds = 0;  // additional time of all steps until it was published, including that one
   double copy_seconds = 0;    // bytes / (host copy bandwidth), the floor of the stall
   std::vector<CheckpointRow> rows;
 };
 
-// Collective; the result is rank 0's. Error: no space, too large a state, storage that fails. `config` is resolved.
+// Collective; the result is rank 0's. Fails if there is no space, the state is too large, or storage fails. `config`
+// must be resolved.
 Result<CheckpointBenchResult> bench_checkpoint(const Config& config, const Mesh& mesh, Job& job, Device& device,
                                                const CheckpointBench& bench);
 

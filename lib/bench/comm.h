@@ -1,4 +1,4 @@
-// `trireme bench comm`: each collective of each axis of a config's mesh.
+// `trireme bench comm`: times each collective on each axis of a config's mesh.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 namespace tri {
 
 struct CommBench {
-  int64_t most_bytes = int64_t{1} << 30;  // sizes are powers of 16 up to it
-  int rounds = 11;                        // the middle one counts
-  // Each call behind one of the largest size, as behind a layer's kernels: ranks are together, and their hosts ahead.
-  // Else each on an idle stream, where a small call's time is its host's.
+  int64_t most_bytes = int64_t{1} << 30;  // sizes are powers of 16 up to this
+  int rounds = 11;                        // the median counts
+  // Enqueues each call behind one of the largest size, as behind a layer's kernels: ranks are synchronized, and their
+  // hosts ahead. Otherwise each call runs on an idle stream, where a small call takes its host's time.
   bool queued = false;
 };
 

@@ -1,4 +1,4 @@
-// What the benches share: random operands and medians on a stream's own clock.
+// Shared by the benches: random operands, and medians on a stream's own clock.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,17 @@
 
 namespace tri {
 
-// Of `rounds` runs, after two that do not count. `before` runs ahead of each and is not timed: while the stream is busy
-// with it the host enqueues `run`, whose own enqueuing then does not count.
+// Returns the median of `rounds` runs, after two uncounted ones. `before` runs untimed ahead of each: while the stream
+// executes it, the host enqueues `run`, so that enqueueing is not measured.
 double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream,
                       const std::function<void()>& before = {});
 
-// Bytes a second of copies of `bytes` inside the device's memory, read plus written. Allocates both ends.
+// Returns the bytes per second of copies of `bytes` inside the device's memory, read plus written. Allocates both
+// buffers.
 double device_copy_rate(Device& device, int64_t bytes, int rounds);
 
-// Random numbers in (-scale, scale): zeros would spare a GPU power, and lend it speed. Waits until they are there.
+// Fills with random numbers in (-scale, scale): zeros would reduce a GPU's power and increase its speed. Waits for the
+// result.
 void fill_random(Tensor tensor, Stream& stream, double scale = 1.0);
 
 }  // namespace tri

@@ -1,5 +1,4 @@
-// `trireme bench overlap`: how much of each axis's communication is hidden behind the compute that runs concurrently
-// with it.
+// `trireme bench overlap`: how much of each axis' communication is hidden behind concurrent compute.
 #pragma once
 
 #include <string>
@@ -12,10 +11,10 @@
 namespace tri {
 
 struct OverlapBench {
-  int rounds = 11;  // of each of the three; the middle one counts
+  int rounds = 11;  // of each of the three; the median counts
 };
 
-// Times in any one unit. The share of the transfer that costs nothing alongside the compute.
+// The share of a transfer that costs no time alongside the compute. Times have any common unit.
 struct Hidden {
   double raw = 0;       // 1 - (together - compute) / transfer
   double fraction = 0;  // within [0, 1]
@@ -27,12 +26,13 @@ Hidden hidden_fraction(double transfer, double compute, double together);
 struct OverlapRow {
   std::string axis;      // tp, dp, pp
   std::string transfer;  // AxisTransfers::gather_name, reduce_name: "all-gather", "reduce by copies, 3 splits"
-  std::string compute;   // "fc1 forward"; "fc1 forward x 3" where one alone is shorter than the transfer
+  std::string compute;   // "fc1 forward"; "fc1 forward x 3" if one run is shorter than the transfer
   int ranks = 0;         // of the axis
-  int64_t bytes = 0;     // the gathered or reduced rows, the bucket, the boundary tensor: full
+  int64_t bytes = 0;     // the whole gathered or reduced rows, bucket, or boundary tensor
   double transfer_us = 0, compute_us = 0, together_us = 0;
   Hidden hidden;
-  bool uncertain = false;  // together - compute scatters over more than half the transfer: half of the rounds differ so
+  bool uncertain = false;  // together - compute scatters over more than half the transfer: the middle half of the
+                           // rounds
 };
 
 // tp   a gather of rows with the GEMM that reads them, and GEMMs with the reduce of their rows: the code of the layers,

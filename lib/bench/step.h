@@ -17,9 +17,9 @@ namespace tri {
 
 struct StepBench {
   int steps = 20;     // measured
-  int warmup = 5;     // before them
-  int profiled = 3;   // after them, with events around every operation
-  bool timed = true;  // measure where the time goes
+  int warmup = 5;     // run before them
+  int profiled = 3;   // run after them, with events around every operation
+  bool timed = true;  // measure how the time is spent
 };
 
 struct StepBenchResult {
@@ -33,14 +33,15 @@ struct StepBenchResult {
   double last_loss = 0;
   std::vector<OpProfile::Row> ops;  // of one profiled step on the compute stream, longest first
   struct GemmRow : GemmSearch::Row {
-    double floor_microseconds = 0;  // at the GPU's peak for its operands, bf16's or FP8's; 0 where that is not known
+    double floor_microseconds = 0;  // at the GPU's peak for its operands (bf16 or FP8); 0 if unknown
   };
-  std::vector<GemmRow> gemms;  // what the search found
+  std::vector<GemmRow> gemms;  // the autotuned choices
 };
 
-// Random tokens (the same on every layout). `config` resolved. Collective; every rank gets its own clock's numbers.
+// Uses random tokens, the same on every layout. `config` must be resolved. Collective; every rank gets its own clock's
+// results.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench);
-// On a device and an arena (of allocate_rank's size) that are there already; streams and groups end with the call.
+// Uses an existing device and arena (of allocate_rank's size); streams and groups end with the call.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
                            const StepBench& bench);
 

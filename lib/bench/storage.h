@@ -1,4 +1,4 @@
-// Storage as it is without us: floors for the checkpoint bench.
+// Plain storage operations, as a reference for the checkpoint bench.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace tri {
 
-// As dd does: one block of memory over and over, then fsync.
+// Writes like dd: one block of memory repeatedly, then fsync.
 Result<void> plain_write(const std::string& path, int64_t bytes);
 
-// All of `paths` once, one after the other, through one block of memory.
+// Reads each of `paths` once, one after another, through one block of memory.
 Result<void> plain_read(const std::vector<std::string>& paths);
 
-// Requests that the page cache drops the files, which are on storage; returns whether it did.
+// Requests the page cache to drop the files, which must be on storage. Returns whether it did.
 Result<bool> drop_from_cache(const std::vector<std::string>& paths);
 
-// Waits until what is pending in the file system of `folder` is on storage, so that it does not disturb what follows.
+// Waits until pending writes to the file system of `folder` are on storage, so that they do not disturb a measurement.
 void wait_for_writeback(const std::string& folder);
 
 }  // namespace tri

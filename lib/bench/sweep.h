@@ -1,4 +1,4 @@
-// `trireme bench step --sweep layout`: the same steps on one layout after the other, in one job.
+// `trireme bench step --sweep layout`: times the same steps on several layouts in one job.
 #pragma once
 
 #include <functional>
@@ -23,16 +23,16 @@ struct SweepRow {
   double ms = 0, tokens_per_s = 0;
   std::optional<double> mfu;
   int64_t memory_bytes = 0;
-  std::string problem;  // why there are no numbers; "" where there are
+  std::string problem;  // why there are no times; "" if there are
   ExitCode code = ExitCode::kOk;
 };
 
 struct SweepResult {
-  std::vector<SweepRow> rows;  // best first; those with a problem last
+  std::vector<SweepRow> rows;  // best first; failed ones last
   LayoutChoice choice;         // what was skipped
   int64_t most_bytes = 0;      // of a rank's arena
-  // Less of the device's memory is free than at the start, the fullest rank's; none on the CPU, whose memory others
-  // take and give back as well.
+  // How much less device memory is free than at the start, on the fullest rank; none on the CPU, whose memory other
+  // processes use too.
   std::optional<int64_t> left_bytes;
 };
 

@@ -59,7 +59,7 @@ class WaitGraph {
   std::string short_place(int rank) const;  // for example "rank 13 [pp1 dp0 tp1]"
 
   // For the node of a rendezvous: its name, such as "all-gather 8812 on tp"; its members (of a connection, those that
-  // have not completed it); and the members that have not completed it.
+  // have not completed it); and the members that wait in it.
   std::string rendezvous_text(int node) const;
   std::vector<int> rendezvous_members(int node) const;
   std::vector<int> rendezvous_waiting(int node) const;

@@ -1,5 +1,5 @@
-// A checkpoint's model on this rank, for forward passes: its weights and one microbatch's activations. No gradients, no
-// optimizer states. Used by `trireme eval` and `trireme generate`.
+// A checkpoint's model on this rank, for forward passes: its weights and one microbatch's activations, without
+// gradients or optimizer states. Used by `trireme eval` and `trireme generate`.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace tri {
 
-// What a job without a backward pass makes of a checkpoint's config before the overrides: one process a model, or the
-// checkpoint's own tp and pp where they divide `ranks`; nothing kept for backward; the device chosen again.
+// Returns the config of a job without a backward pass, before overrides: one process per model, or the checkpoint's own
+// tp and pp if they divide `ranks`; nothing saved for backward; the device chosen again.
 Config forward_config(Config config, int ranks);
 
 class LoadedModel {
  public:
-  // Allocates and loads. `config` is planned, and check_weights() has found its model in the checkpoint; it and
-  // `device` outlive the model. Collective; the first error that any rank met, on all.
+  // Allocates and loads the model. `config` must be planned, and check_weights() must have found its model in the
+  // checkpoint; it and `device` outlive the model. Collective; all ranks return the first error of any rank.
   static Result<std::unique_ptr<LoadedModel>> load(const OpenedCheckpoint& checkpoint, const Config& config,
                                                    const Mesh& mesh, Job& job, Device& device);
 

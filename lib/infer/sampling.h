@@ -1,4 +1,4 @@
-// Choice of the next token from logits.
+// Chooses the next token from logits.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 namespace tri {
 
 struct Sampling {
-  double temperature = 0.8;  // 0: the largest logit, the first of equals
+  double temperature = 0.8;  // 0: the largest logit, the first of equal ones
   int top_k = 40;            // among this many largest logits; 0: all
-  double top_p = 1.0;        // of those the fewest whose probabilities add up to this much
+  double top_p = 1.0;        // of those, the fewest whose probabilities add up to this
 };
 
-// A draw from softmax(logits / temperature) over what top_k and then top_p leave; `uniform` in [0, 1) decides, so equal
-// inputs choose equally.
+// Samples from softmax(logits / temperature) over what remains after top_k and then top_p. `uniform`, in [0, 1),
+// decides, so equal inputs give equal tokens.
 int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double uniform);
 
 }  // namespace tri

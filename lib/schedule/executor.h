@@ -1,9 +1,9 @@
-// Runs any Plan. The host only enqueues: compute actions go to the compute stream, each of the four kinds of transfer
-// to a stream of its own, and events order them by the buffers that they share (buffer_rules.h):
+// Runs any Plan. The host only enqueues: compute actions run on the compute stream, each of the four kinds of transfer
+// on its own stream, and events order them by the buffers that they share (buffer_rules.h):
 //   a compute action  waits for its receive, and for the send that last used its output buffer
 //   a send            waits for its compute action
-//   a receive         waits for the last user of its buffer; it is issued one compute action ahead of its use
-// So no transfer waits for another kind of transfer, and a stage input lives until its backward has read it.
+//   a receive         waits for the last user of its buffer; it is issued one compute action before its use
+// So no transfer waits for another kind of transfer, and a stage input is kept until its backward has read it.
 #pragma once
 
 #include <memory>
@@ -17,29 +17,29 @@
 
 namespace tri {
 
-// What a stage computes. Tensors are the stage's boundary, (Rl, C): empty where there is no neighbour
-// (`output`, `doutput` on the last virtual stage; `dinput` on the first).
+// The compute of a stage. Tensors are the stage's boundary, (Rl, C), and empty without a neighbour (`output` and
+// `doutput` on the last virtual stage, `dinput` on the first).
 class StageCompute {
  public:
   virtual ~StageCompute() = default;
-  // On the first virtual stage the forward fills `input` itself (the embedding).
+  // On the first virtual stage the forward computes `input` itself (the embedding).
   virtual void forward(int chunk, int microbatch, Tensor input, Tensor output) = 0;
   virtual void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) = 0;
 };
 
 struct BoundaryTensors {
-  Tensor flags;                             // (4) i32: one an end of a PeerChannel, in PipelineLinks' order
+  Tensor flags;                             // (4) i32: one per end of a PeerChannel, in PipelineLinks' order
   std::vector<std::vector<Tensor>> inputs;  // [chunk][max_inputs]
   std::vector<Tensor> outputs, dinputs;     // [kOutputBuffers]
   std::vector<Tensor> doutputs;             // [kGradientBuffers]
 };
 
-// Each tensor is (rows, width). `max_inputs[chunk]` covers every plan that will run.
+// Allocates the boundary, each tensor (rows, width). `max_inputs[chunk]` must cover every plan that will run.
 BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>& max_inputs, int64_t rows,
                                     int64_t width, Dtype dtype, Arena& arena);
 
-// One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in
-// front of its transfers. Both are null where the stage has no such neighbour.
+// One end of a one-way connection between neighbouring stages, with its own stream, so that other work never delays its
+// transfers. Both are null if the stage has no such neighbour.
 struct Link {
   StageChannel* channel = nullptr;
   Stream* stream = nullptr;
@@ -54,7 +54,7 @@ struct PipelineLinks {
   Link recv_forward, send_forward, recv_backward, send_backward;
 };
 
-// What an executor is wired to. What is referred to outlives the executor.
+// What an executor needs. All references outlive the executor.
 struct ExecutorContext {
   Axis pp;
   int chunks = 1;
@@ -62,7 +62,7 @@ struct ExecutorContext {
   PipelineLinks links;
   Stream& compute;
   Device& device;
-  Overlap overlap = Overlap::kOn;  // off: the compute stream stands still while the stage sends
+  Overlap overlap = Overlap::kOn;  // off: the compute stream waits while the stage sends
 };
 
 class Executor {
@@ -72,7 +72,8 @@ class Executor {
 
   // Enqueues the whole plan (with transfers). Returns before it has run.
   void run(const Plan& plan, StageCompute& stage);
-  // Seconds of the last run's fastest send, from its tensor being ready to its end; 0 without one. Waits for all sends.
+  // Returns the seconds of the last run's fastest send, from when its tensor is ready to its end; 0 without one. Waits
+  // for all sends.
   double fastest_send();
 
  private:
@@ -94,7 +95,8 @@ class Executor {
   std::vector<std::unique_ptr<Ring>> inputs_;  // [chunk]
   std::unique_ptr<Ring> outputs_, doutputs_, dinputs_;
   Device& device_;
-  TimeCategory waits_;            // what compute's waits for other stages count as; one stage waits for itself
+  TimeCategory waits_;            // the category of compute's waits for other stages; with one stage it waits for
+                                  // itself
   std::vector<TimedSend> sends_;  // of the last run; reused
   size_t num_sends_ = 0;
 };

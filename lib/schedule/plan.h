@@ -1,6 +1,5 @@
 // Pipeline schedules as data. A schedule is a function (pp, num_microbatches, chunks) -> Plan: the list of actions of
-// one stage. The executor runs it, the simulator times it, tests check it for order, deadlock, bubble and
-// memory.
+// one stage. The executor runs it, the simulator times it, and tests check it for order, deadlock, bubble and memory.
 //
 // Virtual stage of (chunk c, pp rank r) = c * pp.size + r. Activations flow to the next virtual stage,
 // gradients back; the neighbours of rank r are (r ± 1) mod pp.size.
@@ -26,11 +25,11 @@ struct EnumNames<Schedule> {
                                     std::pair{Schedule::kInterleaved, std::string_view("interleaved")}};
 };
 
-// Of the transfers between stages with compute. kOff: each send must be over before the next compute action starts;
+// How transfers between stages overlap compute. kOff: each send must end before the next compute action starts;
 // receives still run ahead.
 enum class Overlap { kOn, kOff };
 
-// What an action of a stage does: computes, or passes a boundary tensor on.
+// An action of a stage: computes, or transfers a boundary tensor.
 enum class ActionKind { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward };
 inline constexpr int kNumActionKinds = 6;
 
@@ -51,46 +50,47 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-// The actions of one pp rank, in the order in which they are issued.
+// The actions of one pp rank, in issue order.
 using Plan = std::vector<Action>;
 
-// Whether the schedule runs more than one chunk a rank.
+// Whether the schedule supports several chunks per rank.
 bool takes_chunks(Schedule schedule);
 
-// Compute actions only (kForward, kBackward) of this pp rank. Needs chunks == 1 unless
-// takes_chunks(schedule). Microbatches go backward in the order in which they went forward, so that every
-// schedule and every chunk adds up its gradients in the same order. interleaved works in groups of pp.size
-// microbatches; any other count is legal, and costs at most the time of the next multiple.
+// Returns only the compute actions (kForward, kBackward) of this pp rank. Needs chunks == 1 unless
+// takes_chunks(schedule). Microbatches go backward in the order in which they went forward, so every schedule and every
+// chunk adds its gradients in the same order. interleaved processes groups of pp.size microbatches; any other count is
+// valid and takes at most the time of the next multiple.
 Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks);
 
-// Of equal stages, each one's idle time over its work: (pp-1) / (chunks · num_microbatches).
+// Returns the idle time over the work of each of several equal stages: (pp-1) / (chunks · num_microbatches).
 double ideal_bubble(int pp, int num_microbatches, int chunks);
 
-// Forward passes alone: evaluation and generation.
+// Returns forward passes only, for evaluation and generation.
 Plan forward_only(Axis pp, int num_microbatches, int chunks);
 
-// The plan with its transfers: each receive is issued one compute action ahead of its use, each send right
-// after the compute that produced its data. Sends and receives are independent: each of the four kinds has a
-// queue of its own. For each pair of neighbours and each direction, sends and receives have the same order,
-// so transfers need no tags. With pp.size == 1 and several chunks, sender and receiver are the same rank.
+// Returns the plan with its transfers: each receive is issued one compute action before its use, each send directly
+// after the compute that produced its data. Sends and receives are independent: each of the four kinds has its own
+// queue. For each pair of neighbours and each direction, sends and receives have the same order, so transfers need no
+// tags. With pp.size == 1 and several chunks, sender and receiver are the same rank.
 Plan with_transfers(const Plan& compute, Axis pp, int chunks);
 
 bool is_first_virtual_stage(Axis pp, int chunk);
 bool is_last_virtual_stage(Axis pp, int chunk, int chunks);
 
-// The kind of action after which a microbatch's input and activations are free: kBackward; kForward in a
+// Returns the kind of action that releases a microbatch's input and activations: kBackward, or kForward in a
 // forward-only plan.
 ActionKind last_use(const Plan& plan, int chunk);
 
-// Most microbatches of `chunk` whose activations are alive at once: from the forward's start to the
-// backward's end. A forward-only plan keeps none beyond the action itself: 1.
+// Returns the maximum number of microbatches of `chunk` whose activations are alive at once: from the forward's start
+// to the backward's end. In a forward-only plan activations live only during the action: 1.
 int max_in_flight(const Plan& plan, int chunk);
 
-// Most stage inputs of `chunk` alive at once in a plan with transfers: from the issue of the receive (or the
-// forward, on the first virtual stage) to the backward's end (or the forward's end in a forward-only plan).
+// Returns the maximum number of stage inputs of `chunk` alive at once in a plan with transfers: from the issue of the
+// receive (or the forward, on the first virtual stage) to the backward's end (or the forward's end in a forward-only
+// plan).
 int max_inputs(const Plan& plan, int chunk);
 
-std::string to_string(const Action& action);  // "F0"; on chunk 1 and above with the chunk: "F0.1"
+std::string to_string(const Action& action);  // "F0"; chunk 1 and above: "F0.1"
 std::string to_string(const Plan& plan);      // "F0 F1 B0 …"
 
 }  // namespace tri

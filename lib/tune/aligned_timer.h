@@ -1,4 +1,4 @@
-// Times what all ranks do together.
+// Times work that all ranks do together.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,13 @@ namespace tri {
 
 class AlignedTimer {
  public:
-  // Of an engine with a job. `number` (1) f32: any memory; overwritten.
+  // `engine` must have a job. `number` (1) f32: any memory; overwritten.
   AlignedTimer(Engine& engine, Tensor number);
 
-  // This rank's seconds of one of `repeats` runs of `work`, which enqueues on the compute stream. The ranks begin
-  // together.
+  // Returns this rank's seconds per run for `repeats` runs of `work`, which enqueues on the compute stream. The ranks
+  // start together.
   double sample(const std::function<void()>& work, int repeats = 1);
-  // Entry by entry the slowest rank's. Collective.
+  // Returns, element by element, the slowest rank's value. Collective.
   std::vector<double> slowest(const std::vector<double>& mine);
 
  private:

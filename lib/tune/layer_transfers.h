@@ -1,5 +1,5 @@
 // A layer's tensor-parallel transfers, each with the GEMMs that overlap it, for timing: the regions of the block's
-// order (lib/model/block_order.h), run by the block itself, without attention, norms and activations.
+// order (lib/model/block_order.h), run by the block itself without attention, norms and activations.
 #pragma once
 
 #include <functional>
@@ -12,22 +12,22 @@
 namespace tri {
 
 struct LayerTransfer {
-  LinearPlace linear;  // whose overlap split is the transfer's
+  LinearPlace linear;  // its overlap split is the transfer's
   Pass pass{};
-  bool reduces = false;       // else it gathers
+  bool reduces = false;       // a reduce; otherwise a gather
   bool takes_direct = false;  // OverlapSplit::direct
   std::string alongside;      // "fc1 forward"
   Tensor rows;                // (R, C)
-  // Enqueue on the context's compute stream, which has waited for all of it afterwards.
+  // Enqueue work on the context's compute stream, which then waits for all of it.
   std::function<void(const LayerContext&)> alone, together;
 };
 
-// Of the first layer of the rank's first chunk, forward then backward; `parameters` are that chunk's. On the memory of
-// a step, whatever stands there. What is returned refers to `parameters`.
+// Returns the transfers of the first layer of the rank's first chunk, forward then backward. `parameters` are that
+// chunk's; the result refers to them. Uses the memory of a step with arbitrary contents.
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
                                            const std::vector<Parameter>& parameters);
 
-// The tensors of that layer, recomputed ones included.
+// Returns the tensors of that layer, including recomputed ones.
 LayerTensors first_layer(const Config& config, const Mesh& mesh, const StageTensors& stage);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Null objects for a step's transfers and for the bookkeeping of its gradients. With them layers run as in a step.
+// Null objects for a step's transfers and for the bookkeeping of its gradients, with which layers run as in a step.
 #pragma once
 
 #include "lib/comm/comm_group.h"
@@ -7,7 +7,7 @@
 
 namespace tri {
 
-// A group in which nothing is moved.
+// A group that moves nothing.
 class NullGroup final : public CommGroup {
  public:
   explicit NullGroup(Axis axis) : CommGroup("null", axis.rank, axis.size) {}
@@ -21,7 +21,7 @@ class NullGroup final : public CommGroup {
   void do_recv(Tensor, int, Stream&) override {}
 };
 
-// Gradients at their places of a step, without the store's bookkeeping and its transfers.
+// Provides gradients where a step stores them, without the store's bookkeeping and transfers.
 class NullHooks final : public ParameterHooks {
  public:
   // GEMMs overwrite their gradients (beta 0) or add to them (1).
@@ -33,7 +33,7 @@ class NullHooks final : public ParameterHooks {
   void gradient_ready(const Parameter&) override {}
 
  private:
-  // Memory of the gradient's shape and alignment, whatever stands there.
+  // Returns memory of the gradient's shape and alignment, with arbitrary contents.
   Tensor place(const Parameter& parameter) const {
     const BucketMemory& bucket = memory_.buckets()[static_cast<size_t>(memory_.bucket_of(parameter))];
     const Tensor& full = bucket.gradients.empty() ? memory_.tensors().pool.front() : bucket.gradients;

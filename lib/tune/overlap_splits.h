@@ -1,5 +1,5 @@
-// How the tensor-parallel GEMMs of a layer are split alongside their transfers: found by timing, kept in the run
-// folder.
+// Chooses how the tensor-parallel GEMMs of a layer are split to overlap their transfers, by timing; the run folder
+// stores the choice.
 #pragma once
 
 #include <string>
@@ -8,16 +8,15 @@
 
 namespace tri {
 
-// The GEMMs of a step with all splits that are tried get their algorithms first (gemm_tuning.h); then each transfer is
-// timed alongside its GEMMs with every split, and the slowest rank decides. What tuning.json in the folder `dir` ("":
-// none) holds for this shape and kind of GPU is taken as it is: splits that differ between two starts would change
-// bits. Where the device has no search, or the config wants none, or no rows are copied: OverlapSplits{}.
-// Scribbles over activations, weights and gradients. Collective over the mesh of an engine for training; all ranks have
-// the same splits.
+// First autotunes the GEMMs of a step with all candidate splits (gemm_tuning.h); then times each transfer alongside its
+// GEMMs with every split, and the slowest rank's time decides. If tuning.json in the folder `dir` ("": none) has splits
+// for this shape and kind of GPU, returns those: splits that differ between two starts would change bits. Returns
+// OverlapSplits{} if the device has no autotuning, the config disables it, or no rows are copied. Overwrites
+// activations, weights and gradients. Collective over the mesh of a training engine; all ranks get the same splits.
 OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir);
 
-// The timing alone, with whatever algorithms the GEMMs have. Needs a job. Overwrites the same tensors. Collective; the
-// same on all ranks.
+// Runs only the timing, with the GEMMs' current algorithms. Needs a job. Overwrites the same tensors. Collective; all
+// ranks get the same result.
 OverlapSplits timed_overlap_splits(Engine& engine);
 
 }  // namespace tri
