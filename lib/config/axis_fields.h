@@ -1,4 +1,4 @@
-// The mesh of a config: the rows AXIS_FIELD of fields.def hold the sizes of its axes.
+// The mesh of a config, whose axis sizes are the AXIS_FIELD rows of fields.def.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ struct AxisField {
   int ParallelConfig::*size;
 };
 
-// In the order of fields.def, which people read. A row that is not in kAxes does not compile.
+// In the order of fields.def. A row that is not in kAxes does not compile.
 inline constexpr std::array kAxisFields = std::to_array<AxisField>({
 #define SECTION(type, name, title)
 #define FIELD(type, name, default_value, allowed, consequence)
@@ -28,15 +28,16 @@ inline constexpr std::array kAxisFields = std::to_array<AxisField>({
 });
 static_assert(kAxisFields.size() == kAxes.size(), "an axis of kAxes has no AXIS_FIELD");
 
-// The mesh of a resolved config, seen from `world_rank`.
+// Returns the mesh of a resolved config, seen from `world_rank`.
 Mesh mesh_of(const Config& config, int world_rank);
 
-// The number of ranks along `axes`; dp counts as it stands, 0 where it is not resolved. Of more than two axes a number
-// above kMostRanks need not be exact.
+// Returns the number of ranks along `axes`; 0 if dp is included and not resolved. With more than two axes a number
+// above kMostRanks may be inexact.
 int64_t ranks_along(AxisSet axes, const ParallelConfig& parallel);
-// The axes that texts name, in the order of fields.def: those that are always named, and others of several ranks.
+// Returns the axes that reports name, in the order of fields.def: those that are always named, and others with several
+// ranks.
 std::vector<AxisSize> named_axes(const ParallelConfig& parallel);
-// Those of `axes` that texts name: "tp 2 x pp 4"
+// Returns those of `axes` that reports name: "tp 2 x pp 4".
 std::string sizes_along(AxisSet axes, const ParallelConfig& parallel);
 
 }  // namespace tri

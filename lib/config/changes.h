@@ -1,4 +1,4 @@
-// What differs between the config that a checkpoint was saved with and the one that a run goes on with.
+// The differences between the config that a checkpoint was saved with and the one with which the run continues.
 #pragma once
 
 #include <string>
@@ -15,12 +15,16 @@ struct FieldChange {
   OnResume on_resume;
 };
 
-enum class Fields { kTrained, kAll };  // kTrained: all except those on which nothing depends (OnResume::kFree)
+enum class Fields {
+  kTrained,
+  kAll
+};  // kTrained: all except those on which the training does not depend
+    // (OnResume::kFree)
 
-// The fields that differ, in the order of fields.def. Both configs resolved, or both not.
+// Returns the fields that differ, in the order of fields.def. Both configs must be resolved, or neither.
 std::vector<FieldChange> changed_fields(const Config& before, const Config& after, Fields fields = Fields::kTrained);
 
-// What checkpoint.accept_changes names, or "true". Names stand apart by commas or blanks.
+// Returns the names in checkpoint.accept_changes, or "true". Commas or blanks separate names.
 std::vector<std::string> accepted_changes(const Config& config);
 bool accepts_change(const Config& config, std::string_view field);
 

@@ -1,5 +1,5 @@
-// The typed run config. Fields, defaults, limits and consequences stand once, in lib/config/fields.def.
-// Errors are the user's to fix: every one of them in one Error, a line each, then "N errors".
+// The typed run config. lib/config/fields.def defines fields, defaults, limits and consequences once. Errors are for
+// the user to fix: one Error lists all of them, one per line, then "N errors".
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tri {
 
-inline constexpr int kMostRanks = 1 << 20;  // of a job, planned or simulated ones too
+inline constexpr int kMostRanks = 1 << 20;  // of a job, including planned and simulated ones
 
 // A token file. Sources are mixed in proportion to their weights.
 struct Source {
@@ -24,7 +24,7 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-// RunConfig, ModelConfig, DataConfig, ...: plain structs, one a section.
+// RunConfig, ModelConfig, DataConfig, ...: plain structs, one per section.
 #define SECTION(type, name, title) struct type {
 #define FIELD(type, name, default_value, allowed, consequence) type name = default_value;
 #define FIXED_FIELD FIELD
@@ -45,10 +45,10 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-// Fills the sizes of the model whose 0 means "derived", as far as the others allow it: kv_heads, head_dim, ffn_hidden.
-// Called by resolve_config, and by readers of configs that an older version has resolved, which lack newer sizes.
+// Fills the sizes of the model whose 0 means "derived", as far as the others allow: kv_heads, head_dim, ffn_hidden.
+// resolve_config calls it, and so do readers of configs that an older version resolved, which lack newer sizes.
 void fill_derived(ModelConfig& model);
-int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
+int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary rounded up to a multiple of kVocabMultiple
 
 // A size of the model that parallel.tp must divide.
 struct SizeOverTp {
@@ -57,55 +57,55 @@ struct SizeOverTp {
 };
 std::vector<SizeOverTp> sizes_over_tp(const ModelConfig& model);
 
-// Why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none where they can. The sizes are
-// those of the layers' linears (lib/model/layer_spec.h), by the fields that messages name.
+// Returns why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none if they can. The sizes are
+// those of the layers' linears (lib/model/layer_spec.h), named by config fields.
 std::vector<std::string> fp8_obstacles(const ModelConfig& model, int micro_batch, int tp);
 
-// run.device of a job that runs on `kind`.
+// Returns run.device for a job on `kind`.
 inline DeviceChoice device_choice(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }
 
-// Whether an axis of `size` ranks, whose transfers are `planned` (lib/engine/job_plan.h: not auto), copies into the
+// Whether an axis of `size` ranks whose transfers are `planned` (lib/engine/job_plan.h: not auto) copies into the
 // peers' memory.
 inline bool by_peer_copies(Transfers planned, int size) {
   TRI_REQUIRE(size == 1 || planned != Transfers::kAuto, "the transfers of an axis of {} ranks are not planned", size);
   return size > 1 && planned == Transfers::kCopies;
 }
 
-// The text of a config file; a missing or unreadable one is a usage error.
+// Returns the text of a config file. Fails with kUsage if it is missing or unreadable.
 Result<std::string> read_config_text(const std::string& path);
 
-// Fields not named keep their defaults. `overrides` are "section.key=value", applied in order: the last one wins. The
-// value of a text field is taken as it stands, any other as YAML. Paths and names take variables from this process's
-// environment (environment.h): of a job one rank parses. Messages start with "file_name:line: " or
-// "--set section.key=value: ". A setting that was removed (removed.h) is an error; only a file may have its neutral
-// value, since config.yaml of an earlier version names every field.
+// Parses a config. Fields that are not named keep their defaults. `overrides` are "section.key=value", applied in
+// order; the last one wins. The value of a text field is used verbatim, any other as YAML. Paths and names may contain
+// variables of this process's environment (environment.h), so only one rank of a job parses. Messages start with
+// "file_name:line: " or "--set section.key=value: ". A removed setting (removed.h) is an error; only a file may have
+// its neutral value, since config.yaml of an earlier version names every field.
 Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
                             const std::vector<std::string>& overrides);
-// The same for a config that a run has saved, perhaps with an earlier version: a removed setting keeps the default of
-// its field, and a warning says so unless its value was the neutral one.
+// The same for a config that a run, perhaps of an earlier version, has saved: a removed setting keeps the default of
+// its field, with a warning unless its value was the neutral one.
 Result<Config> parse_saved_config(std::string_view yaml_text, const std::string& file_name);
 
-// Whether one of such overrides sets `field`, "data.micro_batch".
+// Whether one of such overrides sets `field`, such as "data.micro_batch".
 bool names_field(const std::vector<std::string>& overrides, std::string_view field);
 
-// Fills every field whose 0 or "" means "derived", and checks all rules that join fields. Each field must be within its
-// own limits, as parse_config leaves it. Resolving twice changes nothing. What `auto` means depends on the job's
-// machines too: lib/engine/job_plan.h.
+// Fills every field whose 0 or "" means "derived", and checks all rules over several fields. Each field must be within
+// its own limits, as after parse_config. Resolving twice changes nothing. The meaning of `auto` also depends on the
+// job's machines: lib/engine/job_plan.h.
 Result<Config> resolve_config(Config config, int world_size);
 
 // Returns the number of ranks for which to plan `parsed`: `requested`, or if that is 0 the size of its mesh. Fails with
 // kUsage if parallel.dp 0 leaves it open, or if there are more than kMostRanks.
 Result<int> planned_ranks(const Config& parsed, int asked);
 
-// Every field of every section; parse_config gives back an equal Config.
+// Writes every field of every section; parse_config returns an equal Config.
 std::string to_yaml(const Config& config);
 
-// One field's value by its name, "run.dir": text as it stands, any other value as in to_yaml. For scripts.
+// Returns one field's value by its name, "run.dir": text verbatim, any other value as in to_yaml. For scripts.
 Result<std::string> config_value(const Config& config, const std::string& name);
 
-// Every field by section: default, what is allowed, consequence.
+// Lists every field by section: default, allowed values, consequence.
 std::string config_help();
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Numbers that divide others: degrees of parallelism, sizes of microbatches.
+// Divisors of numbers, for degrees of parallelism and sizes of microbatches.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace tri {
 
-// 1 .. n that divide n, ascending.
+// Returns the divisors of n, ascending.
 inline std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> low, high;
   for (int64_t d = 1; d * d <= n; ++d) {

@@ -1,4 +1,4 @@
-// How config errors are put together.
+// Combines config errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace tri {
 
 inline constexpr size_t kMostShownErrors = 100;
 
-// In one Error: a line each, then their number. Of very many the first ones only.
+// Returns one Error with a line for each, then their number; lists only the first ones of very many.
 inline Error join_errors(const std::vector<std::string>& errors) {
   const char* noun = errors.size() == 1 ? "error" : "errors";
   if (errors.size() > kMostShownErrors)

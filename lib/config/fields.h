@@ -1,4 +1,4 @@
-// The rows of lib/config/fields.def as a list that code can walk.
+// The rows of lib/config/fields.def as a list for code to iterate over.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace tri {
 
-// What it means that a field differs from the config of the checkpoint from which a run goes on (fields.def).
+// How a resumed run treats a field that differs from its checkpoint's config (fields.def).
 enum class OnResume { kReported, kFixed, kFree };
 
-// How a value is written, for those that describe fields to other programs.
+// How a value is written, for descriptions of fields to other programs.
 enum class FieldKind { kInteger, kNumber, kBoolean, kChoice, kText, kSources };
 
 template <class T>
@@ -42,8 +42,8 @@ struct Field {
   std::string (*print)(const Config& config);
 
   std::string name() const { return section + "." + key; }
-  bool is_text() const { return kind == FieldKind::kText; }  // a --set value is taken as it stands
-  std::string file_text(const Config& config) const;         // that a file has to say for the value of `config`
+  bool is_text() const { return kind == FieldKind::kText; }  // a --set value is used verbatim
+  std::string file_text(const Config& config) const;         // the text in a file for the value in `config`
 };
 
 struct Section {
@@ -52,10 +52,10 @@ struct Section {
   std::vector<Field> fields;
 };
 
-// In the order of fields.def.
+// Returns the sections in the order of fields.def.
 const std::vector<Section>& config_sections();
 
-// By "section.key"; null: there is none.
+// Looks up "section.key"; returns null if there is none.
 const Field* find_field(std::string_view name);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// A config file's fields by name, whatever they are: also of a file that another version has written.
+// A config file's fields by name, without interpretation, so that files of other versions can be read too.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace tri {
 
 struct FlatField {
   std::string name;   // "model.layers"
-  std::string value;  // text as it stands; lists and tables as YAML on one line
+  std::string value;  // plain text; lists and tables as YAML on one line
   bool operator==(const FlatField&) const = default;
 };
 
-// In the order of the file. Error (kUsage): it is no YAML, or no table.
+// Returns the fields in file order. Fails with kUsage if the text is not YAML or not a table.
 Result<std::vector<FlatField>> flat_config(std::string_view yaml_text);
 
 // A field that differs; "": it is absent on that side.
@@ -23,7 +23,7 @@ struct FlatChange {
   std::string name, before, after;
 };
 
-// In the order of `after`; those that it lacks come last.
+// Returns the changes in the order of `after`; fields that it lacks come last.
 std::vector<FlatChange> flat_changes(const std::vector<FlatField>& before, const std::vector<FlatField>& after);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// The config's own choices. Those that kernels and schedules know live alongside them:
-// kernels/core/{device,dtype,kinds}.h, lib/schedule/plan.h.
+// The choices of the config itself. Those of kernels and schedules are defined in kernels/core/{device,dtype,kinds}.h
+// and lib/schedule/plan.h.
 #pragma once
 
 #include "io/base/enum_names.h"
@@ -13,16 +13,16 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
 enum class QkNorm { kNone, kHead };
-// By what they spare; auto: the least that fits.
+// In order of the memory they save; auto: the least that fits.
 enum class Recompute { kNone, kNorms, kSelective, kFull, kAuto };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Transfers { kAuto, kCopies, kCollectives };
 enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class OnNonfinite { kStop, kSkip };
 enum class Switch { kOff, kOn };
-// In what the GEMMs of the layers (qkv, proj, fc1, fc2) multiply.
+// The number format of the layers' GEMMs (qkv, proj, fc1, fc2).
 enum class GemmFormat { kCompute, kFp8 };
-// Which of their sums GPUs may add with fewer bits.
+// Which of their sums GPUs may accumulate with fewer bits.
 enum class FastAccumulation { kNone, kForward, kAll };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 

@@ -1,5 +1,5 @@
-// How a step is laid out over ranks and time, and which layouts of a config there are: what `trireme plan` predicts and
-// `trireme bench step --sweep layout` measures.
+// How a step is distributed over ranks and time, and which layouts a config allows: `trireme plan` predicts them and
+// `trireme bench step --sweep layout` measures them.
 #pragma once
 
 #include <string>
@@ -25,29 +25,29 @@ struct ParallelLayout {
 
 ParallelLayout layout_of(const Config& resolved);
 Config with_layout(Config config, const ParallelLayout& layout);
-// "tp 2, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4"
+// Returns "tp 2, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4".
 std::string to_string(const ParallelLayout& layout);
-// "--set parallel.tp=2 ...": the options that give any config this layout.
+// Returns "--set parallel.tp=2 ...": the options that give any config this layout.
 std::string as_settings(const ParallelLayout& layout);
 
-// The divisors of `number` that are at most `most`, ascending.
+// Returns the divisors of `number` that are at most `most`, ascending.
 std::vector<int> divisors_up_to(int64_t most, int64_t number);
 
-// The layouts that the model, the batch and the machines allow, axis by axis. Each layout of a config that
-// resolve_config accepts is among them, except for gpipe, which is 1f1b with more memory.
+// The layouts that the model, the batch and the machines allow, axis by axis. They include each layout of a config that
+// resolve_config accepts, except for gpipe, which is 1f1b with more memory.
 class LayoutSpace {
  public:
-  // Keeps copies. `config` need not be resolved. A tp group lies inside a node of `ranks_per_node` ranks.
+  // Keeps copies. `config` need not be resolved. A tp group must fit in a node of `ranks_per_node` ranks.
   LayoutSpace(const Config& config, int ranks_per_node);
 
-  // Degrees of tensor parallelism, whatever the number of ranks.
+  // Returns the possible degrees of tensor parallelism for any number of ranks.
   std::vector<int> tensor_degrees() const;
-  // All tp x pp x dp = `ranks`, divided by the ranks along the config's other axes, whose sizes are kept. Other fields
-  // are not set.
+  // Returns all tp x pp x dp = `ranks` / ranks along the config's other axes, whose sizes are kept. Does not set other
+  // fields.
   std::vector<ParallelLayout> meshes(int ranks) const;
-  // Schedules of `pp` stages with at most `most_chunks` chunks each, and their chunks; the fewest first.
+  // Returns the schedules of `pp` stages with their numbers of chunks, at most `most_chunks` per stage, fewest first.
   std::vector<std::pair<Schedule, int>> pipelines(int pp, int most_chunks) const;
-  // Micro-batches for a mesh, at most `most`, ascending.
+  // Returns the micro-batches for a mesh, at most `most`, ascending.
   std::vector<int> micro_batches(const ParallelLayout& mesh, int most) const;
 
  private:

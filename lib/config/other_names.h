@@ -1,4 +1,4 @@
-// What stands here for names that only other sections or other trainers have: for messages about unknown keys and
+// The counterparts of names that only other sections or other trainers use, for messages about unknown keys and
 // options.
 #pragma once
 
@@ -10,12 +10,12 @@
 namespace tri {
 
 struct OtherName {
-  // As Megatron-LM, NeMo, torchtitan, DeepSpeed, transformers, axolotl or torchrun have it; '_' for '-'.
-  // "checkpoint.interval": in a section of that name alone.
+  // As in Megatron-LM, NeMo, torchtitan, DeepSpeed, transformers, axolotl or torchrun, with '_' for '-'.
+  // "checkpoint.interval" matches only in a section of that name.
   std::string_view name;
-  // "section.key" here. "--ranks": no field, but an option that some commands have. Empty: neither.
+  // "section.key" here. "--ranks": not a field, but an option that some commands have. Empty: neither.
   std::string_view field;
-  // For a field: what its value means, if the other program's means something else. Without a field: what replaces it.
+  // For a field: what its value means if that differs from the other program. Without a field: what replaces it.
   std::string_view remark = {};
 };
 
@@ -32,7 +32,7 @@ struct Counterpart {
 // Looks up a key of this or another program, with or without its sections: "optimizer.lr", "--num-layers", "steps".
 Counterpart counterpart_of(std::string_view name);
 
-// "run.seed or data.seed", "run.steps (optimizer steps: ...)"; of one that has a field.
+// Returns "run.seed or data.seed", "run.steps (optimizer steps: ...)"; requires a counterpart with a field.
 std::string to_string(const Counterpart& counterpart);
 
 }  // namespace tri

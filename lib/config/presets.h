@@ -1,4 +1,4 @@
-// The run configs of configs/ and the cluster of configs/clusters/h100.yaml, as text within the program.
+// The run configs of configs/ and the cluster of configs/clusters/h100.yaml, embedded as text.
 #pragma once
 
 #include <span>
@@ -7,11 +7,11 @@
 namespace tri {
 
 struct Preset {
-  std::string_view name;  // "llama_8b", of configs/llama_8b.yaml
+  std::string_view name;  // "llama_8b" for configs/llama_8b.yaml
   std::string_view yaml;
 };
 
 std::span<const Preset> presets();       // by name
-std::string_view preset_cluster_h100();  // parse_cluster (lib/simulate/cluster.h) reads it
+std::string_view preset_cluster_h100();  // for parse_cluster (lib/simulate/cluster.h)
 
 }  // namespace tri

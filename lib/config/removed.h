@@ -1,5 +1,5 @@
-// Settings of earlier versions that no longer exist: how a config that has one is refused, and what happens where a
-// saved run has one.
+// Settings of earlier versions that no longer exist: how a config with one is rejected, and what happens if a saved run
+// has one.
 #pragma once
 
 #include <span>
@@ -10,20 +10,20 @@ namespace tri {
 
 struct RemovedSetting {
   std::string_view section, key;
-  std::string_view value;    // the value that was removed; "": the whole field was
+  std::string_view value;    // the removed value; "": the whole field was removed
   std::string_view neutral;  // of a removed field: the value for what every run does now
   std::string_view reason;   // continues "was removed: "
   std::string_view now;      // what happens instead
   std::string_view remedy;   // what to do about a config that has the setting
 
-  // "was removed: REASON; NOW; REMEDY"
+  // Returns "was removed: REASON; NOW; REMEDY".
   std::string text() const;
 };
 
 std::span<const RemovedSetting> removed_settings();
 
-// Returns the removed setting that `value` of section.key requests, including neutral values; null: the field has the
-// value, or never existed.
+// Returns the removed setting that `value` of section.key requests, including neutral values; null if the field accepts
+// the value, or never existed.
 const RemovedSetting* removed_setting(std::string_view section, std::string_view key, std::string_view value);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Values of config fields: how a type is read strictly, printed so that it reads back equal, and described.
+// Values of config fields: strict parsing by type, printing that reads back equal, and descriptions.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ class Node;
 
 namespace tri {
 
-enum class TextRule { kAny, kNotEmpty, kFileName, kHostAndPort, kStepRange };  // the last two: or empty
+enum class TextRule { kAny, kNotEmpty, kFileName, kHostAndPort, kStepRange };  // the last two may also be empty
 
-// What a field accepts beyond its type.
+// What a field accepts within its type.
 struct Allowed {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool includes_low = true, includes_high = true;
   std::string_view choices = {};  // a subset of an enum's names, "fp32|bf16"; empty: all
   TextRule text = TextRule::kAny;
-  bool expands = false;  // text: a path or a name, in which variables of the environment stand (environment.h)
+  bool expands = false;  // text: a path or a name that may contain environment variables (environment.h)
 };
 
 inline Allowed anything() { return {}; }
@@ -39,7 +39,7 @@ inline Allowed above_up_to(double low, double high) { return {.low = low, .high 
 inline Allowed one_of(std::string_view choices) { return {.choices = choices}; }
 inline Allowed not_empty() { return {.text = TextRule::kNotEmpty}; }
 inline Allowed file_name() { return {.text = TextRule::kFileName, .expands = true}; }
-inline Allowed path() { return {.expands = true}; }  // or empty
+inline Allowed path() { return {.expands = true}; }  // may be empty
 inline Allowed some_path() { return {.text = TextRule::kNotEmpty, .expands = true}; }
 inline Allowed host_and_port() { return {.text = TextRule::kHostAndPort}; }
 inline Allowed step_range() { return {.text = TextRule::kStepRange}; }
@@ -48,16 +48,16 @@ inline Allowed step_range() { return {.text = TextRule::kStepRange}; }
 struct ValueRule {
   Allowed allowed;
   std::string allowed_text;  // "integer >= 1"
-  std::string default_text;  // as print_value gives it; empty: there is none
+  std::string default_text;  // as printed by print_value; empty: none
 };
 
 struct Problem {
-  int line = 0;           // of the offending part, 1-based; 0: that of the field itself
+  int line = 0;           // of the offending part, 1-based; 0: the field's own line
   std::string part = "";  // "[1].weight"; empty: the field itself
-  std::string text = "";  // what is wrong; what is allowed; what to do
+  std::string text = "";  // what is wrong, what is allowed, and what to do
 };
 
-// Each reads `node` into `out`, or leaves `out` as it was and appends Problems.
+// Reads `node` into `out`, or leaves `out` unchanged and appends Problems.
 void read_value(const YAML::Node& node, const ValueRule& rule, int& out, std::vector<Problem>& problems);
 void read_value(const YAML::Node& node, const ValueRule& rule, int64_t& out, std::vector<Problem>& problems);
 void read_value(const YAML::Node& node, const ValueRule& rule, uint64_t& out, std::vector<Problem>& problems);
@@ -67,10 +67,10 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
 void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Source>& out,
                 std::vector<Problem>& problems);
 
-// The names of a choice, "a|b|c".
+// Returns the names of a choice, "a|b|c".
 std::vector<std::string> choices_of(std::string_view allowed_text);
 
-// The one of the names "a|b|c" in rule.allowed_text that the node spells; none and a Problem otherwise.
+// Returns the name in rule.allowed_text, "a|b|c", that the node contains; otherwise none, with a Problem.
 std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule, std::vector<Problem>& problems);
 
 template <class E>

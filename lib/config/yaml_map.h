@@ -1,4 +1,4 @@
-// The pairs of a YAML map, merge keys resolved.
+// The pairs of a YAML map, with merge keys resolved.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -17,12 +17,12 @@ struct YamlPair {
   YAML::Node value;
 };
 
-// The one document of a file's text; null where there is none, or where a Problem is appended (its line 0: the file).
+// Returns the only document of a file's text; null if there is none, or after appending a Problem (line 0: the file).
 YAML::Node load_document(std::string_view text, std::vector<Problem>& problems);
 
-// Those of `map` in its order; after them those that `<<: *NAME` or `<<: [*A, *B]` adds: a key that is there already
-// stays as it is, and of two merged maps the first one wins. What is wrong (a key given twice, or that is no word; a
-// merge of what is no map) is appended to `problems`, its part being `prefix` and the key.
+// Returns the pairs of `map` in order, then those that `<<: *NAME` or `<<: [*A, *B]` adds: an existing key stays
+// unchanged, and of two merged maps the first one wins. Appends errors (a key given twice or not a single word; a merge
+// of something other than a map) to `problems`, with `prefix` and the key as the part.
 std::vector<YamlPair> yaml_pairs(const YAML::Node& map, const std::string& prefix, std::vector<Problem>& problems);
 
 }  // namespace tri

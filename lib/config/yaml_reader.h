@@ -1,4 +1,4 @@
-// Shared by readers of YAML files: problems are collected, each with its place, and reported together.
+// Shared by readers of YAML files: collects problems, each with its location, and reports them together.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,13 +20,13 @@ class YamlReader {
   const std::string& file_name() const { return file_name_; }
   std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
 
-  // Names and values are the file's, which may hold what a terminal obeys.
+  // Names and values come from the file and may contain terminal control characters, so makes them readable.
   void add(const std::string& where, const std::string& text) { errors_.push_back(readable_text(where + ": " + text)); }
   bool has_errors() const { return !errors_.empty(); }
   bool shows_more_errors() const { return errors_.size() < kMostShownErrors; }
   Error all_errors() const { return join_errors(errors_); }
 
-  // The file's document; null where there is none, or where it can't be read, which is an error.
+  // Returns the file's document; null if there is none, or after adding an error if it can't be read.
   YAML::Node document(std::string_view text) {
     std::vector<Problem> problems;
     const YAML::Node root = load_document(text, problems);
@@ -34,7 +34,7 @@ class YamlReader {
     return root;
   }
 
-  // Calls visit(pair) for each pair of a map, once a key.
+  // Calls visit(pair) for each pair of a map, once per key.
   template <class Visit>
   void each_pair(const YAML::Node& map, const std::string& prefix, Visit visit) {
     std::vector<Problem> problems;
