@@ -52,8 +52,8 @@ struct Check {
 const std::vector<Check>& all_checks();
 std::vector<Rule> rules_of(const std::vector<Check>& checks);
 
-// nic_loopback: environment variables that, set from the start, leave NCCL and MPI (with or without UCX) no way between
-// the ranks of a node except for its network cards.
+// nic_loopback: environment variables that, if set from the start, leave NCCL and MPI (with or without UCX) only the
+// network cards between the ranks of a node.
 inline constexpr const char* kNicLoopback = "nic_loopback";
 inline constexpr std::array kNicLoopbackVariables{
     std::pair{"NCCL_P2P_DISABLE", "1"}, std::pair{"NCCL_SHM_DISABLE", "1"},

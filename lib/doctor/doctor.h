@@ -20,8 +20,8 @@ inline constexpr ExitCode kSuspectStatus = ExitCode::kSuspect, kBadStatus = Exit
 struct DoctorOptions {
   Depth depth = Depth::kQuick;
   std::string storage_dir = ".";  // existing
-  int repeats = 2;                // times that what was found is measured again before it counts
-  double check_seconds = 60;      // a check that takes longer hangs: the job ends with kBadStatus and its name
+  int repeats = 2;                // how often findings are measured again before they count
+  double check_seconds = 60;      // a check that takes longer hangs: the job ends with kBadStatus and the check's name
   std::vector<std::string> only;  // names of the checks to run; empty: all
 };
 
@@ -42,8 +42,8 @@ struct DoctorReport {
   std::vector<Finding> findings;
 };
 
-// Ends the job with kBadStatus if a check hangs: storage is unavailable, or a device or a peer does not respond. The
-// time of each check counts from its begin(), on a thread of its own.
+// Ends the job with kBadStatus if a check hangs: storage is unavailable, or a device or a peer does not respond. Counts
+// the time of each check from its begin(), on a separate thread.
 class CheckDeadline {
  public:
   CheckDeadline(double seconds, Job& job);
@@ -51,7 +51,7 @@ class CheckDeadline {
   CheckDeadline(const CheckDeadline&) = delete;
   CheckDeadline& operator=(const CheckDeadline&) = delete;
 
-  void begin(const char* check);  // its name, which outlives it
+  void begin(const char* check);  // the check's name, which must outlive the object
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -72,7 +72,7 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
 
 // The report as text: one line per check, the findings, the verdict.
 std::string doctor_text(const DoctorReport& report);
-// One JSON object, in the shape of app/JSON.md.
+// Returns one JSON object as described in app/JSON.md.
 std::string doctor_json(const DoctorReport& report);
 
 // 0, kSuspectStatus or kBadStatus.

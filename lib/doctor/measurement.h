@@ -32,14 +32,14 @@ struct EnumNames<Depth> {
 enum class Better {
   kHigher,
   kLower,
-  kEqual,  // texts: those of a group are the same
+  kEqual,  // texts: all of a group must be equal
 };
 
-// When a number counts as bad. Absent or 0: not judged that way.
+// When a number counts as bad. Absent or 0: no such limit.
 struct Limits {
   std::optional<double> suspect_at,
-      bad_at;  // worse than this, in the rule's unit: floors, or ceilings of what should be low
-  double suspect_times = 0, bad_times = 0;  // so many times worse than the group's median
+      bad_at;  // worse than this in the rule's unit: minimum, or maximum of what should be low
+  double suspect_times = 0, bad_times = 0;  // this many times worse than the group's median
 };
 
 // Whether a finding must be confirmed before it counts. Disturbances by other processes are transient; a slow part is
@@ -52,7 +52,7 @@ struct Rule {
   const char* unit = "";      // "GB/s"; "" for texts and counts
   Better better = Better::kHigher;
   Limits cpu, cuda;                     // by the device of the job
-  Verdict unequal = Verdict::kSuspect;  // kEqual: what a text is that differs from the majority's
+  Verdict unequal = Verdict::kSuspect;  // kEqual: verdict on a text that differs from the majority's
   Repeat repeat = Repeat::kYes;
 
   const Limits& limits(DeviceKind kind) const { return kind == DeviceKind::kCuda ? cuda : cpu; }
@@ -64,13 +64,13 @@ struct Measurement {
   int world_rank = 0;
   std::string host;
   std::string part;  // "GPU 3 → GPU 5"; "": the host itself
-  // Of what runs between two parts: both, with their hosts ("node07: GPU 3"). Else empty.
+  // For transfers between two parts: both, with their hosts ("node07: GPU 3"). Else empty.
   std::string end_a, end_b;
-  std::string group;  // compared with those of the same rule and group alone
+  std::string group;  // compared only within the same rule and group
   std::optional<double> value;
   std::string text;              // kEqual
-  std::optional<double> wanted;  // what the hardware itself says the value can be
-  std::string problem;           // why there is no value: a message that says what is broken
+  std::optional<double> wanted;  // the value that the hardware itself reports as possible
+  std::string problem;           // why there is no value: a message that names what is broken
 };
 template <class Archive>
 void fields(Archive& archive, Measurement& m) {

@@ -1,4 +1,4 @@
-// The time of something when nothing disturbs it: other processes only add to it.
+// Measures how long work takes when undisturbed, since other processes only add time.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ inline double seconds_of(const std::function<void()>& run) {
   return seconds_since(begin);
 }
 
-// The fastest of `rounds` runs.
+// Returns the seconds of the fastest of `rounds` runs.
 inline double best_seconds(int rounds, const std::function<void()>& run) {
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < rounds; ++round) best = std::min(best, seconds_of(run));
   return best;
 }
 
-// The same of what `enqueue` gives the stream, by its own clock, after one that does not count.
+// The same for the work that `enqueue` adds to the stream, by the stream's own clock, after an uncounted run.
 inline double best_seconds_on(Stream& stream, Device& device, int rounds, const std::function<void()>& enqueue) {
   const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
   double best = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// Long series in few points: neighbouring steps become one point, with their mean and their extremes.
+// Reduces long series to few points: adjacent steps form a point with their mean and their extremes.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace tri {
 
-// Items [first, second) of a series make a point; about equally many each, at most `points` of them.
+// Items [first, second) of a series form a point; about equally many each, and at most `points` points.
 using Points = std::vector<std::pair<size_t, size_t>>;
 inline Points points_of(size_t count, size_t points) {
   const size_t made = std::min(count, points);
@@ -20,7 +20,7 @@ inline Points points_of(size_t count, size_t points) {
   return list;
 }
 
-// A value for each point; kUnknown where none of its items has one.
+// A value for each point; kUnknown if none of its items has one.
 struct Curve {
   std::vector<double> mean, low, high;
 };

@@ -1,4 +1,4 @@
-// The files of lib/report/page, as CMake puts them into the program.
+// The files of lib/report/page, which CMake embeds into the program.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@ namespace tri::page_files {
 
 extern const std::string_view kFrame;             // page.html
 extern const std::string_view kStyle;             // page.css
-extern const std::string_view kScript;            // of a report of runs: .js files, one after the other
+extern const std::string_view kScript;            // of a report of runs: concatenated .js files
 extern const std::string_view kSimulationScript;  // of a simulation
 
 }  // namespace tri::page_files

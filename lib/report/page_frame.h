@@ -1,4 +1,4 @@
-// The frame of a page that loads nothing (page/page.html), filled: style, program and data are in it.
+// Fills the frame of a self-contained page (page/page.html): style, program and data are embedded.
 #pragma once
 
 #include <string>
@@ -7,20 +7,20 @@
 namespace tri {
 
 struct PageParts {
-  std::string title, summary;  // as text; the summary is what readers without JavaScript see
+  std::string title, summary;  // as text; readers without JavaScript see the summary
   std::string data;            // embedded_json()
   std::string_view script;
 };
 
-// Well-formed as XML except for the bodies of <script> and <style>.
+// Returns a page that is well-formed XML except for the bodies of <script> and <style>.
 std::string fill_page_frame(const PageParts& parts);
 
-// Text as it stands, in any place of a document of HTML or XML but in scripts and styles. Characters that XML has not
-// become "?", bytes that are no UTF-8 U+FFFD.
+// Escapes text for any place in an HTML or XML document except for scripts and styles. Characters that XML does not
+// allow become "?", invalid UTF-8 becomes U+FFFD.
 std::string markup_text(const std::string& text);
 
-// JSON without "<", ">" and "&", which it has within text only and may write otherwise there: so no text ends the
-// element of the page that holds it, or begins another.
+// Returns JSON without "<", ">" and "&", which JSON needs only inside text and can escape there. So no text can end the
+// page's element that contains it, or begin another.
 std::string embedded_json(const std::string& json);
 
 }  // namespace tri

@@ -20,29 +20,29 @@ namespace tri {
 
 inline constexpr int64_t kHeatBytes = 2'000'000;
 
-// A failure, a hang, a decision about machines, or another event that a reader should know about.
+// A failure, a hang, a decision about machines, or another event that a reader should know.
 struct Incident {
   double time = 0;   // seconds since 1970
-  int64_t step = 0;  // complete by then
+  int64_t step = 0;  // completed by then
   std::string kind;  // "failure", "hang", "stop", "gone", "not finite", or as in the event log
   std::string text;
 };
 
-// A start of the run whose resolved config differs from that of the start before.
+// A start of the run whose resolved config differs from that of the previous start.
 struct ConfigChange {
   double time = 0;
-  int start = 0;  // of those on record; the first is 0
+  int start = 0;  // number of the recorded start; the first is 0
   std::string name, before, after;
 };
 
-// A rank that was found to be slower than those that do the same work, or, with `over`, to be so no more.
+// A rank that was found to be slower than others with the same work or, with `over`, no longer to be.
 struct StragglerRecord {
   double time = 0;
   int64_t step = 0;
   int world_rank = -1;
   std::string text;
   double slowdown = 0;        // 0.1: by 10 %
-  double lost_ms = kUnknown;  // of each step, by the simulator
+  double lost_ms = kUnknown;  // per step, by the simulator
   bool over = false;
 };
 
@@ -52,18 +52,19 @@ struct RunData {
   std::vector<RunEvent> events;
   std::optional<EffectiveTime> time;
   std::vector<FlatField> config;            // resolved.yaml, else config.yaml
-  std::vector<ConfigChange> changes;        // in the order of time
-  std::vector<Incident> incidents;          // the same
-  std::optional<RankHeat> heat;             // of ranks.h5
-  std::vector<RankWaits> waits;             // of a dump, of recorded steps
-  std::vector<StragglerRecord> stragglers;  // in the order of time
+  std::vector<ConfigChange> changes;        // by time
+  std::vector<Incident> incidents;          // by time
+  std::optional<RankHeat> heat;             // from ranks.h5
+  std::vector<RankWaits> waits;             // from a dump and from recorded steps
+  std::vector<StragglerRecord> stragglers;  // by time
   std::vector<std::string> remarks;         // messages about data that could not be read
 
-  std::string field(std::string_view name) const;  // of `config`; "": none
-  const RunEvent* last_start() const;              // the newest kStart; null: none is on record
+  std::string field(std::string_view name) const;  // from `config`; "": absent
+  const RunEvent* last_start() const;              // the newest kStart; null: none is recorded
 };
 
-// Error (kUsage): `run_dir` is not the folder of a run. `heat_bytes`: the most that the times of all ranks may take.
+// Reads a run. Fails with kUsage if `run_dir` is not a run's folder. `heat_bytes`: the maximum size of the times of all
+// ranks.
 Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes = kHeatBytes);
 
 std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const std::optional<EffectiveTime>& time,
@@ -75,7 +76,7 @@ struct RunFact {
 };
 std::vector<RunFact> run_facts(const RunData& run);
 
-// Of the last steps that count: the medians over them, which a slow step or two don't move.
+// Speed over the last steps that count: medians, which a few slow steps do not affect.
 struct RecentSpeed {
   double step_ms = kUnknown, tokens_per_s = kUnknown, mfu = kUnknown;
 };

@@ -1,5 +1,5 @@
-// A terminal's whole screen, redrawn repeatedly without flicker, and restored after Ctrl-C, on SIGTERM, and while it is
-// stopped by Ctrl-Z.
+// A terminal's whole screen, redrawn repeatedly without flicker, and restored after Ctrl-C, on SIGTERM, and while
+// Ctrl-Z has stopped the process.
 #pragma once
 
 #include <signal.h>
@@ -17,12 +17,12 @@ struct ScreenSize {
 };
 
 enum class ScreenEvent {
-  kTick,    // the time has passed
-  kResize,  // it has another size, or was away
+  kTick,    // the time has elapsed
+  kResize,  // it has another size, or the process was resumed
   kQuit,    // q, Ctrl-C or Ctrl-D
 };
 
-// The only one of its process, whose signals it takes while it lives.
+// There may be one per process; it handles the process' signals while it exists.
 class Screen {
  public:
   static bool possible();  // whether standard input and output are a terminal that can move its cursor
@@ -33,9 +33,9 @@ class Screen {
   Screen& operator=(const Screen&) = delete;
 
   ScreenSize size() const;
-  // The screen's lines from its top; what does not fit is cut off on the right and below.
+  // Shows the lines from the top of the screen; cuts off what does not fit on the right and below.
   void show(const std::vector<std::string>& lines);
-  // Ends the process as SIGTERM and SIGHUP do, once the terminal is restored.
+  // Waits for an event. On SIGTERM and SIGHUP restores the terminal, then ends the process as those signals do.
   ScreenEvent wait(double seconds);
 
  private:

@@ -1,4 +1,4 @@
-// The report for a terminal, and the screen that follows a run.
+// The report as text for a terminal, and the screen that follows a run.
 #pragma once
 
 #include <string>
@@ -12,23 +12,23 @@ namespace tri {
 
 inline constexpr int kTextLines = 40, kTextColumns = 100;
 
-// At most kTextLines lines for any number of runs: the contents of the page as text and small charts.
+// Returns at most kTextLines lines for any number of runs: the contents of the page as text and small charts.
 std::string report_text(const std::vector<RunData>& runs, int columns = kTextColumns);
 
-// What the screen shows besides a run's status.
+// The screen's contents in addition to a run's status.
 struct LiveView {
   const RunStatus& status;
   const RunMetrics& metrics;
-  std::vector<std::string> heat;  // lines of a heat map; none: there is no ranks.h5
+  std::vector<std::string> heat;  // lines of a heat map; none without ranks.h5
   std::vector<Incident> incidents;
   std::string name, clock;  // run.name; the time of day
 };
 
-// Exactly so many lines, or fewer if there is less to show; none is wider than the screen, not counting colours. A
-// small screen omits what matters less: first the heat map, then the curve, then the events.
+// Returns as many lines as the screen has, or fewer if there is less to show; none is wider than the screen, not
+// counting colours. A small screen omits the less important parts: first the heat map, then the curve, then the events.
 std::vector<std::string> live_screen(const LiveView& view, ScreenSize size);
 
-// The mean parts of the last steps, the largest first.
+// Returns the mean parts of the last steps, largest first.
 struct NamedShare;
 std::vector<NamedShare> step_shares(const RunMetrics& metrics, size_t last_steps);
 
