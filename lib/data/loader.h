@@ -1,4 +1,4 @@
-// Batches, and how they get from token files into the memory that the device copies from.
+// Batches, and how they are copied from token files into the memory that the device copies from.
 #pragma once
 
 #include <array>

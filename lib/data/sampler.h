@@ -1,5 +1,5 @@
-// Which sample is global sample i: pure functions of (seed, i), without index arrays or state. The order does not
-// depend on the layout, on the length of the run, or on where it was resumed.
+// Maps a global sample index i to a sample: pure functions of (seed, i), without index arrays or state. The order does
+// not depend on the layout, on the length of the run, or on where it was resumed.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class Mixer {
  public:
   static constexpr int kBlockSamples = 1024;
   Mixer(uint64_t seed, const std::vector<double>& weights);  // weights and their sum must be positive and finite
-  bool operator==(const Mixer&) const = default;             // equal mixers mix alike for ever
+  bool operator==(const Mixer&) const = default;             // equal mixers give equal sequences
 
   struct Place {
     int source;

@@ -1,4 +1,4 @@
-// Moves elements between a native tensor and one of Hugging Face (weight_format.h), and between element types.
+// Copies elements between a native tensor and a Hugging Face one (weight_format.h), and between element types.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tri::huggingface {
 
-// IEEE half to float, exact.
+// Converts IEEE half to float exactly.
 inline float float_of_half(uint16_t half) {
   const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 31u, mantissa = half & 1023u;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
@@ -32,7 +32,7 @@ void for_each_element(const std::vector<int64_t>& rows, int64_t width, Form form
     });
     return;
   }
-  // Transposed: strips of columns, so that both sides are walked in lines of the cache.
+  // Transposed: processes strips of columns, so that both sides are accessed by cache lines.
   constexpr int64_t kStrip = 16;
   const int64_t strips = (width + kStrip - 1) / kStrip;
   parallel_ranges(strips, std::max<int64_t>(1, (1 << 16) / (kStrip * count)), [&](int64_t begin, int64_t end) {

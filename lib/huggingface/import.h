@@ -1,4 +1,4 @@
-// A folder that transformers' save_pretrained wrote, as the beginning of a run.
+// Imports a folder written by transformers' save_pretrained as the beginning of a run.
 #pragma once
 
 #include <string>
@@ -10,21 +10,21 @@ namespace tri::huggingface {
 
 struct ImportOptions {
   std::string folder;                  // config.json and safetensors
-  std::string run_dir;                 // gets config.yaml and checkpoints/step_00000000
+  std::string run_dir;                 // receives config.yaml and checkpoints/step_00000000
   std::vector<std::string> overrides;  // "section.key=value"
 };
 
 struct ImportSummary {
   std::string architecture, checkpoint, config;  // the checkpoint's folder, the config's path
   int64_t tensors = 0, bytes = 0;                // as written
-  std::string tokenizer;                         // where it is, or why it is not
-  std::vector<std::string> kept;                 // files that an export writes out again (companions.h)
-  std::string head;                              // what the folder says of the output head, where it is odd; or ""
+  std::string tokenizer;                         // its location, or why it is missing
+  std::vector<std::string> kept;                 // files that an export writes again (companions.h)
+  std::string head;                              // a note on an unusual output head; or ""
 };
 
-// Writes a checkpoint of weights alone, of step 0, and a config in which the model and, where this program knows it,
-// the tokenizer stand. `trireme train` begins from it with zero moments. In memory is one tensor at a time.
-// Error when something in config.json or a tensor has no place with us, when one is missing, or when the run has begun.
+// Writes a checkpoint of weights only, at step 0, and a config with the model and, if this program supports it, the
+// tokenizer. `trireme train` begins from it with zero moments. Holds one tensor in memory at a time. Fails if
+// config.json or a tensor has no native counterpart, if a tensor is missing, or if the run has begun.
 Result<ImportSummary> import_model(const ImportOptions& options);
 
 }  // namespace tri::huggingface

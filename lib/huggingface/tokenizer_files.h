@@ -1,4 +1,4 @@
-// A tokenizer's files in folders of transformers.
+// A tokenizer's files in the folders of transformers.
 #pragma once
 
 #include <string>
@@ -13,19 +13,19 @@ struct TokenizerInfo {
   int bos = -1, eos = -1;  // -1: none
 };
 
-// Writes tokenizer.json and tokenizer_config.json (of SentencePiece tokenizer.model as well) of config.data.tokenizer,
-// so that AutoTokenizer makes the ids that the model was trained with: add_bos_token says whether a token began
-// documents. What else tokenizer_config.json says is taken from `kept`, the folder of an import (companions.h), or
-// where that is empty from the folder of a tokenizer.json.
+// Writes tokenizer.json and tokenizer_config.json (for SentencePiece also tokenizer.model) of config.data.tokenizer, so
+// that AutoTokenizer gives the ids that the model was trained with: add_bos_token is set if a token began documents.
+// Other settings of tokenizer_config.json come from `kept`, the folder of an import (companions.h), or if that is empty
+// from the folder of a tokenizer.json.
 Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder, const std::string& kept = "");
 
-// The file in `folder` that open_tokenizer reads. Error with the reason when there is none, or it has more tokens than
-// `vocab`.
+// Returns the file in `folder` that open_tokenizer reads. Fails with the reason if there is none, or it has more tokens
+// than `vocab`.
 Result<std::string> find_tokenizer(const std::string& folder, int vocab);
 
-// Where copy_tokenizer puts `path`, of find_tokenizer.
+// Returns where copy_tokenizer puts `path`, which find_tokenizer returned.
 std::string tokenizer_copy(const std::string& path, const std::string& folder);
-// Copies it into `folder`.
+// Copies the file into `folder`.
 Result<void> copy_tokenizer(const std::string& path, const std::string& folder);
 
 }  // namespace tri::huggingface
