@@ -1,5 +1,5 @@
 // fault.connect_seconds: how long ranks may take to connect groups, NCCL's first collectives and peers' memory. If a
-// rank never arrives, the deadline ends the job, so that the others do not wait for ever.
+// rank never arrives, the deadline ends the job, so that the others do not wait forever.
 #pragma once
 
 #include <chrono>

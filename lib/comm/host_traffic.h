@@ -7,7 +7,7 @@
 namespace tri {
 
 struct HostTraffic {
-  int64_t calls = 0;        // calls that all ranks of the job make
+  int64_t calls = 0;        // calls made by all ranks of the job
   int64_t heard_bytes = 0;  // received in those calls by this rank
   int64_t messages = 0;     // sent to single ranks, except for the empty ones of await_members (mpi_wait.h)
   int64_t message_bytes = 0;

@@ -32,19 +32,19 @@ struct AttentionSpec {
   std::array<LinearSpec, 2> linears() const;        // qkv, proj
   std::vector<NormSpec> norms() const;              // of queries and keys
   double keys_per_query(AttentionWork work) const;  // the mean over a sequence
-  // Of the products with keys and values, forward and backward.
+  // Returns the FLOPs of the products with keys and values, forward and backward.
   double core_flops_per_token(AttentionWork work) const;
-  // Saved per token whatever is recomputed (except `full`): elements in the compute type (qkv and proj's rows), and in
-  // fp32 (lse).
+  // Elements saved per token with every recompute except `full`: in the compute type (qkv and proj's rows), and in fp32
+  // (lse).
   double kept_elements() const { return static_cast<double>((qk_norm ? 2 : 1) * qkv_width() + width()); }
   double kept_statistics() const { return heads; }
-  // The workspace, of a token: in the compute type dout, dqkv and rope_input; with FP8 the bytes of casts in addition.
+  // The workspace per token: in the compute type dout, dqkv and rope_input; with FP8 also the bytes of casts.
   double workspace_elements(QkvOrder order) const {
     return static_cast<double>(width() + (order == QkvOrder::kGrouped ? 1 : 2) * qkv_width());
   }
   double cast_bytes() const { return static_cast<double>(width() + 2 * qkv_width()); }
-  // Of a token, read and written by QK-norm and RoPE; by RoPE alone where it works in place (`in_place`) or changes the
-  // order of heads. 0 without either.
+  // Returns the elements per token that QK-norm and RoPE read and write; 0 without either. `in_place`: RoPE without
+  // QK-norm keeps the order of heads, so it only processes queries and keys.
   double rope_elements(Pass pass, bool in_place) const;
 
   bool operator==(const AttentionSpec&) const = default;

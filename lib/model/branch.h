@@ -33,8 +33,8 @@ class BranchLayer {
   virtual void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner inner) const = 0;
   virtual void row_forward(const LayerContext& ctx, const LayerTensors& t, const PartialSums& sums) const = 0;
 
-  // From the gathered gradient of the residual stream to that of the rows that row_forward read; then through attention
-  // or the activation; then to partial sums of the gradient of `normed`.
+  // Computes, from the gathered gradient of the residual stream, that of the rows that row_forward read; then the
+  // gradient through attention or the activation; then partial sums of the gradient of `normed`.
   virtual void row_gradient(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void inner_backward(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void column_gradient(const LayerContext& ctx, const PartialSums& sums) const = 0;

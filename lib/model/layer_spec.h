@@ -30,8 +30,8 @@ struct LayerSpec {
   // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
   double flops_per_token(AttentionWork work) const;
 
-  // Of a token, the sums of both branches. Kept of a microbatch: in the compute type and fp32 whatever is recomputed
-  // (except full), and what recompute none and norms keep in addition.
+  // Per token, the sums of both branches: elements saved in the compute type and in fp32 with every recompute except
+  // full, and elements that recompute none and norms save in addition.
   double kept_elements() const { return attention.kept_elements() + mlp.kept_elements(); }
   double kept_statistics() const { return attention.kept_statistics(); }
   double activated_elements() const { return mlp.activated_elements(); }

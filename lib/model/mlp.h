@@ -20,15 +20,15 @@ struct MlpSpec {
   bool gated() const { return activation == Activation::kSwiglu; }
   int64_t fc1_width() const { return gated() ? 2 * ffn_hidden : ffn_hidden; }
   std::array<LinearSpec, 2> linears() const;                                 // fc1, fc2
-  double kept_elements() const { return static_cast<double>(fc1_width()); }  // of a token, as AttentionSpec's
-  // Of a token, what fc2 reads: kept as well with parallel.recompute none and norms; a byte each in FP8 layers.
+  double kept_elements() const { return static_cast<double>(fc1_width()); }  // per token, as in AttentionSpec
+  // Elements per token that fc2 reads: also saved with parallel.recompute none and norms; one byte each in FP8 layers.
   double activated_elements() const { return static_cast<double>(ffn_hidden); }
-  // The workspace, of a token, as AttentionSpec's: dfc1 and dactivated; casts of dfc1.
+  // The workspace per token, as in AttentionSpec: dfc1 and dactivated; casts of dfc1.
   double workspace_elements() const { return static_cast<double>(fc1_width() + (gated() ? ffn_hidden : 0)); }
   double cast_bytes() const { return static_cast<double>(2 * fc1_width()); }
   // Whether GEMMs compute the activation as their epilogue, as those of GeLU do, except in FP8.
   bool in_epilogue() const { return !gated(); }
-  // Of a token, read and written by a kernel that computes the activation alone, or its gradient.
+  // Returns the elements per token that a separate kernel for the activation, or for its gradient, reads and writes.
   double activation_elements(Pass pass) const;
 
   bool operator==(const MlpSpec&) const = default;

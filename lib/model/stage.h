@@ -66,7 +66,7 @@ class Stage final : public StageCompute {
   // Computes the logits of final-norm rows `inp` (Rl, C); the gathered norm stays in work.normed.
   void head_forward(const Chunk& chunk, Tensor inp);
   void loss(int microbatch, LogitGradient gradient);
-  // From the gradient of the logits to the local rows of work.dstream.
+  // Computes the gradient of the local rows, in work.dstream, from that of the logits.
   void head_backward(const Chunk& chunk, Tensor inp);
 
   StageTensors tensors_;

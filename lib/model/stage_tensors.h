@@ -28,7 +28,7 @@ struct NormTensors {
   Tensor rows;        // (R, C)
 };
 
-// What one layer saves of a microbatch. Which tensors exist depends on parallel.recompute:
+// What one layer saves for a microbatch. Which tensors exist depends on parallel.recompute:
 //   none       all
 //   norms      all but the norms' rows, which are recomputed from the saved stream and gathered over tp again
 //   selective  also without mlp.activated, which is cheap to recompute from what is saved

@@ -61,10 +61,11 @@ class StragglerWatch {
   // kMostOfWindow, and kSlow on average: by 10 % after 2 windows, by 5 % after 5. Noise common to all ranks does not
   // count.
   static constexpr double kIgnored = 0.03, kSlow = 0.05, kEvidence = 0.1, kMostOfWindow = 0.05, kMostEvidence = 0.2;
-  static constexpr double kDoctor = 0.1;  // in addition to kDoctorWindows: the machine should be examined
+  static constexpr double kDoctor = 0.1;  // if a rank is this much slower for kDoctorWindows, its machine should be
+                                          // examined
   static constexpr int64_t kDoctorWindows = 10;
   static constexpr double kStageExcess = 0.1,
-                          kDataShare = 0.05;  // in kWindows windows one after the other: worth a word
+                          kDataShare = 0.05;  // reported after kWindows consecutive windows
   static constexpr int kWindows = 5;
 
   explicit StragglerWatch(RankMesh mesh);

@@ -47,7 +47,7 @@ class AxisSet {
   constexpr AxisSet(std::initializer_list<AxisName> names) {
     for (const AxisName name : names) bits_ |= bit(name);
   }
-  // All axes that are not in `names`.
+  // Returns all axes that are not in `names`.
   static constexpr AxisSet outside(AxisSet names) { return AxisSet(((1U << kAxes.size()) - 1) & ~names.bits_); }
 
   constexpr bool empty() const { return bits_ == 0; }

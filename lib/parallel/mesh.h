@@ -24,15 +24,15 @@ struct Mesh {
 
   int world_size() const { return grid.world_size(); }
   Axis axis(AxisName name) const;
-  // The place on the axis that several make together, in their order: the rank's index in group(axes).
+  // Returns the position on the axis that several axes form together, in their order: the rank's index in group(axes).
   Axis joint_axis(AxisSet axes) const;
-  // World ranks, ascending, of the ranks that differ from this one on no axis other than `axes`.
+  // Returns the world ranks, ascending, that differ from this one only along `axes`.
   std::vector<int> group(AxisSet axes) const;
-  // The mesh seen from the rank that differs from this one on `axis` alone, where it has the coordinate `rank`.
+  // Returns the mesh seen from the rank that differs from this one only on `axis`, where it has coordinate `rank`.
   Mesh moved(AxisName axis, int rank) const;
-  // Those of `axes` that have more than one rank.
+  // Returns those of `axes` that have more than one rank.
   AxisSet divided(AxisSet axes) const;
-  // Whether this rank is the first of those of its stage that take the same samples.
+  // Whether this rank is the first one of its stage that processes its samples.
   bool first_of_replicas() const { return joint_axis(AxisSet::outside({"dp", "pp"})).first(); }
   std::string place() const { return grid.place(world_rank); }  // "pp1 dp0 tp3"
 };
@@ -42,7 +42,7 @@ struct AxisSize {
   int size = 1;
 };
 
-// The mesh seen from `world_rank`, which must be in it. Axes that are not listed have one rank.
+// Returns the mesh seen from `world_rank`, which must be in it. Axes that are not listed have one rank.
 Mesh make_mesh(int world_rank, const std::vector<AxisSize>& sizes);
 
 }  // namespace tri

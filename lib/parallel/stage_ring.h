@@ -12,16 +12,16 @@ enum class RingEnd { kOpen, kClosed };  // closed: an edge leads from the last s
 
 struct StageEdge {
   int from = 0, to = 0;        // stages
-  int source = 0, target = 0;  // their world ranks, at the place of the mesh's rank on all other axes
+  int source = 0, target = 0;  // their world ranks, at this rank's position on all other axes
 
   std::vector<int> pair() const { return {std::min(source, target), std::max(source, target)}; }
 };
 
-// Whether an edge leads on from `stage`.
+// Whether an edge leads from `stage` to the next one.
 bool has_edge(Axis pp, RingEnd end, int stage);
 StageEdge stage_edge(const Mesh& mesh, int stage);
-// The edges of which this rank's stage is an end, in the order in which all ranks must connect them: even edges first,
-// then odd ones, so that neighbours work on the same edge at once and in one order.
+// Returns the edges that start or end at this rank's stage, in the order in which all ranks must connect them: even
+// edges first, then odd ones, so that neighbours connect the same edge at the same time.
 std::vector<StageEdge> own_edges(const Mesh& mesh, RingEnd end);
 
 }  // namespace tri

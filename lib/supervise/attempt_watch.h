@@ -62,13 +62,13 @@ class AttemptWatch {
   using RanksSince = std::map<int, RankSince>;  // by process
   struct NodeSight {
     int64_t attempt = 0;  // number of the attempt that uses it, or used it last
-    // Of the attempt.
+    // of the current attempt
     RanksSince stopped, gone;                     // since when a rank was seen so
     double behind = 0;                            // since when its ranks are late to begin; 0: they are not
     bool few = false;                             // ... because it has fewer processes than its share
     std::map<std::string, GpuSight> gpus;         // by pci, as last seen
     std::map<std::string, int64_t> bytes_before;  // that ports had transferred when the attempt began
-    // Of all attempts.
+    // of all attempts
     std::map<std::string, int64_t> changes, errors;       // by port
     std::vector<double> flaps;                            // when a port in use lost its link
     std::vector<std::pair<double, int64_t>> error_times;  // when so many errors were added

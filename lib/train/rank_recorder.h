@@ -21,8 +21,8 @@ namespace tri {
 
 class RankRecorder {
  public:
-  // Collective. All ranks have a flight recorder, or none: where one can't be had, or fault.black_box is off.
-  // `run_dir`: which the flight recorder belongs to; "": no run's.
+  // Creates the recorder. All ranks have one, or none if it is not possible on some rank or fault.black_box is off.
+  // `run_dir`: the run to which it belongs; "": none. Collective.
   RankRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job,
                const std::string& run_dir);
   RankRecorder(const RankRecorder&) = delete;
