@@ -6,7 +6,7 @@
 namespace tri {
 namespace {
 
-// What both directions share: QKV rows, one output row a token, one statistic a head and token.
+// Checks what both directions share: QKV rows, one output row per token, one statistic per head and token.
 template <class Args>
 void check_attention(const char* op, const Args& a) {
   TRI_REQUIRE(a.num_kv_heads > 0 && a.group > 0 && a.seq_len > 0 && a.window >= 0,
@@ -24,10 +24,10 @@ void check_attention(const char* op, const Args& a) {
   require_tensor(op, "lse", a.lse, Dtype::kF32, {rows / a.seq_len, num_heads, a.seq_len});
 }
 
-// For grouped rows with several groups cuDNN processes one sequence per execution (cuda/cudnn_attention.cpp), whose
-// tiles of 128 queries alone must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles per
-// multiprocessor cuDNN reaches 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048).
-// The FlashAttention kernels lose far less, since their tiles are those of all sequences.
+// For grouped rows with several groups cuDNN processes one sequence per execution (cuda/cudnn_attention.cpp), so the
+// tiles of 128 queries of one sequence must fill the GPU. Measured on an H200 with head size 128, forward/backward:
+// cuDNN reaches 422/284 TFLOP/s with 4 tiles per multiprocessor, 263/178 with 2, 151/108 with 1 (263/163 with 8 query
+// heads at T 2048). The FlashAttention kernels lose far less because they tile all sequences together.
 bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gpu) {
   constexpr int64_t kTilesPerMultiprocessor = 3;
   const int64_t tiles = int64_t{s.num_kv_heads} * s.group * ceil_div(s.seq_len, 128);
@@ -35,12 +35,12 @@ bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gp
          tiles < kTilesPerMultiprocessor * gpu.num_multiprocessors;
 }
 
-// Where the project's kernels for Hopper are faster than cuDNN's. TFLOP/s on an H200 at its power limit, own and
-// cuDNN's: forward, heads of 128, 604 and 537 (T 8192), 510 and 485 (2048), 321 and 334 (512), heads of 64, 304 and
-// 329; backward, heads of 128, 517 and 481, 395 and 384, 252 and 196, heads of 64, 283 and 251, although cuDNN's is not
-// even deterministic. In steps of LLaMA 8B's shape the backward pass takes a fifth less time. In the backward pass a
-// block has a tile of 128 keys of a key/value head: with one block per multiprocessor (4 x 2048, 2 key/value heads) the
-// own kernels reach 282, cuDNN 316.
+// Returns whether the project's Hopper kernels are faster than cuDNN's. Measured on an H200 at its power limit, in
+// TFLOP/s, the project's vs. cuDNN's. Forward, head size 128: 604 vs. 537 (T 8192), 510 vs. 485 (2048), 321 vs. 334
+// (512); head size 64: 304 vs. 329. Backward, head size 128: 517 vs. 481, 395 vs. 384, 252 vs. 196; head size 64: 283
+// vs. 251, although cuDNN's is not even deterministic. With LLaMA 8B's shape the backward pass takes a fifth less time.
+// A block of the backward pass owns 128 keys of a key/value head: with one block per multiprocessor (4 x 2048, 2
+// key/value heads) it reaches 282, cuDNN 316.
 bool hopper_leads(Pass pass, const AttentionShape& s, const GpuProperties& gpu) {
   if (!flash_attention_is_hoppers(gpu)) return false;
   if (pass == Pass::kForward) return s.head_size == 128 && s.seq_len >= 1024;
@@ -81,12 +81,12 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
                        enum_name(s.dtype), s.head_size,
                        gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
   }
-  // cuDNN's deterministic backward pass goes over the blocks outside the window as well.
+  // cuDNN's deterministic backward pass also processes the blocks outside the window.
   const bool all_blocks = pass == Pass::kBackward && s.window > 0 && 2 * s.window <= s.seq_len;
   const bool slow = flash && (all_blocks || sequence_leaves_cudnn_idle(s, gpu) || hopper_leads(pass, s, gpu));
   if (kernel == AttentionKernel::kAuto && cudnn && !slow) return AttentionPath::kCudnn;
   if (flash) return AttentionPath::kFlash;
-  // Shared memory holds the scores of a query, and in a backward pass their gradients too: a float a token each.
+  // Shared memory holds a query's scores and, in the backward pass, their gradients: one float per token each.
   const int64_t most_forward = (gpu.max_shared_bytes - kScalarStaticBytes) / 4, most_backward = most_forward / 2;
   if (s.seq_len > (pass == Pass::kForward ? most_forward : most_backward))
     return usage_error(

@@ -5,7 +5,7 @@
 namespace tri {
 namespace {
 
-// Rows (R, C) against a table (V, C) of `table_dtype`.
+// Checks rows (R, C) against a table (V, C) of `table_dtype`.
 void check_table(const char* op, const Tensor& rows, const Tensor& table, Dtype table_dtype) {
   require_matrix(op, "the rows' tensor", rows);
   TRI_REQUIRE(table.dims == 2 && table[0] > 0, "{}: table {} has no rows", op, table.shape_text());

@@ -13,7 +13,7 @@ void require_fp8(const char* op, const char* operand, const Tensor& tensor) {
               operand, tensor.shape_text());
 }
 
-// What a cast of an (R, C) tensor writes.
+// Checks the outputs of a cast of an (R, C) tensor.
 void check_targets(const char* op, const Fp8Cast& c, int64_t rows, int64_t columns) {
   TRI_REQUIRE(!c.out.empty() || !c.out_t.empty(), "{}: ({}, {}) into nothing", op, rows, columns);
   TRI_REQUIRE(is_fp8(c.format()), "{}: into {}", op, enum_name(c.format()));

@@ -27,7 +27,7 @@ void check(const Gemm& g) {
   const bool dbias_of_out = g.epilogue == Epilogue::kGeluBackward;
   TRI_REQUIRE(g.dbias.empty() || ta != dbias_of_out, "gemm: dbias of neither a transposed a nor of GeLU's gradient");
   require_optional("gemm", "dbias", g.dbias, Dtype::kF32, {dbias_of_out ? n : m});
-  constexpr int64_t kMax = std::numeric_limits<int>::max();  // BLAS counts in ints
+  constexpr int64_t kMax = std::numeric_limits<int>::max();  // BLAS counts in int
   TRI_REQUIRE(m > 0 && n > 0 && k > 0 && m <= kMax && n <= kMax && k <= kMax, "gemm: M {}, N {}, K {}", m, n, k);
 }
 

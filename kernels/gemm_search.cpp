@@ -35,9 +35,9 @@ const OpTable& recorder_ops() {
 
 }  // namespace
 
-// The clock of an H200 that changes from one kernel to another needs some 50 ms to settle, and then jitters by 15 MHz
-// from one tenth of a second to the next. Timed in turns of 12 ms, the choice for 13B's GEMMs was 0.7 % slower in
-// steady use than cuBLASLt's first heuristic; timed so, 1 to 1.4 % faster.
+// When an H200 changes from one kernel to another, its clock takes about 50 ms to settle and then varies by 15 MHz from
+// one tenth of a second to the next. With alternating runs of 12 ms, the choice for 13B's GEMMs was 0.7 % slower in
+// steady use than cuBLASLt's first heuristic; with the timing below it was 1 to 1.4 % faster.
 std::vector<double> times_when_warm(std::span<const double> alone, size_t always, double warm_up_microseconds,
                                     const TimeCalls& time) {
   constexpr double kNear = 1.15, kClose = 1.02, kSettleMicroseconds = 50e3, kPartMicroseconds = 20e3;
@@ -65,7 +65,7 @@ std::vector<double> times_when_warm(std::span<const double> alone, size_t always
   };
   for (const size_t i : finalists)
     if (settled(i)) hot[i] = time_for(i, kPartMicroseconds);
-  // Until the fastest and all that are close to it have been timed in several parts.
+  // Repeats until the fastest and all that are close to it have been timed in several parts.
   std::vector<size_t> once = finalists;
   while (true) {
     const double fastest = *std::min_element(hot.begin(), hot.end());
@@ -77,7 +77,7 @@ std::vector<double> times_when_warm(std::span<const double> alone, size_t always
     if (!settled(i)) continue;
     std::array<double, kParts> parts{};
     for (double& part : parts) part = time_for(i, kPartMicroseconds);
-    // Not the slowest part, which something else may have disturbed.
+    // Excludes the slowest part, which something else may have disturbed.
     std::sort(parts.begin(), parts.end());
     hot[i] = std::accumulate(parts.begin(), parts.end() - 1, 0.0) / (kParts - 1);
   }

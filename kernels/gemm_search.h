@@ -71,8 +71,8 @@ using TimeCalls = std::function<double(size_t candidate, int calls)>;
 // which a GPU at rest does not show. Only candidates near the fastest are timed, and `always`, one of the candidates;
 // the times of the others are infinite. Each is timed without a pause, first for as long as the clock needs to settle:
 // once, and again in several parts where it is close to the fastest, so that the least time is a mean of several parts.
-// `alone`: microseconds of a call that was waited for, infinite where it was refused. `warm_up_microseconds`: of calls
-// before the first one is timed.
+// `alone`: microseconds of one call measured alone, infinite if it was refused. `warm_up_microseconds`: duration of the
+// calls before the first one is timed.
 std::vector<double> times_when_warm(std::span<const double> alone, size_t always, double warm_up_microseconds,
                                     const TimeCalls& time);
 

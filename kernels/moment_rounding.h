@@ -35,8 +35,8 @@ constexpr MomentDraw draw_of(uint64_t tensor_key, uint64_t step_key, int64_t qua
   return {philox<7>(tensor_key ^ step_key, static_cast<uint64_t>(quad))};
 }
 
-// Where a tensor's random bits come from, a row of MomentRounding::draws. The elements of a tensor-parallel share lie
-// in the global tensor in runs, one every `stride`, the first at `offset`, counted in quads. With run 0, quad n of the
+// Where a tensor's random bits come from, a row of MomentRounding::draws. The elements of a tensor-parallel share are
+// runs of the global tensor, one every `stride`, the first at `offset`, counted in quads. With run 0, quad n of the
 // share is quad n of the tensor.
 struct alignas(16) TensorDraws {
   static constexpr int kColumns = 8;

@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// The row statistics: rstd always, the mean where the norm has one.
+// Checks the row statistics: rstd always, the mean if the norm has one.
 void check_statistics(const char* op, Norm kind, int64_t rows, const Tensor& mean, const Tensor& rstd) {
   require_tensor(op, "rstd", rstd, Dtype::kF32, {rows});
   if (kind == Norm::kLayerNorm)
@@ -16,7 +16,7 @@ void check_statistics(const char* op, Norm kind, int64_t rows, const Tensor& mea
     TRI_REQUIRE(mean.empty(), "{}: {} has no mean, but {} is given", op, enum_name(kind), mean.shape_text());
 }
 
-// The vector added to the normed rows, or its gradient.
+// Checks the vector added to the normed rows, or its gradient.
 void check_bias(const char* op, const char* operand, Norm kind, const Tensor& bias, Dtype dtype, int64_t width) {
   TRI_REQUIRE(bias.empty() || kind == Norm::kLayerNorm, "{}: {} has no bias, but {} {} is given", op, enum_name(kind),
               operand, bias.shape_text());
@@ -28,7 +28,7 @@ void check_width(const char* op, int64_t width) {
   TRI_REQUIRE(width <= std::numeric_limits<int>::max() / 2, "{}: rows of {} elements", op, width);
 }
 
-// (R, C), or (P, R, C) of any P.
+// Checks an operand (R, C), or (P, R, C) with any P.
 void check_parts(const char* op, const char* operand, const Tensor& tensor, Dtype dtype, int64_t rows, int64_t width) {
   if (tensor.dims == 3)
     require_tensor(op, operand, tensor, dtype, {tensor[0], rows, width});

@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-// The slice's length: `tensor` is (n) f32, block_tensor (n / kBlock) i32.
+// Returns the slice's length n: `tensor` is (n) f32, block_tensor (n / kBlock) i32.
 int64_t check_slice(const char* op, const char* operand, const Tensor& tensor, const Tensor& block_tensor) {
   const int64_t n = tensor.numel();
   require_tensor(op, operand, tensor, Dtype::kF32, {n});

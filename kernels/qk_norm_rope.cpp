@@ -5,7 +5,7 @@
 namespace tri {
 namespace {
 
-// What both passes require of their operands. `rows` is (R, NKVl · (G + 2) · HS).
+// Checks what both passes require of their operands. `rows` is (R, NKVl · (G + 2) · HS).
 template <class Op>
 void check_shapes(const char* op, const Op& n, const Tensor& rows) {
   require_matrix(op, "inp", n.inp);

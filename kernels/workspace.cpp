@@ -10,10 +10,10 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm
-// keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). In addition to them (B, NH, T)
-// floats, and room for what cuDNN's engines keep for themselves. Where heads are grouped, the gradients of keys and
-// values of each query head, which are then summed.
+// Counts the gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles, which the deterministic
+// algorithm stores (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace), (B, NH, T) floats, and
+// space that cuDNN's engines use. With grouped heads also the gradients of the keys and values of each query head,
+// which are summed afterwards.
 int64_t cudnn_execution_bytes(const WorkspaceDims& d, int64_t sequences) {
   const int64_t heads = sequences * d.num_kv_heads * d.group;
   const int64_t keys = round_up(d.seq_len, 128), of_keys = d.group > 1 ? 2 * keys * d.head_size * 4 : 0;
@@ -26,15 +26,15 @@ int64_t cudnn_sequences(const WorkspaceDims& d) {
   if (!has_one_query_stride(d.order, d.num_kv_heads, d.group)) return 1;
   if (d.order == QkvOrder::kGrouped) return d.batch;
   int64_t executions = 1;
-  const auto sequences = [&] { return ceil_div(d.batch, executions); };  // of the largest
+  const auto sequences = [&] { return ceil_div(d.batch, executions); };  // of the largest execution
   while (sequences() > 1 && cudnn_execution_bytes(d, sequences()) > kCudnnWorkspaceBytes) ++executions;
   return sequences();
 }
 
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) { return cudnn_execution_bytes(d, cudnn_sequences(d)); }
 
-// The query gradients' sums in fp32 and a counter a tile of them, and the forward pass's ticket. Hopper's kernels
-// (hopper_attention_backward.cu) have the columns in boxes of 64 and two statistics a row besides.
+// Counts the sums of the query gradients in fp32, one counter per tile of them, and the forward pass's ticket. Hopper's
+// kernels (hopper_attention_backward.cu) store the columns in boxes of 64 and two more statistics per row.
 int64_t flash_workspace_bytes(const WorkspaceDims& d) {
   const int64_t heads = d.batch * d.num_kv_heads * d.group, rows = round_up(d.seq_len, 128);
   return heads * (rows * (round_up(d.head_size, 64) * 4 + 8) + rows / 64 * 4) + 512;
@@ -46,7 +46,7 @@ int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& g
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const auto path = attention_path(d.attention, pass, shape, gpu);
     if (path && path.value() == AttentionPath::kCudnn) bytes = std::max(bytes, cudnn_workspace_bytes(d));
-    // Also where it stands in for cuDNN.
+    // The FlashAttention kernels also replace cuDNN if it refuses a graph.
     if (flash_attention_takes(shape, gpu)) bytes = std::max(bytes, flash_workspace_bytes(d));
   }
   return bytes;
@@ -55,17 +55,17 @@ int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& g
 int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProperties& gpu) {
   if (kind == DeviceKind::kCpu) return 0;
   const int64_t rows = d.batch * d.seq_len, element = static_cast<int64_t>(dtype_bytes(d.dtype));
-  // A norm's backward pass: every block leaves two sums a column. As many blocks as the shared memory of a
-  // multiprocessor holds, which stage at least two operands of a row twice and the weights; where rows are too wide for
-  // that, two.
+  // The backward pass of a norm writes two sums per column and block. The number of blocks is what fits in the shared
+  // memory of a multiprocessor, where each block stages at least two operands of a row twice and the weights; if the
+  // rows are too wide for that, it is two.
   const int64_t blocks =
       std::clamp<int64_t>(gpu.max_shared_bytes / (5 * element * std::max<int64_t>(d.width, 1)), 2, 8);
   const int64_t norm = 8 * d.width * blocks * gpu.num_multiprocessors;
-  // A bias gradient: sixteen blocks a multiprocessor, each with the sums of at most 256 columns; or one row of blocks.
+  // A bias gradient: sixteen blocks per multiprocessor, each with the sums of up to 256 columns, or one row of blocks.
   const int64_t bias = 4 * std::max<int64_t>(int64_t{16} * 256 * gpu.num_multiprocessors, d.widest + 256);
-  // The same where a cast to FP8 makes it: the sums of each tile of 128 rows.
+  // A bias gradient computed by a cast to FP8: the sums of each tile of 128 rows.
   const int64_t tiles = 4 * d.widest * ceil_div(rows, 128);
-  // Embedding gradients: four lists of the rows and what their sort needs, and the sums of runs that cross tiles.
+  // Embedding gradients: four lists of the rows, the memory of their sort, and the sums of runs that cross tiles.
   const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
   // Row losses, sums of squares, cuBLASLt's bias gradients, and buffers that were outgrown.
   const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;

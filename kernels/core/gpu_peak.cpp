@@ -6,12 +6,12 @@ namespace tri {
 namespace {
 
 struct Product {
-  std::string_view word, second_word;  // of its name; the second may be ""
-  int num_multiprocessors;             // 0: not stated; the peak holds for any number, and for no MIG slice
+  std::string_view word, second_word;  // words of the product's name; the second may be ""
+  int num_multiprocessors;             // 0: not stated; the peak then holds for any number, but not for a MIG slice
   double bf16, fp8, fp32;              // 0: none
 };
 
-// Data sheets of NVIDIA. A product with a second word comes before the one without it.
+// From NVIDIA's data sheets. A product with a second word precedes the one without it.
 constexpr Product kProducts[] = {
     {"A100", "", 108, 312, 0, 19.5},       // also PCIe
     {"A800", "", 108, 312, 0, 19.5},       //
@@ -37,7 +37,7 @@ constexpr Product kProducts[] = {
     {"GB300", "", 0, 2500, 5000, 80},      //
 };
 
-// Whether `word` is a word of `name`, between blanks and dashes.
+// Returns whether `word` is one of the words of `name`, which blanks and dashes separate.
 bool has_word(std::string_view name, std::string_view word) {
   const auto ends = [](char c) { return c == ' ' || c == '-'; };
   for (size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1)) {

@@ -20,7 +20,7 @@ void SpanRecorder::follow(Stream& stream) {
   stream.set_spans(this);
 }
 
-// The event happens between two looks at the host's clock: the closest of some tries.
+// The event happens between two reads of the host's clock. Keeps the try with the smallest interval.
 void SpanRecorder::begin_step(int64_t step, Stream& clock) {
   constexpr int kTries = 5;
   ClockPoint best;
@@ -33,7 +33,7 @@ void SpanRecorder::begin_step(int64_t step, Stream& clock) {
     point.host = before + (after - before) / 2;
     point.error = (after - before + 1) / 2;
     if (i == 0 || point.error < best.error) best = std::move(point);
-    if (best.event->host_nanoseconds()) {  // one clock
+    if (best.event->host_nanoseconds()) {  // device and host share one clock
       best.error = 0;
       break;
     }
@@ -93,7 +93,7 @@ SpanRecorder::Recording SpanRecorder::take() {
                        .step = step,
                        .name = mark.name,
                        .begin = time});
-    } else if (mark.type == Type::kEnd && !spans.empty()) {  // else one that began before this recorder
+    } else if (mark.type == Type::kEnd && !spans.empty()) {  // else the span began before this recorder
       spans.back().end = time;
       recording.spans.push_back(spans.back());
       spans.pop_back();

@@ -1,5 +1,5 @@
 // The feed-forward activation, the reference.  Formulas and shapes: kernels/activation.h.
-// GeLU by 0.5 · (1 + tanh u) = sigmoid(2u), which keeps its digits where tanh nears -1.  Bound: the exponential.
+// GeLU uses 0.5 · (1 + tanh u) = sigmoid(2u), which keeps its digits as tanh approaches -1.  Bound: the exponential.
 #include "kernels/activation.h"
 
 #include "kernels/cpu/dispatch.h"

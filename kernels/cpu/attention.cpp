@@ -1,15 +1,15 @@
 // Causal grouped-query attention, the reference.  Formulas and shapes: kernels/attention.h.
-// Blocks of kBlockRows queries meet the blocks of kBlockCols keys inside their band, one after the other; the
-// scores of one pair of blocks exist at a time, in fp32.
+// Each block of kBlockRows queries processes the blocks of kBlockCols keys inside its band one after the other. Only
+// the scores of one pair of blocks exist at a time, in fp32.
 //   forward   s = scale · q k^T;  m' = max(m, rowmax s);  p = exp(s - m');  l' = l · exp(m - m') + rowsum p;
 //             acc' = acc · exp(m - m') + p v;  at the end out = acc / l, lse = m + log l
 //   backward  p = exp(s - lse);  ds = p ∘ (dout v^T - delta) · scale;
 //             dv += p^T dout;  dq += ds k;  dk += ds^T q
-// dk and dv sum over the G query heads, and inside a head over its blocks, in that order.
+// dk and dv are summed over the G query heads, and within a head over its blocks, in that order.
 //
-// The GEMMs are OpenBLAS's, on strided views; bf16 operands are widened to fp32 scratch first.
-// Limit: a masked score counts as zero times its value, so a NaN value reaches earlier rows of its block too.
-// Bound: OpenBLAS, 4 · HS FLOPs a score forward and 10 · HS backward.  Source: Dao 2023 (FlashAttention-2).
+// The GEMMs are OpenBLAS's, on strided views; bf16 operands are first widened into fp32 scratch.
+// Limit: a masked score multiplies its value by zero, so a NaN value also reaches earlier rows of its block.
+// Bound: OpenBLAS, 4 · HS FLOPs per score forward and 10 · HS backward.  Source: Dao 2023 (FlashAttention-2).
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ constexpr int kBlockCols = 64;
 constexpr int kLanes = 16;  // independent partial results, so that the loops vectorise
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Where heads lie.
+// The dimensions and offsets of the heads.
 struct Heads {
   int64_t batch, seq_len, kv_heads, group, head_size, window;
   QkvRow row;
@@ -61,7 +61,7 @@ struct Matrix {
   Matrix from_row(int64_t row) const { return {data + row * ld, ld}; }
 };
 
-// (rows, cols) at `src` in fp32: where it lies, or widened into scratch.
+// Returns (rows, cols) at `src` in fp32: the same memory, or a copy widened into `scratch`.
 Matrix as_float(const float* src, int64_t ld, int64_t, int64_t, std::vector<float>&) { return {src, ld}; }
 Matrix as_float(const bf16* src, int64_t ld, int64_t rows, int64_t cols, std::vector<float>& scratch) {
   scratch.resize(rows * cols);
@@ -86,7 +86,7 @@ void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t 
               narrow(b.ld), beta, c, narrow(ldc));
 }
 
-// Kept between calls: nothing is allocated once the largest shape has been seen.
+// Reused between calls: nothing is allocated once the largest shape has been seen.
 struct Scratch {
   std::vector<float> q, k, v, dout;  // widened operands, unused for fp32
   std::vector<float> acc;            // (kBlockRows, HS): out or dq of the block
@@ -100,8 +100,8 @@ Scratch& scratch_of_this_thread() {
   return scratch;
 }
 
-// Calls f(first key, number of keys) for the key blocks that meet the band of queries [first, first + rows).
-// They start at multiples of kBlockCols: a window that reaches the start cuts the same blocks as none does.
+// Calls f(first key, number of keys) for the key blocks that overlap the band of queries [first, first + rows). Blocks
+// start at multiples of kBlockCols, so a window that reaches the start has the same blocks as no window.
 template <class F>
 void for_each_key_block(const Heads& heads, int64_t first, int64_t rows, F f) {
   const int64_t end = first + rows;
@@ -136,7 +136,7 @@ float row_max(const float* __restrict row) {
   return max;
 }
 
-// row <- exp(row - shift); returns its sum.
+// row <- exp(row - shift). Returns the sum of the row.
 float exponentiate(float* __restrict row, float shift) {
   float lanes[kLanes] = {};
   for (int c = 0; c < kBlockCols; c += kLanes) {
@@ -160,10 +160,10 @@ struct OnlineSoftmax {
     std::fill_n(sum, kBlockRows, 0.0f);
   }
 
-  // Scores of row r -> probabilities, not yet divided by the sum; acc is rescaled to the new maximum.
+  // Turns the scores of row r into probabilities, not yet divided by the sum, and rescales acc to the new maximum.
   void absorb(int64_t r, float* scores, float* acc, int64_t head_size) {
     const float largest = std::max(max[r], row_max(scores));
-    // -inf: no key of the row's band so far. -inf - -inf would be NaN.
+    // -inf means that the band has had no key of this row so far. -inf - -inf would be NaN.
     const float shift = largest == kMinusInfinity ? 0.0f : largest;
     const float rescale = std::exp(max[r] - shift);
     sum[r] = sum[r] * rescale + exponentiate(scores, shift);

@@ -1,6 +1,6 @@
 // Cross-entropy over a split vocabulary, the reference.  Formulas and shapes: kernels/cross_entropy.h.
-// A row's exponentials are summed chunk by chunk: fp32 lanes inside a chunk, double across chunks, so the sum
-// does not lose digits with the width of the vocabulary or depend on where tp cuts it beyond fp32 rounding.
+// A row's exponentials are summed in chunks: in fp32 lanes inside a chunk, in double across chunks. So the sum does not
+// lose digits with the width of the vocabulary, and where tp splits it matters only to fp32 rounding.
 #include "kernels/cross_entropy.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kLanes = 16;   // independent partial results, so that the loop vectorises
 constexpr int kChunk = 512;  // columns summed in fp32
 
-// This rank's part of a row: columns [0, real) exist, the rest is padding.
+// This rank's part of a row: columns [0, real) exist, the others are padding.
 struct Columns {
   int64_t width, real;
 
@@ -27,7 +27,7 @@ struct Columns {
       : width(logits[1]), real(std::clamp<int64_t>(int64_t{vocab} - first_token, 0, logits[1])) {}
 };
 
-// The target's column here, or -1 when another rank has it or the row has no target.
+// Returns the target's column on this rank, or -1 if another rank has it or the row has no target.
 int64_t local_column(int32_t target, int first_token, int vocab, const Columns& columns) {
   if (target == kNoTarget) return -1;
   TRI_REQUIRE(target >= 0 && target < vocab, "target {} of a vocabulary of {}", target, vocab);
@@ -35,7 +35,7 @@ int64_t local_column(int32_t target, int first_token, int vocab, const Columns& 
   return column >= 0 && column < columns.real ? column : -1;
 }
 
-// -inf for no columns. A NaN may get lost here; it comes back in the sum.
+// Returns -inf if there are no columns. A NaN may be lost here; it reappears in the sum.
 template <class T>
 float row_max(const T* __restrict row, int64_t count) {
   float lanes[kLanes];
@@ -51,7 +51,7 @@ float row_max(const T* __restrict row, int64_t count) {
   return *std::max_element(lanes, lanes + kLanes);
 }
 
-// sum of exp(row - max); max -inf (no columns, or all of them -inf) gives 0.
+// Returns the sum of exp(row - max), or 0 if max is -inf (no columns, or all of them are -inf).
 template <class T>
 float row_sum_exp(const T* __restrict row, int64_t count, float max) {
   if (max == kMinusInfinity) max = 0;  // -inf - -inf would be NaN
@@ -82,7 +82,7 @@ void stats(const CrossEntropyStats& a) {
   }
 }
 
-// The full row's statistics, from the parts of all tp ranks.
+// The full row's statistics, combined from those of all tp ranks.
 struct RowStats {
   float max;
   double sum;
@@ -100,7 +100,7 @@ RowStats combine(const Tensor& stats, int64_t r) {
   }
   for (int64_t k = 0; k < stats[0]; ++k) {
     const float* part = all + (k * num_rows + r) * 3;
-    // A rank that holds only padding has max -inf and sum 0: it adds 0 · exp(-inf) = 0.
+    // A rank that holds only padding has max -inf and sum 0, so it adds 0 · exp(-inf) = 0.
     row.sum += part[1] * std::exp(static_cast<double>(part[0]) - row.max);
   }
   return row;

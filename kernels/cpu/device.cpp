@@ -44,8 +44,8 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Sleeps while `word` is `seen`, until a wake-up or for `timeout`; may return early. `sharing` is 0 where other
-// processes have the word open too, else FUTEX_PRIVATE_FLAG.
+// Sleeps while `word` equals `seen`, until a wake-up or for `timeout`; may return early. `sharing` is 0 if other
+// processes also map the word, else FUTEX_PRIVATE_FLAG.
 void sleep_while(const uint32_t* word, uint32_t seen, const timespec* timeout, int sharing) {
   ::syscall(SYS_futex, word, FUTEX_WAIT | sharing, seen, timeout, nullptr, 0);
 }
@@ -53,8 +53,8 @@ void wake_all(const uint32_t* word, int sharing) {
   ::syscall(SYS_futex, word, FUTEX_WAKE | sharing, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
 }
 
-// Opened once. As std::latch, whose waiters yield a few times before they sleep: where ranks outnumber cores, that is
-// most of what a waiting rank costs.
+// Opens once. Replaces std::latch, whose waiters yield a few times before they sleep: if ranks outnumber cores, the
+// yields are most of the cost of a waiting rank.
 class Gate {
  public:
   void open() {
@@ -77,11 +77,11 @@ class Gate {
   mutable std::atomic<uint32_t> state_{kShut};
 };
 
-// Each record has a gate of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
-// its call, whatever is recorded later, on whichever stream.
+// Each record has its own gate, which opens when the stream reaches it. A waiter holds the record that was the latest
+// at the time of its call, whatever any stream records later.
 struct Record {
   Gate reached;
-  Clock::time_point time;  // written before the gate opens, as
+  Clock::time_point time;  // written before the gate opens, as is `work`
   double work = 0;         // of a timed event: seconds for which the stream's thread has run
   bool timed = false;
 };
@@ -189,16 +189,16 @@ class QueueStream final : public CpuStream {
   }
 
  private:
-  enum class Kind { kTask, kRecord, kWait, kMark };  // kWait: for the record or, without one, in the task
+  enum class Kind { kTask, kRecord, kWait, kMark };  // kWait: for the record, or inside the task
   struct Item {
     Kind kind;
     std::function<void()> task;
     RecordPtr record;
-    std::atomic<uint32_t>* word = nullptr;  // marked behind it
+    std::atomic<uint32_t>* word = nullptr;  // set to `value` after the item
     uint32_t value = 0;
   };
 
-  // A flag, which another rank may be setting, is read whole.
+  // A flag that another rank may be setting is read atomically.
   void do_copy(void* dst, const void* src, int64_t bytes) override {
     if (bytes == sizeof(uint32_t) && reinterpret_cast<uintptr_t>(src) % alignof(uint32_t) == 0) {
       submit([=] {
@@ -222,13 +222,13 @@ class QueueStream final : public CpuStream {
     filled_.notify_one();
   }
 
-  // Sleeps until set_flag, maybe of another process, wakes it: ranks may outnumber cores, and polling would take the
-  // time of those that compute. The flags are in memory that processes share, so the futex is not a private one. The
-  // kernel compares the flag again before it lets the thread sleep, so no wake-up is lost. Returns at a fault, which
-  // wakes no thread: within kLookForFault.
+  // Sleeps until set_flag, possibly in another process, wakes it: ranks may outnumber cores, and polling would take
+  // processor time from ranks that compute. Processes share the memory of the flags, so the futex is not private. The
+  // kernel compares the flag again before it puts the thread to sleep, so no wake-up is lost. A fault wakes no thread;
+  // the function notices it within kLookForFault.
   void await_flag(const uint32_t* flag, uint32_t value) {
     constexpr timespec kLookForFault{.tv_sec = 0, .tv_nsec = 10'000'000};
-    constexpr int kPolls = 50;  // less than a sleep and a wake-up take
+    constexpr int kPolls = 50;  // these polls take less time than a sleep and a wake-up
     const std::atomic_ref<uint32_t> shared(*const_cast<uint32_t*>(flag));
     for (int poll = 0; !fault_.raised(); ++poll) {
       const uint32_t seen = shared.load(std::memory_order_acquire);
@@ -258,7 +258,7 @@ class QueueStream final : public CpuStream {
     }
   }
 
-  // Returns how long it took. What the task holds is released here, without the lock.
+  // Returns the seconds taken. Destroys the task, and what it captures, while the lock is not held.
   double execute(Item item) {
     const auto start = Clock::now();
     if (item.kind == Kind::kRecord) {
@@ -297,14 +297,14 @@ class CpuDevice final : public Device {
     return std::make_unique<QueueStream>(name, fault());
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CpuEvent>(fault(), kind); }
-  // An unnamed file in memory, which another process can open through this one's descriptor.
+  // The block is an unnamed file in memory, which another process can open through this process's descriptor.
   void* allocate(size_t bytes) override {
     bytes = std::max<size_t>(bytes, 1);
     int file = memfd_create("trireme", MFD_CLOEXEC);
     void* memory = MAP_FAILED;
     if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0) {
       memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    } else if (file >= 0 && errno == EFBIG) {  // beyond `ulimit -f`: memory that is not a file cannot be shared
+    } else if (file >= 0 && errno == EFBIG) {  // exceeds `ulimit -f`: uses memory that cannot be shared
       close(std::exchange(file, -1));
       memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     }
@@ -365,7 +365,7 @@ class CpuDevice final : public Device {
     int file = -1;  // -1: another process's memory
     size_t bytes = 0;
   };
-  // By which another process of this machine finds a block: the file that this one has open.
+  // The name by which another process of this machine finds a block: the file that this process has open.
   struct SharedName {
     pid_t pid;
     int file;

@@ -14,7 +14,7 @@ class CpuStream : public Stream {
   virtual void submit(std::function<void()> task) = 0;
 };
 
-// Returns `stream` as a CPU stream: CPU kernels and MPI groups only ever get those.
+// Returns `stream` as a CPU stream. CPU kernels and MPI groups never get any other kind.
 inline CpuStream& cpu_stream(Stream& stream) { return static_cast<CpuStream&>(stream); }
 
 std::unique_ptr<Device> make_cpu_device();

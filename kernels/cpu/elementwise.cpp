@@ -30,7 +30,7 @@ void accumulate(const Accumulate& a) {
   });
 }
 
-// A block of elements at a time, so that every part is read in a loop that vectorises.
+// Processes one block of elements at a time, so that each part is read in a loop that vectorises.
 void sum_parts(const SumParts& s) {
   dispatch(s.out.dtype, [&](auto type) {
     using T = decltype(type);

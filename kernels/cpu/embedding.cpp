@@ -1,5 +1,5 @@
 // Token and position embeddings, the reference.  Formulas and shapes: kernels/embedding.h.
-// Rows in ascending order, so the gradient of a token that occurs often has one order of summation.  Bound: memory.
+// Rows are added in ascending order, so a frequent token's gradient has one order of summation.  Bound: memory.
 #include "kernels/embedding.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace tri::cpu {
 namespace {
 
-// The token's row in this rank's share of `num_rows` rows, or -1 when another rank has it.
+// Returns the token's row in this rank's share of `num_rows` rows, or -1 if another rank has it.
 int64_t local_row(int32_t token, int first_token, int64_t num_rows) {
   TRI_REQUIRE(token >= 0, "token {}", token);
   const int64_t row = int64_t{token} - first_token;

@@ -16,13 +16,13 @@
 namespace tri::cpu {
 namespace {
 
-// The order of amax: by the bits, as a GPU's integer maximum goes.
+// Compares by the bits, like the integer maximum on a GPU.
 void raise(float& amax, uint32_t size) { amax = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(amax), size)); }
 
-// Its bits without the sign.
+// Returns the value's bits without the sign.
 uint32_t size_of(float value) { return std::bit_cast<uint32_t>(value) & 0x7FFFFFFF; }
 
-// `values` (rows, columns) into out (columns, rows), by tiles that stay in the cache.
+// Transposes `values` (rows, columns) into out (columns, rows) in tiles that fit in the cache.
 void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t columns) {
   constexpr int64_t kTile = 32;
   for (int64_t r0 = 0; r0 < rows; r0 += kTile)
@@ -31,7 +31,7 @@ void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t column
         for (int64_t c = c0; c < std::min(columns, c0 + kTile); ++c) out[c * rows + r] = values[r * columns + c];
 }
 
-// The quantized values of `count` numbers. amax and counts may be null.
+// Quantizes `count` numbers. amax and counts may be null.
 template <class T>
 void encode(const T* inp, uint8_t* out, int64_t count, float scale, const Fp8Format& format, float* amax,
             int64_t* counts) {
@@ -69,7 +69,7 @@ const float* widened(const Tensor& tensor, std::vector<float>& scratch) {
   return scratch.data();
 }
 
-// Grown to (rows, columns).
+// Returns `scratch`, grown if needed, as (rows, columns).
 Tensor scratch_tensor(std::vector<char>& scratch, Dtype dtype, int64_t rows, int64_t columns) {
   scratch.resize(std::max(scratch.size(), static_cast<size_t>(rows * columns) * dtype_bytes(dtype)));
   return {scratch.data(), dtype, {rows, columns}};

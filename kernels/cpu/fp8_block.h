@@ -5,7 +5,7 @@
 
 namespace tri::cpu {
 
-// Quantizes a block of kBlock numbers of `tensor`, from element `first` of the slice on.
+// Quantizes a block of kBlock numbers of `tensor` that starts at element `first` of the slice.
 void cast_block(const Fp8SliceWeights& quantized, const float* values, int64_t first, int tensor);
 
 }  // namespace tri::cpu

@@ -12,12 +12,12 @@
 namespace tri::cpu {
 namespace {
 
-// Kept between calls: nothing is allocated once the largest shape has been seen.
+// Reused between calls: nothing is allocated once the largest shape has been seen.
 struct Scratch {
   std::vector<float> a, b, bias, out;  // widened operands, unused for fp32
 };
 
-// The tensor as floats: where it lies, or widened into `scratch`.
+// Returns the tensor as floats: its own memory, or a copy widened into `scratch`.
 const float* as_floats(const Tensor& tensor, std::vector<float>& scratch) {
   if (tensor.dtype == Dtype::kF32) return tensor.as<float>();
   const bf16* data = tensor.as<bf16>();

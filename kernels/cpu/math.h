@@ -11,7 +11,7 @@ namespace tri::cpu {
 inline float exp_f32(float x) {
   constexpr float kLeast = -87.33654f;  // e^kLeast is the least normal float
   constexpr float kMost = 88.72283f;
-  // Masks, since compilers turn selections into branches around all that follows. NaN is inside.
+  // Uses masks because compilers turn selections into branches around all that follows. NaN counts as inside.
   const int32_t below = -static_cast<int32_t>(x < kLeast), above = -static_cast<int32_t>(x > kMost);
   const int32_t inside = ~(below | above);
   const float inner = std::bit_cast<float>(std::bit_cast<int32_t>(x) & inside);
@@ -27,7 +27,7 @@ inline float exp_f32(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  // n lies in [-126, 128]. Two factors, since 2^128 is not a float.
+  // n is in [-126, 128]. The scale is applied as two factors because 2^128 is not a float.
   const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
   const int32_t half = exponent >> 1;
   const float scale1 = std::bit_cast<float>((half + 127) << 23);

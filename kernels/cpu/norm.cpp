@@ -1,6 +1,6 @@
 // Residual sum and normalisation, the reference.  Formulas and shapes: kernels/norm.h.
-// A row at a time, in fp32. The variance is taken around the mean in a second pass, so it loses no digits to a large
-// mean.  Bound: memory, the bytes of the operands once.
+// Processes one row at a time, in fp32. The variance is computed around the mean in a second pass, so a large mean
+// costs it no digits.  Bound: memory, the bytes of the operands once.
 #include "kernels/norm.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace tri::cpu {
 namespace {
 
-// Sum of f(i) over [0, n) in interleaved lanes: a fixed order that vectorises.
+// Returns the sum of f(i) over [0, n) in interleaved lanes, a fixed order that vectorises.
 template <class F>
 float lane_sum(int64_t n, F&& f) {
   constexpr int kLanes = 16;
@@ -26,7 +26,7 @@ float lane_sum(int64_t n, F&& f) {
   return lanes[0];
 }
 
-// Row r of an operand (R, C) or (P, R, C), in fp32: the parts' sum in their order, rounded to storage.
+// Loads row r of an operand (R, C) or (P, R, C) in fp32: the sum of the parts in order, rounded to storage.
 template <class T>
 void load_parts(const Tensor& operand, int64_t r, int64_t rows, int64_t width, float* __restrict x) {
   const int64_t parts = num_parts(operand);
@@ -40,7 +40,7 @@ void load_parts(const Tensor& operand, int64_t r, int64_t rows, int64_t width, f
     for (int64_t c = 0; c < width; ++c) x[c] = to_float(from_float<T>(x[c]));
 }
 
-// x <- inp + add + add_bias in fp32; with `add`, rounded to storage and kept in `sum`, which is what backward will see.
+// x <- inp + add + add_bias in fp32. With `add`, x is rounded to storage and saved in `sum`, as backward will read it.
 template <class T>
 void load_row(const NormForward& n, int64_t r, float* __restrict x) {
   const int64_t width = n.inp[1], first = r * width;
@@ -115,7 +115,7 @@ void backward(const NormBackward& n) {
     const float mean_g = layernorm ? inverse * lane_sum(width, [&](int64_t c) { return g[c]; }) : 0.0f;
     const float mean_gx = inverse * lane_sum(width, [&](int64_t c) { return g[c] * x[c]; });
     for (int64_t c = 0; c < width; ++c) g[c] = rstd * (g[c] - mean_g - x[c] * mean_gx);
-    // dresidual may be dinp: a loop reads the one or writes the other, never both.
+    // dresidual may be dinp: no loop both reads one and writes the other.
     const T* dresidual = n.dresidual.as<T>();
     if (dresidual != nullptr)
       for (int64_t c = 0; c < width; ++c) g[c] += to_float(dresidual[r * width + c]);

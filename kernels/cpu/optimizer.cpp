@@ -1,6 +1,6 @@
 // Optimizer updates, the reference.  Formulas and shapes: kernels/optimizer.h.
-// Updates are elementwise over blocks with one owner each, so any cut into slices gives the same bits.
-// Sums are taken in double, in a fixed order.  Bound: memory.
+// Updates are elementwise over blocks with one owner each, so any division into slices gives the same bits.
+// Sums are computed in double, in a fixed order.  Bound: memory.
 #include "kernels/optimizer.h"
 
 #include <algorithm>
@@ -29,13 +29,13 @@ void for_each_block(const Tensor& block_tensor, int64_t num_tensors, F f) {
   }
 }
 
-// Stores a block's moments in bf16. `first`: of the slice's elements.
+// Stores a block's moments in bf16. `first` is an element of the slice.
 void store_rounded(const Moments& a, int64_t first, int tensor, const float* exp_avg, const float* exp_avg_sq) {
   bf16* m = a.exp_avg.as<bf16>() + first;
   bf16* v = a.exp_avg_sq.as<bf16>() + first;
   const MomentRounding& rounding = a.rounding;
   const auto& draws = reinterpret_cast<const TensorDraws*>(rounding.draws.as<int32_t>())[tensor];
-  const int64_t block = rounding.first_block + first / kBlock - draws.first_block;  // of the share
+  const int64_t block = rounding.first_block + first / kBlock - draws.first_block;  // in the tensor-parallel share
   const auto first_quad = static_cast<uint32_t>(block * (kBlock / 4));
   for (uint32_t quad = 0; quad < kBlock / 4; ++quad) {
     const MomentDraw draw = draw_of(draws.key(), rounding.step_key, draws.global_quad(first_quad + quad));
@@ -47,7 +47,7 @@ void store_rounded(const Moments& a, int64_t first, int tensor, const float* exp
   }
 }
 
-// Updates both moments of a block, which are kept as T, and writes its direction.
+// Updates both moments of a block, which are stored as T, and writes its direction.
 template <class T>
 void update_moments(const Moments& a, int64_t first, int tensor, float decay, float* __restrict direction) {
   const float* __restrict w = a.master.as<float>() + first;
@@ -72,7 +72,7 @@ void update_moments(const Moments& a, int64_t first, int tensor, float decay, fl
   }
 }
 
-// Calls f(first element, tensor, direction) for each block of the slice after updating its moments; nothing where the
+// Calls f(first element, tensor, direction) for each block of the slice after updating its moments. Does nothing if the
 // gradients are not finite.
 template <class F>
 void for_each_direction(const Moments& a, F f) {
@@ -87,7 +87,7 @@ void for_each_direction(const Moments& a, F f) {
   });
 }
 
-// w -= step · direction of a block of `tensor`, and its copy in compute precision, or its quantized values.
+// Computes w -= step · direction for a block of `tensor` and writes its copy in compute precision or its FP8 values.
 void step_weights(const Tensor& master, const Tensor& param, const Fp8SliceWeights& quantized, int64_t first,
                   int tensor, float step, const float* __restrict direction) {
   float* __restrict w = master.as<float>() + first;
@@ -98,7 +98,7 @@ void step_weights(const Tensor& master, const Tensor& param, const Fp8SliceWeigh
   for (int i = 0; i < kBlock; ++i) p[i] = bf16(w[i]);
 }
 
-// Sum of squares of one block: independent lanes, so that the adds can run side by side.
+// Returns the sum of squares of one block, in independent lanes whose adds can run in parallel.
 double block_sumsq(const float* __restrict inp) {
   constexpr int kLanes = 8;
   static_assert(kBlock % kLanes == 0);
@@ -146,7 +146,7 @@ void lamb_apply(const LambApply& a) {
 void tensor_sumsq(const TensorSumsq& a) {
   const float* inp = a.inp.as<float>();
   float* sumsq = a.sumsq.as<float>();
-  // A tensor's blocks are neighbours: sum the run in double, round to fp32 once.
+  // A tensor's blocks are adjacent: sums them in double and rounds to fp32 once.
   int owner = -1;
   double sum = 0;
   for_each_block(a.block_tensor, a.sumsq.numel(), [&](int64_t first, int tensor) {

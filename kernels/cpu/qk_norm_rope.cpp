@@ -11,7 +11,7 @@
 namespace tri::cpu {
 namespace {
 
-// x (HS) in fp32 from storage, multiplied by rstd, which is returned.
+// Loads x (HS) into fp32, multiplies it by rstd, and returns rstd.
 template <class T>
 float normalize(float* x, const T* from, int64_t head_size, float eps) {
   double squares = 0;
@@ -24,7 +24,7 @@ float normalize(float* x, const T* from, int64_t head_size, float eps) {
   return rstd;
 }
 
-// Rotates x (HS) in place by `angles` (HS/2, 2), or back for sign -1.
+// Rotates x (HS) in place by `angles` (HS/2, 2), or back if sign is -1.
 void rotate(float* x, const float* angles, int64_t half, float sign) {
   for (int64_t i = 0; i < half; ++i) {
     const float cosine = angles[2 * i], sine = sign * angles[2 * i + 1], x1 = x[i], x2 = x[half + i];
@@ -33,7 +33,7 @@ void rotate(float* x, const float* angles, int64_t half, float sign) {
   }
 }
 
-// Calls head(offset in a `to` row, offset in a `from` row, is it a query) for each query and key of a row.
+// Calls head(offset in a `to` row, offset in a `from` row, whether it is a query) for each query and key of a row.
 template <class F>
 void for_each_query_and_key(const QkvRow& to, const QkvRow& from, int num_kv_heads, int group, F&& head) {
   for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {

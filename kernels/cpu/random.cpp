@@ -8,7 +8,7 @@
 
 namespace tri::cpu {
 
-// On all cores: called once, before the first step, and no element depends on another.
+// Uses all cores: it is called once, before the first step, and no element depends on another.
 void normal_values(const NormalValues& v) {
   constexpr int64_t kGrain = 1 << 16;
   dispatch(v.out.dtype, [&](auto type) {

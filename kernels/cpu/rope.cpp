@@ -9,7 +9,7 @@
 namespace tri::cpu {
 namespace {
 
-// Rotates one head by `angles` (HS/2, 2), or back for sign -1. `to` may be `from`.
+// Rotates one head by `angles` (HS/2, 2), or back if sign is -1. `to` may be `from`.
 template <class T>
 void rotate(T* to, const T* from, const float* angles, int64_t half, float sign) {
   for (int64_t i = 0; i < half; ++i) {

@@ -1,7 +1,7 @@
 // GeLU and SwiGLU, forward and backward: formulas in kernels/activation.h.
 //   inp (R, F) or (R, 2F), out (R, F) bf16|f32
-// Mapping: a thread a 16-byte pack of the output where F allows, else an element.  Bound: memory, each element once.
-// Mirror: kernels/cpu/activation.cpp.
+// Mapping: one thread per 16-byte pack of the output if F allows, otherwise per element.
+// Bound: memory, each element once.  Reference: kernels/cpu/activation.cpp.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/dispatch.h"

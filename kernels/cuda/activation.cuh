@@ -1,4 +1,4 @@
-// GeLU and SwiGLU of one element: formulas in kernels/activation.h. kInputs: 1, or 2 (gate, up).
+// GeLU and SwiGLU of one element: formulas in kernels/activation.h. kInputs is 1, or 2 (gate, up).
 #pragma once
 
 #include "kernels/cuda/device_math.cuh"

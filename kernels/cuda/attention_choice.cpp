@@ -1,5 +1,5 @@
-// Which attention kernels take a call: attention_path() (kernels/attention.h) by its shape; under `auto` cuDNN's graph
-// is tried once a shape, and where cuDNN refuses it our own kernels take the call. Which of those: by the GPU.
+// Selects the attention kernels of a call: attention_path() (kernels/attention.h) decides by shape. Under `auto`,
+// cuDNN's graph is tried once per shape; if cuDNN refuses it, the project's kernels for this GPU run instead.
 #include "io/base/log.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/flash_attention.h"

@@ -1,6 +1,7 @@
-// The gradient of a bias, sums over the rows of dout (R, N): kernels/gemm.h.
-// Mapping: blocks add slabs of rows, a second kernel (reduce.cuh) the slabs, both in a fixed order; a thread sixteen
-// bytes of a row where rows are aligned, else an element.  Bound: memory, dout once.  Mirror: kernels/cpu/gemm.cpp.
+// The gradient of a bias, the column sums of dout (R, N): kernels/gemm.h.
+// Mapping: each block sums a slab of rows and a second kernel (reduce.cuh) adds the slabs, both in a fixed order; one
+// thread per sixteen bytes of a row if rows are aligned, otherwise per element.
+// Bound: memory, dout once.  Reference: kernels/cpu/gemm.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
@@ -10,8 +11,8 @@
 namespace tri::cuda {
 namespace {
 
-// Column sums, first pass: a block is 32 lanes of kVec columns each by 8 rows at a time, over every gridDim.y-th group
-// of eight rows; reduce.cuh adds the blocks' sums.
+// Column sums, first pass. A block has 32 lanes of kVec columns each and processes 8 rows at a time, every gridDim.y-th
+// group of eight rows; reduce.cuh adds the blocks' sums.
 template <class T, int kVec>
 __global__ void column_slab_kernel(float* partial, const T* inp, int64_t rows, int64_t columns) {
   __shared__ float part[8][32 * kVec + 1];
@@ -38,7 +39,7 @@ __global__ void column_slab_kernel(float* partial, const T* inp, int64_t rows, i
 template <class T, int kVec>
 void sum_columns(const BiasBackward& b, CudaStream& stream) {
   const int64_t rows = b.dout[0], columns = b.dout[1], groups = (columns + 32 * kVec - 1) / (32 * kVec);
-  // Sixteen blocks a multiprocessor, so that the last ones cost little, if there are rows enough.
+  // Sixteen blocks per multiprocessor, if there are enough rows, so that the last blocks cost little.
   const int64_t slabs = std::clamp<int64_t>(16 * num_multiprocessors(stream) / groups, 1, (rows + 63) / 64);
   auto* partial = static_cast<float*>(
       workspace(stream, Scratch::kColumnSums, sizeof(float) * static_cast<size_t>(slabs * columns)));

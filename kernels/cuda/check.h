@@ -1,5 +1,5 @@
 // TRI_CUDA(call): throws Fatal (kDevice) with the call and CUDA's error text. TRI_CUDA_LAUNCH(name): the same for the
-// previous launch (it detects bad configurations at once; faults of running kernels appear at the next wait).
+// previous launch. It detects bad configurations at once; faults of running kernels appear at the next wait.
 #pragma once
 
 #include <cuda_runtime.h>

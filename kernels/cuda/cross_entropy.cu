@@ -1,13 +1,13 @@
 // Vocabulary-parallel cross-entropy: formulas in kernels/cross_entropy.h.
 //   logits (R, Vl) bf16|f32, in place; stats (R, 3) f32, gathered (tp, R, 3)
-// Mapping: a block of 512 threads a row, sixteen bytes a load where rows are aligned. A thread keeps a running maximum
-// and sum over its columns. With the full vocabulary on this rank one kernel does it all. Where two rows fit into a
-// multiprocessor's shared memory, a block keeps its row there (cp.async, each thread its own packs, statistics taken
-// while the rest is on its way) and the two blocks of a multiprocessor fill each other's waits. Wider rows (LLaMA 3)
-// are divided over the blocks of a cluster, which read each other's statistics; without clusters the row is read a
-// second time. The row's loss goes to scratch, and one block adds the rows in a fixed order.
+// Mapping: one block of 512 threads per row, sixteen bytes per load if rows are aligned. Each thread keeps a running
+// maximum and sum over its columns. If this rank holds the full vocabulary, one kernel does all the work. If two rows
+// fit in a multiprocessor's shared memory, each block stages its row there (cp.async, each thread its own packs,
+// statistics computed while the rest is in flight), and the two blocks of a multiprocessor hide each other's latency.
+// Wider rows (LLaMA 3) are divided over the blocks of a cluster, which read each other's statistics; without clusters
+// the row is read a second time. The row losses go to scratch, and one block adds them in a fixed order.
 // Bound: memory; R·Vl elements read and written, and read once more when the vocabulary is split.
-// Mirror: kernels/cpu/cross_entropy.cpp.
+// Reference: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>
 
 #include "kernels/core/dims.h"
@@ -23,30 +23,30 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr size_t kStagedBytes = 112 * 1024;  // of a row, a block: half of a multiprocessor's shared memory
-constexpr size_t kStaticBytes = 1024;        // at most, alongside it
-constexpr int kMostBlocks = 8;               // a cluster, on any GPU that has them
+constexpr size_t kStagedBytes = 112 * 1024;  // of a row in one block: half of a multiprocessor's shared memory
+constexpr size_t kStaticBytes = 1024;        // the most static shared memory in addition to it
+constexpr int kMostBlocks = 8;               // of a cluster, on any GPU that supports clusters
 
 // This rank's part of the vocabulary.
 struct Columns {
   int stride;   // Vl
-  int columns;  // of them that are no padding
+  int columns;  // of them without padding
   int first_token;
-  __device__ int own(int32_t target) const {  // the target's column here, or -1
+  __device__ int own(int32_t target) const {  // returns the target's column on this rank, or -1
     const int column = target - first_token;
     return column >= 0 && column < columns ? column : -1;
   }
-  // Of a row's columns [begin, begin + count).
+  // Returns the columns [begin, begin + count) of a row.
   __device__ Columns part(int begin, int count) const {
     return {min(stride - begin, count), max(0, min(columns - begin, count)), first_token + begin};
   }
 };
 
-// Of a row or a part of it: the largest logit, and the sum of exp(logit - most).
+// Statistics of a row or a part of it: the largest logit, and the sum of exp(logit - most).
 struct Stats {
   float most = -INFINITY, sum = 0;
 
-  // NaN is lost in `most` and comes back in `sum`.
+  // A NaN is lost in `most` and reappears in `sum`.
   template <int kVec>
   __device__ void add(const float (&x)[kVec]) {
     float largest = most;
@@ -63,7 +63,7 @@ struct Stats {
     sum += part;
   }
 
-  // Over the block, in every thread.
+  // Combines the block's statistics; every thread gets the result.
   __device__ void combine(float* shared) {
     const float row_most = block_max<kThreads>(most, shared);
     sum = block_sum<kThreads>(most > -INFINITY ? sum * exp2_fast((most - row_most) * kLog2E) : sum, shared);
@@ -83,7 +83,7 @@ __device__ void add_columns(Stats& stats, const T* row, int begin, int end) {
     for (int i = 0; i < kVec; ++i) x[i] = to_float(pack.item[i]);
     stats.add(x);
   }
-  // The columns of an incomplete pack: the thread whose turn it is.
+  // The columns of an incomplete pack belong to the thread that is next in order.
   if (whole < end && (whole - begin) / kVec % kThreads == static_cast<int>(threadIdx.x))
     for (int at = whole; at < end; ++at) {
       const float x[1] = {to_float(row[at])};
@@ -91,7 +91,7 @@ __device__ void add_columns(Stats& stats, const T* row, int begin, int end) {
     }
 }
 
-// The row's statistics, in every thread.
+// Returns the row's statistics in every thread.
 template <class T, int kVec>
 __device__ Stats read_row(const T* row, const Columns& c, float* shared) {
   Stats stats;
@@ -113,10 +113,10 @@ __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targe
   out[2] = target >= 0 ? to_float(row[target]) : -INFINITY;
 }
 
-// logits <- (softmax - onehot) · grad_scale, zero in padding. `from`: the row, or its copy in shared memory.
+// logits <- (softmax - onehot) · grad_scale, zero in padding. `from` is the row, or its copy in shared memory.
 template <class T, int kVec>
 __device__ void write_gradient(T* row, const T* from, const Columns& c, int target, float lse, float grad_scale) {
-  // softmax · |scale| = 2^(x · log2(e) + shift): the factor goes into the exponent.
+  // softmax · |scale| = 2^(x · log2(e) + shift): the exponent absorbs the factor.
   const float shift = log2f(fabsf(grad_scale)) - lse * kLog2E, sign = grad_scale < 0.0f ? -1.0f : 1.0f;
   const auto derivative = [&](T logit) { return sign * exp2_fast(fmaf(to_float(logit), kLog2E, shift)); };
   const int whole = c.columns - c.columns % kVec;
@@ -142,7 +142,7 @@ template <class T>
 struct Loss {
   float* row_losses;
   T* logits;
-  const float* stats;  // (tp, R, 3); null: the full vocabulary is here
+  const float* stats;  // (tp, R, 3); null: this rank has the full vocabulary
   const int32_t* targets;
   int tp;
   bool gradient;
@@ -153,7 +153,7 @@ struct Loss {
   __device__ float row_scale(int64_t row) const { return counts(row) ? grad_scale : 0.0f; }
 };
 
-// From the statistics of all tp ranks.
+// Computes the loss from the statistics of all tp ranks.
 template <class T, int kVec>
 __global__ void split_loss_kernel(Loss<T> a, Columns c) {
   __shared__ float s_lse;
@@ -181,13 +181,13 @@ __global__ void __launch_bounds__(kThreads) full_loss_kernel(Loss<T> a, Columns 
   T* row = a.logits + blockIdx.x * int64_t{c.stride};
   const int target = c.own(a.targets[blockIdx.x]);
   const float target_logit = target >= 0 ? to_float(row[target]) : -INFINITY;
-  const Stats found = read_row<T, kVec>(row, c, reduce);  // its barriers: the target's logit was read
+  const Stats found = read_row<T, kVec>(row, c, reduce);  // its barriers ensure that the target's logit has been read
   const float lse = found.most + logf(found.sum);
   if (threadIdx.x == 0) a.row_losses[blockIdx.x] = a.counts(blockIdx.x) ? lse - target_logit : 0.0f;
   if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.row_scale(blockIdx.x));
 }
 
-// Blocks of a cluster, sm_90 on; elsewhere a cluster is one block.
+// Barriers of a cluster (sm_90 and later); on earlier GPUs a cluster is one block.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive;" ::: "memory");
@@ -198,7 +198,7 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait;" ::: "memory");
 #endif
 }
-// Of a block of the cluster: what `mine` is of this one.
+// Returns the value that block `block` of the cluster has at the address of `mine`.
 __device__ __forceinline__ float load_cluster(const float* mine, int block) {
   float value = *mine;
 #if __CUDA_ARCH__ >= 900
@@ -209,12 +209,12 @@ __device__ __forceinline__ float load_cluster(const float* mine, int block) {
   return value;
 }
 
-// The statistics of all of a cluster's blocks, in their order: equal bits in each. A block may go on while others still
-// read its `own`, but must not end before cluster_wait().
+// Combines the statistics of all blocks of a cluster in block order, so each block gets equal bits. A block may
+// continue while others still read its `own`, but must not exit before cluster_wait().
 __device__ Stats combine_cluster(const Stats& stats, int blocks, float (&own)[2]) {
   if (threadIdx.x == 0) own[0] = stats.most, own[1] = stats.sum;
   cluster_arrive();
-  cluster_wait();  // all blocks' statistics are there, and the target's logit was read
+  cluster_wait();  // all statistics are published, and the target's logit has been read
   Stats all;
   for (int block = 0; block < blocks; ++block) all.most = fmaxf(all.most, load_cluster(&own[0], block));
   for (int block = 0; block < blocks; ++block) {
@@ -225,7 +225,7 @@ __device__ Stats combine_cluster(const Stats& stats, int blocks, float (&own)[2]
   return all;
 }
 
-// The row in shared memory, fetched in kParts parts; of a cluster of `blocks`, each has `share` of the row's columns.
+// The row is staged in shared memory in kParts parts. Each of a cluster's `blocks` has `share` of the row's columns.
 constexpr int kParts = 4;
 
 template <class T, int kVec>
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   const int block = static_cast<int>(blockIdx.x % blocks), begin = block * share;
   const Columns c = whole.part(begin, share);
   T* row = a.logits + r * whole.stride + begin;
-  // Parts begin at a thread's first pack, so that every thread reads what itself has fetched.
+  // Parts begin at a thread's first pack, so that each thread reads only what it has fetched itself.
   constexpr int kRound = kThreads * kVec;
   const int part = (c.columns + kParts * kRound - 1) / (kParts * kRound) * kRound;
   for (int p = 0; p < kParts; ++p) {
@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
       copy_async16(shared_address(copy + at), row + at, true);
     copy_async_commit();
   }
-  const int target = c.own(a.targets[r]);  // of this block's columns
-  // The row's loss is the business of the block that has the target's column; of the first where the row has none.
+  const int target = c.own(a.targets[r]);  // among this block's columns
+  // The block that has the target's column writes the row's loss; the first block does if the row has no target.
   const bool writes_loss = target >= 0 || (block == 0 && whole.own(a.targets[r]) < 0);
   const float target_logit = threadIdx.x == 0 && target >= 0 ? to_float(row[target]) : -INFINITY;
   Stats stats;
@@ -287,7 +287,7 @@ Columns columns_of(const Args& a) {
   return {stride, std::clamp(a.vocab - a.first_token, 0, stride), a.first_token};
 }
 
-// Whether the row could be staged: over as many blocks as it takes.
+// Launches the staged kernel over as many blocks as a row needs. Returns whether the row fits.
 template <class T, int kVec>
 bool launch_staged(const Loss<T>& args, const Columns& c, unsigned rows, CudaStream& stream) {
   const size_t row_bytes = static_cast<size_t>(c.stride) * sizeof(T);

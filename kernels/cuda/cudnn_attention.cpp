@@ -1,6 +1,6 @@
-// Causal attention by cuDNN's SDPA graphs. Queries, keys and values are read where they lie in the QKV rows (strided),
-// gradients are written in the same way. The backward pass uses cuDNN's deterministic algorithm, unless a call does
-// without.
+// Causal attention by cuDNN's SDPA graphs. cuDNN reads queries, keys and values directly from the QKV rows (strided)
+// and writes gradients in the same layout. The backward pass uses cuDNN's deterministic algorithm unless a call allows
+// any order.
 #include "kernels/cuda/cudnn_attention.h"
 
 #include <cudnn_frontend.h>
@@ -25,18 +25,18 @@ namespace fe = cudnn_frontend;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 
-// A call as cuDNN sees it: (batch, heads, T, HS) tensors with one stride a dim. Where one stride leads from query head
-// to query head, sequences are the batch and heads are heads. Where it does so inside a group alone, the key/value
-// heads of a sequence are cuDNN's batch, each with the G query heads of its group, and every sequence is an execution
-// of its own.
+// A call in cuDNN's terms: (batch, heads, T, HS) tensors with one stride per dim. If one stride leads from each query
+// head to the next, cuDNN's batch and heads are those of the call. If it does so only inside a group, cuDNN's batch is
+// the key/value heads of one sequence, each with the G query heads of its group, and each sequence is a separate
+// execution.
 struct Shape {
   int64_t batch, heads, kv_heads, seq_len, head_size;  // cuDNN's
   int64_t qkv_batch, query_head, key_head, qkv_row;    // strides in elements
-  int64_t out_batch, out_row;                          // the same; heads lie side by side
-  int64_t key_at, value_at;                            // the first ones in a row
+  int64_t out_batch, out_row;                          // the same; heads are contiguous
+  int64_t key_at, value_at;                            // offsets of the first key and value in a row
   int window;
   float scale;
-  bool deterministic;  // the backward pass
+  bool deterministic;  // applies to the backward pass
   auto operator<=>(const Shape&) const = default;
 };
 
@@ -50,7 +50,7 @@ int64_t sequences_of(const Args& a) {
                           .head_size = qkv_row_of(a).head_size});
 }
 
-// An execution of `sequences` sequences, at most sequences_of().
+// Returns the shape of an execution of `sequences` sequences, at most sequences_of().
 template <class Args>
 Shape shape_of(const Args& a, int64_t sequences) {
   const QkvRow row = qkv_row_of(a);
@@ -76,7 +76,7 @@ Shape shape_of(const Args& a, int64_t sequences) {
   s.batch = NKV;
   s.heads = G;
   s.kv_heads = 1;
-  s.qkv_batch = row.query_stride;  // which is also the keys'
+  s.qkv_batch = row.query_stride;  // equals the stride of the keys
   s.out_batch = G * HS;
   return s;
 }
@@ -88,7 +88,7 @@ void for_executions(const Args& a, F execute) {
   for (int64_t first = 0; first < batch; first += most) execute(shape_of(a, std::min(most, batch - first)), first);
 }
 
-// Calls visit(shape) for each shape that the executions of a call have: the last one may have fewer sequences.
+// Calls visit(shape) for each shape of the call's executions: the last execution may have fewer sequences.
 template <class Args, class F>
 void for_shapes(const Args& a, F visit) {
   const int64_t most = sequences_of(a), rest = a.lse[0] % most;
@@ -181,7 +181,7 @@ void* element(const Tensor& tensor, int64_t at) {
   return static_cast<char*>(tensor.data) + at * static_cast<int64_t>(dtype_bytes(tensor.dtype));
 }
 
-// Queries, keys and values of the sequences from `first` on.
+// Adds the queries, keys and values of the sequences that start at `first`.
 void add_qkv(Pointers& pointers, const Shape& s, const Tensor& qkv, int64_t first, Uid q, Uid k, Uid v) {
   const int64_t at = first * s.seq_len * s.qkv_row;
   pointers[q] = element(qkv, at);
@@ -189,7 +189,7 @@ void add_qkv(Pointers& pointers, const Shape& s, const Tensor& qkv, int64_t firs
   pointers[v] = element(qkv, at + s.value_at);
 }
 
-// What both passes read or write of the sequences from `first` on.
+// Returns the operands that both passes use, for the sequences that start at `first`.
 template <class Args>
 Pointers pointers_of(const Shape& s, const Args& a, int64_t first) {
   Pointers pointers;
@@ -202,7 +202,7 @@ Pointers pointers_of(const Shape& s, const Args& a, int64_t first) {
 }  // namespace
 
 struct CudnnAttention::State {
-  // A graph with its plan, or why there is none.
+  // A graph with its plan, or the reason why there is none.
   struct Entry {
     GraphPtr graph;
     int64_t workspace_bytes = 0;
@@ -244,7 +244,7 @@ struct CudnnAttention::State {
       try {
         entry.graph = backward ? describe_backward(shape) : describe_forward(shape);
         entry.prepared = build(entry);
-      } catch (const std::exception& refusal) {  // the frontend has both: statuses and exceptions
+      } catch (const std::exception& refusal) {  // the frontend reports errors by status and by exception
         entry.prepared = Error{fmt::format("cuDNN attention: {}", refusal.what()), ExitCode::kDevice};
       }
       if (!entry.prepared) entry.graph.reset();
@@ -252,7 +252,7 @@ struct CudnnAttention::State {
     return entry;
   }
 
-  // Of all executions of a call; the first refusal.
+  // Prepares all executions of a call; fails with the first refusal.
   template <class Args>
   Result<void> prepare(const Args& a, Pass pass) {
     std::lock_guard lock(mutex);

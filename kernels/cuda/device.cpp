@@ -32,7 +32,7 @@ const OpTable& cuda_ops() {
   return table;
 }
 
-// Polls instead of blocking inside the driver: a fault raised elsewhere (a peer lost, NCCL's word) must end the wait.
+// Polls instead of blocking inside the driver, so that a fault raised elsewhere (a lost peer, an NCCL error) ends it.
 template <class Query>
 void wait_until_done(Query query, const Device& device) {
   constexpr int kSpins = 2000, kBetweenChecks = 64;
@@ -199,8 +199,8 @@ class CudaDevice final : public Device {
       return Error{"the GPU maps host memory at other addresses than the host does", ExitCode::kDevice};
     if (const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
         status != cudaSuccess) {
-      cudaGetLastError();                                      // an answer here, not an error of the next call
-      const bool elsewhere = status == cudaErrorInvalidValue;  // a mapped file, other than on a tmpfs
+      cudaGetLastError();                                      // clears the error, which the result already reports
+      const bool elsewhere = status == cudaErrorInvalidValue;  // a mapped file that is not on a tmpfs
       return Error{
           fmt::format("cudaHostRegister: {}{}", cudaGetErrorString(status),
                       elsewhere ? " (flight records of a GPU run must be in memory; set TRIREME_BLACK_BOXES to a "
@@ -208,7 +208,7 @@ class CudaDevice final : public Device {
                                 : ""),
           ExitCode::kDevice};
     }
-    // No mark is tried here: what streams are used before compute's is made decides how fast that is (lib/fault).
+    // Tries no mark: which streams are used before the compute stream is created decides its speed (lib/fault).
     return {};
   }
   void unmap_host(void* memory) noexcept override { cudaHostUnregister(memory); }
@@ -220,7 +220,7 @@ class CudaDevice final : public Device {
 
  private:
   static Error refused(cudaError_t status) {
-    cudaGetLastError();  // an answer here, not an error of the next call
+    cudaGetLastError();  // clears the error, which the result already reports
     return {fmt::format("CUDA inter-process memory: {}", cudaGetErrorString(status)), ExitCode::kDevice};
   }
 
@@ -228,15 +228,15 @@ class CudaDevice final : public Device {
   std::string name_;  // of the product
   cuda::PinnedMemory pinned_;
   std::unique_ptr<cuda::Context> context_;
-  std::unique_ptr<cuda::LoadReader> load_;  // from the first gpu_load() on
+  std::unique_ptr<cuda::LoadReader> load_;  // created by the first gpu_load()
 };
 
-// Before the first call: a hardware queue a stream. Streams that share one (there are 8 by default) wait for each
-// other, and where one of them waits for a peer's flag that may be for ever. The user's own setting stays.
+// Gives each stream its own hardware queue; must precede the first CUDA call. Streams that share a queue (8 exist by
+// default) wait for each other, possibly forever if one of them waits for a peer's flag. Keeps the user's own setting.
 void set_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
-// The driver's second cuDeviceGetUuid (named so since version 12): of a GPU in MIG mode it gives the slice that this
-// process sees. What cudaGetDeviceProperties gives may be that of the whole GPU, the same for all of its slices.
+// Uses the driver's second cuDeviceGetUuid (its name since version 12): for a GPU in MIG mode it returns the slice that
+// this process sees. cudaGetDeviceProperties may return the whole GPU's UUID, which is equal for all slices.
 std::string uuid(int ordinal) {
   static const auto get = cuda::driver_function<PFN_cuDeviceGetUuid_v11040>("cuDeviceGetUuid");
   CUuuid bytes{};
@@ -253,7 +253,7 @@ Result<std::vector<std::string>> cuda_devices() {
   std::vector<std::string> names;
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
-    cudaGetLastError();  // "no device" is an answer here, not an error of the next call
+    cudaGetLastError();  // clears the error, which the result already reports
     return Error{cudaGetErrorString(status), ExitCode::kDevice};
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) names.push_back(uuid(ordinal));

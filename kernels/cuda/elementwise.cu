@@ -1,6 +1,6 @@
 // cast and accumulate: formulas in kernels/elementwise.h.
-// Mapping: a thread sixteen bytes where the tensors are aligned, else an element.
-// Bound: memory, each element once.  Mirror: kernels/cpu/elementwise.cpp.
+// Mapping: one thread per sixteen bytes if the tensors are aligned, otherwise per element.
+// Bound: memory, each element once.  Reference: kernels/cpu/elementwise.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/check.h"

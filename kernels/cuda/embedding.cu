@@ -1,10 +1,11 @@
 // Token and position embeddings, forward and deterministic backward: formulas in kernels/embedding.h.
-// Forward: a thread sixteen bytes of a row where rows are aligned, else an element; a block some rows.
-// Token gradients: rows are sorted by token (stable radix sort), and a block adds a tile of kTile of them, run of equal
-// tokens by run, in order. Runs inside a tile go to the table at once; the parts of longer ones go to scratch, and a
-// second kernel adds them in order: no atomics, the same bits every time, and a frequent token costs no more than rare
-// ones. Position gradients: a thread sixteen bytes of the table adds its rows in ascending order.
-// Bound: memory, R·C elements read and written.  Mirror: kernels/cpu/embedding.cpp.
+// Forward: one thread per sixteen bytes of a row if rows are aligned, otherwise per element; a few rows per block.
+// Token gradients: rows are sorted by token (stable radix sort), and each block adds a tile of kTile rows, one run of
+// equal tokens after the other, in order. Runs inside a tile are added to the table at once. The partial sums of longer
+// runs go to scratch, and a second kernel adds them in order: there are no atomics, every call gives the same bits, and
+// a frequent token costs no more than rare ones. Position gradients: one thread per sixteen bytes of the table adds its
+// rows in ascending order.
+// Bound: memory, R·C elements read and written.  Reference: kernels/cpu/embedding.cpp.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
@@ -24,7 +25,7 @@ constexpr std::integral_constant<int, 1> kElement{};
 template <class T>
 constexpr std::integral_constant<int, Pack<T>::kSize> kPackOf{};
 
-// Blocks of (x, y) threads for rows of `packs` packs: y rows at a time, x threads a row.
+// Blocks of (x, y) threads for rows of `packs` packs: x threads per row, y rows at a time.
 struct RowGrid {
   dim3 grid, block;
   RowGrid(int64_t rows, int64_t packs) {
@@ -54,7 +55,7 @@ __global__ void embedding_kernel(T* out, const int32_t* tokens, const T* weight,
   }
 }
 
-// What is sorted: the row's place in the table here, `local` where it has none, and its number.
+// Writes the sort's input: the row's place in this rank's table, or `local` if it has none, and the row's number.
 __global__ void number_rows(int32_t* places, int32_t* rows, const int32_t* tokens, int64_t count, int32_t local,
                             int32_t first_token) {
   const int64_t i = thread_index();
@@ -67,18 +68,18 @@ __global__ void number_rows(int32_t* places, int32_t* rows, const int32_t* token
 constexpr int kTile = 32;
 constexpr int kTileThreads = 128;
 
-// The sorted rows, and where the parts of runs that cross tiles go.
+// The sorted rows, and the destination of the partial sums of runs that cross tiles.
 struct Runs {
   const int32_t *places, *rows;  // (count), sorted by place in the table
   int64_t count;
-  float* parts;  // (tiles, 2, C): sums of the tile's first run, if it began before, and of its last, if it goes on
+  float* parts;  // (tiles, 2, C): sums of the tile's first run, if it began earlier, and of its last, if it continues
   int width;
   int32_t local;  // rows of the table; as a place: none
 
   __device__ bool same(int64_t i, int64_t j) const { return j >= 0 && j < count && places[i] == places[j]; }
 };
 
-// Block (i, j): tile i, the j-th columns.
+// Block (i, j) processes tile i, columns of slice j.
 template <class T, int kVec>
 __global__ void __launch_bounds__(kTileThreads) add_tiles(float* dweight, const T* dout, Runs runs) {
   __shared__ int32_t places[kTile], rows[kTile];
@@ -92,12 +93,12 @@ __global__ void __launch_bounds__(kTileThreads) add_tiles(float* dweight, const 
   if (c >= runs.width) return;
 
   float sum[kVec] = {};
-  bool begun = !from_before;  // the run began in this tile
-  constexpr int kAhead = 4;   // rows, and the table's rows that they complete, on their way at a time
+  bool begun = !from_before;  // whether the run began in this tile
+  constexpr int kAhead = 4;   // loads in flight: rows, and the rows of the table that they complete
   for (int start = 0; start < size; start += kAhead) {
     Pack<T, kVec> pack[kAhead];
     float table[kAhead][kVec];
-    bool last[kAhead], whole[kAhead];  // of its run's rows in this tile; and the run ends here
+    bool last[kAhead], whole[kAhead];  // last row of its run in this tile; the run ends here
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int i = start + k;
@@ -131,11 +132,11 @@ __global__ void __launch_bounds__(kTileThreads) add_tiles(float* dweight, const 
   }
 }
 
-// Block (i, j): the run that begins in tile i and goes on, if there is one; the j-th columns.
+// Block (i, j): the run that begins in tile i and continues, if there is one; columns of slice j.
 __global__ void __launch_bounds__(kTileThreads) add_parts(float* dweight, Runs runs) {
   const int64_t tile = blockIdx.x, last = tile * kTile + kTile - 1;
-  if (!runs.same(last, last + 1)) return;  // ends here, or is no whole tile
-  if (runs.same(tile * kTile, last) && runs.same(tile * kTile, tile * kTile - 1)) return;  // has begun before
+  if (!runs.same(last, last + 1)) return;  // the run ends here, or the tile is incomplete
+  if (runs.same(tile * kTile, last) && runs.same(tile * kTile, tile * kTile - 1)) return;  // the run began earlier
   const int64_t row = runs.places[last];
   const int c = static_cast<int>(blockIdx.y * kTileThreads + threadIdx.x);
   if (row == runs.local || c >= runs.width) return;
@@ -202,7 +203,7 @@ void embedding_forward(const EmbeddingForward& e, CudaStream& stream) {
 void embedding_backward(const EmbeddingBackward& e, CudaStream& stream) {
   const int64_t count = e.dout[0], width = e.dout[1];
   if (e.dout.numel() == 0) return;
-  // Scratch: what is sorted, sorted, parts of runs, then the sort's own. Places take few bits: fewer passes.
+  // Scratch: input and output of the sort, partial sums, the sort's own memory. Few bits per place mean fewer passes.
   const auto local = static_cast<int32_t>(e.dweight[0]);
   const int bits = std::bit_width(static_cast<uint32_t>(local)), items = static_cast<int>(count);
   size_t sort_bytes = 0;

@@ -3,7 +3,7 @@
 //   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
 //   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
 // Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
-// Bound: tensor cores (mma.sync); shared-memory bandwidth is close behind. Mirror: kernels/cpu/attention.cpp.
+// Bound: tensor cores (mma.sync); shared-memory bandwidth is a close second. Reference: kernels/cpu/attention.cpp.
 #pragma once
 
 #include <climits>

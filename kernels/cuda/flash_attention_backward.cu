@@ -1,11 +1,11 @@
-// The backward pass of our attention: kernels/cuda/flash_attention.cuh. A block of eight warps owns 128 keys of a
-// key/value head, whose dk, dv stay in registers, and goes over the band's query tiles from the last down and, in each,
-// over the group's heads. dq is summed over key tiles in an fp32 workspace, in their order: each head's query tile has
-// a counter that says whose turn it is. Blocks that run at the same time walk through the query tiles one handover
-// apart, so a turn is mostly there when it is wanted; key tiles are taken in ascending order from a ticket counter, so
-// a block waits only for blocks that run or are done. Two small kernels take delta before and round dq after.
-// Limits: 163 KiB of shared memory, a workspace of 4 bytes an element of q, and B · NKV · T / 128 blocks are all the
-// parallelism there is.
+// The backward pass of the project's attention: kernels/cuda/flash_attention.cuh. A block of eight warps owns 128 keys
+// of a key/value head, whose dk and dv stay in registers. It processes the band's query tiles from the last down and,
+// for each, the group's heads. dq is summed over key tiles in an fp32 workspace, in their order: each head's query tile
+// has a counter that tells which block adds next. Concurrent blocks process the query tiles one handover apart, so a
+// block rarely waits. A ticket counter assigns key tiles in ascending order, so a block waits only for blocks that run
+// or have finished. Two small kernels compute delta before and round dq after.
+// Limits: 163 KiB of shared memory and a workspace of 4 bytes per element of q; parallelism is B · NKV · T / 128
+// blocks.
 #include "kernels/cuda/flash_attention.cuh"
 #include "kernels/cuda/workspace.h"
 
@@ -19,12 +19,12 @@ struct BackwardTiles {
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kKeys = 128;
   static constexpr int kQueries = kHead == 64 ? 128 : 64;
-  // Scores and their gradients: a warp has 32 queries and kScoreKeys keys.
+  // Scores and their gradients: each warp has 32 queries and kScoreKeys keys.
   static constexpr int kScoreRowWarps = kQueries / 32;
   static constexpr int kScoreKeys = kKeys / (kWarps / kScoreRowWarps);
-  // dk, dv: a warp has 32 keys and every second 16 columns.
+  // dk, dv: each warp has 32 keys and every second group of 16 columns.
   static constexpr int kColumnPairs = kHead / 32;
-  // dq: a warp has kSumRows queries and kSumPairs times 16 columns, kSumColumnWarps · 16 apart.
+  // dq: each warp has kSumRows queries and kSumPairs groups of 16 columns, kSumColumnWarps · 16 apart.
   static constexpr int kSumRowWarps = kHead == 128 ? 2 : 4;
   static constexpr int kSumColumnWarps = kWarps / kSumRowWarps;
   static constexpr int kSumRows = kQueries / kSumRowWarps;
@@ -34,19 +34,19 @@ struct BackwardTiles {
   static constexpr uint32_t kKeyBytes = kKeys * kHead * 2, kQueryBytes = kQueries * kHead * 2,
                             kScoreBytes = kQueries * kKeys * 2, kStatBytes = kQueries * 4;
   static constexpr int kShared =
-      2 * kKeyBytes + 4 * kQueryBytes + 2 * kScoreBytes + 4 * kStatBytes + 16;  // and the ticket
+      2 * kKeyBytes + 4 * kQueryBytes + 2 * kScoreBytes + 4 * kStatBytes + 16;  // includes the ticket
 };
 
-// The workspace of dq: (B, NH, query tiles) tiles of (kWarps, kSumItems, 32 lanes) float4, one float4 being a warp's
-// accumulator c0..c3 of one 16 x 8 block, and for each tile the number of key tiles that have added to it.
+// The workspace of dq: (B, NH, query tiles) tiles of (kWarps, kSumItems, 32 lanes) float4, where a float4 is a warp's
+// accumulator c0..c3 of one 16 x 8 block, and for each tile the number of key tiles that have been added.
 struct QueryGradient {
   float4* sums;
   int* turns;
   int* ticket;
-  int tiles;           // of queries, a head
-  int key_tiles;       // a key/value head
-  int pairs;           // of sequence and key/value head: B · NKV
-  int pairs_together;  // worked on at the same time
+  int tiles;           // of queries, per head
+  int key_tiles;       // per key/value head
+  int pairs;           // (sequence, key/value head): B · NKV
+  int pairs_together;  // processed concurrently
 };
 
 __device__ __forceinline__ void add_global(float4* to, const float (&value)[4]) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_global(float4* to, const float (&value)[4]) 
 #endif
 }
 
-// delta[b, h, t] = sum_c dout · out. Mapping: a group of lanes a row of a head, sixteen bytes a lane.
+// delta[b, h, t] = sum_c dout · out. Mapping: one group of lanes per row of a head, sixteen bytes per lane.
 template <int kHead>
 __global__ void __launch_bounds__(256) delta_kernel(float* delta, const Bf16* dout, const Bf16* out, Shape d) {
   constexpr int kLanes = row_lanes(kHead), kRows = 256 / kLanes;
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
                  dscores = weights + Tiles::kScoreBytes, stats = dscores + Tiles::kScoreBytes;
   int* const ticket = reinterpret_cast<int*>(shared + Tiles::kShared - 16);
 
-  // The order of the work: in sections of a few (sequence, key/value head) pairs, key tiles ascending, which is those
-  // with most queries first.
+  // The order of the work: sections of a few (sequence, key/value head) pairs; within a section key tiles ascend, which
+  // starts with those that have most queries.
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (thread == 0) *ticket = atomicAdd(dq.ticket, 1);
   __syncthreads();
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     copy_tile<kQueries, kHead, kThreads>(douts + stage * Tiles::kQueryBytes, dout + d.out_at(b, 0, head, kHead),
                                          out_stride, first, d.seq_len);
     if (thread < 2 * kQueries) {
-      // Zeros beyond the end make weights of 1 there, whose products with rows of zeros are nothing.
+      // Zeros beyond the end give weights of 1 there, whose products with rows of zeros vanish.
       const int t = first + static_cast<int>(threadIdx.x % kQueries);
       copy_async4(stats + (2 * stage * kQueries + thread) * 4,
                   (thread < kQueries ? lse : delta) + d.stat_at(b, t, head), t < d.seq_len);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
                                        Tiles::kKeyBytes, d.row.value_at - d.row.key_at);
   copy_queries(last_tile, 0, 0);
 
-  // Scores: this warp's first query and key, and its lanes' addresses of both operands and of what they store.
+  // Scores: this warp's first query and key, and its lanes' addresses of both operands and of the results.
   const int score_row = warp % Tiles::kScoreRowWarps * 32, score_key = warp / Tiles::kScoreRowWarps * Tiles::kScoreKeys;
   const uint32_t row_at = Tile::at(score_row + rows_first_row(lane), rows_first_chunk(lane));
   const uint32_t key_at = Tile::at(score_key + columns_first_row(lane), columns_first_chunk(lane));
@@ -139,13 +139,13 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   float dk[2][2 * Tiles::kColumnPairs][4], dv[2][2 * Tiles::kColumnPairs][4];
   clear(dk);
   clear(dv);
-  int* turn = nullptr;  // of the tile before
+  int* turn = nullptr;  // of the previous tile
   int own_turn = 0, stage = 0;
 #pragma unroll 1
   for (int tile = last_tile, g = 0; tile >= first_tile; stage ^= 1) {
     copy_async_wait<0>();
-    __syncthreads();  // this tile is there for all; all are done with the one before it and with its scores
-    // One thread hands over the tile before for all: the release waits for their adds, but holds up one warp only.
+    __syncthreads();  // this tile has arrived, and no thread still uses the previous tile or its scores
+    // One thread releases the previous tile for all: the release waits for their adds but delays only one warp.
     if (thread == 0 && turn != nullptr) store_release(turn, own_turn + 1);
     const int next_g = g + 1 < d.group ? g + 1 : 0, next_tile = next_g > 0 ? tile : tile - 1;
     if (next_tile >= first_tile) copy_queries(next_tile, next_g, stage ^ 1);
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
         [&](uint32_t(&to)[4], int k, int n) {
           load_matrix(to, Tile::step(values + key_at, 2 * k) + n * 16 * Tile::kRow);
         });
-    // After the second GEMM, so that the exponentials can run concurrently with it.
+    // Masks after the second GEMM, so that the exponentials can run concurrently with it.
     const bool edge = first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1);
     if (edge) mask(p, first_query + score_row, first_key + score_key, lane, 0.0f, d);
 #pragma unroll
@@ -196,12 +196,12 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
                        pack_bf16(p0 * (dp[m][n][2 * half] - own), p1 * (dp[m][n][2 * half + 1] - own)));
         }
       }
-    __syncthreads();  // weights and their gradients are there for all
+    __syncthreads();  // weights and their gradients are stored
 
     const int64_t item = (int64_t{b} * d.heads() + kv * d.group + g) * dq.tiles + tile;
     turn = dq.turns + item;
     own_turn = key_tile - d.first_key(first_query) / kKeys;
-    int seen = load_relaxed(turn);  // early, so that it is there after the GEMM
+    int seen = load_relaxed(turn);  // loaded early, so that it arrives during the GEMM
     multiply<kQueries / 16, 2, Tiles::kColumnPairs>(
         dv,
         [&](uint32_t(&to)[4], int k, int m) {
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
             load_matrix_transposed(
                 to, Tile::step(keys + key_column_at, 2 * Tiles::kSumColumnWarps * n) + k * 16 * Tile::kRow);
           });
-      // The adds depend on this branch and are done in L2, so they cannot overtake the load that saw the turn.
+      // The adds depend on this branch and run in L2, so they cannot overtake the load that saw the turn.
       while (seen != own_turn) seen = load_acquire(turn);
       __syncwarp();
       float4* const to = dq.sums + (item * Tiles::kWarps + warp) * Tiles::kSumItems * 32 + lane;
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     g = next_g;
   }
 
-  __syncthreads();  // now the tiles of keys and values are free: dk, dv go through them to stores of 16 bytes
+  __syncthreads();  // the tiles of keys and values are now free: they stage dk and dv for stores of 16 bytes
   if (thread == 0) store_release(turn, own_turn + 1);
 #pragma unroll
   for (int m = 0; m < 2; ++m)
@@ -277,8 +277,8 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   }
 }
 
-// dqkv's queries = scale · the workspace's sums. Mapping: a block a query tile of a head, a thread eight columns of two
-// rows at a time.
+// dqkv's queries = scale · the workspace's sums. Mapping: one block per query tile of a head; each thread has eight
+// columns of two rows at a time.
 template <int kHead>
 __global__ void __launch_bounds__(256) round_query_gradient_kernel(Bf16* dqkv, const float4* sums, Shape d) {
   using Tiles = BackwardTiles<kHead>;
@@ -287,8 +287,8 @@ __global__ void __launch_bounds__(256) round_query_gradient_kernel(Bf16* dqkv, c
   const int64_t item = (int64_t{b} * d.heads() + head) * gridDim.x + tile;
 #pragma unroll 2
   for (int n = threadIdx.x; n < Tiles::kQueries / 2 * kChunks; n += 256) {
-    const int chunk = n % kChunks, g = n / kChunks % 8, block = n / kChunks / 8;  // of 16 rows
-    constexpr int kBlocks = Tiles::kSumRows / 16;                                 // a warp
+    const int chunk = n % kChunks, g = n / kChunks % 8, block = n / kChunks / 8;  // `block`: of 16 rows
+    constexpr int kBlocks = Tiles::kSumRows / 16;                                 // per warp
     const int warp = block / kBlocks * Tiles::kSumColumnWarps + chunk / 2 % Tiles::kSumColumnWarps;
     const int pair = chunk / 2 / Tiles::kSumColumnWarps;
     const int at = (block % kBlocks * Tiles::kSumPairs + pair) * 2 + chunk % 2;
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(256) round_query_gradient_kernel(Bf16* dqkv, c
   }
 }
 
-// Work on more pairs at once balances better; on fewer, more blocks share what they read from memory. With 32 the
+// More concurrent pairs balance the load better; with fewer, more blocks share what they read from memory. With 32, the
 // reads of dout, q and dq stay below a fifth of an H100's bandwidth.
 constexpr int kPairsTogether = 32;
 
@@ -327,11 +327,11 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(d.seq_len, Tiles::kKeys);
     const int64_t pairs = batch * d.kv_heads, items = batch * heads * tiles;
     const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kQueries * kHead * sizeof(float);
-    const size_t turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // and the ticket
+    const size_t turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // includes the ticket
     char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, sum_bytes + turn_bytes));
     int* turns = reinterpret_cast<int*>(memory + sum_bytes);
     TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
-    const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // sections of much the same size
+    const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // nearly equal sections
     const QueryGradient dq{reinterpret_cast<float4*>(memory),
                            turns,
                            turns + items,

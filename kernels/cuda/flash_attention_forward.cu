@@ -1,7 +1,7 @@
-// The forward pass of our attention: kernels/cuda/flash_attention.cuh. A block of four warps owns 128 queries of a
-// head, a warp 32 of them, and goes over the band's key tiles from the diagonal down; scores stay in the accumulators,
-// where they are the next GEMM's A operand. Tiles of keys and values arrive by cp.async while the tile before them
-// is worked on.
+// The forward pass of the project's attention: kernels/cuda/flash_attention.cuh. A block of four warps owns 128 queries
+// of a head, 32 per warp, and processes the band's key tiles from the diagonal down. Scores stay in the accumulators,
+// where they are the A operand of the next GEMM. While a tile is processed, the keys and values of the next arrive by
+// cp.async.
 #include "kernels/cuda/flash_attention.cuh"
 
 namespace tri::cuda {
@@ -12,7 +12,7 @@ template <int kHead>
 struct ForwardTiles {
   static constexpr int kThreads = 128;
   static constexpr int kQueries = 128;
-  static constexpr int kKeys = kHead == 64 ? 128 : 64;  // what the registers hold
+  static constexpr int kKeys = kHead == 64 ? 128 : 64;  // as many as the registers hold
   static constexpr uint32_t kQueryBytes = kQueries * kHead * 2, kKeyBytes = kKeys * kHead * 2;
   static constexpr uint32_t kSums = kQueryBytes + 4 * kKeyBytes;  // keys and values, two tiles each
   static constexpr int kShared = kSums + kThreads * 16;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
                  values = keys + 2 * Tiles::kKeyBytes;
   const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
   const int head = blockIdx.x, b = blockIdx.z, kv = head / d.group;
-  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;  // those with most keys start first
+  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;  // most keys first
   const int valid = min(kQueries, d.seq_len - first_query);
   const int last_tile = (first_query + valid - 1) / kKeys, first_tile = d.first_key(first_query) / kKeys;
   const int stride = d.row.width;
@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
   const uint32_t q_at = queries + Tile::at(warp_row + rows_first_row(lane), rows_first_chunk(lane));
   const uint32_t k_at = keys + Tile::at(columns_first_row(lane), columns_first_chunk(lane));
   const uint32_t v_at = values + Tile::at(rows_first_row(lane), rows_first_chunk(lane));
-  const float scale = d.scale * kLog2E;  // exponentials are powers of two
+  const float scale = d.scale * kLog2E;  // for exponentials to base 2
   float acc[2][kHeadTiles][4], most[2][2];
-  float4* const sums = reinterpret_cast<float4*>(shared + Tiles::kSums) + threadIdx.x;  // no register is left for them
+  float4* const sums = reinterpret_cast<float4*>(shared + Tiles::kSums) + threadIdx.x;  // no registers are left
   *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   clear(acc);
 #pragma unroll
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
 #pragma unroll 1
   for (int tile = last_tile; tile >= first_tile; --tile) {
     copy_async_wait<0>();
-    __syncthreads();  // this tile is there for all, and all are done with the one before it
+    __syncthreads();  // this tile has arrived, and no thread still uses the previous one
     if (tile > first_tile) copy_keys(tile - 1);
     const uint32_t stage = (tile & 1) * Tiles::kKeyBytes;
 
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
       mask(s, first_query + warp_row, first_key, lane, -INFINITY, d);
 
     const float4 earlier = *sums;
-    float sum[2][2] = {{earlier.x, earlier.y}, {earlier.z, earlier.w}};  // of this lane's keys
+    float sum[2][2] = {{earlier.x, earlier.y}, {earlier.z, earlier.w}};  // over this lane's keys
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
         now = fmaxf(now, __shfl_xor_sync(0xFFFFFFFFu, now, 1));
         now = fmaxf(now, __shfl_xor_sync(0xFFFFFFFFu, now, 2));
         most[m][half] = now;
-        // A row that has seen no key yet: any finite number serves, and the difference of two -inf would not.
+        // If the row has had no key yet, uses a finite number: the difference of two -inf would be NaN.
         const float offset = now == -INFINITY ? 0.0f : now * scale;
         const float keep = exp2_fast(fmaf(before, scale, -offset));
         float total = sum[m][half] * keep;
@@ -120,11 +120,11 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
         });
   }
 
-  // Through the warp's own query rows, which no other warp reads, to stores of 16 bytes.
+  // Stages the output in the warp's own query rows, which no other warp reads, for stores of 16 bytes.
   const uint32_t o_at = queries + Tile::at(warp_row + lane / 4, 0) + lane % 4 * 4;
   const float4 all = *sums;
   const float sum[2][2] = {{all.x, all.y}, {all.z, all.w}};
-  __syncwarp();  // all lanes are done with the queries
+  __syncwarp();  // all lanes have finished with the queries
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll

@@ -1,8 +1,9 @@
 // FP8 casts, transposes, scales: formulas in kernels/fp8.h.
 //   inp (R, C) f32|bf16    out (R, C), out_t (C, R) e4m3|e5m2
-// Mapping of casts: fp8_cast.cuh. A transpose of bytes: a block a tile of 128 x 128, a thread sixteen columns of four
-// rows. Where a side of the tensor is no multiple of what a thread takes, or a pointer is not aligned, single elements.
-// Bound: memory; a cast to both orientations reads 2 bytes and writes 2.  Mirror: kernels/cpu/fp8.cpp, bit for bit.
+// Mapping of casts: fp8_cast.cuh. Transposing bytes: one block per tile of 128 x 128, sixteen columns of four rows per
+// thread. If a side of the tensor is not a multiple of a thread's share, or a pointer is not aligned, threads process
+// single elements.
+// Bound: memory; a cast to both orientations reads 2 bytes and writes 2.  Reference: kernels/cpu/fp8.cpp, bit for bit.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/dispatch.h"
@@ -13,7 +14,7 @@
 namespace tri::cuda {
 namespace {
 
-// The largest number alone.
+// Computes only amax.
 template <class T, int kVec>
 __global__ void __launch_bounds__(kThreads) amax_kernel(Fp8Target target, const T* inp, int64_t runs) {
   Fp8Found found;
@@ -26,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(Fp8Target target, const 
   publish(found, target, false);
 }
 
-// Quantized values of a flat slice: a thread four elements, a block of kBlock elements has one owner.
+// Quantizes a flat slice: four elements per thread; each block of kBlock elements has one owner.
 __global__ void __launch_bounds__(kThreads)
     cast_slice_kernel(SliceWeights quantized, const float* inp, const int32_t* block_tensor, int64_t n) {
   const int64_t first = thread_index() * 4;

@@ -1,7 +1,7 @@
-// GeLU and SwiGLU and their gradients, cast to FP8 where they are made: formulas in kernels/activation.h, fp8.h.
+// GeLU and SwiGLU and their gradients, cast to FP8 as they are computed: formulas in kernels/activation.h, fp8.h.
 //   inp (R, F) or (R, 2F), dout (R, F) bf16|f32    out, out_t e4m3|e5m2
-// Mapping: fp8_cast.cuh.  Bound: memory; backward reads dout and inp, and writes two bytes for each element of inp.
-// Mirror: kernels/cpu/fp8.cpp. The quantized values are those of fp8_cast after activation.cu, bit for bit.
+// Mapping: fp8_cast.cuh.  Bound: memory; backward reads dout and inp and writes two bytes per element of inp.
+// Reference: kernels/cpu/fp8.cpp. The quantized values equal those of fp8_cast after activation.cu, bit for bit.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/fp8_launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -57,7 +57,7 @@ struct GeluGradient {
   }
 };
 
-// Columns [0, F) are the gate's gradient, [F, 2F) that of up.
+// Columns [0, F) are the gradient of gate, [F, 2F) that of up.
 template <class T>
 struct SwigluGradient {
   using Type = T;
@@ -91,7 +91,7 @@ struct SwigluGradient {
   }
 };
 
-// Whether rows of F elements of T can be read in runs.
+// Returns whether rows of F elements of T can be read in runs.
 template <class T>
 bool wide(int64_t width, std::initializer_list<Tensor> tensors) {
   return width % kRun == 0 && aligned<T>(width, tensors);

@@ -1,9 +1,9 @@
-// LayerNorm and RMSNorm whose rows are cast to FP8 where they are made: formulas in kernels/norm.h, fp8.h.
+// LayerNorm and RMSNorm whose rows are cast to FP8 as they are computed: formulas in kernels/norm.h, fp8.h.
 //   inp, add, sum (R, C) bf16|f32    out (R, C) e4m3
-// Mapping: norm.cuh; a thread casts its packs.  Bound: memory; 3 bytes an element of bf16, 7 with a residual.
-// Limits: none; rows that are not in packs, too wide for shared memory, or so many that a thread's counts could
-// overflow take norm_wide.cu's kernels.
-// Mirror: kernels/cpu/fp8.cpp. The quantized values are those of fp8_cast after norm_forward.cu, bit for bit.
+// Mapping: norm.cuh; each thread casts its packs.  Bound: memory; 3 bytes per element of bf16, 7 with a residual.
+// Limits: none. norm_wide.cu processes rows that are not in packs, too wide for shared memory, or so many that a
+// thread's counts could overflow.
+// Reference: kernels/cpu/fp8.cpp. The quantized values equal those of fp8_cast after norm_forward.cu, bit for bit.
 #include "kernels/cuda/fp8_norm.cuh"
 #include "kernels/cuda/norm_forward.cuh"
 

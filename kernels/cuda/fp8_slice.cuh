@@ -36,7 +36,7 @@ __device__ void encode_weights(const SliceWeights& quantized, int64_t first, int
   __shared__ int of_block;
   if (threadIdx.x == 0) of_block = slot;
   __syncthreads();
-  if (__syncthreads_and(slot == of_block)) {  // except at the borders of tensors
+  if (__syncthreads_and(slot == of_block)) {  // true except at the borders of tensors
     if (slot >= 0)
       publish(found, {nullptr, quantized.amax + slot, quantized.counts + slot * kNumFp8Counts, int64_t{kThreads} * N},
               true);

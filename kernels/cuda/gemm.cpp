@@ -1,8 +1,8 @@
 // out = epilogue(op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, kernels/fp8.h,
 // gemm_plan.h.
-// Plans and choices are made once a shape and kept. A shape that was searched runs the algorithm, and the form
-// (epilogue and bias gradient inside the GEMM or as kernels of their own), that was fastest; any other the first
-// heuristic of its first form. Bound: matrix units, 2·M·N·K FLOPs. Mirror: kernels/cpu/gemm.cpp.
+// Plans and choices are created once per shape and stored. A shape that autotuning has timed runs its fastest algorithm
+// and form (epilogue and bias gradient fused into the GEMM or as separate kernels); other shapes run the first
+// heuristic of their first form. Bound: matrix units, 2·M·N·K FLOPs. Reference: kernels/cpu/gemm.cpp.
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@
 namespace tri::cuda {
 namespace {
 
-constexpr int kCandidates = 24;                // of cuBLASLt's heuristics, a form
-constexpr double kWarmUpMicroseconds = 400e3;  // of GEMMs before the first ones are timed
+constexpr int kCandidates = 24;                // of cuBLASLt's heuristics, per form
+constexpr double kWarmUpMicroseconds = 400e3;  // duration of GEMMs before the first timing
 
 struct Choice {
   GemmForm form = GemmForm::kPlain;
@@ -34,7 +34,7 @@ struct Choice {
   double microseconds = 0, first_microseconds = 0;  // 0: not timed
 };
 
-// What stays of a choice between runs.
+// Serializes the part of a choice that is stored between runs.
 std::string to_text(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
   for (const uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
@@ -72,12 +72,12 @@ struct GemmEngine::State {
   std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
   std::map<GemmKey, Entry> entries;
-  std::map<std::string, Choice> imported;  // by GemmKey::text(); checked when the shape first comes
-  std::string library;                     // GPU and version that choices belong to
+  std::map<std::string, Choice> imported;  // by GemmKey::text(); checked when the shape is first used
+  std::string library;                     // GPU and library version of the choices
 
   State() { TRI_CUBLAS(cublasLtCreate(&handle)); }
   ~State() {
-    entries.clear();  // the plans, before their library's handle
+    entries.clear();  // plans must be destroyed before the library's handle
     cublasLtDestroy(handle);
   }
   State(const State&) = delete;
@@ -112,7 +112,7 @@ struct GemmEngine::State {
 
   void run(Entry& entry, const PlannedGemm& g, const Choice& choice, CudaStream& stream) {
     GemmPlan& chosen = plan(entry, g, choice.form);
-    // cuBLASLt overwrites its bias gradient; this one is added to.
+    // cuBLASLt overwrites its bias gradient, but dbias must be added to.
     const bool fused_dbias = choice.form == GemmForm::kFused && !g.dbias.empty();
     const bool dbias_of_a = g.trans_a == Trans::kYes, apart = choice.form == GemmForm::kPlain;
     float* dbias = nullptr;
@@ -128,15 +128,15 @@ struct GemmEngine::State {
     if (!g.dbias.empty() && !fused_dbias && !dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.out}, stream);
   }
 
-  // Microseconds of a call, over `calls` back to back; infinite if cuBLASLt refuses to run the algorithm that it
-  // proposed. Throws Fatal if the device has failed.
+  // Returns the microseconds per call over `calls` consecutive calls; infinite if cuBLASLt refuses to run the algorithm
+  // that it proposed. Throws Fatal if the device has failed.
   double time(Entry& entry, const PlannedGemm& g, const Choice& choice, int calls, CudaStream& stream) {
     const TimedEvent begin, end;
     TRI_CUDA(cudaEventRecord(begin.event, stream));
     try {
       for (int call = 0; call < calls; ++call) run(entry, g, choice, stream);
     } catch (const AlgorithmRefused&) {
-      cudaGetLastError();                       // what the refused launch may have left
+      cudaGetLastError();                       // clears an error that the refused launch may have left
       TRI_CUDA(cudaStreamSynchronize(stream));  // a failed device makes cuBLASLt refuse everything
       return INFINITY;
     }
@@ -147,7 +147,7 @@ struct GemmEngine::State {
     return 1e3 * milliseconds / calls;
   }
 
-  // The first heuristic, then what cuBLASLt proposes in every form, with the microseconds of a call by itself.
+  // Returns the first heuristic, then cuBLASLt's proposals for each form, with the microseconds of a single call.
   std::vector<Choice> candidates_of(Entry& entry, const PlannedGemm& g, const GemmKey& key, CudaStream& stream) {
     std::vector<Choice> candidates{first_choice(entry, g, key)};
     for (const GemmForm form : forms_of(g))
@@ -155,13 +155,13 @@ struct GemmEngine::State {
         if (form != candidates.front().form || to_text(algorithm) != to_text(candidates.front().algorithm))
           candidates.push_back({form, algorithm});
     for (Choice& candidate : candidates) {
-      candidate.microseconds = time(entry, g, candidate, 1, stream);  // loads its kernel
+      candidate.microseconds = time(entry, g, candidate, 1, stream);  // the first call loads the kernel
       if (std::isfinite(candidate.microseconds)) candidate.microseconds = time(entry, g, candidate, 1, stream);
     }
     return candidates;
   }
 
-  // Where every algorithm refuses, what was there before the search stays. Whether anything was timed.
+  // Keeps the previous choice if cuBLASLt refuses every algorithm. Returns whether anything was timed.
   bool search(const PlannedGemm& g, double warm_up_microseconds, CudaStream& stream) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entry_of(g);
@@ -255,7 +255,7 @@ Result<void> GemmEngine::take_choices(const GemmChoices& choices) {
     taken.insert_or_assign(of_shape.shape, choice);
   }
   for (const auto& [shape, choice] : taken) state_->imported.insert_or_assign(shape, choice);
-  // Every rank goes by the same choices: what was chosen here gives way to them.
+  // Every rank must use the same choices, so imported choices replace those made here.
   for (auto& [key, entry] : state_->entries) {
     const auto kept = state_->imported.find(key.text());
     if (!entry.choice || kept == state_->imported.end()) continue;

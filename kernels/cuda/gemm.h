@@ -1,4 +1,4 @@
-// One GPU's GEMMs: cuBLASLt's handle, plans, choices, search. Safe for concurrent use.
+// The GEMMs of one GPU: cuBLASLt's handle, plans, choices, autotuning. Safe for concurrent use.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class GemmEngine final : public GemmSearch {
   ~GemmEngine() override;
 
   void multiply(const PlannedGemm& g, CudaStream& stream);
-  // Runs the GEMM in this form whatever was chosen, with the first heuristic; returns false if cuBLASLt cannot.
+  // Runs the GEMM in this form, whatever was chosen, with the first heuristic; returns false if cuBLASLt cannot.
   bool multiply_as(const PlannedGemm& g, GemmForm form, CudaStream& stream);
 
   std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) override;

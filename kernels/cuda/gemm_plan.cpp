@@ -22,7 +22,7 @@ cudaDataType_t cuda_type(Dtype dtype) {
 
 bool has_epilogue(GemmForm form) { return form == GemmForm::kEpilogue || form == GemmForm::kFused; }
 
-// Column-major, dense.
+// Returns a column-major, dense layout.
 cublasLtMatrixLayout_t make_layout(Dtype dtype, int64_t rows, int64_t columns) {
   cublasLtMatrixLayout_t layout = nullptr;
   TRI_CUBLAS(cublasLtMatrixLayoutCreate(&layout, cuda_type(dtype), static_cast<uint64_t>(rows),
@@ -41,8 +41,8 @@ cublasLtEpilogue_t epilogue_of(const Gemm& g, GemmForm form) {
   return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// How the partial sums of a K that is split over blocks may be added: in fp32. The compute type is that; the other
-// schemes add in the output's type.
+// Returns the schemes that may add the partial sums when K is split over blocks: those that add in fp32, the compute
+// type. The other schemes add in the output's type.
 uint32_t reduction_schemes(Dtype out) {
   if (out == Dtype::kF32) return CUBLASLT_REDUCTION_SCHEME_MASK;
   return CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -160,7 +160,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlan::algorithms(cublasLtHandle_t handle, 
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, operation_, a_, b_, out_, out_, preference, most, results.data(), &found);
   cublasLtMatmulPreferenceDestroy(preference);
-  // Answers, unlike a library that is out of memory or a device that has failed.
+  // These are answers, unlike a library that is out of memory or a device that has failed.
   const bool unsupported = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
                            status == CUBLAS_STATUS_ARCH_MISMATCH;
   if (unsupported) return {};

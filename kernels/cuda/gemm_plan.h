@@ -1,8 +1,8 @@
 // A GEMM in cuBLASLt's form, and the algorithm that runs it.
-// Since cuBLASLt is column-major, a row-major (M, N) is its transpose (N, M): it computes out^T = op(b)^T · op(a)^T,
-// and nothing is copied. The only form of FP8 operands on sm_90 is the one used here: both with the summed dimension
-// innermost. The bias is a number per row of out^T; dbias, a sum over the rows of `a`, is the sum over the columns of
-// cuBLASLt's B.
+// Since cuBLASLt is column-major, a row-major (M, N) is its transpose (N, M): it computes out^T = op(b)^T · op(a)^T
+// without copying. sm_90 supports FP8 operands only in the form used here: both with the summed dimension innermost.
+// The bias is a number per row of out^T; dbias, a sum over the rows of `a`, is the sum over the columns of cuBLASLt's
+// B.
 #pragma once
 
 #include <cublasLt.h>

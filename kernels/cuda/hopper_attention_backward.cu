@@ -1,16 +1,16 @@
-// The backward pass of our attention on Hopper: kernels/cuda/hopper_attention.cuh. A block owns 128 keys of a key/value
-// head and goes over the band's query tiles from the last down and, in each, over the group's heads. Two warpgroups
-// multiply, each with 64 of the keys, whose dk, dv stay in its accumulators: scores are computed transposed, keys by
-// queries, so that weights and their gradients are the A operands of dv and dk as they lie in registers. The gradients
-// go to shared memory besides, where both warpgroups' make dq: 64 columns by 64 queries a warpgroup. Of the third
-// warpgroup one thread loads boxes and another adds dq to its sums.
-// dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: a counter of
-// each head's query tile says whose turn it is, and key tiles are taken in ascending order from a ticket counter, so a
-// block waits only for blocks that run or are done. The copy engine adds, and the thread that waits for a turn does
-// not multiply.
-// A small kernel makes the statistics before, another rounds dq after.
-// Limits: a workspace of 4 bytes an element of q and 8 bytes a row of a head, and B · NKV · T / 128 blocks are all the
-// parallelism there is. Source: Shah et al. 2024 (FlashAttention-3).
+// The backward pass of the project's attention on Hopper: kernels/cuda/hopper_attention.cuh. A block owns 128 keys of a
+// key/value head and processes the band's query tiles from the last down and, for each, the group's heads. Two
+// warpgroups multiply, each with 64 of the keys, whose dk and dv stay in its accumulators. Scores are computed
+// transposed, keys by queries, so that weights and their gradients are already the A operands of dv and dk in
+// registers. The gradients also go to shared memory, from which both warpgroups compute dq: 64 columns by 64 queries
+// each. In the third warpgroup one thread loads boxes and another adds dq to its sums.
+// dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: a counter for
+// each head's query tile tells which block adds next, and a ticket counter assigns key tiles in ascending order, so a
+// block waits only for blocks that run or have finished. The copy engine adds, and the thread that waits does not
+// multiply.
+// A small kernel computes the statistics before, another rounds dq after.
+// Limits: a workspace of 4 bytes per element of q and 8 bytes per row of a head; parallelism is B · NKV · T / 128
+// blocks. Source: Shah et al. 2024 (FlashAttention-3).
 #include "kernels/cuda/hopper_attention.cuh"
 #include "kernels/cuda/workspace.h"
 
@@ -23,9 +23,9 @@ using namespace hopper;
 template <int kHeadSize>
 struct BackwardTiles {
   static constexpr int kHead = kHeadSize, kBoxes = head_boxes(kHead);
-  static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);  // warpgroups that multiply
+  static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);  // `kConsumers` warpgroups multiply
   static constexpr int kKeys = 64 * kConsumers, kStages = 2;
-  // dq is two blocks of 64 columns by 64 queries, one a warpgroup: side by side in a head, or in two boxes of queries.
+  // dq is two blocks of 64 columns by 64 queries, one per warpgroup: adjacent in a head, or in two boxes of queries.
   static constexpr bool kSplitColumns = kBoxes == 2;
   static constexpr int kQueryBoxes = kSplitColumns ? 1 : 2, kQueries = 64 * kQueryBoxes;
   static constexpr uint32_t kKeyBox = kKeys * kBoxRow, kQueryBox = kQueries * kBoxRow, kScoreBox = kKeys * kBoxRow,
@@ -33,30 +33,30 @@ struct BackwardTiles {
   static constexpr uint32_t kKeyBytes = kBoxes * kKeyBox, kQueryBytes = kBoxes * kQueryBox,
                             kScoreBytes = kQueryBoxes * kScoreBox, kBlockBytes = 64 * 64 * 4,
                             kSumBytes = kConsumers * kBlockBytes, kStatBytes = 2 * kQueries * 4;
-  // Keys, values; queries and douts, of kStages tiles each; the scores' gradients, of two; dq; statistics; barriers.
+  // Layout: keys; values; kStages tiles of queries, of douts; two of the scores' gradients; dq; statistics; barriers.
   static constexpr uint32_t kValuesAt = kKeyBytes, kQueriesAt = 2 * kKeyBytes,
                             kDoutsAt = kQueriesAt + kStages * kQueryBytes, kScoresAt = kDoutsAt + kStages * kQueryBytes,
                             kSumsAt = kScoresAt + 2 * kScoreBytes, kStatsAt = kSumsAt + kSumBytes,
                             kBarriersAt = kStatsAt + kStages * kStatBytes;
   static constexpr int kBarriers = 3 + 4 * kStages;
-  static constexpr int kShared = kBarriersAt + 8 * kBarriers + 8;  // and the ticket
+  static constexpr int kShared = kBarriersAt + 8 * kBarriers + 8;  // includes the ticket
   static constexpr int kConsumerRegisters = kHead == 64 ? 224 : 232, kProducerRegisters = kHead == 64 ? 56 : 40;
 };
 
-// What a call keeps in the workspace, all of it for whole tiles of queries: (B, NH, tiles) of
+// The workspace of a call, in whole tiles of queries: (B, NH, tiles) of
 struct BackwardWork {
-  float* sums;   // dq in fp32: of each warpgroup (8 n-tiles, 128 threads) float4, as they lie in its accumulators
+  float* sums;   // dq in fp32: per warpgroup (8 n-tiles, 128 threads) float4, in the order of its accumulators
   float* stats;  // (2, kQueries): log2(e) · lse, then delta
-  int* turns;    // how many key tiles have added to the sums
+  int* turns;    // the number of key tiles added to the sums
   int* ticket;
-  int tiles;           // of queries, a head
-  int key_tiles;       // a key/value head
-  int pairs;           // of sequence and key/value head: B · NKV
-  int pairs_together;  // worked on at the same time
+  int tiles;           // of queries, per head
+  int key_tiles;       // per key/value head
+  int pairs;           // (sequence, key/value head): B · NKV
+  int pairs_together;  // processed concurrently
 };
 
-// delta[b, h, t] = sum_c dout · out, alongside the scaled lse. Mapping: a group of lanes a row of a head, sixteen bytes
-// a lane.
+// delta[b, h, t] = sum_c dout · out, stored with the scaled lse. Mapping: one group of lanes per row of a head, sixteen
+// bytes per lane.
 template <class Tiles>
 __global__ void __launch_bounds__(256)
     hopper_statistics_kernel(float* stats, const float* lse, const Bf16* dout, const Bf16* out, int tiles, Shape d) {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(256)
     const float delta = row_delta<kHead>(dout, out, d.out_at(b, t, head, kHead), lane, t < d.seq_len);
     if (t < tiles * kQueries && lane == 0) {
       float* to = stats + ((int64_t{b} * d.heads() + head) * tiles + t / kQueries) * 2 * kQueries + t % kQueries;
-      to[0] = t < d.seq_len ? lse[d.stat_at(b, t, head)] * kLog2E : INFINITY;  // weights of 0 beyond the end
+      to[0] = t < d.seq_len ? lse[d.stat_at(b, t, head)] * kLog2E : INFINITY;  // gives weights of 0 beyond the end
       to[kQueries] = delta;
     }
   }
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
                 kStages = Tiles::kStages, kConsumers = Tiles::kConsumers;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), barriers = base + Tiles::kBarriersAt;
-  // "full": it is there. "free": those who read it have done with it. Those of a ring's stages lie side by side.
+  // "full": the data has arrived. "free": its readers have finished. The barriers of a ring's stages are contiguous.
   const uint32_t key_full = barriers, sum_full = barriers + 8, sum_free = barriers + 16, query_full = barriers + 24,
                  query_free = query_full + 8 * kStages, dout_full = query_free + 8 * kStages,
                  dout_free = dout_full + 8 * kStages;
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   }
   __syncthreads();
 
-  // The order of the work: in sections of a few (sequence, key/value head) pairs, key tiles ascending, which is those
-  // with most queries first.
+  // The order of the work: sections of a few (sequence, key/value head) pairs; within a section key tiles ascend, which
+  // starts with those that have most queries.
   const int64_t index = *ticket, whole = int64_t{work.pairs_together} * work.key_tiles;
   const int first_pair = static_cast<int>(index / whole) * work.pairs_together, rest = static_cast<int>(index % whole);
   const int together = min(work.pairs_together, work.pairs - first_pair), pair = first_pair + rest % together;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   const int first_key = key_tile * kKeys, valid_keys = min(kKeys, d.seq_len - first_key);
   const int first_tile = first_key / kQueries, last_tile = d.last_query(first_key + valid_keys - 1) / kQueries;
   const int head = kv * d.group;  // of the group's first query
-  // Of all heads of a row, in their order there.
+  // Indices among all heads of a row.
   const int query_head = d.row.query(kv, 0) / kHead, key_head = d.row.key(kv) / kHead,
             value_head = d.row.value(kv) / kHead;
 
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     const int consumer = warpgroup - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32,
               warp = thread / 32;
     const float scale = d.scale * kLog2E;
-    const int own_key = first_key + consumer * 64;  // the first of this warpgroup's
+    const int own_key = first_key + consumer * 64;  // this warpgroup's first key
     const uint64_t key_rows = operand(base + consumer * 64 * kBoxRow),
                    value_rows = operand(base + Tiles::kValuesAt + consumer * 64 * kBoxRow),
                    query_rows = operand(base + Tiles::kQueriesAt), dout_rows = operand(base + Tiles::kDoutsAt),
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
 #pragma unroll
     for (int i = 0; i < kHead / 2; ++i) dk[i] = dv[i] = 0.0f;
     RingPlace<kStages> place;
-    uint32_t odd = 0;  // of the step
+    uint32_t odd = 0;  // whether the step is odd
     barrier_wait(key_full, 0);
 #pragma unroll 1
     for (int tile = last_tile, g = 0; tile >= first_tile; odd ^= 1) {
@@ -226,12 +226,12 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       }
       if (edge) {
         const int key =
-            own_key + warp * 16 + lane / 4 - first_query - lane % 4 * 2;  // alongside the lane's first query
+            own_key + warp * 16 + lane / 4 - first_query - lane % 4 * 2;  // relative to the lane's first query
 #pragma unroll
         for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const int behind = n * 8 + e % 2 - e / 2 * 8 - key;  // the query's place after the key's
+            const int behind = n * 8 + e % 2 - e / 2 * 8 - key;  // distance from the key to the query
             if (behind < 0 || (d.window != 0 && behind >= d.window)) s[n * 4 + e] = 0.0f;
           }
       }
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       if (++g == d.group) g = 0, --tile;
     }
 
-    named_barrier_sync(1, 128 * kConsumers);  // now the tiles of keys and values are free
+    named_barrier_sync(1, 128 * kConsumers);  // the tiles of keys and values are now free
     const uint32_t out_at = base + (consumer * 4 + warp) * kBoxes * Tiles::kGradientBox;
 #pragma unroll
     for (int k = 0; k < kHead / 16; ++k) {
@@ -322,8 +322,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   }
 }
 
-// dqkv's queries = scale · the workspace's sums. Mapping: a block a query tile of a head, a warp 16 columns of 64
-// queries, then sixteen bytes a thread.
+// dqkv's queries = scale · the workspace's sums. Mapping: one block per query tile of a head; a warp has 16 columns of
+// 64 queries, then each thread stores sixteen bytes.
 template <class Tiles>
 __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, const float* sums, Shape d) {
   constexpr int kHead = Tiles::kHead, kQueries = Tiles::kQueries, kRow = Tiles::kBoxes * kBoxRow;
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, 
   }
 }
 
-// Work on more pairs at once balances better; on fewer, more blocks share what they read from memory.
+// More concurrent pairs balance the load better; with fewer, more blocks share what they read from memory.
 constexpr int kPairsTogether = 32;
 
 }  // namespace
@@ -374,11 +374,11 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     const int64_t items = batch * heads * tiles;
     const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kSumBytes,
                  stat_bytes = static_cast<size_t>(items) * Tiles::kStatBytes,
-                 turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // and the ticket
+                 turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // includes the ticket
     char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, sum_bytes + stat_bytes + turn_bytes));
     int* turns = reinterpret_cast<int*>(memory + sum_bytes + stat_bytes);
     TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
-    const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // sections of much the same size
+    const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // nearly equal sections
     const BackwardWork work{reinterpret_cast<float*>(memory),
                             reinterpret_cast<float*>(memory + sum_bytes),
                             turns,
@@ -388,7 +388,7 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
                             static_cast<int>(pairs),
                             static_cast<int>(together)};
 
-    constexpr int kRows = 4 * 256 / row_lanes(kHead);  // of a block
+    constexpr int kRows = 4 * 256 / row_lanes(kHead);  // per block
     const dim3 rows(static_cast<unsigned>(ceil_div(tiles * Tiles::kQueries, kRows)), static_cast<unsigned>(heads),
                     static_cast<unsigned>(batch));
     hopper_statistics_kernel<Tiles><<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse), pointer<Bf16>(a.dout),

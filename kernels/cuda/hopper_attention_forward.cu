@@ -1,9 +1,10 @@
-// The forward pass of our attention on Hopper: kernels/cuda/hopper_attention.cuh. A block a multiprocessor stays for
-// the whole launch: one warpgroup has a thread that loads boxes of queries, keys and values, two warpgroups multiply,
-// each with 64 of a tile's 128 queries. They go over the band's key tiles from the diagonal down; scores stay in the
-// accumulators, where they become the A operand of the product with the values, which runs concurrently with the next
-// tile's scores and their exponentials. Source: Shah et al. 2024 (FlashAttention-3), algorithm 2.
-// Tiles of queries are taken from a ticket counter, those with most keys first.
+// The forward pass of the project's attention on Hopper: kernels/cuda/hopper_attention.cuh. One block per
+// multiprocessor runs for the whole launch: a thread of one warpgroup loads boxes of queries, keys and values; two
+// warpgroups multiply, each with 64 of a tile's 128 queries. They process the band's key tiles from the diagonal down.
+// Scores stay in the accumulators, where they become the A operand of the product with the values, which runs
+// concurrently with the next tile's scores and their exponentials. Source: Shah et al. 2024 (FlashAttention-3),
+// algorithm 2.
+// A ticket counter assigns tiles of queries, those with most keys first.
 #include "kernels/cuda/hopper_attention.cuh"
 #include "kernels/cuda/workspace.h"
 
@@ -16,36 +17,36 @@ using namespace hopper;
 template <int kHeadSize>
 struct ForwardTiles {
   static constexpr int kHead = kHeadSize, kBoxes = head_boxes(kHead);
-  static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);  // warpgroups that multiply
+  static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);  // `kConsumers` warpgroups multiply
   static constexpr int kQueries = 64 * kConsumers, kKeys = 128, kStages = 2;
-  // The running maximum of a row's scores need not be the true one: it is raised when it falls behind by more than 8,
-  // as a power of two, which spares most of the products by `keep`. With heads of 64 these are too few to be worth it.
+  // The running maximum of a row's scores may lag: it is raised only when it is more than 8 too small, as a power of
+  // two, which avoids most products with `keep`. With heads of 64 there are too few of these to be worth it.
   static constexpr bool kLateMaximum = kHead > 64;
   static constexpr uint32_t kQueryBox = kQueries * kBoxRow, kKeyBox = kKeys * kBoxRow, kOutBox = 16 * kBoxRow;
   static constexpr uint32_t kQueryBytes = kBoxes * kQueryBox, kKeyBytes = kBoxes * kKeyBox;
-  // Queries; what the warps store; keys and values, of kStages tiles each; barriers.
+  // Layout: queries; the warps' outputs; kStages tiles each of keys and values; barriers.
   static constexpr uint32_t kOutAt = kQueryBytes, kKeysAt = kOutAt + kQueryBytes,
                             kValuesAt = kKeysAt + kStages * kKeyBytes, kBarriersAt = kValuesAt + kStages * kKeyBytes;
   static constexpr int kBarriers = 2 + 4 * kStages;
-  static constexpr int kShared = kBarriersAt + 8 * kBarriers + 8;  // and the item
+  static constexpr int kShared = kBarriersAt + 8 * kBarriers + 8;  // includes the item
   static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
 };
 
-// What there is to do: items are tiles of queries of a head.
+// The work of a launch: an item is a tile of queries of a head.
 struct ForwardWork {
-  int* ticket;  // items taken in addition to each block's first
+  int* ticket;  // items assigned in addition to each block's first
   int items;
-  int tiles;           // a head
-  int pairs;           // of sequence and key/value head: B · NKV
-  int pairs_together;  // worked on at the same time
+  int tiles;           // per head
+  int pairs;           // (sequence, key/value head): B · NKV
+  int pairs_together;  // processed concurrently
 };
 
 struct Item {
   int b, kv, g, first_query;
-  int first_tile, last_tile;  // of keys, that the band touches
+  int first_tile, last_tile;  // tiles of keys that the band overlaps
 };
 
-// In sections of a few pairs, whose keys and values stay in L2, the last tiles first, heads of a group side by side.
+// Item order: sections of a few pairs, whose keys and values stay in L2; last tiles first; within a tile all heads.
 template <class Tiles>
 __device__ __forceinline__ Item item_of(int index, const ForwardWork& work, const Shape& d) {
   const int section_items = work.pairs_together * d.group * work.tiles;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
                 kConsumers = Tiles::kConsumers;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), barriers = base + Tiles::kBarriersAt;
-  // "full": the boxes are there. "free": all warps have done with them. Those of a ring's stages lie side by side.
+  // "full": the boxes have arrived. "free": all warps have finished. The barriers of a ring's stages are contiguous.
   const uint32_t query_full = barriers, query_free = barriers + 8, key_full = barriers + 16,
                  key_free = key_full + 8 * kStages, value_full = key_free + 8 * kStages,
                  value_free = value_full + 8 * kStages;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         barrier_arrive(query_full);
         break;
       }
-      next = static_cast<int>(gridDim.x) + atomicAdd(work.ticket, 1);  // early, for it takes its time
+      next = static_cast<int>(gridDim.x) + atomicAdd(work.ticket, 1);  // requested early because it takes long
       const Item item = item_of<Tiles>(index, work, d);
       const int key_head = d.row.key(item.kv) / kHead, value_head = d.row.value(item.kv) / kHead;
       barrier_expect(query_full, Tiles::kQueryBytes);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       for (int box = 0; box < kBoxes; ++box)
         load_box(base + box * Tiles::kQueryBox, &query_map, query_full, box * kBoxColumns,
                  d.row.query(item.kv, item.g) / kHead, item.first_query, item.b);
-      // In the order of their use.
+      // Loads in the order of use.
       load(key, key_full, key_free, base + Tiles::kKeysAt, key_head, item.last_tile, item.b);
       for (int tile = item.last_tile - 1; tile >= item.first_tile; --tile) {
         load(key, key_full, key_free, base + Tiles::kKeysAt, key_head, tile, item.b);
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     raise_registers<Tiles::kConsumerRegisters>();
     const int consumer = warpgroup - 1, lane = static_cast<int>(threadIdx.x) % 32,
               warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const float scale = d.scale * kLog2E;  // exponentials are powers of two
+    const float scale = d.scale * kLog2E;  // for exponentials to base 2
     const uint64_t queries = operand(base + consumer * 64 * kBoxRow), keys = operand(base + Tiles::kKeysAt),
                    values = operand(base + Tiles::kValuesAt, Tiles::kKeyBox);
     const uint32_t out_at = base + Tiles::kOutAt + (consumer * 4 + warp) * kBoxes * Tiles::kOutBox;
@@ -166,22 +167,22 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
 
     for (uint32_t round = 0;; round ^= 1) {
       barrier_wait(query_full, round);
-      // Lane 0 alone reads it, for it is lane 0 that lets the next be written.
+      // Only lane 0 reads the index, because lane 0 also allows the next one to be written.
       const int index = __shfl_sync(0xFFFFFFFFu, lane == 0 ? *item_index : 0, 0);
       if (index < 0) break;
       const Item item = item_of<Tiles>(index, work, d);
       const int head = item.kv * d.group + item.g, first_row = item.first_query + consumer * 64,
-                warp_row = first_row + warp * 16, row = warp_row + lane / 4;  // this lane's, and 8 further
+                warp_row = first_row + warp * 16, row = warp_row + lane / 4;  // this lane's rows: row, row + 8
 
-      float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, keep[2];  // sum: of this lane's keys
+      float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, keep[2];  // `sum`: over this lane's keys
       bool raised = true;
-      // Scores become weights, alongside which what has been summed so far counts `keep`.
+      // Turns scores into weights; `keep` is the factor for the sums so far.
       const auto softmax = [&](int tile) {
         const int first_key = tile * kKeys;
         if (first_key + kKeys - 1 > first_row || first_key <= d.below(first_row + 63)) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int last = row + half * 8 - first_key - lane % 4 * 2;  // alongside the lane's first key
+            const int last = row + half * 8 - first_key - lane % 4 * 2;  // relative to the lane's first key
             const int below = d.window == 0 ? -1 : last - d.window;
 #pragma unroll
             for (int n = 0; n < kKeys / 8; ++n)
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         for (int half = 0; half < 2; ++half) {
           const float before = most[half];
           if (raised) most[half] = fmaxf(before, now[half]);
-          // A row that has seen no key yet: any finite number serves, and the difference of two -inf would not.
+          // If the row has had no key yet, uses a finite number: the difference of two -inf would be NaN.
           const float offset = most[half] == -INFINITY ? 0.0f : most[half] * scale;
           keep[half] = raised ? exp2_fast(fmaf(before, scale, -offset)) : 1.0f;
           float even = 0.0f, odd = 0.0f;
@@ -251,8 +252,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         if (tile == item.first_tile) arrive(query_free);
         softmax(tile);
         hold(s);
-        // No sum is negative. A branch that depends on all weights keeps the assembler from moving the wait ahead of
-        // the exponentials.
+        // Sums are never negative. A branch that depends on all weights prevents the assembler from moving the wait
+        // ahead of the exponentials.
         if (Tiles::kLateMaximum && sum[0] + sum[1] < 0.0f) asm volatile("nanosleep.u32 1;");
         wgmma_wait<0>();
         hold(acc);
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         const int t = row + half * 8;
         if (lane % 4 == 0 && t < d.seq_len) lse[d.stat_at(item.b, t, head)] = fmaf(most[half], d.scale, logf(total));
       }
-      if (lane == 0) store_wait_read();  // of the item before
+      if (lane == 0) store_wait_read();  // waits for the previous item
       __syncwarp();
       wgmma_wait<0>();
       hold(acc);
@@ -286,7 +287,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       value.next();
 #pragma unroll
       for (int k = 0; k < kHead / 16; ++k) {
-        uint32_t block[4];  // of 16 x 16
+        uint32_t block[4];  // 16 x 16
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           block[i] = pack_bf16(acc[k * 8 + i * 2] * by[i % 2], acc[k * 8 + i * 2 + 1] * by[i % 2]);
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   }
 }
 
-// Keys and values of the pairs worked on together, at most: about half of the L2.
+// The most bytes of keys and values of concurrent pairs: about half of the L2.
 constexpr int64_t kSectionBytes = 24 << 20;
 
 }  // namespace

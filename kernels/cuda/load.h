@@ -1,5 +1,5 @@
-// A GPU's clock, power and temperature, from the driver's management library (io/nvml); if that is missing, as in some
-// containers, only these are.
+// A GPU's clock, power and temperature, read through the driver's management library (io/nvml). If the library is
+// missing, as in some containers, these values are not available.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace tri::cuda {
 class LoadReader {
  public:
   explicit LoadReader(const std::string& bus_id);  // "0000:18:00.0"
-  // nullopt if the library or the GPU cannot be reached, or its clock is unknown.
+  // Returns nullopt if the library or the GPU cannot be reached, or its clock is unknown.
   std::optional<GpuLoad> read() const;
 
  private:

@@ -1,4 +1,4 @@
-// Stands in for hopper_attention_*.cu in a build without code for sm_90a: attention runs by mma.sync.
+// Replaces hopper_attention_*.cu in a build without code for sm_90a: attention then uses mma.sync.
 #include "kernels/cuda/flash_attention.h"
 
 namespace tri::cuda {

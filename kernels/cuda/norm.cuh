@@ -1,12 +1,12 @@
 // Shared by the passes of LayerNorm and RMSNorm: formulas in kernels/norm.h.
 //   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
-// Mapping: W = 1 to 16 warps per row, a lane up to three 16-byte packs of it in registers: global memory is read and
-// written once. Blocks are persistent: a thread keeps its columns' weights in shared memory over all its rows, and
-// while a group works on a row, the next one's operands are copied to shared memory (cp.async, each thread its own
-// packs, so that no barrier is needed). The warps of a row synchronise at a barrier.
-// Limits: rows of whole 16-byte packs, up to 24 KiB (C 12288 in bf16), as far as the GPU's shared memory goes (C 11520
-// on sm_80 with a residual); all other rows go to norm_wide.cu. Bound: memory; parts of an operand are read when they
-// are needed. Mirror: kernels/cpu/norm.cpp.
+// Mapping: W = 1 to 16 warps per row, up to three 16-byte packs of it per lane in registers: global memory is read and
+// written once. Blocks are persistent: a thread keeps its columns' weights in shared memory for all its rows, and while
+// a group processes a row, the operands of the next are copied to shared memory (cp.async, each thread its own packs,
+// so no barrier is needed). The warps of a row synchronise at a barrier.
+// Limits: rows of whole 16-byte packs, up to 24 KiB (C 12288 in bf16), as far as the GPU's shared memory allows (C
+// 11520 on sm_80 with a residual); norm_wide.cu processes all other rows. Bound: memory; parts of an operand are read
+// when they are needed. Reference: kernels/cpu/norm.cpp.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Forward<T> forward_args(const NormForward& n) {
 template <class T>
 struct StoredRows {
   static constexpr size_t kSharedBytes = 0;
-  static constexpr int64_t kMostPacks = INT64_MAX;  // of a thread
+  static constexpr int64_t kMostPacks = INT64_MAX;  // per thread
   T* out;
   __device__ void begin() {}
   template <int kVec>
@@ -80,7 +80,7 @@ Backward<T> backward_args(const NormBackward& n, float* partial) {
           pointer<T>(n.weight), pointer<float>(n.mean),  pointer<float>(n.rstd), partial,
           more_parts<T>(n.dout)};
 }
-// Scratch for Backward::partial, and its second pass: norm_backward.cu.
+// Scratch for Backward::partial, and the second pass over it: norm_backward.cu.
 float* column_partials(const Shape& s, unsigned blocks, CudaStream& stream);
 void add_column_partials(const NormBackward& n, const float* partial, unsigned blocks, CudaStream& stream);
 
@@ -94,7 +94,7 @@ bool in_packs(const NormBackward& n) {
   return aligned<T>(n.inp[1], {n.dinp, n.dresidual, n.dout, n.inp, n.weight});
 }
 
-// For any rows: norm_wide.cu.
+// For rows of any width: norm_wide.cu.
 void wide_forward(const NormForward& n, CudaStream& stream);
 void wide_forward(const Fp8NormForward& n, CudaStream& stream);
 void wide_backward(const NormBackward& n, CudaStream& stream);
@@ -200,8 +200,8 @@ class Operands {
 // Sums over the W warps of a row, in every thread of them.
 class RowSums {
  public:
-  // Call it in every thread of the block alike. The slots alternate: the thread that is first at the next sum writes to
-  // the other slot, and passes its barrier only when all have read this one.
+  // Every thread of the block must call it. The slots alternate: a thread that is early at the next sum writes to the
+  // other slot and passes its barrier only after all have read this one.
   template <int kSums>
   __device__ __forceinline__ void add(float (&values)[kSums]) {
 #pragma unroll

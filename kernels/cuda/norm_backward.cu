@@ -7,7 +7,7 @@ namespace tri::cuda {
 namespace norm {
 namespace {
 
-// kAdds: dresidual is added to dinp. kParts: dout comes in parts.
+// kAdds: dresidual is added to dinp. kParts: dout has several parts.
 template <class T, int kVec, int kPacks, bool kAdds>
 struct BackwardKernel {
   using Inputs = Operands<T, kVec, kPacks, kAdds ? 3 : 2, 1>;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
   copy_async_wait<0>();
   __syncthreads();                                    // the rows' memory now holds the columns
   float* columns = reinterpret_cast<float*>(memory);  // (2, C)
-  // The block's groups add their sums one after the other.
+  // The block's groups add their sums one after another.
   for (unsigned group = 0; group < blockDim.y; ++group) {
     if (threadIdx.y == group)
 #pragma unroll
@@ -109,12 +109,12 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
     a.partial[int64_t{blockIdx.x} * 2 * s.width + i] = columns[i];
 }
 
-// False: the rows are too wide for this GPU's shared memory.
+// Returns false if the rows are too wide for this GPU's shared memory.
 template <class T>
 bool backward(const NormBackward& n, CudaStream& stream) {
   constexpr int kVec = Pack<T>::kSize;
   const Shape shape = shape_of(n);
-  // Short rows: fewer registers and more rows at once. Long rows: fewer warps at a barrier. Both as measured.
+  // Short rows get fewer registers and more concurrent rows, long rows fewer warps per barrier. Both were measured.
   const int64_t most = n.inp[1] <= 4 * 2 * 32 * kVec ? 2 : 3;
   return choose_mapping<kVec>(n.inp[1], most, [&](auto packs, dim3 block) {
     const auto launch = [&](auto adds, auto parts) {

@@ -1,12 +1,12 @@
-// LayerNorm and RMSNorm of rows that norm_forward.cu and norm_backward.cu do not take: too wide for shared memory, or
-// not of whole 16-byte packs. Formulas in kernels/norm.h.
+// LayerNorm and RMSNorm of rows that norm_forward.cu and norm_backward.cu do not support: too wide for shared memory,
+// or not made of whole 16-byte packs. Formulas in kernels/norm.h.
 //   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
-// Mapping: a block a row at a time, a thread every kThreads-th pack of it; a row is read again, mostly from the caches,
-// for each thing that must be known before the next: the mean, the variance, the output. Backward, a block keeps its
-// columns' parameter gradients in scratch over its rows, a thread its own columns, and a second kernel adds the blocks'
+// Mapping: one block per row at a time, each thread every kThreads-th pack. The row is read again, mostly from the
+// caches, for each value that the next pass needs: the mean, the variance, the output. Backward: each block accumulates
+// its parameter gradients in scratch over its rows, each thread its own columns, and a second kernel adds the blocks'
 // sums in a fixed order.
 // Limits: none.  Bound: memory; R·C elements are moved as often as in norm_forward.cu and norm_backward.cu.
-// Mirror: kernels/cpu/norm.cpp.
+// Reference: kernels/cpu/norm.cpp.
 #include "kernels/cuda/fp8_norm.cuh"
 
 namespace tri::cuda::norm {
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_forward_kernel(Forward<T> a
   const int64_t row = blockIdx.x, begin = row * s.width;
   const float mean_factor = 1.0f / static_cast<float>(s.width);
   const bool adds = a.add != nullptr;
-  const T* rows = adds ? a.sum : a.inp;  // what is normalised; a thread reads only what itself has written
+  const T* rows = adds ? a.sum : a.inp;  // the normalised input; each thread reads only what it wrote
   float total = 0;
   for_each_pack<kVec>(s.width, [&](int c) {
     float x[kVec];
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_forward_kernel(Forward<T> a
       }
       const Pack<T, kVec> sum = pack_floats<T>(x);
       store_pack(a.sum + begin + c, sum);
-      unpack(sum, x);  // what backward will see
+      unpack(sum, x);  // as backward will read it
     }
 #pragma unroll
     for (int i = 0; i < kVec; ++i) total += x[i];
@@ -89,7 +89,7 @@ template <class T, int kVec>
 __global__ void __launch_bounds__(kWideThreads) wide_backward_kernel(Backward<T> a, Shape s) {
   __shared__ float reduce[kWideWarps];
   const float mean_factor = 1.0f / static_cast<float>(s.width);
-  float* const dweight = a.partial + int64_t{blockIdx.x} * 2 * s.width;  // (C), and dbias (C) behind it
+  float* const dweight = a.partial + int64_t{blockIdx.x} * 2 * s.width;  // (C), followed by dbias (C)
   float* const dbias = dweight + s.width;
   for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
     const int64_t begin = row * s.width;

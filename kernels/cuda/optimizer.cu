@@ -1,11 +1,12 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: a thread 16 bytes of the moments, four elements in fp32, eight in bf16; a block of kBlock
-// elements has one owner, so a thread looks it up once. Moments in bf16 use 128 random bits for four elements (Philox,
-// some 15 integer instructions per element, hidden by the memory's time). Sums of squares: a warp a run of blocks into
-// scratch (double), then one block per tensor adds its runs in a fixed order.
+// Mapping of the updates: one thread per 16 bytes of the moments, four elements in fp32, eight in bf16. A block of
+// kBlock elements has one owner, so a thread looks it up once. Moments in bf16 use 128 random bits per four elements
+// (Philox, about 15 integer instructions per element, which memory latency hides). Sums of squares: each warp adds a
+// run of blocks into scratch (double), then one block per tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes per element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
-// for FP8 weights, whose amax and counts a block of threads adds at once.
-// Mirror: kernels/cpu/optimizer.cpp.
+// for FP8 weights, whose amax and counts a block of threads adds together.
+// Reference: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
@@ -17,7 +18,7 @@
 namespace tri::cuda {
 namespace {
 
-// T: of the moments.
+// T: the type of the moments.
 template <class T>
 struct MomentPointers {
   float *master, *grad;
@@ -49,7 +50,7 @@ MomentPointers<T> pointers_of(const Moments& m) {
           m.rounding.step_key};
 }
 
-// A thread's elements are 16 bytes of the moments, four or eight; their first element.
+// A thread's number of elements, four or eight: 16 bytes of the moments.
 template <class T>
 constexpr int kElements = 16 / sizeof(T);
 template <class T>
@@ -69,7 +70,7 @@ __device__ float ratio(const MomentPointers<__nv_bfloat16>& p, float m, float v)
   return m * p.correct1 * reciprocal;
 }
 
-// The moments of a thread's elements, of `tensor`, as they are kept.
+// The moments of a thread's elements in storage format.
 template <class T>
 struct Kept {
   Pack<T> m, v;
@@ -128,7 +129,7 @@ __device__ bool update_moments(const MomentPointers<T>& p, int64_t first, float 
   return true;
 }
 
-// w -= step · d, and the copy in compute precision.
+// w -= step · d; also writes the copy in compute precision.
 template <int N>
 __device__ void step_weights(float* master, __nv_bfloat16* param, int64_t first, float (&w)[N], const float (&d)[N],
                              float step) {
@@ -170,8 +171,8 @@ __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, SliceWeig
   if constexpr (kQuantized) encode_weights(quantized, first, tensor, w);
 }
 
-// Sums of squares, first pass: a warp adds kRunBlocks blocks of kBlock elements, 32 lanes of four. The part of a tensor
-// that reaches the end of a warp's run goes to runs[]; a tensor's last part, which ends inside a run, to its own tail.
+// Sums of squares, first pass: each warp adds kRunBlocks blocks of kBlock elements, four per lane. A part of a tensor
+// that reaches the end of a warp's run goes to runs[]; a tensor's last part, if it ends inside a run, to its tail.
 constexpr int kRunBlocks = 16;
 constexpr int kTensorThreads = 1024;
 
@@ -196,7 +197,7 @@ __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float
     return sum;
   };
   double sum = 0;
-  // Most runs lie inside one tensor.
+  // The fast path: most runs are inside one tensor.
   const int64_t mine = begin + lane % kRunBlocks;
   const int owner = mine < end ? block_tensor[mine] : -1;
   const int before = begin > 0 ? block_tensor[begin - 1] : -1, after = end < blocks ? block_tensor[end] : -1;
@@ -227,7 +228,7 @@ __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float
   }
 }
 
-// Second pass: a block a tensor adds its runs in a fixed order.
+// Second pass: one block per tensor adds its runs in a fixed order.
 __global__ void __launch_bounds__(kTensorThreads)
     tensor_sumsq_kernel(float* sumsq, const double* runs, const TensorRange* tensors) {
   __shared__ double part[kTensorThreads];

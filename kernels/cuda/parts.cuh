@@ -1,4 +1,4 @@
-// An operand in parts (P, R, C), the result of a reduction by copies, which the kernel that reads it adds
+// An operand in parts (P, R, C), the result of a reduction by copies. The kernel that reads it adds the parts
 // (kernels/norm.h).
 #pragma once
 
@@ -23,7 +23,7 @@ MoreParts<T> more_parts(const Tensor& operand) {
   return {parts > 1 ? pointer<T>(operand) + stride : nullptr, stride, static_cast<int>(parts) - 1};
 }
 
-// Replaces x, the pack at `at` of the first part, by that of the sum, rounded to T.
+// Replaces x, the pack at `at` of the first part, with that of the sum, rounded to T.
 template <int kVec, class T>
 __device__ __forceinline__ void add_parts(const MoreParts<T>& parts, int64_t at, float (&x)[kVec]) {
   const T* part = parts.first + at;

@@ -12,10 +12,10 @@ namespace tri::cuda {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20, kPage = 4096;
-constexpr size_t kLeast = size_t{256} << 20;  // of a block that is worth the threads
-constexpr int64_t kMostThreads = 8;           // several ranks of a node do so at the same time
+constexpr size_t kLeast = size_t{256} << 20;  // smallest block for which threads pay off
+constexpr int64_t kMostThreads = 8;           // limited because several ranks of a node do so at the same time
 
-// Writes into every page. The threads run where the caller may, so the pages are on its NUMA node.
+// Writes to every page. The threads run on the caller's allowed cores, so the pages are on its NUMA node.
 void touch_pages(char* memory, size_t bytes) {
   const auto pages = static_cast<int64_t>(bytes / kHugePage);
   parallel_ranges(pages, std::max<int64_t>(pages / kMostThreads, 1), [memory](int64_t begin, int64_t end) {
@@ -30,21 +30,21 @@ void touch_pages(char* memory, size_t bytes) {
 void* PinnedMemory::allocate(size_t bytes) {
   if (bytes >= kLeast) {
     const size_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-    // One huge page more than needed, so that the block begins at one.
+    // Maps one huge page more than needed, so that the block can begin at a huge page.
     void* const all = mmap(nullptr, mapped + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all != MAP_FAILED) {
       char* const first = static_cast<char*>(all);
       char* const memory = first + (kHugePage - reinterpret_cast<uintptr_t>(first) % kHugePage) % kHugePage;
       if (memory > first) munmap(first, static_cast<size_t>(memory - first));
       munmap(memory + mapped, static_cast<size_t>(first + kHugePage - memory));
-      madvise(memory, mapped, MADV_HUGEPAGE);  // refused: pages of 4 KiB, which are slower
+      madvise(memory, mapped, MADV_HUGEPAGE);  // if refused, pages have 4 KiB and are slower
       touch_pages(memory, mapped);
       if (cudaHostRegister(memory, mapped, cudaHostRegisterPortable) == cudaSuccess) {
         std::lock_guard lock(mutex_);
         mapped_[memory] = mapped;
         return memory;
       }
-      cudaGetLastError();  // cudaMallocHost is tried
+      cudaGetLastError();  // clears the error; falls back to cudaMallocHost
       munmap(memory, mapped);
     }
   }

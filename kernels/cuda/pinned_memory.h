@@ -7,17 +7,17 @@
 
 namespace tri::cuda {
 
-// Any thread may call it. cudaMallocHost clears and pins pages of 4 KiB one after another; large blocks are made here
-// of huge pages, which several threads clear, and are pinned afterwards.
+// Any thread may call it. cudaMallocHost clears and pins pages of 4 KiB one after another. Large blocks are instead
+// made of huge pages, which several threads clear and which are pinned afterwards.
 class PinnedMemory {
  public:
-  // Fatal(kDevice): the host has no memory for it.
+  // Throws Fatal (kDevice) if the host has too little memory.
   void* allocate(size_t bytes);
   void release(void* memory) noexcept;
 
  private:
   std::mutex mutex_;
-  std::map<void*, size_t> mapped_;  // blocks that are not cudaMallocHost's, with their bytes
+  std::map<void*, size_t> mapped_;  // blocks that cudaMallocHost did not allocate, with their bytes
 };
 
 }  // namespace tri::cuda

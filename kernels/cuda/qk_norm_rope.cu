@@ -28,13 +28,13 @@ enum Kind { kQueries, kKeys, kValues };
 struct Shape {
   int64_t rows;
   int half, seq_len, kv_heads, group;
-  int heads_once;             // that a warp takes of a row
-  int query_parts, kv_parts;  // ceil(heads of a row / heads_once), of queries; of keys, and of values
+  int heads_once;             // that a warp processes per row
+  int query_parts, kv_parts;  // ceil(heads of a row / heads_once) for queries; for keys, and for values
   float eps, per_group;       // per_group: 1 / group
   QkvRow to, from;
 
   __device__ int heads(Kind kind) const { return kind == kQueries ? kv_heads * group : kv_heads; }
-  // Where head `n` of a kind begins in a row. The division is exact: heads are few.
+  // Returns the offset of head `n` of a kind in a row. The division is exact because heads are few.
   __device__ int offset(const QkvRow& row, Kind kind, int n) const {
     if (kind == kKeys) return row.key(n);
     if (kind == kValues) return row.value(n);
@@ -48,10 +48,10 @@ struct HeadPacks {
   Pack<T, kVec> first[kPacks], second[kPacks];
 };
 
-// A lane's share of the heads: packs p at elements element(p) of either half, where owns(p).
+// A lane's share of the heads: packs p at elements element(p) of either half, if owns(p).
 template <class T, int kVec, int kLanes, int kPacks>
 struct Lane {
-  static constexpr int kGroups = 32 / kLanes;  // heads that a warp works on at a time
+  static constexpr int kGroups = 32 / kLanes;  // heads that a warp processes at a time
   using Packs = HeadPacks<T, kVec, kPacks>;
   int index, group, half;
 
@@ -96,7 +96,7 @@ struct Lane {
   }
 };
 
-// Sum over the lanes of a head, in each of them.
+// Returns the sum over the lanes of a head, in each of them.
 template <int kLanes>
 __device__ __forceinline__ float head_sum(float value) {
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ __forceinline__ float sum_of_squares(const HeadPacks<T, kVec, kPacks>
   return sum;
 }
 
-// The part of a row that a warp works on.
+// The part of a row that a warp processes.
 struct Part {
   int64_t row;
   Kind kind;
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
     }
   }
   const float mean_factor = 0.5f / static_cast<float>(s.half);
-  // Every lane goes through the loop as often as the others: the sums need all of them.
+  // Every lane runs the loop equally often, because the sums need all of them.
   for (int first = part.begin; first < part.end; first += L::kGroups, n += L::kGroups) {
     auto x = load(n);
     const float rstd = rsqrtf(head_sum<kLanes>(sum_of_squares(x)) * mean_factor + s.eps);
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   }
 }
 
-// The first `query_blocks` blocks work on queries, the others on keys, and on values where `copies`.
+// The first `query_blocks` blocks process queries, the others keys and, if `copies`, values.
 // partial (gridDim.x, 2, HS): each block's sum for the gradient of its weight, and zeros for the other one.
 template <class T, int kVec, int kLanes, int kPacks>
 __global__ void __launch_bounds__(kThreadsPerBlock, kPacks == 1 ? 2 : 1)
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kPacks == 1 ? 2 : 1)
       const auto x = lane.load(inp_row + at, present);
       auto g = lane.load(dout_row + (present ? s.offset(s.from, part.kind, n) : 0), present);
       float na[kPacks][kVec], nb[kPacks][kVec];  // the gradient of the norm's output
-      float squares = 0, product = 0;            // of x; of x and the gradient of x · rstd
+      float squares = 0, product = 0;            // of x; of x times the gradient of x · rstd
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         float a[kVec], b[kVec], wa[kVec], wb[kVec];
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kPacks == 1 ? 2 : 1)
       if (present) lane.store(dinp_row + at, g);
     }
   }
-  // The lane groups of a warp by shuffles, then the warps of the block one after the other.
+  // Adds the lane groups of a warp by shuffles, then the warps of the block one after another.
   extern __shared__ float columns[];  // (HS)
 #pragma unroll
   for (int side = 0; side < 2; ++side)
@@ -320,8 +320,8 @@ Shape shape_of(const Op& n, QkvOrder to, QkvOrder from) {
           .from = qkv_row(from, n.num_kv_heads, n.group, 2 * half)};
 }
 
-// Calls f(type, kVec, kLanes, kPacks) with the mapping for the shape, and sets how a row is cut: a lane group takes up
-// to kHeads heads, for which it reads angles and weights once. kBf16s: bf16 elements of a pack.
+// Calls f(type, kVec, kLanes, kPacks) with the mapping for the shape, and sets how a row is divided: a lane group
+// processes up to kHeads heads, for which it reads angles and weights once. kBf16s: bf16 elements per pack.
 template <int kBf16s, int kHeads, class F>
 void choose_mapping(Shape& s, Dtype dtype, std::initializer_list<Tensor> tensors, F&& f) {
   const auto with_lanes = [&](auto type, auto vec, auto lanes, auto packs) {
@@ -350,7 +350,7 @@ void choose_mapping(Shape& s, Dtype dtype, std::initializer_list<Tensor> tensors
 void qk_norm_rope_forward(const QkNormRopeForward& n, CudaStream& stream) {
   Shape s = shape_of(n, n.out_order, n.inp_order);
   if (s.rows == 0) return;
-  // Half packs and few heads a lane: many warps with few registers hide the latency of memory best, as measured.
+  // Half packs and few heads per lane: many warps with few registers hide memory latency best, as measured.
   choose_mapping<4, 4>(
       s, n.inp.dtype, {n.out, n.inp, n.query_weight, n.key_weight}, [&](auto type, auto vec, auto lanes, auto packs) {
         using T = decltype(type);
@@ -376,7 +376,7 @@ void qk_norm_rope_backward(const QkNormRopeBackward& n, CudaStream& stream) {
         const size_t shared = sizeof(float) * static_cast<size_t>(head_size);
         int resident = 0;
         TRI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kThreadsPerBlock, shared));
-        // As many blocks as the GPU holds, divided between queries and keys as their elements are.
+        // Uses as many blocks as the GPU holds, divided between queries and keys in proportion to their elements.
         const int64_t most = int64_t{std::max(resident, 1)} * num_multiprocessors(stream);
         const int64_t of_queries = std::max<int64_t>(1, most * s.group / (s.group + (copies ? 2 : 1)));
         const auto query_blocks = static_cast<int>(std::min(ceil_div(s.rows * s.query_parts, kWarps), of_queries));

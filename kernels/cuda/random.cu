@@ -1,6 +1,6 @@
-// normal_values (kernels/random.h): Philox4x32-10 and Box-Muller in double, as io/base/random.cpp does. The logarithm
-// and the cosine are CUDA's, so that in rare elements the last bit is not the host's.
-// Mapping: a thread an element.  Bound: arithmetic in double.  Mirror: kernels/cpu/random.cpp.
+// normal_values (kernels/random.h): Philox4x32-10 and Box-Muller in double, like io/base/random.cpp. The logarithm and
+// the cosine are CUDA's, so in rare elements the last bit differs from the host's.
+// Mapping: one thread per element.  Bound: arithmetic in double.  Reference: kernels/cpu/random.cpp.
 #include "io/base/random.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.cuh"

@@ -11,7 +11,7 @@ namespace tri::cuda {
 template <int kThreads>
 __device__ __forceinline__ float block_sum(float value, float* shared) {
   value = warp_sum(value);
-  __syncthreads();  // earlier readers of `shared` are done
+  __syncthreads();  // earlier readers of `shared` have finished
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
   __syncthreads();
   float sum = 0;
@@ -38,7 +38,7 @@ struct ColumnSums {
   float* out[kSums];  // (C) f32 each; null: not computed
 };
 
-// Mapping: a block per 32 columns; kSlabThreads threads per column take every kSlabThreads-th slab each.
+// Mapping: one block per 32 columns; kSlabThreads threads per column, each adds every kSlabThreads-th slab.
 constexpr int kSlabThreads = 32;
 
 template <int kSums>

@@ -1,5 +1,5 @@
-// The residual addition alone (kernels/norm.h). Mapping: a thread sixteen bytes where rows are aligned, else an
-// element. Bound: memory, each element once. Mirror: kernels/cpu/norm.cpp.
+// The residual addition alone (kernels/norm.h). Mapping: one thread per sixteen bytes if rows are aligned, otherwise
+// per element. Bound: memory, each element once. Reference: kernels/cpu/norm.cpp.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/ops.h"

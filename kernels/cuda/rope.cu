@@ -1,8 +1,8 @@
 // Rotary position embedding: formulas in kernels/rope.h.
 //   out, inp (R, NKVl · (G + 2) · HS) bf16|f32, in either order (qkv_row.h)    table (T, HS/2, 2) f32
-// Mapping: a thread sixteen bytes of a head's first half and the sixteen that they pair with in its second, where
-// halves are aligned, else a pair of elements, of a few heads of a group: their angles are read once.
-// Bound: memory, in place each query and key once, else each element.  Mirror: kernels/cpu/rope.cpp.
+// Mapping: one thread per sixteen bytes of a head's first half and the sixteen that they pair with in its second if
+// halves are aligned, otherwise per pair of elements, for a few heads of a group, which share the angles that it reads.
+// Bound: memory; in place each query and key once, otherwise each element.  Reference: kernels/cpu/rope.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.cuh"
@@ -13,13 +13,13 @@
 namespace tri::cuda {
 namespace {
 
-constexpr int kSlots = 4;  // of a thread, at most
+constexpr int kSlots = 4;  // per thread, at most
 
 struct Shape {
   int64_t rows;
   int half, seq_len, kv_heads, group;
-  int slots;    // of a key/value head that are written: its queries, the key, and where they are copied the value
-  int at_once;  // of them those of a thread
+  int slots;    // written per key/value head: its queries, the key and, if values are copied, the value
+  int at_once;  // slots per thread
   QkvRow to, from;
 };
 
@@ -27,7 +27,7 @@ __device__ int head_at(const QkvRow& row, int kv_head, int slot, int group) {
   return slot < group ? row.query(kv_head, slot) : slot == group ? row.key(kv_head) : row.value(kv_head);
 }
 
-// A thread turns, or copies, kVec pairs of slots [blockIdx.y · at_once, ...). `out` may be `inp`.
+// Each thread rotates, or copies, kVec pairs of slots [blockIdx.y · at_once, ...). `out` may be `inp`.
 template <class T, int kVec>
 __global__ void __launch_bounds__(kThreads) rope_kernel(T* out, const T* inp, const float* table, Shape d, float sign) {
   const int per_head = d.half / kVec, per_row = d.kv_heads * per_head;
@@ -74,7 +74,7 @@ void rope(const Rope& r, CudaStream& stream) {
                 .at_once = static_cast<int>(ceil_div(slots, chunks)),
                 .to = qkv_row(r.out_order, r.num_kv_heads, r.group, 2 * half),
                 .from = qkv_row(r.inp_order, r.num_kv_heads, r.group, 2 * half)};
-  const int64_t pairs = d.rows * d.kv_heads * half;  // of a slot
+  const int64_t pairs = d.rows * d.kv_heads * half;  // per slot
   if (pairs == 0) return;
   dispatch(r.inp.dtype, [&](auto type) {
     using T = decltype(type);

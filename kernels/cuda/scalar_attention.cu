@@ -1,9 +1,9 @@
 // Causal attention for any dtype, head size, group and window: formulas in kernels/attention.h.
-// Mapping: forward and dq: a block a (query, head, sequence), the band's scores in shared memory; dk, dv: a block a
-// (key, key/value head, sequence) that goes over the group's heads and the band's queries in a fixed order. No tensor
-// cores: it serves fp32 and the head sizes that nothing else takes, for correctness, not for speed.
+// Mapping: forward and dq: one block per (query, head, sequence), with the band's scores in shared memory; dk, dv: one
+// block per (key, key/value head, sequence), which processes the group's heads and the band's queries in a fixed order.
+// It uses no tensor cores: it serves fp32 and head sizes that no other kernel supports, for correctness, not for speed.
 // Limits: T · 8 bytes of shared memory (attention_path() refuses longer sequences), head sizes up to 8 · 128.
-// Bound: fp32 units.  Mirror: kernels/cpu/attention.cpp.
+// Bound: fp32 units.  Reference: kernels/cpu/attention.cpp.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/scalar_attention.h"
@@ -12,7 +12,7 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMaxPerThread = 8;  // head elements a thread of the dk, dv kernel
+constexpr int kMaxPerThread = 8;  // head elements per thread of the dk, dv kernel
 
 struct Shape {
   int seq_len, kv_heads, group, head_size, window;
@@ -20,7 +20,7 @@ struct Shape {
   QkvRow row;
 
   __device__ int64_t out_row() const { return int64_t{kv_heads} * group * head_size; }
-  // Element of a head that begins `head` elements into its row.
+  // Returns the index of the element that begins `head` elements into its row.
   __device__ int64_t qkv_at(int b, int t, int head) const { return (int64_t{b} * seq_len + t) * row.width + head; }
   __device__ int64_t out_at(int b, int t, int head) const {
     return (int64_t{b} * seq_len + t) * out_row() + int64_t{head} * head_size;
@@ -130,7 +130,7 @@ Shape shape_of(const Args& a) {
 template <class Kernel>
 size_t shared_bytes(Kernel kernel, int floats) {
   const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
-  if (bytes > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
+  if (bytes > 40 * 1024)  // the rest of the 48 KiB that need no opt-in is for static arrays
     TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   return bytes;
 }

@@ -1,5 +1,5 @@
-// The sum of parts that lie side by side (kernels/elementwise.h). Mapping: a thread sixteen bytes where the parts are
-// aligned, else an element. Bound: memory, each element once. Mirror: kernels/cpu/elementwise.cpp.
+// The sum of contiguous parts (kernels/elementwise.h). Mapping: one thread per sixteen bytes if the parts are aligned,
+// otherwise per element. Bound: memory, each element once. Reference: kernels/cpu/elementwise.cpp.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// out = base + (the `num_added` parts from `added` on, each `count` elements behind the one before). base may be out.
+// out = base + (the sum of `num_added` contiguous parts of `count` elements that start at `added`). base may be out.
 template <class T, int kVec>
 __global__ void sum_parts_kernel(T* out, const T* base, const T* added, int num_added, int64_t count) {
   const int64_t i = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVec;

@@ -20,7 +20,7 @@ void* Workspace::buffer(cudaStream_t stream, Scratch use, size_t bytes) {
   auto& [memory, size] = buffers_[{stream, use}];
   if (size >= bytes) return memory;
   size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  // The smaller buffer is left to the work that still uses it: freeing would make the host wait for the device, and
+  // Abandons the smaller buffer to the work that still uses it: freeing would make the host wait for the device, and
   // the device may be waiting for a peer whose host waits for this one.
   if (lent_bytes_ - used_ >= size) {
     memory = lent_ + used_;
@@ -38,7 +38,7 @@ void* Workspace::buffer(cudaStream_t stream, Scratch use, size_t bytes) {
 
 void Workspace::lend(const Tensor& memory) {
   std::lock_guard lock(mutex_);
-  if (memory.empty()) {  // the device is idle, and the streams that the buffers are of may end
+  if (memory.empty()) {  // the device is idle, and the streams that own the buffers may be destroyed
     free_allocated();
     buffers_.clear();
   }
