@@ -15,13 +15,13 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 using Json = nlohmann::ordered_json;
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's limit
 constexpr const char* kMetadata = "__metadata__";
 constexpr std::pair<StoredType, std::string_view> kTypes[] = {{StoredType::kF32, "F32"}, {StoredType::kBf16, "BF16"},
                                                               {StoredType::kF16, "F16"}, {StoredType::kI64, "I64"},
                                                               {StoredType::kI32, "I32"}, {StoredType::kU8, "U8"}};
 
-// Bytes of an element of the types that have no StoredType; those of less than a byte are not among them.
+// Bytes per element of the types that have no StoredType, without types smaller than a byte.
 constexpr std::pair<std::string_view, int64_t> kOtherTypes[] = {
     {"BOOL", 1}, {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"I16", 2},
     {"U16", 2},  {"U32", 4}, {"F64", 8},     {"U64", 8},     {"C64", 8}};
@@ -38,7 +38,7 @@ std::optional<StoredType> type_of(std::string_view text) {
   return std::nullopt;
 }
 
-// Bytes of an element; nothing when the type is not known or its elements are smaller than a byte.
+// Returns the bytes per element; none if the type is unknown or its elements are smaller than a byte.
 std::optional<int64_t> bytes_of(std::string_view dtype) {
   if (const auto type = type_of(dtype)) return element_bytes(*type);
   for (const auto& [name, bytes] : kOtherTypes)
@@ -46,7 +46,7 @@ std::optional<int64_t> bytes_of(std::string_view dtype) {
   return std::nullopt;
 }
 
-// Bytes of a tensor; nothing when a dim is negative or the product too large.
+// Returns the bytes of a tensor; none if a dim is negative or the product too large.
 std::optional<int64_t> checked_bytes(int64_t element, const std::vector<int64_t>& shape) {
   int64_t bytes = element;
   for (const int64_t size : shape)
@@ -54,7 +54,7 @@ std::optional<int64_t> checked_bytes(int64_t element, const std::vector<int64_t>
   return bytes;
 }
 
-// A list of `count` (any: -1) integers that fit.
+// Returns a list of `count` (any: -1) integers; none if they do not fit.
 std::optional<std::vector<int64_t>> integers(const Json& json, int count) {
   if (!json.is_array() || (count >= 0 && json.size() != static_cast<size_t>(count))) return std::nullopt;
   std::vector<int64_t> values;
@@ -65,7 +65,7 @@ std::optional<std::vector<int64_t>> integers(const Json& json, int count) {
   return values;
 }
 
-// JSON keeps one of several equal keys without a word; here they are an error.
+// JSON silently keeps only one of several equal keys; here they are an error.
 Result<Json> parse_header(const std::string& path, std::string_view text) {
   std::set<std::string> names;
   std::string repeated;

@@ -38,7 +38,7 @@ void print_bytes(std::string_view bytes) {
   if (std::fflush(stdout) != 0) note_output_error();
 }
 
-// One write, so that lines of several ranks do not mix.
+// Writes the text in one call, so that lines of several ranks do not mix.
 void print_error_text(std::string_view text) {
   const std::string shown = readable_text(text);
   std::fwrite(shown.data(), 1, shown.size(), stderr);
@@ -52,11 +52,11 @@ Result<void> finish_output() {
   if (g_output_error != 0) return result(g_output_error);
   errno = 0;
   if (std::fflush(stdout) != 0) return result(errno);
-  // Text that others (the option parser's help) have printed.
+  // Detects errors of text that others have printed, such as the option parser's help.
   if (std::ferror(stdout) != 0) return result(EIO);
   // Network file systems may report a full disk only when a descriptor is closed.
   const int copy = ::dup(STDOUT_FILENO);
-  if (copy < 0) return {};  // it was closed from the start, and nothing was printed
+  if (copy < 0) return {};  // closed from the start, so nothing was printed
   if (::close(copy) != 0 && errno != EINTR) return result(errno);
   return {};
 }

@@ -9,7 +9,7 @@ Error system_error_of(int os_error, const std::string& text) {
 }
 
 void require_failed(const char* file, int line, const char* condition, const std::string& message) {
-  // An internal fault has no exit status of its own: abort's 134 would lose the job's message, 1 says "a bug".
+  // Internal errors have no exit status of their own: abort's 134 would lose the job's message, 1 means "a bug".
   throw Fatal(static_cast<ExitCode>(1),
               fmt::format("internal error at {}:{}: {} [{}]", file, line, message, condition));
 }

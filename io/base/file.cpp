@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// A rename is durable only when the folder that holds the name is.
+// A rename is durable only after the folder that holds the name is durable.
 Result<void> sync_folder_of(const std::string& path) {
   return sync_folder(std::filesystem::path(path).parent_path().string());
 }
@@ -26,12 +26,12 @@ void Descriptor::close() {
 }
 
 void allow_open_files(int64_t count) {
-  constexpr rlim_t kOthers = 512;  // libraries, devices, peers
+  constexpr rlim_t kOthers = 512;  // for libraries, devices, peers
   const rlim_t wanted = static_cast<rlim_t>(count) + kOthers;
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that fails, opening the file too many does, with a name
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // if this fails, opening too many files fails later and names the file
 }
 
 Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset) {
@@ -156,7 +156,7 @@ Result<void> AtomicFile::commit() {
 Result<void> AtomicFile::publish() {
   if (error_ == 0 && std::fflush(file_) != 0) error_ = errno;
   if (error_ != 0) return system_error(error_, "{}", path_);
-  // A network file system may report only here that a quota or a full disk has cut the file short.
+  // A network file system may report only at close that a quota or a full disk has truncated the file.
   if (std::fclose(std::exchange(file_, nullptr)) != 0) {
     const int why = errno;
     ::unlink(temporary_.c_str());

@@ -14,7 +14,7 @@ bool is_file_system_call(long number) {
       SYS_newfstatat, SYS_fstat, SYS_unlinkat, SYS_mkdirat,   SYS_renameat2, SYS_fallocate, SYS_readlinkat,
   };
   if (std::find(kNumbers.begin(), kNumbers.end(), number) != kNumbers.end()) return true;
-#ifdef SYS_open  // architectures that still have the older calls
+#ifdef SYS_open  // only on architectures that still have the older calls
   constexpr std::array<long, 11> kOlder{SYS_open,  SYS_stat,   SYS_lstat,    SYS_rename, SYS_mkdir,  SYS_unlink,
                                         SYS_rmdir, SYS_access, SYS_readlink, SYS_link,   SYS_symlink};
   return std::find(kOlder.begin(), kOlder.end(), number) != kOlder.end();

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A file that fails now and then, as on a disk that is nearly full, is reported once in this time.
+// An intermittent failure, as on a disk that is nearly full, is reported at most once in this time.
 constexpr std::chrono::seconds kReportInterval{60};
 
 std::atomic<int64_t> g_pending{0};
@@ -44,15 +44,15 @@ struct FileWriter::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Posted> tasks;
-  size_t bytes = 0;  // of tasks that are not done
+  size_t bytes = 0;  // of unfinished tasks
   uint64_t num_posted = 0, num_done = 0;
-  bool ends = false;      // no more tasks will come
+  bool ends = false;      // no more tasks will be posted
   bool left = false;      // the owner is gone: nothing may be reported
-  int64_t num_lost = 0;   // tasks that failed or were dropped since a report counted them
-  bool reported = false;  // ... which was reported
+  int64_t num_lost = 0;   // tasks that failed or were dropped since the last report of their number
+  bool reported = false;  // whether that was reported
   std::optional<Clock::time_point> last_report;
 
-  // Counts a task that failed or was dropped for `reason`. Returns what is to be reported; "": nothing.
+  // Counts a task that failed or was dropped for `reason`. Returns the message to report; "": none.
   std::string lose(const std::string& reason) {
     ++num_lost;
     const auto now = Clock::now();
@@ -63,13 +63,13 @@ struct FileWriter::State {
   }
 
   std::string recover() {
-    if (!std::exchange(reported, false)) return "";  // what is lost is counted until the next report
+    if (!std::exchange(reported, false)) return "";  // losses are counted until the next report
     const int64_t lost = std::exchange(num_lost, 0);
     return fmt::format("{}: writes succeed again; {} {} lost", options.path, lost,
                        lost == 1 ? "write was" : "writes were");
   }
 
-  // `lock` is not held during the call.
+  // Releases `lock` during the call.
   void report(std::unique_lock<std::mutex>& lock, const std::string& message) {
     if (message.empty() || left || !options.report) return;
     lock.unlock();
@@ -81,7 +81,7 @@ struct FileWriter::State {
 Result<std::unique_ptr<FileWriter>> FileWriter::start(Options options) {
   auto state = std::make_shared<State>(std::move(options));
   try {
-    std::thread([state] { run(state); }).detach();  // it may outlive this object, in a call that hangs
+    std::thread([state] { run(state); }).detach();  // detached because it may outlive this object, in a call that hangs
   } catch (const std::system_error& problem) {
     return file_error("{}: cannot start the thread that writes this file: {}", state->options.path, problem.what());
   }
@@ -98,7 +98,7 @@ FileWriter::~FileWriter() {
 
 bool FileWriter::post(size_t bytes, Task task) {
   std::unique_lock lock(state_->mutex);
-  // A task that is larger than the queue may still have it to itself.
+  // A task that is larger than the queue is accepted if the queue is empty.
   if (state_->bytes > 0 && state_->bytes + bytes > state_->options.max_bytes) {
     state_->report(lock,
                    state_->lose(fmt::format("{}: storage has not accepted the {} bytes that are queued for this file",

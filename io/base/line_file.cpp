@@ -14,14 +14,14 @@
 namespace tri {
 namespace {
 
-// Whether the last line of the file has no end. False where it cannot be read.
+// Returns whether the last line of the file lacks its newline; false if the file cannot be read.
 bool ends_torn(int fd) {
   struct stat file {};
   char last = '\n';
   return ::fstat(fd, &file) == 0 && file.st_size > 0 && ::pread(fd, &last, 1, file.st_size - 1) == 1 && last != '\n';
 }
 
-// A file that can only be written will do. Returns its descriptor, or -1 with errno.
+// Accepts a file that can only be written. Returns its descriptor, or -1 with errno.
 int open_to_append(const std::string& path) {
   constexpr int kFlags = O_APPEND | O_CREAT | O_CLOEXEC;
   const int file = ::open(path.c_str(), O_RDWR | kFlags, 0666);
@@ -33,7 +33,7 @@ int open_to_append(const std::string& path) {
 struct LineFile::Lines {
   std::string path;
   Descriptor file;
-  bool torn = false;  // the last line has no end
+  bool torn = false;  // the last line lacks its newline
 
   Result<void> write(const std::string& text) {
     const std::string bytes = torn ? "\n" + text : text;
@@ -85,7 +85,7 @@ Result<void> append_line(const std::string& path, const std::string& line, std::
   const ssize_t written = ::write(file, bytes.data(), bytes.size());
   const bool whole = written == static_cast<ssize_t>(bytes.size());
   const int problem = written < 0 ? errno : ENOSPC;
-  // A network file system may report only here that the line did not fit.
+  // A network file system may report only at close that the line did not fit.
   const bool closed = ::close(file) == 0;
   if (!whole) return system_error(problem, "{}", path);
   return closed ? Result<void>() : system_error(errno, "{}: closing the file", path);

@@ -21,17 +21,17 @@ namespace tri {
 namespace {
 
 constexpr std::chrono::seconds kErrorTimeout{2};  // less than ranks wait for each other before one ends the job
-constexpr std::chrono::seconds kExitTimeout{30};  // of a process that has done its work otherwise
+constexpr std::chrono::seconds kExitTimeout{30};  // for a process that has otherwise finished its work
 
-// Set rarely, read by every line.
+// Written rarely, read for every line.
 struct State {
   std::mutex mutex;
   bool in_job = false;
   int world_rank = 0;
   std::string place;
-  std::string path;                // of the file; "": there is none
-  std::shared_ptr<LineFile> file;  // open on the rank that speaks
-  std::shared_ptr<LineFile> own;   // of this rank alone; null: there is none
+  std::string path;                // of the file; "": none
+  std::shared_ptr<LineFile> file;  // open on the rank that logs for the job
+  std::shared_ptr<LineFile> own;   // of this rank only; null: none
   LogLevel level = LogLevel::kInfo;
   bool quiet = false;
 };
@@ -47,13 +47,13 @@ void keep_line(const std::string& line) {
   if (const auto keep = g_keep.load()) keep(line);
 }
 
-// stderr, in one write, so that lines of several ranks do not mix.
+// Prints to stderr in one write, so that lines of several ranks do not mix.
 void print_line(std::string_view line, std::string_view colour = "") {
   const std::string shown = colour.empty() ? fmt::format("{}\n", line) : fmt::format("{}{}\033[m\n", colour, line);
   std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
-// Whether stderr is a terminal that shows colours.
+// Returns whether stderr is a terminal that shows colours.
 bool has_colours() {
   const auto variable = [](const char* name) {
     const char* const value = std::getenv(name);
@@ -66,7 +66,7 @@ bool has_colours() {
 void print_warning(std::string_view line) { print_line(line, has_colours() ? "\033[33m\033[1m" : ""); }
 void print_error(std::string_view line) { print_line(line, has_colours() ? "\033[31m\033[1m" : ""); }
 
-// `line` as a file has it, without its end: after the local date and time.
+// Returns `line` as it appears in a file, without its newline: after the local date and time.
 std::string dated(const std::string& line) {
   const auto now = std::chrono::system_clock::now();
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
@@ -79,7 +79,7 @@ bool speaks() {
   return state().world_rank == 0;
 }
 
-// The rank that speaks does so in the middle of its steps, which must not wait for storage: LineFile does not.
+// The logging rank calls this during its steps, which must not wait for storage; LineFile never waits.
 void write_to_file(const std::string& line) {
   std::shared_ptr<LineFile> file;
   {
@@ -103,21 +103,21 @@ void tell_own_file(const std::string& line) {
   if (own) own->append(dated(line) + "\n");
 }
 
-// Trouble with the log itself can only go to stderr.
+// Problems with the log itself can only go to stderr.
 Result<std::unique_ptr<LineFile>> open_lines(const std::string& path) {
   const auto report = [](const std::string& message) { print_err("{}\n", message); };
   return LineFile::open(path, report, kExitTimeout);
 }
 
-// A line that only the rank that speaks prints, on stderr unless it is quiet, and into the file.
+// Logs a line that only the job's logging rank prints: to stderr unless it is quiet, and to the file.
 void tell(const std::string& text) {
   if (!speaks()) return;
   if (!log_is_quiet()) print_line(text);
   write_to_file(text);
 }
 
-// A line of the file that is waited for, though not for long: it may be the last. A rank that does not speak has no
-// file open yet: the thread that opens it may hang there.
+// Appends a line to the file and waits for it, but not for long: it may be the last line. A rank that does not log for
+// the job has no open file yet, and the thread that opens it may hang.
 void append_to_file(const std::string& text) {
   std::string path;
   std::shared_ptr<LineFile> file;
@@ -187,7 +187,7 @@ void log_open(const std::string& path, const std::string& head) {
 }
 
 void log_open_rank(const std::string& path) {
-  std::error_code ignored;  // the file says it
+  std::error_code ignored;  // opening the file reports the error
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   auto opened = open_lines(path);
   if (!opened) return log_line_warn("metrics.log_ranks: " + opened.error().message);
@@ -197,7 +197,7 @@ void log_open_rank(const std::string& path) {
 
 void log_keep_lines(void (*keep)(const std::string& line)) { g_keep = keep; }
 
-// Lines hold names and texts from files and other machines: all of them become readable here.
+// Lines contain names and texts from files and other machines, so all of them are made readable here.
 void log_line_debug(const std::string& raw) {
   if (!is_wanted(LogLevel::kDebug)) return;
   const std::string text = readable_text(raw);

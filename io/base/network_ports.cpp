@@ -29,7 +29,7 @@ uint64_t count_in(const std::string& path) {
   return count;
 }
 
-// Modulo 2^64; kUnreadable if one of them is.
+// Returns the sum modulo 2^64, or kUnreadable if one of the counts is.
 uint64_t sum_of(std::initializer_list<uint64_t> counts) {
   uint64_t sum = 0;
   for (const uint64_t count : counts) {
@@ -56,7 +56,7 @@ NetworkPort ethernet_port(const std::string& folder, const std::string& name) {
   port.sent = count_in(folder + "/statistics/tx_bytes");
   port.receive_errors = count_in(folder + "/statistics/rx_errors");
   port.transmit_errors = count_in(folder + "/statistics/tx_errors");
-  // RDMA over Ethernet bypasses the kernel, and its statistics.
+  // RDMA over Ethernet bypasses the kernel and its statistics.
   const std::string devices = folder + "/device/infiniband";
   for (const std::string& device : sorted_names(devices))
     for (const std::string& number : sorted_names(devices + "/" + device + "/ports")) {

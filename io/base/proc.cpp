@@ -12,7 +12,7 @@
 
 namespace tri {
 
-// "12 (name) S 1 ...": the name may contain anything, blanks and brackets included.
+// Parses "12 (name) S 1 ...". The name may contain anything, including blanks and brackets.
 std::optional<ProcessStat> process_stat(const std::string& folder) {
   const std::string text = text_of(folder + "/stat");
   const size_t name_end = text.rfind(')');
@@ -22,7 +22,7 @@ std::optional<ProcessStat> process_stat(const std::string& folder) {
   if (!(fields >> stat.state >> stat.parent)) return std::nullopt;
   std::string skipped;
   for (int field = 5; field < 14; ++field) fields >> skipped;
-  double user = 0, system = 0;  // clock ticks
+  double user = 0, system = 0;  // in clock ticks
   fields >> user >> system;
   for (int field = 16; field < 22; ++field) fields >> skipped;
   fields >> stat.start;

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr const char* kLineStart = "\r\033[K";  // back to the start of the terminal's line, which is cleared
+constexpr const char* kLineStart = "\r\033[K";  // moves to the start of the terminal's line and clears it
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void ProgressBar::add(int64_t amount) {
   const int tenth = static_cast<int>(10 * done_ / total_);
   const auto pause = std::chrono::milliseconds(terminal_ ? 100 : 1000);
   const bool due = Clock::now() - last_print_ > pause && (terminal_ || tenth > printed_tenth_);
-  if (!due || tenth >= 10) return;  // the last line is the destructor's
+  if (!due || tenth >= 10) return;  // the destructor prints the last line
   printed_tenth_ = tenth;
   last_print_ = Clock::now();
   print(false);

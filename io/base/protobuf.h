@@ -48,7 +48,7 @@ class ProtobufMessage {
     bytes_ += static_cast<char>(value);
   }
   template <class T>
-  void append_bytes(T value) {  // in the memory order of numbers here: little-endian
+  void append_bytes(T value) {  // in this machine's byte order, little-endian
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 

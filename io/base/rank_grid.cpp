@@ -8,10 +8,10 @@
 namespace tri {
 namespace {
 
-// The product, which damaged sizes of a file must not let overflow.
+// Returns the product, saturated: a damaged file may contain any sizes.
 int times(int a, int b) { return static_cast<int>(std::min<int64_t>(int64_t{a} * b, std::numeric_limits<int>::max())); }
 
-// Of an axis that is not listed the stride does not matter: its size is 1.
+// The stride of an axis that is not listed does not matter, because its size is 1.
 struct Line {
   int stride = 1, size = 1;
 };

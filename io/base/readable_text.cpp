@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// Bytes of the character that `text` begins with; 0: it begins with none that UTF-8 has.
+// Returns the bytes of the character at the start of `text`; 0 if it is not valid UTF-8.
 size_t character_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -15,13 +15,13 @@ size_t character_bytes(std::string_view text) {
   if (length == 0 || length > text.size()) return 0;
   for (size_t i = 1; i < length; ++i)
     if ((byte(i) & 0xC0) != 0x80) return 0;
-  // Longer than needed, surrogates, and what lies behind U+10FFFF.
+  // Rejects overlong forms, surrogates, and code points above U+10FFFF.
   if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F)) return 0;
   if ((lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F)) return 0;
   return length;
 }
 
-// The code point of a whole character of up to three bytes; of longer ones, which are all harmless, 0xFFFF.
+// Returns the code point of a complete character of up to three bytes, or 0xFFFF for longer ones, which are harmless.
 uint32_t code_point(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(character[i])); };
   if (character.size() == 1) return byte(0);
@@ -37,7 +37,7 @@ bool is_harmful(uint32_t point) {
   return is_c0 || is_del_or_c1 || is_bidi;
 }
 
-// Bytes of the sequence "ESC [ digits and semicolons m" that `text` begins with; 0: none.
+// Returns the bytes of the sequence "ESC [ digits and semicolons m" at the start of `text`; 0 if there is none.
 size_t colour_bytes(std::string_view text) {
   if (!text.starts_with("\x1b[")) return 0;
   const size_t end = text.find_first_not_of("0123456789;", 2);

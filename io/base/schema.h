@@ -11,16 +11,16 @@
 
 namespace tri {
 
-// Error: `found` is above `known`, the newest version that the caller reads. `source`: the path, for the message.
+// Fails if `found` is above `known`, the newest version that the caller reads. `source`: the path, for the message.
 inline Result<void> check_schema(std::string_view source, int64_t found, int64_t known) {
   if (found <= known) return {};
   return file_error("{}: a newer release of Trireme wrote it (schema {}); this one reads schemas up to {}", source,
                     found, known);
 }
 
-// Of an object on a line, where the field is the last one, or the last but the time.
+// Returns the version of an object on one line, where the field is the last one, or the last but the time.
 inline int64_t schema_of_line(std::string_view line) {
-  constexpr std::string_view kField = R"(,"schema":)";  // inside a text its quotes would be escaped
+  constexpr std::string_view kField = R"(,"schema":)";  // inside a text the quotes would be escaped
   constexpr size_t kNearEnd = 64;
   const std::string_view end = line.substr(line.size() - std::min(line.size(), kNearEnd));
   int64_t version = 1;

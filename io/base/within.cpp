@@ -18,7 +18,7 @@ struct Questions {
   int64_t last_number = 0;
 };
 
-// Never destroyed: threads that storage holds up may outlive all other objects.
+// Never destroyed: threads blocked by storage may outlive all other objects.
 Questions& questions() {
   static auto* const all = new Questions;
   return *all;

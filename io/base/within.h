@@ -38,13 +38,13 @@ Value within(const std::string& path, std::chrono::milliseconds timeout, Task ta
       made();
       OutstandingQuestion::end(path, number);
     }).detach();
-  } catch (const std::exception&) {  // no thread can be had
+  } catch (const std::exception&) {  // no thread could be created
     OutstandingQuestion::end(path, number);
     return otherwise;
   }
   try {
     if (value.wait_for(timeout) == std::future_status::ready) return value.get();
-  } catch (const std::exception&) {  // the task has failed
+  } catch (const std::exception&) {  // the task failed
     return otherwise;
   }
   OutstandingQuestion::overdue(path, number);

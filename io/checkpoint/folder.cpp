@@ -20,14 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Kind { kPublished, kOld, kUnfinished, kTrash };  // in the order in which they are preferred
+enum class Kind { kPublished, kOld, kUnfinished, kTrash };  // in order of preference
 constexpr std::pair<Kind, std::string_view> kKinds[] = {
     {Kind::kOld, ".old."}, {Kind::kUnfinished, ".tmp."}, {Kind::kTrash, ".trash."}};
 
 struct Name {
   int64_t step;
   Kind kind;
-  std::string attempt;  // empty when published
+  std::string attempt;  // empty if published
 };
 
 std::string folder_name(int64_t step, Kind kind, const std::string& attempt) {
@@ -48,12 +48,12 @@ std::optional<Name> parse_name(const std::string& text) {
       name.kind = kind;
       name.attempt = text.substr(end + infix.size());
     }
-  // One spelling a step, or "step_1" and "step_00000001" would be two checkpoints of it.
+  // Accepts one spelling per step; otherwise "step_1" and "step_00000001" would be two checkpoints of one step.
   if (text != folder_name(name.step, name.kind, name.attempt)) return std::nullopt;
   return name;
 }
 
-// Only a folder that is not there has no names; one that can't be listed is an error.
+// A missing folder has no names; a folder that cannot be listed is an error.
 Result<std::vector<Name>> names_in(const std::string& dir, const Retry& retry) {
   auto listed = retried(retry, [&] { return list_folder(dir); });
   if (!listed && listed.error().os_error == ENOENT) return std::vector<Name>();
@@ -97,7 +97,7 @@ Result<void> make_folders(const std::string& path) {
   return {};
 }
 
-// The folder's manifest, where it is a checkpoint of this step.
+// Returns the folder's manifest if the folder is a checkpoint of this step.
 Result<Manifest> usable(const std::string& folder, int64_t step, const Retry& retry = {}) {
   auto manifest = read_manifest(folder, retry);
   if (!manifest) return manifest;
@@ -107,12 +107,12 @@ Result<Manifest> usable(const std::string& folder, int64_t step, const Retry& re
   return manifest;
 }
 
-// Whether storage did not answer, so that what it holds is not known. A file that is not there is an answer.
+// Returns whether storage did not answer, so that its contents are unknown. A missing file is an answer.
 bool unknown(const Result<Manifest>& fit) {
   return !fit && fit.error().os_error != 0 && fit.error().os_error != ENOENT;
 }
 
-// Out of sight in one step, then removed at leisure.
+// Hides the folder by one rename, then removes it.
 Result<void> discard(const std::string& dir, const Name& name, const std::string& attempt) {
   const std::string trash = path_of(dir, {name.step, Kind::kTrash, attempt});
   if (auto removed = remove_folder(trash); !removed) return removed;
@@ -121,15 +121,15 @@ Result<void> discard(const std::string& dir, const Name& name, const std::string
   return remove_folder(trash);
 }
 
-// Swaps two folders' names; false when the file system cannot.
+// Swaps the names of two folders; returns false if the file system cannot.
 Result<bool> swap_folders(const std::string& a, const std::string& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
   return system_error(errno, "{}: swapping it with {}", a, b);
 }
 
-// `folder` takes the name `target`, which is taken. At every moment a valid checkpoint of the step is to be found:
-// list_checkpoints looks at .old. folders too.
+// Gives `folder` the name `target`, which is in use. A valid checkpoint of the step exists at every moment:
+// list_checkpoints also considers .old. folders.
 Result<void> replace(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
   const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
   bool swapped = false;
@@ -143,7 +143,7 @@ Result<void> replace(const std::string& dir, int64_t step, const std::string& at
     if (auto removed = remove_folder(path_of(dir, old)); !removed) return removed;
     if (auto renamed = rename_path(target, path_of(dir, old)); !renamed) return renamed;
     if (auto renamed = rename_path(folder, target); !renamed) {
-      ::rename(path_of(dir, old).c_str(), target.c_str());  // as it was, if that is still possible
+      ::rename(path_of(dir, old).c_str(), target.c_str());  // undoes the rename if possible
       return renamed;
     }
   }
@@ -151,7 +151,7 @@ Result<void> replace(const std::string& dir, int64_t step, const std::string& at
   return discard(dir, old, attempt);
 }
 
-// Killed between the two renames of a replacement: the old one is all there is, and gets its name again.
+// Recovers from a kill between the two renames of a replacement: only the old checkpoint exists, so restores its name.
 Result<void> take_back(const std::string& dir, const Name& old, const std::string& attempt) {
   const Name published{old.step, Kind::kPublished, ""};
   const auto taken = exists(path_of(dir, published));
@@ -163,8 +163,8 @@ Result<void> take_back(const std::string& dir, const Name& old, const std::strin
   return {};
 }
 
-// An earlier try gave the attempt's folder its name and failed after that. What stands under the attempt's other names
-// is the checkpoint that it replaced.
+// An earlier try renamed the attempt's folder and failed afterwards. The folders with the attempt's other names are the
+// checkpoint that it replaced.
 Result<void> complete_publication(const std::string& dir, int64_t step, const std::string& attempt) {
   if (auto synced = sync_folder(dir); !synced) return synced;
   for (const Kind kind : {Kind::kUnfinished, Kind::kOld, Kind::kTrash})
@@ -198,7 +198,7 @@ std::string new_attempt() {
 
 Result<std::string> begin_attempt(const std::string& dir, int64_t step, const std::string& attempt) {
   const std::string folder = attempt_folder(dir, step, attempt);
-  if (auto removed = remove_folder(folder); !removed) return removed.error();  // an earlier try's
+  if (auto removed = remove_folder(folder); !removed) return removed.error();  // left by an earlier try
   if (auto made = make_folders(folder); !made) return made.error();
   return folder;
 }
@@ -285,7 +285,7 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
     if (name.kind == Kind::kOld) {
       const Name published{name.step, Kind::kPublished, ""};
       const auto new_fit = usable(path_of(dir, published), name.step, retry), old_fit = usable(path, name.step, retry);
-      // Neither is removed before it is known what they are.
+      // Removes neither until both are known.
       for (const auto* fit : {&new_fit, &old_fit})
         if (unknown(*fit)) return fit->error();
       if (!new_fit && old_fit) {

@@ -3,7 +3,7 @@
 namespace tri {
 namespace {
 
-// The entries go from the place that failed outwards; a few of them suffice.
+// Collects the first entries, which go from the place of the failure outwards.
 herr_t collect(unsigned depth, const H5E_error2_t* entry, void* text) {
   if (depth < 3) {
     auto& out = *static_cast<std::string*>(text);
@@ -43,11 +43,11 @@ Hid hdf5_type(StoredType type, const std::string& path) {
     case StoredType::kF16:
       break;
   }
-  // The sign on top, then the exponent, then the mantissa.
+  // The sign is the highest bit, then the exponent, then the mantissa.
   const size_t mantissa = type == StoredType::kBf16 ? 7 : 10, exponent = 15 - mantissa;
   Hid small = copy(H5T_IEEE_F32LE);
   TRI_HDF5(H5Tset_fields(small, 15, mantissa, exponent, 0, mantissa), path);
-  TRI_HDF5(H5Tset_size(small, 2), path);  // after the fields: they must fit at every moment
+  TRI_HDF5(H5Tset_size(small, 2), path);  // after the fields, which must fit at every moment
   TRI_HDF5(H5Tset_ebias(small, (size_t{1} << (exponent - 1)) - 1), path);
   return small;
 }

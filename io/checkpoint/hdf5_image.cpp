@@ -10,7 +10,7 @@
 
 namespace tri {
 
-// Sparse: pages exist where something was written.
+// A sparse memory: pages exist only where something was written.
 class Hdf5Image::Pages {
  public:
   void read(void* data, uint64_t bytes, uint64_t offset) const {
@@ -33,13 +33,13 @@ class Hdf5Image::Pages {
     end = std::max(end, offset + bytes);
   }
 
-  uint64_t end = 0;  // size of the file
+  uint64_t end = 0;  // file size
 
  private:
   static constexpr uint64_t kPageBytes = 4096;
   using Page = std::array<char, kPageBytes>;
 
-  // f(page, offset in the page, bytes of it, bytes before it)
+  // Calls f(page, offset in the page, its bytes, bytes before it).
   template <class F>
   static void each_page(uint64_t bytes, uint64_t offset, F&& f) {
     for (uint64_t done = 0; done < bytes;) {
@@ -54,7 +54,7 @@ class Hdf5Image::Pages {
 
 namespace {
 
-// HDF5's interface of file drivers: C structures that begin with its own.
+// HDF5's interface for file drivers: C structures that begin with HDF5's own.
 struct DriverInfo {
   Hdf5Image::Pages* pages;
 };
@@ -104,7 +104,7 @@ const H5FD_class_t& driver_class() {
     H5FD_class_t made{};
 #if H5_VERSION_GE(1, 13, 0)
     made.version = H5FD_CLASS_VERSION;
-    made.value = static_cast<H5FD_class_value_t>(512);  // the range for drivers that are not registered anywhere
+    made.value = static_cast<H5FD_class_value_t>(512);  // in the range for unregistered drivers
 #endif
     made.name = "trireme_image";
     made.maxaddr = static_cast<haddr_t>(INT64_MAX);
@@ -129,7 +129,7 @@ const H5FD_class_t& driver_class() {
 }  // namespace
 
 Hdf5Image Hdf5Image::create(const std::string& path) {
-  TRI_HDF5(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), path);  // this program reports errors
+  TRI_HDF5(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), path);  // turned off because this program reports errors
   static const hid_t driver = TRI_HDF5(H5FDregister(&driver_class()), path);
   Hdf5Image image;
   image.path_ = path;
@@ -138,7 +138,7 @@ Hdf5Image Hdf5Image::create(const std::string& path) {
   const Hid access(TRI_HDF5(H5Pcreate(H5P_FILE_ACCESS), path), H5Pclose);
   TRI_HDF5(H5Pset_driver(access, driver, &info), path);
   TRI_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110), path);
-  TRI_HDF5(H5Pset_alignment(access, 64 << 10, 4 << 10), path);  // large shards begin on pages
+  TRI_HDF5(H5Pset_alignment(access, 64 << 10, 4 << 10), path);  // aligns large shards to pages
   image.file_ = Hid(TRI_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), path), H5Fclose);
   return image;
 }

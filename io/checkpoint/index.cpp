@@ -15,7 +15,7 @@ Hid make_parents(const std::string& path) {
   return links;
 }
 
-// In names of sources, %b stands for a number.
+// Escapes `name`, because %b stands for a number in names of sources.
 std::string without_pattern(const std::string& name) {
   std::string text;
   for (const char c : name) text += c == '%' ? std::string("%%") : std::string(1, c);

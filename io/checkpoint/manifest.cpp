@@ -19,11 +19,11 @@ using Json = nlohmann::json;
 
 constexpr int64_t kFormat = 1;
 constexpr int kMaxDims = 32;  // H5S_MAX_RANK
-// The manifest's own checksum is that of its text with this in its place.
+// The manifest's checksum is computed over its text with this placeholder in its place.
 constexpr std::string_view kNoChecksum = "0000000000000000";
 constexpr std::string_view kChecksumKey = "\n\"checksum\": \"";
 
-// Keys in the order in which they are given.
+// Keeps keys in insertion order.
 using OrderedJson = nlohmann::ordered_json;
 
 OrderedJson json_of(const FileRecord& file) {
@@ -35,8 +35,8 @@ OrderedJson json_of(const StoredShard& shard) {
           {"start", shard.region.start}, {"extent", shard.region.extent}, {"checksum", hex64(shard.checksum)}};
 }
 
-// Lists have one item per line, for people and line tools. All of these throw Json::exception on text that is not
-// UTF-8.
+// Formats a list with one item per line, for people and line tools. These functions throw Json::exception on text
+// that is not UTF-8.
 template <class Item, class ToText>
 std::string list_text(const std::vector<Item>& items, ToText to_text) {
   std::string text = "[";
@@ -52,13 +52,13 @@ std::string tensors_text(const std::vector<TensorRecord>& tensors) {
   return list_text(tensors, [](const TensorRecord& tensor) {
     const OrderedJson head = {{"name", tensor.name}, {"type", enum_name(tensor.type)}, {"shape", tensor.shape}};
     std::string text = head.dump();
-    text.pop_back();  // the object goes on
+    text.pop_back();  // the object continues
     return text + ",\"pieces\":" +
            list_text(tensor.shards, [](const StoredShard& shard) { return " " + json_of(shard).dump(); }) + "}";
   });
 }
 
-// What a field must be is checked by Json::get and by these; both throw.
+// Json::get and these functions check the types of fields; both throw.
 [[noreturn]] void refuse(const std::string& what) { throw Fatal(ExitCode::kFile, what); }
 
 int64_t integer_of(const Json& json) {
@@ -101,7 +101,7 @@ TensorRecord tensor_of(const Json& json) {
   return tensor;
 }
 
-// What `parse` makes of the text; what it throws becomes an error.
+// Returns the result of `parse`, or an error if it throws.
 template <class Value>
 Result<Value> parsed(std::string_view text, const std::string& name, Value (*parse)(std::string_view text)) {
   try {
@@ -126,7 +126,7 @@ void check_format(const Json& json) {
                        kFormat));
 }
 
-// A tensor becomes a record as soon as it is parsed, and its JSON is dropped: that of all tensors at once takes eight
+// Turns each tensor into a record as soon as it is parsed, and drops its JSON: the JSON of all tensors takes eight
 // times the bytes of the text.
 Manifest manifest_of(std::string_view text) {
   Manifest manifest;
@@ -143,15 +143,15 @@ Manifest manifest_of(std::string_view text) {
   manifest.step = integer_of(json.at("step"));
   manifest.info.texts = json.at("texts").get<std::map<std::string, std::string>>();
   for (const auto& [name, value] : json.at("numbers").items()) manifest.info.numbers[name] = integer_of(value);
-  if (const auto lists = json.find("lists"); lists != json.end())  // manifests of earlier versions have none
+  if (const auto lists = json.find("lists"); lists != json.end())  // absent from manifests of earlier versions
     for (const auto& [name, values] : lists->items()) manifest.info.lists[name] = values.get<std::vector<float>>();
   for (const Json& file : json.at("files")) manifest.files.push_back(file_of(file));
   if (const Json& left = json.at("tensors"); !left.is_array() || !left.empty()) refuse("expected a list of tensors");
   return manifest;
 }
 
-// Pairs of shards that could overlap are those that overlap in one dim; the dim in which the shards begin at the most
-// different places leaves the fewest.
+// Only shards that overlap in one dim can overlap at all. The dim in which the shards begin at the most different
+// places leaves the fewest candidate pairs.
 Result<void> check_cover(const TensorRecord& tensor) {
   if (tensor.shape.empty() || tensor.shape.size() > kMaxDims)
     return file_error("tensor {}: it has {} dims, expected 1 to {}", tensor.name, tensor.shape.size(), kMaxDims);
@@ -349,7 +349,7 @@ Result<void> write_manifest(const std::string& folder, const Manifest& manifest)
 Result<Manifest> read_manifest(const std::string& folder, const Retry& retry) {
   const std::string path = folder + "/" + kManifestName;
   auto content = retried(retry, [&]() -> Result<std::string> {
-    const auto file = InputFile::open(path);  // not mapped: storage that fails is an error then, not a signal
+    const auto file = InputFile::open(path);  // not mapped, so that failing storage is an error and not a signal
     if (!file) return file.error();
     std::string bytes(static_cast<size_t>(file.value().bytes()), '\0');
     if (auto got = file.value().read(bytes.data(), file.value().bytes(), 0); !got) return got.error();

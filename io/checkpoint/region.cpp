@@ -26,7 +26,7 @@ bool inside(const Region& region, const Coordinates& shape) {
 std::string to_string(const Coordinates& values) { return fmt::format("[{}]", fmt::join(values, ", ")); }
 
 std::string to_string(const Region& region) {
-  // A damaged manifest may say anything.
+  // A damaged manifest may contain anything.
   if (region.start.size() != region.extent.size())
     return fmt::format("from {} of {}", to_string(region.start), to_string(region.extent));
   std::string text = "[";
@@ -53,11 +53,11 @@ std::vector<Region> regions_of_range(const Coordinates& shape, int64_t first, in
   TRI_REQUIRE(0 <= first && first <= last && last <= num_elements(shape), "range [{}, {}) is not inside shape {}",
               first, last, to_string(shape));
   const size_t dims = shape.size();
-  Coordinates stride(dims, 1);  // elements below one step of dim d
+  Coordinates stride(dims, 1);  // elements per step of dim d
   for (size_t d = dims; d-- > 1;) stride[d - 1] = stride[d] * shape[d];
   std::vector<Region> regions;
   while (first < last) {
-    // The outermost dim on whose border `first` lies and of which at least one whole step is left.
+    // The outermost dim whose border `first` is at and of which at least one whole step remains.
     size_t dim = dims - 1;
     while (dim > 0 && first % stride[dim - 1] == 0 && last - first >= stride[dim - 1]) --dim;
     Region region{Coordinates(dims), Coordinates(dims, 1)};
@@ -75,7 +75,7 @@ std::vector<Region> regions_of_range(const Coordinates& shape, int64_t first, in
 }
 
 RunCursor::RunCursor(const Region& common, const Region& a, const Region& b) {
-  bool merging = true;  // all inner dims are whole in both arrays
+  bool merging = true;  // whether all inner dims are whole in both arrays
   int64_t a_stride = 1, b_stride = 1;
   for (size_t d = common.start.size(); d-- > 0;) {
     const int64_t extent = common.extent[d];

@@ -37,7 +37,7 @@ struct Holder {
   BatchStart start;
 };
 
-// One line per field: its name, a blank, its value.
+// Formats one line per field: name, blank, value.
 std::string text_of(const Holder& holder) {
   std::string text = fmt::format("host {}\npid {}\nattempt {}\nstarted {}\nrun {}\n", holder.host, holder.pid,
                                  holder.attempt, holder.started, holder.run);
@@ -67,7 +67,7 @@ std::optional<Holder> holder_of(const std::string& text) {
   return holder;
 }
 
-// "process 5 on node7 (attempt x, since y)"
+// Returns "process 5 on node7 (attempt x, since y)".
 std::string describe(const std::optional<Holder>& holder) {
   if (!holder) return "another process";
   return fmt::format("process {} on {} (attempt {}, since {})", holder->pid, holder->host, holder->attempt,
@@ -76,7 +76,7 @@ std::string describe(const std::optional<Holder>& holder) {
 
 constexpr const char* kStaleTextRemedy = "; if that process no longer runs, remove the file";
 
-// The error that names the holder of the lock and the run that cannot have it.
+// Returns the error that names the lock's holder and the run that cannot take it.
 Error refusal(const std::string& path, const std::string& field, const std::optional<Holder>& holder,
               const std::string& run, const std::string& remedy) {
   if (field == kDriverField)
@@ -95,12 +95,12 @@ bool earlier_start(const Holder& holder, const BatchStart& own) {
   return !own.job.empty() && holder.start.job == own.job && holder.start.restart < own.restart;
 }
 
-// A process that is not a run holds a folder only while it removes checkpoints, so a starting run waits for it.
+// A process other than a run holds a folder only while it removes checkpoints, so a starting run waits for it.
 class LockTimeout {
  public:
   LockTimeout(const std::string& path, const std::string& run) : path_(path), run_(run) {}
 
-  // Returns whether to try again; if so, it has slept for some time.
+  // Returns whether to try again; if so, it has slept first.
   bool waits_for(const std::optional<Holder>& holder) {
     if (run_.empty() || !holder || holder->is_run || dead_here(*holder) || tries_ == kMostTries) return false;
     if (tries_++ == 0) log_info("{}: waiting for {}, which is not a run, to release the lock", path_, describe(holder));
@@ -133,7 +133,7 @@ Result<std::string> contents(int fd, const std::string& path) {
   return text;
 }
 
-// Two names of one file. Error: storage does not say.
+// Returns whether both refer to one file. Fails if storage does not answer.
 Result<bool> same_file(int fd, const std::string& path) {
   struct stat own {
   }, named{};
@@ -185,7 +185,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
     }
     const auto same = same_file(lock.file_.get(), path);
     if (!same) return same.error();
-    if (same.value()) break;  // else it was removed meanwhile: lock the new one
+    if (same.value()) break;  // otherwise the file was removed meanwhile: locks the new one
   }
 
   auto text = contents(lock.file_.get(), path);
@@ -307,7 +307,7 @@ Result<void> see_lock(const std::string& checkpoints, const std::string& attempt
   if (!text) return text.error();
   const auto holder = holder_of(text.value());
   if (holder && holder->attempt == attempt) return {};
-  // Handled as a missing file: the text of this start may not be visible here yet, or be in another file system.
+  // Reported as a missing file: this start's text may not be visible here yet, or be in another file system.
   return Error{fmt::format("{}: the file does not name this start's attempt {} but {}", path, attempt,
                            holder ? describe(holder) : "no attempt"),
                ExitCode::kFile, ENOENT};

@@ -13,7 +13,7 @@ namespace tri {
 namespace {
 
 constexpr int64_t kBlockBytes = 4 << 20;
-// Shorter runs are not worth a call each: the bytes between them are read as well.
+// Shorter runs do not justify a call each, so the bytes between them are read as well.
 constexpr int64_t kStraightBytes = 256 << 10;
 constexpr size_t kMaxOpen = 64;
 
@@ -60,7 +60,7 @@ Result<void> ShardReader::read(const TensorRecord& tensor, const StoredShard& sh
                   : read_through_buffer(tensor, shard, target, *common, bytes, checking);
 }
 
-// Each run at once to its place. The runs of a whole shard, in order, are its bytes: they are hashed where they land.
+// Reads each run directly to its destination. The runs of a whole shard, in order, are its bytes and are hashed there.
 Result<void> ShardReader::read_straight(const TensorRecord& tensor, const StoredShard& shard, const Region& target,
                                         const Region& common, char* out, Checking checking) const {
   const int64_t width = element_bytes(tensor.type);
@@ -81,12 +81,12 @@ Result<void> ShardReader::read_straight(const TensorRecord& tensor, const Stored
   return {};
 }
 
-// Blocks of the shard into a buffer, the runs from there to their places. A run may span blocks.
+// Reads blocks of the shard into a buffer and copies runs to their destinations. A run may span blocks.
 Result<void> ShardReader::read_through_buffer(const TensorRecord& tensor, const StoredShard& shard,
                                               const Region& target, const Region& common, char* out,
                                               Checking checking) const {
   const int64_t width = element_bytes(tensor.type);
-  int64_t last = 0;  // byte of the shard behind the last that is read
+  int64_t last = 0;  // end of the last byte that is read, within the shard
   if (checking == Checking::kChecksum) {
     last = num_elements(shard.region.extent) * width;
   } else {
@@ -97,7 +97,7 @@ Result<void> ShardReader::read_through_buffer(const TensorRecord& tensor, const 
   const std::unique_ptr<char[]> buffer(new char[static_cast<size_t>(std::min(kBlockBytes, last))]);
   Xxh3 hash;
   RunCursor run(common, shard.region, target);
-  int64_t run_done = 0;  // bytes of the run that are in place
+  int64_t run_done = 0;  // bytes of the run that have been copied
   for (int64_t begin = 0; begin < last;) {
     if (checking == Checking::kTrust) begin = std::max(begin, run.a_offset() * width + run_done);
     const int64_t end = std::min(begin + kBlockBytes, last);
@@ -170,7 +170,7 @@ Result<std::shared_ptr<const ShardReader>> TensorReader::file(const std::string&
   if (const auto at = open_->files.find(name); at != open_->files.end()) return at->second;
   auto opened = ShardReader::open(folder_, files_.at(name), bytes_read_);
   if (!opened) return opened.error();
-  if (open_->files.size() >= kMaxOpen) open_->files.clear();  // those in use stay open until their reader is done
+  if (open_->files.size() >= kMaxOpen) open_->files.clear();  // files in use stay open until their reader finishes
   auto shared = std::make_shared<const ShardReader>(std::move(opened).value());
   open_->files[name] = shared;
   return std::shared_ptr<const ShardReader>(shared);

@@ -13,14 +13,14 @@ namespace {
 
 // A block is hashed and then written while it is still in the cache.
 constexpr int64_t kBlockBytes = 1 << 20;
-// After so many bytes the kernel must start writing, so that little is left for the fsync.
+// The kernel starts writing after so many bytes, so that little remains for the fsync.
 constexpr int64_t kFlushBytes = 16 << 20;
 
 std::string dataset_name(const TensorShard& shard) {
   return fmt::format("{}/at_{}", shard.tensor, fmt::join(shard.region.start, "_"));
 }
 
-// An empty contiguous dataset; returns its place in the file.
+// Creates an empty contiguous dataset; returns its offset in the file.
 int64_t lay_out(hid_t file, const TensorShard& shard, const std::string& dataset, const std::string& path) {
   const std::vector<hsize_t> extent(shard.region.extent.begin(), shard.region.extent.end());
   const Hid type = hdf5_type(shard.type, path);
@@ -92,7 +92,7 @@ Result<void> ShardWriter::store(const TensorShard& shard, const void* data) {
                    written.error().os_error};
     done += count;
     if (const int64_t written = stored.offset + done; written - flushed_ >= kFlushBytes) {
-      ::sync_file_range(file_.get(), flushed_, written - flushed_, SYNC_FILE_RANGE_WRITE);  // a hint
+      ::sync_file_range(file_.get(), flushed_, written - flushed_, SYNC_FILE_RANGE_WRITE);  // only a hint
       flushed_ = written;
     }
   }
@@ -116,7 +116,7 @@ Result<ShardRecord> ShardWriter::finish() {
 Result<ShardRecord> ShardWriter::seal() {
   ShardRecord record{.file = {.name = path_.substr(path_.rfind('/') + 1)}};
   for (auto& [name, tensor] : tensors_) record.tensors.push_back(std::move(tensor));
-  std::vector<std::pair<const StoredShard*, int64_t>> shards;  // and the end of each
+  std::vector<std::pair<const StoredShard*, int64_t>> shards;  // with the end of each
   for (const TensorRecord& tensor : record.tensors)
     for (const StoredShard& shard : tensor.shards)
       shards.emplace_back(&shard, shard.offset + num_elements(shard.region.extent) * element_bytes(tensor.type));
@@ -134,7 +134,7 @@ Result<ShardRecord> ShardWriter::seal() {
   return record;
 }
 
-// HDF5's structures lie between the shards.
+// Writes HDF5's structures, which are between the shards.
 Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const StoredShard*, int64_t>>& shards) {
   Xxh3 hash;
   std::vector<char> buffer;

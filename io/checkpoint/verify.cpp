@@ -13,10 +13,10 @@ namespace {
 
 using Shards = std::vector<std::pair<const TensorRecord*, const StoredShard*>>;
 
-// One shard, or what lies between the shards of a file.
+// One shard, or the bytes between the shards of a file.
 struct Task {
   const FileRecord* file;
-  const TensorRecord* tensor;  // null: between
+  const TensorRecord* tensor;  // null: the bytes between shards
   const StoredShard* shard;
 
   int64_t bytes() const {
@@ -24,9 +24,9 @@ struct Task {
   }
 };
 
-// Why a task's bytes are wrong; empty when they are right.
+// Returns what is wrong with a task's bytes; empty if nothing is.
 std::string problem_of(const Result<ShardReader>& shard, const Task& task, const Shards& shards) {
-  if (!shard) return task.tensor == nullptr ? shard.error().message : "";  // said once a file
+  if (!shard) return task.tensor == nullptr ? shard.error().message : "";  // reported once per file
   const auto good = task.tensor == nullptr ? shard.value().verify_structures(*task.file, shards)
                                            : shard.value().verify(*task.tensor, *task.shard);
   return good ? "" : good.error().message;
@@ -43,7 +43,7 @@ Result<VerifyReport> verify(const std::string& folder, int threads, const std::f
     for (const StoredShard& shard : tensor.shards) shards[shard.file].emplace_back(&tensor, &shard);
 
   VerifyReport report{.files = static_cast<int64_t>(manifest.files.size())};
-  // Shards as they lie in their files; what is between them, which came along, when they are done.
+  // Checks shards in file order; then the bytes between them, which were read with them.
   std::vector<Task> tasks;
   for (const FileRecord& file : manifest.files) {
     Shards& all = shards[file.name];
@@ -54,7 +54,7 @@ Result<VerifyReport> verify(const std::string& folder, int threads, const std::f
   }
   std::vector<int64_t> bytes;
   for (const Task& task : tasks) bytes.push_back(task.bytes());
-  std::vector<std::string> problems(tasks.size());  // of each task
+  std::vector<std::string> problems(tasks.size());  // one per task
   std::mutex mutex;                                 // guards report.bytes and progress
   parallel_by_weight(bytes, threads, [&](int64_t begin, int64_t end) {
     const FileRecord* file = nullptr;

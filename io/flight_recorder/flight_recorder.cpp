@@ -28,10 +28,10 @@ int64_t nanoseconds(clockid_t clock) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// Of what is recorded all the time: a tenth of the exact clock's cost.
+// For everything that is recorded continuously: costs a tenth of the exact clock.
 int64_t tick_of_kernel() { return nanoseconds(CLOCK_MONOTONIC_COARSE); }
 
-// As much of `text` as fits, with a zero behind it.
+// Copies as much of `text` as fits, with a terminating zero.
 template <size_t N>
 void put(char (&place)[N], std::string_view text) {
   const size_t length = std::min(text.size(), N - 1);
@@ -39,7 +39,7 @@ void put(char (&place)[N], std::string_view text) {
   place[length] = '\0';
 }
 
-// Single stores: what reads alongside them takes each word as it is.
+// Uses single stores, so that concurrent readers see each word whole.
 template <class T, class V>
 void set(std::atomic<T>& word, V value) {
   word.store(static_cast<T>(value), std::memory_order_relaxed);
@@ -62,7 +62,7 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const RecorderIde
   std::unique_ptr<FlightRecorder> recorder(new FlightRecorder);
   recorder->path_ =
       fmt::format("{}/{}{}.{}", flight_record_folder(), kFlightRecordPrefix, identity.attempt, identity.world_rank);
-  const std::string unnamed = recorder->path_ + ".tmp";  // until it says whose it is
+  const std::string unnamed = recorder->path_ + ".tmp";  // until it contains the writer's identity
   if (constexpr size_t kMost = sizeof(flight::Image::run_dir) - 1; identity.run_dir.size() > kMost)
     return Error{fmt::format("run.dir has {} bytes, but at most {} are supported: {}", identity.run_dir.size(), kMost,
                              identity.run_dir),
@@ -77,7 +77,7 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const RecorderIde
   recorder->bytes_ = (recorder->bytes_ + page - 1) / page * page;
   const Descriptor file(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.get() < 0) return refused("open", errno);
-  // Reserve all of its memory now: a store into a page without memory behind it would end the process.
+  // Reserves all memory now: a store into a page without memory behind it would end the process.
   if (const int problem = ::posix_fallocate(file.get(), 0, static_cast<off_t>(recorder->bytes_)); problem != 0)
     return refused("reserving its memory", problem);
   void* memory = ::mmap(nullptr, recorder->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -268,7 +268,7 @@ void FlightRecorder::failure(uint32_t code, bool consequence, std::string_view t
   flight::Failure& failure = image_->failure;
   failure.code = code;
   failure.consequence = consequence ? 1 : 0;
-  failure.realtime = image_->created_realtime + now() - image_->created;  // the clock may have been set since
+  failure.realtime = image_->created_realtime + now() - image_->created;  // the wall clock may have been set
   put(failure.text, text);
   failure.state.store(1, std::memory_order_release);
 }

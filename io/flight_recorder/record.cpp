@@ -28,7 +28,7 @@ std::string text(const char (&place)[N]) {
   return {place, ::strnlen(place, N)};
 }
 
-// Ages of what has a time of the flight recorder's machine.
+// Computes ages of times taken on the flight recorder's machine.
 class Clock {
  public:
   Clock() : now_(FlightRecorder::now()) {}
@@ -39,7 +39,7 @@ class Clock {
   const int64_t now_;
 };
 
-// The newest `wanted` of `written` entries of a ring of `size`, oldest first: their indices.
+// Calls `take` with the indices of the newest `wanted` of `written` entries of a ring of `size`, oldest first.
 template <class Take>
 void newest(uint32_t written, uint32_t size, uint32_t wanted, Take take) {
   const uint32_t count = std::min({written, size, wanted});
@@ -66,7 +66,7 @@ void read_identity(const flight::Image& image, const Clock& clock, RankRecord& r
   record.process_start = image.process_start;
   record.created = image.created;
   record.uptime = clock.age(image.created);
-  // Not the host's wall clock now: that may have been set since the flight recorder was made.
+  // Does not use the host's wall clock, which may have been set since the flight recorder was created.
   record.taken = static_cast<double>(image.created_realtime) * 1e-9 + record.uptime;
 }
 
@@ -95,7 +95,7 @@ void read_actions(const flight::Image& image, const flight::Action* actions, Ran
   record.actions_enqueued = get(image.actions_enqueued);
   record.action_entered = get(image.action_entered);
   record.action_running = get(image.action_running);
-  // What runs was entered, whether a mark says so or not.
+  // A running action has been entered, whether or not its mark is visible.
   if (static_cast<int32_t>(record.action_running - record.action_entered) > 0)
     record.action_entered = record.action_running;
   if (record.action_entered == 0) return;
@@ -116,7 +116,7 @@ void read_activities(const flight::Image& image, const Clock& clock, RankRecord&
     const flight::Channel& channel = image.channels[i];
     const auto kind = static_cast<ChannelKind>(channel.kind);
     const uint32_t joined = get(channel.joined), completed = get(channel.completed);
-    // Only copies to several peers have left a rank at another time than they were begun or completed.
+    // Only for copies to several peers does the time of sending differ from the times of joining and completing.
     const uint32_t sent = kind == ChannelKind::kCopies ? get(channel.sent)
                           : kind == ChannelKind::kSend ? completed
                                                        : joined;
@@ -178,7 +178,7 @@ void read_history(const flight::Image& image, const Clock& clock, int max_events
   });
 }
 
-// A file of this user; root may read those of all users.
+// Accepts files of this user; root may read those of all users.
 bool may_be_record(const struct stat& info) {
   return S_ISREG(info.st_mode) && (info.st_uid == ::geteuid() || ::geteuid() == 0);
 }
@@ -186,7 +186,7 @@ bool may_be_record(const struct stat& info) {
 ProcessState state_of_process(int process, int64_t name_space, int64_t start) {
   if (name_space == 0 || pid_namespace() != name_space) return ProcessState::kUnknown;
   const auto stat = process_stat(process_folder(process));
-  if (!stat || stat->start != start) return ProcessState::kGone;  // or another process has its number
+  if (!stat || stat->start != start) return ProcessState::kGone;  // another process may have the same number
   return process_state_from(stat->state);
 }
 
@@ -198,7 +198,7 @@ std::string to_string_place(const RankRecord& record) {
 }
 
 Result<RankRecord> read_flight_record(const std::string& path, int max_events) {
-  // Any user may put files into /dev/shm: a FIFO must not block this process, and other users' records must be ignored.
+  // Any user may put files into /dev/shm: a FIFO must not block this process, and other users' records are ignored.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return system_error(errno, "{}", path);

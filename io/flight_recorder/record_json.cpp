@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kRecordSchema = 1;
 
-// Each struct names its members once, for the writer and the reader.
+// Each struct lists its members once, for both the writer and the reader.
 template <class Archive>
 void members(Archive& a, RankSet& s) {
   a("first", s.first), a("stride", s.stride), a("size", s.size);
@@ -103,7 +103,7 @@ Json name_or_number(E value) {
   return enum_from_name<E>(name) ? Json(name) : Json(static_cast<int64_t>(value));
 }
 
-constexpr const char* kAxesByDefault = "pp,dp,tp";  // of records without axes
+constexpr const char* kAxesByDefault = "pp,dp,tp";  // of records that do not list axes
 
 class Writer {
  public:
@@ -118,8 +118,8 @@ class Writer {
     json_[name] = std::move(list);
   }
 
-  // For each axis, slowest first, its size and the rank's place on it; and the names of the axes unless they are
-  // kAxesByDefault.
+  // Lists, for each axis from the slowest, its size and the rank's coordinate; and the names of the axes unless they
+  // are kAxesByDefault.
   void grid(const RankGrid& grid, int world_rank) {
     std::string names;
     for (auto axis = grid.axes.rbegin(); axis != grid.axes.rend(); ++axis) {
@@ -243,7 +243,7 @@ std::string to_json(const RankRecord& record) {
   Writer writer;
   writer.json_["schema"] = kRecordSchema;
   members(writer, const_cast<RankRecord&>(record));  // a writer changes nothing
-  // A log line may have been cut inside a character.
+  // A log line may have been truncated inside a character.
   return writer.json_.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -27,7 +27,7 @@ std::string answer(std::string_view status, std::string_view type, std::string_v
                      type, body.size(), with_body ? body : "");
 }
 
-// One visitor: sends a request, gets an answer.
+// One client connection: receives a request and sends the answer.
 class Connection {
  public:
   explicit Connection(int socket) : socket_(socket) {}
@@ -37,7 +37,7 @@ class Connection {
   bool is_late(Clock::time_point now) const { return now > end_; }
   Clock::time_point end() const { return end_; }
 
-  // Goes on as far as it can; false: it is over.
+  // Continues as far as possible without waiting; returns false when the connection is finished.
   bool go_on(const std::string& type, const TextServer::Text& text) {
     if (answer_.empty() && !read_request()) return false;
     if (answer_.empty() && request_.find("\r\n\r\n") == std::string::npos) return true;
@@ -112,10 +112,10 @@ class TextServer::Loop {
     }
   }
 
-  // Milliseconds until the first connection is late; -1: there is none.
+  // Returns the milliseconds until the oldest connection times out; -1: no connections.
   int pause() const {
     if (connections_.empty()) return -1;
-    const auto left = connections_.front().end() - Clock::now();  // the oldest
+    const auto left = connections_.front().end() - Clock::now();  // of the oldest connection
     return static_cast<int>(std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(left).count())) +
            1;
   }
@@ -124,7 +124,7 @@ class TextServer::Loop {
     for (;;) {
       const int visitor = ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (visitor < 0) {
-        // Where no descriptor can be had, poll() would come back at once for ever.
+        // If no descriptor is available, poll() would return at once, forever.
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return;

@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-// The parts of nvml.h that are used here; the library keeps them from version to version.
+// The parts of nvml.h that are used here; the library keeps them stable across versions.
 using Return = int;  // 0: success
 using Handle = struct nvmlDevice_st*;
 constexpr Return kNotSupported = 3, kNoPermission = 4, kDriverNotLoaded = 9, kLost = 15;
@@ -41,7 +41,7 @@ static_assert(sizeof(PciInfo) == 68 && sizeof(FieldValue) == 40 && sizeof(EventD
 constexpr int kSmClock = 1, kGpuTemperature = 0, kUncorrected = 1, kVolatile = 0, kMostNvlinks = 18;
 constexpr unsigned kRecoveryActionField = 230;
 constexpr unsigned long long kXidEvent = 8;
-// nvmlNvLinkErrorCounter_t.
+// From nvmlNvLinkErrorCounter_t.
 constexpr int kReplays = 0, kRecoveries = 1, kDamagedFlits = 2, kDamagedData = 3;
 
 }  // namespace
@@ -50,7 +50,7 @@ struct Nvml::Functions {
   explicit Functions(void* file) : library(file) {}
   ~Functions() { ::dlclose(library); }
 
-  // Absent where this version of the library lacks it.
+  // Absent if this version of the library lacks the function.
   template <class... Args>
   Return call(const char* name, Args... args) const {
     void* const symbol = ::dlsym(library, name);
@@ -202,7 +202,7 @@ bool Nvml::watch_xids() {
 
 std::vector<GpuXid> Nvml::next_xids(int milliseconds) const {
   const Functions& f = *functions_;
-  constexpr int kMost = 1000;  // a storm of them must not keep this loop busy
+  constexpr int kMost = 1000;  // a flood of XIDs must not keep this loop busy
   std::vector<GpuXid> xids;
   if (events_ == nullptr) return xids;
   EventData event{};

@@ -3,28 +3,28 @@
 namespace tri {
 namespace {
 
-// Fields by their messages, of protos/perfetto/trace.
+// Field numbers by message, from protos/perfetto/trace.
 namespace trace {
 constexpr int kPacket = 1;
 }
 namespace trace_packet {
 constexpr int kTimestamp = 8, kSequence = 10, kTrackEvent = 11, kInternedData = 12, kSequenceFlags = 13,
               kTrackDescriptor = 60;
-constexpr uint64_t kStateCleared = 1, kNeedsState = 2;  // of the flags
+constexpr uint64_t kStateCleared = 1, kNeedsState = 2;  // bits of the flags
 }  // namespace trace_packet
 namespace interned_data {
 constexpr int kEventNames = 2, kArgumentNames = 3, kNumber = 1, kName = 2;
 }
 namespace track_descriptor {
 constexpr int kUuid = 1, kName = 2, kProcess = 3, kParent = 5, kChildOrdering = 11, kOrder = 12;
-constexpr uint64_t kExplicit = 3;  // of kChildOrdering
+constexpr uint64_t kExplicit = 3;  // value of kChildOrdering
 }  // namespace track_descriptor
 namespace process_descriptor {
 constexpr int kPid = 1, kName = 6, kLabels = 8;
 }
 namespace track_event {
 constexpr int kArguments = 4, kType = 9, kNameNumber = 10, kTrack = 11, kFlows = 47, kEndingFlows = 48;
-constexpr int kBegin = 1, kEnd = 2, kInstant = 3;  // of kType
+constexpr int kBegin = 1, kEnd = 2, kInstant = 3;  // values of kType
 }  // namespace track_event
 namespace debug_annotation {
 constexpr int kNameNumber = 1, kInt = 4, kString = 6;

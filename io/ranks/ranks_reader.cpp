@@ -39,7 +39,7 @@ Hid dataset_of(hid_t group, const char* name, const std::string& path) {
   return Hid(TRI_HDF5(H5Dopen2(group, name, H5P_DEFAULT), path), H5Dclose);
 }
 
-// A dataset's place, where it has the extent; its first dimension may be any.
+// Returns a dataset's offset if it has this extent; its first dimension may have any size.
 int64_t offset_of(hid_t group, const char* name, std::vector<hsize_t> extent, hsize_t* count, const std::string& path) {
   const Hid dataset = dataset_of(group, name, path);
   const Hid space(TRI_HDF5(H5Dget_space(dataset), path), H5Sclose);
@@ -68,7 +68,7 @@ std::vector<std::string> read_texts(hid_t group, const char* name, int64_t width
   return texts;
 }
 
-// The names of a list with commas.
+// Splits a list of names at commas.
 std::vector<std::string> split(const std::string& names) {
   std::vector<std::string> found;
   for (size_t at = 0; at <= names.size();) {
@@ -79,7 +79,7 @@ std::vector<std::string> split(const std::string& names) {
   return found;
 }
 
-// Of each RankQuantity the column that has its name; -1: none has.
+// Returns the column of each RankQuantity, found by name; -1: none.
 std::vector<int> columns_of(const std::string& names, int* count) {
   const std::vector<std::string> found = split(names);
   *count = static_cast<int>(found.size());
@@ -137,7 +137,7 @@ Result<RanksReader> RanksReader::open(const std::string& path) {
   auto file = InputFile::open(path);
   if (!file) return file.error();
   reader.file_ = std::move(file).value();
-  // Read before the library's lock is taken: where this file's storage hangs, shards of checkpoints are still written.
+  // Read before the library's lock is taken: if this file's storage hangs, checkpoints can still write their shards.
   std::string image;
   if (const int64_t bytes = reader.file_.bytes(); bytes > 0 && bytes <= kMostImageBytes) {
     image.resize(static_cast<size_t>(bytes));
@@ -153,7 +153,7 @@ Result<RanksReader> RanksReader::open(const std::string& path) {
       TRI_HDF5(H5Pset_fapl_core(access, 64 << 10, false), path);
       TRI_HDF5(H5Pset_file_image(access, image.data(), image.size()), path);
     }
-    // Of an image the name must be that of no file.
+    // An image needs a name that no file has.
     const char* const name = image.empty() ? path.c_str() : "/dev/null/ranks.h5";
     const Hid hdf5(TRI_HDF5(H5Fopen(name, H5F_ACC_RDONLY, access), path), H5Fclose);
     if (H5Aexists(hdf5, "schema") > 0)

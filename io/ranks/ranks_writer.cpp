@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kFewestWindows = 64;  // that a file has room for when it is laid out
+constexpr int64_t kFewestWindows = 64;  // capacity of a newly laid out file
 
 std::string quantity_names() {
   std::string names;
@@ -31,7 +31,7 @@ struct Dataset {
   int64_t offset = 0, bytes = 0;
 };
 
-// A contiguous dataset whose place is numbered, and not written.
+// Creates a contiguous dataset whose space is allocated but not written.
 Dataset lay_out_dataset(hid_t group, const char* name, hid_t type, const std::vector<hsize_t>& extent,
                         const std::string& path) {
   const Hid space(TRI_HDF5(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), path), H5Sclose);
@@ -56,7 +56,7 @@ GroupLayout lay_out_group(hid_t file, int attempt, const RankMesh& mesh, int64_t
   hdf5_attribute(group, "attempt", mesh.attempt, path);
   hdf5_attribute(group, "schedule", mesh.schedule, path);
   hdf5_attribute(group, "quantities", quantity_names(), path);
-  std::string names;  // slowest first, as the dimensions of the datasets
+  std::string names;  // slowest first, like the dimensions of the datasets
   std::vector<int64_t> sizes;
   for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis) {
     names += (names.empty() ? "" : ",") + axis->name;
@@ -83,7 +83,7 @@ GroupLayout lay_out_group(hid_t file, int attempt, const RankMesh& mesh, int64_t
               lay_out_dataset(group, "stage_flops", H5T_IEEE_F64LE, {static_cast<hsize_t>(mesh.stages())}, path)};
 }
 
-// Each text in `width` bytes, cut off where it is longer.
+// Stores each text in `width` bytes, truncated if it is longer.
 std::string packed(const RankMesh& mesh, std::string RankMesh::Place::*text, int64_t width) {
   std::string bytes(static_cast<size_t>(mesh.world_size() * width), '\0');
   for (size_t rank = 0; rank < mesh.places.size(); ++rank) {
@@ -103,7 +103,7 @@ Result<void> write_ranks(int fd, const std::string& path, const GroupLayout& lay
   return write_at(fd, path, flops.data(), layout.stage_flops.bytes, layout.stage_flops.offset);
 }
 
-// The image except for the times of windows, where there may be much of nothing.
+// Writes the image except the times of windows, most of which may be empty.
 Result<void> write_structures(int fd, const std::string& path, const Hdf5Image& image,
                               const std::vector<GroupLayout>& groups) {
   std::vector<Dataset> holes;
@@ -122,7 +122,7 @@ Result<void> write_structures(int fd, const std::string& path, const Hdf5Image& 
   return {};
 }
 
-// `steps` weigh.
+// Merges windows, weighted by their steps.
 RankWindow merged(const std::vector<RankWindow>& windows) {
   RankWindow all{.first_step = windows.front().first_step,
                  .last_step = windows.back().last_step,
@@ -139,7 +139,7 @@ RankWindow merged(const std::vector<RankWindow>& windows) {
   return all;
 }
 
-// The last step comes last: it says that the rest is there.
+// Writes the last step last: it marks the rest as present.
 Result<void> write_window(int fd, const std::string& path, int64_t index, const RankWindow& window, int64_t first_step,
                           int64_t last_step, int64_t time, int64_t times) {
   const int64_t number = index * int64_t{sizeof(int64_t)};
@@ -156,14 +156,14 @@ struct Target {
   const GroupLayout& layout;
 };
 
-// The windows of an attempt, `merge` neighbours as one; returns how many they are now.
+// Copies the windows of an attempt, `merge` neighbours as one; returns their new number.
 Result<int64_t> copy_windows(const RanksReader& from, int attempt, int64_t windows, int64_t merge, const Target& to) {
   int64_t used = 0;
   std::vector<RankWindow> several;
   for (int64_t w = 0; w < windows; ++w) {
     auto window = from.read(attempt, w);
     if (!window) return window.error();
-    // A machine that went down may have kept a window's number and not its times.
+    // A machine that crashed may have stored a window's number but not its times.
     if (window.value().ranks[0][RankQuantity::kStep] > 0) several.push_back(std::move(window).value());
     const bool full = static_cast<int64_t>(several.size()) == merge || w + 1 == windows;
     if (several.empty() || !full) continue;
@@ -221,7 +221,7 @@ Result<void> RanksWriter::lay_out(int64_t more) {
   }
   if (!begun_) sources.push_back({mesh_, 0});
 
-  // So many windows become one that all have their place.
+  // Doubles the number of windows merged into one until all fit.
   more = std::clamp<int64_t>(most_bytes_ / 4 / row_bytes(mesh_), 1, more);
   int64_t merge = 1;
   const auto merged_windows = [&](const Source& source) { return (source.windows + merge - 1) / merge; };

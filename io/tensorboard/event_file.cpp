@@ -61,12 +61,12 @@ uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-// Used by the writer's thread alone.
+// Used only by the writer's thread.
 class TensorBoardFiles::File {
  public:
   File(std::string folder, int64_t first_step) : folder_(std::move(folder)), first_step_(first_step) {}
 
-  // Opens the file, and creates it where it is missing.
+  // Opens the file; creates it if it is missing.
   Result<void> open() {
     if (!path_.empty() && file_.get() < 0) file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
     if (file_.get() < 0 && (path_.empty() || errno == ENOENT))
@@ -86,7 +86,7 @@ class TensorBoardFiles::File {
     if (problem) return system_error(problem.value(), "{}", folder_);
     const auto second = static_cast<int64_t>(wall_seconds());
     bytes_ = 0;
-    for (int i = 0; file_.get() < 0; ++i) {  // another file of the same second has another number
+    for (int i = 0; file_.get() < 0; ++i) {  // files of the same second differ in their number
       path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", folder_, second, host_name(), ::getpid(), i);
       file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       if (file_.get() < 0 && errno != EEXIST) {
@@ -107,15 +107,15 @@ class TensorBoardFiles::File {
     return record_of(version.bytes()) + record_of(start.bytes());
   }
 
-  // Behind the last whole record. After a failure the file is opened again: network file systems may have given up the
-  // old descriptor.
+  // Appends after the last whole record. After a failure the file is reopened, because network file systems may have
+  // invalidated the old descriptor.
   Result<void> add(const std::string& records) {
     Result<void> written;
     if (torn_ && ::ftruncate(file_.get(), bytes_) != 0) written = system_error(errno, "{}", path_);
     if (written) written = write_at(file_.get(), path_, records.data(), static_cast<int64_t>(records.size()), bytes_);
     torn_ = !written && ::ftruncate(file_.get(), bytes_) != 0;
     if (written) bytes_ += static_cast<int64_t>(records.size());
-    if (!written) file_.close();  // its error would add nothing
+    if (!written) file_.close();  // the error of closing would add nothing
     return written;
   }
 
@@ -124,7 +124,7 @@ class TensorBoardFiles::File {
   std::string path_;  // "": not created yet
   Descriptor file_;
   int64_t bytes_ = 0;  // of whole records
-  bool torn_ = false;  // a part of another one stands behind them
+  bool torn_ = false;  // part of another record follows them
 };
 
 TensorBoardFiles::TensorBoardFiles(std::string folder, int64_t first_step)

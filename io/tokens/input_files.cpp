@@ -23,13 +23,13 @@ Result<void> add_file(const std::string& path, std::optional<TextFormat> format,
   return {};
 }
 
-// The files below `folder` without those of hidden names, sorted. A link that leads nowhere counts as a file: it is
-// passed over by its name, or refused by it where it is opened.
+// Returns the files below `folder` whose names are not hidden, sorted. A dangling link counts as a file: it is skipped
+// by its name, or refused when it is opened.
 Result<std::vector<std::string>> files_below(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code problem, no_folder;
   std::string at = folder;                                            // for messages
-  std::vector<fs::path> around = {fs::canonical(folder, no_folder)};  // [depth]: the folder that the entry lies in
+  std::vector<fs::path> around = {fs::canonical(folder, no_folder)};  // [depth]: the folder that contains the entry
   fs::recursive_directory_iterator entry(folder, fs::directory_options::follow_directory_symlink, problem);
   for (; !problem && entry != fs::recursive_directory_iterator(); entry.increment(problem)) {
     at = entry->path().string();
@@ -89,7 +89,7 @@ Result<TextInputs> find_inputs(const std::vector<std::string>& inputs, std::opti
           "{}: standard input is not supported, since an interrupted run could not read it again; write it to a file "
           "(... | zstd >text.jsonl.zst)",
           input);
-    std::error_code ignored;  // what can't be looked at is refused where it is opened
+    std::error_code ignored;  // an unreadable input is refused when it is opened
     std::vector<std::string> paths = {input};
     if (fs::status(input, ignored).type() == fs::file_type::not_found) {
       if (!is_pattern(input)) return system_error(ENOENT, "{}", input);

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The code unit of "\uXXXX" at `at`; none: something else stands there.
+// Returns the code unit of "\uXXXX" at `at`; none if there is no such escape.
 std::optional<unsigned> escaped_unit(std::string_view text, size_t at) {
   if (text.substr(at, 2) != "\\u" || text.size() < at + 6) return std::nullopt;
   unsigned unit = 0;
@@ -24,7 +24,7 @@ std::optional<unsigned> escaped_unit(std::string_view text, size_t at) {
 bool is_high(unsigned unit) { return unit >= 0xD800 && unit <= 0xDBFF; }
 bool is_low(unsigned unit) { return unit >= 0xDC00 && unit <= 0xDFFF; }
 
-// Length of the number (RFC 8259, section 6) at the beginning of `text`; 0: none.
+// Returns the length of the number (RFC 8259, section 6) at the beginning of `text`; 0: none.
 size_t number_length(std::string_view text) {
   size_t at = 0;
   const auto digits = [&] {
@@ -46,7 +46,7 @@ size_t number_length(std::string_view text) {
   return at;
 }
 
-// What Python writes as JSON of the same length, so that the places of other mistakes stay.
+// Replaces Python's extensions by JSON of the same length, so that the offsets of other errors stay valid.
 std::string without_python_extensions(std::string_view line) {
   std::string text(line);
   const auto put_zero = [&](size_t at, size_t length) {
@@ -77,7 +77,7 @@ std::string without_python_extensions(std::string_view line) {
   return text;
 }
 
-// The parser's reason without its quotation of what it read last, which may be a whole document.
+// Returns the parser's reason without its quotation of the last input, which may be a whole document.
 std::string reason_of(std::string why) {
   if (const size_t dash = why.find(" - "); dash != std::string::npos) why = why.substr(dash + 3);
   if (const size_t quoted = why.find("; last read: "); quoted != std::string::npos) {

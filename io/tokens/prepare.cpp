@@ -36,12 +36,12 @@ std::vector<std::string> prefixes_of(const PrepareOptions& options) {
 }
 
 Result<void> check_output(const PrepareOptions& options) {
-  // A folder's name would make files such as DIR/.bin, which are hidden.
+  // A folder's name would produce files such as DIR/.bin, which are hidden.
   if (const std::string name = fs::path(options.output).filename(); name.empty() || name == "." || name == "..")
     return usage_error("--output {}: is a folder; name the files in it, such as {}", options.output,
                        (fs::path(options.output) / "text").string());
   if (options.existing == Existing::kOverwrite) return {};
-  std::error_code ignored;  // a folder that can't be looked into can't be written into
+  std::error_code ignored;  // an unreadable folder fails when it is written
   for (const std::string& prefix : prefixes_of(options))
     for (const char* extension : {".bin", ".idx", ".json"})
       if (const std::string path = prefix + extension; fs::exists(path, ignored))
@@ -51,27 +51,27 @@ Result<void> check_output(const PrepareOptions& options) {
 
 constexpr int64_t kOriginSchema = 1;  // of PREFIX.json
 
-// The token file, and the sidecar that belongs to it. At no moment does a sidecar stand next to tokens of another file.
+// Publishes the token file and its sidecar. A sidecar is never next to tokens of another file.
 Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, const std::string& sidecar) {
   auto file = AtomicFile::create(path);
   if (!file) return file.error();
   file.value().write(sidecar.data(), sidecar.size());
   if (auto written = file.value().flush(); !written) return written;
   std::error_code problem;
-  fs::remove(path, problem);  // of the output that is overwritten
+  fs::remove(path, problem);  // belongs to the overwritten output
   if (problem) return system_error(problem.value(), "{}: removing the file", path);
   if (auto done = tokens.finish(); !done) return done;
   return file.value().commit();
 }
 
-// "jsonl", or "jsonl, text" where inputs differ.
+// Returns "jsonl", or "jsonl, text" if the inputs differ.
 std::string formats_of(const std::vector<TextInput>& inputs) {
   std::set<std::string_view> names;
   for (const TextInput& input : inputs) names.insert(enum_name(input.format));
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// A path as the state holds it: JSON is UTF-8, and names of files are any bytes.
+// Returns a path as the state stores it: JSON is UTF-8, but file names may be any bytes.
 std::string in_json(const std::string& path) {
   if (utf8_prefix(path) == path.size()) return path;
   std::string hex = "bytes ";
@@ -79,15 +79,15 @@ std::string in_json(const std::string& path) {
   return hex;
 }
 
-// A point of an input's text.
+// A position in an input's text.
 struct TextPoint {
   int64_t bytes = 0;
   uint64_t hash = 0;  // XXH3 of these bytes
-  bool end = false;   // the text ends there
+  bool end = false;   // whether the text ends there
 };
 
-// How many of `points`, in order, lie in the part of the input's text that has not changed. A point within the text
-// has to follow a line's end.
+// Returns how many of `points`, in order, are in the unchanged part of the input's text. A point within the text must
+// follow a line end.
 size_t unchanged_points(const std::string& path, const std::vector<TextPoint>& points) {
   auto reader = TextReader::open(path);
   if (!reader) return 0;
@@ -123,7 +123,7 @@ bool begins_with_byte_order_mark(const std::string& path) {
   return reader && reader.value().next_lines(1, block) && reader.value().had_byte_order_mark();
 }
 
-// A run of prepare: the files that it writes, and how far it is.
+// One run of prepare: the files that it writes, and its progress.
 class Run {
  public:
   Run(const PrepareOptions& options, const Tokenizer& tokenizer, const std::vector<TextInput>& inputs)
@@ -133,7 +133,7 @@ class Run {
     for (const std::string& prefix : prefixes_of(options)) summary_.outputs.push_back({.prefix = prefix});
   }
 
-  // Opens the files of an interrupted run to continue it, or new files. Existing::kOverwrite starts over where the
+  // Opens the files of an interrupted run to continue it, or new files. Existing::kOverwrite starts over if the
   // interrupted run cannot be continued.
   Result<void> begin() {
     const auto file = MappedFile::open(state_path(options_));
@@ -148,7 +148,7 @@ class Run {
       if (!writer) return writer.error();
       writers_.push_back(std::move(writer).value());
     }
-    std::error_code ignored;  // only after the writers hold the locks: another process may be using the state
+    std::error_code ignored;  // removed only after the writers hold the locks: another process may be using it
     if (file) fs::remove(state_path(options_), ignored);
     return {};
   }
@@ -163,7 +163,7 @@ class Run {
       check_.emplace(inputs_[checked_].path);
       now_.at = {.input = checked_, .hash = Xxh3().digest()};
       now_.faults = {};
-      if (num_documents() > 0) mark();  // an input that turns out to be no text is gone back from
+      if (num_documents() > 0) mark();  // the run returns to this point if the input turns out not to be text
     }
     if (block.hash) hash_ = std::move(*block.hash);
     if (encoded.error) return *encoded.error;
@@ -199,7 +199,7 @@ class Run {
     return {};
   }
 
-  // Saves a state to continue from, when the last one is old enough.
+  // Saves a state to continue from if the last one is old enough.
   Result<void> save_in_time() {
     const auto now = std::chrono::steady_clock::now();
     if (std::chrono::duration<double>(now - saved_).count() < options_.save_seconds) return {};
@@ -207,7 +207,7 @@ class Run {
     return save();
   }
 
-  // The error of a run that ends by `error`: what was done before it is saved. A run without a document leaves nothing.
+  // Returns the error that ends a run, after saving the work before it. A run without a document leaves nothing.
   Error stopped(Error error) {
     const int64_t documents = num_documents();
     if (documents > 0 && save())
@@ -248,7 +248,7 @@ class Run {
       if (auto done = put_in_place(writers_[i], output.prefix + ".json", sidecar.dump(2) + "\n"); !done)
         return done.error();
     }
-    std::error_code ignored;  // without its parts it would be refused, and dropped by --force
+    std::error_code ignored;  // without its parts the state would be refused, and dropped by --force
     fs::remove(state_path(options_), ignored);
     return summary_;
   }
@@ -266,7 +266,7 @@ class Run {
     int64_t text_faults = 0;  // of the inputs before it
     int64_t skipped = 0;
   };
-  static constexpr size_t kMostMarks = 128;  // every second one is dropped beyond
+  static constexpr size_t kMostMarks = 128;  // beyond it, every second one is dropped
 
   TokenType type() const { return token_type_for(tokenizer_.vocab_size()); }
 
@@ -284,8 +284,8 @@ class Run {
   }
 
   bool may_skip() const {
-    // A share is of all documents, whose number is known only at the end, where check_share() decides. Until then the
-    // run stops only where the bad documents are far more than the share of those read so far.
+    // A share refers to all documents, whose number is known only at the end, where check_share() decides. Until then
+    // the run stops only if the bad documents far exceed the share of those read so far.
     constexpr int64_t kFirst = 10000, kSlack = 1000;
     const int64_t skipped = now_.skipped + 1;
     if (options_.skip_bad.most > 0) return skipped <= options_.skip_bad.most;
@@ -294,8 +294,8 @@ class Run {
                options_.skip_bad.share * static_cast<double>(std::max(num_documents() + skipped, kFirst));
   }
 
-  // The bad documents are at most the share of all documents that --skip-bad allows. Otherwise fails with kFile, and
-  // saves the work, which a larger share or corrected lines can use.
+  // Checks that the bad documents are at most the share of all documents that --skip-bad allows. Otherwise saves the
+  // work, for a larger share or corrected lines, and fails with kFile.
   Result<void> check_share() {
     const int64_t all = num_documents() + now_.skipped;
     const double share = options_.skip_bad.share;
@@ -328,7 +328,7 @@ class Run {
     return file_error("{}: {}; correct the {}, or skip it with --skip-bad 1", place_of(bad), bad.why, what);
   }
 
-  // Makes a point to continue from of what was done so far; the next save() writes it.
+  // Creates a point to continue from; the next save() writes it.
   void mark() {
     now_.outputs.clear();
     for (size_t i = 0; i < writers_.size(); ++i)
@@ -352,14 +352,14 @@ class Run {
     return write_file(state_path(options_), state.dump() + "\n");
   }
 
-  // What must be equal for a run to continue from another's state.
+  // Returns the options that must be equal for a run to continue from another's state.
   Json options_of() const {
     Json splits = Json::array();
     for (const DocumentSplit& split : options_.splits) splits.push_back({split.name, split.share});
     return {
         {"version", 1}, {"tokenizer", tokenizer_.fingerprint()}, {"field", options_.text_field}, {"splits", splits}};
   }
-  // The inputs of which something was read: name, format, size, time, and where their text ends.
+  // Lists the inputs read so far: name, format, size, time, and the end of their text.
   Json inputs_until(size_t end) const {
     Json inputs = Json::array();
     for (size_t i = 0; i < std::min(end, inputs_.size()); ++i)
@@ -394,7 +394,7 @@ class Run {
     return mark;
   }
 
-  // How many of marks_ lie in text that has not changed; of the inputs before the last of them, all has not. Throws
+  // Returns how many of marks_ are in unchanged text; all inputs before the last of them are unchanged. Throws
   // Json::exception.
   size_t unchanged_marks(const Json& inputs) {
     size_t unchanged = 0;
@@ -505,15 +505,15 @@ class Run {
   const PrepareOptions& options_;
   const Tokenizer& tokenizer_;
   const std::vector<TextInput>& inputs_;
-  std::vector<TextPosition> ends_;        // [input]: of its text, once it is read
-  std::vector<TokenFileWriter> writers_;  // one an output
+  std::vector<TextPosition> ends_;        // [input]: the end of its text, once it is read
+  std::vector<TokenFileWriter> writers_;  // one per output
   PrepareSummary summary_;
   Xxh3 hash_;                       // of the text of inputs_[checked_] up to now_.at
-  Mark now_;                        // what a state that is saved now would say
+  Mark now_;                        // contents of a state saved now
   std::vector<Mark> marks_;         // saved, in order
   std::optional<TextCheck> check_;  // of inputs_[checked_]
   size_t checked_ = 0;
-  std::string last_bad_;           // that was skipped by this process
+  std::string last_bad_;           // the last one that this process skipped
   std::string counted_otherwise_;  // the input for which an earlier version's state has other offsets
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
@@ -584,7 +584,7 @@ Result<TokenOrigin> prepared_with(const std::string& prefix) {
 
 Result<PrepareSummary> prepare(const PrepareOptions& options) {
   if (options.inputs.empty()) return usage_error("prepare needs at least one input file");
-  // A config could not name such files, and JSON files hold the others. Inputs may have any name.
+  // A config could not name such files, and JSON files store the other names. Inputs may have any name.
   std::vector<std::string> names{options.output, options.tokenizer, options.text_field};
   for (const DocumentSplit& split : options.splits) names.push_back(split.name);
   for (const std::string& name : names)
@@ -605,8 +605,8 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   Run run(options, tokenizer, inputs.value().files);
   if (auto begun = run.begin(); !begun) return begun.error();
 
-  constexpr int64_t kMostRoundBytes = int64_t{256} << 20;  // of blocks that are large documents
-  // Rounds of a few blocks a thread: tokenized in parallel, written in order, so memory is bounded and the order fixed.
+  constexpr int64_t kMostRoundBytes = int64_t{256} << 20;  // blocks may be large documents
+  // Rounds have a few blocks per thread, tokenized in parallel and written in order: memory is bounded, order fixed.
   ProgressBar progress("tokenizing", "B", input_bytes);
   const size_t threads = static_cast<size_t>(std::max(options.threads, 1));
   for (size_t i = 0; i < run.position().input; ++i) progress.add(inputs.value().files[i].file_bytes);

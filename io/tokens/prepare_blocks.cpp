@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The member that `path` names: a key, else keys of objects in objects with dots between them. Null: there is none.
+// Returns the member that `path` names: a key, or keys of nested objects joined by dots. Null: there is none.
 const Json* find_field(const Json& object, std::string_view path) {
   if (!object.is_object()) return nullptr;
   if (const auto whole = object.find(path); whole != object.end()) return &*whole;
@@ -29,7 +29,7 @@ const Json* find_field(const Json& object, std::string_view path) {
   return nullptr;
 }
 
-// A name from a file as a message shows it: on one line, not too long, nothing that a terminal obeys.
+// Returns a name from a file for a message: on one line, of limited length, without terminal control characters.
 std::string shown_name(std::string_view name) {
   constexpr size_t kLongest = 40;
   size_t end = std::min(name.size(), kLongest);
@@ -40,7 +40,7 @@ std::string shown_name(std::string_view name) {
   return shown;
 }
 
-// ": id, content.text, meta.url": fields that hold text, a few of them, also those one object deeper; empty: none does.
+// Returns ": id, content.text, meta.url": some of the fields with text, including those one object deeper; empty: none.
 std::string fields_of(const Json& object) {
   constexpr size_t kMost = 8;
   std::vector<std::string> names;
@@ -51,7 +51,7 @@ std::string fields_of(const Json& object) {
         if (text.is_string()) names.push_back(shown_name(name + "." + inner));
   }
   if (names.empty()) return "";
-  std::vector<std::string> once;  // a key "a.b" and a key "b" of an object "a" are one name, and the first is meant
+  std::vector<std::string> once;  // a key "a.b" and a key "b" of an object "a" have one name, which means the first
   for (std::string& name : names)
     if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(std::move(name));
   names = std::move(once);
@@ -60,7 +60,7 @@ std::string fields_of(const Json& object) {
   return fmt::format(": {}{}", fmt::join(names, ", "), more ? " ..." : "");
 }
 
-// "an array", "a number", "null".
+// Returns "an array", "a number", "null".
 std::string kind_of(const Json& value) {
   if (value.is_null()) return "null";
   const std::string name = value.type_name();
@@ -81,13 +81,13 @@ Result<std::string> document_of_line(std::string_view line, TextFormat format, c
   return field->get<std::string>();
 }
 
-// Why `text`, which is a whole document or file, is no text; empty: it is.
+// Returns why `text`, a whole document or file, is not text; empty if it is.
 std::string why_no_text(std::string_view text, const TextFaults& faults) {
   if (const std::string_view encoding = foreign_encoding(text); !encoding.empty())
     return fmt::format("not UTF-8 text: its byte order mark is that of {}; convert it (iconv -t UTF-8)", encoding);
   TextCheck check("");
   const auto added = check.add(faults), done = added ? check.finish() : added;
-  return done ? "" : done.error().message.substr(2);  // without ": " behind no path
+  return done ? "" : done.error().message.substr(2);  // without ": ", which follows an empty path
 }
 
 void add_to(TextFaults& sum, const TextFaults& next) {
@@ -134,7 +134,7 @@ class BlockEncoder {
 
   void encode_lines() {
     const std::string_view text = block_.text;
-    size_t counted = 0;  // bytes of the text that result_.faults has seen
+    size_t counted = 0;  // bytes of the text counted in result_.faults
     int64_t number = block_.begin.line;
     for (size_t at = 0; at < text.size(); ++number) {
       const size_t newline = text.find('\n', at), begin = at;
@@ -159,7 +159,7 @@ class BlockEncoder {
     add_to(result_.faults, faults_of(text.substr(counted)));
   }
 
-  // That a file is not text at all says more than what is wrong with its first line.
+  // If the file is not text at all, reports that instead of the error in its first line.
   void check_whole() {
     TextCheck check(input_.path);
     if (auto text = check.add(faults_of(block_.text)); !text) result_.error = text.error();
@@ -180,7 +180,7 @@ Result<void> TextBlocks::open() {
   reader_.emplace(std::move(opened).value());
   hash_.emplace();
   std::string block;
-  while (skip_ > 0) {  // it ends with a line, as blocks do
+  while (skip_ > 0) {  // the skipped text ends with a line, like blocks
     if (auto got = reader_->next_lines(std::min(skip_, kBlockBytes), block); !got) return got;
     if (block.empty())
       return file_error("{}: is shorter than when the interrupted run read it", inputs_[at_.input].path);

@@ -11,16 +11,16 @@
 namespace tri {
 namespace {
 
-using Json = nlohmann::json;  // of sorted keys: an ordered one looks through all of a vocabulary for each
+using Json = nlohmann::json;  // sorted keys: an ordered one searches the whole vocabulary for each key
 
 // One field of a message of Protocol Buffers.
 struct Field {
   int number = 0;
-  uint64_t value = 0;      // of a varint, or of fixed bits
+  uint64_t value = 0;      // of a varint or of fixed bits
   std::string_view bytes;  // of a string or a message
 };
 
-// Takes the first field off `message`; number 0 when it is damaged or of a kind that such models have not.
+// Removes the first field from `message`; number 0 if it is damaged or of a kind that such models do not have.
 Field take_field(std::string_view& message) {
   const auto varint = [&]() -> uint64_t {
     uint64_t value = 0;
@@ -104,8 +104,8 @@ Result<Model> read_model(std::string_view message) {
   return model;
 }
 
-// Every way to make a normal piece of two others; all are UTF-8. For pieces of one score those of the lower
-// number come first.
+// Returns every way to make a normal piece of two others; all are UTF-8. Among pieces with equal scores, lower numbers
+// come first.
 Json merges_of(const Model& model) {
   std::unordered_map<std::string_view, size_t> normal;
   std::vector<size_t> order;
@@ -152,7 +152,7 @@ Result<std::string> sentencepiece_tokenizer_json(std::string_view bytes) {
                        {"normalized", false},
                        {"special", true}});
   }
-  const char* space = "\xe2\x96\x81";  // U+2581 stands for a space
+  const char* space = "\xe2\x96\x81";  // U+2581 represents a space
   const Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", space}}}, {"content", " "}},
                          {{"type", "ByteFallback"}},
                          {{"type", "Fuse"}}};

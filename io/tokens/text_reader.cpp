@@ -17,7 +17,7 @@
 namespace tri {
 namespace {
 
-constexpr size_t kReadBytes = size_t{1} << 18;  // of the file at once
+constexpr size_t kReadBytes = size_t{1} << 18;  // read from the file at once
 constexpr std::string_view kGzipMagic = "\x1f\x8b";
 constexpr std::string_view kZstdMagic = "\x28\xb5\x2f\xfd";
 
@@ -26,12 +26,12 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Eight bytes of ASCII without a NUL.
+// Returns whether the eight bytes are ASCII without a NUL.
 bool plain(const char* at) {
   uint64_t word;
   std::memcpy(&word, at, sizeof word);
   constexpr uint64_t kOnes = 0x0101010101010101, kHigh = 0x8080808080808080;
-  return ((word | (word - kOnes)) & kHigh) == 0;  // no high bit, and no byte from which a one was borrowed
+  return ((word | (word - kOnes)) & kHigh) == 0;  // no high bit, and no byte that needed a borrow
 }
 
 }  // namespace
@@ -99,13 +99,13 @@ Result<void> TextCheck::finish() const {
   return refusal();
 }
 
-// The file's bytes as they are; decoders put themselves before it.
+// Reads the file's bytes unchanged; decoders derive from it.
 class TextReader::Source {
  public:
   explicit Source(std::string path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
   virtual ~Source() = default;
 
-  // Appends some of the text to `out`; false at its end.
+  // Appends some of the text to `out`; returns false at its end.
   virtual Result<bool> more(std::string& out) {
     auto got = fill();
     if (!got || !got.value()) return got;
@@ -120,7 +120,7 @@ class TextReader::Source {
   const InputFile& file() const { return file_; }
 
  protected:
-  // Replaces input_ by the next bytes of the file; false at its end.
+  // Replaces input_ with the next bytes of the file; returns false at its end.
   Result<bool> fill() {
     input_.resize(static_cast<size_t>(std::min<int64_t>(kReadBytes, file_.bytes() - consumed_)));
     if (auto got = file_.read(input_.data(), static_cast<int64_t>(input_.size()), consumed_); !got) return got.error();
@@ -137,7 +137,7 @@ class TextReader::Source {
 
 namespace {
 
-constexpr size_t kOutputBytes = size_t{1} << 18;  // of a decoder at once
+constexpr size_t kOutputBytes = size_t{1} << 18;  // produced by a decoder at once
 
 class GzipSource final : public TextReader::Source {
  public:
@@ -148,7 +148,7 @@ class GzipSource final : public TextReader::Source {
 
   bool packed() const override { return true; }
   Result<bool> more(std::string& out) override {
-    // A full output may mean that more of it waits inside, though all input is taken.
+    // If the output is full, the decoder may hold more, although all input has been consumed.
     if (stream_.avail_in == 0 && !full_) {
       auto got = fill();
       if (!got) return got;
@@ -175,7 +175,7 @@ class GzipSource final : public TextReader::Source {
  private:
   z_stream stream_{};
   std::vector<char> output_;
-  bool within_ = false, full_ = false;  // a member has begun and not ended
+  bool within_ = false, full_ = false;  // within_: a member has begun and not ended
 };
 
 class ZstdSource final : public TextReader::Source {
@@ -183,7 +183,7 @@ class ZstdSource final : public TextReader::Source {
   ZstdSource(std::string path, InputFile file)
       : Source(std::move(path), std::move(file)), stream_(::ZSTD_createDStream()), output_(kOutputBytes) {
     TRI_REQUIRE(stream_ != nullptr, "{}: zstd", path_);
-    ::ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);  // files packed with --long are read, too
+    ::ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);  // also reads files packed with --long
   }
   ~ZstdSource() override { ::ZSTD_freeDStream(stream_); }
 
@@ -212,10 +212,10 @@ class ZstdSource final : public TextReader::Source {
   ZSTD_DStream* stream_;
   std::vector<char> output_;
   ZSTD_inBuffer in_{nullptr, 0, 0};
-  bool within_ = false, full_ = false;  // a frame has begun and not ended
+  bool within_ = false, full_ = false;  // within_: a frame has begun and not ended
 };
 
-// A frame, or a skippable one, which parallel compressors put first.
+// Recognizes a frame, or a skippable frame, which parallel compressors write first.
 bool is_zstd(std::string_view magic) {
   return magic == kZstdMagic || (magic.ends_with("\x2a\x4d\x18") && (magic[0] & 0xF0) == 0x50);
 }
@@ -241,7 +241,7 @@ Result<TextReader> TextReader::open(const std::string& path, int64_t most) {
   return TextReader(std::make_unique<Source>(path, std::move(input)), most);
 }
 
-// Appends some of the text to `block`, of which `what` is held whole; false at its end.
+// Appends some of the text to `block`, which must hold `what` whole; returns false at the end of the text.
 Result<bool> TextReader::more(std::string& block, const char* what) {
   try {
     auto got = source_->more(block);
@@ -272,7 +272,7 @@ Result<void> TextReader::next_lines(int64_t bytes, std::string& block) {
   block = std::move(ahead_);
   ahead_.clear();
   const auto enough = static_cast<size_t>(bytes);
-  size_t searched = 0;  // no line of at least `enough` bytes ends before
+  size_t searched = 0;  // no line end for at least `enough` bytes before it
   while (true) {
     const size_t newline = block.find('\n', std::max(searched, std::max<size_t>(enough, 1) - 1));
     if (newline != std::string::npos) {

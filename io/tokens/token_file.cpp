@@ -37,14 +37,14 @@ void append(std::string& out, T value) {
 
 struct IndexHeader {
   TokenType type;
-  int64_t sequences, documents;  // entries of the arrays; documents: one more than there are
+  int64_t sequences, documents;  // entries of the arrays; documents: one more than the number of documents
 
   int64_t lengths() const { return static_cast<int64_t>(kHeaderBytes); }  // offsets in the file
   int64_t pointers() const { return lengths() + 4 * sequences; }
   int64_t document_index() const { return pointers() + 8 * sequences; }
 };
 
-// Of an index of `file_bytes` bytes, the first of which are at `bytes`.
+// Reads the header of an index of `file_bytes` bytes, the first of which are at `bytes`.
 Result<IndexHeader> read_header(const std::string& path, const std::byte* bytes, int64_t file_bytes) {
   if (file_bytes < static_cast<int64_t>(kHeaderBytes))
     return file_error("{}: {} bytes, too short for an index header of {}; the file is truncated or not an index", path,
@@ -60,7 +60,7 @@ Result<IndexHeader> read_header(const std::string& path, const std::byte* bytes,
     return file_error("{}: tokens of type {} ({}); supported are u8, u16 and i32", path, dtype,
                       dtype >= 1 && dtype <= 8 ? kDtypeNames[dtype] : "unknown");
 
-  // Bounds before products: a mutated count must not overflow the sum below.
+  // Checks bounds before products: a damaged count must not overflow the sum below.
   const auto payload = static_cast<uint64_t>(file_bytes) - kHeaderBytes;
   if (sequences > payload / 12 || documents > payload / 8 || sequences * 12 + documents * 8 != payload)
     return file_error("{}: {} bytes, but {} sequences and {} document entries take {}; truncated or damaged", path,
@@ -87,7 +87,7 @@ Result<T> entry(const InputFile& file, int64_t array, int64_t index) {
   return value;
 }
 
-// Bytes of .bin, by the ends of the index's arrays.
+// Returns the bytes of .bin, computed from the ends of the index's arrays.
 Result<int64_t> bytes_by_ends(const InputFile& file, const std::string& path, const IndexHeader& header) {
   const auto first_document = entry<int64_t>(file, header.document_index(), 0);
   if (!first_document) return first_document.error();
@@ -109,7 +109,7 @@ Result<int64_t> bytes_by_ends(const InputFile& file, const std::string& path, co
   return pointer.value() + int64_t{length.value()} * token_bytes(header.type);
 }
 
-// What is wrong with `prefix`, of which there is no index.
+// Returns what is wrong with `prefix` if it has no index.
 Error no_index(const std::string& prefix, Error error) {
   if (error.os_error != ENOENT) return error;
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx"))
@@ -167,7 +167,7 @@ Result<DocumentIndex> DocumentIndex::open(const std::string& prefix) {
   index.documents_ = header.document_index();
 
   const int64_t width = token_bytes(header.type);
-  int64_t expected = 0;  // byte pointer of the next sequence: sequences lie one behind the other
+  int64_t expected = 0;  // byte pointer of the next sequence: sequences are contiguous
   for (int64_t s = 0; s < header.sequences; ++s) {
     const auto length = load<int32_t>(bytes + header.lengths() + s * 4);
     const auto pointer = load<int64_t>(bytes + index.pointers_ + s * 8);
@@ -203,7 +203,7 @@ void TokenFile::read(int64_t first, std::span<int32_t> out) const { value_or_thr
 Result<void> TokenFile::try_read(int64_t first, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   TRI_REQUIRE(first >= 0 && first + count <= num_tokens_, "tokens [{}, {}) of {}", first, first + count, num_tokens_);
-  // Narrow tokens are read to the end of `out` and widened from its beginning: none is overwritten before its turn.
+  // Narrow tokens are read to the end of `out` and widened from its beginning, so none is overwritten too early.
   const int64_t width = tri::token_bytes(type_), bytes = count * width;
   auto* at = reinterpret_cast<std::byte*>(out.data()) + static_cast<int64_t>(out.size_bytes()) - bytes;
   if (auto got = bin_.read(at, bytes, first * width); !got) return got;
@@ -229,7 +229,7 @@ Result<uint64_t> TokenFile::fingerprint() const {
   hash.update(numbers, sizeof numbers);
   const int64_t bytes = bin_.bytes(), last = std::max<int64_t>(bytes - kPageBytes, 0);
   std::vector<char> page(kPageBytes);
-  int64_t end = 0;  // of what was read: pages of a small file lie one behind the other
+  int64_t end = 0;  // of what was read: pages of a small file are contiguous
   for (int64_t i = 0; i < kPages; ++i) {
     const int64_t first = std::max(end, last * i / (kPages - 1)), count = std::min(kPageBytes, bytes - first);
     if (count <= 0) break;
@@ -278,7 +278,7 @@ Result<TokenFileWriter> TokenFileWriter::open(const std::string& prefix, TokenTy
 }
 
 Result<TokenFileWriter> TokenFileWriter::create(const std::string& prefix, TokenType type) {
-  auto writer = open(prefix, type, "abe");  // what is there is only dropped under the lock
+  auto writer = open(prefix, type, "abe");  // existing files are dropped only under the lock
   if (writer && ::ftruncate(::fileno(writer.value().bin_), 0) != 0)
     return system_error(errno, "{}", writer.value().bin_part());
   return writer;
@@ -381,7 +381,7 @@ Result<void> TokenFileWriter::finish() {
     pointer += int64_t{length} * tri::token_bytes(type_);
   }
   for (int64_t d = 0; d <= num_documents(); ++d) append(idx, d);
-  // Both whole before either takes its place: a full disk leaves the pair that was there.
+  // Completes both files before either is renamed: a full disk leaves the existing pair intact.
   auto idx_file = AtomicFile::create(prefix_ + ".idx");
   if (!idx_file) return idx_file.error();
   idx_file.value().write(idx.data(), idx.size());
@@ -391,7 +391,7 @@ Result<void> TokenFileWriter::finish() {
   if (::rename(bin_part().c_str(), path.c_str()) != 0) return system_error(errno, "{}", path);
   std::fclose(std::exchange(bin_, nullptr));
   ::unlink(idx_part().c_str());
-  return idx_file.value().commit();  // which makes both names durable
+  return idx_file.value().commit();  // makes both names durable
 }
 
 }  // namespace tri

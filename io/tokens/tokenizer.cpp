@@ -48,7 +48,7 @@ int bytes_of_piece(const std::string& piece) {
   return count;
 }
 
-// Why there is no tokenizer at `path`, with what there may be.
+// Returns why there is no tokenizer at `path`, and what may be there.
 Error unopened(const std::string& path, Error error) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
@@ -112,7 +112,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::vector<int> bytes_;  // [token]
 };
 
-// What a file's name and its beginning say against training on it.
+// Checks by its name and its beginning that a file can be used for training.
 Result<void> check_training_text(const std::string& path) {
   constexpr int64_t kLooked = 1 << 20;
   auto reader = TextReader::open(path);
@@ -129,7 +129,7 @@ Result<void> check_training_text(const std::string& path) {
   return check.finish();
 }
 
-// The folder's .tiktoken files in the order of their names; none where it can't be read.
+// Returns the folder's .tiktoken files in the order of their names; none if it cannot be read.
 std::vector<std::string> tiktoken_files(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code problem;
@@ -143,12 +143,12 @@ std::vector<std::string> tiktoken_files(const std::string& folder) {
 }  // namespace
 
 std::string tokenizer_file(const std::string& spec) {
-  std::error_code ignored;  // what can't be looked into is refused where it is opened
+  std::error_code ignored;  // an unreadable path is refused when it is opened
   if (!std::filesystem::is_directory(spec, ignored)) return spec;
   const std::string model = (std::filesystem::path(spec) / "tokenizer.model").string();
   const std::string json = (std::filesystem::path(spec) / "tokenizer.json").string();
   const auto file = MappedFile::open(model);
-  if (file && file.value().text().starts_with('\n')) return model;  // a protocol buffer's first field
+  if (file && file.value().text().starts_with('\n')) return model;  // the first field of a protocol buffer
   if (std::filesystem::exists(json, ignored)) return json;
   if (file) return model;
   const auto files = tiktoken_files(spec);
@@ -173,7 +173,7 @@ Result<void> train_tokenizer(const TokenizerTraining& t) {
     if (auto text = check_training_text(input); !text) return text;
   TrainingLines lines(t.inputs);
   std::string model;
-  // Lossless: text is kept as it is (no normalisation, no space put in front or taken away), and newlines are tokens.
+  // Lossless: text is unchanged (no normalisation, no space added or removed), and newlines are tokens.
   const auto status =
       sentencepiece::SentencePieceTrainer::Train({{"vocab_size", std::to_string(t.vocab_size)},
                                                   {"model_type", "bpe"},

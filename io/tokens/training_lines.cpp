@@ -5,17 +5,17 @@
 namespace tri {
 namespace {
 
-constexpr std::string_view kUnknown = "\xe2\x96\x85";  // U+2585, which stands for unknown text there
+constexpr std::string_view kUnknown = "\xe2\x96\x85";  // U+2585, which represents unknown text in SentencePiece
 
-// Bytes of `line` up to the first reserved character, and of that character; {size, 0}: none.
+// Returns the bytes of `line` up to the first reserved character, and the bytes of that character; {size, 0}: none.
 std::pair<size_t, size_t> find_reserved(std::string_view line) {
   const size_t nul = line.find('\0'), unknown = line.find(kUnknown);
   if (nul == std::string_view::npos && unknown == std::string_view::npos) return {line.size(), 0};
   return nul < unknown ? std::pair{nul, size_t{1}} : std::pair{unknown, kUnknown.size()};
 }
 
-// How much of a line that is too long is taken: up to a space, which begins the next part, or up to the end of a
-// character.
+// Returns the length of the first part of a line that is too long: up to a space, which begins the next part, or up to
+// the end of a character.
 size_t part_of(std::string_view line) {
   const size_t space = line.rfind(' ', TrainingLines::kLongest);
   if (space != std::string_view::npos && space > 0) return space;

@@ -7,13 +7,13 @@
 namespace tri {
 namespace {
 
-// Unicode's White_Space.
+// Returns whether `c` is in Unicode's White_Space.
 bool is_space(uint32_t c) {
   return (c >= 9 && c <= 13) || c == 32 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// Bytes of white space at the end, at most `most` of them; and at the beginning.
+// Return the bytes of white space at the end of `text`, at most `most`, and at its beginning.
 size_t space_at_end(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
@@ -68,7 +68,7 @@ int AddedTokenFinder::longest(std::string_view text) const {
 }
 
 void AddedTokenFinder::split(std::string_view text, std::vector<TextPiece>& pieces) const {
-  size_t taken = 0;  // of the text, into pieces
+  size_t taken = 0;  // bytes of the text already in pieces
   const auto take_until = [&](size_t end, int32_t token) {
     if (end > taken) pieces.push_back({text.substr(taken, end - taken), token});
     taken = std::max(taken, end);

@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// What one encoding needs in addition to the tokenizer; kept from one to the next.
+// Memory for one encoding in addition to the tokenizer, reused for the next.
 struct Scratch {
   Matcher matcher;
   BytePairEncoder::WordCache words;
@@ -19,7 +19,7 @@ struct Segment {
   bool match = false;
 };
 
-// Neighbours that belong together become one.
+// Joins neighbours that belong together.
 void join(std::vector<Segment>& segments, SplitBehavior behavior) {
   std::vector<Segment> joined;
   const auto grows = [&](const Segment& last, const Segment& next, bool last_ends_in_match) {
@@ -137,7 +137,7 @@ class BpeTokenizer final : public Tokenizer {
     }
   }
 
-  // Takes a piece through the steps from `step` on; behind the last it is a word.
+  // Passes a piece through the steps from `step` on; after the last step it is a word.
   void split(size_t step, std::string_view text, Scratch& scratch, std::vector<int32_t>& out) const {
     if (text.empty()) return;
     if (step == d_.steps.size()) {
@@ -163,7 +163,7 @@ class BpeTokenizer final : public Tokenizer {
       split(step + 1, text.substr(segment.begin, segment.end - segment.begin), scratch, out);
   }
 
-  // Calls `use` with the matches and what stands between them, in order.
+  // Calls `use` with the matches and the text between them, in order.
   template <class Use>
   static void for_segments(const SplitStep& step, std::string_view text, Matcher& matcher, Use use) {
     size_t at = 0;
@@ -199,7 +199,7 @@ Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeDescription description
     if (text.size() == 1) bytes[static_cast<unsigned char>(text[0])] = static_cast<int32_t>(id);
     if (description.whole == WholeWords::kTaken) words.emplace(text, static_cast<int32_t>(id));
   }
-  // A byte's own token may be an added one, too (a pad_token "!").
+  // A byte's own token may also be an added one (a pad_token "!").
   for (size_t id = 0; id < description.token_bytes.size(); ++id)
     if (const std::string& text = description.token_bytes[id]; text.size() == 1)
       if (int32_t& byte = bytes[static_cast<unsigned char>(text[0])]; byte < 0) byte = static_cast<int32_t>(id);

@@ -5,7 +5,7 @@
 namespace tri {
 namespace {
 
-constexpr uint32_t kLetters = 0x144;  // all of them are below
+constexpr uint32_t kLetters = 0x144;  // all letters are below it
 
 std::array<int16_t, kLetters> bytes_by_letter() {
   std::array<int16_t, kLetters> bytes;

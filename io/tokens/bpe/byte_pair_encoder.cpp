@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-constexpr size_t kShort = 48;  // bytes; up to here a scan for the best pair is faster than a heap
+constexpr size_t kShort = 48;  // in bytes; up to here a scan for the best pair is faster than a heap
 
 }  // namespace
 
@@ -64,12 +64,12 @@ void BytePairEncoder::encode(std::string_view word, WordCache& cache, std::vecto
   }
 }
 
-// O(n²) in the word's length, without memory that is not there already.
+// O(n²) in the word's length; allocates nothing.
 void BytePairEncoder::merge_short(std::string_view word, WordCache& cache, std::vector<int32_t>& out) const {
   std::vector<int32_t>&symbols = cache.symbols_, &ranks = cache.ranks_, &made = cache.made_;
   size_t count = word.size();
   symbols.resize(count);
-  ranks.resize(count);  // [i]: of the pair (i, i + 1)
+  ranks.resize(count);  // [i]: rank of the pair (i, i + 1)
   made.resize(count);
   for (size_t i = 0; i < count; ++i) symbols[i] = bytes_[static_cast<unsigned char>(word[i])];
   const auto look = [&](size_t i) {
@@ -80,7 +80,7 @@ void BytePairEncoder::merge_short(std::string_view word, WordCache& cache, std::
   for (size_t i = 0; i + 1 < count; ++i) look(i);
   while (count > 1) {
     const auto end = ranks.begin() + static_cast<int64_t>(count) - 1;
-    const auto best = std::min_element(ranks.begin(), end);  // the leftmost of equals
+    const auto best = std::min_element(ranks.begin(), end);  // the leftmost of equal ranks
     if (*best == kNoRank) break;
     const auto i = static_cast<size_t>(best - ranks.begin());
     symbols[i] = made[i];
@@ -98,7 +98,7 @@ void BytePairEncoder::merge_short(std::string_view word, WordCache& cache, std::
   out.insert(out.end(), symbols.begin(), symbols.begin() + static_cast<int64_t>(count));
 }
 
-// O(n log n): a heap of pairs, over a list of symbols. A pair that has changed since it was put in is passed over.
+// O(n log n): a heap of pairs over a list of symbols. Skips pairs that have changed since they were pushed.
 void BytePairEncoder::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   struct Symbol {
     int32_t token;

@@ -64,7 +64,7 @@ class BytePairEncoder {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
   size_t first_slot(uint64_t pair) const { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15) >> shift_); }
-  // rank kNoRank: there is no such merge.
+  // kNoRank: no such merge exists.
   Made merged(int32_t left, int32_t right) const;
   void merge_short(std::string_view word, WordCache& cache, std::vector<int32_t>& out) const;
   void merge_long(std::string_view word, std::vector<int32_t>& out) const;

@@ -1,4 +1,4 @@
-// After transformers 5.24: PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__ and AutoTokenizer.
+// Follows transformers 5.24: PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__ and AutoTokenizer.
 #include "io/tokens/bpe/folder_tokens.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace tri {
 namespace {
 
-using Json = nlohmann::ordered_json;  // the order of keys decides which token gets which id
+using Json = nlohmann::ordered_json;  // ordered, because the order of keys decides which token gets which id
 
 constexpr const char* kSettings = "tokenizer_config.json";
 constexpr const char* kMap = "special_tokens_map.json";
@@ -30,20 +30,20 @@ bool is_named(std::string_view key) { return std::find(kNamed.begin(), kNamed.en
 constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// With marks (\p{M}) in words.
+// With marks (\p{M}) as parts of words.
 constexpr std::string_view kQwen35Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// The object in the file `name` next to `path`, its keys in their order; {} when there is no such file.
+// Returns the object in the file `name` next to `path`, with its keys in file order; {} if there is no such file.
 Json read_ordered(const std::string& path, const char* name) {
-  if (read_beside(path, name).empty()) return Json::object();  // and refuses what is no object, or nested deeply
+  if (read_beside(path, name).empty()) return Json::object();  // refuses non-objects and deep nesting
   const auto file = MappedFile::open((std::filesystem::path(path).parent_path() / name).string());
   if (!file) throw file.error();
   return Json::parse(file.value().text());
 }
 
-// The object of config.json, by which an imported run's folder has another name.
+// Reads config.json, which has another name in the folder of an imported run.
 Json read_config(const std::string& path) {
   std::error_code ignored;
   const bool here = std::filesystem::exists(std::filesystem::path(path).parent_path() / "config.json", ignored);
@@ -52,7 +52,7 @@ Json read_config(const std::string& path) {
 
 enum class Words { kGpt2, kQwen2, kQwen35, kDigitsGpt2 };
 
-// Classes that build their own normalizer and pre-tokenizer, whatever tokenizer.json says.
+// Classes that build their own normalizer and pre-tokenizer, regardless of tokenizer.json.
 struct OwnClass {
   std::string_view name;
   bool nfc;
@@ -86,8 +86,8 @@ const std::vector<OwnClass>& own_classes() {
   return classes;
 }
 
-// Model types (config.json) whose tokenizers have such a class; "": tokenizer.json is taken as it is, whatever class
-// tokenizer_config.json names. Other types leave it to tokenizer_config.json. tests/tokenizers/auto_tokenizer.py
+// Returns the tokenizer class of a model type (config.json); "": tokenizer.json is used unchanged, whatever class
+// tokenizer_config.json names. For other types tokenizer_config.json decides. tests/tokenizers/auto_tokenizer.py
 // compares these lists with those of transformers.
 std::optional<std::string_view> class_of_model(std::string_view type) {
   static constexpr std::string_view kGpt2[] = {
@@ -132,7 +132,7 @@ std::optional<std::string_view> class_of_model(std::string_view type) {
   return std::nullopt;
 }
 
-// Types whose tokenizer_config.json on the Hub names a wrong class: the class of the type goes before it.
+// Types whose tokenizer_config.json on the Hub names a wrong class: the type's class takes precedence.
 bool is_misnamed(std::string_view type) {
   static constexpr std::string_view kMisnamed[] = {"hyperclovax_vision_v2", "qwen2",    "qwen3_5", "qwen3_5_moe",
                                                    "qwen3_5_moe_text",      "qwen4_exp"};
@@ -149,7 +149,7 @@ std::string text_of(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// The class that AutoTokenizer takes, where it is one of own_classes().
+// Returns the class that AutoTokenizer uses, if it is one of own_classes().
 const OwnClass* own_class(const Json& settings, const Json& config) {
   std::string named = without_fast(text_of(settings, "tokenizer_class"));
   if (named.empty()) named = without_fast(text_of(config, "tokenizer_class"));
@@ -182,11 +182,11 @@ bool flag_of(const Json& object, const char* key, bool absent, const std::string
 }
 
 struct ListedToken : AddedToken {
-  bool is_text = false;  // given as its text alone, without flags
+  bool is_text = false;  // given as text only, without flags
 };
 ListedToken text_token(std::string content) { return {{.content = std::move(content), .special = true}, true}; }
 
-// A token as its text or as an object; none: something else, which names no token.
+// Returns a token given as text or as an object; none if the value names no token.
 std::optional<ListedToken> token_of(const Json& value, bool special, const std::string& where) {
   if (value.is_string()) return text_token(value.get<std::string>());
   if (!value.is_object() || !value.contains("content") || !value["content"].is_string()) return std::nullopt;
@@ -251,7 +251,7 @@ class FolderReader {
     for (const auto& [key, content] : own_->defaults) named_[key] = text_token(content);
   }
 
-  // bos_token and the like, tokens of the model's own (image_token), and extra ones.
+  // Reads bos_token and similar, tokens specific to the model (image_token), and extra ones.
   void read_named(const Json& object, const char* where) {
     for (const auto& [key, value] : object.items()) {
       if (!key.ends_with("_token")) continue;
@@ -270,7 +270,7 @@ class FolderReader {
     }
     if (extra == object.end()) return;
     if (!extra->is_array()) extra_.clear();  // the map's value replaces that of tokenizer_config.json
-    if (extra->is_object())                  // named tokens of the model's own, and not the list of extra ones
+    if (extra->is_object())                  // names tokens specific to the model, not extra ones
       for (const auto& [key, value] : extra->items()) {
         if (const auto token = token_of(value, false, where)) set_own(key, *token);
       }
@@ -278,7 +278,7 @@ class FolderReader {
       read_extra(*extra, fmt::format("{}: extra_special_tokens", where));
     has_extra_ = !extra->is_object();
   }
-  // The older name of the list of extra tokens.
+  // Reads the older name of the list of extra tokens.
   void take_additional() {
     if (!additional_) return;
     if (additional_->is_array()) read_extra(*additional_, fmt::format("{}: additional_special_tokens", additional_in_));
@@ -312,7 +312,7 @@ class FolderReader {
     }
   }
 
-  // Its entries stand before those of tokenizer_config.json.
+  // Its entries precede those of tokenizer_config.json.
   void read_map() { read_named(map_, kMap); }
 
   void read_ids() {
@@ -327,8 +327,8 @@ class FolderReader {
     }
   }
 
-  // Those with ids, in the order of the ids. Where the class makes its own tokenizer, those of tokenizer.json are among
-  // them only if tokenizer_config.json has no list.
+  // Adds the tokens with ids, in the order of the ids. If the class builds its own tokenizer, these include the tokens
+  // of tokenizer.json only if tokenizer_config.json has no list.
   void add_numbered(bool decodes) {
     if (!decodes)
       for (const AddedToken& token : added_) numbered_[token.id] = token;
@@ -339,8 +339,8 @@ class FolderReader {
     num_numbered_ = d_.tokens.size();
   }
 
-  // Adds a named or extra token. Tokens with ids keep their flags; those of any other token are the last ones given,
-  // except that a text given before counts only once.
+  // Adds a named or extra token. Tokens with ids keep their flags. For any other token the last flags given count,
+  // except that a token repeated as text alone is ignored.
   void add(const ListedToken& token) {
     const auto has_content = [&](const AddedToken& known) { return known.content == token.content; };
     const auto numbered_end = d_.tokens.begin() + static_cast<std::ptrdiff_t>(num_numbered_);
@@ -358,7 +358,7 @@ class FolderReader {
       if (const auto found = named_.find(key); found != named_.end()) add(found->second);
     for (const auto& [key, token] : own_named_) add(token);
   }
-  // Whether a named token has this content.
+  // Returns whether a named token has this content.
   bool names(const std::string& content) const {
     const auto has = [&](const auto& named) { return named.second.content == content; };
     return std::any_of(named_.begin(), named_.end(), has) || std::any_of(own_named_.begin(), own_named_.end(), has);
@@ -378,7 +378,7 @@ class FolderReader {
     }
   }
 
-  // What ends a document must be known: if tokenizer_config.json does not say, the map is always read.
+  // The token that ends a document must be known: if tokenizer_config.json does not name it, the map is always read.
   std::string content_of(const char* key, bool map_read) const {
     if (const auto found = named_.find(key); found != named_.end()) return found->second.content;
     if (map_read || !map_.contains(key)) return {};
@@ -391,14 +391,14 @@ class FolderReader {
   const OwnClassUse class_use_;
   const OwnClass* own_ = nullptr;
   std::map<std::string, ListedToken, std::less<>> named_;
-  std::vector<std::pair<std::string, ListedToken>> own_named_;  // the model's own: image_token
+  std::vector<std::pair<std::string, ListedToken>> own_named_;  // specific to the model: image_token
   std::vector<ListedToken> extra_;
-  bool has_extra_ = false;          // a file had a list of them, if an empty one
-  std::optional<Json> additional_;  // additional_special_tokens, until it is taken as that list
+  bool has_extra_ = false;          // a file had such a list, possibly empty
+  std::optional<Json> additional_;  // additional_special_tokens, until it becomes that list
   std::string additional_in_;
   std::map<int32_t, AddedToken> numbered_;
-  size_t num_numbered_ = 0;      // of d_.tokens, which begins with them
-  std::set<std::string> texts_;  // that add() has taken
+  size_t num_numbered_ = 0;      // the first tokens of d_.tokens
+  std::set<std::string> texts_;  // accepted by add()
   FolderTokens d_;
 };
 

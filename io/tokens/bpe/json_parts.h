@@ -31,7 +31,7 @@ nlohmann::ordered_json byte_level_json();
 nlohmann::ordered_json bpe_model_json(const nlohmann::ordered_json& vocab, const nlohmann::ordered_json& merges,
                                       bool ignore_merges);
 
-// The post_processor that puts `d.begin` before a text, and nothing behind it; null where nothing is put there.
+// Returns the post_processor that puts `d.begin` before a text and nothing after it; null if `d.begin` is empty.
 nlohmann::ordered_json begin_template(const BpeDescription& d);
 
 }  // namespace tri

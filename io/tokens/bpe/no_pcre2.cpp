@@ -1,4 +1,4 @@
-// A build without PCRE2 or utf8proc.
+// Used in builds without PCRE2 or utf8proc.
 #include "io/tokens/bpe/unicode.h"
 
 namespace tri {

@@ -1,12 +1,12 @@
-// Patterns of tokenizer.json are Oniguruma's. Constructs that both dialects write alike and mean alike are passed on;
-// those that differ are rewritten; all others are refused:
+// Patterns of tokenizer.json are Oniguruma's. Constructs with the same meaning in both dialects are kept; those that
+// differ are rewritten; all others are refused:
 //   \s \d                White_Space and Nd, in full: PCRE2's \s also takes U+180E
-//   { ,m}                {0,m}: PCRE2 10.42 takes it for text
-//   [a[bc]]              a union: PCRE2 takes the inner bracket for text
-//   \p{L}                with what Unicode assigned since PCRE2's version: unicode_additions.h
+//   { ,m}                {0,m}: PCRE2 10.42 reads it as text
+//   [a[bc]]              a union: PCRE2 reads the inner bracket as text
+//   \p{L}                including what Unicode assigned since PCRE2's version: unicode_additions.h
 //   \p{Han}              the script itself, not its extensions
 //   ^ $                  at every line: after a newline that does not end the text; before a newline, or at the end
-//   {n,m}+  {n}?  \w \h \b && (?i) [[:x:]] \1     mean other things here and there: refused
+//   {n,m}+  {n}?  \w \h \b && (?i) [[:x:]] \1     have different meanings: refused
 #include <array>
 
 #include "io/tokens/bpe/unicode.h"
@@ -25,9 +25,9 @@ bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' 
 
 // One element of a pattern or of a class.
 struct Item {
-  std::string text;     // for inside brackets
-  std::string outside;  // for outside them; empty: the same
-  bool single = false;  // one character: may begin or end a range
+  std::string text;     // for use inside brackets
+  std::string outside;  // for use outside them; empty: the same
+  bool single = false;  // one character, which may begin or end a range
 };
 
 class Translator {
@@ -78,14 +78,14 @@ class Translator {
     return {};
   }
 
-  // Only \n separates lines in both dialects, but PCRE2's own anchors depend on how it was built.
+  // Only \n separates lines in both dialects, but PCRE2's own anchors depend on its build options.
   Result<void> take_anchor() {
     out_ += take() == '^' ? "(?:\\A|(?<=\\x{a})(?!\\z))" : "(?=\\x{a}|\\z)";
     if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{') return refuse(1, "a quantifier of an anchor");
     return {};
   }
 
-  // A character or an escape; \s and the like.
+  // Reads a character or an escape such as \s.
   Result<Item> read_item() {
     if (at_end()) return refuse(1, "the pattern ends too early");
     if (peek() == '\\') return read_escape();
@@ -120,7 +120,7 @@ class Translator {
     return literal(static_cast<uint32_t>(c));
   }
 
-  // \p{L}, \p{Lu}, \P{N}: general categories; \p{Han}: a script.
+  // Reads \p{L}, \p{Lu}, \P{N} (general categories) or \p{Han} (a script).
   Result<Item> read_property() {
     size_t end = at_ + 3;
     while (end < pattern_.size() && (is_letter(pattern_[end]) || pattern_[end] == '_')) ++end;
@@ -140,14 +140,14 @@ class Translator {
         item.text += added;
       } else if (!added.empty()) {
         item.outside =
-            fmt::format("[^\\p{{{}}}{}]", name, added);  // in brackets there is no such form; the old one stays
+            fmt::format("[^\\p{{{}}}{}]", name, added);  // inside brackets there is no such form; the old one stays
       }
     }
     at_ = end + 1;
     return item;
   }
 
-  // \xHH below 80, \x{H...}, \uHHHH.
+  // Reads \xHH below 80, \x{H...} or \uHHHH.
   Result<Item> read_code_point() {
     const bool braces = peek(1) == 'x' && peek(2) == '{';
     const size_t begin = at_ + (braces ? 3 : 2), most = braces ? 8 : peek(1) == 'x' ? 2 : 4;
@@ -215,7 +215,7 @@ class Translator {
     return {};
   }
 
-  // An element of a class, or two with a hyphen between them.
+  // Reads an element of a class, or two with a hyphen between them.
   Result<void> take_range() {
     const auto first = read_item();
     if (!first) return first.error();

@@ -24,7 +24,7 @@ std::string message_of(int code) {
 Result<void> unicode_support() { return {}; }
 
 std::string normalize(std::string_view text, NormalForm form) {
-  // Below U+0300 nothing combines, and NFC has nothing to do: lead bytes up to 0xCB.
+  // NFC does not change text in which nothing combines, which is all text below U+0300: lead bytes up to 0xCB.
   if (form == NormalForm::kNfc) {
     bool plain = true;
     for (const char c : text) plain = plain && static_cast<unsigned char>(c) < 0xCC;
@@ -45,7 +45,7 @@ std::string normalize(std::string_view text, NormalForm form) {
 
 struct SplitPattern::Code {
   std::unique_ptr<pcre2_code, CodeDeleter> code;
-  bool jit = false;  // machine code; else PCRE2 interprets
+  bool jit = false;  // compiled to machine code; else PCRE2 interprets
 };
 
 SplitPattern::SplitPattern(std::unique_ptr<Code> code) : code_(std::move(code)) {}

@@ -1,5 +1,5 @@
-// .tiktoken files: a line a token, its bytes in base64 and its rank, which is its id too. Two neighbours merge where
-// the bytes of both are a token, the lowest of these first; a word that is a token is taken as it is. The file says
+// .tiktoken files: one line per token, with its bytes in base64 and its rank, which is also its id. Two neighbours
+// merge if their joined bytes are a token, lowest rank first; a word that is a token is not split. The file states
 // neither how text is split into words nor which tokens are special: its name does, as in the package `tiktoken`.
 #include <algorithm>
 #include <charconv>
@@ -15,19 +15,19 @@
 namespace tri {
 namespace {
 
-// What a name stands for. Special tokens have ids of their own or, with `behind`, follow the last rank.
+// An encoding by its name. Special tokens have fixed ids or, with `behind`, follow the last rank.
 struct Encoding {
   std::string name;
   std::string_view pattern;
   std::vector<std::pair<std::string, int32_t>> special;
   bool behind = false;
-  std::string eod = "<|endoftext|>", begin = "";  // of every document
+  std::string eod = "<|endoftext|>", begin = "";  // tokens that end and begin every document
 };
 
 constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// As version 0.14 of the package has it: space up to the text's end (\s++$ there) is one word, line ends and all.
+// As in version 0.14 of the package: space up to the end of the text (\s++$ there) is one word, including line ends.
 constexpr std::string_view kCl100k =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s+(?!\s|\S)|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -39,7 +39,7 @@ constexpr std::string_view kO200k =
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kLlama3 = "llama3";
 constexpr size_t kLlama3Ranks = 128000;
-constexpr size_t kLongestToken = 1024;  // bytes; the longest of those published has 128
+constexpr size_t kLongestToken = 1024;  // in bytes; the longest published token has 128
 
 std::vector<Encoding> encodings() {
   std::vector<Encoding> list{{"r50k_base", kGpt2Pattern, {{"<|endoftext|>", 50256}}},
@@ -73,8 +73,8 @@ std::vector<Encoding> encodings() {
   return list;
 }
 
-// By the file's name. Meta's files of LLaMA 3 are all called tokenizer.model, as are those of other models, which split
-// text differently: the number of ranks distinguishes them.
+// Selects the encoding by the file's name. Meta's files of LLaMA 3 are all called tokenizer.model, like those of other
+// models that split text differently: the number of ranks distinguishes them.
 Result<Encoding> encoding_of(const std::string& path, size_t ranks) {
   const std::string name = std::filesystem::path(path).filename().string();
   std::string names;
@@ -89,7 +89,7 @@ Result<Encoding> encoding_of(const std::string& path, size_t ranks) {
       path, names, kLlama3Ranks, ranks);
 }
 
-// None where it is no base64.
+// Returns none if the text is not base64.
 std::optional<std::string> from_base64(std::string_view text) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   while (text.ends_with('=')) text.remove_suffix(1);
@@ -125,7 +125,7 @@ std::optional<Line> line_of(std::string_view line) {
 
 using Ids = std::unordered_map<std::string, int32_t>;
 
-// Error naming the line that is none.
+// Fails, naming the first invalid line.
 Result<Ids> read_ranks(const std::string& path, std::string_view text, BpeDescription& d) {
   const auto most = 2 * std::count(text.begin(), text.end(), '\n') + 1024;
   Ids ids;
@@ -164,7 +164,7 @@ Result<void> add_special(const Encoding& encoding, BpeDescription& d) {
   return {};
 }
 
-// Every way in which two tokens make a third.
+// Returns every way in which two tokens make a third.
 std::vector<Merge> merges_of(const Ids& ids) {
   std::vector<Merge> merges;
   for (const auto& [bytes, id] : ids)

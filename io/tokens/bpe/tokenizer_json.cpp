@@ -1,5 +1,5 @@
-// tokenizer.json, as the `tokenizers` package writes it: version 1.0, of which byte-level BPE is understood. Every key
-// of every object is read, or is known to change no token; what is neither is refused by its name.
+// tokenizer.json as the `tokenizers` package writes it, version 1.0; only byte-level BPE is supported. Every key of
+// every object is either read or known to change no token; any other key is refused by name.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -19,13 +19,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-// `value` where it is understood, for messages: not a whole vocabulary.
+// Returns `value`, shortened for messages: a value may be a whole vocabulary.
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= 80 ? text : text.substr(0, 77) + "...";
 }
 
-// A normalizer or pre-tokenizer without what changes no token and without what its class sets by itself.
+// Returns a normalizer or pre-tokenizer without settings that change no token or that its class sets itself.
 Json comparable(Json step) {
   if (!step.is_object()) return step;
   for (const char* list : {"pretokenizers", "normalizers"})
@@ -59,7 +59,7 @@ class Reader {
     read_decoder(decoder, "decoder");
   }
 
-  // What the files next to this one change: the tokens that they add, and the steps of a class that makes its own.
+  // Applies what the files next to this one change: they add tokens, and their class may set its own steps.
   void apply(const FolderTokens& folder) {
     if (!folder.own_class.empty()) take_class(folder);
     for (AddedToken token : folder.tokens) {
@@ -81,13 +81,13 @@ class Reader {
         d_.added.push_back(std::move(token));
         continue;
       }
-      token.special = token.special || old->special;  // the package never forgets it
+      token.special = token.special || old->special;  // the package never clears this flag
       *old = std::move(token);
     }
     d_.splits_special = folder.splits_special;
   }
 
-  // The token of this text, as the vocabulary and the added tokens have it; -1: none.
+  // Returns the token of this text in the added tokens or the vocabulary; -1: none.
   int32_t find(const std::string& content) const {
     for (const AddedToken& token : d_.added)
       if (token.content == content) return token.id;
@@ -96,7 +96,7 @@ class Reader {
   }
 
  private:
-  // The id that the package gives to a token that is added.
+  // Returns the id that the package gives to an added token.
   int32_t id_to_add(const std::string& content) const {
     if (const int32_t known = find(content); known >= 0) return known;
     auto next = static_cast<int32_t>(ids_.size());
@@ -119,7 +119,7 @@ class Reader {
   }
 
  public:
-  // What the folder's class changes of this file beyond what is supported; empty: nothing.
+  // Returns the unsupported change that the folder's class makes to this file; empty: none.
   std::string class_change(const FolderTokens& folder) const {
     if (folder.own_class.empty()) return {};
     const auto differs = [&](const char* key, const Json& own) {
@@ -142,7 +142,7 @@ class Reader {
     if (!object.is_object() || !object.contains(key)) refuse(fmt::format("{}: {} is missing", where, key));
     return object[key];
   }
-  // Null is the same as missing.
+  // Treats null like a missing member.
   static const Json* set_member(const Json& object, const char* key) {
     const auto found = object.find(key);
     return found == object.end() || found->is_null() ? nullptr : &*found;
@@ -164,7 +164,7 @@ class Reader {
     if (!value.is_string()) refuse(fmt::format("{}: {}: {} is not a string", where, key, shown(value)));
     return value.get<std::string>();
   }
-  // An id may have no token, but the numbers must be of use for as many as there are: memory is taken for every id.
+  // An id may have no token, but ids must stay below a bound: memory is allocated for every id.
   int32_t id_of(const Json& value, std::string_view where) const {
     if (!value.is_number_integer() || value < 0) refuse(fmt::format("{}: {} is not a token id", where, shown(value)));
     if (value >= ids_below_)
@@ -183,7 +183,7 @@ class Reader {
                 "byte_fallback", "ignore_merges", "vocab", "merges"});
     if (model.contains("type") && model["type"] != "BPE")
       refuse(fmt::format("model: type: {} is not supported; only \"BPE\" is", shown(model["type"])));
-    // With a token for every byte nothing is unknown: unk_token, fuse_unk and byte_fallback change nothing.
+    // With a token for every byte nothing is unknown, so unk_token, fuse_unk and byte_fallback change nothing.
     if (const Json* dropout = set_member(model, "dropout"); dropout != nullptr && *dropout != 0.0)
       refuse(fmt::format("model: dropout: {} is not supported; set it to null", shown(*dropout)));
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -289,7 +289,7 @@ class Reader {
       for (size_t i = 0; i < list.size(); ++i) read_pre_tokenizer(list[i], where, last && i + 1 == list.size());
     } else if (type == "ByteLevel") {
       if (!last) refuse(where + ": ByteLevel is supported only as the last step");
-      known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});  // offsets are no tokens
+      known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});  // no token needs offsets
       byte_level_ = true;
       if (flag(json, "add_prefix_space", where)) d_.steps.emplace_back();
       if (flag(json, "use_regex", where, true))
@@ -336,7 +336,7 @@ class Reader {
       known_keys(json, where, {"type", "processors"});
       for (const Json& inner : member(json, "processors", where)) read_post_processor(inner, where);
     } else if (type == "ByteLevel") {
-      known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});  // of offsets alone
+      known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});  // these concern only offsets
     } else if (type == "TemplateProcessing") {
       read_template(json, where + ": TemplateProcessing");
     } else {
@@ -345,7 +345,7 @@ class Reader {
     }
   }
 
-  // What stands before the text begins documents; behind it may stand the token that ends them, which they get anyway.
+  // Reads the tokens before the text, which begin documents, and after it, where only the end token is supported.
   void read_template(const Json& json, const std::string& where) {
     known_keys(json, where, {"type", "single", "pair", "special_tokens"});
     bool behind = false;
@@ -381,7 +381,7 @@ class Reader {
     return std::any_of(d_.steps.begin(), d_.steps.end(), [](const SplitStep& step) { return !step.pattern; });
   }
 
-  std::vector<int32_t> ends_;  // that the template puts behind a text
+  std::vector<int32_t> ends_;  // that the template puts after a text
 
  private:
   const Json& file_;
@@ -391,7 +391,7 @@ class Reader {
   bool byte_level_ = false;
 };
 
-// transformers 5 ignores add_bos_token where there is a tokenizer.json: its post_processor decides.
+// transformers 5 ignores add_bos_token if a tokenizer.json exists: its post_processor decides.
 void warn_of_bos(const std::string& path, const FolderTokens& folder, const BpeDescription& d) {
   const Json settings = read_beside(path, "tokenizer_config.json");
   const auto add = settings.find("add_bos_token");
@@ -430,7 +430,7 @@ void set_prefix_space(nlohmann::ordered_json& step, bool prefix) {
   if (step.value("type", "") == "ByteLevel") step["add_prefix_space"] = prefix;
 }
 
-// What differs from the file by itself, for fingerprints; empty: nothing.
+// Returns the differences from the file alone, for fingerprints; empty: none.
 std::string change_of(const BpeDescription& alone, const BpeDescription& d, bool steps_differ) {
   const auto all = [](const BpeDescription& one) {
     std::vector<std::string> lines;
@@ -447,9 +447,9 @@ std::string change_of(const BpeDescription& alone, const BpeDescription& d, bool
 
 struct ReadFile {
   BpeDescription description;
-  std::string change;      // by the files next to it; empty: none
-  bool as_it_says = true;  // the file alone says all of it
-  std::string warning;     // that transformers 5 makes other ids; empty: it does not
+  std::string change;      // made by the files next to it; empty: none
+  bool as_it_says = true;  // the file alone describes everything
+  std::string warning;     // that transformers 5 produces other ids; empty: it does not
 };
 
 Result<ReadFile> read_file(const std::string& path, std::string_view text, OtherClass other_class) {
