@@ -1,7 +1,7 @@
 # make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
 # make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers,
-#               pyarrow, PyTorch: tests see with them, or are skipped
+#               pyarrow, PyTorch: tests that need them are skipped otherwise
 # make install  executable, scripts and configs into PREFIX       make uninstall
 # make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
@@ -13,29 +13,29 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
-# The quick start, where it is what makes the build folder, has a CUDA backend only if this machine has a GPU: compiling
-# it takes minutes. The other targets add it then.
+# If the quick start creates the build folder, it includes the CUDA backend only if this machine has a GPU, because
+# compiling it takes minutes. The other targets add it later.
 CUDA = $(if $(shell grep -s '^TRIREME_CUDA:STRING=GPU' $(BUILD)/CMakeCache.txt),-DTRIREME_CUDA=AUTO)
 run: CUDA = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DTRIREME_CUDA=GPU)
 run: START := $(shell date +%s)
 
 SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-storage soak-heal soak-fleet soak-doctor \
   soak-slow soak-predict soak-cores soak-fresh
-# The interpreters that make clients has left, if it has.
+# The interpreters that `make clients` installed, if any.
 ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)
 export TRIREME_TEST_TORCH ?= $(abspath $(BUILD)/clients/torch/bin/python)
 endif
 .PHONY: build all configure run test unit lint bench soak $(SOAKS) install uninstall deps clients format clean
 
-# The executable alone: the tests would take three times as long again.
+# Builds only the executable: the tests would take three times as long again.
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target trireme
 
 all: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
-# What CMake has to say to the user, it says on stderr.
+# CMake prints its messages to the user on stderr.
 configure: deps
 	@cmake -S . -B $(BUILD) -G Ninja $(CUDA) >$(BUILD).log || { cat $(BUILD).log; exit 1; }
 	@rm -f $(BUILD).log
@@ -45,7 +45,7 @@ run: build
 	  && echo "make run: PASSED (packages and build $$((built - $(START))) s, training $$(($$(date +%s) - built)) s)" \
 	  || { echo "make run: FAILED"; exit 1; }
 
-# One test more than cores at a time: those of Slurm mostly wait.
+# Runs one test more than there are cores, because those of Slurm mostly wait.
 test: all
 	@ctest -j $$(($(JOBS) + 1)) --test-dir $(BUILD) --output-on-failure --timeout 600 \
 	  && echo "make test: PASSED" || { echo "make test: FAILED"; exit 1; }
@@ -54,7 +54,7 @@ unit: all
 	@ctest --test-dir $(BUILD) --output-on-failure --timeout 600 -L unit \
 	  && echo "make unit: PASSED" || { echo "make unit: FAILED"; exit 1; }
 
-# TIDY=changed: also clang-tidy over the files changed since LINT_BASE (HEAD~1); TIDY=all: over every file.
+# TIDY=changed: also runs clang-tidy over the files changed since LINT_BASE (HEAD~1); TIDY=all: over every file.
 lint: build
 	@bash tests/lint.sh $(BUILD) && echo "make lint: PASSED" || { echo "make lint: FAILED"; exit 1; }
 
@@ -70,7 +70,7 @@ $(SOAKS): deps
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
-# What the last install has put there, and the folders that were made for it.
+# Removes what the last install created there, including its folders.
 uninstall:
 	@test -e $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
 	@xargs -d '\n' rm -f <$(BUILD)/install_manifest.txt

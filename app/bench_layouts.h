@@ -8,9 +8,9 @@
 
 namespace tri {
 
-extern const char* const kSweepHelp;  // which layouts are tried, in which order
+extern const char* const kSweepHelp;  // which layouts are tried, and in which order
 
-// Runs and prints it. Collective.
+// Runs the benchmark and prints it. Collective.
 Result<void> bench_layouts(const std::string& config, const std::vector<std::string>& overrides,
                            const LayoutSweep& sweep, bool json, Job& job);
 

@@ -8,9 +8,9 @@
 
 namespace tri {
 
-extern const char* const kOverlapHelp;  // what is measured and what the columns say
+extern const char* const kOverlapHelp;  // what is measured, and the meaning of the columns
 
-// Runs and prints it. Collective.
+// Runs the benchmark and prints it. Collective.
 Result<void> bench_overlaps(const std::string& config, const std::vector<std::string>& overrides,
                             const OverlapBench& bench, bool json, Job& job);
 

@@ -26,14 +26,14 @@ struct Options {
   std::string config;
   std::vector<std::string> overrides;
   StepBench step;
-  std::string sweep;  // "", or what bench step varies: "layout"
+  std::string sweep;  // what bench step varies: "layout"; "": nothing
   LayoutSweep layouts;
   KernelBench kernels;
   CommBench comm;
   OverlapBench overlap;
   CheckpointBench checkpoint;
   CalibrationBench calibration;
-  std::string output;  // of calibrate: the cluster file
+  std::string output;  // the cluster file that calibrate writes
   bool json = false;
 };
 
@@ -151,7 +151,7 @@ Result<void> bench_steps(const Options& options, Job& job) {
   return {};
 }
 
-// The GEMMs alone: the search, no steps.
+// Runs only the autotuning of the GEMMs, without steps.
 Result<void> bench_gemms(const Options& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();

@@ -17,10 +17,10 @@ namespace tri {
 namespace {
 
 struct Options {
-  std::string config, svg;  // the picture's file
+  std::string config, svg;  // svg: the file of the picture
   std::vector<std::string> overrides;
   std::vector<std::string> get;
-  int ranks = 0;  // 0: what the config's mesh has
+  int ranks = 0;  // 0: the number that the config's mesh has
   bool fields = false, schema = false, reference = false, no_data = false, json = false;
 };
 
@@ -96,7 +96,7 @@ void add_check_command(CLI::App& app, int& status) {
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {
-      std::fflush(stdout);  // so that errors follow the report, in a file too
+      std::fflush(stdout);  // so that errors follow the report, also in a file
       print_err("{}\n", result.error().message);
       status = static_cast<int>(result.error().code);
     }

@@ -1,4 +1,4 @@
-// trireme checkpoint: what is in a folder of checkpoints, and its way to and from other programs.
+// trireme checkpoint: lists, verifies, prunes, compares, imports and exports checkpoints.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ std::string layout_of(const Manifest& manifest) {
   return layout == manifest.info.texts.end() ? "" : layout->second;
 }
 
-// One whose manifest cannot be read any more, as when a concurrent prune removes it, is invalid like a damaged one.
+// A checkpoint whose manifest can no longer be read, as when a concurrent prune removes it, is reported as invalid.
 Json list_entry(const CheckpointEntry& entry) {
   const auto invalid = [&](const std::string& why) {
     return Json{{"step", entry.step}, {"path", entry.path}, {"valid", false}, {"why", why}};
@@ -119,7 +119,7 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   if (!manifest) return manifest.error();
   Result<VerifyReport> report = VerifyReport{};
   {
-    int64_t bytes = 0;  // of shards, which are what is read; the files hold more
+    int64_t bytes = 0;  // bytes read, those of shards; the files hold more
     for (const TensorRecord& tensor : manifest.value().tensors) bytes += tensor_bytes(tensor);
     ProgressBar progress("verify", "B", bytes);
     report = verify(folder, threads, [&](int64_t bytes) { progress.add(bytes); });
@@ -145,12 +145,12 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
 
 struct PruneOptions {
   std::string path;
-  std::optional<int> keep_last;  // none: as the run keeps
+  std::optional<int> keep_last;  // none: as in the run's config
   std::optional<int64_t> keep_every;
   bool dry_run = false, json = false;
 };
 
-// The requested numbers; asks for confirmation of those that are not the run's own.
+// Returns the requested numbers; those that are not given are the run's own.
 Result<Retention> retention_asked(const PruneOptions& options) {
   Retention retention{.source = "as given"};
   if (!options.keep_last || !options.keep_every) {
@@ -171,7 +171,7 @@ Result<std::vector<std::string>> prune_or_name(const std::string& dir, const Ret
   std::vector<std::string> names;
   for (const CheckpointEntry& entry : old.value()) names.push_back(std::filesystem::path(entry.path).filename());
   if (dry_run || names.empty()) return names;
-  // A run that is running may be reading one of them, and removes old ones itself.
+  // A running run may be reading one of them, and removes old ones itself.
   const std::string attempt = new_attempt();
   const auto lock = RunLock::take({.checkpoints = dir}, attempt);
   if (!lock) return lock.error();
@@ -314,7 +314,7 @@ Json form_of(const std::optional<TensorForm>& form) {
   return {{"type", enum_name(form->type)}, {"shape", form->shape}};
 }
 
-// JSON has no infinity: null.
+// JSON has no infinity, so it is printed as null.
 void print_json(const std::string& a, const std::string& b, const CheckpointDiff& d) {
   Json tensors = Json::array(), fields = Json::array();
   for (const TensorDiff& t : d.tensors)
@@ -361,7 +361,7 @@ void print_text(const std::string& a, const std::string& b, const CheckpointDiff
       d.config.size());
 }
 
-// Whether they are equal.
+// Returns whether the checkpoints are equal.
 Result<bool> diff(const std::string& a_path, const std::string& b_path, const std::string& prefix, int threads,
                   bool json) {
   const auto a = find_checkpoint(a_path), b = find_checkpoint(b_path);

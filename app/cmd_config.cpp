@@ -1,4 +1,4 @@
-// trireme config: a run config to begin with, and what differs between two.
+// trireme config: writes a new run config, and compares two.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -27,7 +27,7 @@ struct NewOptions {
 
 constexpr const char* kSchemaName = "trireme.schema.json";
 
-// The config, and the schema by which editors know its fields, alongside it.
+// Writes the config and, next to it, the schema from which editors know its fields.
 Result<void> write_new(const NewOptions& options, const std::string& text) {
   std::error_code ignored;
   if (!options.force && std::filesystem::exists(options.output, ignored))
@@ -40,11 +40,11 @@ Result<void> write_new(const NewOptions& options, const std::string& text) {
   return {};
 }
 
-// What the token files say of themselves: their tokenizer, unless one is named, and its vocabulary. Error: one of them
-// can't be opened, or (kUsage) two were made with different tokenizers.
+// Reads the tokenizer, unless one is named, and its vocabulary from the token files. Fails if one of them cannot be
+// opened or (kUsage) if two were made with different tokenizers.
 Result<void> look_at_data(NewConfig& config) {
   int largest = 0;
-  TokenOrigin known;  // of the first that says its tokenizer
+  TokenOrigin known;  // of the first file that names its tokenizer
   std::string known_prefix;
   for (const std::string& prefix : config.data) {
     if (auto file = TokenFile::open(prefix); !file)
@@ -84,7 +84,7 @@ Result<void> make_new(NewOptions& options) {
   return {};
 }
 
-// `path`: a config file, or the folder of a run, for its requested config. Either may be of an earlier version.
+// Reads a config file, or the requested config of the run in a folder. Either may be of an earlier version.
 Result<Config> read_config(const std::string& path) {
   std::error_code ignored;
   const std::string file =
@@ -94,7 +94,7 @@ Result<Config> read_config(const std::string& path) {
   return parse_saved_config(text.value(), file);
 }
 
-// Whether they are equal.
+// Returns whether the configs are equal.
 Result<bool> diff(const std::string& a_path, const std::string& b_path, bool json) {
   const auto a = read_config(a_path), b = read_config(b_path);
   if (!a) return a.error();
@@ -117,7 +117,7 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, bool jso
 void add_new(CLI::App& config, int& status) {
   std::string names;
   for (const Preset& preset : presets()) names += (names.empty() ? "" : ",") + std::string(preset.name);
-  // For help and completion: new_config refuses other names, with the nearest.
+  // For help and completion only: new_config refuses other names and suggests the nearest.
   const CLI::Validator known([](std::string&) { return std::string(); }, "{" + names + "}");
   auto* command =
       config.add_subcommand("new", "Write a commented run config for a given model, number of GPUs and data");

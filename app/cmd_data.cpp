@@ -1,4 +1,4 @@
-// trireme data: text to token files, tokenizers, and a look into both.
+// trireme data: converts text to token files, trains tokenizers, and inspects both.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -134,7 +134,7 @@ void add_train_tokenizer(CLI::App& data, int& status) {
   });
 }
 
-// Control characters made visible, so that a sample stays a line.
+// Makes control characters visible, so that a sample stays on one line.
 std::string printable(const std::string& text) {
   std::string shown;
   for (const char c : text) {
@@ -206,7 +206,7 @@ Result<void> inspect(const InspectOptions& options) {
       {"prefix", options.prefix},    {"documents", file.num_documents()},       {"sequences", file.num_sequences()},
       {"tokens", file.num_tokens()}, {"token_bytes", token_bytes(file.type())}, {"largest_token", largest},
       {"samples", samples}};
-  // Tokens may end inside a character: U+FFFD.
+  // Tokens may end inside a character, which becomes U+FFFD.
   print_object(object);
   return {};
 }

@@ -1,4 +1,4 @@
-// trireme doctor: whether the machines of a job are in order.
+// trireme doctor: checks the machines of a job.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -21,13 +21,13 @@ struct Options {
   bool full = false, json = false;
 };
 
-// Where a run of this config keeps its checkpoints, for any number of ranks.
+// Returns the folder in which a run of this config stores its checkpoints, for any number of ranks.
 std::string checkpoint_folder(const Config& config) {
   if (!config.checkpoint.dir.empty()) return config.checkpoint.dir;
   return (config.run.dir.empty() ? "runs/" + config.run.name : config.run.dir) + "/checkpoints";
 }
 
-// The folder, or what there is of it before a run has made it.
+// Returns the folder, or its nearest existing parent if no run has created it.
 std::string existing(std::filesystem::path folder) {
   std::error_code problem;
   while (!folder.empty() && !std::filesystem::is_directory(folder, problem)) folder = folder.parent_path();
@@ -36,7 +36,7 @@ std::string existing(std::filesystem::path folder) {
 
 Result<Verdict> examine(const Options& options, Job& job) {
   log_identify(job.world_rank(), "");
-  // A driver that hangs mostly does so when a device is opened, before any check.
+  // A driver usually hangs when a device is opened, which is before any check.
   CheckDeadline deadline(options.doctor.check_seconds, job);
   deadline.begin("opening the storage and the devices");
   DoctorOptions doctor = options.doctor;

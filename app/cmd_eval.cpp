@@ -28,7 +28,7 @@ struct Options {
   bool json = false, quiet = false;
 };
 
-// Whether the tokenizer is known to be the one that made the tokens: only then is their number of bytes known.
+// Returns whether the tokenizer is known to be the one that made the tokens: only then is their number of bytes known.
 Result<bool> knows_bytes(const Config& config) {
   for (const Source& source : config.data.sources) {
     const auto made_with = prepared_with(source.path);
@@ -59,7 +59,7 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
 
 Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
   if (options.quiet) log_quiet();
-  // Files that are named are read whole; those of the run only where training did not look.
+  // Files named on the command line are read whole; of the run's own files only the part that training does not read.
   const Split split = options.data.empty() ? Split::kValidation : Split::kWhole;
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
     if (options.data.empty()) return;
@@ -101,7 +101,7 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
                      .split = split,
                      .steps = size.batches,
                      .num_samples = size.samples});
-  int64_t tokens_left = size.samples * config.model.seq_len;  // the last batch may be smaller than the others
+  int64_t tokens_left = size.samples * config.model.seq_len;  // the last batch may be smaller
   const PhaseScope phase(RunPhase::kEvaluation);
   const Evaluation result = model.value()->evaluator().evaluate(
       size, [&] { return loader.next(); }, bytes.value() ? inputs.tokenizer.get() : nullptr,

@@ -31,9 +31,9 @@ struct Options {
   bool ignore_end = false, json = false, quiet = false;
 };
 
-// The text before and after; how long it can get is known before the model is.
+// The text before the generated text. The maximum length is known before the model is loaded.
 struct Prompt {
-  std::unique_ptr<Tokenizer> tokenizer;  // none: ids alone
+  std::unique_ptr<Tokenizer> tokenizer;  // none: only ids
   std::vector<int32_t> tokens;           // not empty
   size_t shown = 0;                      // the first token that is text
 };
@@ -60,14 +60,14 @@ Result<Prompt> read_prompt(const Options& options, const Config& config) {
         "data.tokenizer: {} has {} tokens, but the model has {}: check that the model was trained with this tokenizer",
         config.data.tokenizer, vocab, config.model.vocab);
   prompt.tokens = prompt.tokenizer->encode(options.prompt);
-  if (prompt.tokens.empty()) {  // as if a document began
+  if (prompt.tokens.empty()) {  // starts as if a document began
     prompt.tokens.push_back(prompt.tokenizer->eod());
     prompt.shown = 1;
   }
   return prompt;
 }
 
-// Prints a text that grows, as far as it will not change: a character whose bytes are still to come is held back.
+// Prints a growing text, except the end that may still change: an incomplete character is held back.
 class Printer {
  public:
   explicit Printer(const Prompt& prompt) : prompt_(prompt) {}
@@ -76,19 +76,19 @@ class Printer {
     std::string all = prompt_.tokenizer ? prompt_.tokenizer->decode(text.subspan(prompt_.shown))
                                         : fmt::format("{}", fmt::join(text, " "));
     if (!complete && prompt_.tokenizer) all.resize(settled(all));
-    if (terminal_) all = readable_text(all);  // a file or a pipe gets the bytes as they are
+    if (terminal_) all = readable_text(all);  // a file or a pipe gets the unchanged bytes
     if (!all.starts_with(printed_)) return;
     print_bytes(std::string_view(all).substr(printed_.size()));
     printed_ = std::move(all);
   }
-  // What has changed since it was printed stands on lines of its own.
+  // Prints what has changed since it was printed on separate lines.
   void finish(std::span<const int32_t> text) {
     show(text, true);
     print_bytes("\n");
   }
 
  private:
-  // Bytes before the last character, when that is not whole or stands for bytes that are none (U+FFFD).
+  // Returns the bytes before the last character if that is incomplete or represents invalid bytes (U+FFFD).
   static size_t settled(const std::string& text) {
     size_t begin = text.size();
     while (begin > 0 && text.size() - begin < 4 && (text[begin - 1] & 0xC0) == 0x80) --begin;
@@ -113,7 +113,7 @@ void print_json(const CheckpointJob& loaded, const Prompt& prompt, std::span<con
                                    {"finish", static_cast<int>(said.size()) < most ? "end" : "length"},
                                    {"text", nullptr}};
   if (prompt.tokenizer) object["text"] = prompt.tokenizer->decode(text.subspan(prompt.shown));
-  // Tokens may end inside a character: U+FFFD.
+  // Tokens may end inside a character, which becomes U+FFFD.
   print_object(object);
 }
 
@@ -123,7 +123,7 @@ Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadlin
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
     prompt = read_prompt(options, config);
     if (!prompt) return;
-    // No more than the text takes: a token costs a pass over all of seq_len.
+    // Limits the length to that of the text, because each token costs a pass over all of seq_len.
     const ParallelConfig& p = config.parallel;
     const auto longest = static_cast<int64_t>(prompt.value().tokens.size()) + options.tokens;
     const int64_t rows = (longest + p.tp - 1) / p.tp * p.tp;

@@ -1,4 +1,4 @@
-// trireme help, trireme completion: what the executable says about itself.
+// trireme help, trireme completion: describe the executable.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -41,7 +41,7 @@ void add_help_command(CLI::App& app, int& status) {
       "completion", "Print a script that completes command lines: source <(trireme completion bash)");
   auto shell = std::make_shared<std::string>();
   completion->add_option("shell", *shell, "Which shell")->required()->check(CLI::IsMember({"bash"}));
-  // The option writes into *shell when the command line is read, which is after this function.
+  // The option writes to *shell when the command line is parsed, which is after this function.
   on_run(completion, status, [&app, shell]() -> Result<void> {
     print_out("{}", bash_completion(app));
     return {};

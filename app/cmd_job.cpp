@@ -1,4 +1,4 @@
-// trireme job: what slurm/train.sbatch calls before it starts the trainer, and after the trainer has ended.
+// trireme job: called by slurm/train.sbatch before it starts the trainer and after the trainer has ended.
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
@@ -17,9 +17,9 @@ namespace tri {
 namespace {
 
 struct Options {
-  std::string config;  // of begin
+  std::string config;  // for `begin`
   std::vector<std::string> overrides;
-  std::string run_dir, checkpoint_dir;  // of end
+  std::string run_dir, checkpoint_dir;  // for `end`
   int status = 0;
 };
 
@@ -28,13 +28,13 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// slurm/train.sbatch has checked its own variables; Slurm's may have a tail, as "2(x4)".
+// slurm/train.sbatch has checked its own variables; Slurm's may have a suffix, such as "2(x4)".
 int number(const char* name, int otherwise) {
   const std::string text = environment(name);
   return text.empty() ? otherwise : std::atoi(text.c_str());
 }
 
-// Ranks and nodes of this job, by Slurm's variables.
+// Ranks and nodes of this job, according to Slurm's variables.
 struct Shape {
   int nodes = 1, per_node = 1, spares = 0, ranks = 1;
 };
@@ -59,7 +59,7 @@ Result<Shape> shape_of_job() {
 }
 
 Result<BatchJob::Options> options_of_job(RunFolders folders) {
-  ::setenv("SLURM_TIME_FORMAT", "standard", 1);  // SlurmJob reads Slurm's times
+  ::setenv("SLURM_TIME_FORMAT", "standard", 1);  // the format of times that SlurmJob reads
   const std::string job = environment("SLURM_JOB_ID");
   if (job.empty()) return usage_error("trireme job runs only inside a Slurm job, where slurm/train.sbatch calls it");
   const auto seconds = [](const char* name, int otherwise) { return static_cast<double>(number(name, otherwise)); };
@@ -80,7 +80,7 @@ Result<int> begin(const Options& options) {
   if (!shape) return shape.error();
   const int ranks = shape.value().ranks, spares = shape.value().spares;
   auto text = read_config_text(options.config);
-  if (!text) return file_error("{}", text.error().message);  // storage may come back
+  if (!text) return file_error("{}", text.error().message);  // storage may recover
   auto parsed = parse_config(text.value(), options.config, options.overrides);
   if (!parsed) return parsed.error();
   const auto config = resolve_config(std::move(parsed).value(), ranks);

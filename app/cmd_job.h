@@ -4,6 +4,6 @@
 
 namespace tri {
 
-void add_job_command(CLI::App& app, int& status);  // of a Slurm job that runs `trireme supervise`
+void add_job_command(CLI::App& app, int& status);  // for a Slurm job that runs `trireme supervise`
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// trireme plan: which layout of a model runs fastest on machines that are not here.
+// trireme plan: finds the fastest layout of a model on machines that need not be present.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -19,7 +19,7 @@ struct Options {
   bool json = false, fp8 = false;
 };
 
-// Checked before the search: whether the file can be written in the end.
+// Checks before the search whether the file can be written at the end.
 Result<void> check_output(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;

@@ -1,4 +1,4 @@
-// trireme report: what runs have done, from their folders: as a page, as text, or where the time went.
+// trireme report: shows what runs have done, from their folders: as a page, as text, or as a breakdown of time.
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -27,7 +27,7 @@ struct Options {
   bool time = false, json = false, text = false;
 };
 
-// A share by its name, or seconds of a category.
+// Returns a share by its name, or the seconds of a category.
 Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
   std::string known = "wall";
   if (name == known) return time.wall();
@@ -59,7 +59,7 @@ Result<void> show_time(const Options& options) {
   return {};
 }
 
-// Next to the run's files; of several runs, where the command is given.
+// The page is next to the run's files or, for several runs, in the current folder.
 std::string page_path(const Options& options) {
   if (!options.output.empty()) return options.output;
   return options.run_dirs.size() == 1 ? options.run_dirs.front() + "/report.html" : "report.html";
@@ -90,7 +90,7 @@ Result<void> show_runs(const Options& options) {
   return {};
 }
 
-// Step's picture: of the newest recording its first step. Where there is none, it says so.
+// Draws the first step of the newest recording; prints a message if there is no recording.
 Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   const auto recorded = list_timelines(run.dir);
   if (recorded.empty()) {
@@ -110,7 +110,7 @@ Result<void> draw_run(const Options& options) {
   const auto run = read_run_data(options.run_dirs.front());
   if (!run) return run.error();
   std::error_code problem;
-  std::filesystem::create_directories(options.pictures, problem);  // where it fails, writing says so
+  std::filesystem::create_directories(options.pictures, problem);  // if this fails, the write reports it
   const auto loss = loss_picture(run.value());
   if (!loss) return loss.error();
   if (auto written = write_file(options.pictures + "/loss.svg", loss.value()); !written) return written;

@@ -1,4 +1,4 @@
-// trireme simulate: a config's step on machines that are not here.
+// trireme simulate: simulates a config's step on machines that need not be present.
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -23,11 +23,11 @@ namespace {
 
 struct Options {
   std::string config, cluster;
-  std::string scaling, svg;  // "", strong or weak; the picture's file
+  std::string scaling, svg;  // scaling: "", strong or weak; svg: the file of the picture
   std::string trace, page;   // files to write; "": none
   int most_ranks = 131072;
   std::vector<std::string> overrides, constants;
-  int ranks = 0;  // 0: what the config's mesh has
+  int ranks = 0;  // 0: the number that the config's mesh has
   WorkloadOptions workload;
   NetworkOptions network;
   std::string placement = "packed";
@@ -75,7 +75,7 @@ Result<void> draw_step(const Simulation& s, const std::string& path) {
   return write_file(path, picture.value());
 }
 
-// The layouts are those of as many ranks; where none fits, the page says so.
+// Lists layouts with the same number of ranks; if none fits, the page says so.
 Result<void> write_page(const Simulation& s, const Config& config, const Options& options) {
   constexpr int kLayouts = 10;
   SimulationReport report{.simulation = s};
@@ -90,7 +90,7 @@ Result<void> write_page(const Simulation& s, const Config& config, const Options
   return {};
 }
 
-// With a line on how the same job does on machines that are placed otherwise.
+// Also prints a line about the same job with the other placement.
 Result<void> show_network(const Simulation& s, const Options& options) {
   NetworkOptions asked = options.network, other = options.network;
   asked.placement = *enum_from_name<Placement>(options.placement);

@@ -1,4 +1,4 @@
-// trireme status: how a run stands, from outside it.
+// trireme status: shows the state of a run, from outside it.
 #include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 struct Options {
   std::string run_dir, dump, heat;
   bool json = false, watch = false;
-  double every = 1;  // seconds between two looks
+  double every = 1;  // seconds between updates
 };
 
 Result<void> show_status(const Options& options) {
@@ -39,7 +39,7 @@ Result<void> show_hang(const Options& options) {
   return {};
 }
 
-// Of the terminal that the output goes to; a plain one of the usual size where it is none.
+// Returns the size of the output's terminal, or the usual size if it is not a terminal.
 HeatScreen screen() {
   HeatScreen screen;
   winsize size{};
@@ -48,7 +48,7 @@ HeatScreen screen() {
   const char* const plain = std::getenv("NO_COLOR");
   if (size.ws_col > 0 && size.ws_row > 0) {
     screen.columns = size.ws_col;
-    screen.lines = size.ws_row - 1;  // the prompt's
+    screen.lines = size.ws_row - 1;  // one line is for the prompt
   }
   screen.colours = (plain == nullptr || *plain == '\0') && term != nullptr && std::string(term) != "dumb";
   return screen;

@@ -1,4 +1,4 @@
-// trireme supervise: a run that heals itself inside its allocation.
+// trireme supervise: runs a training job that recovers from faults inside its allocation.
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -36,7 +36,7 @@ struct Options {
   std::string cleared;
 };
 
-// "" where the current folder is gone; what uses it says so.
+// Returns "" if the current folder no longer exists; the user of the path reports that.
 std::string absolute(const std::string& path) {
   std::error_code problem;
   return std::filesystem::absolute(path, problem).lexically_normal().string();
@@ -140,7 +140,7 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
 }
 
 Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
-  // "mpirun -n 8": how many ranks it starts decides what the config resolves to.
+  // For "mpirun -n 8": the number of ranks that it starts determines how the config resolves.
   int offered = 0;
   std::istringstream in(options.launcher);
   for (std::string word, before; in >> word; before = word)
@@ -149,7 +149,7 @@ Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
   if (!planned) return planned.error();
   plan = std::move(planned).value();
   std::vector<std::string> nodes = split_names(options.hosts);
-  const std::string node = environment("SLURMD_NODENAME");  // as an agent calls itself
+  const std::string node = environment("SLURMD_NODENAME");  // the name that an agent uses for itself
   if (nodes.empty()) nodes = {node.empty() ? host_name() : node};
   const int needed = static_cast<int>(nodes.size()) - options.spares;
   if (needed < 1)
@@ -161,7 +161,7 @@ Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
                        .one_machine = options.agent_launcher.empty()};
 }
 
-// The deadline of ranks that have not read their config yet.
+// Returns the deadline for ranks that have not yet read their config.
 std::string start_deadline(const FaultConfig& fault) {
   const double seconds = fault.watchdog == Switch::kOff ? 0 : std::min(fault.setup_seconds, kStartSeconds);
   return fmt::format("{}={:g}", kStartSecondsVariable, seconds);

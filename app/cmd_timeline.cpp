@@ -1,4 +1,4 @@
-// trireme timeline: what all streams of a run's ranks did in some steps, as a trace for Perfetto.
+// trireme timeline: writes what all streams of a run's ranks did in some steps as a trace for Perfetto.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -49,7 +49,7 @@ Result<void> show_hang(const Options& options) {
   return {};
 }
 
-// The recording that has the most of the steps; of equal ones the last.
+// Returns the recording that contains most of the steps; the last one of equals.
 const StepRange* recording_of(const std::vector<StepRange>& recorded, const StepRange& steps) {
   const StepRange* best = nullptr;
   int64_t most = 0;

@@ -18,7 +18,7 @@ struct Options {
   bool quiet = false;
 };
 
-// The command as a shell would take it.
+// Returns the command as it would be typed in a shell.
 std::string command_line(int argc, const char* const* argv) {
   std::string line;
   for (int i = 0; i < argc; ++i) {
@@ -34,7 +34,7 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-// What a rank stops by, from the start of the process.
+// Stops a rank on a signal, from the start of the process.
 struct Stop {
   const StopSignals signals;
   StopDeadline deadline{signals};
@@ -69,7 +69,7 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->footer([] { return "Config fields:\n" + config_help(); });
   command->callback([=, &status] {
     const StartupClock startup;
-    const std::string line = command_line(*argc, *argv);  // before MPI takes its own arguments out
+    const std::string line = command_line(*argc, *argv);  // before MPI removes its own arguments
     Stop stop;
     status = run_watched_job(argc, argv, [&](Job& job, ProcessDeadline& deadline) {
       const StopSignals again;  // MPI may have replaced handlers

@@ -17,7 +17,7 @@ void append_commands(const CLI::App& app, const std::string& path, std::vector<C
     if (!below->get_name().empty()) append_commands(*below, path + " " + below->get_name(), commands);
 }
 
-// The last subcommand that the words of the command line have reached.
+// Returns the last subcommand on the command line.
 Command reached(const CLI::App& root) {
   Command command{"trireme", &root};
   for (auto below = root.get_subcommands(); !below.empty(); below = command.app->get_subcommands()) {
@@ -54,7 +54,7 @@ bool has_option(const Command& command, const std::string& name) {
   return command.app->get_option_no_throw(name) != nullptr;
 }
 
-// Whether the command does as --set of the field says.
+// Returns whether the command accepts --set of the field.
 bool takes_field(const Command& command, const Field& field) {
   if (command.path == "trireme checkpoint import") return field.section != "model";
   const bool evaluates = command.path == "trireme eval", generates = command.path == "trireme generate";
@@ -73,7 +73,7 @@ std::string setting(const std::string& name) {
   return fmt::format("--set {}={}", name, is_choice ? field.rule.allowed_text : "VALUE");
 }
 
-// What the command has in place of an option of other trainers, or of the name of a field; "": nothing that is known.
+// Returns what the command offers instead of an option of other trainers or the name of a field; "": unknown.
 std::string in_place_of(const Command& command, const std::string& name) {
   std::string option = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::ranges::replace(option, '_', '-');
@@ -99,7 +99,7 @@ std::string in_place_of(const Command& command, const std::string& name) {
   return "";
 }
 
-// Of "model.num_layers=4", as some programs take them.
+// Handles "model.num_layers=4", a form that some programs accept.
 std::string in_place_of_setting(const Command& command, const std::string& word) {
   const size_t begin = word.find_first_not_of('+'), equals = word.find('=');
   return begin < equals && equals != word.npos ? in_place_of(command, word.substr(begin, equals - begin)) : "";
@@ -121,7 +121,7 @@ std::string unknown_subcommand(const CLI::App& root, const Command& command, con
   const std::vector<std::string> names = subcommand_names(*command.app);
   if (const std::string near = nearest(word, names); !near.empty())
     return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path, near);
-  std::vector<std::string> elsewhere;  // "inspect" is one of checkpoint and of data
+  std::vector<std::string> elsewhere;  // "inspect" is a subcommand of both checkpoint and data
   for (const Command& other : all_commands(root))
     if (other.app->get_name() == word) elsewhere.push_back(other.path);
   if (!elsewhere.empty())

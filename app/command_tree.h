@@ -1,5 +1,5 @@
-// The subcommands and options of the executable as they were declared: what `--help`, the man page, the completion of a
-// shell and the words about a misspelt command all come from.
+// The subcommands and options of the executable as declared: the source of `--help`, the man page, the shell completion
+// and the messages about a misspelt command.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,27 +13,27 @@ struct Command {
   const CLI::App* app = nullptr;
 };
 
-// `root` first, then each subcommand in the order of its declaration, before those below it.
+// Returns `root`, then each subcommand in order of declaration, each followed by its own subcommands.
 std::vector<Command> all_commands(const CLI::App& root);
 
-// The names of the subcommands right below.
+// Returns the names of the direct subcommands.
 std::vector<std::string> subcommand_names(const CLI::App& command);
 
-// "--prompt-ids", "-h,--help", or a positional's "checkpoint".
+// Returns "--prompt-ids", "-h,--help", or a positional's "checkpoint".
 std::string option_name(const CLI::Option& option);
-// What follows the name in `--help`: " TEXT:{fp32,bf16}=fp32 REQUIRED"; "" for a flag.
+// Returns what follows the name in `--help`: " TEXT:{fp32,bf16}=fp32 REQUIRED"; "" for a flag.
 std::string option_values(const CLI::Option& option);
-// The values of an option that takes one of a few: {"fp32", "bf16"}; none: it takes others.
+// Returns the values of an option that accepts only a few: {"fp32", "bf16"}; none for other options.
 std::vector<std::string> option_choices(const CLI::Option& option);
 
-// What was wrong with the command line, with the nearest name where one is misspelt, and where to read on. `problem` is
-// what `root.parse` threw, neither help nor version.
+// Returns what is wrong with the command line, the nearest name if one is misspelt, and where to find help. `problem`
+// was thrown by `root.parse` and is neither help nor version.
 std::string usage_problem(const CLI::App& root, const CLI::ParseError& problem);
 
-// A page for man(1), section 1, of all commands, all config fields, and the exit statuses.
+// Returns a page for man(1), section 1, of all commands, all config fields, and the exit statuses.
 std::string manual_page(const CLI::App& root, const std::string& version);
 
-// A script for bash's `complete`: subcommands, options, their choices, and config fields after --set and --get.
+// Returns a script for bash's `complete`: subcommands, options, their choices, and fields after --set and --get.
 std::string bash_completion(const CLI::App& root);
 
 }  // namespace tri

@@ -18,7 +18,7 @@ CLI::Validator whole_number_from(int least) {
           "COUNT"};
 }
 
-// The sign in the name's sense; neither infinity nor NaN.
+// Accepts finite numbers for which `holds`; `allowed` and `name` are for messages.
 CLI::Validator number(const char* allowed, const char* name, bool (*holds)(double)) {
   return {[=](std::string& text) {
             double value = 0;

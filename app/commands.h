@@ -1,4 +1,4 @@
-// One function a subcommand: declares it on `app`; its callback sets `status`, the process's exit status.
+// One function per subcommand. It declares the subcommand on `app`; the callback sets `status`, the exit status.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -28,9 +28,9 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_simulate_command(CLI::App& app, int& status);
 void add_plan_command(CLI::App& app, int& status);
 void add_supervise_command(CLI::App& app, int& status);
-void add_help_command(CLI::App& app, int& status);  // help and completion: `app` is the executable's own
+void add_help_command(CLI::App& app, int& status);  // help and completion; `app` is the root
 
-// What options allow, in words: those of CLI11 spell out the largest double.
+// Validators with readable descriptions; those of CLI11 print the largest double.
 extern const CLI::Validator kCount;        // a whole number from 1
 extern const CLI::Validator kCountOrZero;  // from 0
 extern const CLI::Validator kPositive;     // a number above 0
@@ -52,16 +52,16 @@ void print_object(const Json& object) {
   print_answer(object.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
+// Runs `action` if the subcommand is chosen; an Error goes to stderr and sets the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
-// The same for one that answers yes, exit status 0, or no, which is 1.
+// The same for a question: exit status 0 means yes, 1 no.
 void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer);
-// As on_run, for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
+// The same for a job of ranks; rank 0 prints the Error, which all ranks must return.
 void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
-// The same under deadlines from its first moment to its last (lib/fault/process_deadline.h).
+// The same with deadlines for the whole process (lib/fault/process_deadline.h).
 using WatchedAction = std::function<Result<void>(Job&, ProcessDeadline&)>;
 void on_watched_job(CLI::App* command, int& status, int* argc, char*** argv, WatchedAction action);
-// The exit status of a job that ended with `result`; rank 0 prints its Error, which all ranks bring.
+// Returns the exit status of a job that ended with `result`; rank 0 prints its Error, which all ranks must pass.
 int job_status(const Job& job, const Result<void>& result);
 
 }  // namespace tri

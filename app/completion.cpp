@@ -7,8 +7,8 @@
 namespace tri {
 namespace {
 
-// What stays the same: which word is to be completed, and how its candidates are cut to what bash will replace. Words
-// are taken from the line itself, because bash takes "--set model.norm=rms" for four words, or two by another setting.
+// The fixed part: finds the word to complete, and cuts the candidates to what bash will replace. It splits the line
+// itself, because bash splits "--set model.norm=rms" into four words, or two with another setting.
 constexpr const char* kFrame = R"(_trireme() {
   local line=${COMP_LINE:0:COMP_POINT} words=() path='' word prev='' cur='' i
   read -ra words <<<"$line"
@@ -61,7 +61,7 @@ constexpr const char* kFrame = R"(_trireme() {
 complete -o default -F _trireme trireme
 )";
 
-// "  'a b') echo 'x y' ;;": what a function says for one word.
+// Returns "  'a b') echo 'x y' ;;": the candidates of a function for one word.
 std::string row(const std::string& word, const std::vector<std::string>& values) {
   return values.empty() ? "" : fmt::format("    '{}') echo '{}' ;;\n", word, fmt::join(values, " "));
 }

@@ -1,5 +1,5 @@
-# At `cmake --install`: the man page and bash's completion, which the executable writes of itself. One that can't run
-# here, as on a machine without a driver, leaves them out with a warning. Reads TRIREME, MAN and SHARE (below the
+# Run by `cmake --install`: writes the man page and bash's completion, which the executable prints. If it cannot run
+# here, for example without a driver, they are omitted with a warning. Reads TRIREME, MAN and SHARE (relative to the
 # prefix).
 function(write_page path)
   execute_process(COMMAND ${TRIREME} ${ARGN} OUTPUT_VARIABLE text RESULT_VARIABLE failed ERROR_VARIABLE why)
@@ -10,7 +10,7 @@ function(write_page path)
   set(file "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${path}")
   message(STATUS "Installing: ${file}")
   file(WRITE "${file}" "${text}")
-  # Into install_manifest.txt, by which `make uninstall` goes.
+  # Adds the file to install_manifest.txt, which `make uninstall` reads.
   set(CMAKE_INSTALL_MANIFEST_FILES ${CMAKE_INSTALL_MANIFEST_FILES} "${CMAKE_INSTALL_PREFIX}/${path}" PARENT_SCOPE)
 endfunction()
 write_page(${MAN}/man1/trireme.1 help --man)

@@ -7,7 +7,7 @@
 namespace tri {
 namespace {
 
-// What world rank 0 has parsed, on all ranks: their environments, from which paths take variables, may differ.
+// Sends the config that world rank 0 parsed to all ranks: variables in paths may differ between their environments.
 Result<Config> share_config(const Result<Config>& parsed, Job& job) {
   Result<std::string> yaml = std::string();
   if (job.world_rank() == 0) yaml = parsed ? Result<std::string>(to_yaml(parsed.value())) : parsed.error();
@@ -42,14 +42,14 @@ void log_warnings(const PlannedJob& planned) {
 struct CheckpointText {
   std::string folder;
   int64_t step = 0;
-  std::string yaml;  // its config
+  std::string yaml;  // the checkpoint's config
 };
 template <class Archive>
 void fields(Archive& archive, CheckpointText& text) {
   archive(text.folder, text.step, text.yaml);
 }
 
-// World rank 0: leaves the manifest in `manifest`. Of a layout that the overrides name, what they leave open is 1.
+// Runs on world rank 0; stores the manifest in `manifest`. Axes that a layout in the overrides omits are 1.
 Result<CheckpointText> open_checkpoint(const std::string& path, const std::vector<std::string>& overrides, int ranks,
                                        std::optional<Manifest>& manifest) {
   const auto folder = find_checkpoint(path);
@@ -66,7 +66,7 @@ Result<CheckpointText> open_checkpoint(const std::string& path, const std::vecto
   return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), asked ? 1 : ranks))};
 }
 
-// The config of `checkpoint` with the overrides, which leave its model as it was trained.
+// Returns the config of `checkpoint` with the overrides, which must not change its trained model.
 Result<Config> override_model(const OpenedCheckpoint& checkpoint, const std::string& yaml,
                               const std::vector<std::string>& overrides) {
   const std::string source = checkpoint.folder + "'s config";

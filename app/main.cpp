@@ -21,7 +21,7 @@ bool has_word(int argc, char** argv, const char* word) {
   return false;
 }
 
-// Whether the process is a rank of a training run, or the driver of one: a stop signal is noted from its first moment.
+// Returns whether the process is a rank of a training run or its driver, which note stop signals from the start.
 bool notes_stop_signals(int argc, char** argv) {
   if (argc < 2) return false;
   if (std::strcmp(argv[1], "train") == 0) return true;
@@ -29,7 +29,7 @@ bool notes_stop_signals(int argc, char** argv) {
          !has_word(argc, argv, "--nodes") && !has_word(argc, argv, "--lift");
 }
 
-// Whether the product of the command is files, and its output a report that may be lost when the reader leaves.
+// Returns whether the command writes files, so that it continues when the reader of its output leaves.
 bool outlives_its_reader(int argc, char** argv) {
   if (argc < 2) return false;
   if (std::strcmp(argv[1], "train") == 0 || std::strcmp(argv[1], "supervise") == 0) return true;
@@ -37,11 +37,11 @@ bool outlives_its_reader(int argc, char** argv) {
          (std::strcmp(argv[2], "prepare") == 0 || std::strcmp(argv[2], "train-tokenizer") == 0);
 }
 
-// Called before shared libraries initialise, which takes a good part of a start and may start threads.
+// Called before shared libraries initialise, which takes long and may start threads.
 void set_signals(int argc, char** argv, char**) {
   if (notes_stop_signals(argc, argv)) StopSignals();
-  if (outlives_its_reader(argc, argv)) ignore_signal(SIGPIPE);  // a write error, EPIPE
-  ignore_signal(SIGXFSZ);  // a file that grows beyond the limit of its size (ulimit -f): a write error, EFBIG
+  if (outlives_its_reader(argc, argv)) ignore_signal(SIGPIPE);  // becomes a write error, EPIPE
+  ignore_signal(SIGXFSZ);  // a file beyond the size limit (ulimit -f) becomes a write error, EFBIG
 }
 
 int run(int argc, char** argv) {
@@ -74,7 +74,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     return status;
   } catch (const CLI::ParseError& problem) {
-    if (problem.get_exit_code() == 0) return app.exit(problem);  // help and version
+    if (problem.get_exit_code() == 0) return app.exit(problem);  // thrown for help and version
     print_error_text(usage_problem(app, problem));
     return static_cast<int>(ExitCode::kUsage);
   } catch (const Fatal& fatal) {

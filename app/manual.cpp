@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-// As troff prints it: no line begins with a request, and hyphens can be copied into a shell.
+// Escapes text for troff: no line begins with a request, and hyphens can be copied into a shell.
 std::string troff(std::string_view text) {
   std::string escaped;
   bool line_begins = true;
@@ -25,7 +25,7 @@ std::string troff(std::string_view text) {
   return escaped;
 }
 
-// A list of values may be longer than a line: it may break after its commas.
+// Allows line breaks after commas, because a list of values may be longer than a line.
 std::string breakable(const std::string& values) {
   std::string text;
   for (const char c : values) {
@@ -43,7 +43,7 @@ std::string options_of(const CLI::App& app) {
   std::string text;
   for (const bool positional : {true, false})
     for (const CLI::Option* option : app.get_options()) {
-      // Of every command, and so said once, below the first.
+      // Skips an option that every command has, except at the root.
       if (app.get_parent() != nullptr && (option == app.get_help_ptr() || option == app.get_help_all_ptr())) continue;
       if (option->get_positional() == positional)
         text += entry(option_name(*option), option_values(*option), option->get_description());
@@ -86,7 +86,7 @@ std::string exit_statuses() {
 
 std::string manual_page(const CLI::App& root, const std::string& version) {
   std::string text = fmt::format(".TH TRIREME 1 \"\" \"trireme {}\" \"User Commands\"\n", troff(version));
-  text += ".nh\n.ad l\n";                           // names stay whole, and lines that hold long ones are not stretched
+  text += ".nh\n.ad l\n";                           // keeps names whole, and does not stretch lines that hold long ones
   const std::string does = root.get_description();  // "trireme trains ..."
   text += ".SH NAME\ntrireme \\- " + troff(does.starts_with("trireme ") ? does.substr(8) : does) + "\n";
   text +=

@@ -1,7 +1,7 @@
-# Writes app/version_data.h at every build, and touches it only when something has changed: a new commit compiles
-# version.cpp again, and nothing else. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER,
-# BUILD, and BUILT_MPI, BUILT_HDF5 ...: versions of the headers, "none" by default.
-set(commit unknown)  # from a tarball, or without git
+# Writes app/version_data.h at every build, and changes it only if its contents change: a new commit recompiles only
+# version.cpp. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER, BUILD, and BUILT_MPI,
+# BUILT_HDF5 ...: versions of the headers, "none" by default.
+set(commit unknown)  # if built from a tarball or without git
 set(modified 0)
 find_program(GIT git)
 if(GIT AND EXISTS ${SOURCE}/.git)

@@ -13,8 +13,8 @@
 namespace tri {
 namespace {
 
-// Queries libraries by name, not by their headers: so the version is that of the library in use, which may be newer
-// than the one of the build, and a library that this build lacks is simply absent.
+// Queries libraries by symbol, not by their headers: so the version is that of the loaded library, which may be newer
+// than at build time, and a library that this build does not use is absent.
 template <class Function>
 Function* function_of(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
@@ -23,14 +23,14 @@ Function* function_of(const char* name) {
 std::string mpi_version() {
   const auto ask = function_of<int(char*, int*)>("MPI_Get_library_version");  // allowed before MPI_Init
   if (ask == nullptr) return "none";
-  char text[4096] = {};  // more than MPI_MAX_LIBRARY_VERSION_STRING of any MPI
+  char text[4096] = {};  // longer than MPI_MAX_LIBRARY_VERSION_STRING of any MPI
   int length = 0;
   ask(text, &length);
   const std::string_view all(text);
-  return std::string(all.substr(0, all.find_first_of(",\n")));  // the rest is the packager's
+  return std::string(all.substr(0, all.find_first_of(",\n")));  // the packager wrote the rest
 }
 
-// Open MPI opens UCX itself when it starts.
+// Open MPI loads UCX itself when it starts.
 std::string ucx_version() {
   void* library = ::dlopen("libucp.so.0", RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return "none";
@@ -45,7 +45,7 @@ std::string hdf5_version() {
   return fmt::format("{}.{}.{}", major, minor, release);
 }
 
-// 13000 is 13.0.
+// Decodes 13000 as 13.0.
 std::string cuda_version(const char* name) {
   const auto ask = function_of<int(int*)>(name);
   int version = 0;
@@ -53,7 +53,7 @@ std::string cuda_version(const char* name) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// 22703 is 2.27.3.
+// Decodes 22703 as 2.27.3.
 std::string nccl_version() {
   const auto ask = function_of<int(int*)>("ncclGetVersion");
   int version = 0;
@@ -61,7 +61,7 @@ std::string nccl_version() {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-// With a unit of 10000, 130002 is 13.0.2; with one of 1000, 8907 is 8.9.7. cuBLAS and cuDNN count by either.
+// Decodes 130002 as 13.0.2 with a unit of 10000, and 8907 as 8.9.7 with 1000. cuBLAS and cuDNN use either.
 std::string packed_version(const char* name) {
   const auto ask = function_of<size_t()>(name);
   if (ask == nullptr) return "none";
@@ -71,8 +71,8 @@ std::string packed_version(const char* name) {
 
 struct Library {
   const char* name;
-  std::string runs;        // the version of the one in use; "none": there is none
-  std::string built_with;  // of the one whose headers the build saw
+  std::string runs;        // the version in use; "none": not loaded
+  std::string built_with;  // the version of the headers at build time
 };
 
 std::vector<Library> libraries() {
@@ -86,8 +86,8 @@ std::vector<Library> libraries() {
           {"cuDNN", packed_version("cudnnGetVersion"), TRI_BUILT_CUDNN}};
 }
 
-// "Open MPI v4.1.4" and "4.1.4" are the same, 13.0 and 13.0.88 (a toolkit's patch, of which the runtime does not speak)
-// too.
+// Treats "Open MPI v4.1.4" and "4.1.4" as equal, and 13.0 and 13.0.88, where the last is a toolkit's patch number that
+// the runtime does not report.
 bool same_version(const Library& library) {
   const std::string& runs = library.runs;
   const std::string number = runs.substr(std::min(runs.find_first_of("0123456789"), runs.size()));

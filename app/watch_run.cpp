@@ -20,16 +20,16 @@ namespace {
 
 enum class Colours { kNone, kSome };
 
-// What is known of a run, brought up to date again and again.
+// The known state of a run, updated repeatedly.
 class WatchedRun {
  public:
   explicit WatchedRun(const std::string& run_dir) : run_dir_(run_dir), reader_(run_dir + "/metrics.jsonl") {}
 
-  // Error (kUsage): it is not the folder of a run.
+  // Fails with kUsage if the folder is not that of a run.
   Result<std::vector<std::string>> screen(ScreenSize size, Colours colours) {
     const auto status = read_run_status(run_dir_);
     if (!status) return status.error();
-    // What storage does not give now may come at the next look.
+    // Data that storage does not deliver now may come with the next update.
     if (auto read = reader_.poll(); !read && read.error().os_error == 0) return read.error();
     const auto event_log = read_events(run_dir_ + "/events.jsonl");
     const std::vector<RunEvent> events = event_log ? event_log.value() : std::vector<RunEvent>();
@@ -43,7 +43,7 @@ class WatchedRun {
   }
 
  private:
-  // Of the newest window: each rank's compute against its role's. None: no window is there.
+  // Shows the newest window: each rank's compute relative to its role's. Returns none if there is no window yet.
   std::vector<std::string> heat_lines(ScreenSize size, Colours colours) const {
     std::vector<std::string> lines;
     const auto newest = newest_window(run_dir_);
@@ -59,8 +59,8 @@ class WatchedRun {
     return lines;
   }
 
-  static constexpr int kHeatShare = 3;   // the heat map's share of the screen: one of so many
-  static constexpr int kLeastHeat = 12;  // lines: a number a rank of two stages, in a terminal of 24
+  static constexpr int kHeatShare = 3;   // the heat map gets the screen's height divided by this
+  static constexpr int kLeastHeat = 12;  // lines: one number per rank of two stages, in a terminal of 24
 
   std::string run_dir_;
   MetricsReader reader_;
@@ -86,7 +86,7 @@ Result<void> watch_run(const std::string& run_dir, double seconds) {
     return {};
   }
   const Colours colours = colours_wanted() ? Colours::kSome : Colours::kNone;
-  if (auto first = run.screen({}, colours); !first) return first.error();  // said before the screen is taken
+  if (auto first = run.screen({}, colours); !first) return first.error();  // reported before the screen is cleared
   Screen screen;
   do {
     const auto lines = run.screen(screen.size(), colours);
