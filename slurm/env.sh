@@ -6,17 +6,17 @@ default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
 
 # --- Open MPI: starts the ranks, carries control messages; on a CPU cluster also the data -----------------------------
 default OMPI_MCA_pml ucx
-# By default Open MPI uses UCX only on InfiniBand and RoCE; any: also over TCP and inside a node.
+# By default Open MPI uses UCX only on InfiniBand and RoCE; `any` also allows TCP and transports inside a node.
 default OMPI_MCA_pml_ucx_tls any
 default OMPI_MCA_pml_ucx_devices any
-# The old InfiniBand transport, which UCX replaces, would warn about every card that it finds.
+# Excludes the old InfiniBand transport, which UCX replaces and which would warn about every card.
 default OMPI_MCA_btl ^openib
 
 # --- UCX --------------------------------------------------------------------------------------------------------------
-# MPI transfers only host memory (NCCL transfers device memory). Without CUDA transports, UCX creates no CUDA context of
-# its own. Without an NVIDIA device, UCX has no such transports, and every rank would print a warning. UCX picks the
-# best of the others. To pin the choice, set UCX_TLS=self,sm,rc or, with only Ethernet, UCX_TLS=self,sm,tcp; to pin the
-# cards, set UCX_NET_DEVICES=mlx5_0:1.
+# MPI transfers only host memory (NCCL transfers device memory), and without CUDA transports UCX creates no CUDA
+# context. If there is no NVIDIA device, UCX has no such transports, and every rank would print a warning. UCX selects
+# the best of the others. To pin the choice, set UCX_TLS=self,sm,rc or, with only Ethernet, UCX_TLS=self,sm,tcp; to pin
+# the cards, set UCX_NET_DEVICES=mlx5_0:1.
 [[ ! -e /dev/nvidiactl ]] || default UCX_TLS ^cuda
 
 # --- NCCL: a link that flaps ------------------------------------------------------------------------------------------
@@ -27,22 +27,22 @@ default NCCL_IB_TIMEOUT 22
 default NCCL_IB_RETRY_CNT 7
 
 # --- NCCL: which way the data goes ------------------------------------------------------------------------------------
-# Nothing is set: NCCL reads the topology. What sites do set:
-#   NCCL_SOCKET_IFNAME=eth0           interface of NCCL's start-up, where the first one found is the wrong one
-#   NCCL_IB_HCA=mlx5_0,mlx5_1         cards of the compute fabric, where some belong to storage
-#   NCCL_IB_GID_INDEX=3  NCCL_IB_TC=106    RoCE: address (v2) and traffic class, as the switches expect
-#   NCCL_IB_QPS_PER_CONNECTION=4      RoCE: several connections a pair, so that switches spread them over equal paths
+# Nothing is set, because NCCL reads the topology. Sites may set:
+#   NCCL_SOCKET_IFNAME=eth0           interface for NCCL's start-up, if the first one found is the wrong one
+#   NCCL_IB_HCA=mlx5_0,mlx5_1         cards of the compute fabric, if some belong to storage
+#   NCCL_IB_GID_INDEX=3  NCCL_IB_TC=106    RoCE: address (v2) and traffic class that the switches expect
+#   NCCL_IB_QPS_PER_CONNECTION=4      RoCE: several connections per pair, which switches spread over equal paths
 #   NCCL_CROSS_NIC=0                  rail-optimised fabric: a ring stays on one rail
-# GPUDirect RDMA (card and GPU memory without the host between): needs the nvidia-peermem module, or dma-buf. It is in
-# use when NCCL_DEBUG=INFO prints "via NET/IB/0/GDRDMA". NCCL uses it where card and GPU share a PCIe switch;
-# NCCL_NET_GDR_LEVEL=PHB allows it through the CPU's root port also, SYS everywhere, NCCL_NET_GDR_LEVEL=LOC nowhere.
+# GPUDirect RDMA (the card accesses GPU memory directly) needs the nvidia-peermem module or dma-buf. It is in use if
+# NCCL_DEBUG=INFO prints "via NET/IB/0/GDRDMA". NCCL uses it if card and GPU share a PCIe switch; NCCL_NET_GDR_LEVEL=PHB
+# also allows it through the CPU's root port, SYS everywhere, LOC nowhere.
 default NCCL_DEBUG WARN
 
 # --- Ranks, GPUs and cores --------------------------------------------------------------------------------------------
-# Rank k of a node takes GPU k. In the order of the PCI bus GPU k lies near the k-th share of the node's cores, which is
-# what srun's binding in train.sbatch gives it.
+# Rank k of a node uses GPU k. In the order of the PCI bus GPU k is close to the k-th share of the node's cores, which
+# srun's binding in train.sbatch gives to the rank.
 default CUDA_DEVICE_ORDER PCI_BUS_ID
-# A rank has threads of its own; a library that starts one per core as well would compete with them.
+# A rank has its own threads; a library that starts one thread per core would compete with them.
 default OMP_NUM_THREADS 1
 default OPENBLAS_NUM_THREADS 1
 # RDMA registers memory and fails with a low limit on locked memory. Raise the limit as far as the site allows.

@@ -38,7 +38,7 @@ TRIREME_ROOT=$(cd "${TRIREME_ROOT:-$PWD}" && pwd) || exit 2
 export TRIREME_ROOT
 if [[ -z ${TRIREME:-} ]]; then
   TRIREME=$(dirname "$here")/build/bin/trireme
-  [[ -x $TRIREME ]] || TRIREME=$(dirname "$here")/../../bin/trireme # installed
+  [[ -x $TRIREME ]] || TRIREME=$(dirname "$here")/../../bin/trireme # if installed
 fi
 export TRIREME
 command -v "$TRIREME" >/dev/null || die "cannot run $TRIREME; set TRIREME to the executable"
@@ -139,7 +139,7 @@ seconds_of() {
   fi
   echo $(((10#$days * 1440 + 10#${part[0]} * 60 + 10#${part[1]:-0} + (10#${part[2]:-0} + 59) / 60) * 60))
 }
-# Slurm sends the signal up to 60 s before it is due.
+# Slurm may send the signal up to 60 s early.
 lead=60
 [[ ! $signal =~ @([0-9]{1,8})$ ]] || lead=$((10#${BASH_REMATCH[1]}))
 seconds=$(seconds_of "$limit")

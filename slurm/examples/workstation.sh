@@ -4,11 +4,11 @@
 # not wait); the same command resumes from it.
 #
 #   slurm/examples/workstation.sh CONFIG [--set section.key=value]...
-#   RANKS=8 slurm/examples/workstation.sh my.yaml                     # 8 ranks on whatever there is, here on the CPU
+#   RANKS=8 slurm/examples/workstation.sh my.yaml                     # 8 ranks on the hardware present, here the CPU
 #
 # TRIREME names the executable if it is not the one that was built or installed together with this script.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd) # of the repository or, installed, PREFIX/share/trireme
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd) # the repository or, if installed, PREFIX/share/trireme
 if (($# == 0)) || [[ $1 == -* ]]; then
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2
   exit 2
@@ -29,7 +29,7 @@ elif [[ -z $ranks ]]; then
   }
 fi
 
-# GPU k in the order of the PCI bus, as nvidia-smi shows them; by default CUDA puts the fastest first.
+# Numbers GPUs in the order of the PCI bus, as nvidia-smi does; by default CUDA puts the fastest first.
 default CUDA_DEVICE_ORDER PCI_BUS_ID
 # Desktop boards have no NVLink, and if the GPUs are attached to two CPUs, copies between them may be slower than
 # through the host: SYS allows them everywhere, PHB within one CPU. This script keeps NCCL's own choice; to force one,

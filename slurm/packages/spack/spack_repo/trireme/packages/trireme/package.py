@@ -46,7 +46,7 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("utf8proc", when="+tokenizer_json")
     depends_on("googletest", type="test")
     depends_on("cuda@12.4:", when="+cuda")
-    for arch in CudaPackage.cuda_arch_values:  # NCCL's own package refuses to be built for none
+    for arch in CudaPackage.cuda_arch_values:  # NCCL's package requires an architecture
         depends_on(f"nccl cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
     conflicts("cuda_arch=none", when="+cuda", msg="cuda_arch says for which GPUs: 80, 90 ...")
 
@@ -57,7 +57,7 @@ class Trireme(CMakePackage, CudaPackage):
         ]
         if "+cuda" in self.spec:
             archs = self.spec.variants["cuda_arch"].value
-            # What H100 alone has, FP8's and other instructions, is in 90a.
+            # 90a includes the instructions that only H100 has, such as those for FP8.
             names = [f"{'90a' if arch == '90' else arch}-real" for arch in archs]
             args.append(self.define("CMAKE_CUDA_ARCHITECTURES", names))
         return args
