@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks of the sources, without running the program's tests: `make lint`. A tool that is not installed is named, and
-# its check is skipped.
+# Checks the sources without running the program's tests: `make lint`. If a tool is not installed, it is named and its
+# check is skipped.
 #   lint.sh BUILD_DIR         BUILD_DIR/bin/trireme and BUILD_DIR/compile_commands.json exist
 # Environment: TIDY         files for clang-tidy: none (default), changed (since LINT_BASE), all
 #              LINT_BASE    a commit (default: HEAD~1)
@@ -39,14 +39,14 @@ fi
 shells() { git ls-files | xargs grep -lIE '^#!.*\bbash$' | xargs shellcheck --severity=error; }
 have shell shellcheck && check shell shells
 
-# Not documents, whose tables are wide, nor generated files, nor scripts of tests, which keep a check on one line.
+# Excludes documents, whose tables are wide, generated files, and test scripts, which keep a check on one line.
 columns() {
   ! git ls-files | grep -vE '\.(md|svg|json|csv|tsv)$|^tests/.*\.(sh|py|txt)$|^tests/[^.]*$' |
     xargs grep -nIE '^.{121,}' | cut -c1-100
 }
 check columns columns
 
-# Words that have another name in the field's vocabulary: the table in the script.
+# Checks for words that are not the field's vocabulary: the table is in the script.
 words() { python3 -B tests/tree/retired_words.py --test && python3 -B tests/tree/retired_words.py .; }
 check words words
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long tests, which are no part of CI: `make soak`, or one of them, `make soak-clang`.
+# The long tests, which are not part of CI: `make soak`, or one of them, `make soak-clang`.
 #
 #   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors; unit tests
 #   soak.sh address    unit tests, and a training of four ranks, under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -37,7 +37,7 @@ verdict() {
 }
 trap verdict EXIT
 
-# build OPTIONS...: in build-KIND, for the CPU alone.
+# build OPTIONS...: builds in build-KIND, only for the CPU.
 build() {
   cmake -S . -B "build-$kind" -G Ninja -DTRIREME_CUDA=OFF "$@" >"build-$kind.log" || {
     cat "build-$kind.log"
@@ -46,7 +46,7 @@ build() {
   rm -f "build-$kind.log"
   cmake --build "build-$kind" -j "$jobs"
 }
-# sanitized KINDS: the instrumented build. g++ takes two to three times as long with -O2.
+# sanitized KINDS: builds with sanitizers. g++ takes two to three times as long with -O2.
 sanitized() { build -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 "-DTRIREME_SANITIZE=$1"; }
 unit_tests() { ctest --test-dir "build-$kind" --output-on-failure --timeout 7200 -j "$jobs" -L unit; }
 
@@ -61,7 +61,7 @@ case $kind in
     ;;
   address)
     sanitized address,undefined
-    # Leaks are not looked for: MPI keeps what it has, and a process that is traced, as some tests do, cannot look.
+    # Leaks are not checked: MPI keeps its memory, and a traced process, which some tests have, cannot check.
     export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     unit_tests
     bash tests/mp/resume_is_bit_identical.sh "$PWD" "$PWD/build-$kind/bin/trireme"
@@ -69,7 +69,7 @@ case $kind in
   thread)
     sanitized thread
     export TSAN_OPTIONS=halt_on_error=1
-    # UCX's memory hooks run in threads that have ended, of which ThreadSanitizer no longer knows anything.
+    # UCX's memory hooks run in threads that have ended, which ThreadSanitizer no longer knows.
     export UCX_MEM_EVENTS=no
     unit_tests
     ;;
@@ -81,7 +81,7 @@ case $kind in
   hang)
     build
     "build-$kind/bin/mp_hangs" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "${CASES:-200}" "${SEED:-$(date +%Y%m%d)}"
-    # 20 s for a step that takes one: several times what it takes under nice on a machine that others use as well.
+    # 20 s for a step that takes one: several times its duration under nice on a shared machine.
     bash tests/mp/never_alarms_without_a_hang.sh "$PWD" "$PWD/build-$kind/bin/trireme" "$PWD/configs/quickstart.yaml" \
       "${STEPS:-10000}" 60 20
     ;;
@@ -126,7 +126,7 @@ case $kind in
         echo "soak cores: $core skipped: the processor lacks$missing"
         continue
       fi
-      # An OpenBLAS that was built without a core takes another one.
+      # An OpenBLAS that was built without a core uses another one.
       taken=$(OPENBLAS_VERBOSE=2 OPENBLAS_CORETYPE=$core "build-$kind/bin/trireme" --version 2>&1 |
         sed -n 's/^Core: //p')
       if [[ ${taken,,} != "${core,,}" ]]; then

@@ -1,4 +1,4 @@
-// Which layouts a sweep tries, and in which order. No clock.
+// Which layouts a sweep tries, and in which order. Uses no clock.
 #include "lib/bench/layout_choice.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(Layouts, all_meshes_are_there_when_all_fit) {
   const LayoutChoice choice = choose(narrow, 4);
   for (const ParallelLayout& layout : choice.layouts) EXPECT_LE(layout.tp, 2);
   EXPECT_EQ(choice.refused, 0);
-  Config fp8 = small_config();  // 64 columns over tp 8 are too few for its GEMMs
+  Config fp8 = small_config();  // 64 columns over tp 8 are too few for FP8 GEMMs
   fp8.precision.compute = Dtype::kBF16;
   fp8.precision.gemm = GemmFormat::kFp8;
   const LayoutChoice refusing = choose(fp8, 8);
@@ -110,7 +110,7 @@ TEST(Layouts, memory_is_saved_only_where_it_must_be) {
     EXPECT_EQ(layout.zero, 1);
     EXPECT_EQ(layout.recompute, Recompute::kNone);
   }
-  // Each saves by what it should: 100 with nothing saved, 20 less by zero 2, 10 by norms, 30 by selective, 60 by full.
+  // Bytes saved: 0 without saving, 20 by zero 2, 10 by norms, 30 by selective, 60 by full recomputation.
   const auto bytes = [](const Config& c) -> int64_t {
     const std::map<Recompute, int> saved = {
         {Recompute::kNone, 0}, {Recompute::kNorms, 10}, {Recompute::kSelective, 30}, {Recompute::kFull, 60}};

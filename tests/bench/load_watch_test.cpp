@@ -12,7 +12,7 @@ namespace {
 
 TEST(LoadWatch, tells_each_numbers_median) {
   const std::vector<GpuLoad> loads = {{1980, 100, 700, 30}, {1470, 690, 700, 60}, {1500, 700, 700, 50}};
-  size_t next = 0;  // the watch's thread's
+  size_t next = 0;  // used by the watch's thread
   std::promise<void> read_all;
   LoadWatch watch(
       [&]() -> std::optional<GpuLoad> {
@@ -46,7 +46,7 @@ TEST(LoadWatch, ends_while_it_waits_for_its_next_reading) {
 TEST(LoadWatch, tells_nothing_where_there_is_nothing_to_read) {
   LoadWatch watch([] { return std::nullopt; });
   EXPECT_FALSE(watch.finish());
-  const LoadWatch forgotten([] { return GpuLoad{}; }, std::chrono::hours(1));  // its end ends the thread
+  const LoadWatch forgotten([] { return GpuLoad{}; }, std::chrono::hours(1));  // its destructor ends the thread
 }
 
 }  // namespace

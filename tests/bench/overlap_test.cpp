@@ -1,4 +1,4 @@
-// The arithmetic of bench overlap. No clock.
+// The arithmetic of bench overlap. Uses no clock.
 #include "lib/bench/overlap.h"
 
 #include <gtest/gtest.h>

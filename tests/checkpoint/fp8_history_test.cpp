@@ -1,4 +1,4 @@
-// The FP8 history that a checkpoint holds, also as earlier versions stored it.
+// The FP8 history in a checkpoint, including the form that earlier versions stored.
 #include <gtest/gtest.h>
 
 #include <vector>

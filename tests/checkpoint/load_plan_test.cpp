@@ -23,7 +23,7 @@ TEST(Blocks, are_the_shard_in_its_order_and_none_is_longer_than_allowed) {
       const Region shard{start, extent};
       const Blocks blocks(shard, 4, most);
       SCOPED_TRACE(to_string(shard) + " by " + std::to_string(most));
-      // Element i of the shard knows that it is the i-th: a block's elements must follow one another.
+      // Element i of the shard has the value i: a block's elements must be consecutive.
       std::vector<int64_t> numbers(static_cast<size_t>(num_elements(extent)));
       std::iota(numbers.begin(), numbers.end(), int64_t{0});
       int64_t next = 0;
@@ -67,11 +67,11 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
       }
     }
   }
-  // What a rank reads and receives: of each request, every element of the regions once.
+  // A rank reads or receives every element of the requested regions once.
   size_t received = 0;
   for (size_t rank = 0; rank < shares.size(); ++rank) {
     const LoadShare& share = shares[rank].value();
-    std::vector<std::vector<std::vector<int>>> got;  // [request][region][element]: times
+    std::vector<std::vector<std::vector<int>>> got;  // [request][region][element]: number of times
     for (const TensorRequest& request : requests[rank]) {
       got.emplace_back();
       for (const Region& region : request.regions)
@@ -107,7 +107,7 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
         for (const int times : of_region) ASSERT_EQ(times, 1) << "rank " << rank;
   }
   EXPECT_EQ(received, sent.size()) << "something is sent that no rank expects";
-  // Each record is the manifest's, and no rank reads anything that no rank needs.
+  // Each record equals the manifest's, and no rank reads data that no rank needs.
   size_t needed = 0;
   for (const TensorRecord& tensor : manifest.tensors)
     for (const StoredShard& shard : tensor.shards) {
@@ -148,7 +148,7 @@ TEST(LoadPlan, every_rank_gets_what_it_asks_for_and_each_shard_is_read_once) {
     for (auto& of_rank : requests)
       for (const TensorRecord& tensor : manifest.tensors) {
         if (draw(4) == 0) continue;
-        const StoredType type = draw(3) == 0 ? StoredType::kF32 : tensor.type;  // converted on the way
+        const StoredType type = draw(3) == 0 ? StoredType::kF32 : tensor.type;  // converted during the load
         TensorRequest request{tensor.name, type, tensor.shape, {}};
         for (const Region& region : random_partition(tensor.shape, static_cast<size_t>(1 + draw(5)), draw))
           if (draw(3) != 0) request.regions.push_back(region);
@@ -177,13 +177,13 @@ TEST(LoadPlan, what_does_not_fit_is_that_ranks_error) {
   }
 }
 
-// A job of `ranks`, each of which wrote its slice of every tensor and requests as much, `shift` elements further on:
-// what every rank is sent, as bytes, and the longest; how many files it opens at most; and how many shards there are.
+// A job of `ranks`, each of which wrote its slice of every tensor and requests an equal slice, `shift` elements on:
+// the bytes sent to each rank and the longest message, the most files that a rank opens, and the number of shards.
 struct Sizes {
   size_t longest = 0, files = 0, shards = 0;
 };
 Sizes sizes_of(int64_t ranks, int64_t shift) {
-  constexpr int64_t kTensors = 5, kWidth = 100, kSlice = 350;  // a slice begins and ends inside a row, mostly
+  constexpr int64_t kTensors = 5, kWidth = 100, kSlice = 350;  // so that most slices begin and end inside a row
   Manifest manifest;
   std::vector<std::vector<TensorRequest>> requests(static_cast<size_t>(ranks));
   std::vector<int64_t> used(static_cast<size_t>(ranks), 0);

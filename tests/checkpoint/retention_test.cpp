@@ -1,4 +1,4 @@
-// Which checkpoints stay: as the run itself says.
+// Which checkpoints a run keeps.
 #include "lib/checkpoint/retention.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ TEST(Retention, is_that_of_the_run_as_it_last_ran) {
     EXPECT_EQ(kept.keep_every, keep_every) << source;
     EXPECT_EQ(kept.source, source);
   };
-  expect(CheckpointConfig{}.keep_last, 0, "the defaults");  // neither configs nor checkpoints
+  expect(CheckpointConfig{}.keep_last, 0, "the defaults");  // there are neither configs nor checkpoints
   write_all(run / "config.yaml", "checkpoint: {keep_last: 5, keep_every: 100}\n");
   expect(5, 100, run / "config.yaml");
   write_all(run / "resolved.yaml", "checkpoint: {keep_last: 7}\n");

@@ -1,4 +1,4 @@
-// The shards of the training state: that they are where they say, and that those written cover every tensor once.
+// The shards of the training state: each is at its stated place, and together they cover every tensor once.
 #include "lib/checkpoint/state.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace tri::test {
 namespace {
 
-// Calls f(index of each element in the row-major tensor of `shape`) for a block's elements in order.
+// Calls f(index of each element in the row-major tensor of `shape`) for the elements of a block, in order.
 template <class F>
 void for_elements(const std::vector<int64_t>& shape, const Region& block, F f) {
   std::vector<int64_t> at = block.start;
@@ -64,13 +64,13 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
                                   << " zero " << l.zero << " tied " << l.tied << " " << enum_name(optimizer));
   const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
   const std::vector<std::string>& state_names = optimizer_row(optimizer).state;
-  const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact next to an index
+  const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact when added
   const auto names_of = [&](const ParamSpec& spec) {
     std::vector<std::string> names{"model/" + spec.name};
     for (const std::string& state : state_names) names.push_back("optimizer/" + spec.name + "/" + state);
     return names;
   };
-  std::map<std::string, std::vector<int>> written;  // times each element is
+  std::map<std::string, std::vector<int>> written;  // number of times that each element is written
   for (const ParamSpec& spec : model_parameters(config))
     for (const std::string& name : names_of(spec)) written[name].assign(static_cast<size_t>(spec.numel()), 0);
   const auto check_rank = [&](const Mesh& mesh) {
@@ -78,7 +78,7 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
     allocate_store(config, mesh, measuring);
     Arena arena(*device, measuring.used());
     const StoreTensors store = allocate_store(config, mesh, arena);
-    // Every element knows which one of its parameter it is.
+    // Every element's value is its index in its parameter.
     const int64_t parts = l.zero >= 1 ? l.dp : 1;
     for (size_t c = 0; c < store.chunks.size(); ++c) {
       const ChunkStoreTensors& chunk = store.chunks[c];

@@ -1,5 +1,5 @@
-// Gathers and reduces of an axis by every transport, between several ranks that live in one process: one host thread
-// enqueues for all of them. Also run under ThreadSanitizer.
+// Gathers and reduces of an axis with every transport, between several ranks of one process: one host thread enqueues
+// for all of them. Also run under ThreadSanitizer.
 #include "lib/comm/axis_transfers.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kRows = 3, kWidth = 5;  // of a block
+constexpr int64_t kRows = 3, kWidth = 5;  // per block
 
 enum class Transport { kOneRank, kCollectives, kCollectivesOnCompute, kPeerCopies };
 
@@ -41,7 +41,7 @@ constexpr Case kCases[] = {{Transport::kOneRank, 1},     {Transport::kCollective
                            {Transport::kPeerCopies, 2},  {Transport::kPeerCopies, 3},
                            {Transport::kPeerCopies, 4}};
 
-// A number that no other place or time has.
+// Returns a number that is unique to its place and round.
 float value_of(int round, int rank, int64_t row, int64_t column) {
   return static_cast<float>(((round * 8 + rank) * 64 + row) * 8 + column);
 }
@@ -132,7 +132,7 @@ void read(Rank& rank, Tensor rows, int round, OverlapSplit split, std::atomic<in
   EXPECT_EQ(transfers.splits(rows, split).size(), 1u) << "nothing is on its way";
 }
 
-// Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o. One part: the sum; several: one a rank.
+// Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o. One part holds the sum; several, one each.
 void reduce(Rank& rank, int round, OverlapSplit split, std::atomic<int>& wrong) {
   AxisTransfers& transfers = *rank.transfers;
   int64_t made = 0;
@@ -192,7 +192,7 @@ TEST(AxisTransfers, every_block_is_there_when_it_is_read_and_not_overwritten_bef
               make_and_start(rank, rank.gathered, round);
               read(rank, rank.gathered, round, split, wrong);
             }
-            if (late) sometimes_idle(*rank.compute);  // blocks that a GEMM writes into a peer's memory are no transfers
+            if (late) sometimes_idle(*rank.compute);  // blocks that a GEMM writes to a peer are not transfers
             if (round % 3 != 2) reduce(rank, round, split, wrong);
           }
         synchronize(ranks);
@@ -230,7 +230,7 @@ TEST(AxisTransfers, several_gathers_and_a_reduce_are_in_flight_at_once) {
   }
 }
 
-// Those who record what layers enqueue see the splits and blocks of the real transfers, and nothing waits or moves.
+// A recorder of what layers enqueue sees the splits and blocks of the real transfers; nothing waits or moves.
 TEST(AxisTransfers, the_null_object_has_the_same_splits_and_moves_nothing) {
   for (const Case& c : kCases) {
     std::vector<Rank> ranks = make_ranks(c);
@@ -275,7 +275,7 @@ TEST(PeerCopyTransfers, a_fault_ends_the_waits) {
   EXPECT_THROW(ranks[0].compute->synchronize(), Fatal);
 }
 
-// In the flight recorder of a process that holds several ranks, as here, each has a channel of its own.
+// In the flight recorder of a process with several ranks, as here, each rank has its own channel.
 class CopiesAreRecorded : public testing::Test {
  protected:
   CopiesAreRecorded() {
@@ -289,7 +289,7 @@ class CopiesAreRecorded : public testing::Test {
   }
   ~CopiesAreRecorded() override { unsetenv("TRIREME_BLACK_BOXES"); }
 
-  // Joined, sent and completed of a rank, as they are read; repeated until they are `expected`, or for ten seconds.
+  // Reads joined, sent and completed of a rank until they are `expected`, for at most ten seconds.
   void expect(size_t rank, std::array<uint32_t, 3> expected) {
     HostBuffer<uint32_t> words(*ranks_[rank].device, 6);
     const flight::Channel& channel = recorder_->image().channels[rank];
@@ -310,7 +310,7 @@ class CopiesAreRecorded : public testing::Test {
   std::vector<std::unique_ptr<Stream>> streams_;
 };
 
-// Each count goes as far as the flags show, and no further: the wait graph is built from them.
+// Each counter advances exactly as far as the flags show: the wait graph is built from them.
 TEST_F(CopiesAreRecorded, progress_is_read_from_the_flags) {
   std::atomic<int> wrong = 0;
   for (size_t rank : {0, 1, 2}) expect(rank, {0, 0, 0});
@@ -318,7 +318,7 @@ TEST_F(CopiesAreRecorded, progress_is_read_from_the_flags) {
   for (size_t rank : {0, 1, 2}) expect(rank, {1, 1, 1});
   for (Rank& rank : ranks_) read(rank, rank.gathered, 0, {}, wrong);
 
-  // Rank 2 is not ready: rank 0 has joined, and sends rank 1 its block, not rank 2.
+  // Rank 2 is not ready: rank 0 has joined and sends its block to rank 1 but not to rank 2.
   make_and_start(ranks_[0], ranks_[0].gathered, 1);
   make_and_start(ranks_[1], ranks_[1].gathered, 1);
   for (size_t rank : {0, 1}) expect(rank, {2, 1, 1});
@@ -326,7 +326,7 @@ TEST_F(CopiesAreRecorded, progress_is_read_from_the_flags) {
   EXPECT_EQ(recorder_->image().channels[0].enqueued, 2u);
   EXPECT_EQ(recorder_->image().channels[2].enqueued, 1u);
 
-  // It is ready, and sends nothing: the others have sent all, and wait for its blocks.
+  // Rank 2 is ready but sends nothing: the others have sent everything and wait for its blocks.
   Rank& late = ranks_[2];
   late.transfers->begin_gather(late.gathered, *late.compute);
   for (size_t rank : {0, 1}) expect(rank, {2, 2, 1});
@@ -341,7 +341,7 @@ TEST_F(CopiesAreRecorded, progress_is_read_from_the_flags) {
   synchronize(ranks_);
 }
 
-// Though its streams mark no counter.
+// The copies appear although their streams mark no counter.
 TEST_F(CopiesAreRecorded, a_timeline_has_copies_whose_progress_is_read) {
   std::vector<std::unique_ptr<SpanRecorder>> recorders;
   for (Rank& rank : ranks_) {
@@ -376,7 +376,7 @@ TEST(Flags, count_modulo_2_to_the_32) {
   waits->wait_flag(flag, 0xfffffffdU);  // reached
   waits->synchronize();
   bool reached = false;
-  waits->wait_flag(flag, 1);  // three more to come
+  waits->wait_flag(flag, 1);  // three more are needed
   cpu_stream(*waits).submit([&] { reached = true; });
   sets->set_flag(flag, 0);
   idle(*sets, std::chrono::microseconds(100));
@@ -385,7 +385,7 @@ TEST(Flags, count_modulo_2_to_the_32) {
   EXPECT_TRUE(reached);
 }
 
-// Threads that poll would wake up thousands of times a second, and take the time of ranks that compute.
+// Polling threads would wake up thousands of times per second and take time from ranks that compute.
 TEST(Flags, waiting_for_one_wakes_the_thread_seldom) {
   const auto switches = [] {
     rusage usage{};

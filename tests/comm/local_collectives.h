@@ -1,5 +1,5 @@
-// Collectives among ranks that live in one process, for tests without MPI, under ThreadSanitizer and with delays. Each
-// rank's stream is a thread; they meet in every operation.
+// Collectives among ranks of one process, for tests without MPI, under ThreadSanitizer and with delays. Each rank's
+// stream is a thread; the threads synchronise in every operation.
 #pragma once
 
 #include <barrier>
@@ -12,14 +12,14 @@
 
 namespace tri {
 
-// What the members of one group share.
+// The state that the members of one group share.
 struct RendezvousPoint {
   explicit RendezvousPoint(int size) : barrier(size), shown(static_cast<size_t>(size)) {}
   std::barrier<> barrier;
-  std::vector<const char*> shown;  // [member]: what the others may read until all have met again
+  std::vector<const char*> shown;  // [member]: readable by the others until all have synchronised again
 };
 
-// f32; all-gathers and reduce-scatters alone.
+// Supports f32, and only all-gathers and reduce-scatters.
 class LocalCollectives final : public CommGroup {
  public:
   LocalCollectives(int rank, int size, std::shared_ptr<RendezvousPoint> place)
@@ -43,7 +43,7 @@ class LocalCollectives final : public CommGroup {
         const auto* other = reinterpret_cast<const float*>(shown(r) + rank() * out.bytes());
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
       }
-      place_->barrier.arrive_and_wait();  // before any of them overwrites what the others read
+      place_->barrier.arrive_and_wait();  // before a member overwrites data that the others read
       std::memcpy(out.data, sum.data(), static_cast<size_t>(out.bytes()));
     });
   }

@@ -1,5 +1,4 @@
-// The serialiser of host messages: what is sent comes back equal, and no bytes that something else made are taken for a
-// value.
+// The serialiser of host messages: received values equal those sent, and bytes from any other source are rejected.
 #include "lib/comm/messages.h"
 
 #include <gtest/gtest.h>
@@ -102,7 +101,7 @@ void expect_malformed(const std::string& bytes) {
   }
 }
 
-// No prefix of a message is a message, and nothing may follow one.
+// No prefix of a message is a message, and nothing may follow a message.
 TEST(Messages, bytes_that_are_too_few_or_too_many_are_fatal) {
   const std::string bytes = to_bytes(sample());
   for (size_t size = 0; size < bytes.size(); ++size) expect_malformed<Outer>(bytes.substr(0, size));

@@ -1,4 +1,4 @@
-// Ranks that can't run a line of code are killed, and the one that kills them leaves.
+// Ranks that cannot execute code are killed, and the process that kills them exits.
 #include "lib/comm/node_reaper.h"
 
 #include <fcntl.h>
@@ -42,7 +42,7 @@ TEST(NodeReaper, kills_what_is_stopped_and_leaves) {
     ASSERT_TRUE(WIFSIGNALED(status));
     EXPECT_EQ(WTERMSIG(status), SIGKILL);
   }
-  EXPECT_EQ(status_of(process), 0);  // it has left by itself
+  EXPECT_EQ(status_of(process), 0);  // it exited by itself
 }
 
 TEST(NodeReaper, leaves_when_all_end_by_themselves) {
@@ -63,14 +63,14 @@ TEST(NodeReaper, spares_a_later_process_of_the_same_number_and_other_namespaces)
   const NodeReaper reaper({id_of(gone), other});
   ::kill(gone, SIGKILL);
   status_of(gone);
-  EXPECT_EQ(status_of(reaper.start(600)), 0);  // no process to wait for
+  EXPECT_EQ(status_of(reaper.start(600)), 0);  // there is no process to wait for
   EXPECT_EQ(::kill(elsewhere, 0), 0);
   ::kill(elsewhere, SIGKILL);
   const int status = status_of(elsewhere);
   EXPECT_TRUE(WIFSIGNALED(status));
 }
 
-// Else it dies of the signal that a launcher sends to the group of the rank that began it.
+// Otherwise the signal that a launcher sends to the process group of the starting rank would end it.
 TEST(NodeReaper, has_left_the_group_when_it_is_begun) {
   const pid_t child = make_child(true);
   const NodeReaper reaper({id_of(child)});
@@ -93,7 +93,7 @@ TEST(NodeReaper, holds_no_file_of_the_job) {
   const pid_t process = reaper.start(600);
   ::close(ends[1]);
   char byte = 0;
-  EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // the other end is closed everywhere: nothing waits for its output
+  EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // the other end is closed in all processes: nothing waits for its output
   ::close(ends[0]);
   ::kill(child, SIGKILL);
   status_of(child);

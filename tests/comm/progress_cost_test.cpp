@@ -1,6 +1,6 @@
-// What it costs to keep progress in a flight recorder, in nanoseconds: of the host's and the stream's threads together,
-// and of the host alone. A measurement (lib/bench/measurements/flight_recorder_cost.md) which proves nothing, so it
-// runs only on request:
+// Measures the cost of recording progress in a flight recorder, in nanoseconds: of the host's and the stream's threads
+// together, and of the host alone. It is a measurement (lib/bench/measurements/flight_recorder_cost.md) without
+// assertions, so it runs only on request:
 //   build/bin/test_comm --gtest_also_run_disabled_tests --gtest_filter='*Cost*'
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace tri {
 namespace {
 
 struct Cost {
-  double process = 0, host = 0;  // nanoseconds of CPU time an item
+  double process = 0, host = 0;  // CPU time per item in nanoseconds
 };
 
 double nanoseconds(clockid_t clock) {
@@ -28,7 +28,7 @@ double nanoseconds(clockid_t clock) {
   return 1e9 * static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec);
 }
 
-// The least of several rounds.
+// Returns the minimum of several rounds.
 Cost cost_of(Stream& stream, const std::function<void()>& item) {
   constexpr int kRounds = 9, kItems = 20'000;
   Cost least{.process = 1e9, .host = 1e9};
@@ -54,8 +54,8 @@ TEST(ProgressCost, DISABLED_of_a_transfer_an_action_and_a_wait) {
   ::setenv("TRIREME_BLACK_BOXES", folder, 1);
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("transfers");
-  // A task as short as a copy of some KiB: what marks cost compared with an empty one, the stream's thread never
-  // sleeps.
+  // A task as short as a copy of a few KiB, so that the stream's thread never sleeps: compares the cost of marks with
+  // an empty task.
   const auto task = [&] {
     cpu_stream(*stream).submit([] {
       for (int i = 0; i < 300; ++i) asm volatile("");

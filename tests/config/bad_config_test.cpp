@@ -1,4 +1,4 @@
-// Bad configs and the exact text that the user reads: field, value, what is allowed, what to do.
+// Bad configs and the exact message for the user: field, value, allowed values, remedy.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ const BadText kBadConfigs[] = {
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
     {"speed: {fast: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
     {"speed: {every: 5}", "a.yaml:1: speed: unknown section; here its every is checkpoint.every"},
-    // Other programs' names.
+    // Names that other programs use.
     {"training: {local_batch_size: 2, seq_len: 64, speed: 1}",
      "a.yaml:1: training: unknown section; here its local_batch_size is data.micro_batch, its seq_len is "
      "model.seq_len; unknown: speed"},
@@ -50,7 +50,7 @@ const BadText kBadConfigs[] = {
      "and optimizer states; weights are not sharded over dp); unknown: speed"},
     {"optimizer: {lr: 1e-3}", "a.yaml:1: optimizer.lr: unknown key; did you mean lr.peak?"},
     {"model: {num_attention_heads: 4}",
-     "a.yaml:1: model.num_attention_heads: unknown key; did you mean model.heads?"},  // and not model.attention
+     "a.yaml:1: model.num_attention_heads: unknown key; did you mean model.heads?"},  // rather than model.attention
     {"parallel: {tensor-model-parallel-size: 4}",
      "a.yaml:1: parallel.tensor-model-parallel-size: unknown key; did you mean parallel.tp?"},
     {"micro_batch_size: 4", "a.yaml:1: micro_batch_size: unknown section; did you mean data.micro_batch?"},
@@ -62,7 +62,7 @@ const BadText kBadConfigs[] = {
     {"optimizer: {params: {lr: 1e-3, betas: [0.9, 0.95]}}",
      "a.yaml:1: optimizer.params: unknown key; here its lr is lr.peak, its betas is optimizer.beta1 (the first value; "
      "the second is optimizer.beta2)"},
-    // Keys in a section of another program are explained, whatever the section is called.
+    // Keys in a section of another program are explained, whatever the section's name.
     {"lr_scheduler: {warmup_steps: 20, decay_ratio: 0.1}",
      "a.yaml:1: lr_scheduler: unknown section; here its warmup_steps is lr.warmup_steps, its decay_ratio is "
      "lr.wsd_decay_fraction (with lr.rule wsd: the last fraction of the steps, in which the rate decays)"},
@@ -87,7 +87,7 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: trainer: unknown section; here its max_steps is run.steps; devices: start the ranks with srun or "
      "mpirun -n RANKS, one per GPU; num_nodes: start ranks on several nodes with srun, or with mpirun and its hosts"},
     {"x-common: &c {lr: 1e-3}\noptim: {<<: *c}", "a.yaml:2: optim: unknown section; here its lr is lr.peak"},
-    // An interval is what its section is about.
+    // `interval` means the interval of its section.
     {"checkpoint: {interval: 5}", "a.yaml:1: checkpoint.interval: unknown key; did you mean checkpoint.every?"},
     {"metrics: {interval: 5}", "a.yaml:1: metrics.interval: unknown key; did you mean metrics.log_every?"},
     {"validation: {interval: 5}", "a.yaml:1: validation: unknown section; here its interval is run.eval_every"},
@@ -95,7 +95,7 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: optimizer.interval: unknown key; the keys of optimizer are name, beta1, beta2, eps, weight_decay, "
      "clip, moments"},
     {"interval: 5", "a.yaml:1: interval: unknown section; the sections are " SECTIONS},
-    // A section that is given a value.
+    // Sections that are given a scalar value.
     {"lr: 3e-4", "a.yaml:1: lr: is a section; did you mean lr: {peak: 0.0003}?"},
     {"lr: cosine", "a.yaml:1: lr: is a section; did you mean lr: {rule: cosine}?"},
     {"precision: bf16", "a.yaml:1: precision: is a section; did you mean precision: {compute: bf16}?"},
@@ -291,7 +291,7 @@ const BadText kBadOverrides[] = {
      "try a_b"},
 };
 
-// Every field is fine by itself; together they are not.
+// Every field is valid alone; the combination is not.
 const Combination kBadCombinations[] = {
     {"checkpoint: {accept_changes: \"model.window,model.rope_teta\"}", 1,
      "checkpoint.accept_changes: model.rope_teta is not a field; did you mean model.rope_theta?"},
@@ -474,7 +474,7 @@ TEST(BadConfig, text_that_is_not_utf8_is_refused_with_its_line) {
   EXPECT_TRUE(parse_config("run: {sample_prompt: caf\u00e9}", "a.yaml", {"run.dir=\u65e5"}).ok());
 }
 
-// Answers take time in proportion to the file: with the product of lengths this test would take hours.
+// The time is proportional to the file's size: if it grew with the product of lengths, this test would take hours.
 TEST(BadConfig, large_files_are_answered) {
   std::string wide = "model: {", sources = "data: {sources: [";
   for (int i = 0; i < 20000; ++i) wide += fmt::format("k{}: 1, ", i);

@@ -9,8 +9,8 @@ namespace {
 
 Config parse(const std::string& yaml) { return value_or_throw(parse_config(yaml, "test.yaml", {})); }
 
-// All fields of the model but two that do not change the meaning of stored weights: the kernel that computes, and the
-// seed of the first weights.
+// All fields of the model except two that do not change the meaning of stored weights: the attention kernel and the
+// standard deviation of the initial weights.
 TEST(Changes, the_model_is_fixed_for_the_life_of_a_checkpoint) {
   const std::set<std::string> not_fixed = {"model.attention", "model.init_std"};
   for (const Section& section : config_sections())

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `trireme config`: a new config is one that `check` passes with its data, where editors find its schema; what differs
-# between two.
+# `trireme config`: `check` accepts a new config with its data, editors find its schema, and two configs can be
+# compared.
 #   config_command.sh SOURCE_FOLDER PATH_OF_trireme
 set -uo pipefail
 source_dir=$1 trireme=$2 failures=0 output=''
@@ -11,7 +11,7 @@ fail() {
   echo "FAILED: $*"
   failures=$((failures + 1))
 }
-# says STATUS TEXT ARGUMENTS...: the executable's status, and a part of what it says.
+# says STATUS TEXT ARGUMENTS...: checks the executable's status and a part of its output.
 says() {
   local status=0
   output=$("$trireme" "${@:3}" 2>&1) || status=$?

@@ -111,7 +111,7 @@ TEST(Resolve, twice_changes_nothing) {
   EXPECT_EQ(value_or_throw(resolve_config(once, 4)), once);
 }
 
-// A config in which no field but parallel.chunks has its default value.
+// Returns a config in which only parallel.chunks has its default value.
 Config all_changed() {
   return parse(R"(
 run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, eval_batches: 2,
@@ -143,7 +143,7 @@ cluster: {ranks_per_node: 4, rank_tflops: 1.5, node_gb_per_s: 2.5, network_gb_pe
 
 TEST(ResolvedYaml, parses_back_to_an_equal_config) {
   Config changed = all_changed();
-  changed.parallel.chunks = 3;  // gpipe refuses it, but only in resolve_config
+  changed.parallel.chunks = 3;  // gpipe refuses it, but only resolve_config checks that
   for (const Section& section : config_sections())
     for (const Field& field : section.fields)
       EXPECT_NE(field.print(changed), field.rule.default_text) << field.name() << " still has its default";
@@ -153,7 +153,7 @@ TEST(ResolvedYaml, parses_back_to_an_equal_config) {
   EXPECT_EQ(parse(to_yaml(resolved)), resolved);
 }
 
-// What a config.yaml of an earlier version has: every field, removed ones with their defaults.
+// The config.yaml of an earlier version: it has every field, and removed ones with their defaults.
 TEST(RemovedSettings, files_may_have_them_with_the_values_that_change_nothing) {
   const Config plain = parse("precision: {compute: bf16, gemm: fp8}");
   EXPECT_EQ(parse("precision: {compute: bf16, gemm: fp8, fp8_wgrad: fp8, fp8_guard: off}"), plain);
@@ -241,7 +241,7 @@ TEST(Help, names_every_field_with_default_allowed_and_consequence) {
       const size_t end = help.find('\n', line);
       EXPECT_NE(help.substr(line, end - line).find(" " + field.rule.allowed_text), help.npos) << field.name();
       at = help.find(field.consequence, end);
-      ASSERT_EQ(at, end + 7) << field.name();  // the line below, six spaces in
+      ASSERT_EQ(at, end + 7) << field.name();  // the line below, indented by six spaces
     }
   }
 }

@@ -1,4 +1,4 @@
-// Every file of configs/ is a run config that works as it is.
+// Every file of configs/ is a valid run config without changes.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,8 +12,8 @@ namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(TRI_SOURCE_DIR) / "configs";
 
-// Ranks that each preset was laid out for, and its parameters without biases, norms and padding, in millions;
-// 0: its name promises no size.
+// The number of ranks that each preset was designed for, and its parameters in millions, without biases, norms and
+// padding; 0: its name states no size.
 struct Preset {
   int ranks;
   double millions;
@@ -49,7 +49,7 @@ double count_parameters(const ModelConfig& m) {
 TEST(Presets, the_table_names_exactly_the_files) {
   size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
-    if (entry.path().extension() != ".yaml") continue;  // the quick start's script
+    if (entry.path().extension() != ".yaml") continue;  // skips the quick start's script
     EXPECT_TRUE(kPresets.contains(entry.path().filename())) << entry.path();
     ++files;
   }

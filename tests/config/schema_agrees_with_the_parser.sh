@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What the schema of run configs accepts and refuses, by check-jsonschema, is what the executable itself accepts and
-# refuses. Skipped without check-jsonschema (make clients).
+# check-jsonschema with the schema of run configs accepts and refuses the same configs as the executable. Skipped
+# without check-jsonschema (make clients).
 #   schema_agrees_with_the_parser.sh SOURCE_FOLDER PATH_OF_trireme
 # Environment: TRIREME_TEST_PYTHON     an interpreter with check-jsonschema (default: python3)
-#              TRIREME_EXPECT_CLIENTS  if set, it may not be missing
+#              TRIREME_EXPECT_CLIENTS  if set, a missing check-jsonschema is a failure
 set -uo pipefail
 source_dir=$1 trireme=$2 python=${TRIREME_TEST_PYTHON:-python3}
 if ! "$python" -c 'import check_jsonschema' 2>/dev/null; then
@@ -21,7 +21,7 @@ fail() {
   failures=$((failures + 1))
 }
 check_jsonschema() { "$python" -m check_jsonschema "$@"; }
-# status FILE: 0 where the executable takes it, 2 where it refuses it.
+# status FILE: prints 0 if the executable accepts the file, 2 if it refuses it.
 status() {
   local status=0
   "$trireme" check "$1" --ranks 1 --get run.name >/dev/null 2>&1 || status=$?
@@ -32,7 +32,7 @@ status() {
 check_jsonschema --check-metaschema schema.json || fail "it is no JSON Schema"
 check_jsonschema --schemafile schema.json "$source_dir"/configs/*.yaml || fail "presets"
 
-# Variables are the config's to expand.
+# The config expands these variables, not the shell.
 # shellcheck disable=SC2016
 good=(
   'run:' 'run: {}' 'lr: ~' 'run: {steps: 5}' 'lr: {peak: 3e-4, min: 0}' 'parallel: {schedule: 1f1b}'

@@ -1,4 +1,4 @@
-// Merge keys, variables of the environment, and tabs.
+// Merge keys, environment variables, and tabs.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ std::string error_of(const std::string& yaml, const std::vector<std::string>& ov
   return result ? "" : result.error().message.substr(0, result.error().message.rfind('\n'));
 }
 
-// Holds a variable for the time of a test.
+// Sets a variable for the duration of a test.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -53,8 +53,8 @@ x-shapes:
 model: {<<: [*small, *llama], heads: 8}
 )");
   EXPECT_EQ(config.model.layers, 2);
-  EXPECT_EQ(config.model.hidden, 64);  // of two merged maps the first wins
-  EXPECT_EQ(config.model.heads, 8);    // what stands in the map wins over both
+  EXPECT_EQ(config.model.hidden, 64);  // the first of two merged maps wins
+  EXPECT_EQ(config.model.heads, 8);    // the map's own entries win over both
   EXPECT_EQ(config.model.norm, Norm::kRmsNorm);
 }
 
@@ -73,7 +73,7 @@ data: {sources: [{<<: *s, path: p}, q]}
 }
 
 TEST(MergeKeys, of_the_same_map_in_many_ways_cost_no_more) {
-  // 2^40 ways lead to the first map.
+  // 2^40 paths lead to the first map.
   std::string yaml = "x-0: &m0 {steps: 7}\n";
   for (int i = 1; i <= 40; ++i) yaml += fmt::format("x-{}: &m{} {{<<: [*m{}, *m{}]}}\n", i, i, i - 1, i - 1);
   EXPECT_EQ(parsed(yaml + "run: {<<: *m40, name: n}\n").run.steps, 7);
@@ -87,7 +87,7 @@ TEST(MergeKeys, of_something_else_are_refused_where_they_stand) {
   EXPECT_EQ(error_of("x-a: &a {stepz: 5}\nrun: {<<: *a}"), "a.yaml:1: run.stepz: unknown key; did you mean run.steps?");
   EXPECT_EQ(error_of("x-a: &a\n  steps: 5\n  steps: 6\nrun: {<<: *a}"),
             "a.yaml:3: run.steps: given twice, first on line 2; keep one");
-  EXPECT_EQ(error_of("run: &r {<<: *r, steps: 5}").substr(0, 8), "a.yaml:1");  // an end, whatever yaml-cpp makes of it
+  EXPECT_EQ(error_of("run: &r {<<: *r, steps: 5}").substr(0, 8), "a.yaml:1");  // an error, whatever yaml-cpp does
 }
 
 TEST(Environment, a_home_folder_in_a_variable_is_the_same_when_a_config_is_written_and_read) {
@@ -112,7 +112,7 @@ checkpoint: {dir: a$$b$}
   EXPECT_EQ(config.data.sources, (std::vector<Source>{{"/scratch/me/x", 1.0}, {"/scratch/me", 1.0}}));
   EXPECT_EQ(config.data.tokenizer, "bytes");
   EXPECT_EQ(config.checkpoint.dir, "a$b$");
-  // What is written needs no environment, and reads back equal.
+  // The output needs no environment, and reads back equal.
   EXPECT_EQ(to_yaml(config).find("${"), std::string::npos);
   EXPECT_EQ(parsed(to_yaml(config)), config);
   EXPECT_EQ(value_or_throw(config_value(config, "checkpoint.dir")), "a$b$");
@@ -153,7 +153,7 @@ TEST(Tabs, are_named_where_they_indent) {
   EXPECT_EQ(error_of("run:\n\tsteps: 5"), "a.yaml:2" + advice);
   EXPECT_EQ(error_of("run:\n  steps: 5\n\tname: x"), "a.yaml:3" + advice);
   EXPECT_EQ(error_of("run:\n  steps: 5\n  \tname: x"), "a.yaml:3" + advice);
-  EXPECT_EQ(parsed("run: {\n\tsteps:\t5}\t# ten").run.steps, 5);  // here YAML allows them
+  EXPECT_EQ(parsed("run: {\n\tsteps:\t5}\t# ten").run.steps, 5);  // YAML allows tabs here
 }
 
 }  // namespace

@@ -53,10 +53,10 @@ struct Case {
   }
 };
 
-// Both passes of a case on the GPU alone, of all its sequences or of some.
+// Runs both passes of a case on the GPU only, for all its sequences or some.
 class GpuCase {
  public:
-  // `qkv` in the case's order.
+  // `qkv` is in the case's order.
   GpuCase(const Case& c, const Values& qkv)
       : case_(c),
         operands_{
@@ -72,7 +72,7 @@ class GpuCase {
     Place on;
     for (const auto& [name, buffer] : on_device_) {
       const Tensor all = *buffer;
-      const int64_t rows = all[0] / case_.batch;  // of a sequence
+      const int64_t rows = all[0] / case_.batch;  // rows per sequence
       on.add(name, all.rows(first * rows, count * rows));
     }
     cuda::attention_forward(case_.forward(on), stream);
@@ -86,8 +86,8 @@ class GpuCase {
   std::map<std::string, std::unique_ptr<DeviceBuffer>> on_device_;
 };
 
-// Where each kind of our own kernels on tensor cores runs: as the GPU decides, and on Hopper, whose kernels are others,
-// those of mma.sync as well.
+// Streams on which each kind of the project's tensor-core kernels runs: those that the GPU selects and, on Hopper, also
+// the mma.sync kernels.
 std::vector<CudaStream*> flash_streams() {
   const GpuProperties gpu = cuda::gpu_properties(0);
   if (!flash_attention_is_hoppers(gpu)) return {&test_stream()};
@@ -103,8 +103,8 @@ std::string kind_of(CudaStream& stream) {
   return flash_attention_is_hoppers(stream.context().properties()) ? "Hopper's kernels" : "mma.sync";
 }
 
-// A head's HS elements of a token are a vector: kernels on tensor cores round probabilities and scores' gradients to
-// bf16, which single elements that all but cancel show.
+// The HS elements of a token's head are compared as a vector: tensor-core kernels round probabilities and the gradients
+// of scores to bf16, which shows in single elements that nearly cancel.
 void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
   const bool fp32 = c.dtype == Dtype::kF32;
   const Buffer qkv(c.dtype, {c.rows(), c.qkv_width()}, random_values(c.rows() * c.qkv_width(), "qkv")),
@@ -115,7 +115,7 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
       (Operands{{"out", Buffer(c.dtype, {c.rows(), c.out_width()})}, {"lse", statistic}, {"qkv", qkv}}),
       ([&](const Place& on) { return c.forward(on); }),
       Comparisons(fp32 ? elements(2e-5) : vectors(2e-2, c.head_size), {{"lse", elements(fp32 ? 2e-5 : 5e-3)}}));
-  // Operands in "delta" are each kernel's own business: some keep the sum there, others do not need it.
+  // Each kernel uses "delta" differently: some store the sum there, others do not need it.
   const Buffer out = forward[0].second, lse = forward[1].second;
   Comparisons comparisons(fp32 ? elements(5e-5) : vectors(2e-2, c.head_size), {{"lse", same_bits}});
   comparisons.repeats = c.deterministic;
@@ -182,8 +182,8 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
         }
 }
 
-// More pairs of sequence and key/value head than the backward kernel works on at once (32), in sections that are equal
-// (64, 36) and not (33, 35).
+// More (sequence, key/value head) pairs than the backward kernel processes at once (32), in sections of equal size (64,
+// 36 and not 33, 35).
 TEST(CudaAttention, flash_kernels_match_cpu_with_many_heads) {
   TRI_NEEDS_GPU();
   for (const int head_size : {64, 128})
@@ -200,7 +200,7 @@ TEST(CudaAttention, flash_kernels_match_cpu_with_many_heads) {
       }
 }
 
-// Hopper's forward kernel takes pairs in sections of which L2 holds the keys and values: here of six and of one.
+// Hopper's forward kernel processes pairs in sections whose keys and values fit in L2: here sections of six and of one.
 TEST(CudaAttention, flash_kernels_match_cpu_beyond_the_cache) {
   TRI_NEEDS_GPU();
   compare_attention({.batch = 1,
@@ -224,7 +224,7 @@ TEST(CudaAttention, cudnn_matches_cpu) {
                            .kernel = AttentionKernel::kCudnn});
 }
 
-// Grouped rows of several groups go through cuDNN a sequence at a time, others in whole batches.
+// cuDNN processes grouped rows of several groups one sequence at a time, others in whole batches.
 TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
   TRI_NEEDS_GPU();
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
@@ -232,7 +232,7 @@ TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
     for (const int seq_len : {128, 200, 384})
       for (const auto& [head_size, window] : {std::pair{64, 0}, {64, 50}, {96, 0}, {128, 0}, {128, 64}})
         for (const QkvOrder order : kOrders) {
-          if (kv == 1 && order == QkvOrder::kByKind) continue;  // one key/value head is both
+          if (kv == 1 && order == QkvOrder::kByKind) continue;  // with one key/value head both orders are equal
           compare_attention({.batch = 3,
                              .seq_len = seq_len,
                              .num_kv_heads = kv,
@@ -244,7 +244,7 @@ TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
         }
 }
 
-// More sequences than one execution may take: of four, whose scores' gradients are 1 GiB each, two at once.
+// More sequences than one execution may process: of four, whose scores' gradients are 1 GiB each, two at once.
 TEST(CudaAttention, cudnn_matches_cpu_where_a_batch_is_several_executions) {
   TRI_NEEDS_GPU();
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
@@ -297,7 +297,7 @@ TEST(CudaAttention, our_kernels_make_the_same_bits_in_either_order) {
       }
 }
 
-// run.deterministic: false. Our own kernels take no notice of it.
+// run.deterministic: false. The project's own kernels ignore it.
 TEST(CudaAttention, backward_in_any_order_matches_cpu) {
   TRI_NEEDS_GPU();
   for (const AttentionKernel kernel : {AttentionKernel::kAuto, AttentionKernel::kBuiltin})
@@ -312,7 +312,7 @@ TEST(CudaAttention, backward_in_any_order_matches_cpu) {
                            .deterministic = false});
 }
 
-// Whatever cuDNN makes of a shape: where it refuses the graph, and in a build without it, another path takes the call.
+// Whether or not cuDNN supports a shape: if it refuses the graph, or in a build without it, another path runs.
 TEST(CudaAttention, auto_takes_every_shape) {
   TRI_NEEDS_GPU();
   GpuProperties gpu = cuda::gpu_properties(0);
@@ -353,7 +353,7 @@ TEST(CudaAttention, a_sequence_too_long_for_the_scalar_kernels_is_refused) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-// What cuDNN's graphs ask for is inside the bound that the arena reserves.
+// The workspace that cuDNN's graphs request is within the bound that the arena reserves.
 TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
   TRI_NEEDS_GPU();
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
@@ -383,7 +383,7 @@ TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
                      .window = window,
                      .order = order};
         SCOPED_TRACE(c.text());
-        // Only shapes are looked at.
+        // Only shapes are used.
         void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);
         const Tensor qkv(nowhere, c.dtype, {c.rows(), c.qkv_width()}), out(nowhere, c.dtype, {c.rows(), c.out_width()});
         const Tensor lse(nowhere, Dtype::kF32, {c.batch, c.num_heads(), c.seq_len});

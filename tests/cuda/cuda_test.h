@@ -20,11 +20,11 @@ namespace tri::test {
 inline bool gpu_present() {
   int count = 0;
   const bool present = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  cudaGetLastError();  // "no device" is an answer here, not an error of the next call
+  cudaGetLastError();  // clears the error "no device", which is an expected answer
   return present;
 }
 
-// Skips on a machine without a GPU, unless TRIREME_EXPECT_GPU=1 says that there must be one.
+// Skips on a machine without a GPU; fails instead if TRIREME_EXPECT_GPU=1.
 #define TRI_NEEDS_GPU()                                                                                    \
   if (!::tri::test::gpu_present()) {                                                                       \
     const char* expected = std::getenv("TRIREME_EXPECT_GPU");                                              \
@@ -33,7 +33,7 @@ inline bool gpu_present() {
   }                                                                                                        \
   static_assert(true)
 
-// The default stream, which copies of the host wait for, on a GPU whose properties a test may change.
+// The default stream, which the host's copies wait for, on a GPU whose properties a test may change.
 class TestStream final : public CudaStream {
  public:
   explicit TestStream(cuda::Context& context) : CudaStream("test", no_ops(), context) {}
@@ -56,14 +56,14 @@ class TestStream final : public CudaStream {
   }
 };
 
-// The one that most tests share, on the first GPU as it is.
+// Returns the stream that most tests share, on the unchanged first GPU.
 inline TestStream& test_stream() {
   static cuda::Context context(cuda::gpu_properties(0));
   static TestStream stream(context);
   return stream;
 }
 
-// A copy of a host buffer's present contents (poison included) in device memory.
+// A copy in device memory of a host buffer's current contents, including poison.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;  // an absent operand
@@ -72,7 +72,7 @@ class DeviceBuffer {
     const void* from = tensor_.data;
     TRI_CUDA(cudaMalloc(&tensor_.data, static_cast<size_t>(std::max<int64_t>(tensor_.bytes(), 1))));
     TRI_CUDA(cudaMemcpy(tensor_.data, from, static_cast<size_t>(tensor_.bytes()), cudaMemcpyHostToDevice));
-    TRI_CUDA(cudaDeviceSynchronize());  // streams that do not wait for the default one may read it now
+    TRI_CUDA(cudaDeviceSynchronize());  // streams that do not wait for the default stream may read it from now on
   }
   ~DeviceBuffer() {
     if (!tensor_.empty()) cudaFree(tensor_.data);
@@ -81,7 +81,7 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
   operator Tensor() const { return tensor_; }
-  // Waits for the device, then copies into `host`, which has the same shape.
+  // Waits for the device, then copies into `host`, which must have the same shape.
   void download(const Buffer& host) const {
     if (tensor_.empty()) return;
     const Tensor to = host;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: loss curves on real text. CPU fp32 against CUDA fp32 (20 steps, 1e-4); CUDA bf16 against CUDA
-# fp32 (200 steps from a calm start, 1 %, means over ten steps); GPT-2 124M in bf16 against PyTorch, where that is (300
-# steps, as well).
+# On a machine with a GPU: compares loss curves on real text. CPU fp32 with CUDA fp32 (20 steps, 1e-4); CUDA bf16 with
+# CUDA fp32 (200 steps with a slow start, 1 %, means over ten steps); GPT-2 124M in bf16 with PyTorch, if installed (300
+# steps, the same bound).
 #   TOKENS=prefix tests/cuda/curves.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as configs/quickstart.sh does
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit

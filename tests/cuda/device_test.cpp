@@ -1,4 +1,4 @@
-// Properties of a GPU's device and streams, compared with what the driver reports.
+// Properties of a GPU's device and streams, compared with those that the driver reports.
 #include <cuda.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ TEST(WaitFlag, flushes_what_peers_wrote_where_the_gpu_can_and_only_there) {
   EXPECT_EQ(cannot, unsigned{CU_STREAM_WAIT_VALUE_GEQ});
 }
 
-// A GPU that cannot flush refuses a wait with a flush; a wait with another comparison would end too early.
+// A GPU that cannot flush refuses a wait with a flush; a wait with a wrong comparison would end too early.
 TEST(WaitFlag, of_a_devices_stream_is_what_the_gpu_can_and_waits_for_the_value) {
   TRI_NEEDS_GPU();
   int can = 0;
@@ -48,7 +48,7 @@ TEST(Marks, reach_the_hosts_words_and_a_stream_that_stands_still_keeps_only_its_
   TRI_NEEDS_GPU();
   const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
   std::vector<std::atomic<uint32_t>> words(100);
-  words[0] = 7;  // mapping marks nothing
+  words[0] = 7;  // mapping sets no mark
   value_or_throw(device->map_host(words.data(), words.size() * sizeof words[0]));
   EXPECT_EQ(words[0], 7u);
   {
@@ -77,7 +77,7 @@ TEST(Marks, reach_the_hosts_words_and_a_stream_that_stands_still_keeps_only_its_
   device->unmap_host(words.data());
 }
 
-// Processes tell GPUs, and slices of one in MIG mode, apart by these names, whatever each of them sees as number 0.
+// Processes identify GPUs, and slices of one in MIG mode, by these names, whichever of them is their number 0.
 TEST(VisibleGpus, are_named_as_nvidia_smi_names_them) {
   TRI_NEEDS_GPU();
   const auto names = value_or_throw(visible_gpus());

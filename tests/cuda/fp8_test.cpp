@@ -1,4 +1,4 @@
-// FP8 on the GPU: casts, transposes, scales bit for bit those of the CPU; GEMMs to rounding.
+// FP8 on the GPU: casts, transposes and scales equal those of the CPU bit for bit; GEMMs agree to rounding.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -10,17 +10,17 @@ namespace tri::test {
 namespace {
 
 constexpr Dtype kFormats[] = {Dtype::kE4M3, Dtype::kE5M2};
-// Whole tiles of runs, runs that end inside a tile, single elements.
+// Whole tiles of runs, runs that end inside a tile, and single elements.
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},      {16, 16},   {64, 128},  {8, 200},
                                                    {72, 40},    {65, 63},   {129, 257}, {1000, 72},
                                                    {1008, 200}, {144, 264}, {272, 24},  {512, 1536}};
 
-// Counts of a step so far, beyond which 32 bits would wrap.
+// The counts of a step so far, beyond which 32 bits would wrap.
 constexpr double kManyCounted = 0x1p32 - 1;
 
 Buffer one(double value) { return {Dtype::kF32, {1}, {value}}; }
 
-// Numbers with outliers, zeros of both signs, what is too small, and what is not finite.
+// Numbers with outliers, zeros of both signs, numbers that are too small, and numbers that are not finite.
 Values hard_values(int64_t count, bool finite) {
   Values values = random_values(count, "inp");
   for (size_t i = 0; i < values.size(); ++i) {
@@ -34,14 +34,14 @@ Values hard_values(int64_t count, bool finite) {
   return values;
 }
 
-// A scale with which no number saturates, so that all runs are converted as such, and one with which many do.
+// One scale with which no number saturates, so that all runs use the fast path, and one with which many do.
 TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
   TRI_NEEDS_GPU();
   for (const auto& [rows, columns] : kShapes)
     for (const Dtype from : kTypes)
       for (const Dtype to : kFormats)
         for (const auto& [scale, finite] : {std::pair{4.0, true}, {4.0, false}, {0x1p-8, true}})
-          for (const int form : {0, 1, 2}) {  // both orientations, rows alone, the transpose alone
+          for (const int form : {0, 1, 2}) {  // both orientations, only rows, only the transpose
             const Operands operands = {
                 {"inp", {from, {rows, columns}, hard_values(rows * columns, finite)}},
                 {"out", form == 2 ? Buffer() : Buffer(to, {rows, columns})},
@@ -66,13 +66,13 @@ TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
           }
 }
 
-// Slices of one tensor and of several, whose borders lie inside a block of threads and at its ends, with padding; a
+// Slices of one tensor and of several, with borders inside a block of threads and at its ends, and with padding; one
 // scale with which no number saturates, and one with which many do.
 TEST(Fp8Slice, cuda_matches_cpu_bit_for_bit) {
   TRI_NEEDS_GPU();
   constexpr int64_t kTensors = 4, kSlots = 6;
   for (const int64_t blocks : {1, 5, 8, 9, 64, 700})
-    for (const int64_t each : {int64_t{1}, int64_t{3}, int64_t{8}, int64_t{100}, blocks})  // blocks of a tensor
+    for (const int64_t each : {int64_t{1}, int64_t{3}, int64_t{8}, int64_t{100}, blocks})  // blocks per tensor
       for (const bool padded : {false, true})
         for (const bool finite : {true, false}) {
           Values owners;
@@ -104,8 +104,7 @@ TEST(Fp8Slice, cuda_matches_cpu_bit_for_bit) {
         }
 }
 
-// An activation that casts makes the quantized values, the amax and the counts of a cast of what the activation alone
-// makes.
+// An activation that casts gives the quantized values, amax and counts of a cast of the plain activation's output.
 TEST(Fp8Activation, casts_as_fp8_cast_does) {
   TRI_NEEDS_GPU();
   for (const auto& [rows, width] : kShapes)
@@ -136,9 +135,9 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
                           .scale = scale,
                           .amax = *kept[first + 2],
                           .counts = *kept[first + 3]};
-                if (forward && to == Dtype::kE5M2) c.out_t = {};  // rows alone, or the transpose alone
+                if (forward && to == Dtype::kE5M2) c.out_t = {};  // only rows, or only the transpose
                 if (forward && factor == 8.0) c.out = c.out_t.empty() ? c.out : Tensor();
-                // Backward with the bias' gradient and without, of which the latter once as the transpose alone.
+                // Backward with and without the bias gradient; without it once as the transpose only.
                 if (!forward && factor == 8.0) c.dbias = *kept[first + 4];
                 if (!forward && factor != 8.0 && to == Dtype::kE4M3) c.out = {};
                 return c;
@@ -164,8 +163,8 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
           }
 }
 
-// A norm that casts makes the quantized values, the amax and the counts of a cast of what the norm alone makes, and the
-// same statistics and sums: rows of a warp and of several, rows that end inside a pack, and rows too wide for shared
+// A norm that casts gives the quantized values, amax and counts of a cast of the plain norm's output, and the same
+// statistics and sums: for rows of one warp and of several, rows that end inside a pack, and rows too wide for shared
 // memory.
 TEST(Fp8Norm, casts_as_fp8_cast_does) {
   TRI_NEEDS_GPU();
@@ -335,8 +334,8 @@ constexpr GemmForm kForms[] = {
     {"weight gradient, all e4m3", Dtype::kE4M3, Dtype::kE4M3, Dtype::kF32, 1, false},
 };
 
-// Fast accumulation keeps 14 bits of products' sums (DeepSeek-V3, arXiv 2412.19437, section 3.5.2), cut off at every 32
-// products: at K 3072 single sums were seen to be 1.8 % off.
+// Fast accumulation keeps 14 bits of the sums of products (DeepSeek-V3, arXiv 2412.19437, section 3.5.2), truncated
+// after every 32 products: at K 3072 single sums were up to 1.8 % off.
 TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
   TRI_NEEDS_GPU();
   for (const GemmForm& form : kForms)
@@ -367,8 +366,8 @@ TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
       }
 }
 
-// The search takes FP8 GEMMs, keeps a choice of either accumulation where that is allowed, and their numbers stay
-// right.
+// Autotuning accepts FP8 GEMMs and stores a choice with either accumulation where that is allowed; their results stay
+// correct.
 TEST(Fp8Gemm, search_keeps_its_choices_and_results_stay_right) {
   TRI_NEEDS_GPU();
   const int64_t m = 256, n = 512, k = 384;

@@ -55,7 +55,7 @@ TEST(CudaGemm, cuda_matches_cpu) {
                {std::pair{Dtype::kF32, Dtype::kF32}, {Dtype::kBF16, Dtype::kBF16}, {Dtype::kBF16, Dtype::kF32}})
             for (const bool bias : {false, true}) {
               if (bias && (beta != 0 || out != inputs)) continue;
-              // GEMMs of bf16 on tensor cores want rows of whole 16-byte vectors: the model's shapes have them.
+              // Tensor-core GEMMs of bf16 require rows of whole 16-byte vectors, which the model's shapes have.
               if (inputs == Dtype::kBF16 && (m % 8 || n % 8 || k % 8)) continue;
               expect_cuda_matches_cpu({m, n, k, trans_a, trans_b, bias, beta, inputs, out});
             }
@@ -63,7 +63,7 @@ TEST(CudaGemm, cuda_matches_cpu) {
 
 enum class Extra { kGelu, kGeluBackward, kGeluBackwardAndBias, kWeightGradientAndBias };
 
-// In every form: epilogue and bias gradient inside the GEMM, and as kernels of their own.
+// In every form: epilogue and bias gradient inside the GEMM, and as separate kernels.
 void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, Extra extra) {
   SCOPED_TRACE(fmt::format("{} {} M {} N {} K {}", static_cast<int>(extra), enum_name(dtype), m, n, k));
   const bool wgrad = extra == Extra::kWeightGradientAndBias, forward = extra == Extra::kGelu,
@@ -104,11 +104,11 @@ void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, Extra 
     const DeviceBuffer d_a(a), d_b(b), d_bias(bias), d_pre(pre), d_dbias(dbias), d_out(out);
     const bool done =
         gemms.multiply_as(cuda::PlannedGemm(args(d_out, d_a, d_b, d_bias, d_pre, d_dbias)), form, test_stream());
-    EXPECT_TRUE(done || form != cuda::GemmForm::kPlain);  // the library may not have the others
+    EXPECT_TRUE(done || form != cuda::GemmForm::kPlain);  // the library may lack the other forms
     if (!done) continue;
     EXPECT_EQ(difference(d_out.values(out), c_out.values(), elements(tolerance)), "");
     EXPECT_EQ(difference(d_pre.values(pre), c_pre.values(), elements(tolerance)), "") << "pre";
-    // With GeLU's gradient they are sums of what was rounded, or of what was not yet.
+    // With GeLU's gradient the sums are of either rounded or unrounded numbers.
     const double dbias_tolerance =
         biased && dtype == Dtype::kBF16 ? kBf16Tolerance : 1e-5 * std::sqrt(static_cast<double>(biased ? m : k));
     EXPECT_EQ(difference(d_dbias.values(dbias), c_dbias.values(), elements(dbias_tolerance)), "") << "dbias";
@@ -190,12 +190,12 @@ TEST(CudaGemm, devices_share_neither_choices_nor_scratch) {
   EXPECT_TRUE(other->gemm_search()->rows().empty());
 }
 
-// Where K is split over blocks, their sums are not rounded to bf16 before they are added.
+// If K is split over blocks, their sums are not rounded to bf16 before they are added.
 TEST(CudaGemm, partial_sums_are_added_in_fp32) {
   TRI_NEEDS_GPU();
   cublasLtHandle_t handle = nullptr;
   TRI_CUBLAS(cublasLtCreate(&handle));
-  void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);  // only shapes are looked at
+  void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);  // only shapes are used
   int algorithms = 0;
   for (const auto& [m, n, k] :
        {std::tuple<int64_t, int64_t, int64_t>{64, 64, 65536}, {128, 256, 16384}, {512, 64, 8192}})
@@ -212,7 +212,7 @@ TEST(CudaGemm, partial_sums_are_added_in_fp32) {
         EXPECT_TRUE(reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
             << reduction;
         ++algorithms;
-        // The same algorithm, kept by an earlier run with another scheme, is not taken.
+        // The same algorithm, stored by an earlier run with another scheme, is refused.
         const uint32_t rounded = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
         TRI_CUBLAS(cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &rounded,
                                                         sizeof rounded));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On a machine with GPUs: LAMB at four times the batch against AdamW, at equal tokens of real text. Four peaks of the
-# learning rate each, the best of which counts; runs share the GPUs. Ends with 1 when LAMB is more than 1 % behind.
+# On a machine with GPUs: compares LAMB at four times the batch with AdamW, at equal tokens of real text. Each runs with
+# four peak learning rates, of which the best counts; runs share the GPUs. Exits with 1 if LAMB is over 1 % behind.
 #   TOKENS=prefix tests/cuda/lamb.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as configs/quickstart.sh does
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: builds, runs the GPU tests, prints the speed of the shapes of the README's table.
-#   tests/cuda/measure.sh [BUILD_DIR]      TESTS=0: only measure
+# On a machine with a GPU: builds, runs the GPU tests, prints the speed of the shapes in the README's table.
+#   tests/cuda/measure.sh [BUILD_DIR]      TESTS=0: only measures
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 build=${1:-build-gpu}

@@ -1,4 +1,4 @@
-// A CUDA operation against its CPU reference: the same operands, outputs poisoned, twice for determinism.
+// Compares a CUDA operation with its CPU reference: equal operands, poisoned outputs, two calls for determinism.
 #pragma once
 
 #include <map>
@@ -10,10 +10,10 @@
 
 namespace tri::test {
 
-// The operands of one call by name, outputs included; a default Buffer is an absent one.
+// The operands of one call by name, including outputs; a default Buffer is an absent operand.
 using Operands = std::vector<std::pair<std::string, Buffer>>;
 
-// Their tensors in one place, the host or the device: on("out").
+// The tensors of all operands on one side, the host or the device: on("out").
 class Place {
  public:
   void add(const std::string& name, Tensor tensor) { tensors_[name] = tensor; }
@@ -27,7 +27,7 @@ class Place {
   std::map<std::string, Tensor> tensors_;
 };
 
-// How operands are compared: `all`, and some otherwise. repeats: a second call makes the same bits.
+// How operands are compared: `all`, and exceptions. repeats: a second call must give the same bits.
 struct Comparisons {
   Comparison all;
   std::map<std::string, Comparison> others;
@@ -39,7 +39,7 @@ struct Comparisons {
   }
 };
 
-// `make(place)` builds the op's arguments; every operand is compared after the call. Returns them as the CPU left them.
+// `make(place)` builds the op's arguments; every operand is compared after the call. Returns the CPU's results.
 template <class Make, class Cpu, class Cuda>
 Operands expect_cuda_matches_cpu(const std::string& what, const Operands& operands, Make make, Cpu cpu_op, Cuda cuda_op,
                                  const Comparisons& comparisons, CudaStream& stream) {
@@ -80,7 +80,7 @@ Operands expect_cuda_matches_cpu(const std::string& what, const Operands& operan
 
 constexpr Dtype kTypes[] = {Dtype::kF32, Dtype::kBF16};
 
-// Element by element, to the rounding of the storage type.
+// Compares element by element, to the rounding of the storage type.
 inline Comparison rounding_of(Dtype dtype, double fp32 = 2e-5) {
   return elements(dtype == Dtype::kF32 ? fp32 : kBf16Tolerance);
 }

@@ -1,4 +1,4 @@
-// Every CUDA operation but GEMM, attention, FP8 and the optimizers against its CPU reference.
+// Every CUDA operation except GEMM, attention, FP8 and the optimizers against its CPU reference.
 #include "kernels/core/dims.h"
 #include "kernels/no_target.h"
 #include "tests/cuda/op_compare.h"
@@ -10,7 +10,7 @@ namespace {
 struct NormCase {
   Dtype dtype;
   Norm kind;
-  int64_t parts;  // of add and dout; 0: without what is optional
+  int64_t parts;  // of add and dout; 0: no optional operands
   int64_t rows, width;
 };
 
@@ -118,7 +118,7 @@ TEST(CudaOps, norm_forward_and_backward) {
   });
 }
 
-// Beyond what shared memory holds, in whole packs and not; and a number of rows that blocks share.
+// Rows beyond shared memory, in whole packs and not, and a number of rows that blocks share.
 TEST(CudaOps, norms_take_rows_of_any_width) {
   TRI_NEEDS_GPU();
   for_each_norm([](NormCase c) {
@@ -130,7 +130,7 @@ TEST(CudaOps, norms_take_rows_of_any_width) {
   compare_norms({Dtype::kBF16, Norm::kLayerNorm, 1, 700, 12296}, test_stream());
 }
 
-// An A100's shared memory, where it ends: C 11520 is the last to be staged with a residual.
+// The limit of an A100's shared memory: C 11520 is the largest that is staged with a residual.
 TEST(CudaOps, norms_heed_the_shared_memory_of_the_gpu) {
   TRI_NEEDS_GPU();
   GpuProperties gpu = cuda::gpu_properties(0);
@@ -198,7 +198,7 @@ TEST(CudaOps, embedding_and_position) {
       for (const int first : {0, 2}) {
         const std::string what = fmt::format("{} R {} C {} V {} from {}", enum_name(dtype), rows, width, vocab, first);
         const Buffer poisoned(dtype, {rows, width});
-        const Buffer tokens(Dtype::kI32, {rows}, random_integers(rows, vocab + 3, "tokens"));  // some lie elsewhere
+        const Buffer tokens(Dtype::kI32, {rows}, random_integers(rows, vocab + 3, "tokens"));  // some are elsewhere
         const Buffer table(dtype, {vocab, width}, random_values(vocab * width, "weight"));
         const Buffer dtable(Dtype::kF32, {vocab, width}, random_values(vocab * width, "dweight"));
         const Buffer dout(dtype, {rows, width}, random_values(rows * width, "dout"));
@@ -328,7 +328,7 @@ TEST(CudaOps, qk_norm_rope) {
                             {"query_weight", vector(dtype, "query_weight")},
                             {"key_weight", vector(dtype, "key_weight")},
                             {"table", angles}};
-          // Sums over all heads and rows, added in another order.
+          // Sums over all heads and rows, added in a different order.
           const Comparisons comparisons(rounding_of(dtype),
                                         {{"dquery_weight", elements(3e-5)}, {"dkey_weight", elements(3e-5)}});
           TRI_COMPARE(qk_norm_rope_backward, what, operands, ([&](const Place& on) { return backward(on, "dinp"); }),
@@ -342,13 +342,13 @@ TEST(CudaOps, qk_norm_rope) {
 
 struct CrossEntropyCase {
   Dtype dtype;
-  int64_t rows, columns;  // of one rank: R, Vl
+  int64_t rows, columns;  // per rank: R, Vl
   int vocab;
   int tp;
   LogitGradient gradient;
 };
 
-// The statistics and the loss of each of tp ranks, whose stats are gathered in between.
+// The statistics and the loss of each of tp ranks, with the stats gathered in between.
 void compare_cross_entropy(const CrossEntropyCase& c) {
   Values target_values = random_integers(c.rows, c.vocab, "targets");
   for (size_t r = 4; r < target_values.size(); r += 5) target_values[r] = kNoTarget;
@@ -416,7 +416,7 @@ TEST(CudaOps, cross_entropy) {
         compare_cross_entropy({dtype, rows, columns, vocab, 1, gradient});
 }
 
-// first_token > 0: targets that lie on another rank, padding on the last, and a rank that has nothing but padding.
+// first_token > 0: targets on another rank, padding on the last rank, and a rank with only padding.
 TEST(CudaOps, cross_entropy_split_over_tp) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
@@ -432,7 +432,7 @@ TEST(CudaOps, cross_entropy_split_over_tp) {
 
 TEST(CudaOps, normal_values) {
   TRI_NEEDS_GPU();
-  // A last bit of the normal number is at most two of its multiple's.
+  // One unit in the last place of the normal number is at most two of its multiple.
   constexpr double kLastBits = 2.5e-7;
   constexpr uint64_t kKey = 0x123456789ABCDEF0;
   struct Share {
@@ -459,7 +459,7 @@ TEST(CudaOps, normal_values) {
                       }),
                       rounding_of(dtype, kLastBits));
         }
-  // Many elements: one in a hundred thousand may differ, by the last bit (the scale is a power of two).
+  // Of many elements one in a hundred thousand may differ, in the last bit (the scale is a power of two).
   constexpr int64_t kCount = 3000001;
   for (const Dtype dtype : kTypes) {
     const Buffer host(dtype, {kCount});

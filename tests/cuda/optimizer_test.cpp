@@ -11,7 +11,7 @@ constexpr int64_t kSlices[] = {1, 5, 700};  // blocks
 
 Buffer one_a_tensor(const Values& values) { return Buffer(Dtype::kF32, {kTensors}, values); }
 
-// A slice of some blocks of four tensors, with padding behind each where there is room.
+// A slice with some blocks of four tensors, followed by padding where it fits.
 struct Slice {
   explicit Slice(int64_t blocks) : n(blocks * kBlock), block_tensor(Dtype::kI32, {blocks}, owners(blocks)) {}
 
@@ -42,7 +42,7 @@ struct Slice {
     operands.emplace_back("param", param);
     return operands;
   }
-  // The bf16 copy of the weights to write, poisoned; or none.
+  // The bf16 copy of the weights to write, poisoned; or an absent operand.
   Buffer param(Dtype dtype) const { return dtype == Dtype::kBF16 ? Buffer(dtype, {n}) : Buffer(); }
 
   int64_t n;
@@ -72,8 +72,8 @@ Moments moments_on(const Place& on) {
 AdamwUpdate adamw_on(const Place& on) { return {.moments = moments_on(on), .param = on("param"), .lr = 0.01f}; }
 LambDirection lamb_direction_on(const Place& on) { return {.moments = moments_on(on)}; }
 
-// Both draw the same numbers. An fp32 number that differs in its last bits falls to another side once in 10^4 times;
-// with other draws a third of the moments would.
+// Both draw the same random numbers. An fp32 number that differs in its last bits rounds differently once in 10^4
+// times; with other draws a third of the moments would.
 Comparisons compared(Dtype kept, std::map<std::string, Comparison> others = {}) {
   if (kept == Dtype::kBF16) others["exp_avg"] = others["exp_avg_sq"] = draws(1e-6);
   return Comparisons(elements(2e-5), others);
@@ -103,8 +103,8 @@ TEST(CudaOptimizers, gradients_that_are_not_finite_change_nothing) {
   }
 }
 
-// An update that writes quantized values moves the weights as one that does not, bit for bit, and its quantized values,
-// amax and counts are those of fp8_cast_slice of the weights that it leaves: also where nothing changes.
+// An update that writes quantized values changes the weights like one that does not, bit for bit. Its quantized values,
+// amax and counts are those of fp8_cast_slice applied to the resulting weights, also if nothing changes.
 TEST(CudaOptimizers, quantized_weights_are_those_of_the_master) {
   TRI_NEEDS_GPU();
   constexpr int64_t kSlots = 6;
@@ -129,7 +129,7 @@ TEST(CudaOptimizers, quantized_weights_are_those_of_the_master) {
             return Fp8SliceWeights{
                 .out = to.out, .slot = d_slot, .scale = d_scale, .amax = to.amax, .counts = to.counts};
           };
-          // Its master weights afterwards.
+          // Returns its master weights after the update.
           const auto update = [&](const Fp8SliceWeights& quantized, bool casts) {
             Operands operands = slice.moments(kept, grad_scale);
             operands.emplace_back("weight_sumsq", one_a_tensor({4, 9, 1, 0}));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On a machine with four GPUs: prints the tables of lib/bench/measurements/four_gpus.md; whole outputs go to OUT_DIR.
+# On a machine with four GPUs: prints the tables of lib/bench/measurements/four_gpus.md; complete outputs go to OUT_DIR.
 #   tests/cuda/overlap.sh BUILD_DIR OUT_DIR      SECTIONS="hidden layouts ablation": of these; 175b: its row of layouts
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -39,7 +39,7 @@ hidden() { # NAME ARGUMENTS...
         hidden "13B dp 4" $(of 1 1 4 4) --set model.layers=4
         hidden "13B pp 4, 2 chunks" $(of 1 4 1 4) $(chunks 2) --set model.layers=8
         ;;
-      layouts) # 13B whole, 131k tokens a step; 175B: 65k
+      layouts) # 13B whole, 131k tokens per step; 175B: 65k
         whole="--steps 2 --warmup 1 --set data.global_batch=64"
         step "dp 4" $whole $(of 1 1 4 2) --set parallel.recompute=selective
         step "tp 2 dp 2" $whole $(of 2 1 2 8)
@@ -52,7 +52,7 @@ hidden() { # NAME ARGUMENTS...
       layouts | 175b)
         step "175B shape, 4 layers, tp 4" $(of 4 1 1 4) $gpt_175b --set data.global_batch=32 --steps 5 --warmup 2
         ;;
-      ablation) # 13B's width, 8 layers; each row changes one thing of the row before it
+      ablation) # 13B's width, 8 layers; each row changes one thing in the previous row
         short="--warmup 2 --set model.layers=8 --set data.global_batch=32"
         row="$(of 2 2 1 2) $(chunks 2)"
         off_dp="--set parallel.overlap_dp=false"
@@ -66,7 +66,7 @@ hidden() { # NAME ARGUMENTS...
         step "+ sliding window 1024" --steps 6 $short $row $off $plain
         step "+ tp overlap" --steps 6 $short $row $off_pp $plain
         step "+ pp overlap" --steps 6 $short $row $off_dp $plain
-        of_dp="$(of 2 1 2 2) --set model.block=parallel --set model.window=1024" # dp needs ranks: those of pp
+        of_dp="$(of 2 1 2 2) --set model.block=parallel --set model.window=1024" # dp takes the ranks of pp
         step "the same, tp 2 dp 2" --steps 6 $short $of_dp $off_dp $plain
         step "+ dp overlap, tp 2 dp 2" --steps 6 $short $of_dp $plain
         step "+ operators, tp 2 dp 2" --steps 6 $short $of_dp

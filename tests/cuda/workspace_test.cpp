@@ -1,11 +1,11 @@
-// The scratch memory that Device::workspace_bytes() promises is what the kernels take.
+// The kernels need no more scratch memory than Device::workspace_bytes() promises.
 #include "kernels/workspace.h"
 #include "tests/cuda/cuda_test.h"
 
 namespace tri::test {
 namespace {
 
-// Memory of the device for one operand, whose contents do not matter here.
+// Device memory for one operand, with arbitrary contents.
 class Memory {
  public:
   Tensor take(Dtype dtype, std::initializer_list<int64_t> shape) {
@@ -23,7 +23,7 @@ class Memory {
   std::vector<void*> blocks_;
 };
 
-// One layer's kernels that take scratch memory, forward and backward, and the embedding's.
+// Runs one layer's kernels that use scratch memory, forward and backward, and the embedding's.
 void run_layer(const WorkspaceDims& d, CudaStream& stream) {
   Memory memory;
   const int64_t R = d.batch * d.seq_len, C = d.width, heads = int64_t{d.num_kv_heads} * d.group;

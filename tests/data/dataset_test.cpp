@@ -48,7 +48,7 @@ TEST(Dataset, every_sample_comes_exactly_once_an_epoch_and_validation_is_apart) 
   EXPECT_EQ(*validation.begin(), 112 * kSeqLen);
 }
 
-// Weights of sources mix training samples only: a file of any length is read whole.
+// Weights of sources affect only training samples: a file of any length is read whole.
 TEST(Dataset, whole_has_every_sample_of_every_source_exactly_once) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);        // 125 samples
@@ -96,7 +96,7 @@ TEST(Dataset, an_added_source_changes_no_other_sources_order) {
   write_counting(folder / "b", 2001, 1 << 20);
   const auto of_a = [&](const std::vector<SourceSpec>& sources) {
     const Dataset data = value_or_throw(Dataset::open(sources, kSeqLen, 0.1, 1, 1 << 30));
-    // a's samples of the first three blocks by their place in a's own stream (inside a block they come shuffled)
+    // a's samples of the first three blocks, by their place in a's stream (shuffled inside a block)
     std::multiset<int32_t> firsts;
     for (int64_t i = 0; i < 1024; ++i)
       if (const int32_t first = first_token(data, Split::kTrain, i); first < 1 << 20) firsts.insert(first);

@@ -1,5 +1,5 @@
 // The ring of batches between ranks that are threads of one process. Also run under ThreadSanitizer.
-#undef _FORTIFY_SOURCE  // its inline version of pread would stand in the way
+#undef _FORTIFY_SOURCE  // its inline version of pread would interfere
 #include "lib/data/loader.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-// Storage that hangs: reads of this program wait while the flag is set.
+// Simulates storage that hangs: reads of this program wait while the flag is set.
 std::atomic<bool> g_reads_hang = false;
 std::atomic<int> g_hanging_reads = 0;
 
@@ -44,7 +44,7 @@ Dataset open_one(const std::string& prefix, int vocab = 1 << 30) {
   return value_or_throw(Dataset::open({{prefix, 1.0}}, kSeqLen, 0.1, 1, vocab));
 }
 
-// What a window would be: zero, and aligned.
+// Replaces the shared window: zeroed and aligned memory.
 class RingMemory {
  public:
   explicit RingMemory(const BatchRing::Shape& shape) : lines_(static_cast<size_t>(BatchRing::bytes(shape) / 64 + 1)) {}
@@ -59,7 +59,7 @@ class RingMemory {
 
 enum class Takes { kInputs, kTargets, kBoth };
 
-// A member with its buffers.
+// One member with its buffers.
 struct Member {
   Member(const Dataset& dataset, const LoaderPlan& plan, void* memory, Takes takes,
          std::function<void()> check = nullptr) {
@@ -77,8 +77,8 @@ struct Member {
   std::unique_ptr<Loader> loader;
 };
 
-// A node of dp ranks, each with so many ranks that take its tokens: the first takes inputs, the second targets, more
-// both.
+// A node of dp ranks, each with `copies` ranks that consume its tokens: the first takes inputs, the second targets,
+// further ones both.
 std::vector<LoaderPlan> plans_of_node(int dp, int copies, int64_t first_step, int64_t end_step, int prefetch) {
   std::vector<LoaderPlan> plans;
   std::vector<int> dp_ranks;
@@ -98,7 +98,7 @@ Takes takes_of(const LoaderPlan& plan) {
   return static_cast<Takes>(std::min(plan.member / plan.shape.dp_size, static_cast<int>(Takes::kBoth)));
 }
 
-// Runs `body(plan, memory)` on a thread a member.
+// Runs `body(plan, memory)` on one thread per member.
 template <class Body>
 void on_threads(const std::vector<LoaderPlan>& plans, Body body) {
   RingMemory memory(plans.front().ring());
@@ -178,7 +178,7 @@ TEST(Loader, every_member_gets_its_own_tokens_and_every_byte_is_read_once) {
 
 TEST(Loader, the_validation_batches_come_round_again) {
   const TemporaryFolder folder;
-  write_counting(folder / "a", 1001);  // 13 validation samples: fewer than a step's 16
+  write_counting(folder / "a", 1001);  // 13 validation samples, fewer than the 16 of a step
   const Dataset data = open_one(folder / "a");
   for (const int64_t period : {1, 3}) {
     std::vector<LoaderPlan> plans = plans_of_node(2, 2, 0, 10, 2);
@@ -202,7 +202,7 @@ TEST(Loader, samples_beyond_the_last_have_no_targets_and_are_not_read) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);
   const Dataset data = open_one(folder / "a");
-  constexpr int64_t kSamples = 13, kPeriod = 1;  // a step has 16
+  constexpr int64_t kSamples = 13, kPeriod = 1;  // a step has 16 samples
   for (const auto& [dp, copies] : {std::array{1, 3}, {2, 2}, {4, 2}}) {
     std::vector<LoaderPlan> plans = plans_of_node(dp, copies, 0, 6, 2);
     for (LoaderPlan& plan : plans) plan.split = Split::kValidation, plan.period = kPeriod, plan.num_samples = kSamples;
@@ -230,7 +230,7 @@ TEST(Loader, samples_beyond_the_last_have_no_targets_and_are_not_read) {
   }
 }
 
-// The samples of steps 0 to `steps` - 1, in the order of microbatches and, inside one, of dp ranks.
+// Returns the samples of steps 0 to `steps` - 1, ordered by microbatch and then by dp rank.
 std::vector<int32_t> stream_of(const Dataset& data, int dp, int micro_batch, int64_t steps) {
   std::vector<int32_t> stream;
   for (int64_t step = 0; step < steps; ++step) {
@@ -255,12 +255,12 @@ TEST(Batch, the_stream_of_samples_is_the_same_for_every_dp) {
   const Dataset data = open_one(folder / "a");
   const std::vector<int32_t> expected = stream_of(data, 1, 1, 20);
   for (const int dp : {1, 2, 4, 8}) EXPECT_EQ(stream_of(data, dp, 2, 20), expected) << "dp " << dp;
-  // A longer run begins with the shorter one.
+  // A longer run begins like the shorter one.
   const std::vector<int32_t> longer = stream_of(data, 2, 1, 30);
   EXPECT_TRUE(std::equal(expected.begin(), expected.end(), longer.begin()));
 }
 
-// What next() throws within the first 1000 steps; 0 and nothing when it does not.
+// Returns what next() throws within the first 1000 steps, or 0 and "" if it throws nothing.
 std::pair<ExitCode, std::string> end_of(Loader& loader) {
   try {
     for (int i = 0; i < 1000; ++i) loader.next();
@@ -319,7 +319,7 @@ TEST(Loader, a_member_that_waits_learns_that_the_reading_one_has_ended) {
   const Dataset data = open_one(folder / "a");
   on_threads(plans_of_node(1, 2, 0, 1000, 2), [&](const LoaderPlan& plan, void* memory) {
     Member member(data, plan, memory, takes_of(plan));
-    if (plan.member == 0) return;  // leaves at once
+    if (plan.member == 0) return;  // exits at once
     EXPECT_EQ(end_of(*member.loader).first, ExitCode::kComm);
   });
 }
@@ -334,7 +334,7 @@ TEST(Loader, its_end_does_not_wait_for_storage_that_hangs) {
     RingMemory memory(plan.ring());
     Member member(data, plan, memory.data(), Takes::kBoth);
     while (g_hanging_reads == 0) std::this_thread::yield();
-  }  // the ring and the dataset are gone
+  }  // the ring and the dataset are destroyed
   EXPECT_EQ(g_hanging_reads, 1);
   g_reads_hang = false;
   while (g_hanging_reads > 0) std::this_thread::yield();

@@ -78,7 +78,7 @@ TEST(OrderFields, text_that_is_none_is_refused) {
 
 std::string text_of(const std::optional<OrderChange>& change) { return change ? change->text : ""; }
 
-// What order_change says of a change to two_sources(), for a run that has consumed so many samples; "" for nothing.
+// Returns order_change's message for a change to two_sources() in a run that has consumed `consumed` samples; "": none.
 template <class Change>
 std::string said_of(Change change, int64_t consumed = 100) {
   OrderFields now = two_sources();
@@ -131,7 +131,7 @@ TEST(OrderChange, lists_each_field_once) {
   EXPECT_EQ(change->fields, (std::vector<std::string>{"data.seed", "data.sources"}));
 }
 
-// The first sample that changes, by reading both orders to the end of the request.
+// Returns the first sample that changes, found by reading both orders.
 int64_t first_changed(const OrderFields& a, const OrderFields& b, int64_t from) {
   const SampleOrder was(a), is(b);
   for (int64_t i = from;; ++i) {
@@ -143,7 +143,7 @@ int64_t first_changed(const OrderFields& a, const OrderFields& b, int64_t from) 
 }
 
 TEST(OrderChange, says_from_which_sample_on) {
-  // A source with almost no weight is sampled late: until then the order of the other is the same.
+  // A source with almost no weight is sampled late: until then the other source's order is unchanged.
   OrderFields before = two_sources(), now = two_sources();
   before.sources[1].weight = 1e-4;
   now.sources[1].weight = 2e-4;
@@ -160,7 +160,7 @@ TEST(OrderChange, says_from_which_sample_on) {
         << said;
   }
   EXPECT_GT(first_changed(before, now, 0), 1000) << "the case shows nothing";
-  // Nothing for a million samples is still a change.
+  // A change that affects none of a million samples is still a change.
   now.sources[1].weight = std::nextafter(before.sources[1].weight, 1);
   const std::string said = text_of(order_change(before, now, 0));
   EXPECT_EQ(said.find("the sample order differs, but not in the 1048576 samples"), 0u) << said;

@@ -58,7 +58,7 @@ std::vector<double> random_weights(int count, double decades) {
   return weights;
 }
 
-// Half a sample a level of the tree, and the doubles' rounding.
+// Half a sample per level of the tree, plus the rounding of doubles.
 double allowed(size_t sources) { return 0.5 * std::ceil(std::log2(static_cast<double>(sources))) + 1e-3; }
 
 TEST(Mixer, shares_are_exact_over_any_run) {
@@ -89,7 +89,7 @@ TEST(Mixer, shares_are_exact_over_any_run) {
   }
 }
 
-// In a block, at() gives each source its next samples, each once.
+// In a block, at() gives each source its next samples, each exactly once.
 void expect_whole_block(const Mixer& mixer, size_t sources, uint64_t block) {
   std::set<std::pair<int, uint64_t>> seen;
   for (uint64_t i = block * Mixer::kBlockSamples; i < (block + 1) * Mixer::kBlockSamples; ++i) {
@@ -136,7 +136,7 @@ TEST(Mixer, is_a_function_of_seed_weights_and_index_alone) {
   std::vector<Mixer::Place> forward;
   for (uint64_t i = 0; i < 5000; ++i) forward.push_back(one.at(i));
   int different = 0;
-  for (uint64_t i = 5000; i-- > 0;) {  // in another order, by another object
+  for (uint64_t i = 5000; i-- > 0;) {  // in another order, from another object
     const Mixer::Place place = again.at(i);
     ASSERT_EQ(place.source, forward[i].source) << i;
     ASSERT_EQ(place.index, forward[i].index) << i;
@@ -154,7 +154,7 @@ TEST(Mixer, weights_in_1024ths_fill_every_block_alike) {
     for (const uint64_t block : {uint64_t{0}, uint64_t{1}, uint64_t{77}, uint64_t{1} << 35}) {
       const Permutation shuffle(random_u64(derive_key(3, "mixer"), block), Mixer::kBlockSamples);
       for (uint64_t i = 0; i < Mixer::kBlockSamples; ++i) {
-        // Its place among the sources' samples, which stand one source behind the other.
+        // Its place among the sources' samples, with the sources in sequence.
         uint64_t place = shuffle(i), share = 0;
         int source = 0;
         while (place >= (share = static_cast<uint64_t>(weights[static_cast<size_t>(source)] / total * 1024))) {

@@ -8,7 +8,7 @@
 
 namespace tri {
 
-// A token file whose token at position i is base + i: a sample shows where it was taken from.
+// Writes a token file whose token at position i is base + i: a sample shows its origin.
 inline void write_counting(const std::string& prefix, int tokens, int base = 0, TokenType type = TokenType::kI32) {
   auto writer = value_or_throw(TokenFileWriter::create(prefix, type));
   std::vector<int32_t> document;
@@ -22,7 +22,7 @@ inline void write_counting(const std::string& prefix, int tokens, int base = 0, 
   value_or_throw(writer.finish());
 }
 
-// Ones, and one token at `place` that is something else.
+// Writes ones, except for one other token at `place`.
 inline void write_with_bad_token(const std::string& prefix, int tokens, int place, int32_t bad) {
   auto writer = value_or_throw(TokenFileWriter::create(prefix, TokenType::kU16));
   std::vector<int32_t> document(static_cast<size_t>(tokens), 1);

@@ -1,4 +1,4 @@
-// What /proc and /sys say, from texts and folders of recorded machines.
+// Facts from /proc and /sys, read from recorded texts and folders.
 #include "lib/doctor/host_facts.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ TEST(HostFacts, memory_is_what_the_container_leaves) {
   EXPECT_EQ(within_container(500, root), 500);
   put(root + "sys/fs/cgroup/memory.current", "901");
   EXPECT_EQ(within_container(1000, root), 0);
-  // A container that has read large files is full of them, and yet has room.
+  // A container that has read large files is full of their pages but still has free memory.
   put(root + "sys/fs/cgroup/memory.stat", "anon 100\nfile 90\ninactive_file 50\nactive_file 20\nshmem 20");
   EXPECT_EQ(within_container(1000, root), 69);
 }

@@ -1,4 +1,4 @@
-// From recorded measurements to findings: who is named, and that health is not.
+// Findings from recorded measurements: faulty machines are named, healthy ones are not.
 #include "lib/doctor/judge.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ Measurement bits(const std::string& host, const std::string& text, const std::st
   return {.rule = kBits, .host = host, .group = group, .text = text};
 }
 
-// A node's copies between all pairs of `gpus`; `rate` says how fast each is.
+// Adds a node's copies between all pairs of `gpus`; `rate` returns the speed of each.
 template <class Rate>
 void add_node(const std::string& host, int gpus, const Rate& rate, std::vector<Measurement>& list) {
   for (int from = 0; from < gpus; ++from)

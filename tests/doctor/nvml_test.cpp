@@ -1,4 +1,4 @@
-// NVML through a library that is found by its path, which a fake of the tests' own is.
+// NVML through a library found by its path, here a fake that belongs to the tests.
 #include "io/nvml/nvml.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST_F(NvmlTest, a_gpu_that_does_not_answer_is_named) {
   EXPECT_EQ(gpus.error().message, "GPU 1 does not answer: GPU is lost");
 }
 
-// NVML counts all GPUs of a machine, also those that a container or a job's control group keeps from it.
+// NVML counts all GPUs of a machine, including those that a container or a job's control group hides.
 TEST_F(NvmlTest, gpus_of_other_jobs_are_skipped) {
   const auto gpus = gpus_with("gpus=4 hidden=0:0 hidden=2:0 ecc=3:1");
   ASSERT_EQ(gpus.size(), 2u);

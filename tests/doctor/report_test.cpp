@@ -1,4 +1,4 @@
-// The report's JSON has the documented shape, and its text names what was found.
+// The report's JSON has the documented shape, and its text names the findings.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,4 +1,4 @@
-// An engine for inference against one for training: the same forward passes, on less memory.
+// An inference engine compared with a training engine: equal forward passes, less memory.
 #include "lib/engine/engine.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Configs of small models on given axes, and what their ranks may have found.
+// Configs of small models on given axes, and the facts that their ranks might report.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ inline Config config_of(const Axes& axes) {
   return value_or_throw(resolve_config(c, axes.ranks()));
 }
 
-// Ranks in blocks of `a_node` on one machine after the other, without GPUs.
+// Ranks in blocks of `a_node` on consecutive machines, without GPUs.
 inline JobFacts on_cpus(int ranks, int a_node) {
   JobFacts facts;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -34,7 +34,7 @@ inline JobFacts on_cpus(int ranks, int a_node) {
   return facts;
 }
 
-// Each rank sees the first `a_rank` GPUs of its machine.
+// Each rank sees all GPUs of its machine.
 inline JobFacts all_see_all(int ranks, int a_node, int gpus) {
   JobFacts facts = on_cpus(ranks, a_node);
   for (RankFacts& rank : facts)
@@ -42,7 +42,7 @@ inline JobFacts all_see_all(int ranks, int a_node, int gpus) {
   return facts;
 }
 
-// As under --gpus-per-task=1: each rank sees one GPU, another one.
+// As under --gpus-per-task=1: each rank sees one GPU, a different one.
 inline JobFacts each_sees_its_own(int ranks, int a_node) {
   JobFacts facts = on_cpus(ranks, a_node);
   for (size_t rank = 0; rank < facts.size(); ++rank) facts[rank].gpus = {fmt::format("gpu{}", rank)};

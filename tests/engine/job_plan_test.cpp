@@ -1,4 +1,4 @@
-// What `auto` means, over tables of configs and of what ranks found.
+// The meaning of `auto`, over tables of configs and of the facts that ranks report.
 #include "lib/engine/job_plan.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(PlanDevice, each_rank_gets_a_gpu_of_its_own) {
   }
 }
 
-// Two ranks a machine see the same two GPUs, the next two the other two.
+// Two ranks of a machine see the same two GPUs, the next two ranks the other two.
 TEST(PlanDevice, subsets_of_a_machines_gpus_work) {
   JobFacts facts = on_cpus(4, 4);
   facts[0].gpus = facts[1].gpus = {"a", "b"};
@@ -46,7 +46,7 @@ TEST(PlanDevice, without_any_gpu_auto_is_the_cpu_and_cpu_is_the_cpu_always) {
 
 TEST(PlanDevice, a_rank_without_a_gpu_among_others_with_theirs_is_an_error_that_names_the_node) {
   JobFacts dead = all_see_all(8, 4, 4);
-  for (size_t rank = 4; rank < 8; ++rank) dead[rank].gpus.pop_back();  // one GPU of node1 is gone
+  for (size_t rank = 4; rank < 8; ++rank) dead[rank].gpus.pop_back();  // node1 lacks one GPU
   JobFacts blind = each_sees_its_own(8, 4);
   blind[5].gpus.clear();
   blind[5].no_gpu_because = "CUDA-capable device is busy";
@@ -73,11 +73,11 @@ TEST(PlanDevice, a_rank_without_a_gpu_among_others_with_theirs_is_an_error_that_
 struct Row {
   const char* name;
   Axes axes;
-  int a_node;                           // ranks a machine
-  std::function<void(Config&)> change;  // of the config's defaults
-  std::function<void(JobFacts&)> find;  // of the facts
+  int a_node;                           // ranks per machine
+  std::function<void(Config&)> change;  // changes the config's defaults
+  std::function<void(JobFacts&)> find;  // changes the facts
   Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;
-  PpTransfers pp = PpTransfers::kMessages;  // as the config then says
+  PpTransfers pp = PpTransfers::kMessages;  // expected in the resulting config
 };
 
 TEST(PlanJob, transfers_by_config_and_facts) {
@@ -162,7 +162,7 @@ TEST(PlanJob, transfers_by_config_and_facts) {
     EXPECT_EQ(planned.parallel.dp_transfers, row.dp) << row.name;
     EXPECT_EQ(planned.parallel.pp_transfers, row.pp) << row.name;
     EXPECT_FALSE(plan.value().lines.empty());
-    // What is planned means the same to those who lay out memory, and planning it again changes nothing.
+    // The plan means the same to the code that lays out memory, and planning it again changes nothing.
     Arena measuring;
     const RankTensors tensors = allocate_rank(
         planned, make_mesh(0, {{"tp", row.axes.tp}, {"dp", row.axes.dp}, {"pp", row.axes.pp}}), measuring);
@@ -172,7 +172,7 @@ TEST(PlanJob, transfers_by_config_and_facts) {
   }
 }
 
-// Stages 0, 1 on a machine, 2, 3 on another; with chunks the ring closes over both.
+// Stages 0 and 1 are on one machine, 2 and 3 on another; with chunks the ring spans both.
 TEST(PlanJob, stages_copy_where_neighbours_share_a_machine) {
   const auto edges = [](const Axes& axes, int a_node) {
     return value_or_throw(plan_job(config_of(axes), on_cpus(axes.ranks(), a_node))).pp;
@@ -213,7 +213,7 @@ TEST(PlanJob, copies_that_are_insisted_on_and_cannot_be_are_an_error_that_names_
   }
 }
 
-// One rank's limit holds for all groups: all use the same transfers, and requested copies are refused.
+// One rank's limit applies to all groups: all use the same transfers, and requested copies are refused.
 TEST(PlanJob, memory_beyond_the_lowest_limit_of_any_rank_is_not_shared) {
   const std::tuple<Axes, const char*, std::function<void(Config&)>> table[] = {
       {{.tp = 2, .dp = 2}, "tp", [](Config& c) { c.parallel.tp_transfers = Transfers::kCopies; }},
@@ -256,7 +256,7 @@ TEST(PlanJob, memory_beyond_the_lowest_limit_of_any_rank_is_not_shared) {
   }
 }
 
-// Rooms between what each level takes and one byte less, on the one stage that has least of it.
+// Free memory between each level's need and one byte less, on the one stage that has least of it.
 TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   Config config = config_of({.dp = 2, .pp = 2});
   config.parallel.recompute = Recompute::kAuto;
@@ -271,7 +271,7 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   const auto planned = [&](int64_t room_0, int64_t room_1) {
     JobFacts facts = on_cpus(4, 4);
     for (size_t rank = 0; rank < 4; ++rank) facts[rank].free_bytes = 100 * kGiB;
-    facts[1].free_bytes = 2 * 4 * room_0;  // on the CPU a rank may take half of its share
+    facts[1].free_bytes = 2 * 4 * room_0;  // on the CPU a rank may use half of its share
     facts[3].free_bytes = 2 * 4 * room_1;
     return value_or_throw(plan_job(config, facts)).recompute;
   };
@@ -299,7 +299,7 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
 }
 
-// A GPU each; what no kernel of it supports is refused here, before memory is allocated, and what is slow is reported.
+// One GPU per rank. A pass that no kernel supports is refused here, before memory is allocated; a slow one is reported.
 TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   const auto planned = [](int hidden, int seq_len, const std::vector<GpuProperties>& gpus,
                           EngineKind kind = EngineKind::kTraining, AttentionKernel kernel = AttentionKernel::kAuto,
@@ -307,7 +307,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
     Config config = config_of({.dp = static_cast<int>(gpus.size())});
     config.run.deterministic = deterministic;
     config.precision.compute = Dtype::kBF16;
-    config.model.hidden = hidden;  // over 4 heads
+    config.model.hidden = hidden;  // with 4 heads
     config.model.head_dim = hidden / 4;
     config.model.seq_len = seq_len;
     config.model.attention = kernel;
@@ -316,7 +316,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
     return plan_job(config, facts, kind);
   };
   const auto said = [](const Result<JobPlan>& plan) { return to_string(value_or_throw(plan)); };
-  // `h200`: in a build without our kernels for Hopper.
+  // `h200`: a build without the project's kernels for Hopper.
   const GpuProperties h200{.has_hopper_attention = false}, no_cudnn{.has_cudnn = false},
       small{.max_shared_bytes = 99 * 1024, .has_cudnn = false};
   const auto fast = planned(4 * 128, 64, {h200, h200});
@@ -327,7 +327,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   const auto forward = planned(4 * 128, 64, {h200}, EngineKind::kInference);
   EXPECT_NE(said(forward).find("attention: forward cuDNN (model"), std::string::npos) << said(forward);
 
-  // run.deterministic: false is said where a kernel makes use of it.
+  // run.deterministic: false is reported only if a kernel uses it.
   EXPECT_EQ(said(fast).find("any order"), std::string::npos);
   const std::string any_order = "backward cuDNN, sums in any order (run.deterministic: false)";
   const auto loose = [&](const std::vector<GpuProperties>& gpus, EngineKind kind = EngineKind::kTraining) {
@@ -342,7 +342,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   EXPECT_NE(said(slow).find("attention: forward scalar kernels, backward scalar kernels"), std::string::npos);
   ASSERT_EQ(slow.value().warnings.size(), 1u);
   EXPECT_NE(slow.value().warnings[0].find("head size 65"), std::string::npos);
-  // One GPU among others: the slowest is what the job waits for.
+  // With different GPUs, the job waits for the slowest.
   const auto mixed = planned(4 * 128, 64, {h200, no_cudnn, small});
   EXPECT_NE(said(mixed).find("attention: forward scalar kernels, backward scalar kernels"), std::string::npos);
   ASSERT_EQ(mixed.value().warnings.size(), 1u);
@@ -363,7 +363,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   EXPECT_TRUE(value_or_throw(plan_job(config_of({}), on_cpus(1, 1))).warnings.empty());
 }
 
-// What the planner relies on: ranks of a stage need the same.
+// The planner relies on this: ranks of a stage need equal memory.
 TEST(PlanJob, memory_depends_on_the_stage_alone) {
   for (const int zero : {0, 1, 2}) {
     Config config = config_of({.tp = 2, .dp = 2, .pp = 2});
@@ -379,7 +379,7 @@ TEST(PlanJob, memory_depends_on_the_stage_alone) {
   }
 }
 
-// `trireme check` without hardware: machines of cluster.ranks_per_node ranks.
+// `trireme check` without hardware assumes machines of cluster.ranks_per_node ranks.
 TEST(PlanJob, facts_on_paper_are_what_the_config_describes) {
   Config config = config_of({.tp = 2, .dp = 4});
   config.cluster.ranks_per_node = 4;

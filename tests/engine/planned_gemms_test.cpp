@@ -1,4 +1,4 @@
-// When layers multiply FP8: what the plan says of it, and which GPUs and configs it refuses.
+// FP8 GEMMs in layers: the plan's messages, and the GPUs and configs that it refuses.
 #include <gtest/gtest.h>
 
 #include "lib/engine/job_plan.h"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace test;
 
-// A model in bf16 whose sides FP8 takes.
+// A bf16 model whose dimensions FP8 supports.
 Config config_with(GemmFormat gemm, int dp) {
   Config config = config_of({.dp = dp});
   config.precision.compute = Dtype::kBF16;

@@ -1,4 +1,4 @@
-// SIGQUIT is counted, and ends nothing.
+// SIGQUIT is counted and does not end the process.
 #include "lib/fault/dump_signal.h"
 
 #include <gtest/gtest.h>

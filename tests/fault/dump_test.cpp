@@ -1,4 +1,4 @@
-// A dump of ranks of two nodes: one folder, a record a rank, one report.
+// A dump of ranks of two nodes: one folder, one record per rank, one report.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -40,7 +40,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Flight recorders lie in a folder of the test's.
+// Flight recorders are in a folder of the test.
 class Dump : public testing::Test {
  protected:
   Dump() {
@@ -70,13 +70,13 @@ TEST_F(Dump, all_nodes_meet_in_the_folder_of_the_first) {
     ASSERT_TRUE(one) << one.error().message;
     EXPECT_EQ(one.value().path, joined[0].value().path);
     opened += one.value().opened;
-    // All know what made the first one look.
+    // All know what triggered the first dump.
     EXPECT_EQ(one.value().trigger.world_rank, joined[0].value().trigger.world_rank);
     EXPECT_EQ(one.value().trigger.phase, RunPhase::kLoad);
     EXPECT_EQ(one.value().trigger.seconds, 30);
   }
   EXPECT_EQ(opened, 1);
-  EXPECT_EQ(list_dumps(run_), std::vector<std::string>{joined[0].value().path});  // those that lost left nothing
+  EXPECT_EQ(list_dumps(run_), std::vector<std::string>{joined[0].value().path});  // those that came second left nothing
 }
 
 TEST_F(Dump, each_has_a_folder_of_its_own_and_a_number) {
@@ -101,7 +101,7 @@ TEST_F(Dump, each_has_a_folder_of_its_own_and_a_number) {
 
 TEST_F(Dump, the_newest_are_kept) {
   std::vector<std::string> paths;
-  for (int number = 1; number <= kKeptDumps + 3; ++number) {  // some of them of the same second
+  for (int number = 1; number <= kKeptDumps + 3; ++number) {  // some of them within the same second
     paths.push_back(value_or_throw(join_dump(run_, kAttempt, number, trigger_of(number))).path);
     std::ofstream(paths.back() + "/rank_00000.json") << "{}";
   }
@@ -151,7 +151,7 @@ TEST_F(Dump, the_first_report_stays) {
   EXPECT_FALSE(value_or_throw(write_report(dump, records, trigger_of(2), verdict)));
   EXPECT_EQ(read_headline(dump), "rank 3 on b holds all up");
   EXPECT_EQ(text_of(dump + "/report.txt"), text);
-  for (const auto& entry : std::filesystem::directory_iterator(dump))  // no temporary file is left
+  for (const auto& entry : std::filesystem::directory_iterator(dump))  // no temporary file remains
     EXPECT_TRUE(entry.path().extension() == ".txt" || entry.path().extension() == ".json") << entry.path();
 }
 
@@ -178,7 +178,7 @@ TEST_F(Dump, of_one_node_has_records_stacks_and_a_report) {
       dump_node(node, {.number = 1, .trigger = trigger_of(1), .answer_seconds = 0, .timeout_seconds = 0},
                 [&](const DumpOutcome& known) {
                   if (located.empty()) {
-                    EXPECT_TRUE(list_dumps(run_).empty());  // whatever storage does
+                    EXPECT_TRUE(list_dumps(run_).empty());  // regardless of the storage's state
                   }
                   located = known.verdict.headline;
                   EXPECT_NE(located, "");
@@ -200,7 +200,7 @@ TEST_F(Dump, of_one_node_has_records_stacks_and_a_report) {
   EXPECT_EQ(records[1].process_state, ProcessState::kRuns);
   ASSERT_EQ(records[1].log.size(), 1u);
   EXPECT_EQ(records[1].log[0].text, "step 7");
-  EXPECT_FALSE(records[1].stacks.empty());  // at least what /proc says of this thread
+  EXPECT_FALSE(records[1].stacks.empty());  // at least the entry of /proc for this thread
   for (const auto& recorder : recorders) recorder->end_well();
 }
 
@@ -230,7 +230,7 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
                          .world_size = 4,
                          .recorders = {recorder->path()},
                          .images = {&recorder->image()}};
-  // The first node, a, has opened the dump and died: b writes the report, of all records that there are.
+  // The first node, a, has opened the dump and died: b writes the report, of all existing records.
   const std::string dump = value_or_throw(join_dump(run_, kAttempt, 1, trigger_of(0))).path;
   for (const int rank : {0, 1, 3}) ASSERT_TRUE(write_record(dump, record_of(rank, "a")));
   const auto nothing = [](const DumpOutcome&) {};
@@ -242,7 +242,7 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
   EXPECT_EQ(outcome.trigger.world_rank, 0);
   EXPECT_EQ(nlohmann::json::parse(text_of(dump + "/report.json"))["records"], 4);
 
-  // In the next dump a has written it already.
+  // In the next dump a has already written it.
   const std::string next = value_or_throw(join_dump(run_, kAttempt, 2, trigger_of(0))).path;
   const std::vector<RankRecord> records = {record_of(0, "a")};
   ASSERT_TRUE(write_report(next, records, trigger_of(0), HangVerdict{.headline = "what a says"}));
@@ -256,7 +256,7 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
   recorder->end_well();
 }
 
-// A flight recorder of a process that is gone, made `age` seconds ago.
+// Makes the flight recorder look like that of a process that has ended, created `age` seconds ago.
 void make_stale(FlightRecorder& recorder, int64_t age) {
   recorder.image().process = 999'999'999;
   const timespec then{std::time(nullptr) - age, 0}, times[] = {then, then};
@@ -278,7 +278,7 @@ TEST_F(Dump, stale_records_are_removed_and_others_stay) {
   living->end_well();
 }
 
-// After an update of the program, or in another container, and where a start was killed before its file had a name.
+// After an update of the program, in another container, or if a start was killed before its file was named.
 TEST_F(Dump, stale_records_of_other_versions_and_containers_are_removed) {
   const auto other = make_record(0, 4), fresh = make_record(1, 4), alive = make_record(2, 4),
              container = make_record(3, 4);
@@ -301,7 +301,7 @@ TEST_F(Dump, stale_records_of_other_versions_and_containers_are_removed) {
   EXPECT_FALSE(std::filesystem::exists(half));
   for (const std::string& path : {fresh->path(), alive->path(), container->path(), begun})
     EXPECT_TRUE(std::filesystem::exists(path)) << path;
-  // Its process can't be seen from here, and has stored nothing for a day.
+  // Its process is invisible from here and has stored nothing for a day.
   container->image().beat -= 25 * 3600 * int64_t{1'000'000'000};
   for (flight::Event& event : container->image().events) event.time -= 25 * 3600 * int64_t{1'000'000'000};
   container->image().created -= 25 * 3600 * int64_t{1'000'000'000};

@@ -1,4 +1,4 @@
-// The event log: what is written, what of it a reader finds after the worst, and what it calls the first cause.
+// The event log: what is written, what a reader finds after a crash, and which event is the first cause.
 #include "lib/fault/events.h"
 
 #include <fcntl.h>
@@ -97,7 +97,7 @@ TEST(Events, a_file_of_a_newer_release_is_refused_and_one_without_a_schema_is_re
 
 TEST(Events, the_earliest_that_is_no_consequence_is_the_first_cause) {
   EXPECT_FALSE(first_cause({}, "a"));
-  // Lines stand in the order of writing, which is not that of the clock.
+  // Lines are in the order of writing, which is not that of the clock.
   EXPECT_EQ(first_rank({failure(12, 3, Cause::kHere), failure(11, 2, Cause::kHere), failure(10, 1, Cause::kPeer)}), 2);
   EXPECT_EQ(first_rank({failure(12, 3, Cause::kPeer), failure(11, 2, Cause::kPeer)}), 2);
   RunEvent start{.time = 1, .attempt = "a", .kind = RunEventKind::kStart, .world_rank = 0};
@@ -117,7 +117,7 @@ TEST(Events, a_hang_counts_from_its_beginning) {
 
 TEST(Events, a_hang_after_which_the_run_went_on_is_no_cause) {
   EXPECT_EQ(first_rank({hang(60, 10, 5), failure(3000, 1, Cause::kHere)}), 1);
-  // ... on to another hang; of one hang several nodes may write.
+  // ... on to another hang; several nodes may write about one hang.
   RunEvent watchdog = failure(3090, 0, Cause::kHere);
   watchdog.fields["code"] = static_cast<int64_t>(ExitCode::kWatchdog);
   EXPECT_EQ(first_rank({hang(60, 10, 5), hang(3060, 3010, 6), hang(3061, 3012, 7), watchdog}), 6);
@@ -185,7 +185,7 @@ TEST(Events, many_writers_and_kills_lose_no_line_that_was_written) {
   for (const int64_t lines : next) EXPECT_EQ(lines, kLines);
 }
 
-// A pipe that is full: a write into it hangs.
+// A full pipe simulates storage that hangs: a write to it blocks.
 TEST(Events, storage_that_hangs_is_not_waited_for) {
   const TemporaryFolder folder;
   EXPECT_FALSE(event_log_in(folder / "absent/events.jsonl").append(RunEventKind::kStart, ""));
@@ -199,13 +199,13 @@ TEST(Events, storage_that_hangs_is_not_waited_for) {
   EXPECT_FALSE(event_log.append(RunEventKind::kStart, ""));
   EXPECT_FALSE(event_log.failure_hook()({.world_rank = 0, .code = ExitCode::kDevice, .text = "it broke"}));
 
-  // The storage goes on: what hung in it is written after all, and its threads end.
+  // The storage recovers: the blocked lines are written after all, and the threads end.
   ASSERT_EQ(::fcntl(pipe.get(), F_SETFL, 0), 0);
   char byte = 0;
   for (int lines = 0; lines < 3; lines += byte == '\n') ASSERT_EQ(::read(pipe.get(), &byte, 1), 1);
 }
 
-// More than a pipe holds: nothing waits, and nothing is lost when the storage goes on.
+// More than a pipe holds: nothing waits, and nothing is lost when the storage recovers.
 TEST(Events, posted_events_are_written_in_their_order_once_storage_goes_on) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
@@ -237,7 +237,7 @@ TEST(Events, a_failing_rank_learns_the_first_cause_of_others) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
   const auto own = event_log_in(path, 1).failure_hook()({.world_rank = 1, .code = ExitCode::kFile, .text = "no space"});
-  EXPECT_FALSE(own);  // it is the first cause itself
+  EXPECT_FALSE(own);  // it is itself the first cause
   const auto other = event_log_in(path, 2).failure_hook()(
       {.world_rank = 2, .code = ExitCode::kComm, .cause = Cause::kPeer, .text = "remote error"});
   ASSERT_TRUE(other);
@@ -252,7 +252,7 @@ TEST(Events, a_consequence_waits_for_the_cause_to_be_written) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
   std::thread late([&] {
-    // Once the consequence is written.
+    // Starts once the consequence has been written.
     const auto is_written = [&] {
       const auto events = read_events(path);
       return events && !events.value().empty();

@@ -1,4 +1,4 @@
-// When a rank is taken to hang: clocks over recorded sightings, without sleeping.
+// When a rank is considered to hang: clocks over recorded sightings, without sleeping.
 #include "lib/fault/hang_clock.h"
 
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ PhaseDeadlines deadlines(double step) {
   return phase_deadlines(fault, true);
 }
 
-// A rank whose flight recorder is looked at every 200 ms.
+// A rank whose flight recorder is read every 200 ms.
 class Rank {
  public:
   explicit Rank(const PhaseDeadlines& deadlines) : clock_(deadlines) { record.now = 1'000'000'000; }
 
-  // Nothing moves for so long; the first dump and the first end in it, by seconds from its begin.
+  // No progress for `seconds`; returns the times of the first dump and the first end, in seconds from the start.
   struct Alarms {
     std::optional<double> dump, end;
     int num_dumps = 0;
@@ -41,7 +41,7 @@ class Rank {
     }
     return alarms;
   }
-  // ... but every tick something does.
+  // The same, but with progress at every tick.
   Alarms busy(double seconds, uint32_t Sighting::*counter = &Sighting::progress) {
     Alarms alarms;
     for (double at = kTick; at <= seconds + 1e-9; at += kTick) {
@@ -51,7 +51,7 @@ class Rank {
     }
     return alarms;
   }
-  // A step of so many seconds, in which the flight recorder is looked at once.
+  // A step of `seconds`, in which the flight recorder is read once.
   void step(double seconds) {
     record.now += static_cast<int64_t>(seconds * 1e9);
     record.step_nanoseconds = static_cast<int64_t>(seconds * 1e9);
@@ -126,7 +126,7 @@ TEST(HangClock, a_suspension_of_the_whole_job_is_no_hang) {
     rank.busy(1);
   }
   EXPECT_NEAR(*rank.idle(60).end, 20, 2 * kTick);
-  // Nor do suspensions count in full where nothing moves between them: a second each.
+  // Without progress between them, suspensions count for one second each.
   Rank still(deadlines(20));
   still.record.phase = RunPhase::kStep;
   still.idle(kTick);
@@ -140,7 +140,7 @@ TEST(HangClock, the_first_steps_have_the_deadline_of_the_setup) {
   rank.idle(kTick);
   for (int i = 0; i < HangClock::kWarmUpSteps; ++i) {
     EXPECT_EQ(rank.deadline(RunPhase::kStep), 90) << i;
-    rank.step(1000);  // what compiles and connects is not learned from
+    rank.step(1000);  // steps that compile and connect are ignored
   }
   EXPECT_EQ(rank.deadline(RunPhase::kStep), 90);
   rank.step(1);
@@ -159,7 +159,7 @@ TEST(HangClock, learns_five_times_the_99th_percentile_of_a_step) {
   EXPECT_DOUBLE_EQ(rank.deadline(RunPhase::kStep), 100);
   for (int i = 0; i < 20; ++i) rank.step(70);  // 2.5 %
   EXPECT_DOUBLE_EQ(rank.deadline(RunPhase::kStep), 350);
-  for (int i = 0; i < 1000; ++i) rank.step(30);  // those are forgotten
+  for (int i = 0; i < 1000; ++i) rank.step(30);  // the slow steps are forgotten
   EXPECT_DOUBLE_EQ(rank.deadline(RunPhase::kStep), 150);
 }
 
@@ -193,9 +193,9 @@ TEST(HangClock, what_is_configured_holds_from_the_first_step_on) {
 TEST(HangClock, the_writer_of_a_checkpoint_has_a_clock_beside_the_steps) {
   Rank rank(deadlines(20));
   rank.record.phase = RunPhase::kStep;
-  EXPECT_FALSE(rank.busy(100).dump);  // idle: no clock
+  EXPECT_FALSE(rank.busy(100).dump);  // idle: no clock runs
   rank.record.writer = WriterState::kWrites;
-  auto alarms = rank.busy(40);  // steps go on, the writer does not
+  auto alarms = rank.busy(40);  // steps continue, the writer does not
   ASSERT_TRUE(alarms.dump && alarms.end);
   EXPECT_NEAR(*alarms.dump, 15, 2 * kTick);
   EXPECT_NEAR(*alarms.end, 30, 2 * kTick);
@@ -203,7 +203,7 @@ TEST(HangClock, the_writer_of_a_checkpoint_has_a_clock_beside_the_steps) {
   EXPECT_EQ(alarms.last.trigger.phase, RunPhase::kStep);
   EXPECT_EQ(alarms.last.deadline, 30);
 
-  rank.record.writer = WriterState::kPublishes;  // another state is progress
+  rank.record.writer = WriterState::kPublishes;  // a change of state is progress
   EXPECT_FALSE(rank.busy(14).dump);
   ++rank.record.writer_progress;
   EXPECT_FALSE(rank.busy(14).dump);
@@ -215,7 +215,7 @@ TEST(HangClock, lines_that_storage_does_not_take_have_a_checkpoints_time_and_not
   Rank rank(deadlines(5));
   rank.record.phase = RunPhase::kStep;
   rank.record.lines_pending = true;
-  EXPECT_FALSE(rank.busy(14).dump);  // steps go on
+  EXPECT_FALSE(rank.busy(14).dump);  // steps continue
   ++rank.record.lines_written;
   EXPECT_FALSE(rank.busy(14).dump);
   rank.record.lines_pending = false;

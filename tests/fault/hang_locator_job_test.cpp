@@ -1,5 +1,5 @@
-// The locator on jobs that were simulated until they stood still, with one fault each: it names that rank and that
-// kind.
+// The locator on jobs that were simulated until they stopped, with one fault each: it names the faulty rank and the
+// kind of fault.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using enum SimulatedFaultKind;
 
 constexpr std::array kFaults{kStopped, kGone, kHostBusy, kKernel, kReader, kWriter, kSkipped, kTransfer};
 
-// Collectives and copies, chunks, and queues that hold hosts up as a GPU's do.
+// Collectives and copies, chunks, and queues that block hosts like those of a GPU.
 constexpr std::array kLayouts{
     SimulatedLayout{.pp = 2, .dp = 2, .tp = 2},
     SimulatedLayout{.pp = 4, .dp = 2, .tp = 1},
@@ -43,7 +43,7 @@ std::string text_of(const SimulatedLayout& layout, const SimulatedFault& fault, 
                      fault.world_rank, fault.when, enum_name(verdict.kind), verdict.headline);
 }
 
-// `reader`: of the rank with the fault. `stuck`: members of a transfer that is, ascending.
+// `reader`: of the faulty rank. `stuck`: members of the stuck transfer, ascending.
 void expect_named(const SimulatedFault& fault, const HangVerdict& verdict, int reader, std::vector<int> stuck) {
   EXPECT_EQ(verdict.kind, kind_of(fault.kind));
   ASSERT_FALSE(verdict.suspects.empty());
@@ -63,7 +63,7 @@ void expect_named(const SimulatedFault& fault, const HangVerdict& verdict, int r
   }
 }
 
-// Returns whether the fault made the job stand still.
+// Returns whether the fault stopped the job.
 bool expect_located(SimulatedJob& job, const SimulatedLayout& layout, const SimulatedFault& fault, uint64_t seed) {
   job.run(fault, seed);
   if (job.has_ended()) return false;
@@ -88,7 +88,7 @@ TEST(HangLocatorJob, every_place_of_a_program_is_told) {
     SimulatedJob job(layout);
     for (const int rank : {0, layout.world_size() / 2 - 1, layout.world_size() - 2})
       for (const SimulatedFaultKind kind : {kHostBusy, kKernel, kReader, kWriter, kSkipped, kTransfer}) {
-        // A circle of waits in which one host alone runs, held by its queue, looks like that host's fault.
+        // In a cycle of waits, a host that runs alone because its queue is full looks like the faulty one.
         if (kind == kSkipped && layout.queue > 0) continue;
         const int64_t places = job.places(kind, rank);
         ASSERT_GT(places, 0);
@@ -115,8 +115,8 @@ TEST(HangLocatorJob, a_process_that_stops_or_ends_at_any_moment_is_told) {
   EXPECT_GE(located, 390);
 }
 
-// Records of dp 2 as they would be of `layout.dp`: the pipeline of `faulty` once, at dp rank `at`, all others alike. A
-// node holds a tp group.
+// Turns records of dp 2 into those of `layout.dp`: the pipeline of `faulty` once, at dp rank `at`, all others equal. A
+// node holds one tp group.
 class Widened {
  public:
   Widened(const SimulatedLayout& layout, int faulty, int at) : layout_(layout), faulty_(faulty), at_(at) {}
@@ -178,7 +178,7 @@ TEST(HangLocatorJob, one_of_12288_ranks_is_told) {
     fault.when = static_cast<int64_t>(
         random() % static_cast<uint64_t>(any_time ? all / 2 : job.places(fault.kind, fault.world_rank)));
     job.run(fault, seed);
-    if (job.has_ended()) continue;  // the last checkpoint of all
+    if (job.has_ended()) continue;  // it was the last checkpoint
     const int column =
         make_mesh(fault.world_rank, {{"tp", narrow.tp}, {"dp", narrow.dp}, {"pp", narrow.pp}}).axis("dp").rank;
     const int at = static_cast<int>(random() % static_cast<uint64_t>(wide.dp));

@@ -1,5 +1,5 @@
-// The locator's rules one by one, on records that are written by hand: processes, transfers, connections. Storage and
-// data: hang_storage_test.cpp. Whole jobs: hang_locator_job_test.cpp.
+// The locator's rules one by one, on hand-written records: processes, transfers, connections. Storage and data:
+// hang_storage_test.cpp. Whole jobs: hang_locator_job_test.cpp.
 #include "tests/fault/hang_records.h"
 
 namespace tri {
@@ -110,7 +110,7 @@ TEST(HangLocator, a_receive_posted_ahead_is_no_wait) {
   EXPECT_EQ(named(verdict), std::vector{1});
   EXPECT_EQ(verdict.num_waiting, 1);
 
-  r[1].action_running = 16;  // now it needs what rank 0 has not sent, and each waits for the other
+  r[1].action_running = 16;  // rank 1 now needs data that rank 0 has not sent, so each waits for the other
   r[1].action->waits = {{edge, kDone + 1}};
   const HangVerdict circle = locate_hang(r.all, kDeadline);
   EXPECT_EQ(circle.kind, HangKind::kCycle);
@@ -126,7 +126,7 @@ TEST(HangLocator, an_output_that_cannot_leave_is_a_wait_for_the_receiver) {
   r[0].action_running = 16;
   r[0].action->waits = {{edge, kDone + 1}};
   EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
-  r.joins(1, "pp forward");  // the receiver is ready and waits, so what does not come is the copy
+  r.joins(1, "pp forward");  // the receiver is ready and waits, so the copy is missing
   r[1].action_running = 16;
   r[1].action->waits = {{edge, kDone + 1}};
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
@@ -148,7 +148,7 @@ TEST(HangLocator, copies_wait_for_ready_members_first_and_then_for_their_blocks)
   EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kDeviceBusy) << "of a reduce, compute makes the blocks";
 }
 
-// Both have come to a reduce by copies, and the first has sent.
+// Both ranks have reached a reduce by copies, and the first has sent.
 Records in_a_reduce_by_copies() {
   Records r(1, 1, 2);
   for (const int rank : {0, 1}) {
@@ -169,7 +169,7 @@ TEST(HangLocator, a_host_that_has_not_enqueued_its_blocks_is_no_stuck_transfer) 
   EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
   EXPECT_EQ(named(verdict), std::vector{1});
   EXPECT_EQ(verdict.num_waiting, 1);
-  r[1].host_state = HostState::kAwaitsDevice;  // what is missing is under way in its streams
+  r[1].host_state = HostState::kAwaitsDevice;  // the missing data is in flight in its streams
   r[1].actions_enqueued += 1;
   EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kDeviceBusy);
 }
@@ -177,7 +177,7 @@ TEST(HangLocator, a_host_that_has_not_enqueued_its_blocks_is_no_stuck_transfer) 
 TEST(HangLocator, a_host_that_has_not_enqueued_the_wait_for_blocks_is_no_stuck_transfer) {
   Records r = in_a_reduce_by_copies();
   r.channel(1, "tp").sent = kDone + 1;
-  r.channel(0, "tp").completed = kDone + 1;  // all is there
+  r.channel(0, "tp").completed = kDone + 1;  // everything has arrived
   r.joins(0, "world");
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
@@ -190,7 +190,7 @@ TEST(HangLocator, gradients_reduced_beside_a_backward_pass_do_not_hide_a_kernel)
   Records r(1, 2, 1);
   r.join_but(1, "dp");
   r[0].action->kind = ComputeKind::kBackward;
-  r.join_but(0, "world");  // rank 1 waits for rank 0, which has a reduce pending that rank 1 has not come to
+  r.join_but(0, "world");  // rank 1 waits for rank 0, which has a pending reduce that rank 1 has not reached
   r.channel(0, "world").enqueued = kDone + 1;
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kDeviceBusy);
@@ -258,7 +258,7 @@ TEST(HangLocator, a_connection_waits_for_members_that_have_not_come) {
 
   r[1].connection = 0;
   r[1].host_state = HostState::kWorks;
-  r[2].connection = 0;  // it has left
+  r[2].connection = 0;  // it has left the connection
   r[2].connections_done = {77};
   r[2].host_state = HostState::kWorks;
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
@@ -267,7 +267,7 @@ TEST(HangLocator, a_connection_waits_for_members_that_have_not_come) {
   EXPECT_EQ(verdict.num_waiting, 2);
   EXPECT_TRUE(has(verdict.headline, "(connection group tp)"));
 
-  // Who has left it is never blamed for it.
+  // A rank that has left is never blamed for it.
   r[1].host_state = HostState::kConnects;
   r[1].connection = 77;
   const HangVerdict stuck = locate_hang(r.all, kDeadline);
@@ -305,7 +305,7 @@ TEST(HangLocator, of_hosts_without_waiters_the_odd_one_is_named) {
 
 TEST(HangLocator, a_rank_that_goes_on_and_that_no_rank_waits_for_is_no_suspect) {
   Records r(1, 2, 2);
-  r.joins(0, "tp");  // rank 1 holds rank 0 up; the other pipeline is at work
+  r.joins(0, "tp");  // rank 1 holds up rank 0; the other pipeline works
   r[2].last_event_seconds = r[3].last_event_seconds = 0.01;
   EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
 }

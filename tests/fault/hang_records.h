@@ -1,4 +1,4 @@
-// Records of ranks that are written by hand, for tests of what the locator finds in them.
+// Hand-written records of ranks, for tests of the locator.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,12 +14,12 @@
 
 namespace tri::hand_written {
 
-inline constexpr uint32_t kDone = 10;  // operations of every channel that are over
+inline constexpr uint32_t kDone = 10;  // completed operations of every channel
 inline constexpr double kSilent = 60;
 inline const HangTrigger kDeadline{.world_rank = 0, .phase = RunPhase::kStep, .seconds = 60};
 inline const HangTrigger kAsked{};
 
-// Ranks whose streams have work that nothing keeps from ending; a test takes it from there.
+// Ranks whose streams have work that nothing blocks; each test changes them.
 class Records {
  public:
   Records(int pp, int dp, int tp) {
@@ -60,7 +60,7 @@ class Records {
                                       .operation = ChannelOperation::kAllGather});
     return (*this)[rank].channels.back();
   }
-  // A one-way edge between two stages; returns its place in the records of both.
+  // Adds a one-way edge between two stages; returns its index in the records of both.
   int connect(int source, int target, const std::string& name = "pp forward") {
     add(source, name, {source, target - source, 2}, 0, ChannelKind::kSend);
     add(target, name, {source, target - source, 2}, 1, ChannelKind::kReceive);
@@ -70,7 +70,7 @@ class Records {
     return *std::find_if((*this)[rank].channels.begin(), (*this)[rank].channels.end(),
                          [&](const ChannelRecord& c) { return c.name == name; });
   }
-  // The rank has come to the channel's next operation.
+  // The rank has reached the channel's next operation.
   void joins(int rank, std::string_view name) {
     ChannelRecord& c = channel(rank, name);
     c.enqueued = c.whole = std::max(c.enqueued, c.completed + 1);
@@ -83,7 +83,7 @@ class Records {
       if (r.world_rank != rank) joins(r.world_rank, name);
     channel(rank, name).enqueued = kDone + 1;
   }
-  // All streams have done what they were given.
+  // All streams have finished their work.
   void idle(int rank) { (*this)[rank].action_entered = (*this)[rank].action_running = (*this)[rank].actions_enqueued; }
 
   std::vector<RankRecord> all;

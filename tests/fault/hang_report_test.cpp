@@ -1,4 +1,4 @@
-// What a report says of a hang, on records that are written by hand.
+// A report's text about a hang, on hand-written records.
 #include "tests/fault/hang_records.h"
 
 namespace tri {
@@ -36,7 +36,7 @@ TEST(HangReport, of_many_ranks_those_alike_share_a_row) {
 
 TEST(HangReport, shows_the_edges_of_a_circle) {
   Records r(1, 1, 3);
-  // 0 waits for 1 on the world, 1 for 0 on tp: each has not enqueued what the other awaits.
+  // Rank 0 waits for 1 on the world, 1 for 0 on tp: neither has enqueued what the other waits for.
   r.joins(0, "world");
   r.joins(1, "tp");
   for (const int rank : {0, 1, 2}) r.idle(rank);

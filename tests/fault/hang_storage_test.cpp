@@ -1,4 +1,4 @@
-// The locator on data readers and storage, on records that are written by hand.
+// The locator on data readers and storage, on hand-written records.
 #include <sys/syscall.h>
 
 #include "io/base/file_writer.h"
@@ -12,7 +12,7 @@ using namespace hand_written;
 
 class Feeds : public Records {
  public:
-  // Rank 0 reads for all, of which all have taken turn 4.
+  // Rank 0 reads for all ranks, which have all taken turn 4.
   Feeds() : Records(1, 4, 1) {
     for (RankRecord& record : all) {
       idle(record.world_rank);
@@ -80,7 +80,7 @@ TEST(HangLocator, a_writer_without_progress_is_storage) {
 
 TEST(HangLocator, lines_that_storage_does_not_take_are_storage) {
   Records r(1, 1, 4);
-  for (RankRecord& rank : r.all) rank.last_event_seconds = 0.1;  // steps go on
+  for (RankRecord& rank : r.all) rank.last_event_seconds = 0.1;  // steps continue
   r[0].writer = {.state = WriterState::kAppends, .progress = 3, .seconds = 600};
   const HangVerdict verdict = locate_hang(r.all, {.world_rank = 0, .writer = true, .seconds = 600});
   EXPECT_EQ(verdict.kind, HangKind::kStorage);
@@ -90,7 +90,7 @@ TEST(HangLocator, lines_that_storage_does_not_take_are_storage) {
 
 TEST(HangLocator, a_writers_deadline_is_about_writers) {
   Records r(1, 1, 4);
-  r.join_but(1, "tp");  // the training is at work: rank 1 computes
+  r.join_but(1, "tp");  // training continues: rank 1 computes
   r[3].writer = {.state = WriterState::kWrites, .progress = 3, .step = 100, .seconds = 600};
   r[2].writer = {.state = WriterState::kWrites, .progress = 3, .step = 100, .seconds = 1};
   const HangVerdict verdict = locate_hang(r.all, {.world_rank = 3, .writer = true, .seconds = 600});
@@ -140,7 +140,7 @@ TEST(HangLocator, a_call_on_files_of_another_thread_counts_where_it_may_work_for
   }
 }
 
-// A thread that waits for a server of NFS does not answer with its stack.
+// A thread that waits for an NFS server does not answer with its stack.
 TEST(HangLocator, a_call_on_files_is_seen_in_the_words_of_the_kernel) {
   HostRuns r(RunPhase::kStep);
   const auto silent = [](const std::string& words) {
@@ -154,12 +154,12 @@ TEST(HangLocator, a_call_on_files_is_seen_in_the_words_of_the_kernel) {
   EXPECT_EQ(r.with(silent("state S, in futex_wait_queue")), HangKind::kHostBusy);
 }
 
-// Ranks 0 to 3 are on node00, 4 to 7 on node01; writers of checkpoint 100.
+// Ranks 0 to 3 are on node00, 4 to 7 on node01; all write checkpoint 100.
 class Writers : public Records {
  public:
   Writers() : Records(1, 2, 4) {
     for (RankRecord& record : all) {
-      record.last_event_seconds = 0.1;  // steps go on
+      record.last_event_seconds = 0.1;  // steps continue
       writes(record.world_rank, 600);
     }
   }
@@ -184,11 +184,11 @@ TEST(SuspectHosts, a_node_that_alone_of_several_waits_for_storage_is_suspect) {
   Writers r;
   for (const int rank : {0, 1, 2, 3, 4, 6, 7}) r.has_written(rank);
   EXPECT_EQ(r.suspects(5), std::vector<std::string>{"node01"});
-  r.writes(7, 500);  // ... with more than one of its ranks
+  r.writes(7, 500);  // ... with several of its ranks
   EXPECT_EQ(r.suspects(5), std::vector<std::string>{"node01"});
-  for (const int rank : {0, 1, 2, 3}) r.writes(rank, 1);  // the others are at work
+  for (const int rank : {0, 1, 2, 3}) r.writes(rank, 1);  // the others are working
   EXPECT_EQ(r.suspects(5), std::vector<std::string>{"node01"});
-  r.writes(2, 400);  // one of them waits as well
+  r.writes(2, 400);  // one of them also waits
   EXPECT_EQ(r.suspects(5), std::vector<std::string>());
 }
 
@@ -198,7 +198,7 @@ TEST(SuspectHosts, a_node_whose_storage_no_other_node_uses_is_not_suspect) {
   r.writes(5, 600);
   EXPECT_EQ(r.suspects(5), std::vector<std::string>());
   r[5].writer = {};
-  r[0].writer = {.state = WriterState::kAppends, .progress = 3, .seconds = 600};  // lines are rank 0's alone
+  r[0].writer = {.state = WriterState::kAppends, .progress = 3, .seconds = 600};  // only rank 0 writes lines
   EXPECT_EQ(r.suspects(0), std::vector<std::string>());
 }
 
@@ -244,7 +244,7 @@ TEST(SuspectHosts, a_reader_of_tokens_is_suspect_where_those_of_other_nodes_go_o
   reads(0, 4, ReaderState::kReads, kSilent);
   reads(4, 4, ReaderState::kReads, kSilent);
   EXPECT_EQ(suspects(), std::vector<std::string>());
-  for (int rank = 4; rank < 8; ++rank) r.joins(rank, "job");  // they have their tokens, and wait for the others
+  for (int rank = 4; rank < 8; ++rank) r.joins(rank, "job");  // they have their tokens and wait for the others
   reads(4, 7, ReaderState::kAwaitsConsumers, kSilent);
   EXPECT_EQ(suspects(), std::vector<std::string>{"node00"});
   for (RankRecord& record : r.all) record.host = "node00";

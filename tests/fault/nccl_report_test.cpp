@@ -1,4 +1,4 @@
-// What is requested of NCCL's RAS service, and what is used of its answer: a server of the test replaces it.
+// Requests to NCCL's RAS service and the use of its answer; a server of the test replaces the service.
 #include "lib/fault/nccl_report.h"
 
 #include <arpa/inet.h>
@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// Serves one client with what `serve` does to its socket.
+// Serves one client by calling `serve` with its socket.
 class Service {
  public:
   explicit Service(std::function<void(int)> serve) {
@@ -81,7 +81,7 @@ TEST(NcclReport, a_service_that_stops_in_the_middle_is_not_waited_for) {
       say(client, "OK\n");
       line_from(client);
       say(client, "half of");
-      line_from(client);  // until the other side has closed
+      line_from(client);  // returns when the other side has closed
     });
     report = nccl_report(0.1);
   }

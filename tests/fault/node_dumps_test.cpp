@@ -1,4 +1,4 @@
-// Of a node's ranks one dumps, once a hang; other nodes take part.
+// One rank of a node dumps, once per hang; other nodes take part.
 #include "lib/fault/node_dumps.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class NodeDumpsTest : public testing::Test {
       records_.push_back(value_or_throw(FlightRecorder::create(
           {.world_rank = rank, .world_size = size, .attempt = kAttempt, .job = "", .run_dir = run_, .gpu = ""})));
   }
-  // The part of one rank.
+  // Creates the part of one rank.
   std::unique_ptr<NodeDumps> make_rank(int rank, const std::vector<int>& node_ranks) {
     const DumpingNode node{.run_dir = run_,
                            .attempt = kAttempt,
@@ -72,7 +72,7 @@ TEST_F(NodeDumpsTest, one_rank_of_a_node_dumps_once_a_hang) {
   const int64_t standstill = FlightRecorder::now();
   EXPECT_EQ(second->known().claimed, 0);
   EXPECT_TRUE(second->claim(standstill, hang_of(1), 0, 0));
-  EXPECT_FALSE(first->claim(standstill, hang_of(0), 0, 0));  // is dumped already
+  EXPECT_FALSE(first->claim(standstill, hang_of(0), 0, 0));  // it has already been dumped
   EXPECT_FALSE(second->claim(standstill, hang_of(1), 0, 0));
   await_reports(1);
   EXPECT_EQ(reports_[0].first, 1);
@@ -86,7 +86,7 @@ TEST_F(NodeDumpsTest, one_rank_of_a_node_dumps_once_a_hang) {
   EXPECT_TRUE(known.speaks);
   EXPECT_EQ(first->known().claimed, 0);
 
-  // The ranks went on and stand still again.
+  // The ranks continued and are stopped again.
   EXPECT_TRUE(first->claim(FlightRecorder::now(), hang_of(0), 0, 0));
   await_reports(2);
   EXPECT_EQ(reports_[1].first, 0);
@@ -104,7 +104,7 @@ TEST_F(NodeDumpsTest, a_dump_that_was_asked_for_does_not_stand_for_one_of_a_hang
   EXPECT_EQ(newest_dump(run_, kAttempt), 2);
 }
 
-// Another user may put a link or a file where a rank's flight recorder is expected.
+// Another user may place a link or a file where a rank's flight recorder is expected.
 TEST_F(NodeDumpsTest, only_flight_records_of_this_user_are_written) {
   make_records(2);
   const std::string second_record = records_[1]->path(), elsewhere = folder_ / "elsewhere";
@@ -117,12 +117,12 @@ TEST_F(NodeDumpsTest, only_flight_records_of_this_user_are_written) {
   EXPECT_GT(records_[0]->image().dump_requested.load(), 0u);
 }
 
-// Nodes meet by the numbers of dumps: one that is taken on is carried out, also where the next is taken on before.
+// Nodes identify dumps by number: an accepted dump is carried out even if the next is accepted before.
 TEST_F(NodeDumpsTest, none_that_was_taken_on_is_lost) {
   make_records(1);
   const auto rank = make_rank(0, {0});
   {
-    const std::lock_guard busy(mutex_);  // the report of the first one holds up its thread
+    const std::lock_guard busy(mutex_);  // the report of the first dump blocks its thread
     EXPECT_TRUE(rank->claim(FlightRecorder::now(), {}, 0, 0));
     while (!rank->known().done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_TRUE(rank->claim(FlightRecorder::now(), hang_of(0), 0, 0));
@@ -142,7 +142,7 @@ TEST_F(NodeDumpsTest, other_nodes_take_part_and_the_first_reports_on_all) {
   await_reports(1);
   EXPECT_EQ(reports_[0].first, 0);
   EXPECT_EQ(recorded_ranks(reports_[0].second.folder), (std::vector<int>{0, 1, 2}));
-  // Its node took part in the hang's dump: when b's own deadline comes there is nothing left to do.
+  // Its node took part in the hang's dump: when b's own deadline expires, nothing remains to be done.
   EXPECT_FALSE(idle->claim(FlightRecorder::now() - int64_t{3600} * 1'000'000'000, hang_of(2), 0, 0));
   EXPECT_EQ(list_dumps(run_).size(), 1u);
 }

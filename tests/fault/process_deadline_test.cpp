@@ -1,4 +1,4 @@
-// Deadlines for what no watchdog sees. A deadline of 0 has always passed; the real ones, 300 and 900 s, never do here.
+// Deadlines where no watchdog runs. A deadline of 0 has always passed; the real ones, 300 and 900 s, never do here.
 #include "lib/fault/process_deadline.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(ProcessDeadline, what_begins_counts_anew_and_has_an_end_of_its_own) {
 }
 
 TEST(ProcessDeadline, is_silent_once_a_watchdog_looks_or_where_none_is_wanted) {
-  // The third one, whose ticks come as often, shows that the first two had time enough to go wrong.
+  // The third one, which ticks equally often, shows that the first two had enough time to fail.
   ProcessDeadline watched(
       "config and plan", [](const std::string& text) { FAIL() << text; }, milliseconds(1));
   watched.hand_over();

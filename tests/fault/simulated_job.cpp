@@ -10,8 +10,8 @@
 namespace tri {
 namespace {
 
-constexpr int kSlots = 2;              // of a reader's ring
-constexpr double kSilentSeconds = 60;  // since the last instruction of all
+constexpr int kSlots = 2;              // slots of a reader's ring
+constexpr double kSilentSeconds = 60;  // since the last instruction of any rank
 
 }  // namespace
 
@@ -160,7 +160,7 @@ void SimulatedJob::count(std::vector<int>& counts, uint32_t n) {
   ++counts[n];
 }
 
-// What the plan calls operation `number` of a channel, on a rank that has left one out.
+// Returns the plan's number of operation `number` of a channel, on a rank that may have skipped one.
 uint32_t SimulatedJob::number_here(int rank, int channel, uint32_t number) const {
   const bool has_skipped = fault_.kind == SimulatedFaultKind::kSkipped && rank == fault_.world_rank &&
                            channel == spot_.channel && number >= spot_.number;
@@ -176,7 +176,7 @@ bool SimulatedJob::join(int rank, int channel) {
   return true;
 }
 
-// True: something has moved; the operation is over once `completed` is `joined`.
+// Returns whether anything moved; the operation has finished once `completed` equals `joined`.
 bool SimulatedJob::finish(int rank, int channel) {
   Rank& r = ranks_[static_cast<size_t>(rank)];
   Counters& c = r.channels[static_cast<size_t>(channel)];
@@ -323,7 +323,7 @@ bool SimulatedJob::move_host(int rank) {
   }
 }
 
-// Consumers copy a turn ahead of the one that they want.
+// Consumers copy one turn ahead of the one that they want.
 bool SimulatedJob::can_read(int rank) const {
   const Rank& r = ranks_[static_cast<size_t>(rank)];
   const int end = std::min(rank + layout_.ranks_a_node, layout_.world_size());
@@ -375,7 +375,7 @@ RankRecord SimulatedJob::record(int rank) const {
   record.action_entered = r.entered;
   record.action_running = r.running;
 
-  std::vector<int> place(kNumSimulatedChannels, -1);  // in the record
+  std::vector<int> place(kNumSimulatedChannels, -1);  // index in the record
   for (int c = 0; c < kNumSimulatedChannels; ++c) {
     if (r.groups[static_cast<size_t>(c)] < 0) continue;
     const Counters& counters = r.channels[static_cast<size_t>(c)];

@@ -1,6 +1,6 @@
-// A job that trains, simulated on one thread: hosts, streams, readers and writers of all ranks proceed as the real ones
-// do, by the real plans, until nothing moves; then the flight recorders of all ranks are read. With an injected fault
-// it stops in the middle, and all counters have the values that they would have.
+// A training job simulated on one thread: hosts, streams, readers and writers of all ranks proceed like the real ones,
+// by the real plans, until nothing moves; then the flight recorders of all ranks are read. An injected fault stops it
+// in the middle, with all counters as they would be in a real job.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct SimulatedLayout {
   int steps = 2;
   bool copies = true;    // tp and dp by copies into the peers' memory, else by collectives
   int queue = 0;         // entries that a stream's queue holds before its host waits; 0: any number
-  int ranks_a_node = 4;  // which share a reader
+  int ranks_a_node = 4;  // these share a reader
   int world_size() const { return pp * dp * tp; }
 };
 
@@ -28,9 +28,9 @@ enum class SimulatedFaultKind {
   kNone,
   kStopped,  // the rank stops after `when` instructions of the whole job
   kGone,
-  kHostBusy,  // its host does not go on before instruction `when`
-  kKernel,    // its kernel `when` does not end
-  kReader,    // the reader that it takes from does not read turn `when`
+  kHostBusy,  // its host stops before instruction `when`
+  kKernel,    // its kernel `when` never ends
+  kReader,    // its reader does not read turn `when`
   kWriter,    // its checkpoint `when` is not written
   kSkipped,   // it skips its transfer `when`
   kTransfer,  // its transfer `when` never arrives
@@ -48,21 +48,21 @@ class SimulatedJob {
  public:
   explicit SimulatedJob(const SimulatedLayout& layout);
   ~SimulatedJob();
-  // Returns how many instructions were executed. `seed`: the order of ranks and how far each goes at a time.
+  // Returns the number of executed instructions. `seed`: the order of ranks and how far each proceeds at a time.
   int64_t run(const SimulatedFault& fault, uint64_t seed);
-  bool has_ended() const;  // of all ranks, after run()
+  bool has_ended() const;  // on all ranks, after run()
   std::vector<RankRecord> records() const;
 
-  // How many places for a fault of a kind the rank has.
+  // Returns the number of places for a fault of this kind on the rank.
   int64_t places(SimulatedFaultKind kind, int world_rank) const;
   int reader_of(int world_rank) const { return world_rank / layout_.ranks_a_node * layout_.ranks_a_node; }
-  // After run() with a transfer that is stuck: its members.
+  // The members of the stuck transfer, after run().
   const std::vector<int>& stuck_members() const { return stuck_members_; }
 
  private:
   struct Stream {
     int next = 0, enqueued = 0;
-    bool begun = false;  // the transfer that is next
+    bool begun = false;  // whether the next transfer has begun
   };
   struct Counters {
     uint32_t enqueued = 0, joined = 0, sent = 0, completed = 0, whole = 0;
@@ -79,7 +79,7 @@ class SimulatedJob {
     RunPhase phase = RunPhase::kSetup;
     HostState state = HostState::kWorks;
     int64_t step = 0, moved = 0;
-    uint32_t wanted = 0, published = 0;  // turns; published: where it reads
+    uint32_t wanted = 0, published = 0;  // in turns; published: if it reads
     WriterState writer = WriterState::kIdle;
     int saves = 0;
     bool frozen = false;
@@ -91,11 +91,11 @@ class SimulatedJob {
       return n < counts.size() && counts[n] == members.size;
     }
   };
-  // Where in the programs the fault lies.
+  // The place of the fault in the programs.
   struct Spot {
-    int stream = -1, instruction = -1, last_instruction = -1;  // the last one: of a transfer in two parts
+    int stream = -1, instruction = -1, last_instruction = -1;  // last_instruction: the end of a transfer in two parts
     int channel = -1;
-    uint32_t number = 0;  // of the operation
+    uint32_t number = 0;  // number of the operation
   };
 
   void restart();
@@ -114,7 +114,7 @@ class SimulatedJob {
   RankRecord record(int rank) const;
 
   const SimulatedLayout layout_;
-  std::vector<SimulatedProgram> programs_;  // of the stages
+  std::vector<SimulatedProgram> programs_;  // one per stage
   std::vector<Rank> ranks_;
   std::vector<Group> groups_;
   SimulatedFault fault_;

@@ -71,7 +71,7 @@ class ProgramMaker {
   }
 
   void run(const Plan& compute, bool trains) {
-    std::map<std::pair<int, int>, uint32_t> forward_in, backward_in;  // [chunk, microbatch]: which operation
+    std::map<std::pair<int, int>, uint32_t> forward_in, backward_in;  // [chunk, microbatch]: number of the operation
     std::vector<uint32_t> sends[2];                                   // forward, backward
     int last = 0, backwards = 0;
     bool is_first = true;
@@ -103,7 +103,7 @@ class ProgramMaker {
           if (const auto found = in.find(key); found != in.end())
             waits.push_back({forward ? kRecvForward : kRecvBackward, found->second});
           const auto& sent = sends[forward ? 0 : 1];
-          if (sent.size() >= kBuffers)  // its output buffer
+          if (sent.size() >= kBuffers)  // waits for its output buffer
             waits.push_back({forward ? kSendForward : kSendBackward, sent[sent.size() - kBuffers]});
           last = begin_action(forward ? ComputeKind::kForward : ComputeKind::kBackward, action, waits);
           if (is_first && count_[kDpChannel] > 0) await(kDpChannel);
@@ -120,7 +120,7 @@ class ProgramMaker {
 
   void await(int channel) { enqueue(kCompute, {Does::kAwaitChannel, static_cast<int>(count_[channel]), channel}); }
 
-  // Gather, compute, reduce-scatter, whose copies leave as the compute makes them.
+  // Gather, compute, and a reduce-scatter whose copies leave while the compute runs.
   void block() {
     if (layout_.tp > 1) transfer(kCompute, kTpChannel, ChannelOperation::kAllGather);
     enqueue(kCompute, {Does::kKernel});
@@ -158,7 +158,7 @@ class ProgramMaker {
   const SimulatedLayout& layout_;
   const Axis pp_;
   SimulatedProgram program_;
-  std::map<int, uint32_t> count_;  // operations by channel
+  std::map<int, uint32_t> count_;  // number of operations by channel
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the host of a stage enqueues, and what its streams do with it.
+// The work that the host of a stage enqueues, and that its streams execute.
 #pragma once
 
 #include <string>
@@ -9,24 +9,24 @@
 namespace tri {
 
 enum class Does {
-  // The host.
+  // By the host:
   kPhase,         // enters phase `value`
   kStep,          // begins the next step
-  kAwaitTokens,   // of the next turn
-  kEnqueue,       // the next instruction of stream `value`
-  kAwaitAction,   // until action `value` is over
-  kAwaitStreams,  // until all are idle
-  kMeetJob,       // the channel "job"
-  kSave,          // awaits the writer, then starts it
-  // A stream.
-  kBegin,  // action `value`: waits for its transfers
+  kAwaitTokens,   // waits for the tokens of the next turn
+  kEnqueue,       // enqueues the next instruction of stream `value`
+  kAwaitAction,   // waits for the end of action `value`
+  kAwaitStreams,  // waits until all streams are idle
+  kMeetJob,       // joins the channel "job"
+  kSave,          // waits for the writer, then starts it
+  // By a stream:
+  kBegin,  // begins action `value`: waits for its transfers
   kKernel,
-  kEnd,           // of action `value`
-  kJoin,          // a collective of `channel`, which the compute that follows feeds
-  kFinish,        // the same: waits for it
-  kTransfer,      // all of a transfer of `channel`
-  kAwaitChannel,  // until its operation `value` is complete
-  kAfterAction,   // until action `value` is over
+  kEnd,           // ends action `value`
+  kJoin,          // a collective of `channel`, with input from the compute that follows
+  kFinish,        // waits for that collective
+  kTransfer,      // a complete transfer of `channel`
+  kAwaitChannel,  // waits until its operation `value` is complete
+  kAfterAction,   // waits for the end of action `value`
 };
 
 struct Instruction {
@@ -39,7 +39,7 @@ struct SimulatedChannel {
   std::string name;
   ChannelKind kind;
 };
-// Channels of every stage, in this order; those between stages follow where the stage has them.
+// Channels of every stage, in this order; those between stages follow if the stage has them.
 enum : int { kTpChannel, kDpChannel, kWorldChannel, kJobChannel, kEmbeddingChannel };
 enum : int { kRecvForward = 5, kSendForward, kRecvBackward, kSendBackward, kNumSimulatedChannels };
 enum : int { kCompute, kDpStream, kFirstEdgeStream, kNumSimulatedStreams = kFirstEdgeStream + 4 };

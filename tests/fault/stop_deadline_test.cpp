@@ -1,4 +1,4 @@
-// When a process that was told to stop is ended by force. No job: MPI has not started.
+// When a process that should stop is ended by force. There is no job: MPI has not started.
 #include "lib/fault/stop_deadline.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kDrained = static_cast<int>(ExitCode::kDrained);
 
-// The status of a process that waits after SIGTERM; 0 where it was left alone for longer than the limit of `set`.
+// Exits with the status of a process that waits after SIGTERM, or with 0 if nothing ends it within the limit of `set`.
 [[noreturn]] void wait_after_signal(const std::function<void(StopDeadline&)>& set, std::chrono::seconds limit) {
   const StopSignals signals;
   StopDeadline deadline(signals);

@@ -1,4 +1,4 @@
-// Which signals ask a run to stop, and which ends it. Each claim has a process of its own: what is noted stays noted.
+// Which signals request a stop of a run, and which end it. Each test has its own process, because signals stay noted.
 #include "lib/fault/stop_signals.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(StopSignalsDeathTest, what_was_noted_before_another_object_stays_noted) {
   const auto twice = [] {
     { const StopSignals signals; }
     std::raise(SIGUSR1);
-    std::signal(SIGTERM, SIG_DFL);  // as a library may
+    std::signal(SIGTERM, SIG_DFL);  // as a library may do
     const StopSignals signals;
     std::raise(SIGTERM);
     end_with(signals.received() == SIGUSR1);

@@ -1,4 +1,4 @@
-// Stacks of a process' own threads, of another process' that is stopped, and the names of functions in them.
+// Stacks of the threads of this process and of another, stopped process, and the names of their functions.
 #include "lib/fault/thread_stacks.h"
 
 #include <fmt/ranges.h>
@@ -22,7 +22,7 @@
 
 namespace tri {
 
-// With linkage, so that their names are in the program's table.
+// With external linkage, so that their names are in the program's symbol table.
 std::atomic<bool> g_leave{false};
 __attribute__((noinline)) void waits_here_until_released(std::atomic<int>& thread) {
   thread = static_cast<int>(::syscall(SYS_gettid));
@@ -31,21 +31,21 @@ __attribute__((noinline)) void waits_here_until_released(std::atomic<int>& threa
 
 namespace {
 
-// ThreadSanitizer has a thread in each process, which blocks all signals: it is silent, as the program's are not.
+// ThreadSanitizer has its own thread in each process, which blocks all signals and does not answer.
 #ifdef __SANITIZE_THREAD__
 constexpr size_t kSanitizersThreads = 1;
 #else
 constexpr size_t kSanitizersThreads = 0;
 #endif
 
-// An image that a child process sees as well.
+// An image that a child process shares.
 class SharedImage {
  public:
   SharedImage() {
     memory_ = ::mmap(nullptr, sizeof(flight::Image), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     identify();
   }
-  // This process is the one that the image is of.
+  // Makes this process the owner of the image.
   void identify() {
     image().process = ::getpid();
     host_name().copy(image().host, sizeof image().host - 1);
@@ -55,7 +55,7 @@ class SharedImage {
     std::ifstream file("/proc/self/stat");
     std::string line;
     std::getline(file, line);
-    std::istringstream fields(line.substr(line.rfind(')') + 2));  // the third is the first of them
+    std::istringstream fields(line.substr(line.rfind(')') + 2));  // the third field is the first of them
     std::string field;
     for (int i = 3; i <= 22; ++i) fields >> field;
     image().process_start = std::stoll(field);
@@ -67,7 +67,7 @@ class SharedImage {
   void* memory_;
 };
 
-// What a record says of the image's stacks.
+// Returns the part of a record that is about the image's stacks.
 RankRecord record_of(const flight::Image& image) {
   RankRecord record;
   record.process = image.process;
@@ -116,7 +116,7 @@ TEST(ThreadStacks, of_all_own_threads_with_the_names_of_their_functions) {
   flight::Image* const images[] = {&shared.image()};
   const StackAnswers answers(shared.image());
   Waiter waiter;
-  for (int round = 0; round < 2; ++round) {  // a second request replaces the first one's answers
+  for (int round = 0; round < 2; ++round) {  // a second request replaces the answers to the first
     request_stacks(images, 60);
     const RankRecord record = record_of(shared.image());
     EXPECT_NE(of_thread(record.stacks, ::getpid()), nullptr);
@@ -126,7 +126,7 @@ TEST(ThreadStacks, of_all_own_threads_with_the_names_of_their_functions) {
     Symbolizer symbolizer;
     const auto names = symbolizer.names(::getpid(), stack->frames);
     ASSERT_EQ(names.size(), stack->frames.size());
-    // The innermost frames are the function's or of what it calls, not the handler's.
+    // The innermost frames belong to the function or its callees, not to the handler.
     const auto at = std::find_if(names.begin(), names.end(), [](const std::string& name) {
       return name.rfind("tri::waits_here_until_released(std::atomic<int>&)+0x", 0) == 0;
     });
@@ -136,7 +136,7 @@ TEST(ThreadStacks, of_all_own_threads_with_the_names_of_their_functions) {
   }
 }
 
-// Where storage fails, a page of a mapped file would end the process that explains a hang, by SIGBUS.
+// If storage fails, a page of a mapped file would end the process that explains a hang with SIGBUS.
 TEST(ThreadStacks, symbol_tables_are_read_without_mapping_their_files) {
   const auto maps = [] {
     std::vector<std::string> files;
@@ -196,7 +196,7 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   ::close(ready[0]);
   ::close(ready[1]);
-  flight::Image* const images[] = {nullptr, &shared.image()};  // a rank without a flight recorder is passed over
+  flight::Image* const images[] = {nullptr, &shared.image()};  // a rank without a flight recorder is skipped
   request_stacks(images, 60);
   RankRecord record = record_of(shared.image());
   ASSERT_EQ(record.stacks.size(), 1u);
@@ -221,7 +221,7 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
   EXPECT_TRUE(silent_threads(record).empty());
 }
 
-// The signal would end it.
+// The signal would end the process.
 TEST(ThreadStacks, a_process_that_has_the_number_of_a_rank_that_is_gone_gets_no_signal) {
   for (const bool elsewhere : {false, true}) {
     SharedImage shared;

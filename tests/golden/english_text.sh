@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 19 MB of plain English for loss curves, from packages of Debian 12 that are loaded, not installed: manual pages, a
-# handbook, references, and three dictionaries, the last one in part.
+# Creates 19 MB of plain English for loss curves, from packages of Debian 12 that are downloaded but not installed:
+# manual pages, a handbook, references, and three dictionaries, the last one in part.
 #   tests/golden/english_text.sh FILE      needs apt-get, dpkg-deb, groff, python3
 set -euo pipefail
 [[ $# == 1 ]] || { echo "usage: english_text.sh FILE" >&2; exit 2; }
@@ -31,7 +31,7 @@ class Text(html.parser.HTMLParser):
     def handle_data(self, data):
         if not self.hidden and data.strip(): print(" ".join(data.split()), end=" ")
 for path in sys.argv[1:]: Text().feed(open(path, errors="replace").read())'
-  # As dictionaries are packed: gzip with an index.
+  # Dictionaries are packed as gzip with an index.
   cd usr/share/dictd
   head -c 9000000 < <(for name in foldoc jargon wn; do gunzip -c <"$name.dict.dz"; done)
 } >"$file"

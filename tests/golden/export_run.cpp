@@ -1,9 +1,9 @@
-// What an independent implementation needs to repeat a run of one rank: its settings, start weights and token order.
+// Exports what an independent implementation needs to repeat a run of one rank: settings, initial weights, token order.
 //   export_run CONFIG OUT_DIR [--set section.key=value ...]
 // OUT_DIR gets
-//   weights.bin  fp32: every tensor of the model, whole, one after the other
+//   weights.bin  fp32: every tensor of the model, whole, one after another
 //   tokens.bin   int32 (steps, 2, global_batch, seq_len): inputs, then targets of each step
-//   run.json     settings, the learning rate of every step, and where each tensor lies in weights.bin
+//   run.json     settings, the learning rate of every step, and the offset of each tensor in weights.bin
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

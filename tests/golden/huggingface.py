@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # several ranks, and one device at most: all of it runs on the CPU
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # there are several ranks and at most one device, so everything runs on the CPU
 import numpy as np
 import torch
 import transformers
@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 TOLERANCE = 1e-4
 BIN, MPIRUN, SCRATCH = sys.argv[1:4]
 
-# Native settings; large start values, so that the logits mean something.
+# Native settings; large initial values make the logits meaningful.
 GPT2 = {"norm": "layernorm", "activation": "gelu", "position": "learned", "bias": "true"}
 LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": "false"}
 OURS = {
@@ -131,7 +131,7 @@ def from_ours(name, model):
     trireme("checkpoint", "import", name + "_parts", "runs/back_" + name)
     if model.get("bias") != "false" or "norm" not in model or model["norm"] == "rmsnorm":
         trireme("checkpoint", "diff", run_dir, "runs/back_" + name, "--only", "model/")
-    else:  # GPT-2 has biases, zeros here
+    else:  # GPT-2 has biases, which are zeros here
         trireme("checkpoint", "diff", run_dir, "runs/back_" + name, "--only", "model/", status=1)
 
     trireme("checkpoint", "export", run_dir, name + "_bf16", "--dtype", "bf16")
@@ -165,7 +165,7 @@ def from_theirs(name, family, settings):
         trireme("checkpoint", "import", folder, "runs/" + folder)
         compare(f"{name}, imported from {dtype}", our_logits("runs/" + folder, ids), their_logits(load(folder), ids))
 
-    # Training goes on from it, on several ranks.
+    # Training continues from it, on several ranks.
     run(MPIRUN, "-n", 2, os.path.join(BIN, "trireme"), "train", run_dir + "/config.yaml", "--set", "run.steps=2",
         "--set", "data.sources=[text]", "--set", "run.eval_batches=0", "--set", "parallel.tp=2")
     trireme("checkpoint", "diff", run_dir + "/checkpoints/step_00000000", run_dir, status=1)
@@ -186,7 +186,7 @@ def main():
     with open(os.path.join(SCRATCH, "text.txt"), "w") as file:
         file.write("".join(f"{n} green bottles hanging on the wall\n" for n in range(300)))
     trireme("data", "prepare", "--format", "text", "--output", "text", "text.txt")
-    has_qwen3 = hasattr(transformers, "Qwen3ForCausalLM")  # from version 4.51 on
+    has_qwen3 = hasattr(transformers, "Qwen3ForCausalLM")  # since version 4.51
     if not has_qwen3:
         print(f"skipped: qwen3, which transformers {transformers.__version__} does not know")
     for name, model in OURS.items():

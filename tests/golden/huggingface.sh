@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Models to and from Hugging Face's transformers, nothing downloaded: huggingface.py.
+# Exports models to and imports them from Hugging Face's transformers without downloads: huggingface.py.
 # Environment: BUILD    the built tree (default: build)
 #              PYTHON   an interpreter with torch and transformers (default: the first that tests/python_with finds);
 #                       without them, it is skipped
-#              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
+#              TRIREME_EXPECT_CLIENTS  if set, missing packages are a failure
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lm-evaluation-harness on an exported model, nothing downloaded: lm_eval.py.
+# Runs lm-evaluation-harness on an exported model without downloads: lm_eval.py.
 # Environment: BUILD    the built tree (default: build)
 #              PYTHON   an interpreter with torch and lm-eval (default: the first that tests/python_with finds); without
 #                       them, it is skipped

@@ -1,4 +1,4 @@
-// Logits of a checkpoint's model at every place of a text, for comparison with another implementation's.
+// Writes the logits of a checkpoint's model at every position of a text, for comparison with other implementations.
 //   logits CHECKPOINT IDS.i32 OUT.f32
 // IDS.i32 holds n int32 token ids, OUT.f32 gets float32 (n, vocab).
 #include <cstdio>

@@ -101,7 +101,7 @@ class Model:
         s, (batch, length, _) = self.s, x.shape
         kv, size = s["kv_heads"], self.head_size
         group = s["heads"] // kv
-        # Stored by key/value head: its `group` queries, its key, its value.
+        # Stored by key/value head: its `group` queries, key and value.
         qkv = self.linear(w, base + "qkv", x).view(batch, length, kv, group + 2, size)
         q = qkv[:, :, :, :group].reshape(batch, length, kv * group, size).transpose(1, 2)
         k = qkv[:, :, :, group].transpose(1, 2)
@@ -129,7 +129,7 @@ class Model:
         for layer in range(self.s["layers"]):
             base = f"layers/{layer}/"
             h = self.norm(w, base + "norm1", x)
-            if self.s["block"] == "parallel":  # one norm, one output bias (that of fc2)
+            if self.s["block"] == "parallel":  # one norm, and one output bias (that of fc2)
                 x = self.stored(x + self.attention(w, base + "attention/", h) + self.mlp(w, base + "mlp/", h))
             else:
                 x = self.stored(x + self.attention(w, base + "attention/", h))
@@ -194,7 +194,7 @@ def train(run, folder, steps, precision, device, parts, out):
             loss = model.loss_sum(weights, inputs[micro], targets[micro])
             (loss / count).backward()
             total += loss.item()
-            with torch.no_grad():  # microbatches are summed in fp32 whatever the weights are
+            with torch.no_grad():  # microbatches are summed in fp32, whatever type the weights have
                 for name, w in weights.items():
                     grads[name] += w.grad.float()
                     w.grad = None

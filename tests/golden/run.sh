@@ -6,7 +6,7 @@
 #              TOKENIZER  what they were prepared with: bytes (default), or the path of a SentencePiece model
 #              PYTHON     an interpreter with PyTorch (default: the first that tests/python_with finds), for the
 #                         reference
-#              TRIREME_EXPECT_CLIENTS  if set, it may not be missing
+#              TRIREME_EXPECT_CLIENTS  if set, a missing PyTorch is a failure
 #              TOLERANCE  largest relative difference of a step's loss (default: 0.01); with MEANS=1, of means
 #                         over ten steps; measured: by the spread of PyTorch's runs whose sums are in another order,
 #                         or without PyTorch, by that of runs with other microbatches
@@ -37,7 +37,7 @@ if [[ -z ${TOKENS:-} && ! -s $tokens.bin ]]; then
   "$trireme" data prepare --format text --tokenizer "$tokenizer" --output "$tokens" "$tokens.txt"
 fi
 
-# One rank, whatever layout the config has. The caller's settings come later and win.
+# Uses one rank, whatever layout the config has. The caller's settings come later and win.
 settings=(--set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set parallel.chunks=1
   --set parallel.schedule=1f1b --set run.sample_tokens=0 --set run.eval_batches=0
   --set "data.sources=[\"$tokens\"]" --set "data.tokenizer=$tokenizer" "$@")
@@ -45,7 +45,7 @@ settings=(--set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set para
 run() { "$root/slurm/mpirun" -n 1 "$trireme" train "$config" "${settings[@]}" --set "run.dir=$out/$1" "${@:2}"; }
 run train
 
-# The curve in the golden files' form.
+# Writes the curve in the form of the golden files.
 fingerprint=$(sed -n 's/^ "fingerprint": "\(.*\)",$/\1/p' "$out/run.json")
 name=$(sed -n 's/^ "name": "\(.*\)",$/\1/p' "$out/run.json")
 curve() { sed -n 's/^{"step":\([0-9]*\),.*,"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$out/$1/metrics.jsonl"; }

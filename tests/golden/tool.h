@@ -1,4 +1,4 @@
-// What the programs of this folder share: words on stderr and an exit status for what went wrong.
+// Shared by the programs of this folder: messages on stderr and exit statuses.
 #pragma once
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 namespace tri {
 
-// The exit status of a program that does `work()`, a Result<void>.
+// Returns the exit status of a program that runs `work()`, a Result<void>.
 template <class Work>
 int tool_status(Work work) {
   try {

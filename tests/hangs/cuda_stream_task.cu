@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-// One thread that waits for a clock to stand still.
+// One thread spins until a clock stops, which never happens.
 __global__ void spin() {
   for (long long last = clock64() - 1; last != clock64();) last = clock64();
 }

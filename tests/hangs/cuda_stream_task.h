@@ -1,5 +1,5 @@
-// The part of stream_task.h that a GPU's streams take; false: `stream` is none. The file that defines it is picked by
-// CMake: cuda_stream_task.cu, or no_cuda_stream_task.cpp.
+// The part of stream_task.h for a GPU's streams; returns false if `stream` is not one. CMake selects the file that
+// defines it: cuda_stream_task.cu, or no_cuda_stream_task.cpp.
 #pragma once
 
 #include <functional>

@@ -42,8 +42,8 @@ std::string text_of(const char* name) { return std::getenv(name) != nullptr ? st
   for (;;) ::pause();
 }
 
-// A twentieth of the time: on a machine with fewer cores than ranks the others have to go on. Not at a low priority:
-// when such a thread is killed the kernel lets it go slowly, while it holds locks of files that all ranks have mapped.
+// Spins a twentieth of the time: on a machine with fewer cores than ranks the others must proceed. Not at low priority:
+// the kernel would release a killed thread slowly, while it holds locks of files that all ranks have mapped.
 [[noreturn]] void spin_for_ever() {
   using namespace std::chrono_literals;
   for (volatile uint64_t turns = 0;; std::this_thread::sleep_for(19ms))
@@ -54,11 +54,11 @@ std::string text_of(const char* name) { return std::getenv(name) != nullptr ? st
 class Injector {
  public:
   static Injector& instance() {
-    static Injector* const injector = new Injector;  // threads use it until the process ends
+    static Injector* const injector = new Injector;  // leaked, because threads use it until the process ends
     return *injector;
   }
 
-  // Called before what happens there. `stream`: where it is enqueued; null: only the host comes there.
+  // Called before the occasion's work. `stream`: where it is enqueued; null: only the host is involved.
   TransferFate reach(std::string_view place, Stream* stream = nullptr) {
     switch (hang_at(place)) {
       case Hang::kNone:
@@ -125,7 +125,7 @@ class Injector {
     if (!path.empty()) ::close(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   }
 
-  std::mutex mutex_;  // of what changes
+  std::mutex mutex_;  // guards the mutable members
   int trace_ = -1;
   std::string place_;
   int64_t number_ = 0, seen_ = 0;
@@ -136,7 +136,7 @@ TransferFate reach(std::string_view place, Stream* stream = nullptr) {
   return Injector::instance().reach(place, stream);
 }
 
-// What this rank does more slowly than others: TRIREME_TEST_SLOW.
+// Slows this rank down: TRIREME_TEST_SLOW.
 class Slowness {
  public:
   static const Slowness& instance() {
@@ -170,7 +170,7 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// What is enqueued on a CPU's stream while this lives takes so much more of its thread's time.
+// While it lives, work enqueued on a CPU's stream takes `percent` more of its thread's time.
 class SlowedScope {
  public:
   SlowedScope(Stream& stream, double percent) : stream_(stream), percent_(percent) {
@@ -192,7 +192,7 @@ class SlowedScope {
   const std::shared_ptr<double> begin_ = std::make_shared<double>();
 };
 
-Stream* g_compute = nullptr;  // of the runtime made last
+Stream* g_compute = nullptr;  // of the latest runtime
 
 TransferFate reach_transfer(Stream& stream) {
   if (const auto delay = Slowness::instance().delay(stream.name()); delay.count() > 0) idle(stream, delay);
@@ -231,8 +231,8 @@ class Actions final : public StageCompute {
 
 }  // namespace
 
-// The calls that pass through here. --wrap=SYMBOL has them arrive at __wrap_SYMBOL, and __real_SYMBOL is the function
-// itself; where a declaration changes, the program does not link. A member function takes its object first.
+// Intercepted calls. --wrap=SYMBOL redirects them to __wrap_SYMBOL, and __real_SYMBOL is the function itself; if a
+// declaration changes, the program does not link. A member function takes its object first.
 #define TRI_WRAPPED(symbol) __asm__("__wrap_" symbol)
 #define TRI_REAL(symbol) __asm__("__real_" symbol)
 

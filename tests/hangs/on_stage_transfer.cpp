@@ -1,4 +1,4 @@
-// Transfers between stages pass an OnTransfer: on_transfer.h.
+// Makes transfers between stages pass an OnTransfer: on_transfer.h.
 #include <vector>
 
 #include "lib/engine/runtime.h"
@@ -12,7 +12,7 @@ PipelineLinks wrapped_links(const Runtime* self) __asm__("__wrap_" TRI_SYMBOL);
 #undef TRI_SYMBOL
 
 PipelineLinks wrapped_links(const Runtime* self) {
-  static std::vector<std::unique_ptr<StageChannel>> channels;  // of all runtimes of the process
+  static std::vector<std::unique_ptr<StageChannel>> channels;  // of all runtimes in the process
   PipelineLinks links = real_links(self);
   for (Link* const link : {&links.recv_forward, &links.send_forward, &links.recv_backward, &links.send_backward})
     if (link->exists()) link->channel = channels.emplace_back(observed(*link->channel)).get();

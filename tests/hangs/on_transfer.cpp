@@ -22,8 +22,8 @@ class ObservedChannel final : public StageChannel {
     const Inside inside;
     channel_.send(tensor, ring, stream);
   }
-  // The receiver's buffers are used in turn: after an omitted receive, each later one fills the buffer that was meant
-  // for the one before it.
+  // The receiver uses its buffers in rotation: after an omitted receive, each later one fills the buffer meant for the
+  // previous one.
   void recv(Tensor tensor, int ring, Stream& stream) override {
     if (before_transfer(stream) == TransferFate::kOmitted) {
       owed_.emplace(ring, tensor);

@@ -1,9 +1,8 @@
-// A function that is called before each transfer of this process, so that a test can delay transfers, omit them or
-// fail at them.
+// A function that is called before each transfer of this process, so that a test can delay, omit or fail transfers.
 //
 // CMake's add_transfer_hooks links a program with on_transfer.cpp and on_stage_transfer.cpp, and redirects the calls
 // that these files name (--wrap): collectives of a CommGroup, copies into a peer's memory, and the channels of a
-// Runtime. The production code knows nothing of it.
+// Runtime. The production code does not know of it.
 #pragma once
 
 #include <functional>
@@ -17,8 +16,8 @@ namespace tri {
 
 enum class TransferFate { kMade, kOmitted };
 
-// While it lives, `call(stream)` runs in the thread that enqueues a transfer on `stream`, before the transfer; what it
-// enqueues there comes first. It returns a TransferFate or nothing (kMade). One at a time in a process.
+// While it lives, `call(stream)` runs in the thread that enqueues a transfer on `stream`, before the transfer, and may
+// enqueue work there first. It returns a TransferFate or nothing (kMade). Only one may exist in a process.
 class OnTransfer {
  public:
   template <class Call>
@@ -42,7 +41,7 @@ class OnTransfer {
   std::function<TransferFate(Stream&)> call_;
 };
 
-// Makes the transfers of `channel`, which outlives the result, pass the OnTransfer of the process.
+// Makes the transfers of `channel`, which must outlive the result, pass the process's OnTransfer.
 std::unique_ptr<StageChannel> observed(StageChannel& channel);
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Work of a test's own on a stream of either backend.
+// Work that a test runs on a stream of either backend.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,11 @@
 
 namespace tri {
 
-// `task` after earlier work of the stream. On a GPU's stream a thread of the driver runs it: it calls nothing of CUDA.
+// Runs `task` after the stream's earlier work. For a GPU a driver thread runs it, so it must not call CUDA.
 void run_on_stream(Stream& stream, std::function<void()> task);
-// The stream does nothing for `duration` after its earlier work.
+// Keeps the stream idle for `duration` after its earlier work.
 void idle(Stream& stream, std::chrono::microseconds duration);
-// What the stream runs next does not end: on a GPU a kernel that spins, on the CPU a task that sleeps.
+// Enqueues work that never ends: a spinning kernel on a GPU, a sleeping task on the CPU.
 void hang_stream(Stream& stream);
 
 }  // namespace tri

@@ -62,7 +62,7 @@ std::map<std::string, Config> models() {
   return all;
 }
 
-// A checkpoint in which every element has a value of its own; padding is zero.
+// A checkpoint in which every element has a unique value; padding is zero.
 void write_run(const Config& config, const std::string& dir) {
   const std::string folder = value_or_throw(begin_attempt(dir, 7, "a"));
   auto writer = value_or_throw(ShardWriter::create(folder + "/" + shard_name(0), "a"));
@@ -111,7 +111,7 @@ TEST(HuggingFace, export_and_import_give_back_every_bit) {
     }
 }
 
-// The tensors as transformers expects them: counts of the fused or divided rows, none missing, the padding split.
+// The tensors as transformers expects them: right counts of fused or divided rows, none missing, padding removed.
 TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
   const TemporaryFolder dir;
   const std::map<std::string, std::map<std::string, std::vector<int64_t>>> expected = {
@@ -215,13 +215,13 @@ TEST(HuggingFace, keys_that_old_configs_lack_have_their_meaning_of_then) {
   const auto described = value_or_throw(
       parse_config_json("c", R"({"model_type":"llama","hidden_size":8,"intermediate_size":16,"num_hidden_layers":1,
                "num_attention_heads":2,"vocab_size":9,"max_position_embeddings":4})"));
-  EXPECT_EQ(described.model.kv_heads, 0);  // as many as heads
+  EXPECT_EQ(described.model.kv_heads, 0);  // equal to heads
   EXPECT_EQ(described.model.rope_theta, 10000);
   EXPECT_EQ(described.model.norm_eps, 1e-6);
   EXPECT_FALSE(described.model.tie_embeddings || described.model.bias);
 }
 
-// Damage to an exported folder, and what the import says of it. Nothing is left in the run's folder but its lock.
+// Damage to an exported folder, and the import's message about it. Nothing remains in the run's folder except its lock.
 TEST(HuggingFace, a_folder_with_a_missing_a_strange_or_a_misshapen_tensor_is_refused) {
   const TemporaryFolder dir;
   write_run(gpt2(), dir / "run");
@@ -255,7 +255,7 @@ TEST(HuggingFace, tensors_without_a_place_are_refused_and_old_masks_and_short_na
   const TemporaryFolder dir;
   write_run(gpt2(), dir / "run");
   value_or_throw(export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = dir / "hf"}));
-  // The same tensors without "transformer.", and one more.
+  // The same tensors without "transformer.", and one additional tensor.
   const auto rewrite = [&](const std::string& more) {
     std::filesystem::create_directories(dir / "old");
     std::filesystem::copy_file(dir / "hf/config.json", dir / "old/config.json",
@@ -280,7 +280,7 @@ TEST(HuggingFace, tensors_without_a_place_are_refused_and_old_masks_and_short_na
             std::string::npos);
 }
 
-// `hf` in a file again, with `change` applied to names, types and data of its tensors.
+// Rewrites the file in `hf` with `change` applied to names, types and data of its tensors.
 struct StoredTensor {
   SafetensorsEntry entry;
   std::string bytes;
@@ -319,7 +319,7 @@ void edit_config(const std::string& folder, const std::function<void(nlohmann::j
   write_all(folder + "/config.json", json.dump());
 }
 
-// As transformers 5 does: tied only where the head is absent or the embedding once more.
+// As in transformers 5: tied only if the head is absent or equals the embedding.
 TEST(HuggingFace, a_head_of_its_own_is_not_tied_whatever_the_config_says) {
   const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
   const TemporaryFolder dir;
@@ -380,7 +380,7 @@ TEST(HuggingFace, tensors_that_hold_no_weights_are_ignored_whatever_their_type) 
     EXPECT_NE(
         message(import_model({.folder = dir / "hf", .run_dir = dir / "spare"})).find("tensor spare is not part of"),
         std::string::npos);
-    // A weight of such a type is another matter.
+    // A weight of such a type is refused.
     const std::string norm = model == "gpt2" ? "transformer.ln_f.weight" : "model.norm.weight";
     rewrite_model(dir / "hf", [&](auto& tensors) {
       std::erase_if(tensors, [](const StoredTensor& t) { return t.entry.name == "spare"; });
@@ -441,7 +441,7 @@ TEST(HuggingFace, what_a_mistral_config_leaves_out_is_transformers_default) {
   const ModelConfig null =
       value_or_throw(parse_config_json("c", base + R"(,"sliding_window":null,"num_key_value_heads":null})")).model;
   EXPECT_EQ(null.window, 0);
-  EXPECT_EQ(null.kv_heads, 0);  // as many as heads
+  EXPECT_EQ(null.kv_heads, 0);  // equal to heads
 }
 
 TEST(HuggingFace, gpt2_sizes_have_two_names_each) {
@@ -455,7 +455,7 @@ TEST(HuggingFace, gpt2_sizes_have_two_names_each) {
             std::string::npos);
 }
 
-// A chat model: several ends, a template, settings of generation. `tokenizer`: whether its tokenizer comes along.
+// A chat model: several end tokens, a template, generation settings. `tokenizer`: whether its tokenizer is included.
 TEST(HuggingFace, what_generation_needs_comes_out_as_it_went_in) {
   const TemporaryFolder dir;
   Config config = gpt2();
@@ -497,7 +497,7 @@ TEST(HuggingFace, what_generation_needs_comes_out_as_it_went_in) {
     EXPECT_EQ(written["bos_token"], "a");
     EXPECT_EQ(written["pad_token"], "b");
   }
-  // Another tokenizer's ends are its own.
+  // Another tokenizer has its own end tokens.
   const auto changed = import_model(
       {.folder = dir / "hf", .run_dir = dir / "changed", .overrides = {"data.tokenizer=" + (dir / "bytes_hf")}});
   ASSERT_EQ(message(changed), "");

@@ -37,7 +37,7 @@ class TokenizerFiles : public ::testing::Test {
 
   const TemporaryFolder folder_;
   Config config_;
-  Json json_;  // of the bytes; an added token ends a text
+  Json json_;  // bytes as tokens; an added token ends a text
 };
 
 TEST_F(TokenizerFiles, a_file_without_added_tokens_is_written_with_the_text_of_its_end) {
@@ -75,7 +75,7 @@ TEST_F(TokenizerFiles, tokens_of_the_files_beside_it_are_written_into_the_file) 
   ASSERT_TRUE(std::filesystem::create_directory(folder_ / "copied"));
   write_all(folder_ / "in/added_tokens.json", R"({"<|y|>": 257})");
   write_all(folder_ / "in/config.json", "{}");
-  value_or_throw(copy_tokenizer(folder_ / "in/tokenizer.json", folder_ / "copied"));  // as an import does
+  value_or_throw(copy_tokenizer(folder_ / "in/tokenizer.json", folder_ / "copied"));  // like an import
   value_or_throw(keep_companions(folder_ / "in", folder_ / "copied"));
   EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "copied"))->fingerprint(),
             value_or_throw(open_tokenizer(folder_ / "in"))->fingerprint());

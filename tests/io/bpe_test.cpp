@@ -14,8 +14,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<int32_t>;
 
-// A tokenizer.json made by hand: tokens 0 to 255 are the bytes, merges make those from 256 on, then come the added
-// ones.
+// Returns a hand-made tokenizer.json: tokens 0 to 255 are the bytes, those from 256 on are made by merges, followed by
+// the added ones.
 Json small_tokenizer(const std::vector<std::pair<std::string, std::string>>& merges) {
   Json vocab = Json::object(), pairs = Json::array();
   for (int byte = 0; byte < 256; ++byte) vocab[letters_of(std::string(1, static_cast<char>(byte)))] = byte;
@@ -107,7 +107,7 @@ TEST_F(TokenizerJson, decode_undoes_encode_for_any_bytes) {
   }
 }
 
-// Merges of random words, one after the other over the whole word, as the definition says it.
+// Applies random merges one after another to the whole word, as in the definition.
 TEST_F(TokenizerJson, words_of_any_length_are_merged_as_the_definition_says) {
   std::vector<std::pair<std::string, std::string>> merges;
   std::vector<std::string> tokens = {"a", "b", "c"};
@@ -124,7 +124,7 @@ TEST_F(TokenizerJson, words_of_any_length_are_merged_as_the_definition_says) {
   const auto by_definition = [&](const std::string& word) {
     std::vector<std::string> symbols;
     for (const char c : word) symbols.emplace_back(1, c);
-    for (const auto& [left, right] : merges)  // a merge makes no pair of a lower rank than its own
+    for (const auto& [left, right] : merges)  // a merge never makes a pair of a lower rank than its own
       for (size_t i = 0; i + 1 < symbols.size(); ++i)
         if (symbols[i] == left && symbols[i + 1] == right) {
           symbols[i] += right;
@@ -152,7 +152,7 @@ TEST_F(TokenizerJson, a_word_that_is_a_token_is_taken_whole_with_ignore_merges) 
   EXPECT_EQ(value_or_throw(open(json))->encode("hello hello"), (Ids{270, ' ', 'h', 'e', 'l', 'l', 'o'}));
 }
 
-// Entries of the vocabulary are written in byte letters; a word is looked for by its own.
+// Vocabulary entries are written in byte letters, and a word is looked up by its byte letters.
 TEST_F(TokenizerJson, an_entry_of_other_letters_is_decoded_and_never_encoded) {
   Json json = small_tokenizer(kMerges);
   const std::string japan = "\xe6\x97\xa5\xe6\x9c\xac";
@@ -190,7 +190,7 @@ TEST_F(TokenizerJson, the_template_begins_documents_and_the_settings_beside_say_
   EXPECT_EQ(value_or_throw(open(json))->eod(), 267) << "a named token that the file lacks is added";
 }
 
-// The ids are those of AutoTokenizer, transformers 5.24.
+// The expected ids are those of AutoTokenizer, transformers 5.24.
 TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
   const std::string plain_flags = R"("lstrip": false, "rstrip": false, "normalized": false, "special": true)";
   const std::string a = R"({"content": "<|a|>", )" + plain_flags + "}";
@@ -239,7 +239,7 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
                "<|a"),
             (Ids{'<', '|', 'a'}))
       << "with a decoder the older files say nothing";
-  // Of a token that is listed several times the last flags count, unless the decoder or tokenizer.json gives it an id.
+  // If a token is listed several times, its last flags count, unless the decoder or tokenizer.json gives it an id.
   const std::string wide =
       R"({"content": "<|a|>", "lstrip": true, "rstrip": true, "normalized": false, "special": true})";
   const Ids stripped = {'x', 267}, spaced = {'x', ' ', 267, ' '};
@@ -257,7 +257,7 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
            {R"({"additional_special_tokens": ["<|a|>"], "added_tokens_decoder": {"267": )" + wide + "}}", stripped},
        })
     EXPECT_EQ(of(settings(content), "x <|a|> "), ids) << content;
-  // Flags of the decoder go before those of tokenizer.json; a name may be a token of the vocabulary.
+  // Flags in the decoder precede those in tokenizer.json; a name may be a token of the vocabulary.
   EXPECT_EQ(of(settings(R"({"added_tokens_decoder": {"264": {"content": "<|endoftext|>", "lstrip": true,
                             "normalized": false, "special": true}}})"),
                "x <|endoftext|>"),
@@ -265,7 +265,7 @@ TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
   EXPECT_EQ(of(settings(R"({"pad_token": "!"})"), "a!"), (Ids{'a', '!'}));
   EXPECT_EQ(of(settings(R"({"split_special_tokens": true})"), "<|begin|>"),
             (Ids{'<', '|', 'b', 'e', 'g', 'i', 'n', '|', '>'}));
-  // GPT2Tokenizer sets add_prefix_space itself, and takes the added tokens from the decoder.
+  // GPT2Tokenizer sets add_prefix_space itself and reads the added tokens from the decoder.
   EXPECT_EQ(of(settings(R"({"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": true})"), "x"),
             (Ids{' ', 'x'}));
   EXPECT_EQ(of(settings(R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true})"), "x"),
@@ -315,7 +315,7 @@ TEST_F(TokenizerJson, anchors_stand_at_every_line) {
           {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
     return value_or_throw(open(json))->encode(text);
   };
-  // As the package splits: DeepSeek-LLM and V2 have this pattern.
+  // The expected ids follow the package's splits: DeepSeek-LLM and V2 have this pattern.
   EXPECT_EQ(of("\\s+$", "!  "), (Ids{'!', 256}));
   EXPECT_EQ(of("\\s+$", "!  !  "), (Ids{258, '!', 256}));
   EXPECT_EQ(of("\\s+$", "!  \n!"), (Ids{'!', 256, '\n', '!'}));
@@ -378,7 +378,7 @@ TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
   EXPECT_FALSE(open_tokenizer(folder_ / "missing.json"));
 }
 
-// A call for each level would overflow the stack.
+// A function call per level would overflow the stack.
 TEST_F(TokenizerJson, what_is_nested_too_deep_is_refused) {
   const std::tuple<const char*, std::string, std::string> table[] = {
       {"truncation", "[", "]"},

@@ -1,4 +1,4 @@
-// Small checkpoints of pseudo-random tensors, and a second, slow way to cut regions out of them.
+// Small checkpoints of pseudo-random tensors, and a second, slow way to extract regions from them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace tri {
 
 using Bytes = std::vector<unsigned char>;
 
-class Draw {  // numbers below a bound, one after the other
+class Draw {  // consecutive numbers below a bound
  public:
   explicit Draw(uint64_t key) : key_(key) {}
   int64_t operator()(int64_t below) { return static_cast<int64_t>(random_u64(key_, count_++) % below); }
@@ -34,7 +34,7 @@ inline Bytes random_bytes(uint64_t seed, const std::string& name, int64_t count)
   return bytes;
 }
 
-// Element by element, by coordinates: shares nothing with copy_region.
+// Extracts a region element by element, by coordinates; shares no code with copy_region.
 inline Bytes cut(const Bytes& whole, const Coordinates& shape, const Region& region, int64_t width) {
   Bytes out;
   Coordinates at = region.start;
@@ -61,7 +61,7 @@ inline Region random_region(const Coordinates& shape, Draw& draw) {
   return region;
 }
 
-// Splits regions at random until there are `count`, or only single elements are left.
+// Splits regions at random until there are `count` or only single elements remain.
 inline std::vector<Region> random_partition(const Coordinates& shape, size_t count, Draw& draw) {
   std::vector<Region> regions = {full_region(shape)};
   for (int tries = 0; regions.size() < count && tries < 1000; ++tries) {
@@ -91,8 +91,8 @@ inline TestTensor make_tensor(uint64_t seed, const std::string& name, StoredType
   return {name, type, shape, random_bytes(seed, name, num_elements(shape) * element_bytes(type))};
 }
 
-// Writes `tensors` cut into `shards` each, spread over `writers`, with index and manifest; not published. Every step's
-// failure is returned.
+// Writes `tensors` in `shards` shards each, spread over `writers`, with index and manifest, but does not publish them.
+// Returns the first failure.
 inline Result<Manifest> write_checkpoint(const std::string& dir, int64_t step, const std::string& attempt,
                                          const std::vector<TestTensor>& tensors, int writers, size_t shards,
                                          uint64_t seed, int64_t mark = 0) {
@@ -115,7 +115,7 @@ inline Result<Manifest> write_checkpoint(const std::string& dir, int64_t step, c
     }
     auto record = writer.value().finish();
     if (!record) return record.error();
-    auto sent = shard_record_from_text(to_text(record.value()));  // as over the network
+    auto sent = shard_record_from_text(to_text(record.value()));  // as if sent over the network
     if (!sent) return sent.error();
     if (!(sent.value() == record.value())) return file_error("the record changed on its way");
     if (auto added = manifest.add(sent.value()); !added) return added.error();

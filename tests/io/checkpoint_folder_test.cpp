@@ -85,7 +85,7 @@ TEST(CheckpointFolder, a_step_saved_again_is_replaced) {
     save(dir.path(), 100, "two", 2, how);
     EXPECT_EQ(names_in(dir.path()), (Names{"latest", "step_00000100"}));
     expect_holds(dir / "step_00000100", tensors_of(2));
-    save(dir.path(), 100, "two", 3, how);  // by the same attempt, after an error for instance
+    save(dir.path(), 100, "two", 3, how);  // by the same attempt, for example after an error
     expect_holds(dir / "step_00000100", tensors_of(3));
   }
 }
@@ -98,7 +98,7 @@ TEST(CheckpointFolder, the_newest_valid_one_is_chosen_and_others_say_why_not) {
   std::filesystem::resize_file(dir / "step_00000400/checkpoint.h5", 10);
   write_all(dir / "step_00000300/manifest.json", read_all(dir / "step_00000200/manifest.json"));
   ASSERT_TRUE(write_checkpoint(dir.path(), 2000, "two", tensors_of(1), 1, 1, 1));
-  std::filesystem::create_directory(dir / "step_5");        // not our spelling
+  std::filesystem::create_directory(dir / "step_5");        // not this program's spelling
   std::filesystem::create_directory(dir / "step_000more");  // not a checkpoint
   const auto entries = value_or_throw(list_checkpoints(dir.path()));
   const std::tuple<int64_t, bool, std::string> expected[] = {
@@ -126,7 +126,7 @@ TEST(CheckpointFolder, a_replacement_cut_short_is_finished) {
   const TemporaryFolder dir;
   save(dir.path(), 100, "one", 1);
   ASSERT_TRUE(write_checkpoint(dir.path(), 100, "two", tensors_of(2), 1, 1, 1));
-  // As if killed between the two renames.
+  // Simulates a kill between the two renames.
   std::filesystem::rename(dir / "step_00000100", dir / "step_00000100.old.two");
   auto newest = value_or_throw(newest_checkpoint(dir.path()));
   ASSERT_TRUE(newest);
@@ -135,7 +135,7 @@ TEST(CheckpointFolder, a_replacement_cut_short_is_finished) {
   EXPECT_EQ(names_in(dir.path()), (Names{"latest", "step_00000100"}));
   expect_holds(dir / "step_00000100", tensors_of(1));
 
-  // As if killed after them: the new one stays.
+  // Simulates a kill after them: the new one stays.
   std::filesystem::rename(dir / "step_00000100", dir / "step_00000100.old.two");
   save(dir.path(), 100, "two", 2);
   ASSERT_TRUE(remove_stale_attempts(dir.path(), "three"));
@@ -143,7 +143,7 @@ TEST(CheckpointFolder, a_replacement_cut_short_is_finished) {
   expect_holds(dir / "step_00000100", tensors_of(2));
 }
 
-// A rename cannot replace it, so every save would fail; a run finds that out before its first step.
+// A rename cannot replace a folder, so every save would fail; a run detects that before its first step.
 TEST(CheckpointFolder, a_folder_in_place_of_latest_is_named) {
   const TemporaryFolder dir;
   EXPECT_TRUE(check_latest(dir / "absent"));
@@ -170,7 +170,7 @@ TEST(CheckpointFolder, stale_attempts_go_and_the_own_stays) {
   EXPECT_EQ(removed, (Names{"step_00000200.tmp.one", "step_00000050.trash.one", "latest.one.tmp"}));
   EXPECT_EQ(names_in(dir.path()), (Names{"latest", "notes.txt", "step_00000100", "step_00000200.tmp.two"}));
 
-  // A surviving attempt one that is still writing fails by itself and disturbs nothing.
+  // In a surviving attempt a writer that still runs fails by itself and disturbs nothing.
   auto orphan = ShardWriter::create(attempt_folder(dir.path(), 200, "one") + "/shard_00000.h5", "one");
   ASSERT_FALSE(orphan);
   EXPECT_NE(orphan.error().message.find("No such file"), std::string::npos) << orphan.error().message;
@@ -180,7 +180,7 @@ TEST(CheckpointFolder, stale_attempts_go_and_the_own_stays) {
 TEST(CheckpointFolder, pruning_keeps_the_newest_and_the_milestones) {
   const TemporaryFolder dir;
   for (int64_t step = 100; step <= 900; step += 100) save(dir.path(), step, "one", static_cast<uint64_t>(step));
-  std::filesystem::remove(dir / "step_00000900/manifest.json");  // does not count, does not go
+  std::filesystem::remove(dir / "step_00000900/manifest.json");  // it is neither counted nor removed
   const auto removed = value_or_throw(prune(dir.path(), 2, 300, "one"));
   EXPECT_EQ(removed, (Names{"step_00000500", "step_00000400", "step_00000200", "step_00000100"}));
   EXPECT_EQ(names_in(dir.path()),

@@ -1,4 +1,4 @@
-// The index through the eyes of others: h5dump and h5py, where they are installed, and HDF5 itself.
+// The index as other programs read it: h5dump and h5py, if installed, and HDF5 itself.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@
 namespace tri {
 namespace {
 
-// Eighths, exact in bf16; other types the same times eight.
+// Multiples of 1/8, exact in bf16; other types have eight times the values.
 struct Example {
   std::vector<TestTensor> tensors;
   std::vector<double> values;  // of each tensor
@@ -97,7 +97,7 @@ TEST(CheckpointIndex, many_shards_of_one_tensor_are_one_dataset) {
   EXPECT_EQ(got, tensors[0].bytes);
 }
 
-// The numbers that h5dump prints of a dataset.
+// Returns the numbers that h5dump prints for a dataset.
 std::vector<double> dumped(const std::string& path, const std::string& dataset) {
   const std::string text = output_of(fmt::format("cd / && h5dump -y -w 65535 -d '/{}' {}", dataset, path));
   std::vector<double> values;
@@ -121,7 +121,7 @@ TEST(CheckpointIndex, h5dump_shows_numbers) {
   EXPECT_NE(output_of(fmt::format("h5dump -d /info/config {}", path)).find("run:"), std::string::npos);
   EXPECT_NE(output_of(fmt::format("h5dump -d /info/step {}", path)).find("(0): 5"), std::string::npos);
 
-  // A lost shard reads as values that cannot be taken for weights.
+  // A lost shard reads as values that cannot be mistaken for weights.
   const auto manifest = value_or_throw(read_manifest(folder));
   std::filesystem::remove(folder + "/" + shard_name(1));
   for (const TensorRecord& tensor : manifest.tensors) {

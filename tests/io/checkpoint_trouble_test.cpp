@@ -1,4 +1,4 @@
-// Full disks, folders that can't be written or are gone, and death at any moment.
+// Full disks, missing or read-only folders, and kills at any moment.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -19,7 +19,7 @@
 namespace tri {
 namespace {
 
-// A file system of `bytes` at `folder` that only this process sees; false where that is not allowed.
+// Mounts a file system of `bytes` at `folder`, visible only to this process; returns false if that is not allowed.
 bool mount_small(const std::string& folder, int64_t bytes) {
   const uid_t user = ::getuid();
   if (::unshare(CLONE_NEWNS) != 0) {
@@ -30,7 +30,7 @@ bool mount_small(const std::string& folder, int64_t bytes) {
   return ::mount("tmpfs", folder.c_str(), "tmpfs", 0, fmt::format("size={}", bytes).c_str()) == 0;
 }
 
-constexpr int64_t kRows = 100;  // 150 KiB a checkpoint
+constexpr int64_t kRows = 100;  // 150 KiB per checkpoint
 
 // Leaves `room` free bytes in `dir`, then saves step 2 alongside step 1.
 std::string save_with_room(const std::string& dir, int64_t room) {
@@ -61,7 +61,7 @@ TEST(CheckpointTrouble, a_full_disk_is_named_and_the_previous_checkpoint_stays) 
         if (contains(result, part)) places.insert(part);
       if (const std::string fault = fault_of_newest(dir.path(), 1, 1, kRows); !fault.empty()) {
         if (!contains(result, "latest") || !fault_of_newest(dir.path(), 2, 2, kRows).empty()) return fault;
-        std::filesystem::remove_all(dir / "step_00000002");  // published, only the marker could not be written
+        std::filesystem::remove_all(dir / "step_00000002");  // published; only the marker could not be written
       }
       for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.path()))
         if (entry.path().extension() == ".tmp") return "left behind: " + entry.path().string();
@@ -104,7 +104,7 @@ TEST(CheckpointTrouble, a_folder_without_the_right_to_write_is_named) {
   ::chmod(dir.path().c_str(), 0755);
   ::chmod(inside.c_str(), 0555);
   const std::string outcome = in_child([&]() -> std::string {
-    // A relative path: the folders above the temporary one may be closed to the user that this becomes.
+    // The path is relative because this user may not access the folders above the temporary one.
     if (::chdir(dir.path().c_str()) != 0 || (::getuid() == 0 && ::setuid(65534) != 0)) return "not allowed";
     const auto begun = begin_attempt("checkpoints", 2, "two");
     const auto writer = ShardWriter::create("checkpoints/step_00000001/shard_00009.h5", "two");
@@ -138,8 +138,8 @@ TEST(CheckpointTrouble, a_folder_that_vanishes_is_named) {
   EXPECT_EQ(fault_of_newest(dir.path(), 1, 1, 4), "");
 }
 
-// 12,288 writers would else each ask the folder's server for it. What makes a name durable is the publisher's fsync of
-// the folder, after all writers are done and before the checkpoint gets its own name.
+// Otherwise each of 12,288 writers would request an fsync from the folder's server. The publisher's fsync of the
+// folder, after all writers have finished and before the checkpoint is renamed, makes the names durable.
 TEST(CheckpointTrouble, the_folder_is_synced_as_often_for_many_writers_as_for_one_and_last_before_publishing) {
   std::vector<std::vector<std::string>> synced;
   for (const int writers : {1, 7}) {
@@ -153,7 +153,7 @@ TEST(CheckpointTrouble, the_folder_is_synced_as_often_for_many_writers_as_for_on
               "");
     std::vector<std::string>& folders = synced.emplace_back();
     int shards = 0;
-    bool named = true;  // of the shards: whether the folder was synced since the last one was renamed
+    bool named = true;  // whether the folder was synced since the last shard was renamed
     for (const std::string& line : lines_of_trace(dir.path().string() + ".trace")) {
       if (line.starts_with("shard-fsync ")) ++shards;
       if (line.starts_with("shard-rename ")) named = false;
@@ -169,7 +169,7 @@ TEST(CheckpointTrouble, the_folder_is_synced_as_often_for_many_writers_as_for_on
   EXPECT_EQ(synced[0], synced[1]);
 }
 
-// Memory where there is some: a kill needs no disk, and there are more of them.
+// A folder in memory if possible: kills need no disk, and more of them fit in the time.
 class FastFolder {
  public:
   FastFolder() {
@@ -187,7 +187,7 @@ class FastFolder {
   std::string path_;
 };
 
-// Whatever the first try got done, the second one completes.
+// The second try completes whatever the first one did.
 TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_nothing_else) {
   enum class Before { kNothing, kSameStep };
   struct Case {
@@ -225,7 +225,7 @@ TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_no
 
 constexpr int64_t kFewRows = 2;
 
-// Saves `steps` steps, each one twice, and reports to the parent which were published.
+// Saves `steps` steps, each one twice, and reports the published ones to the parent.
 [[noreturn]] void save_steps(const std::string& dir, int64_t first, int64_t steps, uint64_t seed,
                              const std::string& attempt, int tell) {
   silence_stderr();
@@ -240,8 +240,8 @@ constexpr int64_t kFewRows = 2;
   ::_exit(0);
 }
 
-// The same in a child on storage that follows `rules` (tests/storage/points.h). Returns waitpid's status; `published`
-// becomes the last step that the child reported.
+// The same in a child on storage that follows `rules` (tests/storage/points.h). Returns waitpid's status, and the last
+// step that the child reported in `published`.
 int saved_by_child(const std::string& dir, const std::string& rules, const std::string& trace, int64_t steps,
                    uint64_t seed, const std::string& attempt, int64_t& published) {
   int ends[2];
@@ -262,7 +262,7 @@ int saved_by_child(const std::string& dir, const std::string& rules, const std::
 TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
   const FastFolder dir;
   value_or_throw(save(dir.path(), 1, "first", 1, kFewRows));
-  // The storage calls of a save, to spread the kills over them.
+  // Counts the storage calls of a save, to spread the kills over them.
   constexpr int64_t kSteps = 4;
   int64_t published = 1;  // the last step that a child reported
   ASSERT_EQ(saved_by_child(dir.path(), "", dir.path() + ".trace", kSteps, 2, "counting", published), 0);
@@ -285,19 +285,19 @@ TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
       unfinished += contains(entry.path().filename(), ".tmp.");
       replacing += contains(entry.path().filename(), ".old.") || contains(entry.path().filename(), ".trash.");
     }
-    // One more may have been published without the word getting through.
+    // One more may have been published without being reported.
     testing::internal::CaptureStderr();
     const std::string fault = fault_of_newest(dir.path(), published, published + 1, kFewRows);
     testing::internal::GetCapturedStderr();
     ASSERT_EQ(fault, "") << "after kill " << kill << ", " << rule;
-    // And no other one pretends to be good.
+    // No other checkpoint pretends to be valid.
     for (const CheckpointEntry& entry : value_or_throw(list_checkpoints(dir.path()))) {
       if (!entry.valid) continue;
       const auto report = verify(entry.path, 1);
       ASSERT_TRUE(report && report.value().problems.empty()) << entry.path;
     }
   }
-  // What is counted here follows from the seed and the calls alone, not from the machine's speed.
+  // These counts depend only on the seed and the calls, not on the machine's speed.
   EXPECT_GT(unfinished, kKills / 4);
   EXPECT_GT(replacing, kKills / 30);
   EXPECT_GT(progressed, kKills / 2);
@@ -305,7 +305,7 @@ TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
              kKills, calls * 3 / 4, unfinished, replacing, progressed);
 }
 
-// Step 2 saved, saved again in both ways of replacing, and step 1 pruned: all that changes a folder of checkpoints.
+// Saves step 2, saves it again with both ways of replacing, and prunes step 1: everything that changes the folder.
 void change_everything(const std::string& dir) {
   silence_stderr();
   const auto lock = value_or_throw(RunLock::take({.run = dir}, "b"));
@@ -316,8 +316,8 @@ void change_everything(const std::string& dir) {
   value_or_throw(prune(dir, 1, 0, "b"));
 }
 
-// Runs change_everything() in a child and kills it when it is about to do its `call`th system call. False when it ended
-// before that; nothing where tracing is not allowed.
+// Runs change_everything() in a child and kills it before its `call`th system call. Returns false if it ended before
+// that, nullopt if tracing is not allowed.
 std::optional<bool> killed_at(const std::string& dir, int call) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -329,7 +329,7 @@ std::optional<bool> killed_at(const std::string& dir, int call) {
   int status = 0;
   ::waitpid(child, &status, 0);
   if (!WIFSTOPPED(status)) return std::nullopt;
-  for (int stop = 0; stop < 2 * call - 1; ++stop) {  // begin and end of each
+  for (int stop = 0; stop < 2 * call - 1; ++stop) {  // each call stops at its begin and its end
     ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
     ::waitpid(child, &status, 0);
     if (WIFEXITED(status)) {
@@ -364,7 +364,7 @@ TEST(CheckpointTrouble, a_kill_at_every_system_call_leaves_a_checkpoint_that_onl
       const auto newest = newest_checkpoint(dir.path());
       testing::internal::GetCapturedStderr();
       ASSERT_EQ(fault, "") << "killed at call " << call;
-      // Later kills find later states: nothing that was published is taken back.
+      // Later kills find later states: nothing that was published is lost.
       const int64_t found = read_manifest(newest.value()->path).value().info.numbers.at("mark");
       ASSERT_GE(newest.value()->step, step) << "killed at call " << call;
       ASSERT_GE(found, mark) << found << " after " << mark << ", call " << call;

@@ -1,4 +1,4 @@
-// Other programs that read our files.
+// Runs other programs that read this program's files.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 
 namespace tri {
 
-// What the command prints, on either stream; "status N: " before it where it fails.
+// Returns what the command prints on either stream, preceded by "status N: " if it fails.
 inline std::string output_of(const std::string& command) {
   std::string text;
   std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
@@ -20,7 +20,7 @@ inline std::string output_of(const std::string& command) {
   return status == 0 ? text : fmt::format("status {}: {}", status, text);
 }
 
-// A Python that has h5py: TRIREME_TEST_PYTHON, or python3. "": none has it.
+// Returns a Python that has h5py: TRIREME_TEST_PYTHON, or python3. "": none has it.
 inline std::string python_with_h5py() {
   const char* const set = std::getenv("TRIREME_TEST_PYTHON");
   for (const char* python : {set != nullptr ? set : "python3", "/usr/bin/python3"})

@@ -1,4 +1,4 @@
-// What reaches standard output, and what does not.
+// What is written to standard output, and what is not.
 #include "io/base/console.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// Ends the process with the status of what `print` has printed to `path`.
+// Ends the process with the status that results from printing to `path`.
 [[noreturn]] void printed_to(const char* path, const std::function<void()>& print) {
   if (std::freopen(path, "w", stdout) == nullptr) std::_Exit(9);
   print();

@@ -1,4 +1,4 @@
-// Files that take their place at once: what they say when they cannot.
+// Files that replace others atomically, and their errors.
 #include "io/base/file.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST(AtomicFile, errors_name_the_file_that_was_asked_for) {
   EXPECT_EQ(over.error().message.find(taken + ": "), 0u) << over.error().message;
 }
 
-// A network file system may report only when a file is closed that a quota has cut it short.
+// A network file system may report only at close that a quota has truncated a file.
 TEST(AtomicFile, a_close_that_fails_leaves_the_file_that_was_there) {
   const TemporaryFolder folder;
   const std::string path = folder / "figures.prom";

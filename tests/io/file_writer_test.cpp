@@ -1,4 +1,4 @@
-// Writes that hang: tasks that wait for the test.
+// Writes that hang, simulated by tasks that wait for the test.
 #include "io/base/file_writer.h"
 
 #include <gtest/gtest.h>

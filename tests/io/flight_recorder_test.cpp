@@ -98,7 +98,7 @@ TEST_F(FlightRecords, what_is_written_can_be_read) {
   EXPECT_EQ(process_state_of(record), ProcessState::kRuns);
 }
 
-// Version 6 had the ranks and sizes on three axes in place of a list of axes, and actions right behind the events.
+// Version 6 had the ranks and sizes on three axes instead of a list of axes, and actions directly after the events.
 TEST_F(FlightRecords, a_file_of_version_6_is_read) {
   const auto recorder = make(5);
   recorder->begin_step(12, 100);
@@ -151,7 +151,7 @@ TEST_F(FlightRecords, a_process_in_a_debugger_is_not_stopped) {
   EXPECT_EQ(process_state_of(record), ProcessState::kStopped);
   ::kill(child, SIGCONT);
   ASSERT_EQ(::waitpid(child, &status, WCONTINUED), child);
-  if (::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) == 0) {  // else tracing is not allowed here
+  if (::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) == 0) {  // otherwise tracing is not allowed here
     ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, child, nullptr, nullptr), 0);
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(process_state_of(record), ProcessState::kTraced);
@@ -164,7 +164,7 @@ TEST_F(FlightRecords, a_process_in_a_debugger_is_not_stopped) {
   ::close(ready[0]), ::close(ready[1]);
 }
 
-// Rings keep the newest; an action whose entry was used again is not taken for another.
+// Rings keep the newest entries; an action whose entry was reused is not confused with another.
 TEST_F(FlightRecords, rings_keep_the_newest) {
   const auto recorder = make(0);
   for (int i = 0; i < 3 * flight::kEvents; ++i) recorder->event(FlightEventKind::kAction, 0, i);
@@ -216,7 +216,7 @@ TEST_F(FlightRecords, other_files_are_not_flight_records) {
   EXPECT_NE(garbage.error().message.find("not a flight record"), std::string::npos);
 }
 
-// All users may write to the folder: no file under a flight recorder's name may block a search for flight recorders.
+// All users may write to the folder: no file with a flight recorder's name may block a search.
 TEST_F(FlightRecords, a_fifo_and_a_link_are_refused) {
   const auto recorder = make(0);
   const std::string fifo = folder_ / (std::string(kFlightRecordPrefix) + "fifo"),
@@ -272,7 +272,7 @@ TEST_F(FlightRecords, a_connection_names_its_members_or_none) {
     EXPECT_EQ(record.connection_set, RankSet{});
     EXPECT_EQ(record.connection_members, scattered);
   }
-  many.back() = 5000;  // more than can be named, and no progression
+  many.back() = 5000;  // more than can be named, and not a progression
   const ConnectionScope connection("group dp", many);
   record = read(*recorder);
   EXPECT_EQ(record.connection_set, RankSet{});
@@ -288,7 +288,7 @@ TEST(FlightRecorder, groups_are_progressions_of_ranks) {
   EXPECT_NE(connection_id("tp", {0, 1}), connection_id("dp", {0, 1}));
 }
 
-// Paths have up to 4095 bytes, and names of hosts 64: what compares them must see all of them.
+// Paths have up to 4095 bytes and host names 64: comparisons must see all of them.
 TEST_F(FlightRecords, long_names_are_whole) {
   std::string deep = "/runs";
   while (deep.size() < 4000) deep += "/" + std::string(150, 'd');
@@ -327,7 +327,7 @@ TEST_F(FlightRecords, a_channel_too_many_is_said) {
   EXPECT_NE(log.find("a hang in \"one more\" may be attributed to another place"), std::string::npos) << log;
 }
 
-// A flight recorder of the version before or after this one begins with the same fields.
+// A flight recorder of the previous or the next version begins with the same fields.
 TEST_F(FlightRecords, whose_process_a_file_is_of_is_known_of_any_version) {
   const auto recorder = make(0);
   recorder->image().version = flight::kVersion + 1;

@@ -1,4 +1,4 @@
-// Runs a part of a test in a child process: it may lose rights, limits or its life there.
+// Runs a part of a test in a child process, where it may lose rights, limits or its life.
 #pragma once
 
 #include <fcntl.h>
@@ -20,8 +20,8 @@ inline void silence_stderr() {
   if (null >= 0) ::dup2(null, STDERR_FILENO);
 }
 
-// fork() once this process has one thread: a mutex that another thread holds at that moment stays locked in the child
-// for ever. Threads that answered a question of file_system_call.h end soon; others are not waited for beyond 10 s.
+// Calls fork() once this process has one thread: a mutex that another thread holds at that moment would stay locked in
+// the child. Threads that handle calls of file_system_call.h end soon; others are awaited for at most 10 s.
 inline pid_t fork_alone() {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   const auto threads = [] {
@@ -32,7 +32,7 @@ inline pid_t fork_alone() {
   return ::fork();
 }
 
-// What `body` returns in the child; "died" when it does not return. Its stderr is silent.
+// Returns the result of `body` in the child, or "died" if it does not return. The child's stderr is discarded.
 inline std::string in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";
@@ -46,7 +46,7 @@ inline std::string in_child(const std::function<std::string()>& body) {
       text = std::string("threw ") + problem.what();
     }
     const ssize_t put = ::write(ends[1], text.data(), text.size());
-    std::exit(put == static_cast<ssize_t>(text.size()) ? 0 : 1);  // exit handlers run: HDF5's must survive, too
+    std::exit(put == static_cast<ssize_t>(text.size()) ? 0 : 1);  // exit handlers run, because HDF5's must also survive
   }
   ::close(ends[1]);
   std::string text;

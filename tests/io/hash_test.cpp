@@ -8,7 +8,7 @@ namespace tri {
 namespace {
 
 TEST(Hash, is_xxh3_64) {
-  // From the specification's reference implementation: no input, and one byte.
+  // Values of the specification's reference implementation: no input, and one byte.
   EXPECT_EQ(hex64(xxh3_64("")), "2d06800538d394c2");
   EXPECT_EQ(hex64(xxh3_64("a")), "e6c632b61e964e1f");
 }

@@ -1,4 +1,4 @@
-// Lines for storage that hangs: a pipe without a reader.
+// Lines on storage that hangs, simulated by a pipe without a reader.
 #include "io/base/line_file.h"
 
 #include <fcntl.h>
@@ -61,7 +61,7 @@ TEST(LineFile, who_appends_does_not_wait_for_storage_and_nothing_is_lost_when_it
   {
     const auto file = value_or_throw(LineFile::open(pipe, no_problem, LineFile::kForever, LineFile::Need::kRequired));
     const uint32_t written = file_writer_activity().num_done;
-    for (int i = 0; i < 20'000; ++i) {  // more than a pipe takes
+    for (int i = 0; i < 20'000; ++i) {  // more than a pipe holds
       const std::string line = fmt::format("line {} of many\n", i);
       expected += line;
       file->append(line);
@@ -88,7 +88,7 @@ TEST(LineFile, with_a_timeout_it_leaves_storage_that_hangs_behind) {
     file->append(std::string(1 << 20, 'x') + "\n");
   }
   char bytes[4096];
-  for (size_t got = 0; got < (1 << 20) + 1;)  // so that the thread comes to its end
+  for (size_t got = 0; got < (1 << 20) + 1;)  // allows the thread to end
     if (const ssize_t n = ::read(end.get(), bytes, sizeof bytes); n > 0) got += static_cast<size_t>(n);
 }
 
@@ -109,7 +109,7 @@ TEST(LineFile, says_what_storage_refuses) {
   EXPECT_FALSE(LineFile::open("/nowhere/lines", no_problem));
 }
 
-// A file that may not grow beyond a limit takes the first part of a write, as a full disk does.
+// A file with a size limit accepts the first part of a write, like a full disk.
 TEST(LineFile, a_line_that_is_cut_short_does_not_join_the_next_one) {
   const TemporaryFolder folder;
   const std::string path = folder / "lines";

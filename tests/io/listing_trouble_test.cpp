@@ -1,5 +1,5 @@
-// Folders that can't be listed and files that can't be read, for a while or for good: what is not known is not taken
-// for nothing, and not for damaged.
+// Folders that cannot be listed and files that cannot be read, temporarily or permanently: unknown contents are treated
+// neither as absent nor as damaged.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ TEST(ListingTrouble, a_folder_that_cannot_be_listed_is_an_error_and_nothing_is_r
       {"clean", [&] { return why(remove_stale_attempts(dir.path(), "three", kOnce)); }}};
   for (const auto& [error, text] :
        {std::pair{"EIO", "Input/output error"}, {"ESTALE", "Stale file handle"}, {"EACCES", "Permission denied"}})
-    for (const int point : {1, 2, 5})  // opening it, its first entry, one in the middle
+    for (const int point : {1, 2, 5})  // opening it, its first entry, an entry in the middle
       for (const auto& [name, call] : calls) {
         const std::string rule = fmt::format("0/list/{}/fail={}+", point, error);
         EXPECT_EQ(on_storage(dir.path(), rule, call),
@@ -50,8 +50,8 @@ TEST(ListingTrouble, only_a_folder_that_is_missing_or_empty_holds_nothing) {
 TEST(ListingTrouble, what_cannot_be_read_is_not_taken_for_damaged_and_stays) {
   const TemporaryFolder dir;
   for (const int64_t step : {1, 2}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
-  // As a replacement leaves it that was cut short after its second rename: the new one is in its place, the old one
-  // next to it.
+  // Recreates the state of a replacement that was interrupted after its second rename: the new checkpoint is in place,
+  // the old one next to it.
   const std::string old = dir / "step_00000002.old.one";
   std::filesystem::copy(dir / "step_00000002", old, std::filesystem::copy_options::recursive);
   const std::vector<std::string> before = names_of(dir.path());
@@ -59,7 +59,7 @@ TEST(ListingTrouble, what_cannot_be_read_is_not_taken_for_damaged_and_stays) {
     const auto removed = remove_stale_attempts(dir.path(), "two", kOnce);
     return removed ? "no error" : removed.error().message;
   };
-  // The new one's manifest, then the old one's: at its opening, and at its reading.
+  // The new one's manifest, then the old one's, fails when it is opened, then when it is read.
   for (const auto& [point, place] : {std::pair{1, "step_00000002/"}, {2, "step_00000002/"}, {3, old.c_str()}}) {
     const std::string said = on_storage(dir.path(), fmt::format("0/read/{}/fail=EIO+", point), clean);
     EXPECT_TRUE(contains(said, place) && contains(said, "Input/output error")) << point << ": " << said;
@@ -76,7 +76,7 @@ TEST(ListingTrouble, what_cannot_be_read_is_not_taken_for_damaged_and_stays) {
   EXPECT_EQ(names_of(dir.path()), (std::vector<std::string>{"latest", "step_00000001", "step_00000002"}));
 }
 
-// "read" when all of the newest checkpoint came back right, and the number of pauses that it took.
+// Returns "read" if the newest checkpoint was read completely and correctly, and the number of pauses.
 std::string read_newest(const std::string& dir, const std::vector<TestTensor>& tensors, int tries) {
   int pauses = 0;
   const Retry retry{.tries = tries, .pause = [&](std::chrono::milliseconds) { ++pauses; }};
@@ -105,7 +105,7 @@ TEST(ListingTrouble, a_glitch_anywhere_in_reading_costs_a_pause_and_nothing_else
       const char* error = point % 2 == 0 ? "EIO" : "ESTALE";
       const std::string said = on_storage(dir.path(), fmt::format("0/{}/{}/fail={}", phase, point, error),
                                           [&] { return read_newest(dir.path(), tensors, 2); });
-      if (said == "read, 0 pauses") break;  // there is no such point any more
+      if (said == "read, 0 pauses") break;  // there are no further points
       ASSERT_EQ(said, "read, 1 pauses") << phase << " " << point;
       *points = point;
     }
@@ -124,7 +124,7 @@ TEST(ListingTrouble, a_failure_that_lasts_ends_after_its_tries_and_one_of_rights
             dir.path().string() + ": listing the folder: Input/output error (tried 4 times), 3 pauses");
   EXPECT_EQ(with("0/list/1/fail=EACCES+"), dir.path().string() + ": listing the folder: Permission denied, 0 pauses");
   EXPECT_EQ(with("0/read/1/fail=ESTALE+"), "none, 3 pauses");
-  const std::string late = with("0/read/7/fail=ESTALE+");  // behind the manifests, in the shards
+  const std::string late = with("0/read/7/fail=ESTALE+");  // after the manifests, in the shards
   EXPECT_TRUE(contains(late, "shard_") && contains(late, "Stale file handle") &&
               contains(late, "(tried 4 times), 3 pauses"))
       << late;
@@ -171,7 +171,7 @@ TEST(ListingTrouble, pruning_opens_no_checkpoint_that_is_known_to_be_whole) {
   std::set<std::string> valid;
   EXPECT_EQ(value_or_throw(prune(dir.path(), 3, 0, "two", kOnce, &valid)), std::vector<std::string>{"step_00000001"});
   EXPECT_EQ(valid, (std::set<std::string>{"step_00000002", "step_00000003", "step_00000004"}));
-  // No manifest can be read from now on.
+  // From now on no manifest can be read.
   EXPECT_EQ(on_storage(dir.path(), "0/read/1/fail=EIO+",
                        [&] {
                          const auto removed = prune(dir.path(), 2, 0, "two", kOnce, &valid);

@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-// The file's lines without their times, after `rank` has spoken in all tones.
+// Returns the file's lines without their times, after `rank` has logged at all levels.
 std::string file_of(int rank, const std::string& place) {
   const TemporaryFolder folder;
   const std::string said = in_child([&] {
@@ -46,7 +46,7 @@ TEST(Log, of_other_ranks_it_has_what_ends_them_with_rank_and_host) {
   EXPECT_EQ(file_of(5, ""), "[rank 5 on " + host_name() + "] error: error {}\nthe end\n");
 }
 
-// The lines of a file without their times.
+// Returns the lines of a file without their times.
 std::string lines_of(const std::string& path) {
   std::ifstream file(path);
   std::string text;
@@ -117,7 +117,7 @@ TEST(Log, a_file_that_hangs_holds_no_error_back) {
             "went on");
 }
 
-// A pipe that is full, until it is read.
+// A pipe that is full until it is read.
 TEST(Log, rank_0_does_not_wait_for_a_file_that_hangs_and_loses_no_line) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "log.txt").c_str(), 0600), 0);

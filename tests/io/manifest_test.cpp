@@ -69,7 +69,7 @@ TEST(Manifest, faults_are_named) {
   }
 }
 
-// The checks of reading hold by themselves: a well-sealed text with other contents.
+// The reader's checks hold by themselves: a text with a valid checksum but invalid contents is refused.
 TEST(Manifest, sealed_nonsense_is_refused_without_a_crash) {
   const TemporaryFolder dir(parent_in_memory());
   ASSERT_TRUE(write_manifest(dir.path(), small()));

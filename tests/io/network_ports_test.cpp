@@ -1,4 +1,4 @@
-// Ports of a node, from a /sys made for the test.
+// Ports of a node, from a /sys created by the test.
 #include "io/base/network_ports.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST(NetworkPorts, counters_keep_all_of_their_64_bits) {
                     ib = sys + "/class/infiniband/mlx5_0/ports/1/";
   put(net + "device/vendor", "0x15b3");
   put(net + "statistics/rx_bytes", "18446744073709551614");
-  put(net + "statistics/tx_bytes", "9007199254740993");  // no double
+  put(net + "statistics/tx_bytes", "9007199254740993");  // not representable as a double
   put(net + "statistics/rx_errors", "18446744073709551615");
   put(net + "statistics/tx_errors", "3");
   put(ib + "counters/port_rcv_data", "18446744073709551615");

@@ -1,4 +1,4 @@
-// Text as gzip and zstd pack it.
+// Text packed with gzip and zstd.
 #pragma once
 
 #include <zlib.h>

@@ -1,4 +1,4 @@
-// What `data prepare` takes, how it divides it, and how it goes on after an interruption.
+// The inputs of `data prepare`, their division, and how a run continues after an interruption.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -134,7 +134,7 @@ TEST(PrepareInputs, a_field_may_lie_in_objects_within_objects) {
 TEST(PrepareInputs, splits_divide_documents_by_their_text_alone) {
   const TemporaryFolder folder;
   write_all(folder / "a.jsonl", json_lines(0, 20000));
-  write_all(folder / "b.jsonl", json_lines(-500, 1000));  // half of them are in the other as well
+  write_all(folder / "b.jsonl", json_lines(-500, 1000));  // half of them are also in the other file
   const std::vector<DocumentSplit> splits = value_or_throw(parse_splits("train:0.9,val:0.07,test:0.03"));
   const auto run = [&](Texts inputs, int threads) {
     const auto summary = prepare({.inputs = std::move(inputs),
@@ -212,7 +212,7 @@ TEST_F(PrepareResumed, a_run_goes_on_to_the_same_bytes) {
   ASSERT_FALSE(prepare(options("out"))) << "the broken line interrupts it";
   EXPECT_FALSE(fs::exists(folder_ / "out_train.bin"));
   ASSERT_TRUE(fs::exists(folder_ / "out.json.part"));
-  // What was written behind the state, before the end came.
+  // Simulates data written after the state, before the interruption.
   std::ofstream(folder_ / "out_val.bin.part", std::ios::app) << "more";
   write_all(folder_ / "b.jsonl", json_lines(150000, 100));
   auto other = options("out");
@@ -252,7 +252,7 @@ TEST_F(PrepareResumed, inputs_that_were_read_and_have_changed_are_refused_or_beg
   EXPECT_TRUE(all_of("out") == all_of("whole"));
 }
 
-// One bad line of the only file, at its end; mended in place, skipped, or with a change before it.
+// One bad line at the end of the only file: corrected in place, skipped, or with a change before it.
 TEST_F(PrepareResumed, the_work_before_a_bad_line_is_kept) {
   const std::string good = json_lines(0, 30000), rest = json_lines(30000, 100), bad = "{broken\n";
   for (const bool packed : {false, true}) {
@@ -295,7 +295,7 @@ TEST_F(PrepareResumed, the_work_before_a_bad_line_is_kept) {
   }
 }
 
-// Of several files the last saved point before the change counts, whichever file it is in.
+// With several files, the last saved point before the change counts, whichever file it is in.
 TEST_F(PrepareResumed, a_change_in_an_earlier_file_costs_what_comes_after_it) {
   const auto options = [&](const char* output) {
     return PrepareOptions{.inputs = {folder_ / "1.txt", folder_ / "2.txt", folder_ / "3.txt", folder_ / "4.txt"},
@@ -304,7 +304,7 @@ TEST_F(PrepareResumed, a_change_in_an_earlier_file_costs_what_comes_after_it) {
   for (const int file : {1, 2, 3}) write_all(folder_ / fmt::format("{}.txt", file), fmt::format("text {}", file));
   write_all(folder_ / "4.txt", "no text \xff");
   ASSERT_FALSE(prepare(options("out")));
-  write_all(folder_ / "1.txt", "text 1");  // another time, the same text
+  write_all(folder_ / "1.txt", "text 1");  // a new time, the same text
   write_all(folder_ / "2.txt", "text 2, longer");
   write_all(folder_ / "4.txt", "text 4");
   const auto resumed = prepare(options("out"));
@@ -313,7 +313,7 @@ TEST_F(PrepareResumed, a_change_in_an_earlier_file_costs_what_comes_after_it) {
   EXPECT_EQ(documents_of(folder_ / "out"), (Texts{"text 1", "text 2, longer", "text 3", "text 4"}));
 }
 
-// A run goes back to a point before an edit and ends without saving; then the edit is taken back.
+// A run returns to a point before an edit and ends without saving; then the edit is undone.
 TEST_F(PrepareResumed, points_after_the_one_that_a_run_went_back_to_are_dropped) {
   const std::vector<DocumentSplit> splits = {{"train", 0.9}, {"val", 0.1}};
   std::vector<Texts> texts(2);  // by split

@@ -178,7 +178,7 @@ TEST(Prepare, so_many_bad_documents_are_skipped_and_counted) {
   EXPECT_NE(many.error().message.find("2 lines skipped before, and --skip-bad allows 2"), std::string::npos);
   EXPECT_NE(share.error().message.find("3 of 5 documents are bad, more than --skip-bad 0.5 allows"), std::string::npos)
       << share.error().message;
-  // Text: lines and files that are no UTF-8.
+  // Text: lines and files that are not UTF-8.
   write_all(folder / "l", "good\nbad\xff\ngood too\n");
   ASSERT_TRUE(run("l", {.most = 1}, TextFormat::kLines));
   EXPECT_EQ(documents_of(folder / "out"), (std::vector<std::string>{"good", "good too"}));
@@ -210,7 +210,7 @@ TEST(Prepare, packed_inputs_make_what_plain_ones_make) {
     bins.push_back(read_all(folder / (std::string("of_") + name + ".bin")));
   }
   EXPECT_TRUE(bins[0] == bins[1] && bins[0] == bins[2]);
-  // A line is named by its number in the text.
+  // A line is identified by its number in the text.
   write_all(folder / "bad.jsonl.gz", gzip(lines + "{broken\n"));
   const auto bad = prepare({.inputs = {folder / "bad.jsonl.gz"}, .output = folder / "bad"});
   ASSERT_FALSE(bad);
@@ -241,7 +241,7 @@ TEST(Prepare, what_is_no_text_is_refused_and_leaves_nothing) {
       for (const char* extension : {".bin", ".idx", ".json"})
         EXPECT_FALSE(std::filesystem::exists(folder / (std::string("out") + extension))) << name;
     }
-  // A broken character in a long text is kept, and counted.
+  // A broken character in a long text is kept and counted.
   const TemporaryFolder folder;
   std::string text(20000, 'a');
   text[777] = '\xff';
@@ -256,7 +256,7 @@ TEST(Prepare, what_is_no_text_is_refused_and_leaves_nothing) {
 TEST(Prepare, only_a_sidecar_that_is_missing_says_nothing_of_the_tokenizer) {
   const TemporaryFolder folder;
   EXPECT_EQ(value_or_throw(prepared_with(folder / "none")).fingerprint, "");
-  std::filesystem::create_directory(folder / "out.json");  // there, and can't be read
+  std::filesystem::create_directory(folder / "out.json");  // exists but cannot be read
   EXPECT_FALSE(prepared_with(folder / "out"));
   write_all(folder / "a.txt", "text");
   ASSERT_TRUE(prepare({.inputs = {folder / "a.txt"}, .output = folder / "made"}));
@@ -286,7 +286,7 @@ TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {
     if (there == std::string(".bin")) {
       EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"first"});
     }
-    std::filesystem::remove(folder / (std::string("out") + there));  // any of the three is enough
+    std::filesystem::remove(folder / (std::string("out") + there));  // any one of the three is enough
   }
   ASSERT_TRUE(run("a.txt", Existing::kRefuse));
   ASSERT_TRUE(run("b.txt", Existing::kOverwrite));
@@ -295,7 +295,7 @@ TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {
   EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"second"}) << "a failure leaves what was there";
 }
 
-// Its folder is made; a folder alone would have hidden files in it.
+// The folder is created; a folder's name alone would produce hidden files in it.
 TEST(Prepare, output_has_a_name_in_its_folder) {
   const TemporaryFolder folder;
   write_all(folder / "a.txt", "first");
@@ -328,7 +328,7 @@ TEST(Prepare, tokens_never_stand_beside_the_sidecar_of_others) {
   std::filesystem::create_directories(folder / "out.json/which can't be replaced");
   EXPECT_FALSE(run("b.txt"));
   EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"first"});
-  // Where the new tokens can't be put in place, the old sidecar is gone with what it said.
+  // If the new tokens cannot be put in place, the old sidecar has been removed.
   std::filesystem::remove_all(folder / "out.json");
   ASSERT_TRUE(run("a.txt"));
   std::filesystem::remove(folder / "out.idx");

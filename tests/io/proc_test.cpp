@@ -1,4 +1,4 @@
-// Text files and processes as the kernel shows them.
+// Text files and processes of /proc.
 #include "io/base/proc.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(TextFile, is_read_whole_whatever_size_the_kernel_reports) {
   std::ofstream(path, std::ios::binary) << text;
   EXPECT_EQ(text_of(path), text);
   EXPECT_EQ(first_line_of(path), text.substr(0, 100001));
-  EXPECT_NE(text_of("/proc/self/maps").find("[stack]"), std::string::npos);  // a file of size 0, says stat
+  EXPECT_NE(text_of("/proc/self/maps").find("[stack]"), std::string::npos);  // stat reports size 0 for this file
 }
 
 TEST(TextFile, that_cannot_be_read_is_an_error_with_its_path_or_empty) {

@@ -1,4 +1,4 @@
-// ranks.h5: what was written is read, by us and by h5py, whatever becomes of its writer.
+// ranks.h5: this program and h5py read what was written, whatever happens to the writer.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
@@ -30,7 +30,7 @@ RankMesh mesh_of(int pp, int dp, int tp, const std::string& attempt) {
   return mesh;
 }
 
-// Every number of every window is another one.
+// Every number of every window is unique.
 RankWindow window_of(const RankMesh& mesh, int64_t number, int64_t steps = 50) {
   RankWindow window{.first_step = number * steps + 1,
                     .last_step = (number + 1) * steps,
@@ -116,7 +116,7 @@ TEST(RanksFile, windows_of_several_attempts_are_read_back) {
   {
     auto writer = value_or_throw(RanksWriter::open(path, first));
     for (int64_t w = 0; w < 300; ++w)
-      value_or_throw(writer.append(window_of(first, w)));  // more than there is room for
+      value_or_throw(writer.append(window_of(first, w)));  // exceeds the capacity of the file, so that it grows
   }
   auto writer = value_or_throw(RanksWriter::open(path, second));
   const RanksReader early = value_or_throw(RanksReader::open(path));
@@ -134,7 +134,7 @@ TEST(RanksFile, a_full_file_keeps_means_of_neighbouring_windows) {
   const TemporaryFolder folder;
   const std::string path = folder / "ranks.h5";
   const RankMesh mesh = mesh_of(2, 1, 1, "a");
-  const int64_t most = 16384;  // bytes: some 130 windows
+  const int64_t most = 16384;  // bytes: about 130 windows
   auto writer = value_or_throw(RanksWriter::open(path, mesh, most));
   const int64_t count = 1000;
   double sum = 0;
@@ -160,14 +160,14 @@ TEST(RanksFile, a_full_file_keeps_means_of_neighbouring_windows) {
   EXPECT_NEAR(kept_sum, sum, 1e-4 * sum);
 }
 
-// Writers that die at any moment: the file is there and whole, up to the last window that was complete; and a restart
-// goes on behind it.
+// Writers are killed at any moment: the file exists and is valid up to the last complete window, and a restarted writer
+// continues after it.
 TEST(RanksFile, a_killed_writer_leaves_a_file_that_is_read_and_goes_on) {
   const TemporaryFolder folder;
   const std::string path = folder / "ranks.h5";
   const RankMesh mesh = mesh_of(2, 2, 1, "killed");
   for (int attempt = 0; attempt < 12; ++attempt) {
-    // Of the same windows again and again, so that it is at work when it is struck.
+    // Writes the same windows repeatedly, so that it is busy when it is killed.
     const pid_t child = ::fork();
     if (child == 0) {
       silence_stderr();

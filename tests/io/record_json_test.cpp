@@ -1,4 +1,4 @@
-// A rank's record comes back from its JSON as it was.
+// A rank's record is unchanged after conversion to JSON and back.
 #include "io/flight_recorder/record_json.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-// No member has its default value.
+// Every member differs from its default.
 RankRecord full_record() {
   RankRecord r;
   r.world_rank = 13, r.world_size = 32;
@@ -24,7 +24,7 @@ RankRecord full_record() {
   r.phase_seconds = 0.125, r.host_seconds = 1e-9, r.beat_seconds = 0.2, r.last_event_seconds = 3;
   r.step = 1LL << 40, r.steps = 1LL << 41, r.progress = std::numeric_limits<uint32_t>::max();
   r.ended = true, r.step_seconds = 0.1;
-  r.connection = std::numeric_limits<uint64_t>::max() - 1;  // no double holds it
+  r.connection = std::numeric_limits<uint64_t>::max() - 1;  // not representable as a double
   r.connection_name = "peers", r.connection_set = {3, -1, 2}, r.connection_members = {1, 5},
   r.connections_done = {1, ~0ULL};
   r.actions_enqueued = 9, r.action_entered = 8, r.action_running = 7;
@@ -74,7 +74,7 @@ TEST(RecordJson, comes_back_as_it_was) {
   EXPECT_EQ(back.events[0].value, -1);
 }
 
-// The text of a full record and of an empty one differ in every value: none is missing.
+// The texts of a full record and of an empty one differ in every value: no member is missing.
 TEST(RecordJson, holds_every_member) {
   const auto full = nlohmann::json::parse(to_json(full_record())), empty = nlohmann::json::parse(to_json(RankRecord{}));
   EXPECT_EQ(full.size(), empty.size());

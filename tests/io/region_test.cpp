@@ -22,7 +22,7 @@ TEST(Region, copies_what_both_have_and_nothing_else) {
     const Bytes whole = random_bytes(seed, "whole", num_elements(shape) * width);
     const Region from = random_region(shape, draw), to = random_region(shape, draw);
     const Bytes source = cut(whole, shape, from, width), wanted = cut(whole, shape, to, width);
-    // Which bytes of the target are in the source: cut out of a mask.
+    // A mask shows which bytes of the target are in the source.
     Bytes mask(whole.size(), 0), target(wanted.size(), 0xEE);
     const Bytes ones(source.size(), 1);
     for (size_t i = 0, e = static_cast<size_t>(num_elements(shape)); i < e; ++i) {
@@ -88,7 +88,7 @@ TEST(Region, inside_refuses_what_sticks_out) {
   EXPECT_FALSE(inside({{INT64_MAX, 0}, {1, 1}}, {3, 4}));
 }
 
-// Words are found for what a damaged manifest may hold.
+// Any contents of a damaged manifest can be printed.
 TEST(Region, in_words_whatever_it_holds) {
   EXPECT_EQ(to_string(Region{{1, 0}, {2, 4}}), "[1:3, 0:4]");
   EXPECT_EQ(to_string(Region{{1, 0}, {2}}), "from [1, 0] of [2]");

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A Retry whose pauses are only noted.
+// A Retry whose pauses are only recorded.
 struct Noted {
   std::vector<milliseconds> pauses;
   Retry retry(int tries = 5, Missing missing = Missing::kPermanent) {
@@ -19,7 +19,7 @@ struct Noted {
   }
 };
 
-// Fails `failures` times with `os_error`, then gives 42. Counts its calls.
+// Fails `failures` times with `os_error`, then returns 42. Counts its calls.
 struct Glitch {
   int failures, os_error;
   int calls = 0;

@@ -33,7 +33,7 @@ int dead_pid() {
   return child;
 }
 
-// The message of a refusal, or what was logged when the lock was taken.
+// Returns the message of a refusal, or the log of taking the lock.
 std::string taking(const std::string& dir, RunLock::How how = RunLock::How::kFlock) {
   testing::internal::CaptureStderr();
   const auto lock = RunLock::take({.run = dir}, "new-1", {}, how);
@@ -85,7 +85,7 @@ TEST(RunLock, what_a_killed_holder_left_is_taken_over_with_a_word) {
       << taken;
 }
 
-// Each of the calls on a lock file may meet storage that is away for a while: that is not another holder.
+// Each call on a lock file may meet storage that is temporarily unavailable, which does not mean another holder.
 TEST(RunLock, trouble_that_passes_says_so_and_the_lock_is_still_ours) {
   const TemporaryFolder dir;
   for (const char* phase : {"stat", "read"})
@@ -193,7 +193,7 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
       EXPECT_NE(text.find(fmt::format("process {} on {}", ::getpid(), host())), std::string::npos) << text;
       EXPECT_NE(text.find("so run " + dir / "second" + " cannot use it"), std::string::npos) << text;
       EXPECT_TRUE(first.value().check()) << "the refused one changed it";
-      // What the refused one had taken it gave up.
+      // The refused one has released what it had taken.
       EXPECT_TRUE(RunLock::take({.run = dir / "second"}, "some-2", {}, how));
       EXPECT_EQ(in_child([&] { return take("second") ? "taken" : "refused"; }), "refused");
     }
@@ -201,8 +201,8 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
   }
 }
 
-// A process that removes checkpoints holds only their folder, without a run: it is refused while a run holds it, and a
-// starting run waits for it.
+// A process that removes checkpoints locks only their folder and has no run: it is refused while a run holds the lock,
+// and a starting run waits for it.
 TEST(RunLock, checkpoints_are_not_pruned_beside_their_run) {
   const TemporaryFolder dir;
   const std::string checkpoints = dir / "checkpoints";
@@ -285,11 +285,11 @@ TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder
     }
     EXPECT_FALSE(value_or_throw(holder_of_lock(path)));
   }
-  // Killed, wherever it was.
+  // Simulates a holder that was killed, on any host.
   write_all(path, text_of("elsewhere", 5));
   EXPECT_FALSE(value_or_throw(holder_of_lock(path)));
   EXPECT_TRUE(RunLock::take_for_driver(dir.path(), "driver-4"));
-  // Where the file system has no flock, another host's holder may live.
+  // On a file system without flock, another host's holder may be alive.
   write_all(path, text_of("elsewhere", 5));
   const auto refused = RunLock::take_for_driver(dir.path(), "driver-5", {}, RunLock::How::kTextAlone);
   ASSERT_FALSE(refused);

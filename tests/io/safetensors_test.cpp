@@ -21,7 +21,7 @@ std::string text_of(const SafetensorsFile& file, const std::string& name) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Written out by hand from the format's description.
+// Written by hand from the format's description.
 const std::string kHeader =
     R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[4,12]},)"
     R"("a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},)"

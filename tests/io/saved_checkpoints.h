@@ -1,4 +1,4 @@
-// Checkpoints of small tensors whose bytes follow from a seed, for the tests of trouble.
+// Checkpoints of small tensors whose bytes follow from a seed, for tests of failures.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -19,7 +19,7 @@ namespace tri {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Tensors whose bytes follow from `seed`.
+// Returns tensors whose bytes follow from `seed`.
 inline std::vector<TestTensor> tensors_of(uint64_t seed, int64_t rows = 6) {
   return {make_tensor(seed, "model/w", StoredType::kF32, {rows, 256}),
           make_tensor(seed, "optimizer/w/exp_avg", StoredType::kBf16, {rows, 256})};
@@ -32,7 +32,7 @@ inline Result<void> save(const std::string& dir, int64_t step, const std::string
   return publish(dir, step, attempt, how);
 }
 
-// Empty when the newest checkpoint is `step`, whole, and made from the seed that it names.
+// Returns "" if the newest checkpoint is `first` to `last`, complete, and made from the seed that it names.
 inline std::string fault_of_newest(const std::string& dir, int64_t first, int64_t last, int64_t rows) {
   const auto newest = newest_checkpoint(dir);
   if (!newest) return newest.error().message;
@@ -53,7 +53,7 @@ inline std::string fault_of_newest(const std::string& dir, int64_t first, int64_
   return fmt::format("{}", fmt::join(report.value().problems, "; "));
 }
 
-// Runs `act` in a child on storage that obeys `rule`; what it returns.
+// Runs `act` in a child on storage that obeys `rule`; returns its result.
 inline std::string on_storage(const std::string& dir, const std::string& rule,
                               const std::function<std::string()>& act) {
   return in_child([&] {
@@ -68,7 +68,7 @@ inline std::vector<std::string> names_of(const std::string& dir) {
   return names;
 }
 
-// The lines of a trace that a child left, which is removed.
+// Returns the lines of a trace that a child wrote, and removes it.
 inline std::vector<std::string> lines_of_trace(const std::string& prefix) {
   std::vector<std::string> lines;
   std::istringstream trace(read_all(prefix + ".0"));

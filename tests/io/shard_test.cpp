@@ -48,7 +48,7 @@ TEST(Shard, any_region_is_assembled_from_any_shards) {
   }
 }
 
-// Beyond the sizes at which reading changes its ways: blocks of 4 MiB, long runs straight to their places.
+// Uses sizes above which reading changes its method: blocks of 4 MiB, long runs directly to their destinations.
 TEST(Shard, large_shards_are_assembled_too) {
   const TemporaryFolder dir;
   const std::vector<TestTensor> tensors = {make_tensor(1, "w", StoredType::kF32, {9, 300, 1100}),
@@ -168,7 +168,7 @@ TEST(Shard, our_own_mistakes_are_caught) {
   const auto twice = writer.add({"w", StoredType::kU8, {4}, {{0}, {2}}}, bytes.data());
   ASSERT_FALSE(twice);
   EXPECT_NE(twice.error().message.find("HDF5 H5Dcreate2"), std::string::npos) << twice.error().message;
-  const auto after = writer.finish();  // the first failure stays
+  const auto after = writer.finish();  // the first failure persists
   ASSERT_FALSE(after);
   EXPECT_EQ(after.error().message, twice.error().message);
 }
@@ -184,7 +184,7 @@ struct Damaged {
     folder = attempt_folder(dir.path(), 5, "a");
     shard = folder + "/" + shard_name(0);
   }
-  // The problems' text; empty when all is well.
+  // Returns the text of the problems; empty if there are none.
   std::string problems() const {
     auto report = verify(folder, 1);
     if (!report) return report.error().message;
@@ -249,7 +249,7 @@ TEST(Shard, truncation_and_deletion_are_caught_and_named) {
   write_all(damaged.shard, good);
   ASSERT_EQ(damaged.problems(), "");
 
-  // Cut off while it is open: the reader meets the end.
+  // Truncated while it is open: the reader reaches the end.
   const CheckpointReader reader = value_or_throw(CheckpointReader::open(damaged.folder));
   const TestTensor& tensor = damaged.tensors[0];
   Bytes got(tensor.bytes.size());

@@ -1,4 +1,4 @@
-// A fresh folder that is gone at the end of the test.
+// A new folder that is removed at the end of the test.
 #pragma once
 
 #include <unistd.h>
@@ -29,8 +29,8 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// In memory where that is possible, for small files that a test rewrites thousands of times: some file systems flush
-// each of them to the disk.
+// Returns a folder in memory if possible, for small files that a test rewrites thousands of times: some file systems
+// flush each of them to the disk.
 inline std::filesystem::path parent_in_memory() {
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::minutes kLong{10};  // a hang
+constexpr std::chrono::minutes kLong{10};  // longer means a hang
 
 std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::string> paths;
@@ -35,7 +35,7 @@ T number_at(const std::string& bytes, size_t at) {
   return value;
 }
 
-// The events of a file; empty where a checksum differs or a record is cut.
+// Returns the events of a file; empty if a checksum differs or a record is truncated.
 std::vector<std::string> records_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});
@@ -57,7 +57,7 @@ std::vector<std::string> records_of(const std::string& path) {
 }
 
 TEST(Crc32c, of_known_texts) {
-  // RFC 3720, B.4, and the usual check value.
+  // From RFC 3720, B.4, and the usual check value.
   EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
@@ -75,7 +75,7 @@ TEST(TensorBoard, each_start_has_a_file_that_hides_what_is_done_again) {
   ASSERT_TRUE(files.flush(kLong));
   const auto paths = files_of(dir);
   ASSERT_EQ(paths.size(), 2u);
-  // Version, session, scalars.
+  // The records are version, session, scalars.
   bool hides = false, has_scalars = false;
   for (const std::string& path : paths) {
     const auto records = records_of(path);
@@ -107,7 +107,7 @@ TEST(TensorBoard, a_folder_that_cannot_be_made_is_tried_again) {
   EXPECT_EQ(records_of(paths[0]).size(), 3u);
 }
 
-// A file that may not grow beyond a limit takes the first part of a record, as a full disk does.
+// A file with a size limit accepts the first part of a record, like a full disk.
 TEST(TensorBoard, a_full_disk_leaves_one_file_of_whole_records) {
   const TemporaryFolder folder;
   const std::string dir = folder / "tensorboard";

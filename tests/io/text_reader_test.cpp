@@ -11,7 +11,7 @@
 namespace tri {
 namespace {
 
-// Lines of different lengths that hardly compress, so that streams are longer than the reader's buffers.
+// Returns lines of different lengths that hardly compress, so that streams are longer than the reader's buffers.
 std::string many_lines(int count) {
   std::string text;
   for (int i = 0; i < count; ++i)
@@ -57,7 +57,7 @@ TEST(TextReader, packed_text_is_the_text) {
   const TemporaryFolder folder;
   const std::string text = many_lines(60000), half = text.substr(0, text.size() / 2), rest = text.substr(half.size());
   ASSERT_GT(text.size(), size_t{1} << 20);
-  const std::string zeros(5 << 20, 'z');  // a few bytes of input make many of output
+  const std::string zeros(5 << 20, 'z');  // a few bytes of input become many bytes of output
   const std::tuple<const char*, std::string, std::string> files[] = {
       {"plain.txt", text, text},
       {"empty.txt", "", ""},
@@ -94,7 +94,7 @@ TEST(TextReader, blocks_are_whole_lines_and_together_the_text) {
           if (together.size() == text.size()) continue;
           EXPECT_EQ(block.back(), '\n') << name << " " << bytes;
           EXPECT_GE(static_cast<int64_t>(block.size()), bytes);
-          // Not one line more than it takes.
+          // Not one line more than necessary.
           const size_t before = block.substr(0, block.size() - 1).rfind('\n');
           EXPECT_LT(before == std::string::npos ? 0 : static_cast<int64_t>(before) + 1, bytes);
         }
@@ -152,7 +152,7 @@ TEST(TextReader, a_line_and_a_document_beyond_the_limit_are_refused_by_name) {
     TextReader whole = value_or_throw(TextReader::open(folder / name, 1 << 21));
     EXPECT_TRUE(whole.rest(out)) << name;
   }
-  // Many lines may be longer together.
+  // Together many lines may be longer.
   write_all(folder / "many.txt", many_lines(3000));
   TextReader reader = value_or_throw(TextReader::open(folder / "many.txt", 1000));
   size_t bytes = 0;
@@ -160,7 +160,7 @@ TEST(TextReader, a_line_and_a_document_beyond_the_limit_are_refused_by_name) {
   EXPECT_EQ(bytes, many_lines(3000).size());
 }
 
-// By decoding to code points, where faults_of compares bytes with ranges.
+// Counts faults by decoding to code points, whereas faults_of compares bytes with ranges.
 int64_t faults_by_decoding(const std::string& text) {
   int64_t faults = 0;
   for (size_t at = 0; at < text.size();) {
@@ -173,7 +173,7 @@ int64_t faults_by_decoding(const std::string& text) {
       good = next >> 6 == 2;
       point = point << 6 | (next & 0x3Fu);
     }
-    const uint32_t least[] = {0, 1, 0x80, 0x800, 0x10000};  // 1: a NUL is a fault
+    const uint32_t least[] = {0, 1, 0x80, 0x800, 0x10000};  // 1: NUL is a fault
     good = good && point >= least[length] && point <= 0x10FFFF && !(point >= 0xD800 && point <= 0xDFFF);
     faults += !good;
     at += good ? length : 1;
@@ -192,9 +192,9 @@ TEST(TextFaults, are_what_decoding_does_not_take) {
                                      {"\xed\xa0\x80", 3},       // a surrogate
                                      {"\xf4\x90\x80\x80", 4},   // above U+10FFFF
                                      {"caf\xe9 au lait", 1},    // Latin-1
-                                     {"\xe2\x82", 2}})          // cut short
+                                     {"\xe2\x82", 2}})          // truncated
     EXPECT_EQ(faults_of(text).faults, faults) << text;
-  // Bytes near the borders of all ranges, between runs of ASCII that the fast path takes.
+  // Bytes near the borders of all ranges, between runs of ASCII for the fast path.
   constexpr unsigned char kBytes[] = {0x00, 'a',  0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2,
                                       0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5};
   uint64_t num_draws = 0;

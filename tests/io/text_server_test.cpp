@@ -71,7 +71,7 @@ TEST(TextServer, refuses_a_port_that_is_taken) {
 }
 
 TEST(TextServer, serves_beside_visitors_who_stand_about) {
-  const std::string large(8 << 20, 'x');  // more than the sockets hold: who does not read holds it up
+  const std::string large(8 << 20, 'x');  // more than the sockets hold: a client that does not read blocks it
   const auto server = server_of([&] { return large; });
   std::vector<Descriptor> idle;
   for (int i = 0; i < 3 * TextServer::kMostConnections; ++i) {
@@ -80,7 +80,7 @@ TEST(TextServer, serves_beside_visitors_who_stand_about) {
     ::send(idle.back().get(), part.data(), part.size(), MSG_NOSIGNAL);
   }
   EXPECT_GT(answer_to(server->port(), "GET /metrics HTTP/1.1\r\n\r\n").size(), large.size());
-  // Too long a request, and nonsense.
+  // A request that is too long, and an invalid one.
   EXPECT_EQ(answer_to(server->port(), std::string(100000, 'a')), "");
 }
 

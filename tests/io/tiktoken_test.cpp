@@ -1,4 +1,4 @@
-// .tiktoken files made by hand; against the package itself: tests/tokenizers/tiktoken_agree.py.
+// Hand-made .tiktoken files; tests/tokenizers/tiktoken_agree.py compares with the package itself.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -24,7 +24,7 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-// All bytes in order, then these.
+// Returns ranks of all bytes in order, then of these tokens.
 std::string ranks(std::vector<std::string> more = {"he", "ll", "hell", "aa", "aaa", "ab", "'a"}) {
   std::string text;
   int rank = 0;
@@ -54,8 +54,8 @@ TEST_F(Tiktoken, ranks_are_ids_and_the_order_of_merges) {
   const auto t = value_or_throw(open_tokenizer(file("cl100k_base.tiktoken", ranks())));
   EXPECT_EQ(t->encode("hell"), Ids{258});
   EXPECT_EQ(t->encode("hello"), (Ids{258, 'o'}));
-  EXPECT_EQ(t->encode("aab"), (Ids{259, 'b'}));    // "aa" before "ab"
-  EXPECT_EQ(t->encode("aaaa"), (Ids{259, 259}));   // the leftmost pair first
+  EXPECT_EQ(t->encode("aab"), (Ids{259, 'b'}));    // "aa" precedes "ab"
+  EXPECT_EQ(t->encode("aaaa"), (Ids{259, 259}));   // the leftmost pair comes first
   EXPECT_EQ(t->encode("aaaaa"), (Ids{259, 260}));  // "aa" and "a" make "aaa" from either side
   EXPECT_EQ(t->encode("\xff<|endoftext|>h"), (Ids{255, 100257, 'h'}));
   EXPECT_EQ(t->decode(Ids{258, 'o', 100257, '!'}), "hello!");
@@ -85,7 +85,7 @@ TEST_F(Tiktoken, space_at_the_end_of_text_is_one_word_of_cl100k_base_alone) {
   EXPECT_EQ(llama3->encode("x\n  "), (Ids{258, 'x', '\n', ' ', ' '}));
 }
 
-// 128,000 tokens: the bytes, these, and others of four bytes that no text has.
+// Returns 128,000 tokens: the bytes, these, and others of four bytes that occur in no text.
 std::string llama3_ranks(size_t count = 128000) {
   std::vector<std::string> more{"he", "ll", "hell"};
   for (size_t i = 0; 256 + more.size() < count; ++i)

@@ -16,7 +16,7 @@ std::string bytes_of(std::initializer_list<int> values) {
   return bytes;
 }
 
-// Two documents, {1, 2, 300} and {65000}, as u16: written out by hand from the format's description.
+// Two documents, {1, 2, 300} and {65000}, as u16, written by hand from the format's description.
 const std::string kBin = bytes_of({1, 0, 2, 0, 0x2C, 0x01, 0xE8, 0xFD});
 const std::string kIdx = std::string("MMIDIDX\0\0", 9) +       //
                          bytes_of({1, 0, 0, 0, 0, 0, 0, 0}) +  // version
@@ -79,7 +79,7 @@ TEST(TokenFile, every_type_round_trips) {
         document.push_back(static_cast<int32_t>(random_uniform(3, static_cast<uint64_t>(d * 100 + i)) * largest));
       if (d == 7) document.push_back(largest);
       expected.insert(expected.end(), document.begin(), document.end());
-      writer.value().add_document(document);  // empty ones among them
+      writer.value().add_document(document);  // some of them are empty
     }
     ASSERT_TRUE(writer.value().finish());
     auto file = TokenFile::open(folder / "t");
@@ -108,7 +108,7 @@ struct Damage {
   std::string name;
   std::string idx, bin;
   std::string message;   // a part of the error
-  bool between = false;  // it lies between the ends of the arrays, where a reader of tokens does not look
+  bool between = false;  // the damage is between the ends of the arrays, which a reader of tokens does not read
 };
 
 std::string with_byte(std::string bytes, size_t at, int value) {
@@ -151,7 +151,7 @@ TEST(TokenFile, damage_is_refused_with_what_is_wrong) {
   EXPECT_FALSE(TokenFile::open("/nonexistent/t"));
 }
 
-// On network storage another machine may do that at any time; a read of a mapped page would then raise SIGBUS.
+// On network storage another machine may truncate it at any time; a read of a mapped page would then raise SIGBUS.
 TEST(TokenFile, an_open_index_survives_the_truncation_of_its_file) {
   const TemporaryFolder folder;
   write_all(folder / "t.idx", kIdx);
@@ -202,8 +202,8 @@ void write_at_byte(const std::string& path, int64_t at, const std::string& text)
   ASSERT_TRUE(file.flush()) << path;
 }
 
-// The index of ten million documents, of which nothing stands in the file but the header and the ends of its arrays:
-// who reads between them meets zeros.
+// The index of ten million documents, of which the file contains only the header and the ends of its arrays: a reader
+// in between would find zeros.
 TEST(TokenFile, is_opened_without_what_lies_between_the_ends_of_its_index) {
   const TemporaryFolder folder;
   constexpr int64_t kDocuments = 10'000'000, kHeader = 34;
@@ -213,7 +213,7 @@ TEST(TokenFile, is_opened_without_what_lies_between_the_ends_of_its_index) {
   write_all(folder / "t.idx", kIdx.substr(0, 18) + number(kDocuments, 8) + number(kDocuments + 1, 8));
   write_all(folder / "t.bin", "");
   std::filesystem::resize_file(folder / "t.idx", kHeader + kDocuments * 20 + 8);
-  std::filesystem::resize_file(folder / "t.bin", kDocuments * 10);  // five tokens a document
+  std::filesystem::resize_file(folder / "t.bin", kDocuments * 10);  // five tokens per document
   write_at_byte(folder / "t.idx", kHeader + (kDocuments - 1) * 4, number(5, 4));
   write_at_byte(folder / "t.idx", kHeader + kDocuments * 4 + (kDocuments - 1) * 8, number((kDocuments - 1) * 10, 8));
   write_at_byte(folder / "t.idx", kHeader + kDocuments * 20, number(kDocuments, 8));
@@ -238,7 +238,7 @@ TEST(TokenFile, the_fingerprint_tells_contents_apart_and_not_places) {
   const auto fingerprint = [&](const std::string& name) {
     return value_or_throw(value_or_throw(TokenFile::open(folder / name)).fingerprint());
   };
-  // Small: every byte counts.
+  // In a small file every byte matters.
   std::vector<std::vector<int32_t>> documents = {{1, 2, 3}, {4, 5}};
   write("a", documents, TokenType::kU16);
   write("same", documents, TokenType::kU16);
@@ -247,7 +247,7 @@ TEST(TokenFile, the_fingerprint_tells_contents_apart_and_not_places) {
   EXPECT_NE(fingerprint("a"), fingerprint("wider"));
   write("cut_elsewhere", {{1, 2}, {3}, {4, 5}}, TokenType::kU16);
   EXPECT_NE(fingerprint("a"), fingerprint("cut_elsewhere"));
-  std::vector<int32_t> tokens(60'000);  // 120 kB: pages that lie side by side
+  std::vector<int32_t> tokens(60'000);  // 120 kB: contiguous pages
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(random_u64(1, i) % 60'000);
   write("small", {tokens}, TokenType::kU16);
   for (const size_t place : {size_t{0}, size_t{2047}, size_t{2048}, size_t{31'111}, tokens.size() - 1}) {
@@ -256,7 +256,7 @@ TEST(TokenFile, the_fingerprint_tells_contents_apart_and_not_places) {
     write("changed", {changed}, TokenType::kU16);
     EXPECT_NE(fingerprint("small"), fingerprint("changed")) << "token " << place;
   }
-  // Large: one token more anywhere moves those behind it, and an edit in the first or last page is seen.
+  // In a large file one more token anywhere moves those after it, and an edit in the first or last page is detected.
   tokens.resize(1'000'000);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(random_u64(2, i) % 60'000);
   write("large", {tokens}, TokenType::kU16);
@@ -266,7 +266,7 @@ TEST(TokenFile, the_fingerprint_tells_contents_apart_and_not_places) {
     write("changed", {changed}, TokenType::kU16);
     EXPECT_NE(fingerprint("large"), fingerprint("changed")) << "token " << place;
   }
-  std::vector<int32_t> moved = tokens;  // of equal length: one token taken out, another put in 200,000 later
+  std::vector<int32_t> moved = tokens;  // of equal length: one token is removed, another inserted 200,000 later
   moved.erase(moved.begin() + 400'001);
   moved.insert(moved.begin() + 600'001, 7);
   write("moved", {moved}, TokenType::kU16);

@@ -65,7 +65,7 @@ TEST(SentencePiece, a_trained_model_round_trips_and_counts_bytes) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
 }
 
-// SentencePiece itself drops lines above its limit, and those with a NUL or U+2585.
+// SentencePiece itself drops lines above its limit, and lines with a NUL or U+2585.
 TEST(SentencePiece, lines_of_any_length_are_trained_on) {
   const TemporaryFolder folder;
   std::string wrapped, one_line = "\xef\xbb\xbf", scripts;
@@ -103,14 +103,14 @@ TEST(SentencePiece, lines_of_any_length_are_trained_on) {
   }
 }
 
-// A field of Protocol Buffers that holds bytes, fewer than 128.
+// Returns a field of Protocol Buffers with fewer than 128 bytes.
 std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
 }
 
 TEST(SentencePiece, a_model_of_pieces_that_json_cannot_write_is_refused) {
   const std::string trainer = {3 << 3, 2, '\x98', 2, 1};  // BPE, with byte fallback (field 35)
-  const std::string normalizer = {3 << 3, 0, 4 << 3, 0};  // no space put in front, none removed
+  const std::string normalizer = {3 << 3, 0, 4 << 3, 0};  // no space added or removed
   const auto model = [&](const std::string& piece) {
     return sentencepiece_tokenizer_json(field(1, field(1, "a")) + field(1, field(1, piece)) + field(2, trainer) +
                                         field(3, normalizer));
@@ -145,7 +145,7 @@ TEST(SentencePiece, what_is_no_model_is_refused) {
             (folder / "empty") + ": contains no tokenizer: no tokenizer.json, tokenizer.model or .tiktoken");
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "missing.txt"}, .model_path = folder / "y.model"}));
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "x.model"}, .model_path = folder / "y.bin"}));
-  // SentencePiece would take these for text.
+  // SentencePiece would accept these as text.
   write_all(folder / "x.jsonl", "{\"text\": \"some text\"}\n");
   write_all(folder / "x.txt", std::string(100, '\xff'));
   for (const auto& [name, message] : {std::pair{"x.jsonl", "JSON"}, {"x.txt", "not UTF-8 text"}}) {

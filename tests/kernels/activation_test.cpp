@@ -24,13 +24,13 @@ void for_each_case(Check check) {
   for (const Activation kind : kActivationKernels)
     for (const int64_t rows : {1, 3, 17, 256})
       for (const int64_t width : {1, 5, 64, 257, 1024}) {
-        if (rows * width > 20000 && rows * width < 250000) continue;  // the largest stands for them
+        if (rows * width > 20000 && rows * width < 250000) continue;  // the largest represents them
         SCOPED_TRACE(fmt::format("{} R {} F {}", enum_name(kind), rows, width));
         check(Case{kind, rows, width});
       }
 }
 
-// Wide enough to reach both tails.
+// Inputs are wide enough to reach both tails.
 Values inputs(const Case& c) { return random_values(c.rows * c.inner(), "inp", 3.0); }
 
 double gelu(double x) {
@@ -83,7 +83,7 @@ TEST(Activation, backward_matches_finite_differences_of_float64) {
   });
 }
 
-// Relative, with no allowance for the size of other elements: 1 + tanh would cancel.
+// The comparison is relative, without an allowance for the size of other elements: 1 + tanh would cancel.
 TEST(Activation, gelu_keeps_its_digits_in_the_negative_tail) {
   const Values inp{-0.5, -1, -2, -3, -4, -5};
   const Case c{Activation::kGelu, 1, static_cast<int64_t>(inp.size())};

@@ -1,4 +1,4 @@
-// Attention on the CPU against a float64 reference that stores whole rows of probabilities and knows no blocks.
+// Attention on the CPU against a float64 reference that stores whole rows of probabilities and uses no blocks.
 #include <algorithm>
 
 #include "kernels/cpu/ops.h"
@@ -17,7 +17,7 @@ struct Shape {
   std::string text() const { return fmt::format("B{} T{} NKV{} G{} HS{} W{}", B, T, NKV, G, HS, W); }
 };
 
-// Every T with every window and group; head sizes take turns.
+// Returns every T with every window and group; head sizes rotate.
 std::vector<Shape> all_shapes() {
   std::vector<Shape> shapes;
   for (const int T : {1, 3, 17, 64, 65, 200}) {
@@ -113,7 +113,7 @@ struct Passes {
   QkvOrder order;
   Buffer qkv, dout, out, lse, delta, dqkv;
 
-  // Forward, then backward, into poisoned outputs. `qkv_values` lie in `order`.
+  // Runs forward, then backward, into poisoned outputs. `qkv_values` are in `order`.
   Passes(const Shape& s, Dtype dtype, const Values& qkv_values, const Values& dout_values,
          QkvOrder order = QkvOrder::kGrouped)
       : order(order),
@@ -234,7 +234,7 @@ TEST(Attention, bf16_storage_matches_fp32) {
     SCOPED_TRACE(s.text());
     const Passes half(s, Dtype::kBF16, qkv_of(s), dout_of(s)), full(s, Dtype::kF32, qkv_of(s), dout_of(s));
     expect_close("out", half.out.values(), full.out.values(), kBf16Tolerance);
-    expect_close("lse", half.lse.values(), full.lse.values());  // fp32 in both, from the same inputs
+    expect_close("lse", half.lse.values(), full.lse.values());  // fp32 in both, from equal inputs
     expect_close("dqkv", half.dqkv.values(), full.dqkv.values(), kBf16Tolerance);
     if (HasFatalFailure()) return;
   }
@@ -256,7 +256,7 @@ TEST(Attention, scores_beyond_the_range_of_exp_match_float64) {
   const Passes run(s, Dtype::kF32, qkv, dout_of(s));
   const Reference ref = reference_backward(s, qkv, dout_of(s));
   ASSERT_GT(*std::max_element(ref.lse.begin(), ref.lse.end()), 1000);
-  // A score's fp32 rounding, 2^-24 of thousands, is what the exponential sees as its relative error.
+  // The rounding of a score to fp32, 2^-24 of thousands, becomes a relative error of the exponential.
   expect_close("out", run.out.values(), ref.out, 1e-3);
   expect_close("lse", run.lse.values(), ref.lse);
   expect_close("dqkv", run.dqkv.values(), ref.dqkv, 1e-2);

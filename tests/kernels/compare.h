@@ -1,4 +1,4 @@
-// How the elements of an operand are compared with the expected ones; each call chooses a comparison.
+// Ways to compare the elements of an operand with the expected ones; each call chooses one.
 //   same_bits         equal bits
 //   elements(t)       each:  |actual - expected| <= t · (|expected| + root mean square of the operand)
 //   vectors(t, n)     each n consecutive elements, as a vector:  |actual - expected| <= t · (|expected| + root mean
@@ -21,14 +21,14 @@ namespace tri::test {
 struct Comparison {
   double tolerance = 0;
   int64_t vector = 0;       // elements; 0: each element by itself
-  bool randomized = false;  // some may be the next bf16 number
+  bool randomized = false;  // some may be the adjacent bf16 number
 };
 inline constexpr Comparison same_bits{};
 inline Comparison elements(double tolerance) { return {tolerance, 0}; }
 inline Comparison vectors(double tolerance, int64_t length) { return {tolerance, length}; }
 inline Comparison draws(double tolerance) { return {.tolerance = tolerance, .randomized = true}; }
 
-// Whether no bf16 number lies between two.
+// Returns whether no bf16 number is between the two.
 inline bool are_next_in_bf16(double a, double b) {
   const auto place = [](double value) {
     const auto bits = std::bit_cast<int32_t>(static_cast<float>(value));

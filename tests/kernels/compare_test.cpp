@@ -1,4 +1,4 @@
-// The comparisons of the GPU tests must see what a broken kernel leaves.
+// The comparisons of the GPU tests must detect the output of a broken kernel.
 #include "tests/kernels/compare.h"
 
 #include "kernels/cpu/ops.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int kSeqLen = 512, kHeadSize = 64;
 constexpr int64_t kRow = 3 * kHeadSize;
 
-// dqkv (T, 3 · HS) of one head.
+// Returns dqkv (T, 3 · HS) of one head.
 Values attention_gradient() {
   const Buffer qkv(Dtype::kBF16, {kSeqLen, kRow}, random_values(kSeqLen * kRow, "qkv")),
       dout(Dtype::kBF16, {kSeqLen, kHeadSize}, random_values(int64_t{kSeqLen} * kHeadSize, "dout")),
@@ -39,7 +39,7 @@ TEST(Compare, vectors_see_the_lost_gradients_of_the_last_keys) {
   EXPECT_LT(std::sqrt(dot(apart, apart)), 0.02 * std::sqrt(dot(expected, expected)))
       << "one norm over all of it would have seen this";
   EXPECT_NE(difference(lost, expected, vectors(2e-2, kHeadSize)), "");
-  for (const int64_t c : {int64_t{kHeadSize}, int64_t{2 * kHeadSize}}) {  // one key's, one value's
+  for (const int64_t c : {int64_t{kHeadSize}, int64_t{2 * kHeadSize}}) {  // a key's column, a value's column
     Values one = expected;
     for (int i = 0; i < kHeadSize; ++i) one[static_cast<size_t>((kSeqLen - 1) * kRow + c + i)] = 0;
     EXPECT_NE(difference(one, expected, vectors(2e-2, kHeadSize)), "") << c;
@@ -86,7 +86,7 @@ TEST(Compare, draws_are_told_from_other_draws) {
     for (size_t i = 0; i < numbers; ++i) actual[3 + i * 7] += bf16_units / 128;
     return difference(actual, expected, draws(1e-6));
   };
-  EXPECT_EQ(changed(6, 1), "");  // one in 1000 and two
+  EXPECT_EQ(changed(6, 1), "");  // one in 1000, and two
   EXPECT_EQ(changed(6, -1), "");
   EXPECT_NE(changed(7, 1), "");
   EXPECT_NE(changed(1, 2), "") << "no neighbour";

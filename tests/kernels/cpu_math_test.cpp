@@ -16,7 +16,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Distance in units of the last place of `expected` (as a float).
+// Returns the distance in units of the last place of `expected` (as a float).
 double ulps(float actual, double expected) {
   const float nearest = static_cast<float>(expected);
   const double ulp = std::nextafter(std::abs(nearest), kInf) - static_cast<double>(std::abs(nearest));
@@ -26,7 +26,7 @@ double ulps(float actual, double expected) {
 TEST(ExpF32, is_within_two_ulp_over_its_range) {
   double worst = 0;
   for (float x = -87.33f; x <= 88.72f; x += 0.000311f) worst = std::max(worst, ulps(exp_f32(x), std::exp(double{x})));
-  // Tiny arguments of both signs, where the result is next to 1.
+  // Tiny arguments of both signs, whose result is close to 1.
   for (float x = 1e-38f; x < 1.0f; x *= 1.37f)
     for (const float y : {x, -x}) worst = std::max(worst, ulps(exp_f32(y), std::exp(double{y})));
   EXPECT_LE(worst, 2.0);

@@ -10,7 +10,7 @@ namespace tri::test {
 namespace {
 
 constexpr float kGradScale = 0.25f;
-constexpr float kLossBefore = 2.0f;  // the loss is added to
+constexpr float kLossBefore = 2.0f;  // the loss is added to it
 
 // sum_r log(sum_c exp(logits[r, c])) - logits[r, target]
 double reference_loss(const Values& logits, const Values& targets) {
@@ -44,12 +44,12 @@ Values reference_gradient(const Values& logits, const Values& targets) {
 
 struct Outcome {
   Values stats;     // (tp, R, 3)
-  double loss = 0;  // less kLossBefore
-  Values gradient;  // (R, vocab), put together from the ranks' parts
-  Values padding;   // what the gradient's padded columns hold
+  double loss = 0;  // without kLossBefore
+  Values gradient;  // (R, vocab), assembled from the ranks' parts
+  Values padding;   // contents of the gradient's padded columns
 };
 
-// What tp ranks do with logits (R, vocab), each rank `width` columns wide. Padding holds NaN.
+// Runs tp ranks on logits (R, vocab), each rank `width` columns wide. Padding holds NaN.
 Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t width, Dtype dtype = Dtype::kF32) {
   const int64_t rows = static_cast<int64_t>(targets.size()), vocab = static_cast<int64_t>(logits.size()) / rows;
   const Buffer target_buffer(Dtype::kI32, {rows}, targets);
@@ -131,7 +131,7 @@ TEST(CrossEntropy, split_over_ranks_equals_one_rank) {
   for (const Shape& s : kShapes) {
     const Outcome full = run_split(logits_of(s), targets_of(s), 1, s.vocab);
     for (const int tp : {1, 2, 3, 4}) {
-      // Just wide enough, and padded to kVocabMultiple columns: then the last ranks hold nothing but padding.
+      // Just wide enough, and padded to kVocabMultiple columns: then the last ranks have only padding.
       for (const int64_t width : {ceil_div(s.vocab, tp), round_up(ceil_div(s.vocab, tp), kVocabMultiple)}) {
         SCOPED_TRACE(fmt::format("{}, {} ranks of {} columns", s.text(), tp, width));
         const Outcome split = run_split(logits_of(s), targets_of(s), tp, width);

@@ -15,7 +15,7 @@ constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kBF16};
 
 double rounded(double value) { return static_cast<float>(bf16(static_cast<float>(value))); }
 
-// Floats that bf16 does not hold.
+// Returns floats that bf16 cannot represent.
 Values fine_values(int64_t count) {
   Values values = random_values(count, "inp");
   for (double& value : values) value = static_cast<float>(value * 1.001);
@@ -87,7 +87,7 @@ TEST(SumParts, adds_to_the_first_part_or_to_out_the_sum_of_the_others) {
         }
 }
 
-// A bucket's sum is what it was when the residual addition made it.
+// A bucket's sum equals the result of the residual addition.
 TEST(SumParts, gives_the_bits_of_residual_add_in_fp32) {
   const int64_t rows = 3, width = 257, count = rows * width;
   for (const int64_t num_parts : {2, 3, 8}) {

@@ -31,7 +31,7 @@ Values lookup(const Values& weight, const Values& tokens, int64_t width) {
   return out;
 }
 
-// Rows [first, first + count) of a (rows, width) matrix.
+// Returns rows [first, first + count) of a (rows, width) matrix.
 Values slice(const Values& matrix, int64_t first, int64_t count, int64_t width) {
   return Values(matrix.begin() + first * width, matrix.begin() + (first + count) * width);
 }

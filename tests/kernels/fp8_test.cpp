@@ -13,14 +13,14 @@
 namespace tri::test {
 namespace {
 
-// Counts of a step so far, beyond which 32 bits would wrap.
+// The counts of a step so far, beyond which 32 bits would wrap.
 constexpr double kManyCounted = 0x1p32 - 1;
 
 constexpr Dtype kFormats[] = {Dtype::kE4M3, Dtype::kE5M2};
 constexpr Dtype kInputs[] = {Dtype::kF32, Dtype::kBF16};
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {1, 16}, {3, 5}, {31, 33}, {64, 64}, {129, 257}, {512, 48}};
 
-// Of the format's definition, by float64 arithmetic alone.
+// Returns a number by the format's definition, using only float64 arithmetic.
 double number_of(int code, Dtype dtype) {
   const int mantissa_bits = dtype == Dtype::kE4M3 ? 3 : 2, bias = dtype == Dtype::kE4M3 ? 7 : 15;
   const int exponent = (code & 0x7F) >> mantissa_bits, mantissa = code % (1 << mantissa_bits);
@@ -34,7 +34,7 @@ double number_of(int code, Dtype dtype) {
 
 int last_finite(Dtype dtype) { return dtype == Dtype::kE4M3 ? 0x7E : 0x7B; }
 
-// The nearest of all finite numbers, the one of even code where two are as near; beyond them the largest.
+// Returns the nearest finite number, the one with the even code if two are equally near; beyond the range the largest.
 int nearest_code(double value, Dtype dtype) {
   if (std::isnan(value)) return 0x7F;
   const int sign = std::signbit(value) ? 0x80 : 0;
@@ -74,7 +74,7 @@ TEST(Fp8, every_bf16_number_rounds_to_the_nearest_even) {
     }
 }
 
-// Where the result changes: in the middle between two numbers, and one float to either side of it.
+// The result changes in the middle between two numbers; tests it and the floats on either side.
 TEST(Fp8, floats_beside_every_border_round_to_the_nearest_even) {
   for (const Dtype dtype : kFormats)
     for (int code = 0; code <= last_finite(dtype); ++code) {
@@ -111,7 +111,7 @@ TEST(Fp8, what_is_not_finite_and_what_is_too_large) {
   }
 }
 
-// Numbers with outliers, zeros of both signs, and what is too small.
+// Returns numbers with outliers, zeros of both signs, and numbers that are too small.
 Values with_outliers(int64_t count, std::string_view name) {
   Values values = random_values(count, name);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -122,7 +122,7 @@ Values with_outliers(int64_t count, std::string_view name) {
   return values;
 }
 
-// Tensors of a flat slice, each with its own scale: outliers, what is not finite, and padding, which stays.
+// Tensors of a flat slice, each with its own scale: outliers, non-finite numbers, and padding, which is not written.
 TEST(Fp8Cast, slices_by_tensor) {
   const std::vector<double> owners = {1, -1, 0, 0, 0, 2, 2, -1, 3};
   const Values slots = {4, 0, 3, 1}, scales = {0.125, 0x1p10, NAN, 1, 0};  // of each slot
@@ -136,7 +136,7 @@ TEST(Fp8Cast, slices_by_tensor) {
   }
   const Buffer inp(Dtype::kF32, {n}, values), owner(Dtype::kI32, {n / kBlock}, owners);
   const Buffer slot(Dtype::kI32, {4}, slots), scale(Dtype::kF32, {num_slots}, scales);
-  for (const int64_t blocks : {n / kBlock, int64_t{1}}) {  // at a time
+  for (const int64_t blocks : {n / kBlock, int64_t{1}}) {  // blocks per call
     const Buffer out(Dtype::kE4M3, {n}, Values(static_cast<size_t>(n), 1.5));
     const Buffer amax(Dtype::kF32, {num_slots}, Values(static_cast<size_t>(num_slots), 0.25));
     const Buffer counts(Dtype::kI64, {num_slots, kNumFp8Counts},
@@ -360,7 +360,7 @@ struct GemmForm {
   float beta;
   bool bias;
 };
-// Forward, gradient of the input, gradient of the weight; the second of a sum.
+// Forward, gradient of the input, gradient of the weight, and the second term of a sum.
 constexpr GemmForm kForms[] = {
     {"forward", Dtype::kE4M3, Dtype::kE4M3, Dtype::kBF16, 0, true},
     {"forward fp32", Dtype::kE4M3, Dtype::kE4M3, Dtype::kF32, 0, false},
@@ -399,8 +399,8 @@ TEST(Fp8Gemm, every_form_is_the_product_of_the_numbers) {
     }
 }
 
-// What quantization costs: each product of two rounded numbers is off by at most 2^-m1 + 2^-m2 of itself, half a unit
-// of each mantissa, and twice 2^-4 of E4M3's numbers is an eighth.
+// The error of quantization: each product of two rounded numbers is off by at most 2^-m1 + 2^-m2 of itself, half a unit
+// of each mantissa; for E4M3 twice 2^-4 is an eighth.
 TEST(Fp8Gemm, of_scaled_casts_is_within_the_formats_rounding) {
   constexpr int64_t m = 24, n = 32, k = 160;
   const Values of_a = random_values(m * k, "a", 1e-6), of_b = random_values(n * k, "b", 300.0);

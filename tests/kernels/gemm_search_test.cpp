@@ -1,4 +1,4 @@
-// Which algorithm is fastest when hot, on a GPU of our own making: its times change once it has been busy for long.
+// Which algorithm is fastest after warm-up, on a simulated GPU whose times change once it has been busy for long.
 #include "kernels/gemm_search.h"
 
 #include <gtest/gtest.h>
@@ -13,15 +13,15 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Microseconds of a call of each candidate: on a GPU that rests, and once the candidate itself has run for `settle`
-// microseconds without another between.
+// Microseconds per call of each candidate: on an idle GPU, and once the candidate itself has run for `settle`
+// microseconds without interruption.
 struct FakeGpu {
   std::vector<double> cold, settled;
   double settle = 0;
-  int disturbed_part = -1;  // of each candidate: its timed calls of that number take ten times as long
+  int disturbed_part = -1;  // for each candidate: its timed calls with this number take ten times as long
   std::vector<int> parts = std::vector<int>(cold.size(), 0), calls = std::vector<int>(cold.size(), 0);
   size_t last = 0;
-  double busy = 0;  // microseconds of the last candidate
+  double busy = 0;  // microseconds of the latest candidate
 
   std::vector<double> times(size_t always, double warm_up_microseconds) {
     return times_when_warm(cold, always, warm_up_microseconds, [this](size_t i, int count) {
@@ -57,13 +57,13 @@ TEST(TimesWhenWarm, only_those_near_the_fastest_are_timed_and_the_one_asked_for)
   EXPECT_EQ(gpu.parts, (std::vector<int>{2, 2 + 7, 0, 2, 0}));
   EXPECT_EQ(gpu.calls, (std::vector<int>{25 + 10, 50 + 20 + 50 + 6 * 20, 0, 43 + 17, 0}))
       << "50 ms and a part of 20; six parts for the fastest";
-  // Of many that are as good, the five that were fastest alone.
+  // Of many equally good ones, the five that were fastest alone are timed.
   FakeGpu many{.cold = {1007, 1006, 1005, 1004, 1003, 1002, 1001}, .settled = {1, 1, 1, 1, 1, 1, 1}};
   EXPECT_EQ(many.times(0, 0), (std::vector<double>{1, kInfinity, 1, 1, 1, 1, 1}));
 }
 
 TEST(TimesWhenWarm, those_close_to_the_fastest_are_timed_in_parts_until_the_fastest_has_been) {
-  // The first part of candidate 0 is lucky: candidate 2 is the fastest, and 1 is not close to either.
+  // The first part of candidate 0 is lucky: candidate 2 is fastest, and 1 is close to neither.
   const std::vector<double> lucky = {990, 1030, 1000}, steady = {1010, 1030, 1000};
   std::vector<int> parts(3, 0);
   const std::vector<double> times = times_when_warm(lucky, 1, 0, [&](size_t i, int) {

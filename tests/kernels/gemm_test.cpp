@@ -42,7 +42,7 @@ void for_each_case(Check check) {
 }
 
 struct Inputs {
-  Values a, b, bias, out;  // `out` counts where beta is not 0
+  Values a, b, bias, out;  // `out` matters only if beta is not 0
 
   explicit Inputs(const Shape& s)
       : a(random_values(s.m * s.k, "a")),
@@ -72,7 +72,7 @@ Buffer run(const Case& c, const Inputs& in, Dtype dtype, Dtype out_dtype) {
   const bool ta = c.trans_a == Trans::kYes, tb = c.trans_b == Trans::kYes;
   const Buffer a(dtype, {ta ? k : m, ta ? m : k}, in.a), b(dtype, {tb ? n : k, tb ? k : n}, in.b);
   const Buffer bias = c.bias ? Buffer(dtype, {n}, in.bias) : Buffer();
-  // With beta 0 the output starts as NaN: it may not be read.
+  // With beta 0 the output starts as NaN and must not be read.
   Buffer out = c.beta == 0 ? Buffer(out_dtype, {m, n}) : Buffer(out_dtype, {m, n}, in.out);
   const Gemm args{.out = out, .a = a, .b = b, .trans_a = c.trans_a, .trans_b = c.trans_b, .beta = c.beta, .bias = bias};
   check(args);
@@ -91,7 +91,7 @@ TEST(Gemm, multiplies_bf16_in_fp32_and_rounds_the_result_once) {
   for_each_case([](const Case& c) {
     const Inputs in(c.shape);
     const Values expected = run(c, in, Dtype::kF32, Dtype::kF32).values();
-    // bf16 operands that hold the same numbers: an fp32 output differs in nothing.
+    // bf16 operands with equal numbers give exactly the same fp32 output.
     EXPECT_EQ(run(c, in, Dtype::kBF16, Dtype::kF32).values(), expected);
     Values rounded = expected;
     for (double& value : rounded) value = static_cast<float>(bf16(static_cast<float>(value)));

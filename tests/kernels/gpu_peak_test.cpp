@@ -33,7 +33,7 @@ TEST(GpuPeak, a_part_of_a_gpu_has_its_part_of_the_peak) {
   EXPECT_EQ(gpu_peak_tflops("NVIDIA H100 80GB HBM3", 132, Dtype::kF32), 67);
 }
 
-// The table has no number of multiprocessors for Blackwell, and a driver may report none.
+// The table does not state the number of multiprocessors of Blackwell, and a driver may report none.
 TEST(GpuPeak, a_slice_of_unknown_size_has_no_peak) {
   EXPECT_EQ(gpu_peak_tflops("NVIDIA B200 MIG 1g.23gb", 18, Dtype::kBF16), std::nullopt);
   EXPECT_EQ(gpu_peak_tflops("NVIDIA GB300 MIG 2g.70gb", 0, Dtype::kE4M3), std::nullopt);

@@ -1,4 +1,4 @@
-// Moments in bf16: the rounding's odds, and the updates that keep them so on the CPU.
+// Moments in bf16: the probabilities of rounding, and the CPU updates that preserve them.
 #include "kernels/moment_rounding.h"
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 float value_of(uint32_t upper) { return std::bit_cast<float>(upper << 16); }
 
-// Every sixteen random bits once: as many go up as there are steps above the lower neighbour.
+// Uses every value of the sixteen random bits once: as many round up as there are steps above the lower neighbour.
 TEST(MomentRounding, odds_are_exact) {
   for (const float value : {1.0f, 1.0001f, -3.14159265f, 1e-20f, -1e-40f, 0.0f, 255.99f, 1.99999988f}) {
     const uint32_t bits = bits_of(value), below = bits >> 16;
@@ -56,7 +56,7 @@ TEST(MomentRounding, many_draws_average_to_the_number) {
   EXPECT_NEAR(both / kDraws, odds * odds, kFiveSigma / std::sqrt(kDraws)) << "the two moments' draws hang together";
 }
 
-// Quads of a share of columns (rows of 6 quads, of which rank 1 of 2 holds the last three) in the global tensor.
+// Quads of a share of columns (rows of 6 quads, of which rank 1 of 2 has the last three) in the global tensor.
 TEST(MomentRounding, a_share_draws_what_the_whole_tensor_does) {
   const TensorDraws share{.key_low = 1, .key_high = 2, .first_block = 0, .run = 3, .stride = 6, .offset = 3};
   const int64_t expected[] = {3, 4, 5, 9, 10, 11, 15};
@@ -65,7 +65,7 @@ TEST(MomentRounding, a_share_draws_what_the_whole_tensor_does) {
   EXPECT_EQ((TensorDraws{.first_block = 3}.global_quad(77)), 77) << "the share is the whole tensor";
 }
 
-// A slice of one tensor of `blocks` blocks, which begins at block `first` of it; another tensor lies before.
+// A slice with `blocks` blocks of one tensor, starting at its block `first`; another tensor precedes it.
 struct Slice {
   Slice(Dtype kept, int64_t blocks, float exp_avg, float exp_avg_sq)
       : n(blocks * kBlock),
@@ -133,7 +133,7 @@ TEST(MomentRounding, slices_equal_one_call_bit_for_bit_and_steps_differ) {
   EXPECT_FALSE(other.m.same_bits(whole.m)) << "another step draws the same";
 }
 
-// beta2 = 0.999 takes a quarter of a last place from v = 1: rounded to nearest it would never fall.
+// beta2 = 0.999 removes a quarter of a last place from v = 1: with rounding to nearest v would never fall.
 TEST(MomentRounding, what_is_less_than_half_a_last_place_is_not_lost) {
   Slice slice(Dtype::kBF16, 32, 0, 1);
   slice.beta2 = 0.999f;
@@ -142,7 +142,7 @@ TEST(MomentRounding, what_is_less_than_half_a_last_place_is_not_lost) {
   for (int number = 1; number <= kSteps; ++number) slice.step(number, 0, 32);
   double mean = 0;
   for (const double v : slice.v.values()) mean += v / static_cast<double>(slice.n);
-  EXPECT_NEAR(mean, std::pow(0.999, kSteps), 0.004);  // 0.606; an element scatters by 0.03
+  EXPECT_NEAR(mean, std::pow(0.999, kSteps), 0.004);  // 0.606; the spread of an element is 0.03
 }
 
 TEST(MomentRounding, lamb_keeps_what_adamw_keeps) {
@@ -156,7 +156,7 @@ TEST(MomentRounding, lamb_keeps_what_adamw_keeps) {
 
 TEST(MomentRounding, gradients_that_are_not_finite_change_nothing) {
   Slice slice(Dtype::kBF16, 3, 0.5f, 0.25f);
-  slice.step(1, 0, 3);  // moments of many values
+  slice.step(1, 0, 3);  // moments with many values
   const Values w = slice.w.values(), m = slice.m.values(), v = slice.v.values(), grad = slice.grad.values();
   slice.scale = Buffer(Dtype::kF32, {1}, {NAN});
   slice.step(2, 0, 3);

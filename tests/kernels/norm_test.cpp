@@ -30,8 +30,8 @@ void for_each_case(Check check) {
       for (const Residual residual : {Residual::kNone, Residual::kAdd, Residual::kAddWithBias})
         for (const int64_t rows : {1, 3, 17, 256})
           for (const int64_t width : {1, 5, 64, 257, 1024}) {
-            if (bias && kind == Norm::kRmsNorm) continue;                 // RMSNorm has none
-            if (rows * width > 20000 && rows * width < 250000) continue;  // the largest stands for them
+            if (bias && kind == Norm::kRmsNorm) continue;                 // RMSNorm has no bias
+            if (rows * width > 20000 && rows * width < 250000) continue;  // the largest represents them
             const Case c{kind, bias, residual, rows, width};
             SCOPED_TRACE(fmt::format("{} bias {} residual {} R {} C {}", enum_name(kind), bias,
                                      static_cast<int>(residual), rows, width));
@@ -54,7 +54,7 @@ struct Outputs {
   Values out, mean, rstd, sum;
 };
 
-// One row of the definition: `sum` in, `out` out.
+// Computes one row by the definition, from `sum` to `out`.
 void reference_row(const Case& c, const Inputs& in, const double* sum, double* out, double& mean, double& rstd) {
   const double width = static_cast<double>(c.width);
   mean = 0;
@@ -145,7 +145,7 @@ struct BackwardRun {
   Buffer dinp, dweight, dbias;
 };
 
-// The backward pass at `sum`, on the skip path `dresidual` (may be empty); parameter gradients begin at `start`.
+// Runs the backward pass at `sum`, with `dresidual` (may be empty) on the skip path; gradients begin at `start`.
 BackwardRun run_backward(const Case& c, const Inputs& in, const Values& dout, const Values& dresidual,
                          const Values& start, Dtype dtype) {
   const Outputs o = reference(c, in);
@@ -174,7 +174,7 @@ BackwardRun run_backward(const Case& c, const Inputs& in, const Values& dout, co
 
 TEST(Norm, backward_matches_finite_differences_of_float64) {
   for_each_case([](const Case& c) {
-    if (c.residual == Residual::kAddWithBias) return;  // the bias of the residual branch is bias_backward's
+    if (c.residual == Residual::kAddWithBias) return;  // bias_backward computes the bias of the residual branch
     Inputs in(c);
     in.add.clear();  // the gradient is with respect to the sum
     const bool skips = c.residual == Residual::kAdd;
@@ -183,7 +183,7 @@ TEST(Norm, backward_matches_finite_differences_of_float64) {
     const Values start = random_values(c.width, "start");
     const BackwardRun run = run_backward(c, in, dout, dresidual, start, Dtype::kF32);
     const auto loss = [&] { return dot(dout, reference(c, in).out) + (skips ? dot(dresidual, in.inp) : 0.0); };
-    // One column: the norm's own gradient all but vanishes, leaving its rounding, times rstd, alongside the skip path.
+    // With one column the norm's own gradient nearly vanishes: its rounding, times rstd, is added to the skip path.
     if (c.width > 1 || skips)
       expect_gradient("inp", run.dinp.values(), in.inp, loss, c.width > 1 ? kFloatTolerance : 1e-3);
     expect_gradient("weight", minus(run.dweight.values(), start), in.weight, loss);
@@ -201,7 +201,7 @@ TEST(Norm, backward_in_bf16_differs_by_rounding_only) {
     const BackwardRun full = run_backward(c, in, dout, dresidual, start, Dtype::kF32);
     const BackwardRun half = run_backward(c, in, dout, dresidual, start, Dtype::kBF16);
     expect_close("dinp", half.dinp.values(), full.dinp.values(), kBf16Tolerance);
-    // The operands hold the same numbers and the parameter gradients are fp32 in both.
+    // The operands hold equal numbers, and the parameter gradients are fp32 in both.
     EXPECT_TRUE(half.dweight.same_bits(full.dweight));
     EXPECT_TRUE(half.dbias.same_bits(full.dbias));
   });
@@ -267,7 +267,7 @@ TEST(ResidualAdd, matches_float64_also_in_place) {
   });
 }
 
-// Element i of the parts' sum, in fp32 in their order, rounded to storage.
+// Returns element i of the sum of the parts, in fp32 in their order, rounded to storage.
 Buffer summed(Dtype dtype, int64_t parts, int64_t rows, int64_t width, const Buffer& operand) {
   const Values values = operand.values();
   Values sums;
@@ -355,10 +355,10 @@ TEST(Norm, check_refuses_what_does_not_fit) {
   refuses([&](NormForward& n) { n.add = wrong_parts; });
   refuses([&](NormForward& n) { n.add = {}; });                            // sum without add
   refuses([&](NormForward& n) { n.add = n.sum = {}, n.add_bias = w; });    // add_bias without add
-  refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm; });               // a mean and a bias
-  refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm, n.mean = {}; });  // a bias
+  refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm; });               // with a mean and a bias
+  refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm, n.mean = {}; });  // with a bias
   EXPECT_THROW(check(ResidualAdd{.out = y, .inp = x}), Fatal);
-  const auto wide = [&](int64_t width) {  // only shapes are looked at
+  const auto wide = [&](int64_t width) {  // only shapes are used
     const Tensor rows(Tensor(x).data, Dtype::kF32, {1, width}), vector(rows.data, Dtype::kF32, {width});
     const Tensor statistic(rows.data, Dtype::kF32, {1});
     return NormForward{.kind = Norm::kRmsNorm, .out = rows, .rstd = statistic, .inp = rows, .weight = vector};

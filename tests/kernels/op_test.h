@@ -1,4 +1,4 @@
-// Helpers of the operation tests: host buffers that are born poisoned, inputs that fp32 and bf16 both hold
+// Helpers of the operation tests: host buffers that are poisoned initially, inputs that fp32 and bf16 both represent
 // exactly, comparison with float64 references, and their central finite differences.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace tri::test {
 
 using Values = std::vector<double>;  // a tensor's elements in float64, row-major
 
-// Reproducible normal values times `scale`, rounded to bf16: the same numbers in either storage type.
+// Returns reproducible normal values times `scale`, rounded to bf16: equal numbers in either storage type.
 inline Values random_values(int64_t count, std::string_view name, double scale = 1.0) {
   const uint64_t key = derive_key(1, name);
   Values values(static_cast<size_t>(count));
@@ -30,7 +30,7 @@ inline Values random_values(int64_t count, std::string_view name, double scale =
   return values;
 }
 
-// Integers in [0, limit).
+// Returns integers in [0, limit).
 inline Values random_integers(int64_t count, int64_t limit, std::string_view name) {
   const uint64_t key = derive_key(2, name);
   Values values(static_cast<size_t>(count));
@@ -43,7 +43,7 @@ inline Values random_integers(int64_t count, int64_t limit, std::string_view nam
 class Buffer {
  public:
   Buffer() = default;  // an absent operand
-  // Poisoned: NaN everywhere, or the least integer.
+  // Creates a poisoned buffer: NaN everywhere, or the least integer.
   Buffer(Dtype dtype, std::initializer_list<int64_t> shape) : tensor_(nullptr, dtype, shape) {
     bytes_.resize(static_cast<size_t>(tensor_.bytes()));
     fill([](size_t) { return std::numeric_limits<double>::quiet_NaN(); });
@@ -108,7 +108,7 @@ inline Values minus(Values a, const Values& b) {
 inline constexpr double kFloatTolerance = 1e-5;  // fp32 arithmetic against float64
 inline constexpr double kBf16Tolerance = 1e-2;   // bf16 storage (unit roundoff 2^-9) against fp32
 
-// |actual - expected| <= tolerance · (|expected| + root mean square of expected), for every element; never so for NaN.
+// Expects |actual - expected| <= tolerance · (|expected| + root mean square of expected) everywhere; NaN always fails.
 inline void expect_close(std::string_view what, const Values& actual, const Values& expected,
                          double tolerance = kFloatTolerance) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -120,8 +120,8 @@ inline void expect_close(std::string_view what, const Values& actual, const Valu
   }
 }
 
-// `actual` is the gradient of `loss` with respect to `x`, by central differences: every element of a small x,
-// and the first, the last and a random sample of a large one. `loss` reads x where it lies; x is restored.
+// Expects `actual` to be the gradient of `loss` with respect to `x`, by central differences: every element of a small
+// x, and the first, the last and a random sample of a large one. `loss` reads x in place; x is restored.
 template <class Loss>
 void expect_gradient(std::string_view what, const Values& actual, Values& x, Loss loss,
                      double tolerance = kFloatTolerance) {

@@ -1,4 +1,4 @@
-// AdamW, LAMB and the norms on the CPU against float64 optimizers that know tensors, not blocks.
+// AdamW, LAMB and the norms on the CPU against float64 optimizers that use tensors, not blocks.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -21,14 +21,14 @@ constexpr int64_t kTensors = 4, kSlots = 6;
 
 int owner_of(int64_t element) { return kOwners[element / kBlock]; }
 
-// `values` with NaN in padding, which no op may read.
+// Returns `values` with NaN in padding, which no op may read.
 Values poison_padding(Values values) {
   for (int64_t i = 0; i < kNumel; ++i) {
     if (owner_of(i) < 0) values[i] = NAN;
   }
   return values;
 }
-// Padding as zero, for comparisons.
+// Returns `values` with zeros in padding, for comparisons.
 Values clear_padding(Values values) {
   for (int64_t i = 0; i < kNumel; ++i) {
     if (owner_of(i) < 0) values[i] = 0;
@@ -47,7 +47,7 @@ Values grad_of(int step) { return poison_padding(random_values(kNumel, fmt::form
 
 enum class Rule { kAdamw, kLamb };
 
-// The optimizers as their papers state them.
+// The optimizers as defined in their papers.
 struct Reference {
   Values w = initial_weights(), m = Values(kNumel, 0.0), v = Values(kNumel, 0.0);
 
@@ -77,7 +77,7 @@ struct Reference {
   }
 };
 
-// A flat buffer under the ops, each called once per slice.
+// A flat buffer for the ops, each called once per slice.
 struct State {
   Buffer owners{Dtype::kI32, {kBlocks}, Values(kOwners.begin(), kOwners.end())};
   Buffer decay{Dtype::kF32, {kTensors}, kDecay};
@@ -87,10 +87,10 @@ struct State {
   Buffer v{Dtype::kF32, {kNumel}, poison_padding(Values(kNumel, 0.0))};
   Buffer grad{Dtype::kF32, {kNumel}};
   Buffer param{Dtype::kBF16, {kNumel}};
-  bool writes_quantized = false;  // in place of param
+  bool writes_quantized = false;  // instead of param
   Buffer quantized{Dtype::kE4M3, {kNumel}};
   Buffer slot{Dtype::kI32, {kTensors}, {2, 5, 0, 3}};
-  Buffer scale{Dtype::kF32, {kSlots}, {64, NAN, 256, 4096, NAN, 128}};  // of one weights saturate
+  Buffer scale{Dtype::kF32, {kSlots}, {64, NAN, 256, 4096, NAN, 128}};  // the weights of one slot saturate
   Buffer amax{Dtype::kF32, {kSlots}, Values(kSlots, 0.0)};
   Buffer counts{Dtype::kI64, {kSlots, kNumFp8Counts}, Values(kSlots* kNumFp8Counts, 0.0)};
   Buffer weight_sumsq, direction_sumsq;
@@ -102,7 +102,7 @@ struct State {
     if (!writes_quantized) return {};
     return {.out = Tensor(quantized).flat(first, count), .slot = slot, .scale = scale, .amax = amax, .counts = counts};
   }
-  // Quantized values, amax and counts are those that fp8_cast_slice makes of the weights as they are.
+  // Expects the quantized values, amax and counts that fp8_cast_slice computes from the current weights.
   void expect_quantized_weights() const {
     State cast;
     cast.writes_quantized = true;
@@ -155,7 +155,7 @@ struct State {
             .lr = kLr};
   }
 
-  // Step `number`, the buffer cut at `cuts` (elements, ascending, from 0 to kNumel).
+  // Runs step `number` with the buffer divided at `cuts` (elements, ascending, from 0 to kNumel).
   void step(Rule rule, int number, const std::vector<int64_t>& cuts = {0, kNumel}) {
     step(rule, number, cuts, grad_of(number));
   }
@@ -176,7 +176,7 @@ struct State {
       });
       return;
     }
-    // Norms over the whole buffer, as the ranks' sum gives them: how slices round them is a test of its own.
+    // Norms over the whole buffer, like the sum over ranks: another test covers how slices round them.
     weight_sumsq = direction_sumsq = Buffer(Dtype::kF32, {kTensors}, Values(kTensors, 0.0));
     for_each_slice([&](int64_t first, int64_t count) {
       const LambDirection args{.moments = moments(number, first, count)};
@@ -227,7 +227,7 @@ TEST(OptimizerOps, bf16_param_is_the_rounded_master) {
   }
 }
 
-// In any slices; and of the weights that stand, where gradients are not finite.
+// Holds for any slices, and for unchanged weights if gradients are not finite.
 TEST(OptimizerOps, quantized_weights_are_those_of_the_master) {
   std::vector<int64_t> cuts(kBlocks + 1);
   for (int64_t block = 0; block <= kBlocks; ++block) cuts[block] = block * kBlock;
@@ -310,7 +310,7 @@ TEST(OptimizerOps, lamb_trust_is_one_for_excluded_tensors_or_without_a_norm) {
     return 1 - w.values()[0];
   };
   EXPECT_EQ(moved_by(0.1f, 16, 4), 0.25);  // |w| / |direction| = 4 / 2
-  EXPECT_EQ(moved_by(0.0f, 16, 4), 0.25);  // no decay wanted: the ratio stays
+  EXPECT_EQ(moved_by(0.0f, 16, 4), 0.25);  // no decay: the ratio still applies
   EXPECT_EQ(moved_by(-1.0f, 16, 4), 0.125);
   EXPECT_EQ(moved_by(0.1f, 0, 4), 0.125);
   EXPECT_EQ(moved_by(0.1f, 16, 0), 0.125);
@@ -359,7 +359,7 @@ TEST(OptimizerOps, sumsq_of_many_elements_keeps_its_digits) {
 }
 
 TEST(OptimizerOps, sumsq_carries_nan_and_infinity_of_one_tensor_alone) {
-  for (const double bad : {double{NAN}, double{INFINITY}, 1e30}) {  // 1e30 squared is no float
+  for (const double bad : {double{NAN}, double{INFINITY}, 1e30}) {  // 1e30 squared overflows fp32
     Values w = initial_weights();
     w[5 * kBlock + 77] = bad;  // tensor 2
     const Buffer inp(Dtype::kF32, {kNumel}, w), sumsq(Dtype::kF32, {kTensors}, Values(kTensors, 0.0));

@@ -39,7 +39,7 @@ struct Inputs {
         key_weight(random_values(c.head_size, "key_weight")) {}
 };
 
-// The definition, head by head, in grouped order.
+// Implements the definition, head by head, in grouped order.
 Values reference(const Case& c, const Inputs& in) {
   Values rows = in.inp;
   const int half = c.head_size / 2;
@@ -96,7 +96,7 @@ struct Gradients {
   Values dinp, dquery_weight, dkey_weight;
 };
 
-// The weights' gradients begin at 1: they are added to.
+// The weights' gradients begin at 1, because they are added to.
 Gradients backward(const Case& c, const Inputs& in, const Values& dout, Dtype dtype, QkvOrder from, QkvOrder to,
                    bool in_place = false) {
   const Operands on(c, in, dtype, to);

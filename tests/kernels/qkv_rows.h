@@ -1,4 +1,4 @@
-// QKV rows in either order, written down without kernels/core/qkv_row.h.
+// QKV rows in either order, implemented without kernels/core/qkv_row.h.
 #pragma once
 
 #include "kernels/core/kinds.h"
@@ -6,7 +6,7 @@
 
 namespace tri::test {
 
-// Grouped rows as rows of `order`.
+// Returns grouped rows as rows of `order`.
 inline Values rows_in(QkvOrder order, const Values& grouped, int kv_heads, int group, int head_size) {
   if (order == QkvOrder::kGrouped) return grouped;
   const size_t width = static_cast<size_t>(kv_heads * (group + 2) * head_size);

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kKey = 0x123456789ABCDEF0;
 constexpr float kScale = 0.02f;
 
-// The whole share, block by block: `count` elements as floats.
+// Returns the whole share, block by block: `count` elements as floats.
 std::vector<float> share(const NormalValues& v, int64_t count) {
   std::vector<float> values;
   for (int64_t block = 0; static_cast<int64_t>(values.size()) < count; ++block)
@@ -24,7 +24,7 @@ std::vector<float> share(const NormalValues& v, int64_t count) {
   return values;
 }
 
-// Elements [begin, begin + count) of the share, in both types, with nothing written next to them.
+// Checks elements [begin, begin + count) of the share in both types, and that nothing is written next to them.
 void expect_values(NormalValues v, const std::vector<float>& whole, int64_t begin, int64_t count) {
   SCOPED_TRACE(
       fmt::format("{} from {} in {} every {} at {}, {} valid", count, begin, v.block, v.stride, v.offset, v.valid));
@@ -67,7 +67,7 @@ TEST(NormalValues, are_random_normal_at_their_places) {
 
 TEST(NormalValues, of_many_elements_and_far_places) {
   const NormalValues many{.key = kKey, .scale = 1.0f, .block = 1000, .stride = 3000, .offset = 1000, .valid = 900000};
-  const int64_t count = 400003;  // more than a thread's part
+  const int64_t count = 400003;  // more than one thread's part
   expect_values(many, share(many, count), 0, count);
   const int64_t far = int64_t{1} << 40;  // beyond 32 bits
   NormalValues v{.key = kKey, .block = far, .stride = far};

@@ -31,7 +31,7 @@ void for_each_case(Check check) {
   }
 }
 
-// Each pair (i, i + HS/2) of a query or key is a complex number that turns by t · theta^(-2i/HS).
+// Each pair (i, i + HS/2) of a query or key is a complex number rotated by t · theta^(-2i/HS).
 Values reference(const Case& c, Values qkv) {
   const int half = c.head_size / 2;
   for (int64_t r = 0; r < c.rows(); ++r)
@@ -96,8 +96,8 @@ TEST(Rope, two_runs_are_bit_identical) {
   });
 }
 
-// From rows of either order to rows of either order, in other memory, which is poisoned: the bits of the rotation in
-// place, values copied, the input as it was.
+// From rows of either order to rows of either order, in other, poisoned memory: the bits equal those of the rotation in
+// place, values are copied, and the input is unchanged.
 TEST(Rope, changes_the_order_of_heads_and_no_bit) {
   for_each_case([](const Case& c) {
     const Values values = random_values(c.rows() * c.width(), "qkv");

@@ -1,5 +1,5 @@
-// CPU streams, events and faults, and arenas. Tasks share plain memory on purpose: under -fsanitize=thread an
-// order that is not established by the streams shows as a race.
+// CPU streams, events and faults, and arenas. Tasks share plain memory on purpose: with -fsanitize=thread, an order
+// that the streams do not establish is reported as a race.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST_F(StreamTest, runs_tasks_in_the_order_enqueued) {
 
 TEST_F(StreamTest, the_host_does_not_wait_for_tasks) {
   std::promise<void> go;
-  submit(a_, [&] { go.get_future().wait(); });  // would never end if submit ran it
+  submit(a_, [&] { go.get_future().wait(); });  // would never end if submit ran the task
   go.set_value();
   a_->synchronize();
 }
@@ -63,7 +63,7 @@ TEST_F(StreamTest, marks_are_set_once_earlier_work_is_done_and_not_before) {
   EXPECT_EQ(before, (std::array<uint32_t, 3>{}));
   EXPECT_EQ(between, (std::array<uint32_t, 3>{1, 2, 0}));
   EXPECT_EQ(look(), (std::array<uint32_t, 3>{1, 2, 3}));
-  a_->mark(first, 4);  // the stream has nothing to do
+  a_->mark(first, 4);  // the stream is idle
   EXPECT_EQ(first, 4u);
 }
 
@@ -97,7 +97,7 @@ TEST_F(StreamTest, wait_means_the_latest_record_at_the_call) {
   submit(a_, [&] { value = 2; });
   a_->record(*event);
   b_->wait(*event);  // the second record
-  // The third comes after the call: it stands behind a task that ends only once b passed its wait.
+  // The third record comes after the call, behind a task that ends only once b has passed its wait.
   submit(a_, [&] { b_is_through.get_future().wait(); });
   a_->record(*event);
   submit(b_, [&] { seen = value, b_is_through.set_value(); });
@@ -131,7 +131,7 @@ TEST_F(StreamTest, wait_on_an_event_never_recorded_is_no_operation) {
   submit(b_, [&] { b_is_through.set_value(); });
   b_->synchronize();
   a_->synchronize();
-  device_->make_event()->synchronize();  // neither does the host wait for one
+  device_->make_event()->synchronize();  // the host does not wait for one either
 }
 
 TEST_F(StreamTest, the_host_waits_for_an_event_but_not_for_what_follows_it) {
@@ -167,7 +167,7 @@ TEST_F(StreamTest, copy_and_zero_run_in_stream_order) {
 }
 
 TEST_F(StreamTest, a_random_graph_of_tasks_respects_every_order) {
-  constexpr int kTasks = 2000, kStreams = 6, kEvents = 17;  // events are recorded over and over
+  constexpr int kTasks = 2000, kStreams = 6, kEvents = 17;  // events are recorded repeatedly
   const uint64_t key = derive_key(1, "graph");
   uint64_t counter = 0;
   const auto random = [&](int limit) { return static_cast<int>(random_u64(key, counter++) % limit); };
@@ -176,7 +176,7 @@ TEST_F(StreamTest, a_random_graph_of_tasks_respects_every_order) {
   std::vector<std::unique_ptr<Stream>> streams;  // destroyed before the events
   for (int i = 0; i < kEvents; ++i) events.push_back(device_->make_event());
   for (int i = 0; i < kStreams; ++i) streams.push_back(device_->make_stream(fmt::format("{}", i)));
-  std::vector<int> recorded(kEvents, -1), last(kStreams, -1);  // the latest task that an event or a stream stands for
+  std::vector<int> recorded(kEvents, -1), last(kStreams, -1);  // the latest task that an event or a stream represents
   std::vector<char> done(kTasks, 0);
   std::atomic<int> violations = 0;
   int num_edges = 0;
@@ -285,7 +285,7 @@ TEST_F(StreamTest, names_are_kept_and_the_cpu_opens) {
   EXPECT_EQ(device_->kind(), DeviceKind::kCpu);
 }
 
-// A mixture of dtypes and shapes under names that repeat.
+// Takes a mixture of dtypes and shapes under names that repeat.
 std::vector<Tensor> take_some(Arena& arena) {
   return {arena.take("params", Dtype::kBF16, {3, 5}), arena.take("grads", Dtype::kF32, {1}),
           arena.take("params", Dtype::kF32, {2, 3, 4, 5}), arena.take("tokens", Dtype::kI32, {64})};
@@ -336,7 +336,7 @@ TEST(Arena, a_measuring_arena_predicts_the_bytes_and_the_shapes) {
 
 TEST(Arena, is_full_at_its_size_and_not_a_byte_earlier) {
   const auto device = make_cpu_device();
-  Arena arena(*device, 1280);  // what take_some needs
+  Arena arena(*device, 1280);  // the need of take_some
   take_some(arena);
   EXPECT_THROW(arena.take("one more", Dtype::kF32, {1}), Fatal);
   EXPECT_EQ(arena.used(), 1280);
@@ -349,7 +349,7 @@ TEST(Timeline, every_moment_of_a_step_belongs_to_one_category) {
   const auto idle = [&] { tri::idle(*stream, std::chrono::microseconds(2000)); };
   const auto begin = device->make_event(EventKind::kTimed), end = device->make_event(EventKind::kTimed);
   for (int step = 0; step < 2; ++step) {
-    { const TimeCategoryScope outside(*stream, TimeCategory::kTp); }  // no step
+    { const TimeCategoryScope outside(*stream, TimeCategory::kTp); }  // outside a step
     stream->record(*begin);
     timeline.begin();
     idle();

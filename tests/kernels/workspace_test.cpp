@@ -1,4 +1,4 @@
-// What a GPU's kernels take a call, and how much memory they need in addition to their operands: decided without a GPU.
+// The kernels chosen for a call and the memory that they need in addition to their operands, decided without a GPU.
 #include "kernels/workspace.h"
 
 #include <gtest/gtest.h>
@@ -37,13 +37,13 @@ TEST(AttentionPath, auto_takes_the_fastest_that_takes_the_shape) {
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kF32, 1024, 1, 64)), AttentionPath::kScalar);
     EXPECT_EQ(path(AttentionKernel::kBuiltin, pass, shape(Dtype::kBF16, 1024, 1, 96)), AttentionPath::kFlash);
   }
-  // A narrow window: cuDNN's backward pass goes over the blocks outside it.
+  // With a narrow window cuDNN's backward pass also processes the blocks outside it.
   EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kBF16, 4096, 1, 128, 1024)), AttentionPath::kCudnn);
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 4096, 1, 128, 1024)), AttentionPath::kFlash);
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 4096, 1, 128, 3000)), AttentionPath::kCudnn);
 }
 
-// cuDNN takes grouped heads a sequence at a time: only where one has three tiles of 128 queries a multiprocessor.
+// cuDNN processes grouped heads one sequence at a time: only if one has three 128-query tiles per multiprocessor.
 TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
   const auto grouped = [](int seq_len, int kv_heads, const GpuProperties& gpu = kMmaAlone, int64_t head_size = 128) {
     AttentionShape s = shape(Dtype::kBF16, seq_len, 4, head_size);
@@ -54,15 +54,15 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
   };
   EXPECT_EQ(grouped(8192, 8), AttentionPath::kCudnn);
   EXPECT_EQ(grouped(2048, 8), AttentionPath::kCudnn);  // 512 tiles
-  EXPECT_EQ(grouped(1536, 8), AttentionPath::kFlash);  // 384, of the 396 that an H200 wants
+  EXPECT_EQ(grouped(1536, 8), AttentionPath::kFlash);  // 384, below the 396 that an H200 needs
   EXPECT_EQ(grouped(1536, 8, kA100), AttentionPath::kCudnn);
-  EXPECT_EQ(grouped(2048, 2), AttentionPath::kFlash);  // the same model's share of tp 4
+  EXPECT_EQ(grouped(2048, 2), AttentionPath::kFlash);  // the same model's share with tp 4
   EXPECT_EQ(grouped(8192, 2), AttentionPath::kCudnn);
-  EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);                 // a single group's sequences go together
+  EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);                 // a single group's sequences run together
   EXPECT_EQ(grouped(512, 8, kMmaAlone, 80), AttentionPath::kCudnn);  // FlashAttention does not support the head size
   AttentionShape asked = shape(Dtype::kBF16, 512, 4, 128);
   EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, asked), AttentionPath::kCudnn);
-  asked.order = QkvOrder::kByKind;  // sequences go together
+  asked.order = QkvOrder::kByKind;  // sequences are processed together
   EXPECT_EQ(path(AttentionKernel::kAuto, Pass::kForward, asked), AttentionPath::kCudnn);
 }
 
@@ -108,7 +108,7 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
     EXPECT_NE(found.error().message.find(part), std::string::npos) << found.error().message;
   };
   const auto kAuto = AttentionKernel::kAuto;
-  // Backward, two floats a token lie in shared memory: T 28,928 on an H200, 20,736 on an A100.
+  // The backward pass stores two floats per token in shared memory: T 28,928 on an H200, 20,736 on an A100.
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kF32, 28928, 1, 64)), AttentionPath::kScalar);
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kF32, 20736, 1, 64), kA100), AttentionPath::kScalar);
   const std::string h200 = "at most 28928 tokens in a backward pass and 57856 in a forward pass";
@@ -117,7 +117,7 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
   EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 57856, 1, 64)), AttentionPath::kScalar);
   refused(kAuto, Pass::kForward, shape(Dtype::kF32, 57857, 1, 64), kH200, h200);
   refused(kAuto, Pass::kBackward, shape(Dtype::kBF16, 32768, 4, 136), kH200, "model.seq_len: 32768");
-  EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 40000, 1, 64)), AttentionPath::kScalar);  // evaluation alone
+  EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 40000, 1, 64)), AttentionPath::kScalar);  // evaluation only
   refused(kAuto, Pass::kForward, shape(Dtype::kF32, 128, 1, 1025), kH200, "head size of 1025");
   refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kF32, 128, 2, 64), kH200, "set model.attention: auto");
   refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kBF16, 128, 1, 64), kWithoutCudnn, "without cuDNN");
@@ -156,11 +156,11 @@ TEST(Workspace, it_holds_the_gemms_and_the_attention_kernels_that_the_dims_lead_
     return workspace_bytes(DeviceKind::kCuda, d, gpu) - kGemmWorkspaceBytes - attention_workspace_bytes(d, gpu);
   };
   WorkspaceDims d = gpt_13b();
-  // cuDNN's: scores' gradients of 4 · 40 heads in bf16, 1.25 GiB.
+  // cuDNN: gradients of the scores of 4 · 40 heads in bf16, 1.25 GiB.
   EXPECT_GE(attention_workspace_bytes(d, kMmaAlone), 1280 * kMiB);
   EXPECT_LE(attention_workspace_bytes(d, kMmaAlone), 1300 * kMiB);
   EXPECT_GE(alongside(d, kH200), 32 * kMiB);
-  // Sums of the query gradients in fp32, 160 MiB, and two statistics a row of a head, 2.5 MiB.
+  // Sums of the query gradients in fp32, 160 MiB, and two statistics per row of a head, 2.5 MiB.
   EXPECT_EQ(attention_workspace_bytes(d, kH200), attention_workspace_bytes(d, kWithoutCudnn));
   d.attention = AttentionKernel::kBuiltin;
   EXPECT_GE(attention_workspace_bytes(d, kH200), 162 * kMiB);
@@ -170,8 +170,8 @@ TEST(Workspace, it_holds_the_gemms_and_the_attention_kernels_that_the_dims_lead_
   EXPECT_EQ(attention_workspace_bytes(d, kH200), 0);
 }
 
-// Grouped rows go through cuDNN a sequence at a time, so the batch does not count; a single group's, and rows by kind,
-// go together.
+// cuDNN processes grouped rows one sequence at a time, so the batch does not matter; rows of a single group, and rows
+// by kind, are processed together.
 TEST(Workspace, grouped_rows_need_cudnn_s_workspace_for_one_sequence) {
   WorkspaceDims d = gpt_13b();
   d.num_kv_heads = 8;
@@ -192,7 +192,7 @@ TEST(Workspace, grouped_rows_need_cudnn_s_workspace_for_one_sequence) {
 }
 
 TEST(Workspace, cudnn_takes_as_many_sequences_as_the_bound_allows) {
-  // LLaMA 8B: 320 MiB a sequence of 2048, 4.25 GiB one of 8192.
+  // LLaMA 8B: 320 MiB per sequence of 2048, 4.25 GiB per sequence of 8192.
   const auto at_once = [](int seq_len, int64_t batch, int kv_heads = 8, QkvOrder order = QkvOrder::kByKind) {
     const WorkspaceDims d{.dtype = Dtype::kBF16,
                           .batch = batch,

@@ -1,5 +1,5 @@
-// The order of a block's work is written once (lib/model/block_order.h). Here the transfers and GEMMs that a block
-// enqueues are noted one by one, and compared with those of the transfers as they are timed (layer_transfers).
+// The order of a block's work is defined once (lib/model/block_order.h). This test records the transfers and GEMMs that
+// a block enqueues and compares them with those of the transfers as they are timed (layer_transfers).
 #include "lib/model/block_order.h"
 
 #include <gtest/gtest.h>
@@ -16,11 +16,11 @@ namespace {
 
 using Calls = std::vector<std::string>;
 
-// Notes what is transferred, and moves nothing.
+// Records what is transferred, and moves nothing.
 class NotingGroup final : public CommGroup {
  public:
   NotingGroup(Axis axis, Calls& calls) : CommGroup("noting", axis.rank, axis.size), calls_(calls) {}
-  // Rows whose gathers are part of recomputing: no list contains those. {}: none.
+  // Excludes rows whose gathers are part of recomputing, which no list contains. {}: none.
   void exclude(Tensor rows) { excluded_ = rows.data; }
 
  private:
@@ -37,13 +37,13 @@ class NotingGroup final : public CommGroup {
   const void* excluded_ = nullptr;
 };
 
-// Notes each GEMM by the weight that it reads, or whose gradient it makes.
+// Records each GEMM by the weight that it reads, or whose gradient it computes.
 class NotingHooks final : public ParameterHooks {
  public:
   NotingHooks(const std::vector<Tensor>& gradients, Calls& calls) : gradients_(gradients), calls_(calls) {}
   void begin_backward(int, int) override {}
   void before_use(const Parameter& parameter) override {
-    if (parameter.spec.decay) calls_.push_back("weight " + parameter.spec.name);  // matrices alone
+    if (parameter.spec.decay) calls_.push_back("weight " + parameter.spec.name);  // only matrices
   }
   Tensor gradient(const Parameter& parameter) override { return gradients_[static_cast<size_t>(parameter.index)]; }
   GradientTarget gradient_target(const Parameter& parameter) override {
@@ -62,7 +62,7 @@ Config by_collectives(Config config, int tp) {
   return value_or_throw(resolve_config(config, tp));
 }
 
-// The first layer of a model on tp rank 0, whose peers do nothing.
+// The first layer of a model on tp rank 0, whose peers are idle.
 class Layer {
  public:
   Layer(const Config& unresolved, int tp) : config_(by_collectives(unresolved, tp)), mesh_(make_mesh(0, {{"tp", tp}})) {
@@ -87,7 +87,7 @@ class Layer {
   ~Layer() { compute_->synchronize(); }
 
   std::vector<LayerTransfer> transfers() const { return layer_transfers(config_, mesh_, stage_, parameters_); }
-  // What each of them enqueues with its GEMMs.
+  // Returns what each of them enqueues with its GEMMs.
   std::vector<Calls> calls_of_transfers() {
     std::vector<Calls> all;
     for (const LayerTransfer& transfer : transfers()) all.push_back(noted([&] { transfer.together(*ctx_); }));
@@ -99,7 +99,7 @@ class Layer {
       block_->forward(*ctx_, {.inp = input_}, t);
     });
   }
-  // `deferred_calls`: what runs when the weight gradient that it defers is enqueued.
+  // `deferred_calls`: the calls when the deferred weight gradient is enqueued.
   Calls backward(TransformerBlock::QkvWeight qkv_weight, Calls& deferred_calls) {
     TransformerBlock::WeightGradient deferred = [this] { calls_.push_back(qkv_gradient()); };  // of the layer above
     LayerTensors kept = stage_.chunks.front().front().layers.front();
@@ -187,7 +187,7 @@ TEST(BlockOrder, a_pass_enqueues_the_transfers_and_gemms_that_are_timed_in_the_s
     EXPECT_EQ(layer.forward(), joined(parts, 0, forward_parts));
 
     Calls expected = joined(parts, forward_parts, parts.size());
-    if (c.parallel.recompute == Recompute::kFull) {  // the forward pass except for its last transfer, once more
+    if (c.parallel.recompute == Recompute::kFull) {  // repeats the forward pass without its last transfer
       const Calls recomputed = joined(parts, 0, forward_parts - 1);
       const auto deferred = std::ranges::find(expected, Layer::qkv_gradient());
       ASSERT_NE(deferred, expected.end());

@@ -23,7 +23,7 @@ TEST(Flops, of_a_plain_gpt_are_the_published_formula) {
   EXPECT_DOUBLE_EQ(model_flops_per_token(gpt(0)), 72 * L * C * C + 12 * L * C * T + 6 * V * C);
 }
 
-// Two matrices of the model's width and two of that of the key/value heads, whatever a head's width is.
+// Two matrices have the model's width and two that of the key/value heads, whatever a head's width.
 TEST(Flops, of_wide_heads_and_a_gated_mlp) {
   Config c = gpt(0);
   c.model.head_dim = 24;

@@ -1,4 +1,4 @@
-// Which layers multiply in FP8, and the memory that they take.
+// Which layers multiply in FP8, and the memory that they need.
 #include "lib/model/fp8.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(Fp8Layers, the_first_and_the_last_stay_as_they_are) {
   for (int layer = 0; layer < 6; ++layer) EXPECT_FALSE(is_fp8_layer(without, layer));
 }
 
-// Two bytes a parameter of the linears, on the stage that has the layer; what GEMMs alone read is kept as bytes.
+// Two bytes per parameter of the linears, on the stage with the layer; tensors that only GEMMs read are bytes.
 TEST(Fp8Tensors, weights_in_both_orientations_and_inputs_as_bytes) {
   const Config config = config_of(1, 0);
   for (const int stage : {0, 1}) {

@@ -37,7 +37,7 @@ std::string name_of(const Config& c) {
                      m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "");
 }
 
-// Moves every parameter off its special start values: norms of exactly 1 and biases of exactly 0 hide mistakes.
+// Changes every parameter from its special initial value: norms of exactly 1 and biases of exactly 0 hide errors.
 ParameterValues shake(OneRank& rank) {
   ParameterValues values;
   for (const Parameter& parameter : rank.parameters()) {

@@ -1,5 +1,5 @@
-// Start values on the host, by the reference kernel: what a rank's part of a parameter must be after the store has made
-// its start values on the device.
+// Initial values on the host, from the reference kernel: the expected contents of a rank's part of a parameter after
+// the store has initialised it on the device.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace tri {
 
-// Of this rank's part by any rule, as floats in local element order.
+// Returns this rank's part for any rule, as floats in local element order.
 inline std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed) {
   const int64_t count = spec.local_numel(tp.size);
   std::vector<float> values(static_cast<size_t>(count), spec.init == InitRule::kOnes ? 1.0f : 0.0f);

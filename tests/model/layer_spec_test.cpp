@@ -1,4 +1,4 @@
-// The list of layers, against the parameter list and the published sizes of models.
+// The list of layers compared with the parameter list and the published sizes of models.
 #include "lib/model/layer_spec.h"
 
 #include <fmt/ranges.h>
@@ -63,7 +63,7 @@ TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
   EXPECT_TRUE(resolve_config(odd, 1));
 }
 
-// Qwen3 32B: 64 heads of 128 with a width of 5120; 31.2 B parameters without the embeddings, as its model card says.
+// Qwen3 32B: 64 heads of 128 with a width of 5120; 31.2 B parameters without the embeddings (its model card).
 TEST(LayerSpec, weights_of_a_published_model_with_wide_heads) {
   ModelConfig m;
   m.layers = 64;
@@ -76,7 +76,7 @@ TEST(LayerSpec, weights_of_a_published_model_with_wide_heads) {
   EXPECT_NEAR(sum_over_layers(m, 0, 64, [](const LayerSpec& layer) { return layer.weights(); }), 31.2e9, 0.05e9);
 }
 
-// fp8_obstacles names config fields, and lib/config knows no layers.
+// fp8_obstacles names config fields, whereas lib/config does not know layers.
 TEST(LayerSpec, fp8_obstacles_are_linears_whose_sizes_on_a_rank_are_no_multiples) {
   int fitting = 0, refused = 0;
   for (const int hidden : {64, 72})

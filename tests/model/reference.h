@@ -1,5 +1,5 @@
 // The model in float64, written from its formulas with plain loops: the mean loss of a batch for given parameters.
-// Shares no code with the library but the config and the names and layouts of parameters (kernels/core/dims.h).
+// Shares no code with the library except the config and the names and layouts of parameters (kernels/core/dims.h).
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ class ReferenceModel {
  public:
   explicit ReferenceModel(const Config& config) : m_(config.model) {}
 
-  // One sequence: inputs and targets (T). Sum of the tokens' losses.
+  // Returns the sum of the token losses of one sequence: inputs and targets (T).
   double loss(const ParameterValues& p, const int32_t* inputs, const int32_t* targets) const {
     const int T = m_.seq_len, C = m_.hidden;
     Matrix x(T, Doubles(C));
@@ -45,7 +45,7 @@ class ReferenceModel {
     double sum = 0;
     for (int t = 0; t < T; ++t) {
       double total = 0, target = 0;
-      for (int v = 0; v < m_.vocab; ++v) {  // the padding beyond does not exist
+      for (int v = 0; v < m_.vocab; ++v) {  // there is no padding here
         double logit = 0;
         for (int c = 0; c < C; ++c) logit += n[t][c] * head[v * C + c];
         total += std::exp(logit);
@@ -68,7 +68,7 @@ class ReferenceModel {
       for (size_t c = 0; c < x[t].size(); ++c) x[t][c] += y[t][c];
   }
 
-  // weight (N, K) row-major, bias (N) where the model has it.
+  // weight (N, K) row-major; bias (N) if the model has it.
   static Matrix linear(const ParameterValues& p, Where where, const Matrix& x, int N) {
     const Doubles& w = p.at(weight_of(where.module, where.layer));
     const auto bias = p.find(bias_of(where.module, where.layer));

@@ -1,4 +1,4 @@
-// The memory of a stage: the order in which attention reads QKV rows, and what that takes.
+// The memory of a stage: the order in which attention reads QKV rows, and its cost.
 #include "lib/model/stage_tensors.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ int64_t elements(std::initializer_list<Tensor> tensors) {
   return sum;
 }
 
-// The numbers by which the simulator estimates memory.
+// The simulator uses these numbers to estimate memory.
 TEST(StageTensors, a_layer_states_what_is_allocated_for_it) {
   struct Case {
     int kv_heads;
@@ -91,7 +91,7 @@ TEST(StageTensors, a_layer_states_what_is_allocated_for_it) {
         }
 }
 
-// A deferred weight gradient reads work.dqkv while the layer below makes its rows again.
+// A deferred weight gradient reads work.dqkv while the layer below recomputes its rows.
 TEST(StageTensors, what_rope_reads_has_memory_of_its_own_where_the_order_changes) {
   const auto allocate = [](int kv_heads, Arena& arena) {
     const Config config = config_of(8, kv_heads, Position::kRope);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Commands that answer take --json: one object on stdout, with its schema version, the shape that app/JSON.md documents,
-# and the numbers of the text. A run's folder stands wherever a checkpoint does.
+# Commands with results accept --json: they print one object on stdout, with its schema version, the shape that
+# app/JSON.md documents, and the numbers of the text. A run's folder is accepted wherever a checkpoint is.
 #   answers_are_json.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 if ! command -v python3 >/dev/null; then
@@ -23,7 +23,7 @@ has "nowhere: no such folder"
 run 0 "$mpirun" -n 2 "$trireme" train tiny.yaml
 run 0 "$mpirun" -n 2 "$trireme" train tiny.yaml --set run.steps=4
 
-# shape STATUS ROW ARGUMENTS...: the object that the command prints has the shape of this row of the documented table.
+# shape STATUS ROW ARGUMENTS...: checks that the printed object has the shape of this row of the documented table.
 shape() {
   local status=0
   "$trireme" "${@:3}" --json >answer 2>errors || status=$?
@@ -60,7 +60,7 @@ found, documented = shape(answer).strip(), found.group(1)
 assert found == documented, "\n%s\nis documented as\n%s" % (found, documented)
 PYTHON
 }
-# fields ROW ARGUMENTS...: the object has the fields of this row, whose lists may be empty.
+# fields ROW ARGUMENTS...: checks that the object has the fields of this row, whose lists may be empty.
 fields() {
   "$trireme" "${@:2}" --json >answer 2>errors || fail "${*:2} --json: status $?" "$(cat errors)"
   python3 - "$source_dir/app/JSON.md" "$1" answer <<'PYTHON' || fail "${*:2} --json" "$(cat answer)"
@@ -76,7 +76,7 @@ answer = json.load(open(answer))
 assert list(answer) == ["schema"] + documented.split(", ") and answer["schema"] == 1, (list(answer), documented)
 PYTHON
 }
-# value EXPRESSION: of the answer `a`.
+# value EXPRESSION: prints the value of EXPRESSION for the answer `a`.
 value() { python3 -c "import json; a = json.load(open('answer')); print($1)"; }
 equal() { [[ $1 == "$2" ]] || fail "$1, expected $2" "$(cat answer)"; }
 
@@ -91,7 +91,7 @@ equal "$(value 'a["documents"], len(a["samples"]), len(a["samples"][0]["ids"]), 
 shape 0 'data prepare' data prepare --format text --tokenizer bytes --output text --force text.txt
 equal "$(value 'a["outputs"][0]["prefix"], a["outputs"][0]["documents"], a["vocab"], a["resumed"]')" "text 1 257 0"
 shape 0 'data verify' data verify text --vocab 257
-shape 0 'data verify' data verify text # by what text.json says
+shape 0 'data verify' data verify text # reads text.json
 equal "$(value 'a["vocab"]')" 257
 equal "$(value 'a["tokens"]')" "$(($(stat -c %s text.bin) / 2))"
 shape 0 'checkpoint list' checkpoint list run
@@ -150,7 +150,7 @@ shard=$(find run/checkpoints/step_00000004 -name '*.h5' ! -name checkpoint.h5 | 
 printf '\xff\xff\xff\xff' | dd of="$shard" bs=1 seek=$(($(stat -c %s "$shard") / 2)) conv=notrunc status=none
 "$trireme" checkpoint verify run --json >answer 2>errors
 equal "$? $(value 'a["ok"], len(a["problems"]) > 0')" "3 False True"
-kib=$(($(stat -c %s "$shard") / 1024)) # half of it, weights as well
+kib=$(($(stat -c %s "$shard") / 1024)) # half of it is weights as well
 head -c $((kib / 2 * 1024)) /dev/zero | tr '\0' '\377' |
   dd of="$shard" bs=1024 seek=$((kib / 4)) conv=notrunc status=none iflag=fullblock
 run 3 "$trireme" checkpoint export run/checkpoints/step_00000004 deep/damaged --max-shard-size 0.00002

@@ -35,7 +35,7 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
-// What this process holds of what streams, groups and arenas take.
+// Returns the resources of streams, groups and arenas that this process holds.
 Held held() {
   namespace fs = std::filesystem;
   const auto entries = [](const char* folder) {
@@ -59,7 +59,7 @@ TEST(Sweep, gives_back_threads_files_and_arenas_of_every_layout) {
     EXPECT_EQ(result.value().rows.size(), 6u);
     for (const SweepRow& row : result.value().rows) EXPECT_EQ(row.problem, "") << to_string(row.layout);
   };
-  once();  // libraries make their own threads and files at first
+  once();  // libraries create their own threads and files at the first call
   before.clear();
   once();
   EXPECT_EQ(before.size(), 6u);
@@ -83,7 +83,7 @@ TEST(Sweep, every_rank_has_the_same_rows) {
   for (const std::string& other : job.all_gather(text)) EXPECT_EQ(other, text);
 }
 
-// Of the start weights, so all that can differ is the tokens.
+// Uses the initial weights, so only the tokens can differ.
 TEST(Step, feeds_the_same_tokens_on_every_layout) {
   Job& job = *test_job();
   if (job.world_size() != 2) GTEST_SKIP() << "needs two ranks";
@@ -101,7 +101,7 @@ TEST(Step, feeds_the_same_tokens_on_every_layout) {
   EXPECT_NEAR(losses[2], losses[0], 1e-5 * losses[0]);
 }
 
-// The rows of one axis of two ranks, while every transfer comes late by far more than its own time.
+// Returns the rows of one axis of two ranks, with every transfer delayed by far more than its own time.
 std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   Job& job = *test_job();
   config.parallel.overlap_dp = config.parallel.overlap_pp = overlap;
@@ -112,8 +112,8 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5});
 }
 
-// Late transfers cost nothing while longer compute runs, and their whole time if they may not overlap it. By the clock,
-// so only if TRIREME_TEST_QUIET says that nothing else runs here.
+// Delayed transfers cost nothing while longer compute runs, and their whole time if they may not overlap it. Depends on
+// the clock, so runs only if TRIREME_TEST_QUIET says that the machine is otherwise idle.
 void expect_hidden_only_with_overlap(const Config& config) {
   if (test_job()->world_size() != 2 || std::getenv("TRIREME_TEST_QUIET") == nullptr)
     GTEST_SKIP() << "needs two ranks, and TRIREME_TEST_QUIET=1 on a machine with nothing else to do";

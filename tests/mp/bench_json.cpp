@@ -1,7 +1,7 @@
-// Reads what `trireme bench … --json` prints and checks its structure: prints one line per fault, and exits with 1.
+// Reads the output of `trireme bench … --json` and checks its structure: prints one line per fault and exits with 1.
 //   bench_json sweep RANKS LIMIT     prints each layout's settings and bytes, for `trireme check`
 //   bench_json overlap AXES          "tp,dp,pp"
-//   bench_json step STAGES AXES      of one step: its parts, and none of an axis of one rank; "tp,pp", or "" for none
+//   bench_json step STAGES AXES      for one step: its parts, none for an axis of one rank; "tp,pp", or "" for none
 #include <fmt/core.h>
 
 #include <cmath>

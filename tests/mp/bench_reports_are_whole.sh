@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench overlap and bench step --sweep layout as a user runs them: structure and exit statuses, never speed.
+# Runs bench overlap and bench step --sweep layout like a user: checks structure and exit statuses, never speed.
 #   bench_reports_are_whole.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_bench_json
 source "$(dirname "$0")/checks.sh"
 bench_json=$3
@@ -11,14 +11,14 @@ data: {global_batch: 8}
 parallel: {tp: 2, pp: 2}
 YAML
 
-# json STATUS RANKS ARGUMENTS...: leaves standard output in out.json and the rest in $output.
+# json STATUS RANKS ARGUMENTS...: stores standard output in out.json and the rest in $output.
 json() {
   local expected=$1 ranks=$2 status=0
   shift 2
   output=$(timeout "$timeout_s" "$mpirun" -n "$ranks" "$trireme" bench "$@" --json 2>&1 >out.json) || status=$?
   [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: bench $*" "$output"
 }
-# Most bytes that `trireme check` predicts for a rank of tiny.yaml on 4 ranks, with these settings.
+# Prints the most bytes that `trireme check` predicts for a rank of tiny.yaml on 4 ranks with these settings.
 predicted() {
   "$trireme" check tiny.yaml --ranks 4 --no-data "$@" | awk '$1 == "total" && $(NF - 1) > most {most = $(NF - 1)} END {print most}'
 }

@@ -1,6 +1,5 @@
-// How many MPI messages bring up the groups of a run: for NCCL groups one a member that has to hear the id, whatever
-// the number of ranks, and a fixed number of collective calls. Counted by standing in front of MPI (its profiling
-// interface).
+// Counts the MPI messages that create the groups of a run: for NCCL groups one per member that receives the id,
+// whatever the number of ranks, and a fixed number of collective calls. Counts them through MPI's profiling interface.
 #include <mpi.h>
 
 #include <algorithm>
@@ -67,7 +66,7 @@ extern "C" int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info in
 namespace tri {
 namespace {
 
-// What an NCCL group's id does, over every axis of the mesh, as Runtime makes them.
+// Distributes the id of an NCCL group over every axis of the mesh, like Runtime.
 TEST(Bootstrap, messages_grow_no_faster_than_ranks) {
   Job& job = *test_job();
   const int n = job.world_size(), tp = n % 4 == 0 ? 4 : 1, pp = n / tp % 4 == 0 ? 4 : 1, dp = n / tp / pp;
@@ -75,7 +74,7 @@ TEST(Bootstrap, messages_grow_no_faster_than_ranks) {
   const std::vector<std::vector<int>> groups{mesh.group({"tp"}), mesh.group({"dp"}), mesh.group({"pp"}),
                                              mesh.group({"tp", "dp", "pp"})};
   g_sends = g_collectives = 0;
-  int64_t expected = 0;  // over all ranks: a message for every member but the first of each group
+  int64_t expected = 0;  // over all ranks: one message per member except the first of each group
   for (size_t axis = 0; axis < groups.size(); ++axis) {
     std::array<char, 128> id{};
     const int first = groups[axis].front();
@@ -88,11 +87,11 @@ TEST(Bootstrap, messages_grow_no_faster_than_ranks) {
   PMPI_Allreduce(MPI_IN_PLACE, totals, 3, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
   if (job.world_rank() == 0) fmt::print("{} ranks: {} messages\n", n, static_cast<long>(totals[0]));
   EXPECT_EQ(totals[0], totals[1]);
-  EXPECT_LE(totals[0], int64_t{4} * n);  // linear: at most one a rank and axis
+  EXPECT_LE(totals[0], int64_t{4} * n);  // linear: at most one per rank and axis
   EXPECT_EQ(totals[2], 0) << "collectives over the whole job while groups are made";
 }
 
-// The same tree for any number of members: every one but the first hears exactly once, from one that heard before.
+// The same tree for any number of members: each except the first receives exactly once, from one that received earlier.
 TEST(Bootstrap, tree_of_hundreds_has_one_message_a_member) {
   for (const int size : {1, 2, 3, 64, 100, 256, 511, 1024}) {
     std::vector<int> heard(static_cast<size_t>(size), 0), depth(heard.size(), 0);
@@ -112,7 +111,7 @@ TEST(Bootstrap, tree_of_hundreds_has_one_message_a_member) {
   }
 }
 
-// What the job itself exchanges at its start does not grow with it.
+// The number of collectives at a job's start does not grow with the job.
 TEST(Bootstrap, collectives_of_a_start_are_few) {
   Job& job = *test_job();
   g_sends = g_collectives = 0;
@@ -126,7 +125,7 @@ TEST(Bootstrap, collectives_of_a_start_are_few) {
   EXPECT_EQ(g_collectives, 3);  // all present, sizes, values
 }
 
-// Ranks that wait for one that is late leave their cores to others.
+// Ranks that wait for a late rank release their cores.
 TEST(Bootstrap, waits_for_a_late_rank_sleep) {
   using std::chrono::milliseconds;
   Job& job = *test_job();

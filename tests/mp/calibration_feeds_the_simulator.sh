@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # calibration_feeds_the_simulator SOURCE TRIREME: `bench calibrate` on CPU ranks writes a cluster file with which
-# `simulate` says of the measured config what the calibration says of it, uncertainty included, and which `plan` reads;
-# mistakes end with status 2 and their remedy. How good the prediction is, a busy machine can't say: no bound here.
+# `simulate` reports the same as the calibration about the measured config, including the uncertainty, and which `plan`
+# reads; mistakes end with status 2 and a remedy. The accuracy is not checked, because the machine may be busy.
 set -euo pipefail
 source_dir=$1 trireme=$2
 work=$(mktemp -d)
@@ -15,7 +15,7 @@ config=$source_dir/configs/quickstart.yaml
 settings=(--set parallel.dp=1 --set data.global_batch=16)
 "$source_dir"/slurm/mpirun -n 4 "$trireme" bench calibrate "$config" "${settings[@]}" --steps 2 --rounds 1 --json \
   --output "$work/here.yaml" >"$work/rows"
-# number FILE KEY [ROW]: the first number of that key, behind ROW's name.
+# number FILE KEY [ROW]: prints the first number of that key after ROW's name.
 number() {
   sed -n "s/.*${3:-}.*\"$2\":\([-0-9.e+]*\).*/\1/p" <(sed 's/[{}]/\n/g' "$1") | head -n 1
 }
@@ -23,7 +23,7 @@ for row in 'half of the batch' 'half of the layers' 'half of the sequence' 'half
   grep -q "\"step_of\":\"$row\",\"fitted\":true" "$work/rows" || fail "no $row among the fitted: $(cat "$work/rows")"
 done
 [[ $(grep -o '"fitted":false' "$work/rows" | wc -l) == 1 ]] || fail "not one blind row: $(cat "$work/rows")"
-# near A B: the same except for a thousandth.
+# near A B: succeeds if both differ by at most a thousandth.
 near() {
   awk -v a="$1" -v b="$2" 'BEGIN {exit !(a + 0 > 0 && (a - b) ^ 2 <= (1e-3 * b) ^ 2)}'
 }

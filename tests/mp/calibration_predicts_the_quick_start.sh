@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # calibration_predicts_the_quick_start SOURCE TRIREME [TIMES]: `bench calibrate` fits the simulator to smaller variants
-# of the quick start on its 8 ranks and predicts its own step, which took no part in the fit: within 10 % of what the
-# same call measured, in the middle one of TIMES calls (3). On a machine with nothing else to do: `make soak-predict`.
+# of the quick start on its 8 ranks and predicts the quick start's step, which is not part of the fit. The median error
+# of TIMES calls (3) is within 10 % of the same call's measurement. Requires an idle machine: `make soak-predict`.
 set -euo pipefail
 source_dir=$1 trireme=$2 times=${3:-3}
 work=$(mktemp -d)
@@ -11,11 +11,11 @@ fail() {
   exit 1
 }
 
-# "the config itself   MEASURED   PREDICTED   ERROR%   SCATTER%   blind": the error's size of every blind row.
+# Prints the absolute error of every blind row: "the config itself   MEASURED   PREDICTED   ERROR%   SCATTER%   blind".
 errors() {
   awk '$NF == "blind" {error = $(NF - 2); sub("%", "", error); error += 0; print error < 0 ? -error : error}'
 }
-# The middle one of the errors that standard input has.
+# Prints the median of the errors on standard input.
 middle() {
   sort -g | awk '{errors[NR] = $1} END {print errors[int((NR + 1) / 2)]}'
 }
@@ -23,7 +23,7 @@ within() {
   awk -v error="$1" 'BEGIN {exit !(error != "" && error + 0 <= 10)}'
 }
 
-# Too much and too little are both found out, and 10 is not less than 9.
+# Errors in both directions are detected, and 10 is not less than 9.
 made_up() {
   printf 'the config itself  100.00  %s  %s  5.0%%  blind\n' "$2" "$1"
   printf 'half of the batch  50.00  90.00  +80.0%%  1.0%%  fitted\n'

@@ -1,5 +1,5 @@
 // The checkpointer without a training loop: which rank waits for which. Loading with hand-made requests: which rank
-// reads what, and how much memory that takes.
+// reads what, and how much memory that needs.
 #include <malloc.h>
 
 #include <atomic>
@@ -20,7 +20,7 @@
 #include "tests/io/checkpoint_files.h"
 #include "tests/mp/mp_test.h"
 
-// All that this process allocates by new.
+// Counts all allocations of this process by new.
 static std::atomic<int64_t> held{0}, most_held{0};
 
 static void count_held(int64_t bytes) {
@@ -53,7 +53,7 @@ Config small_config(Job& job, const std::string& dir) {
   return value_or_throw(resolve_config(c, job.world_size()));
 }
 
-// A rank's state, and its checkpointer.
+// A rank's state and its checkpointer.
 struct Rank {
   explicit Rank(Job& job)
       : dir(job.broadcast((std::filesystem::temp_directory_path() / ("checkpoint_test_" + new_attempt())).string())),
@@ -89,7 +89,7 @@ struct Rank {
   std::unique_ptr<Checkpointer> checkpoints;
 };
 
-// No step lies between the two, so no rank can have heard that the first is done: it is under way, however fast.
+// There is no step between the two, so no rank can know that the first is complete: it is in progress, however fast.
 TEST(Checkpointer, one_that_is_due_while_another_is_under_way_waits_for_it_and_says_so) {
   Job& job = *test_job();
   Rank rank(job);
@@ -108,7 +108,7 @@ TEST(Checkpointer, one_that_is_due_while_another_is_under_way_waits_for_it_and_s
   EXPECT_EQ(value_or_throw(newest_checkpoint(rank.dir))->step, 3);
 }
 
-// A checkpointer that goes away while it publishes waits for its thread, which may still ask.
+// A checkpointer that is destroyed while it publishes waits for its thread, which may still call the check.
 TEST(Checkpointer, what_is_asked_before_publishing_outlives_the_thread_that_asks) {
   Job& job = *test_job();
   Rank rank(job);
@@ -116,7 +116,7 @@ TEST(Checkpointer, what_is_asked_before_publishing_outlives_the_thread_that_asks
   auto held = std::make_shared<int>(0);
   const std::weak_ptr<int> held_by_function = held;
   rank.checkpoints->set_may_publish([&asked, &destroyed, held_by_function, held = std::move(held)]() -> Result<void> {
-    std::atomic<bool>& was_destroyed = destroyed;  // captures would go with the function
+    std::atomic<bool>& was_destroyed = destroyed;  // a captured variable would be destroyed with the function
     const std::weak_ptr<int> watched = held_by_function;
     asked = true;
     for (int round = 0; round < 200 && !watched.expired(); ++round)
@@ -132,7 +132,7 @@ TEST(Checkpointer, what_is_asked_before_publishing_outlives_the_thread_that_asks
   EXPECT_FALSE(destroyed);
 }
 
-// What is said to be needed is what is allocated, once, whatever is saved.
+// The reported need equals the allocation, once, whatever is saved.
 TEST(Checkpointer, host_memory_holds_the_state_once) {
   Job& job = *test_job();
   Rank rank(job);
@@ -144,8 +144,8 @@ TEST(Checkpointer, host_memory_holds_the_state_once) {
   EXPECT_LE(all, state + 64 * 1024 * job.world_size());  // padding
 }
 
-// A checkpoint that rank 0 has written, and what every rank wants of it: of each tensor its share of the last dim and
-// one element more, and the first elements of the first one.
+// A checkpoint written by rank 0, and the requests of every rank: of each tensor its share of the last dim and one more
+// element, and the first elements of the first tensor.
 class Loading {
  public:
   explicit Loading(Job& job)
@@ -175,7 +175,7 @@ class Loading {
     if (job_.world_rank() == 0) std::filesystem::remove_all(dir_, ignored);
   }
 
-  // The large tensor is one shard: another rank's reading of it must not take its size in memory.
+  // The large tensor is one shard: reading it for another rank must not need its whole size in memory.
   void write() {
     if (job_.world_rank() == 0) {
       const std::vector<TestTensor> large = {tensors_[0]}, others = {tensors_[1], tensors_[2]};
@@ -219,7 +219,7 @@ class Loading {
       const Bytes stored = cut(tensor.bytes, tensor.shape, shards_[i].region, tensor.width());
       Bytes expected(filled_[i].size());
       for (size_t e = 0; e < stored.size() / static_cast<size_t>(tensor.width()); ++e) {
-        uint16_t upper = 0;  // of the number as f32
+        uint16_t upper = 0;  // upper half of the number as f32
         float number = 0;
         if (tensor.type == StoredType::kF32) {
           std::memcpy(&number, stored.data() + 4 * e, 4);
@@ -273,13 +273,12 @@ TEST(Load, shards_are_read_once_and_passed_on_in_little_memory) {
   int64_t all = 0;
   for (const int64_t of_rank : job.all_gather(read.value())) all += of_rank;
   EXPECT_EQ(all, loading.stored());
-  // What is counted in addition to the data: lists of blocks and messages, open files. The large shard has 768 KiB.
+  // Counted in addition to the data: lists of blocks and messages, open files. The large shard has 768 KiB.
   constexpr int64_t kLists = 64 << 10;
   EXPECT_LE(most, load_bytes(Loading::kLimits) + kLists);
 }
 
-// Ranks ask for bf16 of what is stored in f32, and the other way round, of shards that they read and that they are
-// sent.
+// Ranks request bf16 of data stored in f32, and vice versa, for shards that they read and that they receive.
 TEST(Load, f32_and_bf16_are_converted_on_the_way) {
   Loading loading(*test_job());
   for (TensorShard& shard : loading.shards())
@@ -328,7 +327,7 @@ TEST(Load, what_one_rank_asks_in_vain_is_the_same_error_on_all) {
                                    last == 0 ? "" : fmt::format("rank {}: ", last)));
 }
 
-// Rank 0 reads the manifest of the whole job. As JSON values alone it would take eight times its text.
+// Rank 0 reads the manifest of the whole job. As JSON values alone it would need eight times the size of its text.
 TEST(Load, reading_a_manifest_takes_the_memory_of_its_text_and_records) {
   if (test_job()->world_rank() != 0) return;
   constexpr int64_t kWriters = 1500, kRows = 3;

@@ -1,23 +1,23 @@
 # Sourced by the scripts of this folder, whose arguments are SOURCE_FOLDER PATH_OF_trireme: checks that count failures,
-# a temporary folder to work in, and text to train on. A script ends with `finish`.
+# a temporary working folder, and text to train on. A script ends with `finish`.
 # shellcheck shell=bash
 set -u
 source_dir=$1 trireme=$2 failures=0 output=''
-export CUDA_VISIBLE_DEVICES= # more ranks than GPUs is an error where run.device is auto, and these checks are the CPU's
+export CUDA_VISIBLE_DEVICES= # with run.device auto, more ranks than GPUs would be an error; these checks use the CPU
 mpirun=$source_dir/slurm/mpirun
-# Seconds until what must come counts as missing: a hang. Waits end with what they wait for, so that this costs nothing;
-# a slow machine that others use as well must not exceed it.
+# Seconds until something missing counts as a hang. Waits end as soon as their condition holds, so the limit costs
+# nothing; a slow, shared machine must not exceed it.
 timeout_s=600
-job='' # mpirun, as `start` left it
+job='' # the process id of mpirun, set by `start`
 folder=$(mktemp -d)
-# Memory that ranks share, and their flight recorders: what killed ranks leave behind goes with the test.
+# Memory that ranks share and their flight recorders: what killed ranks leave behind is removed with the test.
 shared=$(mktemp -d /dev/shm/trireme-test.XXXXXX 2>/dev/null || mktemp -d)
 export TRIREME_BLACK_BOXES=$shared
 export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
 clean_up() {
-  # A subshell that is ended as it begins still has the traps of this shell.
+  # A subshell that is ended right after its start still has the traps of this shell.
   [[ $BASHPID == "$$" ]] || return 0
-  # mpirun takes its ranks along.
+  # mpirun ends its ranks.
   [[ -z $job ]] || ! kill -TERM "$job" 2>/dev/null || wait "$job" 2>/dev/null
   rm -rf "$folder" "$shared"
 }
@@ -30,7 +30,7 @@ fail() {
   [[ $# -gt 1 ]] && printf '%s\n' "$2"
   failures=$((failures + 1))
 }
-# run STATUS COMMAND...: leaves its output in $output.
+# run STATUS COMMAND...: checks the status and stores the output in $output.
 run() {
   local expected=$1 status=0
   shift
@@ -40,19 +40,19 @@ run() {
 has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
 lacks() { [[ $output != *"$1"* ]] || fail "output has '$1'" "$output"; }
 
-# Text to train on.
+# Prints text to train on.
 bottles() {
   for i in $(seq 400); do
     echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"
   done
 }
-# make_text: text.txt, and the token files text.bin and text.idx made of it.
+# make_text: creates text.txt, and from it the token files text.bin and text.idx.
 make_text() {
   bottles >text.txt
   run 0 "$trireme" data prepare --format text --tokenizer bytes --output text text.txt
 }
 
-# settings_of DIR SETTINGS...: sets $settings to what the command line says of tiny.yaml.
+# settings_of DIR SETTINGS...: sets $settings to the command-line options for tiny.yaml.
 settings_of() {
   settings=(--set "run.dir=$1")
   shift
@@ -64,17 +64,17 @@ train() {
   settings_of "$2" "${@:4}"
   run "$status" "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${settings[@]}"
 }
-# start DIR RANKS SETTINGS...: the same in the background, as process $job, its output in DIR.txt.
+# start DIR RANKS SETTINGS...: the same in the background, as process $job, with its output in DIR.txt.
 start() {
   local settings
   settings_of "$1" "${@:3}"
   "$mpirun" -n "$2" "$trireme" train tiny.yaml "${settings[@]}" >"$1.txt" 2>&1 &
   job=$!
 }
-# end_of DIR STATUS: waits for that one's end; leaves its output in $output.
+# end_of DIR STATUS: waits for that process; stores its output in $output.
 end_of() {
   local status=0 watch
-  # One that hangs is ended, with its ranks, so that this script comes to its end.
+  # Ends a process that hangs, with its ranks, so that this script ends.
   (for _ in $(seq "$timeout_s"); do sleep 1; done; kill -TERM "$job") 2>/dev/null &
   watch=$!
   wait "$job" || status=$?
@@ -83,7 +83,7 @@ end_of() {
   output=$(<"$1.txt")
   [[ $status -eq $2 ]] || fail "$1: exit status $status, expected $2" "$output"
 }
-# until_true COMMAND...: false when that has not come true within $timeout_s seconds, or when $job ended without it.
+# until_true COMMAND...: fails if the command has not succeeded within $timeout_s seconds, or $job ended without it.
 until_true() {
   local deadline=$((SECONDS + timeout_s)) ended=0
   until "$@"; do
@@ -91,20 +91,20 @@ until_true() {
       fail "timed out waiting for: $*" "$(tail -n 40 ./*.txt)"
       return 1
     fi
-    # What it wrote last still counts.
+    # Output written just before the end still counts.
     [[ -z $job ]] || kill -0 "$job" 2>/dev/null || ended=1
     sleep 0.1
   done
 }
 steps_done() { [[ -s $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]]; }
-# pid_of RANK: of the job of `start`, by the environment that mpirun gave it.
+# pid_of RANK: prints the process of a rank of the job, found by the environment that mpirun set.
 pid_of() {
   local pid
   for pid in $(pgrep -P "$job"); do
     tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
   done
 }
-# curve DIR: step, loss and gradient norm, without steps that were lost at a restart.
+# curve DIR: prints step, loss and gradient norm, without steps that were lost at a restart.
 curve() {
   sed -n 's/^{"restart":.*"step":\([0-9]*\),.*/restart \1/p
     s/^{"step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1/metrics.jsonl" |

@@ -103,7 +103,7 @@ def perfetto(path):
 
 
 def by_trace_processor(path, num_slices, num_receives):
-    # TRACE_PROCESSOR, or one that Perfetto's package has fetched before: tests download nothing.
+    # Uses TRACE_PROCESSOR, or one that Perfetto's package has fetched before: tests download nothing.
     binary = os.environ.get("TRACE_PROCESSOR")
     folder = os.path.expanduser("~/.local/share/perfetto/prebuilts")
     if not binary and os.path.isdir(folder):

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Programs of others read what a run shows: TensorBoard its event files, Prometheus its figures, Perfetto the timeline
-# of eight ranks, and of 64 simulated ones. Each is skipped where it is missing; tests/install-clients installs them.
+# Other programs read a run's output: TensorBoard its event files, Prometheus its metrics, Perfetto the timelines of
+# eight ranks and of 64 simulated ones. Missing programs are skipped; tests/install-clients installs them.
 #   clients_read_what_a_run_shows.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_test_observe
 # Environment: TRIREME_TEST_PYTHON     an interpreter with tensorboard and perfetto (default: PYTHON, or python3)
 #              TRACE_PROCESSOR         Perfetto's trace_processor_shell
-#              TRIREME_EXPECT_CLIENTS  if set, none of them may be missing but the trace processor
+#              TRIREME_EXPECT_CLIENTS  if set, only the trace processor may be missing
 source "$(dirname "$0")/checks.sh"
 test_observe=${3:?}
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}} prometheus=''
@@ -27,11 +27,11 @@ settings=("data.sources=[text]" run.sample_tokens=0 run.eval_batches=1 metrics.t
   "metrics.prometheus_file=$folder/trireme.prom")
 
 echo "a run that goes on while others look, and is stopped"
-# Without an end in sight: it lasts as long as the others look.
+# Has no fixed end: it lasts as long as the clients read.
 start seen 8 "${settings[@]}" run.steps=100000
 until_true steps_done seen 12
 port=$(sed -n 's|.*Prometheus: http://127.0.0.1:\([0-9]*\)/metrics.*|\1|p' seen.txt)
-exec {slow}<>"/dev/tcp/127.0.0.1/$port" # a client that sends nothing blocks no other
+exec {slow}<>"/dev/tcp/127.0.0.1/$port" # a client that sends nothing does not block others
 exec {visitor}<>"/dev/tcp/127.0.0.1/$port"
 printf 'GET /metrics HTTP/1.0\r\n\r\n' >&"$visitor"
 page=$(tr -d '\r' <&"$visitor")
@@ -70,7 +70,7 @@ rm -rf "$last"
 before=$(find seen/checkpoints -maxdepth 1 -name 'step_*' | sort | tail -n 1)
 before=$((10#${before##*step_}))
 train 0 seen 8 "${settings[@]}" "run.steps=$((before + 15))"
-# Steps that were lost beyond the new end are hidden as well.
+# Steps that were lost beyond the new end are also hidden.
 if "$python" -c 'import tensorboard' 2>/dev/null; then
   run 0 "$python" -W ignore "$source_dir/tests/mp/clients.py" tensorboard seen
   echo "$output" | tail -n 1

@@ -1,5 +1,5 @@
-// Collectives of MpiGroup, and an axis' gathers and reduces by every transport, against sums computed on the spot, for
-// every group size up to the number of ranks.
+// Collectives of MpiGroup, and an axis' gathers and reduces with every transport, compared with sums computed in the
+// test, for every group size up to the number of ranks.
 #include <cmath>
 
 #include "io/base/random.h"
@@ -51,7 +51,7 @@ TEST(MpiGroup, reduce_scatter_sums_in_rank_order_bit_for_bit) {
       std::vector<float> mine(total);
       for (int64_t i = 0; i < total; ++i) mine[i] = value_of(group.rank(), i);
       const int64_t first = group.rank() * n;
-      // In place: the result replaces the local block.
+      // In place: the result overwrites the local block.
       group.reduce_scatter(Tensor(mine.data() + first, Dtype::kF32, {n}), Tensor(mine.data(), Dtype::kF32, {total}),
                            stream);
       stream.synchronize();
@@ -111,7 +111,7 @@ TEST(MpiGroup, sends_on_independent_streams_cross_without_deadlock) {
     auto device = make_cpu_device();
     auto recv_stream = device->make_stream("recv");
     constexpr int kMessages = 20;
-    const int64_t n = 40000;  // beyond any eager limit: a send waits for its receive
+    const int64_t n = 40000;  // above any eager limit: a send waits for its receive
     const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
     std::vector<float> out(n * kMessages), in(n * kMessages, NAN);
     for (int64_t i = 0; i < n * kMessages; ++i) out[i] = value_of(group.rank(), i);
@@ -127,10 +127,10 @@ TEST(MpiGroup, sends_on_independent_streams_cross_without_deadlock) {
   });
 }
 
-// A member's rows and partial sums, and what carries them.
+// A member's rows and partial sums, and their transfers.
 class Member {
  public:
-  static constexpr int64_t kRows = 7, kWidth = 300;  // of a block
+  static constexpr int64_t kRows = 7, kWidth = 300;  // per block
 
   enum class Transport { kCollectives, kPeerCopies };
   Member(const std::vector<int>& ranks, Transport transport) : size_(static_cast<int>(ranks.size())) {
@@ -158,7 +158,7 @@ class Member {
     for (const auto& stream : streams_) stream->synchronize();
   }
 
-  // All rows, of which each member has made its own block.
+  // Returns all rows, of which each member provides its own block.
   std::vector<float> gathered(const std::vector<float>& local) {
     poison();
     transfers_->begin_gather(rows_, compute());
@@ -168,7 +168,7 @@ class Member {
     transfers_->finish_gather(rows_, compute());
     return read(rows_);
   }
-  // The local block of the sum of the members' `partial`, which is sent in `num_splits`.
+  // Returns the local block of the sum of the members' `partial`, sent in `num_splits`.
   std::vector<float> reduced(const std::vector<float>& partial, int num_splits) {
     poison();
     for (const RowBlock& block : transfers_->begin_reduce(rows_, {.num_splits = num_splits}, compute())) {
@@ -181,7 +181,7 @@ class Member {
 
  private:
   Stream& compute() { return *streams_[0]; }
-  // What was sent so far has been read, and no row holds what it should.
+  // Waits until all sent data has been read, then poisons the rows.
   void poison() {
     transfers_->wait_until_read(compute());
     compute().copy(rows_.data, nans_.data(), rows_.bytes());
@@ -220,7 +220,7 @@ TEST(AxisTransfers, gather_and_sum_the_same_rows_by_every_transport) {
       for (int64_t i = 0; i < size * kBlock; ++i) partial.push_back(number(self, i));
       for (int64_t i = 0; i < size * kBlock; ++i) all.push_back(number(static_cast<int>(i / kBlock), i % kBlock));
       for (int64_t i = self * kBlock; i < (self + 1) * kBlock; ++i) {
-        sum.push_back(0);  // of whole numbers: exact in any order
+        sum.push_back(0);  // sums of whole numbers are exact in any order
         for (int r = 0; r < size; ++r) sum.back() += number(r, i);
       }
       for (const auto transport : {Member::Transport::kCollectives, Member::Transport::kPeerCopies}) {

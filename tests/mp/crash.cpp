@@ -1,15 +1,15 @@
-// Ranks of a training job killed at chosen moments of a save: the newest checkpoint is always whole and the right one,
-// and the run goes on from it.
+// Kills ranks of a training job at chosen moments of a save: the newest checkpoint is always complete and correct, and
+// the run continues from it.
 //   mp_crash MPIRUN TRIREME [KILLS] [SEED] [ERRORS]       TRIREME is built with tests/storage/points.cpp
-// KILLS 0, the default: every rank's every phase of a save once.
+// KILLS 0, the default: every phase of a save on every rank once.
 //
-// A chain is one run folder. Job after job is started in it, and of each one rank is killed at one storage call of its
-// first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
-// which of the phase's calls it is, is chosen at random. After each kill the folder is compared with an undisturbed run
-// of the same config: its newest valid checkpoint must be no older than what was published, with the same shards and
-// checksums as the other run's checkpoint of that step, and its files must match the checksums. Then come
-// jobs of a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards.
-// At its end the chain's run finishes by itself: its losses are the other run's.
+// A chain is one run folder. One job after another is started in it, and in each job one rank is killed at one storage
+// call of its first or second save (during a write: half-way). Every phase of a save on every rank is hit equally
+// often; the call within the phase is chosen at random. After each kill the folder is compared with an undisturbed run
+// of the same config: its newest valid checkpoint must be no older than the published one, with the same shards and
+// checksums as the other run's checkpoint of that step, and its files must match the checksums. Then follow jobs of a
+// few steps, in each of which one storage call fails or takes long: the folder must fulfil the same conditions. Finally
+// the chain's run finishes undisturbed: its losses equal those of the other run.
 #include <fmt/ranges.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ constexpr Layout kLayouts[] = {{"dp 2, zero 1", 2, "parallel.dp=2 parallel.zero=
                                {"pp 2 x dp 2, zero 2", 4, "parallel.pp=2 parallel.dp=2 parallel.zero=2"},
                                {"dp 3, zero 0", 3, "parallel.dp=3 parallel.zero=0"}};
 
-// A program's exit status, or 128 + the signal. It may not take for ever.
+// Returns a program's exit status, or 128 + the signal. Fails if it hangs.
 int run(const Strings& command, const Strings& settings, const std::string& output) {
   const std::optional<int> status = run_program(command, settings, output, kTimeout);
   require(status.has_value(), "hangs: {}\n{}", fmt::join(command, " "), read_all(output));
@@ -68,7 +68,7 @@ int run(const Strings& command, const Strings& settings, const std::string& outp
 struct Point {
   int rank = 0;
   std::string phase;
-  int64_t a_save = 0;  // how many of them a save has
+  int64_t a_save = 0;  // number of these points per save
 };
 
 class Chain {
@@ -79,13 +79,13 @@ class Chain {
     fs::create_directories(folder);
   }
 
-  // The undisturbed run, and how many points of each phase a save of each rank has.
+  // Runs the undisturbed run, and counts the points of each phase per save and rank.
   void prepare() {
     require(train("whole", steps_, steps_, {}) == 0, "the whole run failed:\n{}", output());
     for (const CheckpointEntry& entry : value_or_throw(list_checkpoints(folder_ + "/whole/checkpoints")))
       expected_[entry.step] = value_or_throw(read_manifest(entry.path));
     require(static_cast<int64_t>(expected_.size()) == steps_, "{} checkpoints of {}", expected_.size(), steps_);
-    // The chain itself begins with a few steps, so that every later save has an old checkpoint to remove.
+    // The chain begins with a few steps, so that every later save has an old checkpoint to remove.
     require(train("run", kCountedSaves, kKeepLast, {}) == 0, "the first steps failed:\n{}", output());
     for (int rank = 0; rank < layout_.ranks; ++rank) {
       std::map<std::string, int64_t> counts;
@@ -99,13 +99,13 @@ class Chain {
   }
   const std::vector<Point>& points() const { return points_; }
 
-  // Starts a job and has it killed at the `number`th point of its kind; false when nothing is left to be trained.
+  // Starts a job that is killed at the `number`th point of its kind; returns false when no steps are left to train.
   void kill_at(const Point& point, int64_t number) {
     const int status = train("run", steps_, kKeepLast, fmt::format("{}/{}/{}/kill", point.rank, point.phase, number));
     const std::string what =
         fmt::format("{}: rank {} killed at point {} of {}", layout_.name, point.rank, number, point.phase);
     require(status == 137, "{}: the job ended with status {}\n{}", what, status, output());
-    // What rank 0 had begun to publish, and what it had published, when it was gone.
+    // The step that rank 0 had begun to publish, and the one that it had published, when it was killed.
     int64_t begun = newest_, published = newest_;
     const Strings reached = lines_of(trace(0));
     const auto is_begin = [](const std::string& line) { return line.rfind("begin ", 0) == 0; };
@@ -120,9 +120,9 @@ class Chain {
     check(published, begun, what);
   }
 
-  // Runs a job of kErrorSteps steps, in which the `number`th point of its kind fails. A transient error costs
-  // nothing, for the call is made again. With any other, training goes on without that checkpoint; status 3 when the
-  // last one could not be saved. False when the job came to no such point.
+  // Runs a job of kErrorSteps steps, in which the `number`th point of its kind fails. A transient error costs nothing,
+  // because the call is repeated. After any other error training continues without that checkpoint; the status is 3 if
+  // the last one could not be saved. Returns false if the job did not reach such a point.
   bool fail_at(const Point& point, int64_t number, const std::string& error) {
     const int64_t last = newest_ + kErrorSteps;
     const std::string what =
@@ -139,7 +139,7 @@ class Chain {
                          [&](const std::string& line) { return line.rfind(point.phase + " ", 0) == 0; }) >= number;
   }
 
-  // The newest checkpoint is one of those steps, and what the other run has of that step.
+  // Checks that the newest checkpoint is one of those steps and equals the other run's checkpoint of that step.
   void check(int64_t first, int64_t last, const std::string& what) {
     int64_t newest = 0;
     for (const CheckpointEntry& entry : value_or_throw(list_checkpoints(checkpoints()))) {
@@ -167,7 +167,7 @@ class Chain {
             "{}: the losses differ from a run without kills", layout_.name);
   }
 
-  // The point that a later start has to clean up, if there is any: an unfinished attempt.
+  // Returns the point that a later start must clean up, if any: an unfinished attempt.
   std::optional<Point> cleaning() const {
     for (const auto& entry : fs::directory_iterator(checkpoints()))
       if (entry.path().filename().string().find(".tmp.") != std::string::npos) return Point{0, "cleaning", 1};
@@ -196,18 +196,17 @@ class Chain {
     std::istringstream words(layout_.settings);
     for (std::string word; words >> word;) settings.push_back(word);
     for (const std::string& setting : settings) command.insert(command.end(), {"--set", setting});
-    // The other ranks need no time: they could not follow a signal to stop.
+    // The other ranks get no time: they could not react to a signal.
     return run(command,
                {"OMPI_MCA_odls_base_sigkill_timeout=0",
-                // What killed ranks leave of the memory that they share, and their flight recorders, go with the chain.
+                // Memory that killed ranks share, and their flight recorders, are removed with the chain.
                 "OMPI_MCA_btl_vader_backing_directory=" + folder_, "OMPI_MCA_osc_sm_backing_directory=" + folder_,
                 "TRIREME_BLACK_BOXES=" + folder_, "TRIREME_TEST_STORAGE=" + folder_ + "/" + dir + "/checkpoints",
                 "TRIREME_TEST_STORAGE_RULES=" + rules, "TRIREME_TEST_STORAGE_TRACE=" + folder_ + "/trace"},
                folder_ + "/output");
   }
 
-  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl, except for those that were lost at a
-  // restart.
+  // Returns step, loss and gradient norm of every step in metrics.jsonl, without those that were lost at a restart.
   Strings curve(const std::string& dir) const {
     Strings kept;
     for (const std::string& line : lines_of(folder_ + "/" + dir + "/metrics.jsonl")) {
@@ -232,7 +231,7 @@ class Chain {
   int64_t newest_ = 0;
 };
 
-// How often every phase was hit, over all chains.
+// Counts how often every phase was hit, over all chains.
 class Tally {
  public:
   void add(const Point& point) {
@@ -271,7 +270,7 @@ void run_chain(Chain& chain, int kills, int errors, uint64_t seed, Tally& tally)
   std::vector<Point> round;
   for (int kill = 0; kills > 0 ? kill < kills : kill == 0 || !round.empty(); ++kill) {
     require(chain.room(), "{}: the run is too short for {} kills", chain.layout().name, kill);
-    // Each kind once, in a new random order each time, then all of them again.
+    // Uses each kind once, in a new random order, then all of them again.
     if (round.empty()) {
       round = chain.points();
       for (size_t i = round.size(); i-- > 1;)
@@ -351,7 +350,7 @@ checkpoint: {every: 1}
       fmt::print("FAILED: no kill in phase {}\n", phase);
       ++failures;
     }
-  fs::remove_all(folder);  // the seed brings it back
+  fs::remove_all(folder);  // can be reproduced from the seed
   return failures;
 }
 

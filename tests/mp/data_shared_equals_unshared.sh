@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Token files as the executable reads them: one rank of a node for all, or every rank for itself.
+# The executable reads token files either by one rank of a node for all, or by every rank for itself.
 #   data_shared_equals_unshared.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -10,7 +10,7 @@ data: {sources: [text], global_batch: 8, tokenizer: bytes, validation_fraction: 
 lr: {peak: 1e-2, decay_steps: 6}
 YAML
 make_text
-step_bytes=$((8 * 33 * 2)) # samples, tokens, bytes a token
+step_bytes=$((8 * 33 * 2)) # samples, tokens, bytes per token
 data_bytes() { sed -n 's/.*"data_bytes":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | sort -u | tr '\n' ' '; }
 validation() { sed -n 's/,"time":.*//; /validation_loss/p' "$1/metrics.jsonl"; }
 
@@ -18,7 +18,7 @@ echo "shared or not: the same losses bit for bit; shared, the node reads every b
 for layout in "1 1 1" "4 4 4 tp=4" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" "8 8 4 tp=2 pp=2 dp=2" \
   "8 8 4 tp=2 pp=2 dp=2 parallel.chunks=2 parallel.schedule=interleaved data.prefetch=5" \
   "8 4 2 pp=4 dp=2 parallel.zero=2 data.micro_batch=2"; do
-  read -r ranks off_readers off_bytes settings <<<"$layout" # not shared: so many ranks read, so often every byte
+  read -r ranks off_readers off_bytes settings <<<"$layout" # not shared: number of readers, reads of every byte
   read -ra settings <<<"$(sed 's/\b[tpd]p=/parallel.&/g' <<<"$settings")"
   rm -rf on off
   of_ranks="$ranks rank$([[ $ranks -eq 1 ]] || echo s)"

@@ -1,9 +1,9 @@
-// `trireme` with faults: calls of its doctor pass through here (--wrap). TRIREME_TEST_DOCTOR is
+// `trireme` with injected faults: calls of its doctor pass through here (--wrap). TRIREME_TEST_DOCTOR is
 // "RANK/FAULT[=NUMBER] ...":
 //   slow-copy=MICROSECONDS       before each copy that the rank makes into a peer's memory
 //   throttled-link=MICROSECONDS  before each transfer of the rank over a link between nodes
 //   wrong-bits                   a bit of a weight flips in the last training of a mini-step
-//   full-disk                    files end at 64 KiB, as on a full disk
+//   full-disk                    files end at 64 KiB, like on a full disk
 #include <sys/resource.h>
 
 #include <chrono>
@@ -56,9 +56,9 @@ const Faults& faults() {
   return of_rank;
 }
 
-// What the check under way does to this rank's calls.
+// The effect of the current check on this rank's calls.
 std::chrono::microseconds g_copy_delay{0}, g_send_delay{0};
-int g_right_trainings = 0;  // before the wrong one
+int g_right_trainings = 0;  // trainings before the wrong one
 bool g_wrong_bits = false;
 
 using Run = CheckResult (*)(CheckContext&);
@@ -78,7 +78,7 @@ CheckResult with_wrong_bits(Run run, CheckContext& context, int right_trainings)
   return result;
 }
 
-// Writes beyond 64 KiB fail with EFBIG instead of a signal.
+// Writes beyond 64 KiB fail with EFBIG instead of raising a signal.
 CheckResult with_full_disk(Run run, CheckContext& context) {
   if (!faults().full_disk) return run(context);
   rlimit before{};
@@ -112,7 +112,7 @@ void flip_a_bit(Trainer& trainer) {
 #define TRI_WRAPPED(symbol) __asm__("__wrap_" symbol)
 #define TRI_REAL(symbol) __asm__("__real_" symbol)
 
-// A check of the table, run by `how`.
+// Defines a check of the table, run by `how`.
 #define TRI_CHECK(name, symbol, how)                             \
   CheckResult real_##name(CheckContext&) TRI_REAL(symbol);       \
   CheckResult wrapped_##name(CheckContext&) TRI_WRAPPED(symbol); \

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# `trireme doctor` passes a machine that is in order, whatever else it is busy with, and names each fault that is
-# injected.
+# `trireme doctor` finds no fault on a healthy machine, however busy, and names each injected fault.
 #   doctor_names_what_is_ill.sh SOURCE_FOLDER PATH_OF_trireme_on_faults PATH_OF_libfake_nvml [TIMES]
-# TIMES: how often a healthy machine has to pass, by default once; more also looks at a throttled link.
+# TIMES: how often a healthy machine is checked, by default once; if more, a throttled link is also tested.
 source "$(dirname "$0")/checks.sh"
 fake_nvml=$3 times=${4:-1}
 
@@ -12,14 +11,14 @@ doctor() {
   shift 2
   run "$status" "$mpirun" -n "$ranks" "$trireme" doctor --device cpu --check-seconds 300 "$@"
 }
-# with FAULTS STATUS RANKS OPTIONS...: of ranks (tests/mp/doctor_faults.cpp).
+# with FAULTS STATUS RANKS OPTIONS...: the same with faults of ranks (tests/mp/doctor_faults.cpp).
 with() {
   export TRIREME_TEST_DOCTOR=$1
   shift
   doctor "$@"
   unset TRIREME_TEST_DOCTOR
 }
-# named CHECK PATTERN: a line of the findings that ends in that check's name.
+# named CHECK PATTERN: checks for a finding that ends in that check's name.
 named() { grep -qE "^(suspect|bad): .*$2.*\($1\)$" <<<"$output" || fail "$1: '$2' is not named" "$output"; }
 
 echo "a healthy machine: one process, ranks, ranks as if on two nodes; nothing stays behind ($times times)"
@@ -54,7 +53,7 @@ named repeatable_step 'rank 1 1?[0-9]* bits'
 named equal_steps 'rank 1 bits'
 [[ $output != *"rank 0 bits"* ]] || fail "another rank is named" "$output"
 
-# A throttled link is slow to look at: minutes.
+# Detecting a throttled link takes minutes.
 if ((times > 1)); then
   echo "a throttled link between nodes, by the rank that has it"
   TRIREME_TEST_NODES=4 with '2/throttled-link=2000000' 40 4 --full

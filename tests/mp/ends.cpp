@@ -1,15 +1,15 @@
-// A job that comes to a bad end, mostly on rank 1, while the others sit in collectives. The script
-// tests/mp/ends_when_a_rank_fails.sh looks on.
+// A job that fails, mostly on rank 1, while the other ranks are in collectives. The script
+// tests/mp/ends_when_a_rank_fails.sh observes it.
 //   ends END [FOLDER]    on two ranks or four; END is one of
 //     none
-//     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
+//     throw, throw=STATUS, task, kill, exit    at step 3: an exception on the host or in a stream, or the rank ends
 //     stopped                                  at step 3: an exception, while rank 2 is stopped by a signal
 //     alike                                    at step 3, on all ranks with the same message
 //     gone                                     rank 1 is killed, and rank 0 throws while its failure hook reports that
-//     avalanche                                at step 3, rank 0 sees an end that rank 1 reports later; event log in
-//     FOLDER group, inference-group                   the last group that an engine makes, for training or inference
+//     avalanche                                at step 3, rank 0 sees an end that rank 1 reports later (log in FOLDER)
+//     group, inference-group                   the last group that an engine makes, for training or inference
 //     forward, backward, update, evaluation    an exception there, on two ranks
-//     checkpoint                               when rank 0 publishes the one in FOLDER, on a thread of its own
+//     checkpoint                               when rank 0 publishes the one in FOLDER, on a separate thread
 //     shutdown                                 after the last step, when rank 0 is already in its destructors
 //     absent                                   rank 1 makes no engine, and fault.connect_seconds is 1
 // TRIREME_TEST_DEVICE=cuda: on GPUs.
@@ -37,8 +37,8 @@
 
 namespace {
 
-// What makes a group fails on this rank when so many others were made; -1: never. Counted in front of MPI (its
-// profiling interface): groups over MPI are made by one call, to groups over NCCL the members' ids come in messages.
+// Creating a group fails on this rank after this many groups; -1: never. Counted through MPI's profiling interface: one
+// call creates groups over MPI, messages distribute the ids of groups over NCCL.
 int g_groups_before_failure = -1;
 bool g_over_nccl = false;
 constexpr int kNcclIdBytes = 128;
@@ -63,8 +63,8 @@ extern "C" int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int
 namespace tri {
 namespace {
 
-// On the stack of every rank: its destructor waits for the others, as many do. An exception that is reported only when
-// it has passed here is never reported.
+// On the stack of every rank: its destructor waits for the others, like many destructors. An exception that is reported
+// only after it has passed this object is never reported.
 struct MeetsOthers {
   Job& job;
   ~MeetsOthers() { job.barrier(); }
@@ -124,7 +124,7 @@ Config config_of(const Trouble& trouble, const std::string& folder, DeviceKind d
   return value_or_throw(plan_for_job(resolved, job)).config;
 }
 
-// An engine for inference, as a loaded model has one.
+// Creates an inference engine, like a loaded model.
 void make_inference_engine(const Config& config, const Mesh& mesh, Job& job, Device& device) {
   Arena arena(device, rank_bytes(config, mesh, device, EngineKind::kInference));
   const Engine engine({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena},
@@ -151,7 +151,7 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
     });
   if (trouble.meets("absent"))
     for (;;) ::pause();
-  // Rank 1 is the last stage, and of the world's group and that of the tied embeddings the second one fails.
+  // Rank 1 is the last stage: of the group of the world and that of the tied embeddings, the second one fails.
   if (trouble.meets("group") || trouble.meets("inference-group")) g_groups_before_failure = 1;
   if (trouble.is("inference-group")) return make_inference_engine(config, mesh, job, *device);
 

@@ -1,5 +1,5 @@
-// FP8 GEMMs, on the CPU emulated: every layout trains like one rank except for the noise of rounding, the same layout
-// twice bit for bit.
+// FP8 GEMMs, emulated on the CPU: every layout trains like one rank except for rounding noise; the same layout gives
+// equal bits twice.
 #include "io/base/random.h"
 #include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
@@ -13,7 +13,7 @@ constexpr GemmFormat kFp8 = GemmFormat::kFp8;
 Layout fp8(Layout layout) {
   layout.wide = true;
   layout.gemms = kFp8;
-  if (test_device_kind() == DeviceKind::kCuda) layout.precision = Dtype::kBF16;  // with which GPUs multiply FP8
+  if (test_device_kind() == DeviceKind::kCuda) layout.precision = Dtype::kBF16;  // FP8 GEMMs on GPUs need it
   return layout;
 }
 
@@ -32,7 +32,7 @@ std::vector<Layout> matrix() {
       {.pp = 4, .recompute = full},
       {.pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .compute_layers = 1},
       {.tp = 2, .pp = 2, .recompute = full, .compute_layers = 1},
-      // Weights that are kept in FP8: every axis alone, every kind of ZeRO, alongside layers that are not.
+      // Weights stored in FP8: every axis alone, every level of ZeRO, alongside layers without FP8.
       {.dp = 2, .zero = 0, .precision = B, .llama = true, .compute_layers = 1},
       {.dp = 2, .zero = 2, .precision = B, .moments = B, .tied = false, .bucket_elements = 20000, .compute_layers = 1},
       {.tp = 4, .precision = B, .recompute = selective},
@@ -66,7 +66,7 @@ TEST(Fp8, bounds_find_faulty_gradients_of_a_layer) {
   expect_faults_are_found(fp8({.precision = Dtype::kBF16, .llama = true}));
 }
 
-// Near those of the same model without FP8, and not the same: the casts were made, also those of the gradients.
+// The losses are close to those without FP8 but not equal: the casts, including those of gradients, were done.
 TEST(Fp8, losses_are_near_those_without_it) {
   if (test_job()->world_rank() != 0) return;
   for (const bool llama : {false, true}) {
@@ -88,7 +88,7 @@ TEST(Fp8, losses_are_near_those_without_it) {
   }
 }
 
-// As keeps_fp8_weights, of a layout with FP8.
+// Like keeps_fp8_weights, for a layout with FP8.
 bool keeps_fp8(const Layout& layout) { return layout.precision == Dtype::kBF16; }
 
 Layout all_axes() {
@@ -106,7 +106,7 @@ TEST(Fp8, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
-// Neither weights nor moments nor scales, whether the scales have a history or not.
+// Neither weights nor moments nor scales change, whether or not the scales have a history.
 TEST(Fp8, a_step_that_is_not_finite_changes_nothing) {
   for (Layout layout : that_fit({all_axes(), fp8({.dp = 2, .zero = 0})})) {
     layout.steps = 6;
@@ -131,26 +131,26 @@ TEST(Fp8, late_transfers_change_no_bit) {
   }
 }
 
-// The rows that tp gathers inside the layers are bytes: of the compute type's bytes an element all but one stay.
+// The rows that tp gathers inside the layers are bytes: all but one of the compute type's bytes are saved.
 TEST(Fp8, gathers_of_layers_move_a_byte_an_element) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   Layout layout = fp8({.tp = 2});
   layout.transfers = Transfers::kCollectives;
-  layout.steps = 5;  // the first one also looks for scales
+  layout.steps = 5;  // the first step also determines scales
   const History with = train(layout, false);
   const Config config = config_of(layout);
   layout.gemms = GemmFormat::kCompute;
   const History without = train(layout, false);
   if (test_job()->world_rank() >= 2) return;
   EXPECT_EQ(with.tp_counts.all_gathers, without.tp_counts.all_gathers);
-  // Forward and backward two gathers a layer, of which a rank receives the other's half.
+  // Forward and backward have two gathers per layer, of which a rank receives the other's half.
   const int64_t elements = int64_t{config.data.micro_batch} * config.model.seq_len * config.model.hidden / 2;
   EXPECT_EQ(without.tp_counts.bytes - with.tp_counts.bytes, (static_cast<int64_t>(dtype_bytes(layout.precision)) - 1) *
                                                                 elements * 4 * config.model.layers *
                                                                 microbatches(config));
 }
 
-// dp ranks gather weights that are kept in FP8 as bytes: half of what bf16 takes.
+// dp ranks gather FP8 weights as bytes: half of the size of bf16.
 TEST(Fp8, gathers_of_weights_move_a_byte_an_element) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   for (const int zero : {1, 2}) {
@@ -164,13 +164,13 @@ TEST(Fp8, gathers_of_weights_move_a_byte_an_element) {
     const Config config = config_of(layout);
     const int64_t C = config.model.hidden, F = config.model.ffn_hidden;
     const int64_t quantized =
-        config.model.layers * (4 * C * C + 2 * C * F);  // of which a rank receives the other's half
+        config.model.layers * (4 * C * C + 2 * C * F);  // a rank receives the other's half of these
     EXPECT_EQ(without.dp_bytes - with.dp_bytes, quantized / 2) << "zero " << zero;
   }
 }
 
-// Whether scale changes within `noise` of the numbers that it was made of. Those are the largest of the steps before
-// `step` that the history holds: any of them, decayed, may be the history.
+// Returns whether the scale changes within `noise` of the numbers that determined it: the largest of the steps before
+// `step` in the history, any of which, decayed, may determine it.
 bool is_at_a_border(const std::vector<StepResult>& steps, size_t step, size_t i, float scale, double noise) {
   if (step == 0) return false;
   const size_t slots = steps[step].fp8.size() / kNumFp8Operands;
@@ -184,7 +184,7 @@ bool is_at_a_border(const std::vector<StepResult>& steps, size_t step, size_t i,
   return share * (1 + noise) > 1 || share * (1 - noise) <= 0.5;
 }
 
-// Statistics of casts are equal on all ranks. Shares and largest numbers are those of one rank, except for rounding.
+// Statistics of casts are equal on all ranks. Shares and largest numbers equal those of one rank, except for rounding.
 TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   for (Layout layout : that_fit({fp8({.dp = 2, .tp = 2, .pp = 2, .recompute = Recompute::kNone}),
@@ -199,7 +199,7 @@ TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
     const std::vector<StepResult> expected_steps = train(one, true).steps;
     if (test_job()->world_rank() >= layout.ranks()) continue;
     const double noise = layout.precision == Dtype::kF32 ? 0.1 : 0.25;  // of single gradients
-    // Each dp rank casts all weights, or its slices of them.
+    // Each dp rank casts all weights, or its slices.
     const int casts = keeps_fp8(layout) && layout.zero >= 1 ? 1 : layout.dp;
     for (const size_t step : {size_t{0}, steps.size() - 1}) {
       const std::vector<Fp8Numbers>&numbers = steps[step].fp8, &expected = expected_steps[step].fp8;
@@ -208,7 +208,7 @@ TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
         const bool is_weight = i / (expected.size() / kNumFp8Operands) == static_cast<size_t>(Fp8Operand::kWeight);
         if (step > 0 || (is_weight && keeps_fp8(layout))) {
           const float scale = expected[i].scale;
-          if (numbers[i].scale != scale) {  // a power of two, which rounding moves by one place at most
+          if (numbers[i].scale != scale) {  // a power of two, which rounding changes by at most one step
             EXPECT_TRUE(is_at_a_border(expected_steps, step, i, scale, noise)) << i << ": " << numbers[i].scale;
             EXPECT_TRUE(numbers[i].scale == 2 * scale || numbers[i].scale == scale / 2) << i << ": " << scale;
           }

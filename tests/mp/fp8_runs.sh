@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs with FP8 GEMMs, emulated on the CPU: they stop and go on with the same bits, on another layout within the noise
-# of FP8; FP8 comes and goes at a resume; the log says what casts lose; runs of earlier versions go on; what can't be is
-# refused.
+# Runs with FP8 GEMMs, emulated on the CPU: they stop and continue with the same bits, or on another layout within the
+# noise of FP8; FP8 can be turned on and off at a resume; the log reports what casts lose; runs of earlier versions
+# continue; unsupported settings are refused.
 #   fp8_runs.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -16,12 +16,12 @@ YAML
 make_text
 mesh=(parallel.tp=2 parallel.dp=2)
 
-# apart RUN RUN: the largest difference between their losses of one step, relative to the loss.
+# apart RUN RUN: prints the largest difference between their losses of one step, relative to the loss.
 apart() {
   join <(curve "$1" | cut -d' ' -f1,2 | sort) <(curve "$2" | cut -d' ' -f1,2 | sort) |
     awk '{d = ($2 - $3) / $3; if (d < 0) d = -d; if (d > most) most = d} END {print NR == 0 ? "inf" : most + 0}'
 }
-# near RUN RUN MOST: they are at most so far apart, and not at all if no step is in both.
+# near RUN RUN MOST: succeeds if they differ by at most MOST; fails if no step is in both.
 near() {
   awk -v apart="$(apart "$1" "$2")" -v most="$3" 'BEGIN {exit !(apart != "inf" && apart <= most)}'
 }
@@ -41,7 +41,7 @@ echo "every tensor's numbers, each fourth step"
   fail "fc1 of layer 3"
 [[ $(grep '^{"fp8":{"step":8,' whole/metrics.jsonl | grep -o '"saturated":' | wc -l) -eq 48 ]] || fail "48 tensors"
 
-# On this machine, with the kernels that its processor has. Four times, since four runs are few.
+# Measured on this machine, with the kernels for its processor; four times, because a single run shows little.
 echo "how far rounding alone goes: the same steps with sums in another order and rounded in other places"
 rounding=0
 train 0 summed_1 1

@@ -32,7 +32,7 @@ const std::vector<Layout> kFourGpuLayouts = {
     {"1x2x2-messages", 4,
      "parallel.pp=2 parallel.dp=2 parallel.dp_transfers=collectives parallel.pp_transfers=messages"}};
 
-// The numbers of their occasions are to be chosen at random.
+// Returns the cases whose occasion is to be chosen at random.
 std::vector<Case> chosen_kinds() {
   return {{0, 5, "forward", 0, "stop"},  {0, 2, "backward", 0, "spin"},        {0, 7, "tp copies", 0, "skip"},
           {0, 0, "data", 0, "sleep"},    {0, 6, "setup", 0, "stop"},           {1, 6, "shard", 0, "fifo"},
@@ -40,13 +40,13 @@ std::vector<Case> chosen_kinds() {
           {1, 3, "dp copies", 0, "spin"}};
 }
 
-// A message that is never received may wait in MPI's memory, and no rank misses it.
+// A message that is never received may stay in MPI's memory, and no rank misses it.
 bool hangs_there(const Case& c) {
   const bool messages = std::string_view(layout_at(c.layout).name).ends_with("messages");
   return !(c.action == "skip" && messages && c.place.find("receive") != std::string::npos);
 }
 
-// Of those that the rank has. What is skipped at the very end is missed by no rank.
+// Chooses one of the rank's occasions. No rank misses a transfer that is skipped at the very end.
 int64_t draw_number(const Occasions& occasions, const Case& c, Draw& draw) {
   const int64_t number = occasions(c.layout, c.place, c.rank);
   require(number > 0, "{}: rank {} never comes to {}", layout_at(c.layout).name, c.rank, c.place);
@@ -83,9 +83,9 @@ const std::vector<Place>& places() {
     for (const char* name :
          {"tp copies", "pp send forward", "pp receive forward", "pp send backward", "pp receive backward"})
       made.push_back({name, {"stop", "spin", "skip"}});
-    // If a bucket is skipped here, the next one is taken for it: no rank waits before the last.
+    // If a bucket is skipped here, the next one is used instead: no rank waits before the last.
     made.push_back({"dp copies", {"stop", "spin"}});
-    // If a collective of MPI is skipped, the next one takes its place: mostly that is an error, and not a hang.
+    // If a collective of MPI is skipped, the next one is used instead: usually an error, not a hang.
     for (const char* name : {"tp", "dp"}) made.push_back({name, {"stop", "spin"}});
     for (const char* name : {"read", "shard", "shard-fsync", "shard-rename", "index", "manifest", "publish", "latest"})
       made.push_back({name, {"stop", "fifo"}});
@@ -105,7 +105,7 @@ Expected expected_of(const std::string& place, const std::string& action) {
   if (action == "task") return {HangKind::kDeviceBusy};
   if (action == "sleep") return {HangKind::kDataReader};
   if (action == "fifo") return {HangKind::kStorage};
-  // One that goes by copies is lost; of others the program knows nothing, and waits in a circle.
+  // A transfer by copies is lost; the program cannot observe others, and its ranks wait in a cycle.
   return {place.find("copies") != std::string::npos ? HangKind::kTransfer : HangKind::kCycle, true};
 }
 

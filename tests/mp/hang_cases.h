@@ -1,5 +1,5 @@
-// What can hang in mp_hangs' jobs: layouts, places and actions, the cases made of them, and what a report has to say of
-// each.
+// Possible hangs in the jobs of mp_hangs: layouts, places and actions, the cases made of them, and the expected report
+// for each.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace tri::hangs {
 
-// Seconds, by the phase in which something hangs; until the first step all ranks start on few cores. Times `slower`.
+// Seconds, by the phase of the hang; before the first step all ranks start on few cores. Multiplied by `slower`.
 inline constexpr double kDeadline = 12, kStartDeadline = 16;
 
 struct Layout {
@@ -21,14 +21,14 @@ struct Layout {
   int ranks;
   const char* settings;
 };
-// Of TRIREME_TEST_GPUS; 0: the CPU is tested.
+// From TRIREME_TEST_GPUS; 0: tests the CPU.
 int gpus();
-// Those of so many GPUs, or of the CPU.
+// Returns the layouts for that number of GPUs, or for the CPU.
 const std::vector<Layout>& layouts();
 const Layout& layout_at(int index);
 int num_layouts();
 
-// Where something can hang, and how.
+// A place where something can hang, and the ways in which it can.
 struct Place {
   const char* name;
   Strings actions;
@@ -36,10 +36,10 @@ struct Place {
 const std::vector<Place>& places();
 bool of_storage(const std::string& place);
 
-// What a report has to say.
+// The expected report.
 struct Expected {
   HangKind kind;
-  bool one_of_several = false;  // the rank is one of those in the circle, or at the transfer's ends
+  bool one_of_several = false;  // the rank is one of those in the cycle, or at the ends of the transfer
 };
 Expected expected_of(const std::string& place, const std::string& action);
 
@@ -51,13 +51,13 @@ struct Case {
 
   std::string rule() const;  // "RANK/PLACE/NUMBER/ACTION"
   std::string text() const;
-  // Seconds, where ranks stand still in that phase: transfers and data are met in set-up and in steps.
+  // Returns seconds, for ranks that stop in that phase: transfers and data occur in set-up and in steps.
   double deadline(const std::string& phase) const;
 };
-// The case of "RANK/PLACE/NUMBER/ACTION".
+// Returns the case of "RANK/PLACE/NUMBER/ACTION".
 Case case_of(const std::string& layout, const std::string& rule);
 
-// How often a rank of a layout reaches a place, in an undisturbed run.
+// Returns how often a rank of a layout reaches a place in an undisturbed run.
 using Occasions = std::function<int64_t(int layout, const std::string& place, int rank)>;
 
 class Draw {
@@ -70,9 +70,9 @@ class Draw {
   uint64_t num_draws_ = 0;
 };
 
-// Every kind of trouble, in every phase, on the first two layouts; the number of the occasion is chosen at random.
+// Every kind of fault, in every phase, on the first two layouts; the number of the occasion is chosen at random.
 std::vector<Case> chosen_cases(const Occasions& occasions, Draw& draw);
-// Each place and action in turn, in a new random order each time; layout and rank of those that come there.
+// Each place and action in turn, in a new random order each time; layout and rank are among those that reach it.
 std::vector<Case> randomized_cases(const Occasions& occasions, int count, Draw& draw);
 
 }  // namespace tri::hangs

@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr int kBaseSteps = 2, kSteps = 8;
-constexpr auto kTimeout = 180s;  // a job that takes longer does not end
+constexpr auto kTimeout = 180s;  // a job that takes longer never ends
 
-// Files of this name of all dumps of a run, in their order.
+// Returns the files of this name in all dumps of a run, in order.
 std::set<std::string> dumped(const std::string& run, const char* name) {
   std::set<std::string> files;
   if (fs::exists(run + "/hang"))
@@ -30,7 +30,7 @@ std::set<std::string> dumped(const std::string& run, const char* name) {
   return files;
 }
 
-// The last report of a run.
+// Returns the last report of a run.
 std::optional<Verdict> verdict_of(const std::string& run) {
   const std::set<std::string> reports = dumped(run, "report.json");
   if (reports.empty()) return std::nullopt;
@@ -43,14 +43,14 @@ std::optional<Verdict> verdict_of(const std::string& run) {
 
 nlohmann::json trigger_of(const std::string& file) { return nlohmann::json::parse(read_all(file)); }
 
-// The phase in which ranks stood still by the last report; "": there is none.
+// Returns the phase in which ranks stopped according to the last report; "": there is none.
 std::string phase_of(const std::string& run) {
   const std::set<std::string> triggers = dumped(run, "trigger.json");
   return triggers.empty() ? "" : trigger_of(*triggers.rbegin()).at("phase");
 }
 
-// What made a run dump its ranks before half of the deadline had passed; "": nothing. On a busy machine half of it may
-// pass without a hang.
+// Returns what made a run dump its ranks before half of the deadline had passed; "": nothing. On a busy machine half of
+// it may pass without a hang.
 std::string early_alarm(const std::string& run) {
   for (const std::string& file : dumped(run, "trigger.json")) {
     const auto trigger = trigger_of(file);
@@ -61,7 +61,7 @@ std::string early_alarm(const std::string& run) {
   return "";
 }
 
-// Processes of a job: `mark` stands in their environment.
+// Returns the processes of a job, whose environment contains `mark`.
 std::vector<pid_t> processes_of(const std::string& mark) {
   std::vector<pid_t> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -72,7 +72,7 @@ std::vector<pid_t> processes_of(const std::string& mark) {
   return found;
 }
 
-// The state of a process and its threads according to the kernel.
+// Returns the state of a process and its threads according to the kernel.
 std::string description_of(pid_t process) {
   const std::string folder = fmt::format("/proc/{}", process);
   std::string text = fmt::format("process {}:\n", process);
@@ -142,7 +142,7 @@ checkpoint: {{every: 2}}
 
 Jobs::~Jobs() {
   std::error_code failed;
-  fs::remove_all(folder_, failed);  // the seed brings it back
+  fs::remove_all(folder_, failed);  // can be reproduced from the seed
 }
 
 void Jobs::prepare(int layout) {
@@ -164,7 +164,7 @@ void Jobs::prepare(int layout) {
   for (int rank = 0; rank < layout_at(layout).ranks; ++rank)
     for (const std::string& line : lines_of(fmt::format("{}.{}", traces, rank)))
       for (const Place& place : places())
-        // Storage's lines have a path behind the place.
+        // Lines about storage have a path after the place.
         if (line == place.name || (of_storage(place.name) && line.rfind(std::string(place.name) + " ", 0) == 0))
           ++counts[{place.name, rank}];
   const std::lock_guard lock(mutex_);
@@ -188,7 +188,7 @@ Outcome Jobs::run(const Case& c, int number, double slower) {
   else
     settings.push_back("TRIREME_TEST_HANG=" + c.rule());
   Outcome outcome{.status = train(c.layout, folder, kSteps, slower, settings)};
-  // mpirun may be gone before the last rank.
+  // mpirun may end before the last rank.
   const auto gone = std::chrono::steady_clock::now();
   const auto most = gone + std::chrono::duration<double>(kEndsWithin);
   std::vector<pid_t> left = processes_of(mark);
@@ -258,7 +258,7 @@ std::optional<int> Jobs::train(int layout, const std::string& folder, int steps,
   for (const char* phase : {"step", "checkpoint", "evaluation"})
     command.insert(command.end(), {"--set", fmt::format("fault.{}_seconds={}", phase, slower * kDeadline)});
   Strings environment = {"OMPI_MCA_odls_base_sigkill_timeout=0", "TRIREME_BLACK_BOXES=" + folder,
-                         // What killed ranks leave of the memory that they share goes with the case.
+                         // What killed ranks leave in shared memory is removed with the case.
                          "OMPI_MCA_btl_vader_backing_directory=" + folder,
                          "OMPI_MCA_osc_sm_backing_directory=" + folder,
                          "TRIREME_TEST_STORAGE=" + folder + "/run/checkpoints"};

@@ -1,4 +1,4 @@
-// Jobs of the executable in which a rank hangs: each is begun, ends by itself or not, and what it leaves is read.
+// Jobs of the executable in which a rank hangs: starts each, observes whether it ends by itself, and reads its output.
 #pragma once
 
 #include <map>
@@ -32,9 +32,9 @@ struct Outcome {
   std::string output;  // and the last report
 };
 
-// Only the rank that hangs is named; of several that meet in what hangs, one of them.
+// Only the hanging rank is named; if several take part in the hang, one of them.
 bool is_right(const Case& c, const Outcome& outcome);
-// Seconds after its deadline; none: it did not end, or nothing hung.
+// Returns the seconds after its deadline; none: it did not end, or nothing hung.
 std::optional<double> lateness_of(const Outcome& outcome);
 bool is_late(const Outcome& outcome);
 
@@ -43,19 +43,19 @@ class Jobs {
   Jobs(const std::string& mpirun, const std::string& program);
   ~Jobs();
 
-  // The run of a layout from which others resume, and an undisturbed one, which ends normally, and counts.
+  // Creates a layout's run from which others resume, and an undisturbed one, which ends normally and counts occasions.
   void prepare(int layout);
-  // How often the rank comes there.
+  // Returns how often the rank reaches the place.
   int64_t occasions(int layout, const std::string& place, int rank) const;
-  // The job of a case; `slower`: how many times as long the deadlines are.
+  // Runs the job of a case; `slower`: factor for the deadlines.
   Outcome run(const Case& c, int number, double slower);
-  // `trireme eval` of the first layout's run, in which a rank is stopped: ended and named as in training. It has no run
-  // of its own, so the report is words on stderr.
+  // Runs `trireme eval` on the first layout's run with a stopped rank: it is ended and named as in training. There is
+  // no run folder, so the report is text on stderr.
   bool use_is_watched() const;
 
  private:
   std::string base_of(int layout) const { return folder_ + "/base" + std::to_string(layout); }
-  // In `folder`: the run, the ranks' flight recorders, what they say.
+  // Writes to `folder`: the run, the ranks' flight recorders, their output.
   std::optional<int> train(int layout, const std::string& folder, int steps, double slower,
                            const Strings& settings) const;
 

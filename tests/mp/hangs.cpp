@@ -1,17 +1,17 @@
-// Ranks of a training job that hang at chosen moments: the job ends by itself with status 6, in time, without a process
-// left, and its report names the rank that hangs and the kind of its trouble, and no other rank.
-//   mp_hangs MPIRUN TRIREME [CASES] [SEED]     CASES 0: a few that are chosen; else so many, chosen at random from SEED
+// Ranks of a training job hang at chosen moments: the job ends by itself with status 6, in time, without leaving a
+// process, and its report names the hanging rank and the kind of fault, and no other rank.
+//   mp_hangs MPIRUN TRIREME [CASES] [SEED]     CASES 0: a few chosen ones; else that many, at random from SEED
 //   mp_hangs MPIRUN TRIREME LAYOUT RULE        one case
-//   TRIREME_TEST_GPUS: on so many GPUs, two or four, instead of the CPU; randomized cases alone. Status 77 where there
-//   are fewer.
+//   TRIREME_TEST_GPUS: runs on that many GPUs, two or four, instead of the CPU; only randomized cases. Status 77 if
+//   there are fewer.
 // TRIREME is built with tests/hangs/hangs.cpp and tests/storage/points.cpp.
 //
-// The chosen cases are part of the tests of every build, on whatever machine: one whose verdict is wrong or missing, or
-// which ends late, is tried once more with doubled deadlines, and its line says so. Randomized cases have one try.
+// The chosen cases are part of the tests of every build, on any machine: a case whose verdict is wrong or missing, or
+// which ends late, is repeated once with doubled deadlines, and its line says so. Randomized cases have one try.
 //
-// Every job goes on from a checkpoint and passes through all phases: set-up, loading, steps, checkpoints, evaluations,
-// samples, the end. An undisturbed one counts how many occasions each rank has at each place; a case is an occasion and
-// what happens there.
+// Every job continues from a checkpoint and passes all phases: set-up, loading, steps, checkpoints, evaluations,
+// samples, end. An undisturbed job counts the occasions of each rank at each place; a case is an occasion and an
+// action.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -27,13 +27,13 @@ namespace tri::hangs {
 namespace {
 
 constexpr double kWrongShare = 0.01;  // of the verdicts, at most
-constexpr int kGpuCases = 16;         // where no number is given
+constexpr int kGpuCases = 16;         // if no number is given
 constexpr int kSkipped = 77;          // exit status
 
-// What came of the cases.
+// Counts the results of the cases.
 class Tally {
  public:
-  // `tries`: up to this outcome.
+  // `tries`: needed for this outcome.
   void add(const Case& c, const Outcome& outcome, int tries) {
     const bool right = is_right(c, outcome);
     const std::lock_guard lock(mutex_);
@@ -47,7 +47,7 @@ class Tally {
     if (!right || is_late(outcome) || outcome.orphans > 0) fmt::print("{}\n", outcome.output);
     std::fflush(stdout);
   }
-  // Whether all is well.
+  // Returns whether everything is as expected.
   bool print() const {
     fmt::print("{} of {} verdicts right; {} processes left; the last end {:.1f} s after its deadline\n",
                cases_ - wrong_, cases_, orphans_, latest_);
@@ -72,7 +72,7 @@ class Tally {
   double latest_ = 0;
 };
 
-// Several at a time: jobs that hang hardly need a core.
+// Runs several at a time: jobs that hang hardly need a core.
 template <class Work>
 void side_by_side(int count, const Work& work) {
   std::atomic<int> next{0};
@@ -93,7 +93,7 @@ void side_by_side(int count, const Work& work) {
   require(failure.empty(), "{}", failure);
 }
 
-// The chosen cases have two tries, and a job alongside them that only uses a checkpoint.
+// The chosen cases have two tries, and a job that only uses a checkpoint runs alongside them.
 bool run_cases(Jobs& jobs, const std::function<std::vector<Case>()>& make_cases, const std::vector<int>& layouts,
                int tries) {
   side_by_side(static_cast<int>(layouts.size()), [&](int i) { jobs.prepare(layouts[static_cast<size_t>(i)]); });

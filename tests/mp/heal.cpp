@@ -1,6 +1,6 @@
-// A supervised run with a fault at a moment chosen at random: it heals without a person, excludes the node at fault and
-// no other, has bit for bit the losses of an undisturbed run, and repeats no step that a checkpoint held.
-//   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few that are chosen; else so many, each fault in turn
+// A supervised run with a fault at a random moment: it recovers automatically, excludes only the faulty node, has the
+// losses of an undisturbed run bit for bit, and repeats no step that a checkpoint contained.
+//   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few chosen ones; else that many, each fault in turn
 //   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
 // tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
@@ -31,19 +31,19 @@ using Json = nlohmann::json;
 
 constexpr int kRanks = 4, kSteps = 240, kEvery = 20;
 constexpr double kTimeout = 300;         // seconds; a run that takes longer does not heal
-constexpr double kDeadline = 12;         // of a step, seconds
-constexpr double kLeave = 5;             // ... until all processes are gone, once the driver is
-constexpr double kStart = 1;             // seconds of a rank's life in which it starts
-constexpr double kAddsUpWithin = 0.001;  // of the wall time
+constexpr double kDeadline = 12;         // of a step, in seconds
+constexpr double kLeave = 5;             // seconds until all processes have ended, after the driver
+constexpr double kStart = 1;             // seconds that a rank needs to start
+constexpr double kAddsUpWithin = 0.001;  // share of the wall time
 constexpr const char* kNodes[] = {"node0", "node1", "node2"};
 
-// What happens to the rank, to its node or to the driver.
+// Happens to the rank, to its node or to the driver.
 enum class Guilt { kNobody, kNode };
 struct Fault {
   const char* name;
   Guilt guilt;
-  bool another_attempt;  // else the run goes on as it is
-  const char* rule;      // of hangs.h or points.h, "RANK/...", '#' is a number that is chosen at random; "": none
+  bool another_attempt;  // else the run continues
+  const char* rule;      // a rule of hangs.h or points.h, "RANK/...", where '#' is a random number; "": none
 };
 constexpr Fault kFaults[] = {
     {"rank killed", Guilt::kNobody, true, ""},
@@ -62,20 +62,20 @@ constexpr Fault kFaults[] = {
 
 struct Case {
   int fault = 0, rank = 0;
-  double moment = 0;  // of the undisturbed run's time
+  double moment = 0;  // as a share of the undisturbed run's time
   const Fault& what() const { return kFaults[fault]; }
   bool is(std::string_view name) const { return name == what().name; }
   std::string node() const { return kNodes[rank / 2]; }
 };
 
 struct Outcome {
-  std::optional<int> status;  // of the driver that came to its end; none: none did
-  bool struck = false;        // the fault came before the end
+  std::optional<int> status;  // of the driver that finished; none: none did
+  bool struck = false;        // whether the fault came before the end
   std::set<std::string> excluded;
   int attempts = 0;
   std::string losses;                         // of all steps
   int processes_left = 0;                     // after the driver's end
-  std::string lost;                           // what was done twice though a checkpoint held it; "": nothing
+  std::string lost;                           // steps that were repeated although a checkpoint contained them; "": none
   double adds_up_within = 1;                  // share of the wall time
   std::optional<double> detection, recovery;  // seconds
   std::string output;
@@ -91,7 +91,7 @@ std::vector<Json> json_lines(const std::string& path) {
   return lines;
 }
 
-// Loss and gradient norm of every step, the last time that it was done.
+// Returns loss and gradient norm of every step, from the last time that it was done.
 std::string losses_of(const std::string& run) {
   std::map<int64_t, std::string> steps;
   for (const Json& line : json_lines(run + "/metrics.jsonl")) {
@@ -108,7 +108,7 @@ std::string losses_of(const std::string& run) {
   return text;
 }
 
-// Processes of a case: their environments hold all of these entries, their command lines all of these words.
+// Returns the processes of a case: their environments contain all entries, their command lines all words.
 std::vector<pid_t> processes(const Strings& entries, const Strings& words) {
   std::vector<pid_t> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -126,7 +126,7 @@ std::vector<pid_t> processes(const Strings& entries, const Strings& words) {
   return found;
 }
 
-// A driver, and what it needs to be started again.
+// A driver, and what is needed to restart it.
 class Driver {
  public:
   Driver(Strings command, Strings environment, std::string output)
@@ -136,7 +136,7 @@ class Driver {
   ~Driver() {
     if (process_ > 0) ::kill(process_, SIGKILL), ::waitpid(process_, nullptr, 0);
   }
-  // Exit status; none: it runs. One that was killed is started again, as by slurm/train.sbatch.
+  // Returns the exit status; none: it is running. A killed driver is restarted, as by slurm/train.sbatch.
   std::optional<int> status() {
     int status = 0;
     if (process_ < 0 || ::waitpid(process_, &status, WNOHANG) != process_) return std::nullopt;
@@ -195,10 +195,10 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
   }
   ~Runs() {
     std::error_code failed;
-    fs::remove_all(folder_, failed);  // the seed brings it back
+    fs::remove_all(folder_, failed);  // can be reproduced from the seed
   }
 
-  // That nothing happens to: its losses and its time are what the others are compared with.
+  // Runs without a fault: other runs are compared with its losses and its time.
   void undisturbed() {
     const double began = now();
     const Outcome whole = run(nullptr, 0);
@@ -211,7 +211,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
   }
   const std::string& losses() const { return losses_; }
 
-  // `c` null: nothing happens.
+  // `c` null: no fault.
   Outcome run(const Case* c, int number) {
     const std::string folder = fmt::format("{}/case{}", folder_, number), mark = "TRIREME_TEST_CASE=" + folder;
     fs::create_directories(folder + "/nodes");
@@ -241,7 +241,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
         struck = now();
       }
     }
-    // Agents and ranks that were told to exit may take a moment.
+    // Agents and ranks that must exit may take a moment.
     std::vector<pid_t> left = processes({mark}, {});
     for (const double end = now() + kLeave; outcome.status && !left.empty() && now() < end;
          left = processes({mark}, {}))
@@ -250,7 +250,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     for (const pid_t process : left) ::kill(process, SIGKILL);
     outcome.struck = struck > 0;
     judge(folder + "/run", struck, outcome);
-    if (c == nullptr || !c->what().another_attempt) outcome.detection.reset();  // nothing was to be noticed
+    if (c == nullptr || !c->what().another_attempt) outcome.detection.reset();  // there was nothing to detect
     outcome.output = read_all(folder + "/output");
     std::error_code failed;
     if (std::getenv("KEEP") == nullptr) fs::remove_all(folder, failed);
@@ -259,16 +259,16 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
 
  private:
   static std::string rule_of(const Case& c) {
-    const int occasions = c.is("rank spins") ? kSteps : 40;  // forwards: two a step and rank; calls of storage
+    const int occasions = c.is("rank spins") ? kSteps : 40;  // forwards: two per step and rank; calls of storage
     std::string rule = fmt::format("{}/{}", c.rank, c.what().rule);
     rule.replace(rule.find('#'), 1, std::to_string(1 + static_cast<int>(c.moment * occasions)));
     return (c.is("rank spins") ? "TRIREME_TEST_HANG=" : "TRIREME_TEST_STORAGE_RULES=") + rule;
   }
 
-  // Seconds from the driver's start.
+  // Returns seconds from the driver's start.
   double wait_before(const Case& c) const { return c.is("rank stopped as it starts") ? 0 : c.moment * seconds_; }
 
-  // False: there is nothing yet that it could happen to.
+  // Returns false if there is nothing yet to which the fault could happen.
   static bool strike(const Case& c, const std::string& mark, const std::string& folder, pid_t driver) {
     const std::string node = "TRIREME_TEST_HOST=" + c.node();
     const auto send = [](const std::vector<pid_t>& to, int signal) {
@@ -302,7 +302,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     return send(rank(), SIGKILL);
   }
 
-  // From what the run has left behind.
+  // Judges the files that the run has written.
   void judge(const std::string& run, double struck, Outcome& outcome) const {
     int64_t saved = 0;
     for (const Json& event : json_lines(run + "/events.jsonl")) {
@@ -313,7 +313,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
         ++outcome.attempts;
         const int64_t from = fields.at("checkpoint");
         if (from < saved) outcome.lost += fmt::format("begins at step {}, {} was saved; ", from, saved);
-        if (struck > 0 && !outcome.detection && time > struck) outcome.detection = time - struck;  // by another driver
+        if (struck > 0 && !outcome.detection && time > struck) outcome.detection = time - struck;  // by a new driver
       } else if (kind == "attempt_end") {
         saved = std::max<int64_t>(saved, fields.at("checkpoint"));
         const double noticed = fields.value("noticed", time);
@@ -342,7 +342,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
   double seconds_ = 0;
 };
 
-// What is wrong with it; "": nothing.
+// Returns what is wrong with the outcome; "": nothing.
 std::string wrong_with(const Case& c, const Outcome& outcome, const std::string& losses) {
   const Fault& fault = c.what();
   std::string wrong;
@@ -359,7 +359,7 @@ std::string wrong_with(const Case& c, const Outcome& outcome, const std::string&
   return wrong + outcome.lost;
 }
 
-// What came of the cases.
+// Counts the results of the cases.
 class Tally {
  public:
   void add(const Case& c, const Outcome& outcome, const std::string& losses) {
@@ -380,7 +380,7 @@ class Tally {
     if (!wrong.empty()) fmt::print("  {}\n{}\n", wrong, outcome.output);
     std::fflush(stdout);
   }
-  // Whether all is well.
+  // Returns whether everything is as expected.
   bool print() const {
     int cases = 0, wrong = 0, late = 0;
     fmt::print("{:<28} {:>5} {:>5} {:>5}  {:>17}  {:>17}\n", "fault", "cases", "wrong", "late", "detection, s",
@@ -393,7 +393,7 @@ class Tally {
       late += row.late;
     }
     fmt::print("{} of {} runs healed rightly (seconds: median, most)\n", cases - wrong, cases);
-    // A run that nothing happened to shows nothing; of few each one has to meet its fault.
+    // A run without its fault proves nothing; with few cases each one must get its fault.
     const bool shown = late <= cases / 4;
     if (!shown) fmt::print("FAILED: {} of {} faults never came\n", late, cases);
     return wrong == 0 && shown;
@@ -432,7 +432,7 @@ std::vector<Case> randomized_cases(int count, uint64_t seed) {
   return cases;
 }
 
-// Two at a time: mostly a fault is waited for.
+// Runs two at a time: most of the time they wait for a fault.
 bool all_of(Runs& runs, const std::vector<Case>& cases) {
   runs.undisturbed();
   Tally tally;

@@ -12,7 +12,7 @@
 
 namespace tri {
 
-// What ranks send each other of a training.
+// Ranks send these fields of a training to each other.
 template <class Archive>
 void fields(Archive& archive, StepResult& step) {
   archive(step.loss, step.grad_norm);
@@ -24,7 +24,7 @@ void fields(Archive& archive, History& history) {
 
 namespace {
 
-// Microbatch m of dp rank d holds samples (m · dp + d) · b + j of the step.
+// Microbatch m of dp rank d contains samples (m · dp + d) · b + j of the step.
 std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int shift, int first_sample = 0) {
   const int b = c.data.micro_batch, num_microbatches = microbatches(c);
   std::vector<int32_t> tokens;
@@ -59,7 +59,7 @@ std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
   return values;
 }
 
-// A parameter as what GEMMs take it for.
+// Returns a parameter as GEMMs use it.
 std::vector<float> read_parameter(Trainer& trainer, const Parameter& parameter) {
   std::vector<float> values = read_floats(trainer, parameter.weight);
   if (parameter.spec.fp8_slot < 0) return values;
@@ -104,7 +104,7 @@ uint64_t check_quantized_weights(Trainer& trainer) {
   return all.empty() ? 0 : derive_key(1, all);
 }
 
-// Puts this rank's part of a tensor into the full one.
+// Copies this rank's part of a tensor into the full one.
 void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::vector<float>& full) {
   full.resize(static_cast<size_t>(spec.numel()));
   const int dim = std::max(spec.split_dim, 0);
@@ -129,8 +129,8 @@ void fields(Archive& archive, Share& share) {
   archive(share.parameter, share.tp_rank, share.values);
 }
 
-// A step whose numbers are not finite, as if a device had miscalculated. What was spoilt is as before when the step's
-// numbers are known and before any weight is updated.
+// Runs a step whose numbers are not finite, as if a device had miscalculated. The damaged values are restored once the
+// step's numbers are known and before any weight is updated.
 void bad_step(Trainer& trainer, int64_t step, const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets) {
   const Mesh& mesh = trainer.engine().mesh();
   Stream& compute = trainer.runtime().compute();
@@ -161,7 +161,7 @@ QkvRow row_of(const ModelConfig& model) {
   return qkv_row(QkvOrder::kGrouped, model.kv_heads, model.heads / model.kv_heads, model.head_dim);
 }
 
-// Of the GEMMs of `layout`'s training, which must not be in use.
+// Splits the sums of the GEMMs of `layout`'s training, which must not be in use.
 class SplitSums {
  public:
   SplitSums(const Layout& layout, Trainer& trainer) {
@@ -189,7 +189,7 @@ Config config_of(const Layout& layout) {
   c.run.device = device_choice(layout.device);
   c.run.seed = 7;
   c.run.steps = layout.steps;
-  c.run.gemm_search = false;  // the job's ranks agree on its choices; here some of them stand aside
+  c.run.gemm_search = false;  // the job's ranks agree on its choices, but some of them do not take part here
   c.model.layers = 8;
   c.model.hidden = 32;
   c.model.heads = layout.llama ? 8 : 4;
@@ -243,7 +243,7 @@ Config config_of(const Layout& layout) {
 
 namespace {
 
-// With the plan in place of what is auto. Collective over the job where `layout.machines_count`.
+// Returns the config with the plan's values instead of auto. Collective over the job if `layout.machines_count`.
 Config planned_config(const Layout& layout, bool alone) {
   Config config = config_of(layout);
   if (alone || !layout.machines_count) return value_or_throw(plan_on_paper(config, layout.ranks()));
@@ -338,8 +338,8 @@ bool rounds_to_less_than_fp32(const Layout& layout) {
   return layout.precision != Dtype::kF32 || layout.moments != Dtype::kF32 || layout.gemms == GemmFormat::kFp8;
 }
 
-// Whether the biases of keys have no effect: a bias adds the same number to all scores of a query, which softmax
-// ignores. RoPE rotates keys by their positions, and the bias with them.
+// Returns whether the biases of keys have no effect: a bias adds the same number to all scores of a query, which
+// softmax ignores. RoPE rotates keys, and with them the bias, by their positions.
 bool key_biases_have_no_effect(const ModelConfig& model) { return model.bias && model.position != Position::kRope; }
 
 }  // namespace
@@ -390,9 +390,9 @@ Layout one_rank(const Layout& layout) {
   return one;
 }
 
-// Root mean squares over the runs of `others` of their deviations from `from`. Of steps the largest up to a step, since
-// runs that have parted do not join again. kRare: few numbers round to the other side, and what these runs meet a few
-// steps later another run may meet now; the steps after that are no measure, since training amplifies deviations.
+// Returns root mean squares over `others` of their deviations from `from`; for steps the largest up to each step, since
+// runs that have diverged do not converge again. kRare: few numbers round differently, and one run may meet now what
+// another meets a few steps later; later steps are not used, since training amplifies deviations.
 enum class Rounding { kMany, kRare };
 Deviation spread(const Layout& layout, const std::vector<History>& others, const History& from, Rounding rounding) {
   Deviation squares;
@@ -418,7 +418,7 @@ Deviation spread(const Layout& layout, const std::vector<History>& others, const
   return squares;
 }
 
-// Computed once for each model and optimizer. The job's ranks train the runs that a spread is made of side by side.
+// Computed once per model and optimizer. The job's ranks train the runs for a spread concurrently.
 struct OneRankRuns {
   History reference;  // on rank 0
   Deviation spread;   // on rank 0; empty for fp32
@@ -439,7 +439,7 @@ const OneRankRuns& one_rank_runs(const Layout& layout) {
   if (job.world_rank() == 0) runs.reference = train(one, true);
   if (!rounds_to_less_than_fp32(one)) return runs;
 
-  Layout on_cpu = one;  // whatever device is tested: the formats decide
+  Layout on_cpu = one;  // whatever device is tested: only the formats matter
   on_cpu.device = DeviceKind::kCpu;
   std::vector<History> trained;
   for (size_t i = 0; i < std::size(kVariants); ++i) {
@@ -467,14 +467,14 @@ const History& reference(const Layout& layout) { return one_rank_runs(layout).re
 
 namespace {
 
-// Of fp32, and of what only sums in another order change; parameters a tensor at a time.
+// For fp32 and for differences only in the order of sums; parameters are compared per tensor.
 constexpr double kFp32Steps = 1e-5, kFp32Parameters = 1e-4;
-// Parameters or moments in bf16: each number may be one rounding off, which few of the runs need to show.
+// For parameters or moments in bf16: each number may be one rounding off, which few of the runs need to show.
 constexpr double kBf16Parameters = 0x1p-8;
-// A tensor that is off by half of its norm is another one, whatever the spread.
+// A tensor that is off by half of its norm is wrong, whatever the spread.
 constexpr double kMostOfParameters = 0.5;
-// Spreads from the reference that a layout may be away from it. Where FP8 rounds what fp32 holds, the spread is that of
-// later steps (Rounding::kRare), which is large already.
+// Returns how many spreads a layout may differ from the reference. If FP8 rounds fp32 numbers, the spread is that of
+// later steps (Rounding::kRare), which is already large.
 double spreads_of(const Layout& layout) {
   return layout.gemms == GemmFormat::kFp8 && layout.precision == Dtype::kF32 ? 5 : 10;
 }

@@ -1,4 +1,4 @@
-// A tiny model trained on any layout of the job's ranks: what the tests of parallel training compare.
+// Trains a tiny model on any layout of the job's ranks, for comparison in the tests of parallel training.
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@ namespace tri {
 
 inline constexpr int kSteps = 20;
 
-// What becomes of the steps 0 and 3 of a training.
+// What happens to steps 0 and 3 of a training.
 enum class BadSteps {
-  kNone,        // they are like all others
-  kNotFinite,   // they are made, but their numbers are not finite: in 0 those of one rank's weights, in 3 the norm's
-  kNeverBegun,  // they are not made
+  kNone,        // nothing special
+  kNotFinite,   // their numbers are not finite: in step 0 those of one rank's weights, in step 3 the norm's
+  kNeverBegun,  // they are skipped
 };
 
 struct Layout {
@@ -35,21 +35,21 @@ struct Layout {
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp
   PpTransfers pp_transfers = PpTransfers::kCopies;
-  bool machines_count = false;  // planned for the machines that the ranks are on; else as if all were on one
+  bool machines_count = false;  // planned for the machines of the ranks; else as if all ranks were on one
   int steps = kSteps;
   bool timed_splits = false;
-  OverlapSplit split{};            // of all GEMMs alongside tp transfers, where it is not the standard one
-  int64_t bucket_elements = 2000;  // several buckets a chunk
+  OverlapSplit split{};            // of all GEMMs alongside tp transfers, if not the standard one
+  int64_t bucket_elements = 2000;  // several buckets per chunk
   int micro_batch = 1;             // sequences
   BadSteps bad_steps = BadSteps::kNone;
-  bool wide = false;  // four layers, twice as wide: sides that FP8 takes
+  bool wide = false;  // four layers, twice as wide: sizes that FP8 supports
   GemmFormat gemms = GemmFormat::kCompute;
   int compute_layers = 0;  // at either end of the model, in addition to fp8
   Dtype fp8_gradients = Dtype::kE5M2;
   DeviceKind device = test_device_kind();
-  int sum_parts = 1;                   // GemmSums, of a rank alone on the CPU
+  int sum_parts = 1;                   // GemmSums, of a single rank on the CPU
   GemmFault fault = GemmFault::kNone;  // ... in the gradients of layer 1's matrices
-  int first_sample = 0;                // of a step's samples, the one of the first microbatch: the others follow
+  int first_sample = 0;                // the step's sample used first: the others follow
 
   int ranks() const { return dp * tp * pp; }
   std::string name() const {
@@ -83,36 +83,36 @@ History train(const Layout& layout, bool alone);
 
 double relative(double a, double b);
 
-// How far a training is from another one of the same model, relative to it.
+// How far a training is from another one of the same model, as relative deviations.
 struct Deviation {
   std::vector<double> loss, grad_norm;       // by step
   std::map<std::string, double> parameters;  // of a tensor's norm, by name
 };
 Deviation deviation(const Layout& layout, const History& history, const History& from);
 
-// 20 steps against the same model on one rank: losses and gradient norms of each step, then all parameters. Collective.
+// Compares 20 steps with one rank: losses and gradient norms of each step, then all parameters. Collective.
 //
-// Of fp32 the bounds are those of sums in another order. Where numbers are rounded to less than fp32 on the way, a
-// number near a border of rounding falls to either side of it, and training amplifies that by a factor which depends on
-// the model, the step and the processor's kernels. So these bounds are measured on the machine that runs the test, by
-// the spread of one-rank runs that differ from the reference in rounding alone: sums of GEMMs in several parts, which
-// are rounded as tensor parallelism rounds them (split_sums.h), samples in another order, other microbatches.
+// For fp32 the bounds are those of sums in another order. If numbers are rounded to less than fp32, a number near a
+// rounding border may fall on either side of it, and training amplifies that by a factor which depends on the model,
+// the step and the processor's kernels. These bounds are therefore measured on the machine that runs the test, by the
+// spread of one-rank runs that differ from the reference only in rounding: sums of GEMMs in several parts, rounded like
+// tensor parallelism (split_sums.h), samples in another order, other microbatches.
 //
-// Without RoPE the biases of keys have no effect, and their gradients are rounding errors, of which Adam makes steps as
-// large as any others. In fp32 these errors are below optimizer.eps, and such biases are compared like everything else:
-// the test of the bounds finds a gradient of keys that is that of values. Where numbers are rounded to less, two right
-// runs differ there by as much as these biases are large, so they are excluded from their tensor.
+// Without RoPE the biases of keys have no effect, and their gradients are rounding errors, from which Adam makes steps
+// as large as any others. In fp32 these errors are below optimizer.eps, and such biases are compared like everything
+// else: the test of the bounds detects a gradient of keys that is that of values. If numbers are rounded to less, two
+// correct runs differ there by the size of these biases, so they are excluded from their tensor.
 void expect_like_one_rank(const Layout& layout);
-// A training in which the gradients of one layer have a fault (GemmFault) is beyond the bounds of `layout`. On the CPU.
+// Checks that a training with faulty gradients of one layer (GemmFault) exceeds the bounds of `layout`. Uses the CPU.
 // Collective.
 void expect_faults_are_found(const Layout& layout);
 // Describes what of `found` is beyond the bounds of `layout`; "" if nothing is. On rank 0. Collective.
 std::string beyond_bounds(const Layout& layout, const Deviation& found);
-// The same model on one rank; on rank 0. Collective.
+// Returns the same model's history on one rank; on rank 0. Collective.
 const History& reference(const Layout& layout);
 void expect_bit_identical(const History& a, const History& b, const std::string& what);
 
-// Those of `layouts` that the job has ranks for; with fewer than eight, smaller ones stand in.
+// Returns those of `layouts` that the job has ranks for; with fewer than eight ranks, smaller ones replace the others.
 std::vector<Layout> that_fit(std::vector<Layout> layouts);
 
 }  // namespace tri

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Loading: every byte of a checkpoint is read from storage once, whatever layout wrote it and whatever layout reads it;
-# start values are made only where nothing is loaded; what turns out damaged on loading is passed over.
+# Loading reads every byte of a checkpoint from storage once, whatever layouts wrote it and read it; initial values are
+# computed only if nothing is loaded; a checkpoint found damaged on loading is skipped.
 #   load_reads_every_byte_once.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
 source "$(dirname "$0")/checks.sh"
 
@@ -52,12 +52,12 @@ lacks "start values"
 echo "one rank alone lists the folder, reads the manifest and looks for the files; the others open what they read"
 rm -rf start run
 train 0 start 8 run.steps=2 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1 checkpoint.every=1
-# reads_of RANK PATTERN: how many of that rank's calls match.
+# reads_of RANK PATTERN: prints how many of that rank's calls match.
 reads_of() { grep -c -e "$2" "reads.$1"; }
 for to in "8 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1" "4 parallel.tp=4"; do
   read -ra settings <<<"$to"
   rm -rf run reads.* && cp -r start run
-  # No step is taken, so that nothing is saved.
+  # No step is trained, so nothing is saved.
   TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_READS=$folder/reads \
     train 0 run "${settings[0]}" run.steps=2 "${settings[@]:1}"
   has "resumed from run/checkpoints/step_00000002"

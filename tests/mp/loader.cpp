@@ -1,4 +1,4 @@
-// The loader of a node between processes: the nodes here are groups of ranks of one machine.
+// The loader of a node across processes: groups of ranks of one machine simulate nodes.
 #include "lib/train/node_loader.h"
 
 #include <unistd.h>
@@ -35,14 +35,14 @@ Config config_of(const Layout& layout, bool shared) {
   return config;
 }
 
-// The ranks that share a node with this one, where a node has so many.
+// Returns the ranks that share a node with this one, with `size` ranks per node.
 std::vector<int> node_of(int rank, int size) {
   std::vector<int> ranks;
   for (int r = rank / size * size; r < (rank / size + 1) * size; ++r) ranks.push_back(r);
   return ranks;
 }
 
-// Bytes of the samples that a node needs for a step, each once. By definition, not by the loader's lists.
+// Returns the bytes of the samples that a node needs per step, each once: by definition, not by the loader's lists.
 int64_t needed(const Layout& layout, const std::vector<int>& node, int64_t token_bytes) {
   std::set<int> dp_ranks;
   for (const int rank : node) {
@@ -54,7 +54,7 @@ int64_t needed(const Layout& layout, const std::vector<int>& node, int64_t token
 
 std::vector<int32_t> copy_of(std::span<const int32_t> tokens) { return {tokens.begin(), tokens.end()}; }
 
-// A folder of rank 0's that all ranks know.
+// A folder of rank 0 that all ranks know.
 class CommonFolder {
  public:
   CommonFolder() {
@@ -87,7 +87,7 @@ TEST(SharedWindow, is_zero_at_first_and_one_memory_for_its_members_alone) {
   }
 }
 
-// 5000 tokens that count. Collective.
+// Creates 5000 consecutive tokens. Collective.
 Dataset counting_dataset(const CommonFolder& folder) {
   if (test_job()->world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
   test_job()->barrier();
@@ -122,7 +122,7 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
                                              .dp_size = mesh.axis("dp").size});
           EXPECT_EQ(copy_of(tokens.inputs), mesh.axis("pp").first() ? expected.inputs : std::vector<int32_t>{});
           EXPECT_EQ(copy_of(tokens.targets), mesh.axis("pp").last() ? expected.targets : std::vector<int32_t>{});
-          if (shared && step == kFirst + 3) job.barrier();  // all have read ahead, or wait for room
+          if (shared && step == kFirst + 3) job.barrier();  // all have read ahead, or wait for a free slot
         }
         const bool takes = mesh.axis("pp").first() || mesh.axis("pp").last();
         const std::vector<int64_t> read = job.all_gather(loader.bytes_read());
@@ -171,11 +171,11 @@ TEST(NodeLoader, validation_batches_come_round_and_each_node_reads_them_once) {
     }
 }
 
-// Files under `folder` that this process has open or mapped, by the system's word.
+// Returns the number of files under `folder` that this process has open or mapped, according to the system.
 int held_files(const std::string& folder) {
   int held = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;  // the listing's own
+    std::error_code gone;  // the entry of the listing itself
     held += std::filesystem::read_symlink(entry, gone).string().rfind(folder, 0) == 0;
   }
   std::ifstream maps("/proc/self/maps");
@@ -191,7 +191,7 @@ TEST(Inputs, token_files_are_opened_where_they_are_read_and_nowhere_else) {
   for (const Layout& layout : kLayouts)
     for (const bool shared : {true, false}) {
       const Mesh mesh = make_mesh(job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
-      // All ranks are of one node. By definition, not by the loader's lists.
+      // All ranks are on one node. Determined by definition, not from the loader's lists.
       const bool reads = shared ? job.world_rank() == 0 : mesh.axis("pp").first() || mesh.axis("pp").last();
       Config config = config_of(layout, shared);
       config.model.vocab = 5000;
@@ -201,7 +201,7 @@ TEST(Inputs, token_files_are_opened_where_they_are_read_and_nowhere_else) {
       ASSERT_TRUE(opened) << opened.error().message;
       EXPECT_EQ(inputs.dataset.has_value(), reads);
       EXPECT_EQ(held_files(folder / ""), reads ? 1 : 0) << "the tokens, not their index";
-      EXPECT_EQ(inputs.num_samples(Split::kTrain), 309);  // (5000 - 1) / 16, of which a hundredth is for validation
+      EXPECT_EQ(inputs.num_samples(Split::kTrain), 309);  // (5000 - 1) / 16, without a hundredth for validation
       EXPECT_EQ(inputs.num_samples(Split::kValidation), 3);
     }
 }
@@ -210,7 +210,7 @@ TEST(Inputs, a_copy_that_differs_is_an_error_on_all_ranks_that_names_node_and_fi
   Job& job = *test_job();
   const CommonFolder folder;
   const std::string mine = folder / fmt::format("rank{}", job.world_rank());
-  // The same counts, one token another: as of a copy that was made before the text was corrected.
+  // The same counts but one different token, like a copy made before the text was corrected.
   const int stale = job.world_size() - 2;
   write_with_bad_token(mine, 2000, 700, job.world_rank() == stale ? 2 : 3);
   Config config = config_of({1, job.world_size(), 1}, false);
@@ -229,7 +229,7 @@ TEST(Inputs, a_copy_that_differs_is_an_error_on_all_ranks_that_names_node_and_fi
   EXPECT_NE(words.find(fmt::format("{} on {} has 2000 tokens", folder / fmt::format("rank{}", stale), host)),
             std::string::npos)
       << words;
-  // Mended, it is agreed on.
+  // After the correction the ranks agree.
   write_with_bad_token(mine, 2000, 700, 3);
   Inputs again;
   const auto mended = open_inputs(config, mesh, job, again);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What of a run's words goes where: metrics.log, metrics.log_ranks, --quiet, colours; and that UCX does not warn once a
-# rank of what a node without GPUs lacks.
+# The destinations of a run's messages: metrics.log, metrics.log_ranks, --quiet, colours; and UCX prints no warning per
+# rank about missing GPUs on a CPU node.
 #   logs_are_as_asked.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -10,7 +10,7 @@ run: {name: tiny, steps: 2, sample_tokens: 0, eval_batches: 0, device: cpu}
 model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm, bias: false}
 data: {sources: [text], global_batch: 4}
 YAML
-# of_file PATH: its lines without their times.
+# of_file PATH: prints its lines without their times.
 of_file() { sed -E 's/^20[0-9-]+ [0-9:.]+ //' "$1"; }
 
 echo "info is the default: rank 0's lines on the terminal and in log.txt"

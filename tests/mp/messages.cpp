@@ -1,4 +1,4 @@
-// Typed messages between the hosts of a job, and what all ranks agree on.
+// Typed messages between the hosts of a job, and agreement among all ranks.
 #include "lib/comm/messages.h"
 
 #include <chrono>
@@ -25,7 +25,7 @@ void fields(Archive& archive, Figures& f) {
   archive(f.rank, f.text, f.seconds);
 }
 
-// Of another size on every rank; nothing on rank 0.
+// Returns a value of a different size on every rank; empty on rank 0.
 Figures figures_of(int rank) {
   return {rank, std::string(static_cast<size_t>(rank) * 100, 'x'), std::vector<double>(static_cast<size_t>(rank), 0.1)};
 }
@@ -63,7 +63,7 @@ TEST(Messages, broadcast_gives_all_ranks_the_value_of_rank_0) {
   EXPECT_EQ(value.value(), figures_of(2));
 }
 
-// Rounds far smaller than the messages, whose sizes differ: every byte in its place.
+// Rounds are far smaller than the messages, whose sizes differ: every byte arrives in its place.
 TEST(Messages, long_messages_travel_in_rounds) {
   Job& job = *test_job();
   const auto bytes_of = [](int rank) {
@@ -95,7 +95,7 @@ TEST(Messages, members_of_a_group_gather_values_without_the_others) {
 
 TEST(ClockOffset, is_within_its_error) {
   Job& job = *test_job();
-  // Each rank as if it were a host of its own: in truth all have one clock.
+  // Each rank pretends to be on its own host: in fact all share one clock.
   const ClockOffset apart = measure_clock_offset(job, job.world_rank());
   EXPECT_LE(std::abs(apart.offset), apart.error);
   EXPECT_EQ(apart.error == 0, job.world_rank() == 0);
@@ -114,7 +114,7 @@ TEST(Agree, every_rank_keeps_its_own_value_where_all_succeed) {
   EXPECT_TRUE(agree(job, Result<void>()));
 }
 
-// `error_of(rank)`: what that rank meets, if anything.
+// `error_of(rank)`: the error of that rank, if any.
 void expect_agreed(const std::function<std::optional<Error>(int)>& error_of, const std::string& message,
                    ExitCode code) {
   Job& job = *test_job();
@@ -156,7 +156,7 @@ TEST(Agree, of_different_errors_the_lowest_rank_s_counts) {
   expect_agreed(error_of, fmt::format("rank 1, the first of {} that failed: error 1", n - 1), ExitCode::kFile);
 }
 
-// Rank 0 is late, and other collectives come in between: each gather has its own messages.
+// Rank 0 is late, and other collectives run in between: each gather has its own messages.
 TEST(BackgroundGather, brings_every_rank_s_message_while_ranks_go_on) {
   Job& job = *test_job();
   BackgroundGather gather(sizeof(int64_t));
@@ -176,7 +176,7 @@ TEST(BackgroundGather, brings_every_rank_s_message_while_ranks_go_on) {
     }
   }
   const int64_t last = 0;
-  gather.begin(&last);  // its end waits for it
+  gather.begin(&last);  // its end waits for the gather
 }
 
 }  // namespace

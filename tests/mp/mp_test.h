@@ -1,4 +1,4 @@
-// What the programs under mpirun share: a gtest main in which every rank runs every test and rank 0 reports.
+// Shared by the programs that run under mpirun: a gtest main in which every rank runs every test and rank 0 reports.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ inline Job*& test_job() {
   return job;
 }
 
-// The CPU's, or what TRIREME_TEST_DEVICE names.
+// Returns the CPU, or the kind that TRIREME_TEST_DEVICE names.
 inline DeviceKind test_device_kind() {
   const char* wanted = std::getenv("TRIREME_TEST_DEVICE");
   const auto kind = wanted == nullptr ? DeviceKind::kCpu : enum_from_name<DeviceKind>(wanted);
@@ -23,12 +23,12 @@ inline DeviceKind test_device_kind() {
   return *kind;
 }
 
-// The CPU, or with TRIREME_TEST_DEVICE=cuda the GPU of this rank.
+// Opens the CPU or, with TRIREME_TEST_DEVICE=cuda, this rank's GPU.
 inline std::unique_ptr<Device> open_test_device() {
   return value_or_throw(open_device(test_device_kind(), test_job()->node_rank()));
 }
 
-// While it lives, this rank says that it runs on another machine: processes of one machine count as those of several.
+// While it lives, this rank claims to run on another machine, so one machine counts as several.
 class PretendedMachine {
  public:
   PretendedMachine(Job& job, const std::string& name) : job_(job), own_(job.machine()) { job.set_machine(name); }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is no hang raises no alarm: checkpoints, evaluations, samples, a low priority, the whole job suspended for longer
-# than a step's deadline. And SIGQUIT to one rank has all of them leave their records, and changes nothing else.
+# No alarm without a hang: during checkpoints, evaluations, samples, at low priority, or when the whole job is suspended
+# for longer than a step's deadline. SIGQUIT to one rank makes all ranks write records and changes nothing else.
 #   never_alarms_without_a_hang.sh SOURCE_FOLDER PATH_OF_trireme [CONFIG STEPS SUSPENDED DEADLINE]
 # CONFIG: for eight ranks; by default a tiny one. SUSPENDED, DEADLINE of a step: seconds.
 source "$(dirname "$0")/checks.sh"
@@ -15,7 +15,7 @@ parallel: {tp: 2, pp: 2, dp: 2}
 lr: {peak: 1e-2}
 YAML
 [[ -z $config ]] || cp "$config" tiny.yaml
-# Rarely enough for a long run, often enough for a short one.
+# Rare enough for a long run, frequent enough for a short one.
 often=$((steps / 25))
 settings=("data.sources=[text]" "run.steps=$steps" "run.eval_every=$often" run.eval_batches=2
   "run.sample_every=$((2 * often))" run.sample_tokens=2 "checkpoint.every=$often" checkpoint.keep_last=2
@@ -23,7 +23,7 @@ settings=("data.sources=[text]" "run.steps=$steps" "run.eval_every=$often" run.e
 export TRIREME_BLACK_BOXES=$folder
 printf '#!/bin/sh\nexec nice -n 10 "%s" "$@"\n' "$mpirun" >nice_mpirun
 chmod +x nice_mpirun
-# The run may take long; a hang is what this test is about, and ends by itself.
+# The run may take long. This test is about hangs, which end by themselves.
 timeout_s=100000
 
 echo "the whole job suspended for $suspended s: a step's deadline of $deadline s counts the time in which it may run"

@@ -1,4 +1,4 @@
-// The parity matrix: every layout trains like one rank, whatever is split, late, or on another machine.
+// The parity matrix: every layout trains like one rank, whatever is split, delayed, or on another machine.
 #include "io/base/random.h"
 #include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
@@ -22,7 +22,7 @@ std::vector<Layout> matrix() {
       {.tp = 2},
       {.tp = 2, .llama = true},
       {.tp = 2, .llama = true, .micro_batch = 4},
-      {.tp = 4, .llama = true},  // a key/value head a rank
+      {.tp = 4, .llama = true},  // one key/value head per rank
       {.tp = 4, .micro_batch = 2},
       {.tp = 4, .block = P},
       {.pp = 2, .schedule = kGpipe},
@@ -76,7 +76,7 @@ std::vector<Layout> matrix() {
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .moments = B},
       {.dp = 4, .tp = 2, .zero = 1, .optimizer = Lamb, .moments = B},
   };
-  // Every overlap off.
+  // Turns every overlap off.
   for (size_t i = 0, n = rows.size(); i < n; ++i)
     if (rows[i].ranks() == 8 && rows[i].precision == Dtype::kF32 && rows[i].moments == Dtype::kF32 && rows[i].pp > 1) {
       rows.push_back(rows[i]);
@@ -94,7 +94,7 @@ TEST(Parity, every_layout_trains_like_one_rank) {
   }
 }
 
-// Half of the microbatches' gradients of one layer are missing, as without a reduction, or they are added twice.
+// Half of the microbatches' gradients of one layer are missing, as without a reduction, or are added twice.
 TEST(Parity, bounds_find_faulty_gradients_of_a_layer) {
   if (test_device_kind() != DeviceKind::kCpu) GTEST_SKIP() << "faults are those of the CPU's GEMMs";
   expect_faults_are_found({});
@@ -114,7 +114,7 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
-// Neither weights nor moments, on no rank, also when the step is repeated to find where it went wrong.
+// Neither weights nor moments change on any rank, also if the step is repeated to locate the fault.
 TEST(Parity, a_step_that_is_not_finite_changes_nothing_on_any_layout) {
   using enum Schedule;
   const auto B = Dtype::kBF16;
@@ -136,8 +136,8 @@ TEST(Parity, a_step_that_is_not_finite_changes_nothing_on_any_layout) {
   }
 }
 
-// Bit for bit but where tp goes in overlap splits, since a GEMM of fewer rows may round otherwise, and where more than
-// two parts of a gradient are added: a sum of collectives has its own order.
+// Bit for bit, except if tp uses overlap splits, since a GEMM of fewer rows may round differently, and if more than two
+// parts of a gradient are added: a sum of collectives has its own order.
 TEST(Parity, overlap_on_equals_off) {
   const Layout plain{.dp = 4, .pp = 2, .zero = 1};
   Layout rich{.dp = 2, .pp = 4, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
@@ -158,7 +158,7 @@ TEST(Parity, overlap_on_equals_off) {
   }
 }
 
-// GEMMs in every overlap split, and those that write into the peers' memory.
+// Tests GEMMs in every overlap split, and those that write to the peers' memory.
 TEST(Parity, every_overlap_split_trains_like_one_rank) {
   const Layout four{.tp = 4, .micro_batch = 4},
       two{.dp = 2, .tp = 2, .llama = true, .recompute = Recompute::kSelective};
@@ -187,8 +187,8 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   expect_bit_identical(in_time, late, layout.name());
 }
 
-// The first two ranks share a machine: their stages copy, the others send messages; tp and dp, of which some groups are
-// on several machines, go by collectives.
+// The first two ranks share a machine: their stages copy, the others send messages; tp and dp use collectives, because
+// some of their groups span several machines.
 TEST(Parity, several_machines_train_like_one_rank) {
   Layout ring{.pp = 4, .chunks = 2, .schedule = Schedule::kInterleaved}, wide{.dp = 2, .tp = 2, .pp = 2};
   Layout deep{.tp = 2, .pp = 4, .tied = true};
@@ -202,7 +202,7 @@ TEST(Parity, several_machines_train_like_one_rank) {
   }
 }
 
-// The memory is laid out by then: only another start with another value helps.
+// The memory has been laid out by then: only a restart with another value helps.
 TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   const int rank = test_job()->world_rank();
@@ -225,7 +225,7 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
   }
 }
 
-// On the CPU no search runs at the start; its timing does here. It scribbles over the state, which is made again.
+// On the CPU no autotuning runs at the start, but its timing runs here. It overwrites the state, which is recreated.
 TEST(Parity, timed_splits_are_the_same_on_all_ranks_and_train_like_one) {
   Layout layout{.dp = 2, .tp = 4};
   if (layout.ranks() > test_job()->world_size()) layout.dp = 1;
@@ -234,7 +234,7 @@ TEST(Parity, timed_splits_are_the_same_on_all_ranks_and_train_like_one) {
   expect_like_one_rank(layout);
 }
 
-// Every transfer of every rank comes late, by a time of its own.
+// Every transfer of every rank is delayed by an individual time.
 TEST(Parity, delays_change_no_bit) {
   const Layout plain{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true};
   Layout rich{.dp = 1, .tp = 4, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
@@ -245,7 +245,7 @@ TEST(Parity, delays_change_no_bit) {
     expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
 
-// Long: only on request (--gtest_also_run_disabled_tests).
+// Takes long: runs only on request (--gtest_also_run_disabled_tests).
 TEST(Parity, DISABLED_500_late_steps_tp_dp) {
   const Layout layout{.dp = 2, .tp = 2, .zero = 2, .precision = Dtype::kBF16};
   for (const Layout& fits : that_fit({layout})) expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
@@ -259,8 +259,8 @@ TEST(Parity, DISABLED_500_late_steps_tp) {
     expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 
-// A forward pass of L layers: sequential 2·L gathers and 2·L reduces, parallel 1·L and 1·L. In addition to the layers a
-// step has, for each microbatch, the embedding's reduce, the head's gather and the loss's gather of statistics.
+// A forward pass of L layers has 2·L gathers and 2·L reduces (sequential), or L and L (parallel). In addition, a step
+// has for each microbatch the embedding's reduce, the head's gather and the loss's gather of statistics.
 TEST(Parity, the_parallel_block_needs_one_gather_and_one_reduce_a_pass) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   const auto counts = [](Block block) {
@@ -272,7 +272,7 @@ TEST(Parity, the_parallel_block_needs_one_gather_and_one_reduce_a_pass) {
   if (test_job()->world_rank() >= 2) return;
   const Config config = config_of({.tp = 2});
   const int64_t num_microbatches = microbatches(config), layers = config.model.layers;
-  // Forward and backward alike: a gather and a reduce at each border between rows and columns.
+  // Forward and backward are alike: a gather and a reduce at each border between rows and columns.
   const int64_t head_gathers = 2, embedding_gathers = 1, head_reduces = 1, embedding_reduces = 1;
   EXPECT_EQ(sequential.all_gathers, num_microbatches * (2 * 2 * layers + head_gathers + embedding_gathers));
   EXPECT_EQ(sequential.reduce_scatters, num_microbatches * (2 * 2 * layers + head_reduces + embedding_reduces));

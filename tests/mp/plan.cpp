@@ -1,4 +1,4 @@
-// The plan of a job, made by its ranks: they find the facts together and decide alike.
+// The plan of a job, made by its ranks: they collect facts together and decide equally.
 #include <sys/resource.h>
 
 #include "kernels/cpu/device.h"
@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-// A CPU that cannot open other ranks' memory.
+// A CPU that cannot open the memory of other ranks.
 class SecretiveDevice final : public Device {
  public:
   DeviceKind kind() const override { return cpu_->kind(); }
@@ -42,7 +42,7 @@ Config config_of(int tp, int dp, int pp) {
   return value_or_throw(resolve_config(c, tp * dp * pp));
 }
 
-// As plan_for_job, with a device of the test's.
+// Like plan_for_job, with the test's device.
 Result<JobPlan> plan_with(const Config& config, Device& device) {
   Job& job = *test_job();
   const ParallelConfig& p = config.parallel;
@@ -98,7 +98,7 @@ TEST(Plan, ranks_on_several_machines_decide_alike) {
   EXPECT_TRUE(alike_on_all_ranks(to_string(deep.value().plan)));
 }
 
-// One rank alone can't open the others' memory: the plan is the same everywhere, with memory for collectives.
+// Only one rank cannot open the others' memory: the plan is equal on all ranks, with memory for collectives.
 TEST(Plan, memory_that_one_rank_cannot_open_is_done_without_by_all) {
   Job& job = *test_job();
   const int n = job.world_size();
@@ -124,7 +124,7 @@ TEST(Plan, memory_that_one_rank_cannot_open_is_done_without_by_all) {
   }
 }
 
-// A limit as `ulimit -f` sets it, on the last rank alone, one byte below what it would share.
+// A limit like that of `ulimit -f`, only on the last rank, one byte below what it would share.
 TEST(Plan, a_file_size_limit_of_one_rank_leaves_all_ranks_without_copies) {
   Job& job = *test_job();
   const int n = job.world_size();

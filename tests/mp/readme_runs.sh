@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs the README's commands in their order, from the text to a model in another program's folder, with less text, a
-# smaller vocabulary and fewer steps: `sed` changes the README's own lines. Then some commands of other documents.
+# Runs the README's commands in order, from the text to a model in another program's folder, with less text, a smaller
+# vocabulary and fewer steps: `sed` changes the README's own lines. Then runs some commands of other documents.
 #   readme_runs.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 mkdir -p build/bin bin
 ln -s "$trireme" build/bin/trireme
 ln -s "$source_dir/slurm" "$source_dir/configs" .
-# The text is a system package's.
+# A system package provides the text.
 # shellcheck disable=SC2016 # the scripts' own
 printf '#!/bin/sh\nfor i in $(seq 300); do echo "$i: In the beginning of $1 was the word, and the word was $i"; done\n' \
   >bin/bible
@@ -22,12 +22,12 @@ less='s/--vocab 2000/--vocab 300/; s/vocab: 2000/vocab: 300/; s/run.steps=300/ru
   s/layers: 8, hidden: 128/layers: 4, hidden: 32/; s/steps: 200, eval_every: 100/steps: 4, eval_every: 2/
    s/every: 100/every: 2/; s/warmup_steps: 20/warmup_steps: 1/
   s/step_00000200/step_00000004/'
-# block SECTION KIND: the code blocks of that kind there; lines that go on are joined.
+# block SECTION KIND: prints the code blocks of that kind in the section; continued lines are joined.
 block() {
   awk -v section="## $1" -v kind="$2" '/^## /{here = $0 == section} $0 == "```" kind {inside = here; next}
     /^```/{inside = 0} inside' "$source_dir/README.md" | sed -e :a -e '/\\$/{N;s/ *\\\n */ /;ba}' | sed "$less"
 }
-# Not run: a screen; commands that need a running job, a hang or recorded steps.
+# Excludes a screen, and commands that need a running job, a hang or recorded steps.
 others='--watch|--record|--hang|timeline runs/mine'
 
 block "A run by example" yaml >my.yaml

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs that stop and go on: the same bits on the same layout, rounding on another, signals, failing storage.
+# Runs that stop and continue: equal bits on the same layout, rounding on another; signals; failing storage.
 #   resume_is_bit_identical.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -60,11 +60,11 @@ for signal in TERM USR1 USR2 INT; do
   until_true steps_done long 3
   rank=$(pid_of 2)
   kill -"$signal" "$rank"
-  # More of them change nothing, up to the end of the process.
+  # Further signals change nothing until the process has ended.
   deadline=$((SECONDS + timeout_s))
   [[ $signal == INT ]] || while ((SECONDS < deadline)) && kill -"$signal" "$rank" 2>/dev/null; do sleep 0.002; done
   end_of long 75
-  lacks "effective time" # its files take long to read where storage is slow, and the scheduler may end the processes
+  lacks "effective time" # its files take long to read on slow storage, and the scheduler may end the processes
   stopped=$(curve long | tail -1 | cut -d' ' -f1)
   [[ $(cat long/checkpoints/latest) == "$(printf 'step_%08d' "$stopped")" ]] || fail "SIG$signal: no checkpoint of step $stopped"
   train 0 long 4 parallel.tp=2 parallel.pp=2 "run.steps=$((stopped + 2))"
@@ -101,7 +101,7 @@ has "all checksums match"
 printf x | dd of=whole/checkpoints/step_00000012/shard_00001.h5 bs=1 seek=5000 conv=notrunc status=none
 run 3 "$trireme" checkpoint verify whole/checkpoints/step_00000012
 has "shard_00001.h5"
-run 0 "$trireme" checkpoint prune whole # keeps what the run keeps
+run 0 "$trireme" checkpoint prune whole # keeps the checkpoints that the run keeps
 has "whole/checkpoints: 0 removed, 3 left; the 3 newest and multiples of step 8 are kept (whole/resolved.yaml)"
 run 0 "$trireme" checkpoint prune whole/checkpoints --keep-last 1 --dry-run
 has "step_00000010 would be removed"
@@ -143,10 +143,10 @@ for change in "model.window: 0, now 16 (accepted by checkpoint.accept_changes)" 
   has "$change"
   grep -qF "$change" whole/log.txt || fail "log.txt lacks '$change'"
 done
-train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 run.steps=14 # saved so, it is no change any more
+train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 run.steps=14 # once saved, no longer a change
 has "run.steps: 13, now 14"
 lacks "lr.peak"
-train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 checkpoint.accept_changes=true run.steps=20 # beyond what can be
+train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 checkpoint.accept_changes=true run.steps=20 # not possible
 has "model/"
 train 2 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 run.steps=20
 has "model.hidden: 32, now 64"
@@ -159,7 +159,7 @@ rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
 bottles | sed s/green/brown/ >other.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
-cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared again from other text
+cp text.bin kept.bin && cp other.bin text.bin # equal in length: prepared from other text
 train 2 whole 4 parallel.tp=2 parallel.pp=2 data.global_batch=12
 has "does not divide the 32 samples that the run has consumed; set it to 8 or 16"
 train 2 whole 4 parallel.tp=2 parallel.pp=2
@@ -173,7 +173,7 @@ has "data.validation_fraction: 0.01, now 0.2"
 has "checkpoint.accept_changes to data.seed,data.validation_fraction"
 train 2 whole 4 parallel.tp=2 parallel.pp=2 data.seed=7 data.validation_fraction=0.2 checkpoint.accept_changes=data.seed
 [[ $(curve whole | wc -l) -eq 4 ]] || fail "a run that was refused changed metrics.jsonl"
-# Weights in the same proportion, another place, another batch: the same order.
+# Weights in the same proportion, another place, another batch give the same order.
 for kind in text.bin text.idx text.json; do cp "$kind" "moved.${kind#text.}"; done
 train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[{path: moved, weight: 3}]' data.global_batch=16 run.steps=6
 lacks "order differs"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A supervised run on three nodes that are network namespaces of this machine, with ranks that talk through their cards:
-# a link that loses frames, is slow, or is down for less than the timeouts is tolerated; one that stays down costs its
-# node the place, and a spare goes on from the newest checkpoint. In the end the losses are those of a run without a
+# A supervised run on three nodes that are network namespaces of this machine, with ranks that communicate through their
+# cards: a link that loses frames, is slow, or is down for less than the timeouts is tolerated; if it stays down, its
+# node is replaced, and a spare continues from the newest checkpoint. Finally the losses equal those of a run without a
 # network.
 #
 #   rides_out_a_link_that_flaps.sh SOURCE_FOLDER PATH_OF_trireme
 #
-# Exit status 77 and "skipped" where no namespaces are to be had: for root, or where users may have their own.
+# Exit status 77 and "skipped" if no namespaces are available; they need root, or a system that lets users create them.
 #
 # FLAP     seconds that the link is down once                                     (4)
 # SILENT   silent_seconds of supervise.conf before the link stays down            (6)
@@ -19,11 +19,11 @@ if [[ ${IN_NAMESPACES:-} != yes ]]; then
     echo "skipped: network namespaces need ip and tc (Debian, Ubuntu: iproute2), and root or namespaces of users"
     exit 77
   fi
-  IN_NAMESPACES=yes exec "${into[@]}" bash "$0" "$@" # with the last process of it all namespaces go
+  IN_NAMESPACES=yes exec "${into[@]}" bash "$0" "$@" # all namespaces end with their last process
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
-# Three nodes on a switch, this machine's names and addresses among them.
+# Three nodes on a switch that also connects this machine, with all names and addresses.
 mount -t tmpfs none /run
 ip link set lo up
 ip link add switch type bridge
@@ -40,7 +40,7 @@ done >hosts
 echo "127.0.0.1 localhost" >>hosts
 mount --bind hosts /etc/hosts
 
-# What `ssh NODE COMMAND` would do. A process knows its node by the host's name, and by what Slurm would call it.
+# Replaces `ssh NODE COMMAND`. A process knows its node by the host name and by the name that Slurm would set.
 cat >on <<'SH'
 #!/usr/bin/env bash
 node=$1
@@ -74,7 +74,7 @@ beyond() { (($(last_step || true) + 0 > $1)); }
 attempts() { grep -c '"kind":"attempt_start"' run/events.jsonl || true; }
 excluded_nodes() { "$trireme" supervise run --nodes | awk '{print $1}'; }
 link() { ip link set port1 "$1"; }
-goes_on() { # WHAT: steps are done, no attempt was restarted and no node excluded
+goes_on() { # WHAT: checks that steps are done, no attempt was restarted and no node excluded
   until_true beyond $(($(last_step || true) + 20)) || finish
   if [[ $(attempts) -ne 1 || -n $(excluded_nodes) ]]; then
     fail "$1 was not tolerated" "$(<supervise.txt)"
@@ -88,7 +88,7 @@ if tc qdisc add dev port1 root netem delay 20ms 5ms loss 3% 2>/dev/null; then
   goes_on "3 % of all frames lost, 20 ms of delay"
   tc qdisc del dev port1 root
 elif [[ -w /dev/net/tun ]] && command -v python3 >/dev/null; then
-  # Without netem: the node's port moves to a switch of its own, and a program is the cable between both.
+  # Without netem: the node's port moves to its own switch, and a program is the cable between both.
   ip link add far type bridge
   ip link set far up
   ip tuntap add dev cable0 mode tap
@@ -105,7 +105,7 @@ elif [[ -w /dev/net/tun ]] && command -v python3 >/dev/null; then
 else
   echo "skipped: loss and delay need tc netem in the kernel, or /dev/net/tun and python3"
 fi
-tc qdisc add dev port1 root tbf rate 2mbit burst 16kbit latency 200ms # frames wait, and what is more than that is lost
+tc qdisc add dev port1 root tbf rate 2mbit burst 16kbit latency 200ms # frames wait, and the excess is lost
 goes_on "a link of 2 Mbit/s"
 tc qdisc del dev port1 root
 for _ in {1..20}; do
@@ -120,19 +120,19 @@ sleep "${FLAP:-4}"
 link up
 goes_on "a link that is down for ${FLAP:-4} s"
 
-# It stays down. From its next attempt on the run has an end.
+# The link stays down. From its next attempt on the run has an end.
 echo "silent_seconds: ${SILENT:-6}  # while it runs" >run/supervise.conf
 sleep 6 # it is reread every five seconds
 link down
 down=$SECONDS
-sleep 1 # what is on its way in the other nodes is done then
+sleep 1 # data in transit on the other nodes has then arrived
 steps=$(($(last_step) + 100))
 sed -i "s/steps: 1000000/steps: $steps/" tiny.yaml
 again() { [[ $(attempts) -eq 2 ]] && grep -q '"kind":"start".*"step":[1-9]' <(tail -n 5 run/events.jsonl); }
 until_true again || finish
 echo "a link that stays down: on a spare $((SECONDS - down)) s later"
 link up
-cut_off() { # ranks of the first attempt that live on, on the node that was cut off
+cut_off() { # prints the ranks of the first attempt that are still alive on the isolated node
   local process
   for process in $(pgrep -f 'trireme train tiny.yaml'); do
     ! grep -qzx SLURMD_NODENAME=node1 "/proc/$process/environ" || echo "$process"

@@ -1,4 +1,4 @@
-// For tests that run jobs and look at what those leave behind.
+// For tests that run jobs and inspect what they leave behind.
 #pragma once
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
 
 inline std::string read_all(const std::string& path) {
   std::ostringstream text;
-  text << std::ifstream(path).rdbuf();  // no exception where reading fails, as in /proc when a process ends
+  text << std::ifstream(path).rdbuf();  // throws nothing if reading fails, as in /proc when a process ends
   return text.str();
 }
 
@@ -44,7 +44,7 @@ inline Strings lines_of(const std::string& path) {
 }
 
 // Runs a program to its end, with `settings` added to the environment and its output in the file `output`. Returns its
-// exit status, or 128 + the signal. None: it took longer than `timeout` and was told to end.
+// exit status, or 128 + the signal. None: it took longer than `timeout` and was terminated.
 inline std::optional<int> run_program(const Strings& command, const Strings& settings, const std::string& output,
                                       std::chrono::seconds timeout) {
   Strings environment;
@@ -70,7 +70,7 @@ inline std::optional<int> run_program(const Strings& command, const Strings& set
   int status = 0;
   while (::waitpid(child, &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > deadline) {
-      ::kill(child, SIGTERM);  // mpirun takes its ranks along
+      ::kill(child, SIGTERM);  // mpirun ends its ranks
       ::waitpid(child, &status, 0);
       return std::nullopt;
     }

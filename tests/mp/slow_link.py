@@ -22,7 +22,7 @@ def tap(name):
 
 ends = [tap(name) for name in sys.argv[1:3]]
 delay, jitter, loss = (float(word) for word in sys.argv[3:6])
-under_way = {end: collections.deque() for end in ends}  # frames that leave there, with their times: none overtakes another
+under_way = {end: collections.deque() for end in ends}  # frames that leave there, with their times, in order
 chance = random.Random(1)
 while True:
     due = [frames[0][0] for frames in under_way.values() if frames]

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # A rank that is slower than its peers is named, with its times in ranks.h5, in the log, in events.jsonl and on the map;
-# no rank of a slow stage is. Measuring changes no loss, and a killed run's file is continued.
+# no rank of a slow stage is named. Measuring changes no loss, and a killed run's file is continued.
 #   slow_ranks_are_named.sh SOURCE_FOLDER PATH_OF_trireme_on_hangs [PERCENT WINDOW ROUNDS HIDDEN]
-# PERCENT: what the slow ranks take longer; by default much, since the machine may be busy. WINDOW: steps. ROUNDS: times
-# that every rank in turn is slow, and no other may be named; 0, the default: one of them once, and others may be,
-# since a machine that others use does make ranks slow. HIDDEN: of the model; what is compared must be its GEMMs where
-# little is to be found, since in a tiny one the first tp ranks, which have all the tokens, are the slower ones.
+# PERCENT: the extra time of slow ranks; large by default, since the machine may be busy. WINDOW: steps. ROUNDS: number
+# of times that every rank in turn is slow, and no other may be named; with 0, the default, one rank is slow once and
+# others may be named, since a shared machine does slow ranks down. HIDDEN: width of the model; to detect small
+# differences its GEMMs must dominate, since in a tiny model the first tp ranks, which have all the tokens, are slower.
 source "$(dirname "$0")/checks.sh"
 percent=${3:-60} window=${4:-12} rounds=${5:-0} hidden=${6:-64}
 steps=$((3 * window))
@@ -17,7 +17,7 @@ run: {name: tiny, device: cpu, steps: $steps}
 model: {layers: 2, hidden: $hidden, heads: 2, vocab: 257, seq_len: $((2 * hidden))}
 data: {sources: [text], global_batch: 8, micro_batch: 1, tokenizer: bytes}
 parallel: {tp: 2, pp: 2, dp: 2}
-lr: {peak: 1e-4} # numbers that training makes subnormal take some processors many times as long, and some ranks more
+lr: {peak: 1e-4} # some processors are many times slower with subnormal numbers, and some ranks more than others
 checkpoint: {every: 0}
 metrics: {ranks_every: $window}
 YAML
@@ -35,13 +35,13 @@ named() {
   fi
   has "rank $1 [pp"
   has "longer than its peers of stage"
-  has " without it" # and what a step would take, or that it would be no shorter, as on a busy machine
+  has " without it" # the step time without it, or that it would be no shorter, as on a busy machine
 }
 named 5 slow
 [[ $(grep -c '^{"ranks":' slow/metrics.jsonl) -eq 3 ]] || fail "not three windows" "$(cat slow/metrics.jsonl)"
 run 0 "$trireme" status slow --heat compute
 has "tp0"
-# 10 % may be measured as 9, which stands out on no map.
+# 10 % may be measured as 9, which does not stand out on a map.
 [[ $percent -lt 15 ]] || has "rank 5 [pp1 dp0 tp1] on"
 run 0 "$trireme" status slow --heat compute --json
 [[ $percent -lt 15 ]] || has '"rank":5,'

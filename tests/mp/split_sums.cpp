@@ -8,7 +8,7 @@
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/ops.h"
 
-// tri::cpu::gemm and tri::cpu::fp8_gemm as the linker names them.
+// tri::cpu::gemm and tri::cpu::fp8_gemm by their linker names.
 extern "C" {
 void __real__ZN3tri3cpu4gemmERKNS_4GemmE(const tri::Gemm& g);
 void __real__ZN3tri3cpu8fp8_gemmERKNS_7Fp8GemmE(const tri::Fp8Gemm& g);
@@ -24,13 +24,13 @@ GemmSums sums;
 void backend_gemm(const Gemm& g) { __real__ZN3tri3cpu4gemmERKNS_4GemmE(g); }
 void backend_gemm(const Fp8Gemm& g) { __real__ZN3tri3cpu8fp8_gemmERKNS_7Fp8GemmE(g); }
 
-// A tensor of its own.
+// A tensor that owns its memory.
 class Copy {
  public:
   Copy(Dtype dtype, int64_t rows, int64_t columns)
       : bytes_(static_cast<size_t>(rows * columns) * dtype_bytes(dtype)),
         tensor_(bytes_.data(), dtype, {rows, columns}) {}
-  // Elements [first, first + count) of the dimension `dim` of a matrix.
+  // Copies elements [first, first + count) of dimension `dim` of a matrix.
   Copy(const Tensor& from, int dim, int64_t first, int64_t count)
       : Copy(from.dtype, dim == 0 ? count : from[0], dim == 0 ? from[1] : count) {
     const auto element = static_cast<int64_t>(dtype_bytes(from.dtype));
@@ -48,7 +48,7 @@ class Copy {
   Tensor tensor_;
 };
 
-// out = beta · out + bias + the parts, which `part(first, count, out)` makes of elements of K.
+// out = beta · out + bias + the parts, which `part(first, count, out)` computes from elements of K.
 template <class Part>
 void sum_of_parts(const Tensor& out, const Tensor& bias, float beta, int64_t k, Part part) {
   const auto count = static_cast<size_t>(out.numel());

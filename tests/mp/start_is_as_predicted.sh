@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A start's calls and bytes, counted by the program on 2 to 8 ranks, are those that `trireme simulate --startup`
-# predicts: the calls do not grow with the ranks, and what they bring to a rank grows by equal bytes for every rank.
+# predicts: the calls do not grow with the ranks, and the bytes that a rank receives grow equally for every rank.
 #   start_is_as_predicted.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -32,7 +32,7 @@ mapfile -t known_bytes < <(field gathered_bytes)
 for i in 0 1 2; do
   [[ ${calls[i]} -eq ${known_calls[i]} ]] ||
     fail "${calls[i]} calls, predicted ${known_calls[i]}: kStartCalls in scaling.cpp"
-  # Names of machines and paths have other lengths elsewhere.
+  # Machine names and paths have other lengths elsewhere.
   ((4 * bytes[i] < 5 * known_bytes[i] && 4 * known_bytes[i] < 5 * bytes[i])) ||
     fail "${bytes[i]} bytes, predicted ${known_bytes[i]}: kBytesOnce, kBytesARank in scaling.cpp"
 done

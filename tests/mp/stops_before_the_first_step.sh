@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stop signals before the first step: while MPI starts, while a checkpoint loads, and with storage that hangs there.
-# Also signals of output without a reader, and of files at the limit of their size.
+# Stop signals before the first step: while MPI starts, while a checkpoint loads, and with storage that hangs then. Also
+# signals for output without a reader, and for files at their size limit.
 #   stops_before_the_first_step.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -14,7 +14,7 @@ checkpoint: {every: 5, every_minutes: 0}
 YAML
 make_text
 
-# in_program RANK: its process has the executable, whose first code has installed the handlers; leaves it in $rank.
+# in_program RANK: checks that the process runs the executable, which first installs the handlers; stores it in $rank.
 in_program() {
   rank=$(pid_of "$1")
   [[ -n $rank && $(readlink "/proc/$rank/exe") == "$(readlink -f "$trireme")" ]] &&
@@ -44,7 +44,7 @@ starts() { [[ $(grep -c '"kind":"begin"' run/events.jsonl) -ge $1 ]]; }
 train 0 run 2 run.steps=10
 manifest=run/checkpoints/step_00000010/manifest.json
 mv "$manifest" kept.json
-mkfifo "$manifest" # opening it to read waits
+mkfifo "$manifest" # opening it for reading waits
 num_starts=1
 for answers in yes no; do
   num_starts=$((num_starts + 1))
@@ -67,7 +67,7 @@ echo "a file beyond the limit of its size: a checkpoint that fails, not a death"
 ) || failures=$((failures + 1))
 
 echo "a reader of the output that leaves ends neither the ranks nor the driver"
-# read_once NAME COMMAND...: its output goes to a reader that leaves after a line.
+# read_once NAME COMMAND...: sends the output to a reader that exits after one line.
 read_once() {
   ("${@:2}" --set "run.dir=$1" --set run.steps=20 2>&1; echo $? >"$1.status") | head -n 1
   [[ $(<"$1.status") == 0 ]] || fail "$1, whose reader has left: status $(<"$1.status")"

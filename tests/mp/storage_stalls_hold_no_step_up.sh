@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Storage that stalls a file which a run writes: the run ends with 0 and the same losses, and nothing is blamed.
+# Storage stalls one file that a run writes: the run ends with 0 and the same losses, and nothing is blamed.
 #   storage_stalls_hold_no_step_up.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
 #   storage_stalls_hold_no_step_up.sh SOURCE_FOLDER PATH_OF_trireme SEED SECONDS...
 #     the second form stalls every file, one at a time, at a random write, for each number of seconds
@@ -46,11 +46,11 @@ if ((${#seconds[@]} == 0)); then
   finish
 fi
 
-# Every file that a run writes, the ranks that write it, and how many writes it has at most for the random one.
+# Every file that a run writes, the ranks that write it, and the highest write number for the random choice.
 files=(metrics.jsonl:0:60 log.txt:0:20 events.jsonl:0:8 tfevents:0:60 ranks.h5:0:20 figures.prom:0:2 trace:0:3 trace:1:3
   shard_00000:0:9 shard_00001:1:9 checkpoint.h5:0:5 manifest:0:3 latest:0:2 resolved.yaml:0:2 config.yaml:0:2)
 at_a_time=${JOBS:-4}
-stall() { # FILE RANK NUMBER SECONDS: one run, in a folder of its own
+stall() { # FILE RANK NUMBER SECONDS: one run, in its own folder
   local dir status=0
   dir=stall_$(tr -dc 'a-z0-9' <<<"$1")_$2_$4
   TRIREME_TEST_STORAGE=$folder/$dir TRIREME_TEST_STORAGE_RULES="$2/@$1/$3/sleep=$4" TRIREME_TEST_STRUCK=$folder/$dir.struck \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The executable as a user runs it: exit statuses, messages, files, and memory predicted against memory used.
+# Runs the executable like a user: checks exit statuses, messages, files, and memory predicted against memory used.
 #   train_ends_with_files_and_status.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -35,7 +35,7 @@ check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '
 echo "trireme check opens the data: samples, epochs, vocabulary; what training would refuse, with its words and status"
 head -n 200 text.txt >half.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output half half.txt
-# By hand: (tokens - 1) / 32 samples, a tenth of them for validation; 4 steps x 8 samples, three quarters of them of
+# By hand: (tokens - 1) / 32 samples, a tenth of them for validation; 4 steps x 8 samples, three quarters of them from
 # text.
 samples=$((($(stat -c %s text.bin) / 2 - 1) / 32))
 validation=$(((samples + 5) / 10))

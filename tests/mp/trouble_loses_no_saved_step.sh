@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The executable in trouble: two runs in one folder, and stops for which the time is too short.
+# The executable in difficult situations: two runs in one folder, and stops with too little time.
 #   trouble_loses_no_saved_step.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
 source "$(dirname "$0")/checks.sh"
 
@@ -39,7 +39,7 @@ step=$(newest shared)
 train 0 shared 2 "run.steps=$((10#${step#step_} + 3))"
 has "taken over from process $holder on $host"
 has "resumed from shared/checkpoints/$step:"
-train 0 shared 2 run.steps=3 # given up properly, there is nothing to take over
+train 0 shared 2 run.steps=3 # released properly, so there is nothing to take over
 [[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
 
 # drive DIR LAUNCHER: sets $drive to the command that supervises a run in DIR.
@@ -69,7 +69,7 @@ start_driver driven "$mpirun -n 2"
 goes_on() { [[ $(attempts driven) -eq 2 ]] && steps_done driven $((before + 10)); }
 before=$(wc -l <driven/metrics.jsonl)
 until_true goes_on
-# It takes a lock whose file was removed again, and refuses another driver as before.
+# The driver takes a lock whose file was removed, and refuses another driver as before.
 rm driven/supervise.lock
 taken_again() { grep -q "supervise.lock: the lock file was removed or replaced while this run held it; the lock was taken again" driven.txt; }
 until_true taken_again
@@ -103,7 +103,7 @@ kill -TERM "$(pid_of 0)"
 end_of alone 75
 
 echo "a batch job that was started again replaces its earlier start, which publishes nothing more"
-for restart in 0 1; do # only the ranks believe to be in a batch job, not mpirun
+for restart in 0 1; do # only the ranks believe that they are in a batch job, not mpirun
   printf '#!/bin/sh\nexport SLURM_JOB_ID=4711 SLURM_RESTART_COUNT=%s\nexec "%s" "$@"\n' "$restart" "$trireme" >"start$restart"
   chmod +x "start$restart"
 done
@@ -114,7 +114,7 @@ step=$(newest again)
 trireme=./start1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoint.every=1000
 has "an earlier start of job 4711"
 end_of again 3
-has "failed (1 consecutive failure)" # its files are gone, or it sees that the lock is
+has "failed (1 consecutive failure)" # its files are gone, or it detects the loss of the lock
 
 echo "storage that fails: reported, training goes on; too often: status 3"
 export TRIREME_TEST_STORAGE=$folder/full/checkpoints TRIREME_TEST_STORAGE_RULES="0/shard/1/fail=ENOSPC+"
@@ -196,10 +196,10 @@ has "resumed from hangs/checkpoints/step_00000005:"
 
 echo "a second SIGINT ends a run at once, whatever it waits for; the first one and SIGTERM wait"
 export TRIREME_TEST_STORAGE=$folder/twice/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
-start twice 2 fault.grace_seconds=0 # without limit
-until_true steps_done twice 15      # where it hangs, as above
+start twice 2 fault.grace_seconds=0 # no limit
+until_true steps_done twice 15      # it hangs there, as above
 rank=$(pid_of 0)
-# was_taken SIGNAL: none is waiting to be handled; two of a kind would count as one.
+# was_taken SIGNAL: checks that none is pending; two of a kind would count as one.
 was_taken() { ((!(16#$(awk '$1 == "ShdPnd:" {print $2}' "/proc/$rank/status") >> ($(kill -l "$1") - 1) & 1))); }
 for signal in TERM INT; do
   kill -"$signal" "$rank"

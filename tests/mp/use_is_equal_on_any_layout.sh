@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What becomes of a trained model: trireme eval and generate on several layouts, and the way to another run and back.
+# Uses a trained model: trireme eval and generate on several layouts, and conversion to another run and back.
 #   use_is_equal_on_any_layout.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 

@@ -1,5 +1,5 @@
-// Nodes that are only names, for the process that is linked with this and for the libraries that it loads: its machine
-// is called TRIREME_TEST_HOST or, where TRIREME_TEST_NODES=N is set, "nodeK" of N with equal runs of a job's ranks.
+// Nodes that are only names, for the process that is linked with this and the libraries that it loads: its machine is
+// called TRIREME_TEST_HOST or, if TRIREME_TEST_NODES=N is set, "nodeK" of N with equal runs of a job's ranks.
 #include <sys/utsname.h>
 #include <unistd.h>
 

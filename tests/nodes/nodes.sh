@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A cluster of names on one machine, as `trireme supervise --hosts` starts processes on it:
+# A cluster of names on one machine, on which `trireme supervise --hosts` starts processes:
 #   nodes.sh agent NODE COMMAND...           the agent of a node
 #   nodes.sh ranks NODE,NODE... COMMAND...   two ranks on each node
-# A node that has a file NODES/NODE is without power: nothing starts there.
+# A node with a file NODES/NODE has no power: nothing starts there.
 #   NODES    a folder
-#   MPIRUN   what starts ranks
-# Programs that are linked with host.cpp take the node's name for that of their machine; NODES/NODE.nvml holds the
-# faults of its GPUs (tests/nvml/fake.cpp). What is to happen once is over when the file TRIREME_TEST_STRUCK is there.
+#   MPIRUN   the command that starts ranks
+# Programs linked with host.cpp use the node's name as that of their machine; NODES/NODE.nvml contains the faults of its
+# GPUs (tests/nvml/fake.cpp). A fault that happens once has happened if the file TRIREME_TEST_STRUCK exists.
 set -euo pipefail
 kind=$1 nodes=$2
 shift 2

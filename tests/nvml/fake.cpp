@@ -1,11 +1,11 @@
-// A library that answers like libnvidia-ml.so (TRIREME_NVML), for GPUs that do not exist.
-//   TRIREME_TEST_NVML   words with blanks between: gpus=8 (2 without it), and faults of a GPU, FAULT=GPU:NUMBER:
+// A library that answers like libnvidia-ml.so (TRIREME_NVML), for simulated GPUs.
+//   TRIREME_TEST_NVML   words separated by blanks: gpus=8 (default 2), and faults of a GPU, FAULT=GPU:NUMBER:
 //                       lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
 //                       slowdown=0:64  recoveries=1:2 and replays=1:40 (of each of its NVLinks); missing=GPU:0 (does
-//                       not answer); hang=GPU:1 (no call returns while the word stands there); hidden=GPU:0
+//                       not answer); hang=GPU:1 (no call returns while the word is present); hidden=GPU:0
 //                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th
 //                       such word is the n-th event
-//   TRIREME_TEST_NVML_FILE   a file of such words, read again at every call: faults that come while the program runs
+//   TRIREME_TEST_NVML_FILE   a file of such words, reread at every call: faults that occur while the program runs
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -28,7 +28,7 @@ std::string all_words() {
   return words + " " + std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The number of `fault` for `gpu`; else `otherwise`.
+// Returns the number of `fault` for `gpu`, or `otherwise`.
 unsigned of(const std::string& fault, int gpu, unsigned otherwise) {
   std::istringstream words(all_words());
   for (std::string word; words >> word;) {
@@ -61,7 +61,7 @@ struct FieldValue {
 
 size_t reported = 0;  // events so far
 
-// "xid=1:79" -> GPU 1 and 79, of every such word.
+// Returns GPU and XID of every such word: "xid=1:79" gives GPU 1 and 79.
 std::vector<std::pair<int, unsigned>> all_xids() {
   std::vector<std::pair<int, unsigned>> xids;
   std::istringstream words(all_words());

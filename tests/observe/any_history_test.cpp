@@ -1,4 +1,4 @@
-// The time of any history is shared out, wherever it ends.
+// The time of any history is divided into categories, wherever the history ends.
 #include <cmath>
 #include <random>
 
@@ -7,8 +7,8 @@
 namespace tri::test {
 namespace {
 
-// Any history at all: clocks that jump and that differ from host to host, attempts without an end, spans over steps,
-// words of the driver's and of the doctor's, and words that make no sense.
+// Returns an arbitrary history: clocks that jump and differ between hosts, attempts without an end, spans over steps,
+// events of the driver and of the doctor, and events that make no sense.
 Story random_story(unsigned seed) {
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -51,7 +51,7 @@ Story random_story(unsigned seed) {
       }
       if (below(40) == 0) story.failure();
     }
-    // Ranks of other nodes, whose clocks are others.
+    // Ranks of other nodes, with different clocks.
     for (int i = below(3); i > 0; --i) story.elsewhere(seconds(200) - 100);
     if (below(3) == 0) story.failure(6);
     if (below(3) == 0) story.end(below(2) == 0 ? 0 : 75);
@@ -68,7 +68,7 @@ Story random_story(unsigned seed) {
   return story;
 }
 
-// Within 0.1 %; in truth far closer.
+// Within 0.1 %; actually far closer.
 void expect_shared_out(const EffectiveTime& time) {
   expect_partition(time);
   const double sum = std::accumulate(time.seconds.begin(), time.seconds.end(), 0.0);
@@ -76,7 +76,7 @@ void expect_shared_out(const EffectiveTime& time) {
   for (const double seconds : time.seconds) EXPECT_GE(seconds, 0);
   for (const EffectiveShare& share : effective_shares(time)) {
     EXPECT_GE(share.share, 0) << share.name;
-    // MegaScale's counts each step as long as the median one.
+    // MegaScale's share counts each step as long as the median one.
     EXPECT_TRUE(share.share <= 1 + 1e-9 || share.name == "megascale") << share.name << " " << share.share;
   }
 }
@@ -98,7 +98,7 @@ TEST(EffectiveTime, categories_share_out_wall_time_of_any_history) {
   }
 }
 
-// Everything killed at any event: what has been written until then.
+// Everything is killed at some event: only what was written until then exists.
 TEST(EffectiveTime, categories_share_out_wall_time_wherever_a_history_ends) {
   for (unsigned seed = 5000; seed < 5200; ++seed) {
     const EventsAndSteps whole = random_story(seed).history();
@@ -110,7 +110,7 @@ TEST(EffectiveTime, categories_share_out_wall_time_wherever_a_history_ends) {
         });
         if (begun) cut.steps.push_back(steps);
       }
-      // Of the last attempt some steps are not written yet.
+      // Some steps of the last attempt have not been written yet.
       if (!cut.steps.empty()) {
         std::vector<StepLine>& last = cut.steps.back().steps;
         last.resize(last.size() * (events % 4) / 3);

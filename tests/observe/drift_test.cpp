@@ -1,4 +1,4 @@
-// Steps that grow longer are found, with what grew; clean ones raise nothing.
+// Steps that become longer are detected, with the part that grew; clean steps raise nothing.
 #include "lib/observe/drift.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kEvery = 50;
 
-// What grows by how many seconds, at a step.
+// Which parts grow by how many seconds, at a step.
 struct Growths {
   std::function<double(int64_t)> compute = nullptr, dp = nullptr, data = nullptr, spread = nullptr;
 };
@@ -19,7 +19,7 @@ double at(const std::function<double(int64_t)>& growth, int64_t step) { return g
 // A run of `steps` steps of one second on 8 ranks.
 struct Outcome {
   std::vector<Drift> found;
-  int64_t first = 0;  // the step at which the first one was found
+  int64_t first = 0;  // the step at which the first drift was found
 };
 Outcome play(int64_t steps, double noise, uint64_t seed, const Growths& growths,
              DriftWatch::Step (*change)(DriftWatch::Step) = nullptr) {
@@ -27,7 +27,7 @@ Outcome play(int64_t steps, double noise, uint64_t seed, const Growths& growths,
   DriftWatch watch;
   Draws draws(seed);
   Outcome outcome;
-  double wander = 0;  // what lasts for some steps
+  double wander = 0;  // noise that lasts for some steps
   for (int64_t step = 1; step <= steps; ++step) {
     wander = 0.95 * wander + 0.1 * noise * draws.normal();
     double seconds =

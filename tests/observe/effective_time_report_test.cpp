@@ -11,7 +11,7 @@
 namespace tri::test {
 namespace {
 
-// The files themselves, as a run writes them; a last line that a kill has torn says nothing.
+// Reads the files as a run writes them; a last line that a kill has truncated is ignored.
 TEST(EffectiveTime, a_run_folder_is_read_past_torn_lines) {
   const TemporaryFolder folder;
   const std::string run = folder / "";

@@ -29,7 +29,7 @@ TEST(EffectiveTime, steps_beyond_the_checkpoint_are_lost_by_a_crash) {
   const Seconds first = {{WallTime::kStartup, 2},
                          {WallTime::kLoad, 3},
                          {WallTime::kProductive, 10},
-                         {WallTime::kRepeated, 4.5},  // and the step that was under way
+                         {WallTime::kRepeated, 4.5},  // and the step in progress
                          {WallTime::kDetection, 2}};
   expect_seconds(story.time(), first);
   Seconds both = first;
@@ -83,7 +83,7 @@ TEST(EffectiveTime, jobs_wait_in_the_queue_and_runs_stand_between_jobs) {
       .steps(10)
       .span("checkpoint", 1)
       .published();
-  story.end(75);  // at 126: drained at its time limit, and put back into the queue at 130
+  story.end(75);  // at 126: drained at its time limit and requeued at 130
   story.begin(310, {.name = "1", .submitted = 130, .allocated = 300})
       .start(10)
       .steps(10)
@@ -96,7 +96,7 @@ TEST(EffectiveTime, jobs_wait_in_the_queue_and_runs_stand_between_jobs) {
   expect_seconds(time, {{WallTime::kQueue, 90 + 170 + 500},
                         {WallTime::kRestart, 4},
                         {WallTime::kStopped, 500 - 325},
-                        {WallTime::kStartup, 3 * (10 + 2)},  // with the launch
+                        {WallTime::kStartup, 3 * (10 + 2)},  // including the launch
                         {WallTime::kLoad, 9},
                         {WallTime::kProductive, 30},
                         {WallTime::kCheckpoint, 1}});
@@ -107,7 +107,7 @@ TEST(EffectiveTime, a_restart_in_the_same_allocation_is_no_launch_of_a_job) {
   Story story;
   const Story::Job job{.name = "1", .submitted = 10, .allocated = 20};
   story.begin(20, job).start(0).steps(10).published().failure();
-  story.wait(7).span("diagnosis", 5);  // another process's, which searches for the node to exclude
+  story.wait(7).span("diagnosis", 5);  // of another process, which searches for the node to exclude
   story.begin(50, job).start(10).steps(10).end();
   const EffectiveTime time = story.time();
   expect_partition(time);
@@ -132,7 +132,7 @@ TEST(EffectiveTime, what_a_run_has_done_so_far_counts) {
   story.begin(0).start(0).steps(5);
   EXPECT_NEAR(story.time().of(WallTime::kProductive), 5, 1e-5);
   Story setup;
-  setup.begin(0).wait(3).hang(1).wait(3).failure(6);  // never came to a step
+  setup.begin(0).wait(3).hang(1).wait(3).failure(6);  // never reached a step
   expect_seconds(setup.time(), {{WallTime::kStartup, 1}, {WallTime::kDetection, 5}});
 }
 
@@ -142,7 +142,7 @@ TEST(EffectiveTime, a_clock_that_goes_back_changes_no_duration) {
   late.begin(0).start(0).steps(10).published().failure().begin(15).start(10).steps(10).end();
   expect_partition(story.time());
   EXPECT_EQ(story.time().seconds, late.time().seconds);
-  // Inside of an attempt, where it may only hide time.
+  // Inside an attempt, where it can only hide time.
   Story inside;
   inside.begin(0).start(0).steps(10).wait(-7).steps(10).end();
   expect_partition(inside.time());
@@ -160,7 +160,7 @@ TEST(EffectiveTime, a_clock_that_is_set_between_attempts_changes_no_duration) {
     expect_partition(story.time());
     EXPECT_EQ(story.time().seconds, never_set.time().seconds) << set;
   }
-  // On another machine, or after a reboot, the dates are all that is known.
+  // On another machine, or after a reboot, only the dates are known.
   Story moved;
   moved.begin(0).on("a", 100).start(0).steps(10).published().failure();
   moved.begin(640).on("b", 140).start(10).steps(10).end();
@@ -215,7 +215,7 @@ TEST(EffectiveTime, the_doctors_time_is_diagnosis_and_the_drivers_words_are_no_s
                                 {WallTime::kRestart, 6}});
 }
 
-// A node without power: no rank could say anything.
+// A node without power: no rank could report anything.
 TEST(EffectiveTime, where_the_ranks_say_nothing_the_driver_does) {
   Story lost;
   lost.begin(2).start(0).steps(10).published().steps(2);  // at 19
@@ -228,10 +228,10 @@ TEST(EffectiveTime, where_the_ranks_say_nothing_the_driver_does) {
                                {WallTime::kRestart, 5}});
   EXPECT_TRUE(lost.time().attempts[0].failed);
   EXPECT_EQ(lost.time().attempts[0].outcome, "node lost");
-  Story early;  // it never came to a step
+  Story early;  // it never reached a step
   early.begin(2).driver_names("node lost", 0, 34, 40);
   expect_seconds(early.time(), {{WallTime::kStartup, 32}, {WallTime::kDetection, 6}});
-  // The ranks' own words go before the driver's, and an end in good order before both.
+  // The ranks' own events take precedence over the driver's, and a normal end over both.
   Story failed, ended;
   failed.begin(2).start(0).steps(10).published().wait(3).failure().driver_names("device", 0, 21, 25);
   EXPECT_NEAR(failed.time().of(WallTime::kDetection), 5, 1e-5);

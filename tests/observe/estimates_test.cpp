@@ -1,4 +1,4 @@
-// What `check` says of traffic and checkpoints, against arithmetic by hand.
+// The traffic and checkpoints that `check` reports, compared with arithmetic by hand.
 #include "lib/observe/estimates.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::string report(const Config& config, int ranks) {
   return check_report(config, value_or_throw(plan_job(config, facts_on_paper(config, ranks))), ranks);
 }
 
-// 174.6e9 parameters over 64 ranks a replica, dp 4: three quarters of 4 bytes each for a reduction, 50 GB/s.
+// 174.6e9 parameters over 64 ranks per replica, dp 4: three quarters of 4 bytes each per reduction, 50 GB/s.
 TEST(Estimates, zero_2_of_the_175b_preset_sends_more_than_compute_hides) {
   const Config config = preset("megascale_175b.yaml", 256, {"parallel.zero=2"});
   const DpTraffic traffic = dp_traffic(config);
@@ -54,7 +54,7 @@ TEST(Estimates, zero_1_reduces_once_a_step) {
   EXPECT_EQ(3 * zero_0.step_bytes, 4 * traffic.step_bytes);
 }
 
-// tp ranks are neighbours: of a node of 8, tp 2 leaves 4 to a dp group, whose ring crosses nodes over 4 adapters.
+// tp ranks are neighbours: on a node of 8, tp 2 leaves 4 for a dp group, whose ring crosses nodes over 4 adapters.
 TEST(Estimates, the_dp_group_s_bandwidth_is_its_slowest_part_s) {
   const auto with = [](int tp, int dp) {
     return dp_traffic(preset("gpt_1b3.yaml", tp * dp, {fmt::format("parallel.tp={}", tp)}));
@@ -67,18 +67,18 @@ TEST(Estimates, the_dp_group_s_bandwidth_is_its_slowest_part_s) {
   EXPECT_EQ(with(1, 16).bytes_per_second, 400e9);
 }
 
-// The pair of ranks on a node sends over two adapters: the text says how 50 GB/s become 100.
+// The pair of ranks on a node sends over two adapters: the text explains how 50 GB/s become 100.
 TEST(Estimates, check_says_how_a_bandwidth_comes_of_its_field) {
   EXPECT_TRUE(contains(report(preset("gpt_1b3.yaml", 32, {"parallel.tp=4"}), 32),
                        "at 100 GB/s (cluster.network_gb_per_s 50 for each of its 2 ranks on a node; the dp group spans "
                        "several nodes)"));
   EXPECT_TRUE(contains(report(preset("gpt_1b3.yaml", 8), 8), "at 400 GB/s (cluster.node_gb_per_s; "));
-  // Links inside a node that are slower than its adapters say the speed.
+  // If links inside a node are slower than its adapters, they determine the speed.
   const Config slow = preset("gpt_1b3.yaml", 32, {"parallel.tp=4", "cluster.node_gb_per_s=60"});
   EXPECT_TRUE(contains(report(slow, 32), "at 60 GB/s (cluster.node_gb_per_s; the dp group spans several nodes)"));
 }
 
-// JSON and text of the same config.
+// JSON and text describe the same config.
 TEST(Estimates, check_warns_as_much_in_json_as_in_the_text) {
   const auto warnings = [](const Config& config, int ranks) {
     const JobPlan plan = value_or_throw(plan_job(config, facts_on_paper(config, ranks)));
@@ -99,7 +99,7 @@ TEST(Estimates, check_warns_as_much_in_json_as_in_the_text) {
   EXPECT_TRUE(contains(loses[0], "a crash loses all steps"));
 }
 
-// Writing goes on alongside training: a checkpoint costs the moment for which it holds training up, as in `simulate`.
+// Writing continues alongside training: a checkpoint costs only the time for which it stops training, as in `simulate`.
 TEST(Estimates, check_saves_as_often_as_simulate) {
   for (const int ranks : {256, 1024, 16384}) {
     const Config config = preset("megascale_175b.yaml", ranks, {"cluster.storage_gb_per_s=100"});
@@ -108,7 +108,7 @@ TEST(Estimates, check_saves_as_often_as_simulate) {
     cluster.faults.device_mtbf_hours = config.cluster.rank_mtbf_hours;
     EXPECT_EQ(estimate.interval_seconds, goodput(cluster, ranks, estimate.write_seconds).best_interval_s) << ranks;
   }
-  // No sooner than the last one is written.
+  // Not before the previous one has been written.
   const Config slow = preset("megascale_175b.yaml", 256, {"cluster.storage_gb_per_s=0.1"});
   EXPECT_EQ(checkpoint_estimate(slow, 256).interval_seconds, checkpoint_estimate(slow, 256).write_seconds);
   Cluster cluster;
@@ -121,7 +121,7 @@ TEST(Estimates, checkpoints_follow_young_and_daly) {
   EXPECT_NEAR(static_cast<double>(estimate.bytes), 12 * 175e9, 0.01 * 12 * 175e9);  // weights and two moments in f32
   EXPECT_DOUBLE_EQ(estimate.write_seconds, static_cast<double>(estimate.bytes) / 5e9);
   EXPECT_DOUBLE_EQ(estimate.mtbf_seconds, 3600.0 * 50000 / 256);
-  // What Daly adds to Young is small for stalls << MTBF.
+  // Daly's addition to Young is small for stalls << MTBF.
   const double young = std::sqrt(2 * estimate.stall_seconds * estimate.mtbf_seconds);
   EXPECT_NEAR(estimate.interval_seconds, young, 1e-2 * young);
   EXPECT_NEAR(checkpoint_estimate(config, 4 * 256).interval_seconds, estimate.interval_seconds / 2, 1e-2 * young);

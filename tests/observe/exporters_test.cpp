@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-// Samples by name and labels. Checks the rules of the format: each metric has its help and type before its samples.
+// Returns samples by name and labels. Checks the format's rules: each metric has its help and type before its samples.
 std::map<std::string, double> samples_of(const std::string& text) {
   std::map<std::string, double> samples;
   std::set<std::string> helped, typed;
@@ -110,7 +110,7 @@ TEST(Exporters, trouble_is_no_end) {
   config.run.dir = "/proc/none";
   config.metrics.prometheus = "127.0.0.1:0";
   Exporters first({.config = config, .attempt = "a"});
-  config.metrics.prometheus = fmt::format("127.0.0.1:{}", first.prometheus_port());  // taken
+  config.metrics.prometheus = fmt::format("127.0.0.1:{}", first.prometheus_port());  // already in use
   config.metrics.prometheus_file = "/proc/none/trireme.prom";
   Exporters second({.config = config, .attempt = "a"});
   EXPECT_EQ(second.prometheus_port(), 0);

@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-// Two layers whose tensors have met a thousand numbers each, one of them with a share that saturates.
+// Two layers whose tensors have processed a thousand numbers each, one of them with a share that saturates.
 std::vector<Fp8Numbers> numbers_of(const Config& config, float saturated) {
   const Fp8Slots slots(config);
   std::vector<Fp8Numbers> numbers(static_cast<size_t>(slots.count()));
@@ -29,7 +29,7 @@ Config two_layers() {
 TEST(Fp8Report, names_every_tensor_with_its_numbers) {
   const Config config = two_layers();
   std::vector<Fp8Numbers> numbers = numbers_of(config, 4);
-  numbers[0].elements = 0;  // nothing was cast: as in a layer that is not in FP8
+  numbers[0].elements = 0;  // nothing was cast, as in a layer without FP8
   const auto line = nlohmann::json::parse(fp8_json(7, config, numbers));
   EXPECT_EQ(line["fp8"]["step"], 7);
   ASSERT_EQ(line["fp8"]["tensors"].size(), numbers.size() - 1);

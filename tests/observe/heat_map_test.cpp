@@ -1,4 +1,4 @@
-// The map of ranks: what it says, and that it fits.
+// The map of ranks: its contents, and that it fits.
 #include "lib/observe/heat_map.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 struct Map {
   std::string text;
-  size_t lines = 0, widest = 0;  // as they are seen: without colours
+  size_t lines = 0, widest = 0;  // as displayed, without colours
 };
 Map map_of(const RankMesh& mesh, const RankWindow& window, const std::string& quantity, const HeatScreen& screen) {
   const Heat heat = value_or_throw(heat_of(mesh, window, quantity));
@@ -73,7 +73,7 @@ TEST(HeatMap, fits_the_screen_at_any_size_and_shows_the_slow_rank) {
     }
 }
 
-// As on the screen of --watch, which gives the map twelve lines.
+// As on the screen of --watch, where the map has twelve lines.
 TEST(HeatMap, keeps_its_numbers_where_many_ranks_are_slow) {
   const RankMesh mesh = synthetic_mesh(2, 2, 2);
   Draws draws(1);

@@ -138,7 +138,7 @@ TEST(MetricsReader, takes_each_whole_line_once_as_the_file_grows) {
   TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   MetricsReader reader(path);
-  ASSERT_TRUE(reader.poll());  // there is none yet
+  ASSERT_TRUE(reader.poll());  // the file does not exist yet
   EXPECT_TRUE(reader.metrics().steps.empty());
   const std::string text = step_line(1, 1) + "\n" + step_line(2, 2) + "\n" + step_line(3, 3) + "\n";
   for (size_t at = 0; at < text.size(); at += 37) {
@@ -177,7 +177,7 @@ TEST(MetricsReader, a_torn_last_line_waits_and_a_shorter_file_is_read_anew) {
   MetricsReader reader(path);
   ASSERT_TRUE(reader.poll());
   EXPECT_EQ(steps_of(reader.metrics().steps), (Steps{1}));
-  write_all(path, step_line(7, 1) + "\n");  // as long as what was read of the file before
+  write_all(path, step_line(7, 1) + "\n");  // as long as what was read from the previous file
   ASSERT_TRUE(reader.poll());
   write_all(path, "");
   ASSERT_TRUE(reader.poll());

@@ -42,7 +42,7 @@ TEST(Metrics, the_parts_of_a_step_add_up_to_it) {
   double sum = 0;
   for (const double part : times.values()) sum += part;
   EXPECT_NEAR(sum, 0.8, 1e-12);
-  // Of each wait for a neighbour as much as a transfer takes.
+  // Each wait for a neighbour counts as much as a transfer takes.
   EXPECT_NEAR(times.pp, 0.004 + 0.001 + 0.004, 1e-12);
   EXPECT_NEAR(times.bubble, 0.1 - times.pp, 1e-12);
   EXPECT_NEAR(times.other, 0.8 - 0.7 - 0.01, 1e-12);
@@ -87,7 +87,7 @@ TEST(Metrics, numbers_for_people) {
             "step   5/100  loss 2.5000  grad 0.500  lr 1.00e-03  100 ms  10.0k tok/s  1.00 MiB  ETA 9.5 s");
 }
 
-// Lines of the files below, with their times cut off.
+// Returns the lines of the files below, without their times.
 std::vector<std::string> lines_of(const std::string& path) {
   std::istringstream text(read_all(path));
   std::vector<std::string> lines;
@@ -95,7 +95,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-// A start that goes on after `completed` steps and does those up to `last`.
+// A start that continues after `completed` steps and does those up to `last`.
 void run_steps(const std::string& path, int64_t completed, int64_t last) {
   value_or_throw(begin_metrics(path, completed));
   MetricsFile file(path);
@@ -107,7 +107,7 @@ TEST(Metrics, restarts_are_marked_in_one_file_that_is_only_appended_to) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   run_steps(path, 0, 5);
-  EXPECT_EQ(read_all(path).find("restart"), std::string::npos);  // the first start is none
+  EXPECT_EQ(read_all(path).find("restart"), std::string::npos);  // the first start is not a restart
   const std::vector<std::pair<int64_t, int64_t>> starts = {{3, 4}, {3, 3}, {3, 6}, {0, 1}};
   for (const auto& [completed, last] : starts) {
     const std::string before = read_all(path);
@@ -121,7 +121,7 @@ TEST(Metrics, restarts_are_marked_in_one_file_that_is_only_appended_to) {
       R"({"restart":1,"step":3,"lost_steps":2,"schema":1)", R"({"restart":2,"step":3,"lost_steps":1,"schema":1)",
       R"({"restart":3,"step":3,"lost_steps":0,"schema":1)", R"({"restart":4,"step":0,"lost_steps":6,"schema":1)"};
   EXPECT_EQ(marks, expected);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // no copies alongside it
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // no copies are left
 }
 
 TEST(Metrics, a_line_that_a_crash_cut_short_does_not_spoil_the_next_one) {
@@ -135,7 +135,7 @@ TEST(Metrics, a_line_that_a_crash_cut_short_does_not_spoil_the_next_one) {
   std::istringstream text(read_all(path));
   for (std::string line; std::getline(text, line);) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
   EXPECT_EQ(lines_of(path)[3], R"({"restart":1,"step":1,"lost_steps":1,"schema":1)");
-  write_all(path, R"({"st)");  // nothing else was ever written: this is no restart
+  write_all(path, R"({"st)");  // nothing else was ever written: this is not a restart
   run_steps(path, 0, 1);
   EXPECT_EQ(read_all(path).find("restart"), std::string::npos);
 }

@@ -1,4 +1,4 @@
-// Reads a trace as Perfetto's trace processor does, from the format's description alone: knowing nothing of the writer.
+// Reads a trace like Perfetto's trace processor, based only on the format's description, not on the writer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace tri {
 struct ProtobufField {
   int number = 0;
   uint64_t value = 0;      // of varints and fixed numbers
-  std::string_view bytes;  // of the others
+  std::string_view bytes;  // of other fields
 };
 
 inline std::vector<ProtobufField> protobuf_fields(std::string_view message) {
@@ -155,7 +155,7 @@ struct DecodedTrace {
     slice.depth = open.size();
     open.push_back(slices.size());
     slices.push_back(slice);
-    // A flow begins at the first slice that has it, and goes on from the last one.
+    // A flow begins at the first slice that has it, and continues from the last one.
     for (const uint64_t flow : flows_on) step(flow, false);
     for (const uint64_t flow : flows_end) step(flow, true);
   }

@@ -1,4 +1,4 @@
-// What metrics.jsonl says of a window of ranks' times.
+// The entries of metrics.jsonl about a window of ranks' times.
 #include "lib/observe/rank_monitor.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(RankMonitor, a_window_s_line_names_the_slowest_rank_and_is_no_step) {
   EXPECT_NEAR(json["stage_compute_ms"][1].get<double>(), 390, 10);
   EXPECT_EQ(json["stragglers"], nlohmann::json({6}));
 
-  // Those who look for steps in the file pass it over.
+  // Readers that look for steps in the file skip it.
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   {

@@ -1,4 +1,4 @@
-// trireme status: from flight recorders made by hand, of processes that run, are stopped or gone, and from a run's
+// trireme status: from hand-made flight recorders of processes that run, are stopped or have ended, and from a run's
 // files.
 #include "lib/observe/run_status.h"
 
@@ -52,7 +52,7 @@ class RunStatusTest : public testing::Test {
                                                   .run_dir = run_dir.empty() ? run_dir_ : run_dir,
                                                   .gpu = "0000:18:00.0"}));
   }
-  // A rank in the 13th step of 20; the one before took so many milliseconds.
+  // A rank in the 13th step of 20; the previous step took `milliseconds`.
   static void train(FlightRecorder& recorder, int milliseconds = 100) {
     recorder.end_step(int64_t{1'000'000} * milliseconds);
     recorder.begin_step(13, 20);
@@ -61,11 +61,11 @@ class RunStatusTest : public testing::Test {
     recorder.image().action_running = action;
     recorder.enter(HostState::kAwaitsDevice);
   }
-  // All that the flight recorder has noted was so many seconds ago.
+  // Shifts all events of the flight recorder by `seconds` into the past.
   static void grow_old(FlightRecorder& recorder, int64_t seconds) {
     for (flight::Event& event : recorder.image().events) event.time -= seconds * 1'000'000'000;
   }
-  // A rank whose process does `last` when its flight recorder is made; comes back when it is stopped or gone.
+  // A rank whose process runs `last` once its flight recorder exists; returns when the process is stopped or has ended.
   template <class Last>
   void start_rank(int world_rank, int world_size, Last last) {
     const pid_t child = ::fork();
@@ -74,7 +74,7 @@ class RunStatusTest : public testing::Test {
       train(*recorder);
       grow_old(*recorder, 60);
       last(*recorder);
-      ::_exit(1);  // the flight recorder stays
+      ::_exit(1);  // the flight recorder remains
     }
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
@@ -130,7 +130,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
 {"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":2}
 {"step":12,"validation_loss":7}
 {"step":13,"step_ms":1)");
-  event_log(0).append(RunEventKind::kHang, "rank 3 was slow");  // a dump, after which the run went on
+  event_log(0).append(RunEventKind::kHang, "rank 3 was slow");  // a dump, after which the run continued
   const RunStatus now = status();
   EXPECT_EQ(now.state, RunState::kRuns);
   EXPECT_EQ(now.attempt, kAttempt);
@@ -139,7 +139,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   EXPECT_EQ(now.step, 12);
   EXPECT_EQ(now.steps, 20);
   ASSERT_TRUE(now.rate);
-  EXPECT_DOUBLE_EQ(now.rate->seconds_per_step, 0.2);  // of this attempt's three whole lines
+  EXPECT_DOUBLE_EQ(now.rate->seconds_per_step, 0.2);  // from this attempt's three complete lines
   EXPECT_DOUBLE_EQ(now.rate->tokens_per_s, 1500);
   EXPECT_EQ(now.rate->loss, 2.25);
   ASSERT_TRUE(now.slowest);
@@ -183,7 +183,7 @@ TEST_F(RunStatusTest, only_records_of_this_run_and_its_newest_attempt_count) {
   expect_has(text, "1 rank is on other machines");
   expect_has(text, "srun --overlap --jobid=4711 --ntasks-per-node=1 trireme status " + run_dir_);
 
-  // A later attempt that ran on other machines: what these flight recorders say is of the past.
+  // A later attempt ran on other machines: these flight recorders describe the past.
   event_log(0, "20261122T154401-00000000")
       .append(RunEventKind::kStart, "", {{"ranks", int64_t{16}}, {"steps", int64_t{9}}});
   const RunStatus later = status();
@@ -197,7 +197,7 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
   start_rank(0, 2, [](FlightRecorder&) { ::raise(SIGSTOP); });
   const auto other = make_record(1, 2);
   train(*other);
-  EXPECT_EQ(status().state, RunState::kRuns);  // what it has done last was just now
+  EXPECT_EQ(status().state, RunState::kRuns);  // its last event was just now
   EXPECT_FALSE(status().hang);
   grow_old(*other, 60);
   const RunStatus now = status();
@@ -216,7 +216,7 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
   EXPECT_EQ(json["hang"]["culprits"][0]["host"], host_name());
 }
 
-// As while a checkpoint is written, or the first step waits for its GEMMs to be timed.
+// As while a checkpoint is written, or while the first step waits for autotuning.
 TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
   const auto recorder = make_record(0, 1);
   train(*recorder);
@@ -230,7 +230,7 @@ TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     });
-    // A look lasts half a second, in which a busy machine may not run the thread.
+    // A query takes half a second, in which a busy machine may not run the thread.
     RunState state = RunState::kStandsStill;
     for (int look = 0; look < 100 && state == RunState::kStandsStill; ++look) state = status().state;
     EXPECT_EQ(state, RunState::kRuns);
@@ -295,7 +295,7 @@ TEST_F(RunStatusTest, events_tell_the_end) {
   EXPECT_EQ(status().state, RunState::kFailed);
 }
 
-// A full disk: the ranks were left no time to remove their flight recorders, but the run has said why it ended.
+// A full disk: the ranks had no time to remove their flight recorders, but the run has reported why it ended.
 TEST_F(RunStatusTest, a_run_that_ended_with_a_reason_is_not_gone_without_a_word) {
   event_log(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{2}}, {"step", int64_t{0}}, {"steps", int64_t{9}}});
   event_log(0).append(RunEventKind::kEnd, "no space left", {{"code", int64_t{3}}});
@@ -362,7 +362,7 @@ TEST_F(RunStatusTest, the_newest_dump_or_the_named_one_is_shown) {
     write_all(run_dir_ + "/hang/" + name + "/report.json", "{\"headline\":\"" + name + "\"}");
   }
   fs::create_directory_symlink("20261122T150000", run_dir_ + "/hang/20261122T170000-0000000a.1");
-  fs::create_directories(run_dir_ + "/hang/20261122T180000");  // its report is not written yet
+  fs::create_directories(run_dir_ + "/hang/20261122T180000");  // its report has not been written yet
   EXPECT_EQ(read_hang_dump(run_dir_, "").value().text, "text 20261122T160000");
   EXPECT_EQ(read_hang_dump(run_dir_, "20261122T150000").value().text, "text 20261122T150000");
   EXPECT_EQ(read_hang_dump(run_dir_, run_dir_ + "/hang/20261122T150000").value().text, "text 20261122T150000");
@@ -371,12 +371,12 @@ TEST_F(RunStatusTest, the_newest_dump_or_the_named_one_is_shown) {
   expect_has(status_text(status()), "hang/20261122T160000 (`trireme status");
 }
 
-// The clock was an hour fast, and NTP has set it back while the run goes on.
+// The clock was an hour fast, and NTP sets it back while the run continues.
 TEST_F(RunStatusTest, a_step_is_as_old_as_the_monotonic_clock_says) {
   const auto recorder = make_record(0, 1);
   train(*recorder);
   for (const int64_t seconds : {3600, -3600}) {
-    recorder->image().created_realtime += seconds * 1'000'000'000;  // as of a start before the clock was set
+    recorder->image().created_realtime += seconds * 1'000'000'000;  // like a start before the clock was set
     write_all(run_dir_ + "/metrics.jsonl",
               fmt::format(R"({{"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":{:.3f}}})"
                           "\n",
@@ -396,7 +396,7 @@ TEST_F(RunStatusTest, the_newest_attempt_is_the_one_that_began_last_whatever_the
   const auto old_record = make_record(0, 2, "20260601T120000-aaaaaaaa");
   old_record->image().created -= 3600 * int64_t{1'000'000'000};
   EXPECT_EQ(status().attempt, "20260601T110000-bbbbbbbb");
-  const auto recorder = make_record(0, 2, "20260601T113000-cccccccc");  // it holds the run folder in a moment
+  const auto recorder = make_record(0, 2, "20260601T113000-cccccccc");  // it will lock the run folder in a moment
   EXPECT_EQ(status().attempt, "20260601T113000-cccccccc");
 }
 

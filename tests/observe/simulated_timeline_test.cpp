@@ -1,4 +1,4 @@
-// A simulated step's trace, read by a decoder that knows nothing of its writer.
+// A simulated step's trace, read by a decoder that is independent of its writer.
 #include "lib/observe/simulated_timeline.h"
 
 #include <gtest/gtest.h>
@@ -64,11 +64,11 @@ TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
   }
 }
 
-// The trace ends when the model says that the step does, stragglers aside.
+// The trace ends when the model predicts the end of the step, except for stragglers.
 TEST(SimulatedTimeline, lasts_as_long_as_the_prediction) {
   Cluster cluster;
   cluster.software.fixed_s = 0.01;
-  cluster.software.beside_slowdown = 0;  // of compute alongside dp: the trace shows compute as it is alone
+  cluster.software.beside_slowdown = 0;  // of compute alongside dp: the trace shows compute without slowdown
   for (const int chunks : {1, 2})
     for (const bool overlap : {true, false}) {
       Workload w = small_job(chunks);

@@ -1,4 +1,4 @@
-// Histories of runs, written by hand, and what holds of the time of any of them.
+// Hand-written histories of runs, and conditions that hold for the time of any of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using Seconds = std::map<WallTime, double>;
 
 struct SchedulerJob {
   std::string name;
-  double submitted = 0, allocated = 0;  // 0: not known
+  double submitted = 0, allocated = 0;  // 0: unknown
 };
 
 // Writes a history by hand. Times are seconds after an arbitrary moment.
@@ -35,13 +35,13 @@ class Story {
     if (job.allocated > 0) history_.events.back().fields["allocated"] = kEpoch + job.allocated;
     return *this;
   }
-  // Of the attempt that has just begun: the machine's boot and its monotonic clock.
+  // Sets the machine's boot and its monotonic clock for the attempt that has just begun.
   Story& on(const std::string& boot, double uptime) {
     history_.events.back().fields["boot"] = boot;
     history_.events.back().fields["uptime"] = uptime;
     return *this;
   }
-  // After 2 s of set-up and 3 s of loading: `step` steps are done.
+  // Adds a start after 2 s of set-up and 3 s of loading, with `step` steps done.
   Story& start(int64_t step) {
     now_ += 5;
     step_ = step;
@@ -86,21 +86,21 @@ class Story {
     add(RunEventKind::kEnd, {{"code", int64_t{code}}});
     return *this;
   }
-  // The driver's words about attempt `number`, at its own time; a span is one of five seconds of diagnosis.
+  // Adds an event of the driver about attempt `number`, at its own time; a span is one of five seconds of diagnosis.
   Story& driver(RunEventKind kind, int number, double time) {
     RunEvent event{.time = kEpoch + time, .attempt = "attempt " + std::to_string(number), .kind = kind};
     if (kind == RunEventKind::kSpan) event.fields = {{"what", "diagnosis"}, {"seconds", 5.0}};
     history_.events.push_back(std::move(event));
     return *this;
   }
-  // The driver says what has ended attempt `number`.
+  // The driver reports what ended attempt `number`.
   Story& driver_names(const std::string& cause, int number, double noticed, double time) {
     driver(RunEventKind::kAttemptEnd, number, time);
     history_.events.back().text = cause;
     history_.events.back().fields = {{"cause", cause}, {"noticed", kEpoch + noticed}};
     return *this;
   }
-  // A failure on a node whose clock is so many seconds ahead.
+  // A failure on a node whose clock is `ahead` seconds ahead.
   Story& elsewhere(double ahead) {
     wait(ahead).consequence();
     return wait(-ahead);
@@ -127,7 +127,7 @@ class Story {
   int64_t step_ = 0;
 };
 
-// Those that are not listed are nothing, and nothing else is there.
+// Categories that are not listed must be 0, and no others exist.
 inline void expect_seconds(const EffectiveTime& time, const Seconds& expected) {
   double sum = 0;
   for (const auto& [category, name] : EnumNames<WallTime>::table) {

@@ -11,9 +11,9 @@ namespace {
 
 using Kind = StragglerNews::Kind;
 
-// The reports of a watch on `windows` windows; stops after the first one about a rank, if requested.
+// The reports of a watch over `windows` windows; stops after the first one about a rank, if requested.
 struct Watched {
-  std::vector<std::pair<int64_t, StragglerNews>> news;  // with its window
+  std::vector<std::pair<int64_t, StragglerNews>> news;  // with the window of each
   std::vector<RankStraggler> stragglers;                // at the end
 };
 Watched watch(const RankMesh& mesh, int64_t windows, double noise, uint64_t seed,
@@ -84,7 +84,7 @@ TEST(Stragglers, no_rank_is_blamed_in_10000_clean_windows) {
 
 TEST(Stragglers, of_a_slow_stage_no_rank_is_blamed) {
   const RankMesh mesh = synthetic_mesh(8, 2, 2);
-  // The second stage has uneven work for good; the fourth one becomes slow, all of it; the head's is slow by itself.
+  // The second stage always has uneven work; the fourth becomes slow as a whole; the head's stage is slow by nature.
   const Watched watched = watch(mesh, 100, 0.02, 5, [&](int rank, int64_t w) {
     if (mesh.stage_of(rank) == 1) return 1.3;
     return mesh.stage_of(rank) == 3 && w > 20 ? 1.2 : 1.0;
@@ -105,8 +105,8 @@ TEST(Stragglers, where_a_stage_is_one_rank_it_is_compared_with_stages_of_equal_w
   EXPECT_EQ(watched.stragglers[0].world_rank, 3);
 }
 
-// Ranks of one place in their tp groups share a role where there are enough of them: unequal parts of the vocabulary
-// are no fault.
+// Ranks with the same place in their tp groups share a role if there are enough of them: unequal parts of the
+// vocabulary are not a fault.
 TEST(Stragglers, tp_ranks_may_have_unequal_work) {
   const RankMesh mesh = synthetic_mesh(2, 4, 2);
   EXPECT_EQ(roles_of(mesh)[1], (std::vector<int>{1, 3, 5, 7}));
@@ -124,7 +124,7 @@ TEST(Stragglers, slow_sends_name_the_sender) {
   Draws draws(1);
   for (int64_t w = 0; w < 3; ++w) {
     RankWindow window = synthetic_window(mesh, w, 0.02, draws);
-    // 16 sends a step: together a tenth of it.
+    // 16 sends per step: together a tenth of it.
     window.ranks[3][RankQuantity::kSend] += 0.1f * window.ranks[3][RankQuantity::kStep] / 16;
     watch.add(window);
   }
@@ -152,7 +152,7 @@ TEST(Stragglers, waiting_for_data_is_reported_once_and_blames_no_rank) {
   EXPECT_EQ(reported, 1);
 }
 
-// One slow rank in the slowest stage costs every microbatch its delay; in a stage that waits for others anyway, less.
+// A slow rank in the slowest stage costs every microbatch its delay; in a stage that waits for others anyway, less.
 TEST(WhatIf, says_so_where_nothing_is_lost) {
   EXPECT_EQ(what_if_text(0.1, 0.09), "without it a step would take 90 ms instead of 100 ms");
   EXPECT_EQ(what_if_text(0.06377, 0.06377), "a step would not be shorter without it");
@@ -174,8 +174,8 @@ TEST(WhatIf, a_step_without_the_slow_rank_is_the_simulators) {
       }
     const auto without = step_without(mesh, slowed, faulty);
     ASSERT_TRUE(without.has_value());
-    // 8 microbatches: rank 1 delays its stage by half of 0.3 s, and is then at 0.45 s the slower of the two (0.39 s);
-    // rank 6, in the slower stage, delays it by 0.195 s. The pipeline is as long as 7 microbatches of its slowest
+    // 8 microbatches: rank 1 delays its stage by half of 0.3 s, which makes it, with 0.45 s, the slower of the two
+    // (0.39 s); rank 6, in the slower stage, delays it by 0.195 s. The pipeline takes 7 microbatches of its slowest
     // stage, and one through both.
     const double expected =
         faulty == 1 ? (7 * 0.45 + 0.45 + 0.39) / 8 - (7 * 0.39 + 0.3 + 0.39) / 8 : (7 + 1) * 0.195 / 8;

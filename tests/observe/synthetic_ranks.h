@@ -1,4 +1,4 @@
-// Times of ranks as a cluster would measure them, generated from a seed.
+// Times of ranks like those that a cluster would measure, generated from a seed.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tri {
 
-// Uniform and normal numbers of a seed.
+// Uniform and normal numbers from a seed.
 class Draws {
  public:
   explicit Draws(uint64_t seed) : state_(seed) {}
@@ -43,11 +43,11 @@ inline RankMesh synthetic_mesh(int pp, int dp, int tp) {
   return mesh;
 }
 
-// What is wrong with the cluster: the factor of a rank's compute in a window.
+// The fault of the cluster: the factor of a rank's compute in a window.
 using Disturbance = std::function<double(int world_rank, int64_t window)>;
 
-// The next window: the head's stage takes 1.3 times as long; every step of every rank has `noise` (a standard
-// deviation, 0.03: 3 %), and one in a hundred takes three times as long. All else waits for the slowest.
+// Returns the next window: the head's stage takes 1.3 times as long; every step of every rank has `noise` (a standard
+// deviation, 0.03: 3 %), and one in a hundred takes three times as long. Everything else waits for the slowest.
 inline RankWindow synthetic_window(const RankMesh& mesh, int64_t number, double noise, Draws& draws,
                                    const Disturbance& disturbance = nullptr, int steps = 50) {
   RankWindow window{.first_step = number * steps + 1,

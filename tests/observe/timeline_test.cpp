@@ -30,7 +30,7 @@ constexpr int64_t kUnit = 1'000'000;     // nanoseconds of the simulator's unit
 constexpr int64_t kLeast = 100'000'000;  // before all times
 
 // Segments of a job as the simulator of plans times it: stages in 1F1B, and an all-reduce over dp at the end of each
-// step. The rank `late` comes to the all-reduce `lateness` after the others.
+// step. The rank `late` joins the all-reduce `lateness` after the others.
 class SimulatedSegments {
  public:
   SimulatedSegments(int pp, int dp, int tp, int steps, int late = -1, int64_t lateness = 0)
@@ -41,7 +41,7 @@ class SimulatedSegments {
     EXPECT_EQ(run_.deadlock, "");
   }
 
-  // `skew(rank)`: how far the clock of a rank's host is ahead of rank 0's.
+  // `skew(rank)`: how far the clock of a rank's host is ahead of that of rank 0.
   template <class Skew>
   std::vector<TimelineSegment> make(Skew skew) {
     std::vector<TimelineSegment> segments;
@@ -77,7 +77,7 @@ class SimulatedSegments {
       const int source = rank_at(from, d, t), target = rank_at(to, d, t);
       segment.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
     };
-    // By ActionKind - kRecvForward; those of the ends of the pipeline are never used.
+    // Indexed by ActionKind - kRecvForward; those at the ends of the pipeline are never used.
     edge("pp forward", ChannelKind::kReceive, p - 1, p);
     edge("pp forward", ChannelKind::kSend, p, p + 1);
     edge("pp backward", ChannelKind::kReceive, p + 1, p);
@@ -163,7 +163,7 @@ int64_t count(const DecodedTrace& trace, const std::string& name) {
   return std::count_if(trace.slices.begin(), trace.slices.end(), [&](const auto& s) { return s.name == name; });
 }
 
-// Each receive has one flow, from the send of its number on its channel, which begins before it, at another rank.
+// Each receive has one flow, from the send with its number on its channel, which begins earlier on another rank.
 void expect_sends_before_receives(const DecodedTrace& trace) {
   std::map<size_t, size_t> source;
   for (const auto& flow : trace.flows) {
@@ -182,7 +182,7 @@ void expect_sends_before_receives(const DecodedTrace& trace) {
 TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
   constexpr int kPp = 8, kDp = 4, kTp = 2, kSteps = 3, kMicros = 2 * kPp;
   const TemporaryFolder folder;
-  // Through files, and with clocks of hosts that are minutes apart.
+  // Uses files, and host clocks that are minutes apart.
   auto segments =
       SimulatedSegments(kPp, kDp, kTp, kSteps).make([](int rank) { return rank / 8 * int64_t{60'000'000'000}; });
   for (const TimelineSegment& segment : segments) {
@@ -194,7 +194,7 @@ TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
   const TimelineSummary summary = written(read, {1, kSteps}, folder / "all.pftrace");
   const std::string bytes = read_all(folder / "all.pftrace");
   const DecodedTrace trace(bytes);
-  // For Perfetto's own programs: tests/mp/clients_read_what_a_run_shows.sh.
+  // Needed for Perfetto's own programs: tests/mp/clients_read_what_a_run_shows.sh.
   if (const char* kept = std::getenv("TRIREME_TEST_TRACE"); kept != nullptr) value_or_throw(write_file(kept, bytes));
 
   EXPECT_EQ(summary.num_ranks, kPp * kDp * kTp);
@@ -222,7 +222,7 @@ TEST(Timeline, shows_the_steps_and_ranks_that_are_asked_for) {
   const DecodedTrace one(read_all(folder / "one.pftrace"));
   for (const auto& slice : one.slices) EXPECT_EQ(slice.numbers.at("step"), 2);
   EXPECT_EQ(count(one, "step 2"), 4);
-  // The second stage is not there: the first one's transfers have no other end.
+  // The second stage is missing, so the first one's transfers have no other end.
   segments.resize(2);
   const TimelineSummary half = written(segments, {1, 3}, folder / "half.pftrace");
   const DecodedTrace trace(read_all(folder / "half.pftrace"));
@@ -234,7 +234,7 @@ TEST(Timeline, who_comes_late_is_waited_for) {
   const TemporaryFolder folder;
   const auto segments = SimulatedSegments(1, 4, 2, 3, 4, 7 * kUnit).make([](int) { return 0; });
   const TimelineSummary summary = written(segments, {1, 3}, folder / "late.pftrace");
-  // Rank 4 is [dp2 tp0]: the others of its dp group wait, those with tp 1 do not.
+  // Rank 4 is [dp2 tp0]: the other ranks of its dp group wait, those with tp 1 do not.
   std::set<int> waiters;
   for (const WaitForRank& wait : summary.waits) {
     EXPECT_EQ(wait.awaited, 4);
@@ -248,7 +248,7 @@ TEST(Timeline, who_comes_late_is_waited_for) {
             std::string::npos);
   const DecodedTrace trace(read_all(folder / "late.pftrace"));
   EXPECT_EQ(count(trace, "waits for rank 4"), 3 * 3 * 2);  // of compute and of the transfers' stream
-  // The all-reduce itself takes as long at all of them.
+  // The all-reduce itself takes equally long on all of them.
   for (const auto& slice : trace.slices) {
     if (slice.name != "all-reduce") continue;
     EXPECT_NEAR(static_cast<double>(slice.end - slice.begin), kUnit / 2, 2);
@@ -279,7 +279,7 @@ TEST(Timeline, a_recording_becomes_a_segment) {
   recorder.follow(*compute);
   recorder.follow(*dp);
   channel.enqueue(ChannelOperation::kAllGather, 8);
-  channel.joined(*dp);  // before the first step: the rest of it is no transfer
+  channel.joined(*dp);  // before the first step: its remainder is not a transfer
   recorder.begin_step(7, *compute);
   channel.completed(*dp);
   for (int m = 0; m < 2; ++m) {
@@ -331,7 +331,7 @@ TEST(Timeline, a_recording_becomes_a_segment) {
   ::unsetenv("TRIREME_BLACK_BOXES");
 }
 
-// As earlier versions wrote it: three axes, without names and sizes.
+// As written by earlier versions: three axes, without names and sizes.
 struct OldSegment {
   int32_t world_rank = 9, world_size = 16, pp = 1, dp = 0, tp = 3;
   std::string host = "node1", gpu = "", attempt = "a";
@@ -390,7 +390,7 @@ TEST(HangTrace, transfers_under_way_last_until_the_dump) {
   const auto result = write_hang_trace({&record, 1}, folder / "hang.pftrace");
   ASSERT_TRUE(result) << result.error().message;
   const DecodedTrace trace(read_all(folder / "hang.pftrace"));
-  EXPECT_EQ(trace.num_instants, 2);  // the action, and the transfer that is complete
+  EXPECT_EQ(trace.num_instants, 2);  // the action, and the completed transfer
   std::map<std::string, double> seconds;
   for (const auto& slice : trace.slices) seconds[slice.name] = static_cast<double>(slice.end - slice.begin) * 1e-9;
   EXPECT_EQ(seconds.size(), 4u);

@@ -1,4 +1,4 @@
-// A rank's statistics of a window, from the timeline of its steps.
+// A rank's statistics of a window, computed from the timeline of its steps.
 #include "lib/observe/window_clock.h"
 
 #include <gtest/gtest.h>
@@ -13,12 +13,12 @@ namespace {
 
 using std::chrono::microseconds;
 
-// A step as the executor and the gradient buckets mark it; `detail` as given.
+// A step with the marks of the executor and the gradient buckets, with this `detail`.
 Timeline::Times step_of(TimelineDetail detail) {
   auto device = value_or_throw(open_device(DeviceKind::kCpu, 0));
   auto stream = device->make_stream("compute");
   Timeline timeline(*device, *stream, detail);
-  timeline.note_ready();  // outside a step: nothing
+  timeline.note_ready();  // has no effect outside a step
   timeline.begin();
   timeline.enter_action(TimeCategory::kForward);
   idle(*stream, microseconds(2000));
@@ -44,10 +44,10 @@ TEST(TimelineDetails, forwards_backwards_and_readiness_are_told_apart) {
   EXPECT_GE(times.of(TimeCategory::kForward), 0.004);
   EXPECT_GE(times.of(TimeCategory::kBackward), 0.004);
   EXPECT_GE(times.of(TimeCategory::kTp), 0.002);
-  // Between the two notes lie 2 ms; the first comes after 8 ms.
+  // The two notes are 2 ms apart; the first comes after 8 ms.
   EXPECT_GE(times.ready, 0.009);
   EXPECT_LE(times.ready, times.total() - times.of(TimeCategory::kOptimizer));
-  // A thread that sleeps is not at work.
+  // A sleeping thread does not work.
   EXPECT_LT(times.work[static_cast<size_t>(TimeCategory::kForward)], times.of(TimeCategory::kForward));
 }
 

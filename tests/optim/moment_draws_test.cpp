@@ -1,4 +1,4 @@
-// What moments in bf16 draw for their rounding: of every layout the same for an element of the global tensor.
+// Random numbers for the rounding of bf16 moments: for an element of the global tensor they are equal on every layout.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ void for_quads(const Config& config, const Mesh& mesh, F f) {
     }
 }
 
-// Of the global tensor, row-major.
+// Returns the index in the global tensor, row-major.
 int64_t global_element(const ParamSpec& spec, Axis tp, int64_t element) {
   const std::vector<int64_t> local = spec.local_shape(tp.size);
   std::vector<int64_t> at(local.size());
@@ -96,8 +96,8 @@ TEST(MomentDraws, are_those_of_the_global_element_on_any_layout) {
   }
 }
 
-// A row of 24 over four ranks: runs of six elements are no whole quads. Such shares are tensors of their own; all
-// others draw as ever.
+// A row of 24 over four ranks: runs of six elements are not whole quads. Such shares are treated as separate tensors;
+// all others draw as usual.
 TEST(MomentDraws, shares_of_odd_widths_draw_their_own) {
   const auto is_odd = [](const ParamSpec& spec) {
     const std::vector<int64_t> local = spec.local_shape(4);

@@ -76,8 +76,8 @@ TEST(FlatLayout, a_parameter_that_the_collectives_of_buckets_would_sum_too_often
   EXPECT_EQ(make_flat_layout(specs, make_mesh(0, {{"tp", 2}}), 1024).buckets.size(), 1u) << "dp has one rank";
 }
 
-// A model's layout: the linears' weights, which are kept in FP8, lie at the beginning in buckets of their own;
-// what is used before them and what is used after them do not share one. All else as without FP8.
+// A model's layout: the weights of linears that are stored in FP8 come first, in separate buckets; weights used before
+// and after them do not share a bucket. Everything else is as without FP8.
 TEST(FlatLayout, quantized_weights_have_buckets_of_their_own) {
   Config config;
   config.model = {.layers = 4, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
@@ -112,7 +112,7 @@ TEST(FlatLayout, quantized_weights_have_buckets_of_their_own) {
   for (const ParamSpec& spec : chunk_parameters(config, {0, 1}, 0)) EXPECT_LT(spec.fp8_slot, 0) << "the master itself";
 }
 
-// Their states are tensors of a checkpoint, so that each needs a name of its own.
+// Their states are tensors of a checkpoint, so each needs its own name.
 TEST(Optimizers, every_kind_has_one_row_with_names_of_its_state) {
   EXPECT_EQ(optimizers().size(), EnumNames<OptimizerKind>::table.size());
   for (const auto& [kind, name] : EnumNames<OptimizerKind>::table) {

@@ -1,4 +1,4 @@
-// write_start_values against initial_values: parameters, and each rank's slices of the master weights.
+// Compares write_start_values with initial_values: parameters, and each rank's slices of the master weights.
 #include <gtest/gtest.h>
 
 #include <cstring>

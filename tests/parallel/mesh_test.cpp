@@ -71,7 +71,7 @@ TEST(Mesh, an_axis_of_one_rank_that_need_not_be_named_changes_nothing) {
     EXPECT_EQ(wider.group(rank, {"dp", "other"}), grid.group(rank, {"dp"}));
     EXPECT_EQ(grid.rank_on("other", rank), 0);
   }
-  // An axis of more ranks, in the middle, moves those that are slower apart.
+  // An axis with several ranks in the middle increases the stride of slower axes.
   RankGrid replicas{{{"tp", 2}, {"x", 2}, {"dp", 3}, {"pp", 1}}};
   EXPECT_EQ(replicas.place(7), "pp0 dp1 x1 tp1");
   EXPECT_EQ(replicas.sizes(), "tp 2 x x 2 x dp 3 x pp 1");
@@ -109,8 +109,8 @@ TEST(AxisSet, is_a_set) {
   EXPECT_EQ(small_mesh({2, 1, 4}, 0).divided({"dp", "pp"}), AxisSet{"pp"});
 }
 
-// Each edge is connected by the two ranks at its ends, and no rank waits for another that is at a later edge: with
-// blocking connections all edges are made.
+// Each edge is connected by the two ranks at its ends, and no rank waits for another that is at a later edge: all edges
+// can be made with blocking connections.
 TEST(StageRing, ranks_that_connect_their_edges_in_order_never_wait_in_a_circle) {
   for (const RingEnd end : {RingEnd::kOpen, RingEnd::kClosed})
     for (int pp = 1; pp <= 7; ++pp)

@@ -19,7 +19,7 @@ NAMES = [
 METRICS = "".join(json.dumps({"step": s, "loss": 4 / s, "step_ms": 100.0, "time": 1e9 + s}) + "\n" for s in range(1, 6))
 
 
-def shown(name):  # characters that XML has not
+def shown(name):  # characters that XML does not allow
     return re.sub("[\x01-\x08\x0b\x0c\x0e-\x1f]", "?", name)
 
 
@@ -41,7 +41,7 @@ def texts(path, bodies=False):
 folder.mkdir()
 plain_tags = None
 for number, name in enumerate(["plain", *NAMES]):
-    # The folder's name, of which a run without a config has its own; and the name in a config.
+    # The folder's name, which a run without a config uses; and the name in a config.
     for where in "folder", "config":
         place = folder / f"{number} {where}"
         run_dir = place / (name.replace("/", "|") if where == "folder" else "run")
@@ -55,7 +55,7 @@ for number, name in enumerate(["plain", *NAMES]):
         assert said_texts.count(f"{expected}: loss, nats a token") == 2, (
             name,
             said_texts,
-        )  # its title, and in the picture
+        )  # its title, and the text in the picture
         assert "step.svg: not drawn" in said, said
         run("report", run_dir, cwd=place)
         page_texts, page_tags = texts(run_dir / "report.html", bodies=True)
@@ -64,7 +64,7 @@ for number, name in enumerate(["plain", *NAMES]):
         assert (tags, page_tags) == plain_tags, (name, page_tags)
         run("report", run_dir, "--text", cwd=place)
 
-    # A machine of that name, in a step that is simulated, and in its page.
+    # A machine with that name, in a simulated step and on its page.
     cluster = (configs / "clusters/h100.yaml").read_text()
     place = folder / f"{number} cluster"
     place.mkdir()
@@ -87,7 +87,7 @@ for number, name in enumerate(["plain", *NAMES]):
     assert any(shown(name) in text for text in texts(place / "step.svg")[0]), name
     texts(place / "page.html", bodies=True)
 
-# A folder's name may be any bytes: é as Latin-1 has it.
+# A folder's name may be any bytes: é in Latin-1.
 run_dir = bytes(folder) + b"/caf\xe9"
 Path(run_dir.decode(errors="surrogateescape")).mkdir()
 with open(run_dir + b"/metrics.jsonl", "w") as file:

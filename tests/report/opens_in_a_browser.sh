@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The report of a run of 12,288 ranks and of two runs side by side, in a headless Chromium: everything is drawn, without
-# errors and without a single request. Skipped (77) where there is no Chromium.
+# Opens the report of a run of 12,288 ranks, and of two runs side by side, in a headless Chromium: everything is drawn
+# without errors and without a single request. Skipped (77) if there is no Chromium.
 #   opens_in_a_browser.sh PATH_OF_trireme PATH_OF_synthetic_run
 set -euo pipefail
 trireme=$(realpath "$1") synthetic_run=$(realpath "$2")
@@ -17,7 +17,7 @@ fail() {
   exit 1
 }
 
-# open PAGE: the document as it stands once everything is drawn, into $folder/dom.html; the console's words, into log.txt.
+# open PAGE: stores the document, once everything is drawn, in $folder/dom.html, and the console's messages in log.txt.
 open() {
   timeout 120 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir="$folder/profile" \
     --host-resolver-rules="MAP * ~NOTFOUND" --enable-logging=stderr --window-size=1400,900 \
@@ -25,7 +25,7 @@ open() {
   if grep -E 'CONSOLE.*(Error|Refused|Uncaught)' "$folder/log.txt"; then fail "errors in $1"; fi
   grep -q '<html[^>]* data-drawn="' "$folder/dom.html" || fail "$1 was not drawn"
 }
-# has TEXT: it stands in the document.
+# has TEXT: checks that the document contains it.
 has() { grep -qF -- "$1" "$folder/dom.html" || fail "the document lacks: $1"; }
 
 "$synthetic_run" "$folder/large" 4000 8 192 8 30
@@ -47,20 +47,20 @@ echo "drawn after $(sed -n 's/.*<html[^>]* data-drawn="\([0-9]*\)".*/\1/p' "$fol
 "$synthetic_run" "$folder/b" 200 1 4 2 6 2
 # shellcheck disable=SC2016 # it is text
 printf 'run:\n  name: "<img src=x onerror=alert(1)></script>`${a}`"\n' >"$folder/b/resolved.yaml"
-# A first step that takes far longer than all others leaves them to be seen.
+# A first step that takes far longer than all others must not hide them.
 sed -i '0,/"step_ms":[0-9.]*/s//"step_ms":98760/' "$folder/b/metrics.jsonl"
 (cd "$folder" && "$trireme" report a b >said.txt)
 open "$folder/report.html"
-# Text in the document has its signs escaped, also within elements; a real element would have a real bracket.
+# Text in the document has escaped characters, also within elements; a real element would have a real bracket.
 if grep -q '<img' "$folder/dom.html"; then fail "a name became an element"; fi
 has "&lt;img src=x onerror=alert(1)&gt;"
 has "only fields that differ"
 has "Cut off: the highest value is 98,760"
 has "ranks that wait for other ranks"
 has "Neither steps nor a hang are recorded"
-# In the table: for which ranks the others wait.
+# The table shows the ranks for which others wait.
 has "<td>rank 5 [pp1 dp0 tp1]</td>"
-# A simulation's page, with its pictures.
+# Opens a simulation's page with its pictures.
 source_dir=$(realpath "$(dirname "$0")/../..")
 "$trireme" simulate "$source_dir/configs/megascale_175b.yaml" --ranks 256 --to 12288 \
   --cluster "$source_dir/configs/clusters/a100_megascale.yaml" --report "$folder/simulation.html" >/dev/null 2>&1

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Strings that have ended pages, or begun programs in them, before.
+// Strings that could end a page or start a program in it.
 const std::vector<std::string> kHostile = {"</script><script>alert(1)</script>",
                                            "<img src=x onerror=alert(1)>",
                                            "\"' onmouseover='alert(1)",
@@ -56,8 +56,8 @@ std::string page_of(const std::vector<RunData>& runs) {
   return report_page(runs, {.made = 1763900000, .version = kHostile[0]}, kHostile[0] + kHostile[9] + kHostile[10]);
 }
 
-// Elements open and close in pairs, attributes are quoted, no bracket stands bare; the bodies of scripts and styles end
-// at their closing tags, as browsers see them. Returns what is wrong, and the names of the elements in `seen`.
+// Elements open and close in pairs, attributes are quoted, brackets are escaped; the bodies of scripts and styles end
+// at their closing tags, as in browsers. Returns what is wrong, and the names of the elements in `seen`.
 std::string ill_formed(const std::string& page, std::multiset<std::string>& seen) {
   static const std::regex tag(R"(<(/?)([a-z0-9]+)((?:\s+[a-zA-Z-]+(?:="[^"<]*")?)*)\s*(/?)>)");
   std::vector<std::string> open;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The README's pictures are those that lib/report/pictures/draw.sh draws, and show what the program plans. Of the step's
-# the passes in their order, not their times: these follow the constants of machines, which are refitted at times.
+# The README's pictures are those that lib/report/pictures/draw.sh draws and show what the program plans. For the step's
+# picture the order of the passes is checked, not their times, which depend on constants that are refitted at times.
 #   pictures.sh SOURCE_FOLDER PATH_OF_trireme
 set -euo pipefail
 source_dir=$1 trireme=$2 pictures=$1/lib/report/pictures
@@ -30,7 +30,7 @@ count() { grep -cE "$1" "$folder/$2" || true; }
 [[ $(count 'class="node"' mesh.svg) == 4 ]] || fail "not 4 nodes"
 grep -q 'rank 13: pp1 dp1 tp1, node 1' "$folder/mesh.svg" || fail "rank 13 has another place"
 grep -q 'layers 15-19, 35-39' "$folder/mesh.svg" || fail "the last stage has other layers"
-# 4 stages x 2 chunks x 8 microbatches, in addition to the legend's.
+# 4 stages x 2 chunks x 8 microbatches, plus the legend.
 for kind in forward backward; do
   [[ $(count "<rect.* class=\"$kind( later)?\"" step.svg) == 65 ]] || fail "not 64 passes: $kind"
 done

@@ -59,7 +59,7 @@ TEST(RankWaits, of_a_folder_name_the_suspect_and_show_its_waiters_first) {
   EXPECT_TRUE(remarks.empty());
 }
 
-// Two ranks of which rank 1 comes 3 ms late to one all-reduce in each of two steps.
+// Two ranks, of which rank 1 joins one all-reduce 3 ms late in each of two steps.
 std::vector<TimelineSegment> two_segments() {
   constexpr int64_t kMs = 1'000'000;
   std::vector<TimelineSegment> segments;

@@ -123,7 +123,7 @@ TEST(RunData, changes_as_earlier_versions_wrote_them) {
   EXPECT_EQ(run.changes[0].after, "0.2");
 }
 
-// The amount that a byte of `quantity` stands for, as page/heat.js has it.
+// Returns the amount that a byte of `quantity` represents, as in page/heat.js.
 double heat_amount(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh) {
   const double byte = quantity.bytes[slice][static_cast<size_t>(world_rank)];
   if (quantity.scale == HeatScale::kAmount) return byte / 255 * quantity.most;
@@ -141,12 +141,12 @@ TEST(RankHeat, bytes_stand_for_the_seconds_that_were_measured) {
   const auto compute = std::find_if(heat.quantities.begin(), heat.quantities.end(),
                                     [](const HeatQuantity& q) { return q.name == "compute"; });
   ASSERT_NE(compute, heat.quantities.end());
-  // Stage 1 (ranks 4 to 7) is the head's, by 5 % slower in all; rank 5 by 20 % more in the second half.
+  // Stage 1 (ranks 4 to 7) has the head and is 5 % slower overall; rank 5 is 20 % slower in the second half.
   EXPECT_NEAR(heat_amount(*compute, 0, 0, heat.mesh), 1.75, 0.04);
   EXPECT_NEAR(heat_amount(*compute, 0, 5, heat.mesh), 1.75 * 1.05, 0.05);
   EXPECT_NEAR(heat_amount(*compute, 3, 5, heat.mesh), 1.75 * 1.05 * 1.2, 0.05);
   EXPECT_NEAR(heat_amount(*compute, 3, 4, heat.mesh), 1.75 * 1.05, 0.05);
-  // A rate is the stage's FLOPs over that, and the slow rank's the lowest; both say as much of its slowness.
+  // A rate is the stage's FLOPs divided by that, and the slow rank's is the lowest; both show the same slowness.
   const auto rate = std::find_if(heat.quantities.begin(), heat.quantities.end(),
                                  [](const HeatQuantity& q) { return q.name == "rate"; });
   ASSERT_NE(rate, heat.quantities.end());

@@ -44,7 +44,7 @@ TEST(SimulationPage, holds_every_row_and_no_foreign_markup) {
   EXPECT_NE(page.find("function barPlot"), page.npos);
 }
 
-// Choices that a config makes have rows, others none; undoing one makes the step longer, except for slow machines.
+// Choices that a config makes have rows, others do not; undoing one makes the step longer, except for slow machines.
 TEST(Ablation, undoes_what_the_config_does) {
   Workload w = simulated("x").workload;
   const auto names = [&] {

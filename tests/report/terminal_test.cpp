@@ -14,9 +14,9 @@
 namespace tri {
 namespace {
 
-constexpr const char* kRestored = "\x1b[?25h\x1b[?1049l";  // the cursor is back, and the screen that was before
+constexpr const char* kRestored = "\x1b[?25h\x1b[?1049l";  // the cursor and the previous screen are restored
 
-// A process on a terminal of its own.
+// A process on its own terminal.
 class OnTerminal {
  public:
   explicit OnTerminal(const std::function<int()>& body) {
@@ -32,7 +32,7 @@ class OnTerminal {
     ::close(master_);
   }
 
-  // Reads until `text` has come; false: it has not within five minutes.
+  // Reads until `text` appears; returns false if it does not within five minutes.
   bool sees(const std::string& text) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
     while (output_.find(text, seen_) == output_.npos) {
@@ -72,7 +72,7 @@ class OnTerminal {
   size_t seen_ = 0;
 };
 
-// Shows its size, and what has happened, until it is told to end.
+// Shows its size and the events until it must end.
 int show_events() {
   if (!Screen::possible()) return 3;
   Screen screen;
@@ -93,7 +93,7 @@ TEST(Screen, gives_the_terminal_back_on_q_and_on_control_c) {
     ASSERT_TRUE(process.sees("begin"));
     ASSERT_TRUE(process.sees("size 30 x 10"));
     EXPECT_FALSE(echoes(process.settings()));
-    process.type("x");  // any other key is nothing to it
+    process.type("x");  // any other key has no effect
     process.type(key);
     EXPECT_TRUE(process.sees(kRestored));
     const int status = process.wait();

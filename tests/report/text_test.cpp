@@ -95,7 +95,7 @@ TEST(ReportText, is_within_its_lines_and_columns_whatever_runs_say) {
   }
 }
 
-// Signs of more than a byte are a column each.
+// A multi-byte character takes one column.
 TEST(ReportText, nothing_is_cut_of_a_fact_that_fits_on_two_lines) {
   RunData run{.dir = "/runs/none", .name = "none"};
   for (int length = 80; length < 120; ++length) {
@@ -206,7 +206,7 @@ TEST(TerminalChart, a_rising_line_rises) {
 TEST(TerminalChart, halving_is_straight_on_a_logarithmic_scale) {
   std::vector<double> values, logarithms;
   for (int i = 0; i < 80; ++i) values.push_back(std::pow(0.5, i)), logarithms.push_back(-i);
-  // The dots alone: 40 characters of three bytes each behind the axis.
+  // Only the dots: 40 characters of three bytes each after the axis.
   const auto dots = [](const std::vector<std::string>& lines) {
     std::vector<std::string> ends;
     for (const std::string& line : lines) ends.push_back(line.substr(line.size() - 120));

@@ -1,5 +1,5 @@
 // Claims about the rules of boundary buffers, over every schedule, pp <= 4, chunks <= 3 and num_microbatches <= 12.
-// That the executor and the simulator keep them is in executor_test.cpp and tests/simulate/pipeline_test.cpp.
+// executor_test.cpp and tests/simulate/pipeline_test.cpp check that the executor and the simulator keep them.
 #include "lib/schedule/buffer_rules.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ bool happens(const Plan& plan, ActionKind kind, int chunk) {
 
 size_t position(const Plan& plan, const Action& action) { return std::ranges::find(plan, action) - plan.begin(); }
 
-// Those whose buffers the plan fills: a forward-only plan receives no gradients.
+// Returns the rules whose buffers the plan fills: a forward-only plan receives no gradients.
 std::vector<BufferRule> rules_in_use(const Plan& plan, Axis pp, int chunk, int chunks) {
   std::vector<BufferRule> rules = buffer_rules(pp, chunk, chunks, last_use(plan, chunk));
   std::erase_if(rules, [&](const BufferRule& rule) { return !happens(plan, rule.fills, chunk); });
@@ -69,15 +69,15 @@ TEST(BufferRules, a_buffer_is_filled_then_read_then_released) {
   });
 }
 
-// Buffers are used round-robin: the order of filling must be the order of releasing, and no ring may need more buffers
-// than it has, on the clock of the host that issues the plan.
+// Buffers are used round-robin: the order of filling must equal the order of releasing, and no ring may need more
+// buffers than it has, by the clock of the host that issues the plan.
 TEST(BufferRules, turns_suffice_and_no_ring_runs_out) {
   for_all_plans([](const Plan& plan, Axis pp, int chunks) {
-    std::map<std::pair<BufferRing, int>, std::vector<Action>> filled, released;  // by ring, and chunk of the inputs
+    std::map<std::pair<BufferRing, int>, std::vector<Action>> filled, released;  // by ring and chunk of the inputs
     for (const Action& action : plan)
       for (const BufferRule& rule : rules_in_use(plan, pp, action.chunk, chunks)) {
         const std::pair ring{rule.ring, rule.ring == BufferRing::kInputs ? action.chunk : 0};
-        const Action microbatch{ActionKind::kForward, action.microbatch, action.chunk};  // as its name
+        const Action microbatch{ActionKind::kForward, action.microbatch, action.chunk};  // identifies it
         if (rule.fills == action.kind) {
           filled[ring].push_back(microbatch);
           EXPECT_LE(filled[ring].size() - released[ring].size(),

@@ -1,5 +1,5 @@
-// The executor on threads: every stage a thread with its own device, transfers by rendezvous, a toy stage whose results
-// depend on every boundary value that passes, random delays everywhere. Also built with ThreadSanitizer.
+// The executor on threads: every stage is a thread with its own device, transfers use rendezvous, a toy stage's results
+// depend on every boundary value, and random delays are everywhere. Also built with ThreadSanitizer.
 #include "lib/schedule/executor.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ class ToyStage final : public StageCompute {
   int chunks_;
   Stream& compute_;
   std::function<void()> delay_;
-  double sum_of_outputs_ = 0;      // touched by the compute stream until it is drained
+  double sum_of_outputs_ = 0;      // used by the compute stream until it is drained
   std::vector<double> gradients_;  // [chunk], the same
 };
 
@@ -93,7 +93,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// The same arithmetic in a plain loop.
+// Computes the same in a plain loop.
 Outcome expected_outcome(const Case& c) {
   const int stages = c.pp * c.chunks;
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(stages))};
@@ -115,13 +115,13 @@ Outcome expected_outcome(const Case& c) {
   return outcome;
 }
 
-// A stage's memory and, where the case has them, its ends of the channels.
+// A stage's memory and, if the case has them, its ends of the channels.
 struct Rank {
   std::unique_ptr<Device> device = make_cpu_device();
   std::unique_ptr<Arena> arena;
   BoundaryTensors boundaries;
   Plan plan;
-  std::vector<std::unique_ptr<StageChannel>> copies;  // behind the observed ones
+  std::vector<std::unique_ptr<StageChannel>> copies;  // wrapped by the observed ones
   std::unique_ptr<StageChannel> recv_forward, send_forward, recv_backward, send_backward;
 };
 
@@ -165,7 +165,7 @@ std::vector<Rank> make_ranks(const Case& c) {
   return ranks;
 }
 
-// Runs all stages, each on a thread of its own, `rounds` times over with the same buffers.
+// Runs all stages, each on its own thread, `rounds` times with the same buffers.
 Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
   auto forward = std::make_shared<LocalExchange>(), backward = std::make_shared<LocalExchange>();
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(c.pp * c.chunks))};

@@ -1,6 +1,5 @@
-// A pipeline of threads: CommGroups whose members live in one process, with the semantics of a rendezvous: a send is
-// over when its receive has taken the data. For tests of the executor without MPI, under ThreadSanitizer and with
-// delays.
+// A pipeline of threads: CommGroups whose members are in one process, with rendezvous semantics: a send ends when its
+// receive has taken the data. For tests of the executor without MPI, under ThreadSanitizer and with delays.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +15,7 @@
 
 namespace tri {
 
-// What the members of one local group share.
+// The state that the members of one local group share.
 class LocalExchange {
  public:
   void send(int from, int to, const void* data, int64_t bytes) {
@@ -51,7 +50,7 @@ class LocalExchange {
 
 class LocalGroup final : public CommGroup {
  public:
-  // `delay` runs before every transfer, on the stream that carries it.
+  // `delay` runs before every transfer, on the stream that performs it.
   LocalGroup(int rank, int size, std::shared_ptr<LocalExchange> exchange, std::function<void()> delay)
       : CommGroup("local", rank, size), exchange_(std::move(exchange)), delay_(std::move(delay)) {}
 

@@ -1,5 +1,5 @@
-// Claims about plans as data, over every schedule, pp <= 8, chunks <= 4 and num_microbatches <= 32. What happens in
-// time is in tests/simulate/pipeline_test.cpp.
+// Claims about plans as data, over every schedule, pp <= 8, chunks <= 4 and num_microbatches <= 32. Claims about time
+// are in tests/simulate/pipeline_test.cpp.
 #include "lib/schedule/plan.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicrobatches = 32;
 
-// Most activations of one stage, all chunks together.
+// The most activations of one stage, over all chunks.
 int gpipe_in_flight(Axis, int num_microbatches, int) { return num_microbatches; }
 int one_f_one_b_in_flight(Axis pp, int num_microbatches, int) { return std::min(pp.size - pp.rank, num_microbatches); }
 int interleaved_in_flight(Axis pp, int num_microbatches, int chunks) {
@@ -57,7 +57,7 @@ std::vector<int> counting(int count) {
 
 size_t position(const Plan& plan, const Action& action) { return std::ranges::find(plan, action) - plan.begin(); }
 
-// Number of compute actions before `index`.
+// Returns the number of compute actions before `index`.
 size_t computes_before(const Plan& plan, size_t index) {
   return std::count_if(plan.begin(), plan.begin() + index, [](const Action& a) {
     return a.kind == ActionKind::kForward || a.kind == ActionKind::kBackward;
@@ -103,14 +103,13 @@ TEST(Plan, activations_in_flight_equal_the_closed_form) {
     if (chunks == 1 || num_microbatches % pp.size == 0) {
       EXPECT_EQ(most_in_flight(plan), closed_form);
     } else {
-      EXPECT_LE(most_in_flight(plan), closed_form);  // microbatches that do not exist take no room
+      EXPECT_LE(most_in_flight(plan), closed_form);  // microbatches that do not exist take no memory
     }
   });
 }
 
-// Interleaved, whole groups. When the b-th backward is next, the stage has run warmup + 1 + b forwards; of
-// any n actions a chunk that is the c-th of its kind to be met has n / (p v) whole groups and what it got of
-// the last one.
+// Interleaved, whole groups. When the b-th backward is next, the stage has run warmup + 1 + b forwards. Of any n
+// actions, a chunk that is the c-th of its kind to occur has n / (p v) whole groups and its share of the last one.
 TEST(Plan, activations_of_each_chunk_equal_the_closed_form) {
   for (int size = 1; size <= kMaxStages; ++size)
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
@@ -158,13 +157,13 @@ TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
   });
 }
 
-// What crosses a link, named by the virtual stage that sends it.
+// A message on a link, identified by the virtual stage that sends it.
 struct Message {
   int virtual_stage, microbatch;
   bool operator==(const Message&) const = default;
 };
 
-// The messages of one queue; `hop`: from the virtual stage of the action to the one that sends.
+// Returns the messages of one queue; `hop`: from the virtual stage of the action to the sending one.
 std::vector<Message> messages(const Plan& plan, ActionKind kind, Axis pp, int hop) {
   std::vector<Message> list;
   for (const Action& a : plan)
@@ -208,7 +207,7 @@ TEST(Plan, forward_only_runs_each_microbatch_once_in_order_and_keeps_nothing) {
         for (int chunk = 0; chunk < chunks; ++chunk) {
           ASSERT_EQ(microbatches_of(plan, ActionKind::kForward, chunk), counting(num_microbatches));
           ASSERT_EQ(max_in_flight(plan, chunk), 1);
-          // One in use and one ahead, where the next action is of the same chunk.
+          // One in use and one prefetched, if the next action is of the same chunk.
           ASSERT_EQ(max_inputs(transfers, chunk),
                     is_first_virtual_stage(pp, chunk) ? 1 : std::min({2, size, num_microbatches}));
         }

@@ -26,7 +26,7 @@ Config config_of(const std::vector<std::string>& changes) {
   return resolved.value();
 }
 
-// H200 as `bench calibrate` knows it before the fit.
+// Returns the H200 as `bench calibrate` knows it before the fit.
 Cluster h200() {
   auto read = read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h200.yaml");
   EXPECT_TRUE(read) << read.error().message;
@@ -42,8 +42,8 @@ double seconds_on(const Cluster& cluster, const Config& config) {
   return predict_step(workload_of(config), cluster).seconds;
 }
 
-// A latency with the host's own time in it, as single calls on an idle stream measure it, would make short sequences
-// half as long again; the fit finds what a full queue pays.
+// A latency that includes the host's time, as measured by single calls on an idle stream, would make short sequences
+// half as long again; the fit finds the latency of a full queue.
 TEST(Calibration, lowers_a_latency_that_no_step_pays) {
   const std::vector<MeasuredStep> halves{{config_of({"data.global_batch=8"}), 0.14763},
                                          {config_of({"model.layers=12"}), 0.15350},
@@ -56,11 +56,11 @@ TEST(Calibration, lowers_a_latency_that_no_step_pays) {
     EXPECT_LT(cluster.node.latency_us, 100);
     const auto error = [&](const MeasuredStep& step) { return seconds_on(cluster, step.config) / step.seconds - 1; };
     for (const MeasuredStep& step : halves) EXPECT_NEAR(error(step), 0, 0.02);
-    EXPECT_NEAR(error(whole), 0, 0.03);  // took no part
+    EXPECT_NEAR(error(whole), 0, 0.03);  // not part of the fit
   }
 }
 
-// Steps that a machine with known constants would take give these constants back, and with them another model's steps.
+// Fitting steps simulated with known constants recovers these constants and predicts another model's steps.
 TEST(Calibration, finds_the_constants_behind_the_steps) {
   Cluster truth = h200();
   truth.software.gemm_share = 0.7;
@@ -90,14 +90,14 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
         config_of({"model.hidden=5120", "model.heads=40", "model.layers=8", "precision.gemm=" + format});
     EXPECT_NEAR(seconds_on(found, wider) / seconds_on(truth, wider), 1, 0.01) << format;
   }
-  // Without a step in FP8 nothing is said about its rate.
+  // Without a step in FP8 its rate does not change.
   steps.pop_back();
   found.software.fp8_gemm_share = 0.9;
   fit_constants(steps, KernelRates::kMeasured, found);
   EXPECT_EQ(found.software.fp8_gemm_share, 0.9);
 }
 
-// On CPU ranks that share cores, from constants that are far off: the quick start from its halves.
+// On CPU ranks that share cores, from constants that are far off: predicts the quick start from its halves.
 TEST(Calibration, predicts_the_quick_start_from_its_halves) {
   const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/quickstart.yaml";
   const auto quickstart = [&](const std::string& change) {
@@ -133,7 +133,7 @@ TEST(Calibration, predicts_the_quick_start_from_its_halves) {
   EXPECT_GT(std::abs(seconds_on(found, whole) / seconds_on(truth, whole) - 1), 0.1);
   fit_constants(steps, KernelRates::kUnknown, found);
   EXPECT_NEAR(seconds_on(found, whole) / seconds_on(truth, whole), 1, 0.02);
-  // Steps that are each measured 3 % off, one way or the other: what is fitted to them is not.
+  // If each step is measured 3 % off, in either direction, the fit is not.
   for (unsigned off = 0; off < 16; ++off) {
     std::vector<MeasuredStep> measured = steps;
     for (size_t i = 0; i < measured.size(); ++i) measured[i].seconds *= (off >> i & 1) != 0 ? 1.03 : 0.97;
@@ -143,7 +143,7 @@ TEST(Calibration, predicts_the_quick_start_from_its_halves) {
   }
 }
 
-// Two lengths of a sequence give attention's rate and its ramp; one gives the rate; none leaves what was there.
+// Two sequence lengths determine attention's rate and its ramp; one determines the rate; none changes nothing.
 TEST(Calibration, finds_attentions_rates_from_its_kernels) {
   Cluster truth = h200();
   truth.software.attention_forward = 0.6;

@@ -1,5 +1,4 @@
-// Cluster files: what they refuse and how, what they round-trip, and that the files of the repository name their
-// sources.
+// Cluster files: what is refused and how, round trips, and that the files of the repository name their sources.
 #include "lib/simulate/cluster.h"
 
 #include <gtest/gtest.h>
@@ -37,9 +36,9 @@ TEST(Cluster, other_mistakes_are_refused) {
                 .find("--cluster-set node.rank=3: node.rank: unknown key; did you mean node.ranks?"),
             std::string::npos);
   EXPECT_NE(error_of("node:\n", {"node"}).find("expected section.key=value"), std::string::npos);
-  // What a terminal would obey is not said again.
+  // Terminal control characters are not repeated.
   EXPECT_NE(error_of("\"no\\eded\": 3\n").find("no\uFFFDded: unknown section"), std::string::npos);
-  // Every constant would be a default's.
+  // Otherwise every constant would be a default.
   for (const char* empty : {"", "\n", "# device:\n#   name: A100\n", "---\n"})
     EXPECT_EQ(error_of(empty).find("c.yaml: the file has no sections"), 0u) << empty << ": " << error_of(empty);
   const auto missing = read_cluster("/nowhere/cluster.yaml");
@@ -49,7 +48,7 @@ TEST(Cluster, other_mistakes_are_refused) {
             std::string::npos);
 }
 
-// As configs are: lib/config/yaml_map.h.
+// Like configs: lib/config/yaml_map.h.
 TEST(Cluster, merges_anchors_and_takes_one_document) {
   const auto merged =
       parse_cluster("x-eight: &eight\n  ranks: 4\n  gb_per_s: 7\nnode:\n  <<: *eight\n  ranks: 8\n", "c", {});
@@ -62,7 +61,7 @@ TEST(Cluster, merges_anchors_and_takes_one_document) {
   EXPECT_NE(error_of("node:\n  <<: 3\n").find("node.<<: merges only maps"), std::string::npos);
 }
 
-// Each of these made a report of "nan" seconds, or one that never came.
+// Each of these caused a report of "nan" seconds, or one that never ended.
 TEST(Cluster, numbers_far_beyond_machines_are_refused) {
   for (const char* text : {"node.gb_per_s=1e-320", "device.memory_gb_per_s=1e300"})
     EXPECT_NE(error_of("", {text}).find("is out of range; expected a number from"), std::string::npos) << text;
@@ -90,7 +89,7 @@ TEST(Cluster, prints_what_it_reads) {
   EXPECT_FALSE(cluster.value().defaults.empty());
 }
 
-// Every number of configs/clusters says where it comes from, and no constant is left to its default.
+// Every number of configs/clusters names its source, and no constant keeps its default.
 TEST(Cluster, files_of_the_repository_are_whole_and_sourced) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(TRI_SOURCE_DIR) + "/configs/clusters")) {

@@ -1,4 +1,4 @@
-// The fast column against the simulator of pipelines, and its extension against walking through every microbatch.
+// Compares the fast column with the simulator of pipelines, and its extension with stepping through every microbatch.
 #include "lib/simulate/column.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ ColumnCosts uneven_costs(Schedule schedule, int stages, int chunks, int num_micr
     costs.forward.push_back(1);
     costs.backward.push_back(2);
   }
-  costs.forward.front() = 1.25;  // the embedding
-  costs.backward.back() = 2.75;  // the head
+  costs.forward.front() = 1.25;  // includes the embedding
+  costs.backward.back() = 2.75;  // includes the head
   return costs;
 }
 
@@ -48,7 +48,7 @@ TEST(Column, equals_the_simulator_of_pipelines) {
               costs.transfers = transfers;
               const PipelineRun run = reference(costs);
               const ColumnTimes times = time_whole_column(costs);
-              double end = 0;  // a pipeline's makespan counts the last message as well
+              double end = 0;  // a pipeline's makespan also includes the last message
               for (const PipelineSpan& span : run.spans)
                 if (span.action.kind == ActionKind::kForward || span.action.kind == ActionKind::kBackward)
                   end = std::max(end, span.end);
@@ -88,7 +88,7 @@ TEST(Column, extended_steady_state_equals_every_microbatch) {
             }
 }
 
-// A slow stage in the middle lets a pipeline find its rhythm late, or another one than its last stage has at first.
+// A slow stage in the middle lets a pipeline reach its steady state late, or differ from its last stage's first rhythm.
 TEST(Column, uneven_stages_are_walked_through) {
   for (const int chunks : {1, 2, 3})
     for (const int stages : {2, 3, 4, 8})

@@ -1,4 +1,4 @@
-// Effective time under faults: the closed form against the simulated process, and published points.
+// Effective time under faults: compares the closed form with the simulated process, and with published points.
 #include "lib/simulate/goodput.h"
 
 #include <gtest/gtest.h>
@@ -10,11 +10,10 @@
 namespace tri {
 namespace {
 
-// The share of `work_s` seconds of work in the time that they took, over all of `runs` runs, with stops by random
-// numbers.
+// Returns the share of `work_s` seconds of work in the elapsed time, over all of `runs` runs, with random stops.
 double simulated_effective_share(const FaultRates& rates, double interval_s, double work_s, int runs, uint64_t seed) {
   std::mt19937_64 random(seed);
-  // Not std::exponential_distribution, whose numbers differ between standard libraries.
+  // Avoids std::exponential_distribution, whose numbers differ between standard libraries.
   const auto next_stop = [&] {
     const double uniform = (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
     return -rates.mtbf_s * std::log(uniform);
@@ -24,14 +23,14 @@ double simulated_effective_share(const FaultRates& rates, double interval_s, dou
     double work = 0, stop = next_stop();  // from now
     while (work < work_s) {
       const double segment = interval_s + rates.stall_s;
-      if (stop >= segment) {  // saved
+      if (stop >= segment) {  // the work is saved
         work += interval_s;
         time += segment;
         stop -= segment;
         continue;
       }
       time += stop;
-      for (stop = next_stop(); stop < rates.recovery_s; stop = next_stop()) time += stop;  // and again from the start
+      for (stop = next_stop(); stop < rates.recovery_s; stop = next_stop()) time += stop;  // recovery starts again
       time += rates.recovery_s;
       stop -= rates.recovery_s;
     }
@@ -59,13 +58,13 @@ TEST(Goodput, best_interval_is_the_best) {
     const double best = best_interval(rates);
     for (const double factor : {0.5, 0.9, 1.1, 2.0})
       EXPECT_GT(effective_share(rates, best), effective_share(rates, factor * best));
-    // Young's first order for small stalls.
+    // Young's first-order formula for small stalls.
     EXPECT_NEAR(best / std::sqrt(2 * stall * rates.mtbf_s), 1, 0.05);
   }
 }
 
 TEST(Goodput, llama3_rate_at_12288_and_100000_ranks) {
-  Cluster cluster;  // the defaults' rate is Llama 3's: one stop in 2,112 device-days
+  Cluster cluster;  // the default rate is Llama 3's: one stop in 2,112 device-days
   EXPECT_NEAR(fault_rates(cluster, 12288).mtbf_s / 3600, 4.1, 0.05);
   const auto share = [&](int ranks, double stall, double recovery) {
     FaultRates rates = fault_rates(cluster, ranks);
@@ -79,8 +78,8 @@ TEST(Goodput, llama3_rate_at_12288_and_100000_ranks) {
   EXPECT_NEAR(share(100000, 0.04, 180), 0.900, 0.01);
 }
 
-// The sum of the Poisson distribution up to a million repairs at once, a normal one beyond: no step between them, and
-// no sum without end.
+// Uses the sum of the Poisson distribution up to a million concurrent repairs, a normal distribution beyond: without a
+// step between them, and without an endless sum.
 TEST(Goodput, spares_of_very_unreliable_machines) {
   Cluster cluster;
   cluster.faults.repair_hours = 1;

@@ -1,4 +1,4 @@
-// Flows on switches: by hand, by the properties that define them, and against published simulations and measurements.
+// Flows on switches: by hand, by their defining properties, and against published simulations and measurements.
 #include "lib/simulate/network/network.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ Path path_of(std::initializer_list<int> links) {
 }
 
 TEST(FairShare, a_collision_halves_both_and_leaves_the_rest) {
-  // Links 0, 1, 2: adapters of 1; link 3: where the first two meet, 1; link 4: the third's own way.
+  // Links 0, 1, 2: adapters of 1; link 3: shared by the first two, 1; link 4: used only by the third.
   const std::vector<double> capacities{1, 1, 1, 1, 1};
   const std::vector<Path> flows{path_of({0, 3}), path_of({1, 3}), path_of({2, 4})};
   const FlowRates rates = fair_share(capacities, flows, kNoLimit);
@@ -30,7 +30,7 @@ TEST(FairShare, a_collision_halves_both_and_leaves_the_rest) {
 }
 
 TEST(FairShare, what_a_slow_flow_leaves_goes_to_the_others) {
-  // Three flows over link 0 of 10; the first is held to 1 by link 1.
+  // Three flows over link 0 of 10; link 1 limits the first to 1.
   const std::vector<double> capacities{10, 1};
   const std::vector<Path> flows{path_of({1, 0}), path_of({0}), path_of({0})};
   EXPECT_EQ(fair_share(capacities, flows, kNoLimit).rate, (std::vector<double>{1, 4.5, 4.5}));
@@ -44,19 +44,19 @@ TEST(FairShare, what_a_limit_leaves_goes_to_no_flow) {
   EXPECT_EQ(rates.bottleneck, (std::vector<int>{0, 0, 1, 1}));
 }
 
-// Adapters 0 and 1 send into link 4, which is full; the port in front of it, link 3, is paused, and with it the flow of
-// adapter 2 that goes elsewhere.
+// Adapters 0 and 1 send into link 4, which is full. The port before it, link 3, is paused, and with it the flow of
+// adapter 2, which goes elsewhere.
 TEST(FairShare, a_paused_port_holds_up_who_only_passes_by) {
   const std::vector<double> capacities{1, 1, 1, 2, 0.5, 1};
   const std::vector<Path> flows{path_of({0, 3, 4}), path_of({1, 4}), path_of({2, 3, 5})};
   EXPECT_EQ(fair_share(capacities, flows, kNoLimit).rate, (std::vector<double>{0.25, 0.25, 1}));
   EXPECT_EQ(head_of_line(capacities, flows, kNoLimit).rate, (std::vector<double>{0.25, 0.25, 0.25}));
-  // Without the collision nothing is paused.
+  // Without the collision no port is paused.
   const std::vector<double> wide{1, 1, 1, 2, 2, 1};
   EXPECT_EQ(head_of_line(wide, flows, kNoLimit).rate, (std::vector<double>{1, 1, 1}));
 }
 
-// By chance: no link carries more than it can, and every flow has a full link on which no other gets more.
+// On random networks: no link exceeds its capacity, and every flow has a full link on which no other gets more.
 TEST(FairShare, is_max_min_on_any_network) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     std::vector<double> capacities;
@@ -96,7 +96,7 @@ Cluster megascale() {
   return read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/a100_megascale.yaml").value();
 }
 
-// A way goes up and down again over the links of its own switches, in every layer.
+// A path goes up and down over the links of its own switches, in every layer.
 TEST(Clos, a_way_is_as_long_as_it_must_be) {
   const Cluster c = megascale();
   const Clos clos(c, 1536);
@@ -107,7 +107,7 @@ TEST(Clos, a_way_is_as_long_as_it_must_be) {
       list.push_back(clos.link_name(link));
     return list;
   };
-  const auto same = names(adapter(0, 3), adapter(63, 3));  // 64 machines share a block of 8 switches, a rail each
+  const auto same = names(adapter(0, 3), adapter(63, 3));  // 64 machines share a block of 8 switches, one per rail
   EXPECT_EQ(same, (std::vector<std::string>{"adapter 3 out", "adapter 507 in"}));
   const auto rail = names(adapter(0, 3), adapter(0, 4));
   ASSERT_EQ(rail.size(), 4u);
@@ -134,7 +134,7 @@ TEST(Clos, says_what_does_not_fit) {
   EXPECT_NE(bad.error().message.find("x.yaml:3"), std::string::npos) << bad.error().message;
 }
 
-// One switch: `crossing` of its 64 adapters of 25 GB/s send upwards, each by `pairs` queue pairs.
+// One switch: `crossing` of its 64 adapters of 25 GB/s send upwards, each with `pairs` queue pairs.
 struct SwitchTimes {
   double mean = 0, slowest = 0, overloaded = 0;
 };
@@ -170,7 +170,7 @@ SwitchTimes one_switch(int crossing, int pairs, int uplinks, double up_gb) {
   return sums;
 }
 
-// Independent simulations of MegaScale's switch: with its split of 400G ports into two of 200G, and without it.
+// Independent simulations of MegaScale's switch, with and without its split of 400G ports into two of 200G.
 TEST(Ecmp, collisions_are_as_rare_as_others_find_them) {
   struct Row {
     int crossing, pairs, uplinks;
@@ -198,7 +198,7 @@ double bus_gb(const Cluster& c, double bytes, int ranks, int on_node) {
   return 2 * bytes * (ranks - 1) / ranks / seconds / kGb;
 }
 
-// nccl-tests of A100 machines: all-reduces of 8 GPUs over NVLink, of 16 on two machines.
+// nccl-tests on A100 machines: all-reduces of 8 GPUs over NVLink, and of 16 on two machines.
 TEST(Algorithms, all_reduces_take_as_long_as_measured) {
   const Cluster c = megascale();
   struct Row {
@@ -214,7 +214,7 @@ TEST(Algorithms, all_reduces_take_as_long_as_measured) {
   }
 }
 
-// By hand: NCCL's formulas for one group of a rank a machine, with its constants.
+// NCCL's formulas by hand, for one group with one rank per machine, with NCCL's constants.
 TEST(Algorithms, follow_nccls_formulas) {
   Cluster c;
   c.node = {.ranks = 8, .gb_per_s = 200, .latency_us = 3.4, .start_us = 8.4};
@@ -241,7 +241,7 @@ TEST(Algorithms, follow_nccls_formulas) {
               14e-6 + 2 * (7 * 1.25e-6 + 3 * 8.5e-6) + 2e6 / (200e9 * .92 * 120 / 128), 1e-9);
   EXPECT_NEAR(time_of(reduce, CollectiveAlgorithm::kHierarchical, Protocol::kSimple),
               2 * (8.4e-6 + 7 * 3.4e-6 + 7 * 14e-6 + 7.0 / 8 * 1e6 / 200e9 + 7.0 / 8 * 1e6 / 8 / 25e9), 1e-9);
-  // Small ones by few steps, large ones by bandwidth.
+  // Small ones use few steps, large ones bandwidth.
   EXPECT_EQ(algorithm_times(c, gather, 1).front().algorithm, CollectiveAlgorithm::kRing);
   Transfer small = gather;
   small.bytes = 1e5;
@@ -250,8 +250,8 @@ TEST(Algorithms, follow_nccls_formulas) {
   EXPECT_EQ(algorithm_times(c, wide, 1).front().algorithm, CollectiveAlgorithm::kPat);
 }
 
-// nccl-tests on 1,024 H100: the share of the adapters' bandwidth that ring collectives reach, which the latency of a
-// thousand steps takes.
+// nccl-tests on 1,024 H100: the share of the adapters' bandwidth that ring collectives reach, limited by the latency of
+// a thousand steps.
 TEST(Algorithms, a_thousand_ranks_are_as_slow_as_measured) {
   const Cluster c = read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h100.yaml").value();
   const NetworkTimes times(c, {});
@@ -288,7 +288,7 @@ TEST(Network, traffic_is_what_groups_send) {
   EXPECT_EQ(traffic[1].connections.size(), 128u * 3);
   EXPECT_EQ(traffic[2].connections.size(), 128u * 3);
   EXPECT_EQ(traffic[3].connections.size(), 32u * 16);
-  // Every adapter sends one flow into each ring and gets one: conservation.
+  // Every adapter sends one flow into each ring and receives one: conservation.
   std::vector<int> out(512, 0), in(512, 0);
   for (const Connection& connection : traffic[3].connections) {
     ++out[static_cast<size_t>(connection.from)];
@@ -297,7 +297,7 @@ TEST(Network, traffic_is_what_groups_send) {
   }
   EXPECT_EQ(std::ranges::count(out, 1), 512);
   EXPECT_EQ(std::ranges::count(in, 1), 512);
-  Workload halves = w;  // tp 4: two members of a dp group on a machine, which goes through half as many
+  Workload halves = w;  // tp 4: two members of a dp group share a machine, which needs half as many flows
   halves.tp = 4;
   halves.dp = 32;
   const auto rings = traffic_of(halves, c, places).back();
@@ -316,8 +316,8 @@ TEST(Network, answers_repeat_and_depend_on_the_seed) {
   EXPECT_NE(place_machines(64, Placement::kScattered, 3), place_machines(64, Placement::kScattered, 4));
 }
 
-// One block of switches holds 64 machines: packed or not, nothing crosses. Over four blocks a job that is placed by
-// chance crosses, collides, and is slower; more queue pairs spread it; the bound is below the fair share.
+// One block of switches holds 64 machines: whether packed or not, nothing crosses. Over four blocks a randomly placed
+// job crosses, collides, and is slower; more queue pairs spread the traffic; the bound is below the fair share.
 TEST(Network, placement_and_queue_pairs_matter_where_switches_are_crossed) {
   Workload w = small_job();
   Cluster c = megascale();
@@ -340,7 +340,7 @@ TEST(Network, placement_and_queue_pairs_matter_where_switches_are_crossed) {
   EXPECT_GT(share(Placement::kScattered).fair.alone.slowest, scattered.fair.alone.slowest + 0.1);
 }
 
-// Cables without end: what is left is compute, whatever else the network is like.
+// With unlimited cables only compute remains, whatever the rest of the network is like.
 TEST(Network, without_limits_only_compute_is_left) {
   const Workload w = small_job();
   Cluster c = megascale();
@@ -353,7 +353,7 @@ TEST(Network, without_limits_only_compute_is_left) {
   EXPECT_NEAR(network.value().head_of_line_s, step.seconds, 1e-9);
 }
 
-// The program's own model of a ring, and NCCL's: the same where both know nothing but rings of whole chunks.
+// The program's model of a ring and NCCL's model agree if both use only rings of whole chunks.
 TEST(Network, a_ring_of_whole_chunks_is_that_of_the_step_model) {
   const Cluster c = megascale();
   const Transfer transfer{Collective::kReduceScatter, 1e9, 192, 1};
@@ -372,7 +372,7 @@ TEST(Flaps, are_ridden_out_until_the_retries_end) {
   EXPECT_FALSE(flap(f, 5).dies);
   EXPECT_NEAR(flap(f, 5).seconds, 2 * timeout, 1e-9) << "the second try finds the link";
   EXPECT_TRUE(flap(f, 31).dies);
-  f.timeout_exponent = 14;  // NCCL's default of old: half a second altogether
+  f.timeout_exponent = 14;  // NCCL's former default: half a second altogether
   EXPECT_TRUE(flap(f, 5).dies);
 }
 

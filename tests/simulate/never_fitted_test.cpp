@@ -1,5 +1,5 @@
-// Measurements by which no constant was fitted or chosen: never_fitted.csv, typed from the sources when the model and
-// its files stood. Other models, layouts, precisions and lengths than published.csv has.
+// Measurements that were not used to fit or choose any constant: never_fitted.csv, entered from the sources after the
+// model and its files were finished. The models, layouts, precisions and lengths differ from published.csv.
 //   DGXC 24.11, GPT-3   NVIDIA/dgxc-benchmarking: nemotron/README_340b.md, nemo_megatron/README_175b.md
 //   NeMo 24.12          NVIDIA's NeMo performance summary; shapes by its recipes: its TFLOP/s over tokens/s agree
 //   SC21 T2             Narayanan et al. 2021, table 2, the rows of PTD-P; chunks not stated, one
@@ -22,7 +22,7 @@ struct Stack {
   std::vector<std::string> overrides;
 };
 
-// Blind, and with one factor on the rates of all GEMMs; prints both.
+// Errors without a fit, and with one factor on the rates of all GEMMs; prints both.
 struct StackErrors {
   std::vector<Error> blind, one_rate;
 };
@@ -33,7 +33,7 @@ Cluster cluster_of(const std::string& name, const std::vector<std::string>& over
   return cluster.value();
 }
 
-// Of torchtitan's rows those without torch.compile run PyTorch's kernels one by one.
+// torchtitan's rows without torch.compile run PyTorch's kernels one by one.
 Cluster cluster_of(const Row& row, const Stack& stack) {
   std::vector<std::string> overrides = stack.overrides;
   if (row.source.starts_with("torchtitan") && row.model.find("compile") == row.model.npos) {
@@ -73,7 +73,7 @@ void append(std::vector<Error>& all, const std::vector<Error>& some) {
   all.insert(all.end(), some.begin(), some.end());
 }
 
-// The programs that the cluster files describe, on models and layouts that they were not fitted to.
+// The programs that the cluster files describe, on models and layouts that were not used for the fit.
 TEST(NeverFitted, megatron_and_nemo) {
   std::vector<Error> nemo;
   for (const Stack& stack : {Stack{"DGXC 24.11", "h100", {}}, {"DGXC GPT-3", "h100", {}}, {"NeMo 24.12", "h100", {}}})
@@ -84,20 +84,20 @@ TEST(NeverFitted, megatron_and_nemo) {
   EXPECT_LE(published::mean_error(errors_of({"SC21 T2", "a100_megatron_2021", {}}).blind), 0.10);
 }
 
-// PyTorch's FSDP on machines whose GEMM rates are known and whose attention kernels and elementwise kernels are others.
+// PyTorch's FSDP on machines whose GEMM rates are known but whose attention and elementwise kernels differ.
 TEST(NeverFitted, fsdp_of_pytorch) {
-  // Nothing of MegaScale's start, nor its slow machines; an A100's power limit as in a100_megatron_2021.yaml.
+  // Without MegaScale's start and slow machines; an A100's power limit as in a100_megatron_2021.yaml.
   const std::vector<std::string> start{"software.fixed_s=0.05", "stragglers.share=0"};
-  // PyTorch 1.13 without a compiler, and FlashAttention in Triton: of an A100's peak FlashAttention reaches 30 to 50 %
-  // forward and 25 to 35 % backward (Dao 2023, section 1); the middle of both.
+  // PyTorch 1.13 without a compiler, and FlashAttention in Triton: FlashAttention reaches 30 to 50 % of an A100's peak
+  // forward and 25 to 35 % backward (Dao 2023, section 1); the middle of both ranges is used.
   std::vector<std::string> mpt = start;
   for (const char* text : {"software.eager_kernels=true", "software.attention_forward=0.4",
                            "software.attention_backward=0.3", "device.sustained_share=0.859"})
     mpt.push_back(text);
   std::vector<std::string> mpt_40 = mpt;
   mpt_40.push_back("device.memory_gb_per_s=1555");  // NVIDIA A100 datasheet, 40 GB
-  // FlashAttention-2 reaches 35 % of an H100 (Shah et al. 2024, abstract). 2.4 TB/s, and 500 W instead of 700, by the
-  // source; what 500 W leave of a GEMM's rate is not known.
+  // FlashAttention-2 reaches 35 % of an H100 (Shah et al. 2024, abstract). The source states 2.4 TB/s, and 500 W
+  // instead of 700; the GEMM rate at 500 W is unknown.
   std::vector<std::string> torchtitan = start;
   for (const char* text :
        {"software.attention_forward=0.35", "software.attention_backward=0.35", "device.memory_gb_per_s=2400"})
@@ -115,7 +115,7 @@ TEST(NeverFitted, fsdp_of_pytorch) {
   EXPECT_LE(published::mean_error(one_rate), 0.06);
   StackErrors hopper = errors_of({"torchtitan H100", "h100", torchtitan});
   EXPECT_LE(published::mean_error(hopper.one_rate), 0.10);
-  // No source says what Triton's kernels of 2022 reach on Hopper: FlashAttention-2's rate in their place.
+  // No source states the speed of Triton's kernels of 2022 on Hopper: FlashAttention-2's rate is used.
   std::vector<std::string> mpt_h100 = start;
   for (const char* text :
        {"software.eager_kernels=true", "software.attention_forward=0.35", "software.attention_backward=0.35"})
@@ -130,7 +130,7 @@ TEST(NeverFitted, fsdp_of_pytorch) {
   EXPECT_LE(published::mean_error(hopper.one_rate), 0.12);
 }
 
-// What torch.compile saves of a step: the kernels that `eager_kernels` and `loss_bytes` count, and no others.
+// torch.compile saves exactly the kernels that `eager_kernels` and `loss_bytes` count.
 TEST(NeverFitted, eager_kernels_cost_what_compiling_saves) {
   const std::vector<Row> rows = published::rows_of(published::read_rows("never_fitted.csv"), "torchtitan H100");
   const Stack stack{"", "h100", {"device.memory_gb_per_s=2400"}};

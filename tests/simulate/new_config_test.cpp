@@ -16,7 +16,7 @@ TEST(NewConfig, of_every_preset_resolves_for_the_ranks_it_was_made_for) {
     for (const int ranks : {8, 16, 64, 512, 2240}) {
       const auto text = new_config(
           {.model = std::string(preset.name), .ranks = ranks, .name = "mine", .data = {"a", "b$c"}}, cluster);
-      if (!text) {  // the model does not fit, or the batch does not divide
+      if (!text) {  // the model does not fit, or the batch is not divisible
         EXPECT_FALSE(text.error().message.empty());
         continue;
       }
@@ -52,7 +52,7 @@ TEST(NewConfig, keeps_what_is_asked_for) {
   EXPECT_EQ(config.data.tokenizer, "t.model");
 }
 
-// What is set of the layout is as it is set; the search chooses the rest, also alongside settings that it heeds.
+// Layout settings that are given stay; the search chooses the others, within the given settings.
 TEST(NewConfig, chooses_only_what_is_not_set) {
   const auto made = [](const std::vector<std::string>& overrides) {
     const NewConfig options{.model = "llama_8b", .ranks = 16, .overrides = overrides};
@@ -72,7 +72,7 @@ TEST(NewConfig, chooses_only_what_is_not_set) {
   EXPECT_EQ(made({"parallel.dp=0", "parallel.recompute=auto"}).parallel, free.parallel) << "both leave it open";
 }
 
-// `check` reckons with these: defaults would be an H100's.
+// `check` uses these values; the defaults would be an H100's.
 TEST(NewConfig, carries_over_what_the_cluster_file_says_of_machines) {
   const Cluster a100 =
       value_or_throw(read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/a100_megascale.yaml"));

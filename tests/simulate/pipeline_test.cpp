@@ -96,9 +96,9 @@ TEST(Pipeline, forward_only_never_deadlocks_and_has_the_same_bubble) {
         }
 }
 
-// Most spans [start, end) alive at once.
+// Returns the most spans [start, end) that overlap.
 int most_alive(const std::vector<std::pair<double, double>>& intervals) {
-  std::vector<std::pair<double, int>> events;  // at one time, ends come before starts
+  std::vector<std::pair<double, int>> events;  // at equal times, ends precede starts
   for (const auto& [start, end] : intervals) {
     events.push_back({start, +1});
     events.push_back({end, -1});
@@ -111,13 +111,13 @@ int most_alive(const std::vector<std::pair<double, double>>& intervals) {
 
 using SpanKey = std::tuple<int, ActionKind, int, int>;  // stage, kind, microbatch, chunk
 
-// The rules of the queues, checked on the times that came out.
+// Checks the rules of the queues on the resulting times.
 void check_times(const PipelineRun& run, const std::vector<Plan>& plans, int chunks) {
   const int size = static_cast<int>(plans.size());
   std::map<SpanKey, PipelineSpan> spans;
   for (const PipelineSpan& s : run.spans) spans[{s.stage, s.action.kind, s.action.microbatch, s.action.chunk}] = s;
   for (int rank = 0; rank < size; ++rank) {
-    std::map<int, double> queue_end;  // queue -> end of the action before
+    std::map<int, double> queue_end;  // queue -> end of the previous action
     std::vector<std::pair<double, double>> gradients, outputs, output_gradients;
     std::map<int, std::vector<std::pair<double, double>>> inputs;  // by chunk
     for (const Action& a : plans[rank]) {
@@ -184,7 +184,7 @@ TEST(Pipeline, queues_rendezvous_and_buffers_are_respected) {
 }
 
 TEST(Pipeline, times_of_a_small_pipeline_are_those_worked_out_by_hand) {
-  // Two stages, one microbatch: F, transfer, F, B, transfer, B, with nothing to overlap.
+  // Two stages, one microbatch: F, transfer, F, B, transfer, B, without overlap.
   const std::vector<StageCost> costs = {{1, 2, 0.5}, {3, 5, 0.25}};
   for (const Overlap overlap : kBothModes) {
     const PipelineRun run = simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 1, 1), 1, costs, overlap);
@@ -209,9 +209,8 @@ TEST(Pipeline, without_overlap_slow_transfers_cost_more) {
   });
 }
 
-// With overlap only the first microbatch's way through all virtual stages and back is paid for. 1F1B is the
-// exception: its neighbours wait for each other's result in every pair, so part of each transfer stays in the
-// open.
+// With overlap only the path of the first microbatch through all virtual stages and back costs time. 1F1B is the
+// exception: its neighbours wait for each other's result in every pair, so part of each transfer stays exposed.
 TEST(Pipeline, with_overlap_transfers_cost_only_their_latency_except_in_1f1b) {
   for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
     if (num_microbatches % size != 0) return;
@@ -227,7 +226,7 @@ TEST(Pipeline, with_overlap_transfers_cost_only_their_latency_except_in_1f1b) {
 }
 
 TEST(Pipeline, plans_that_wait_for_each_other_are_reported_with_their_stages) {
-  // Stage 0 waits for the first gradient before its second forward; stage 1 wants both forwards first.
+  // Stage 0 waits for the first gradient before its second forward; stage 1 needs both forwards first.
   const Axis first{0, 2}, last{1, 2};
   const Plan eager = with_transfers(
       {{ActionKind::kForward, 0}, {ActionKind::kBackward, 0}, {ActionKind::kForward, 1}, {ActionKind::kBackward, 1}},
@@ -262,7 +261,7 @@ TEST(Pipeline, a_missing_send_is_reported) {
       << run.deadlock;
 }
 
-// Two results wait for a slow receiver in the output buffers; the next forward has to wait for one of them.
+// Two results wait in the output buffers for a slow receiver; the next forward must wait for one of the buffers.
 TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
   const auto start_of_fifth = [](double receiver_forward) {
     std::vector<Plan> plans;
@@ -273,8 +272,7 @@ TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
     return -1.0;
   };
   EXPECT_EQ(start_of_fifth(1), 4);
-  // The receiver has 2 inputs: 0 and 1 arrive at 1 and 2, input 2 when forward 0 is over, at 101; F4 takes
-  // its buffer.
+  // The receiver has 2 inputs: 0 and 1 arrive at 1 and 2, input 2 when forward 0 ends, at 101; F4 takes its buffer.
   EXPECT_EQ(start_of_fifth(100), 101);
 }
 

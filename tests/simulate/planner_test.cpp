@@ -1,4 +1,4 @@
-// What a search leaves open and what it keeps: precision; and what is too large to be searched.
+// What a search may change and what it keeps, such as precision; and configs that are too large to search.
 #include "lib/simulate/planner.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(Planner, keeps_the_precision_of_the_config) {
   }
 }
 
-// A Plan lists every microbatch: so many were bad_alloc in `plan`, and minutes and gigabytes in `simulate`.
+// A Plan lists every microbatch: this many caused bad_alloc in `plan`, and minutes and gigabytes in `simulate`.
 TEST(Planner, steps_of_millions_of_microbatches_are_refused) {
   Config config = config_with("compute");
   config.data.micro_batch = 1;
@@ -94,7 +94,7 @@ Config preset(const std::string& name, const std::vector<std::string>& overrides
       without_layout(value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, overrides))));
 }
 
-// --keep says how many are shown: the first of them is the first of all.
+// --keep is the number of layouts shown: the first one shown is the best of all.
 TEST(Planner, the_winner_does_not_depend_on_how_many_are_kept) {
   int searched = 0;
   for (const char* name : {"gpt2_124m", "gpt_13b", "llama_8b", "llama_70b", "megascale_175b"})
@@ -119,7 +119,7 @@ TEST(Planner, the_winner_does_not_depend_on_how_many_are_kept) {
   EXPECT_GT(searched, 40);
 }
 
-// What is shown is what `simulate` says of the config that is written: time, memory, and that it fits.
+// The results equal those of `simulate` for the config that is written: time, memory, and that it fits.
 TEST(Planner, layouts_fit_by_the_programs_own_plan) {
   for (const char* name : {"llama_1b", "llama_8b", "gpt_13b"})
     for (const char* machines : {"h100", "a100_megascale"}) {
@@ -136,7 +136,7 @@ TEST(Planner, layouts_fit_by_the_programs_own_plan) {
     }
 }
 
-// A preset's own layout is among those that are tried: the winner is no slower.
+// A preset's own layout is among those tried, so the winner is no slower.
 TEST(Planner, winners_are_no_slower_than_the_presets_own_layouts) {
   for (const auto& [name, ranks] : {std::pair{"gpt2_124m", 8},
                                     {"gpt2_1558m", 8},

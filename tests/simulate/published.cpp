@@ -12,7 +12,7 @@
 namespace tri::published {
 namespace {
 
-// Fields of a CSV line; quotes are not needed in published.csv.
+// Returns the fields of a CSV line; published.csv needs no quotes.
 std::vector<std::string> fields_of(const std::string& line) {
   std::vector<std::string> fields;
   std::stringstream stream(line);
@@ -25,13 +25,13 @@ int number(const std::string& text) { return text.empty() ? 0 : std::stoi(text);
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// Korthikanti et al. 2022, eq. 3, as SC21 counts it: FLOPs of a step with full recompute.
+// Korthikanti et al. 2022, eq. 3, as counted in SC21: FLOPs of a step with full recompute.
 double flops_with_recompute(const Row& r) {
   const double s = r.seq, h = r.hidden, l = r.layers, v = r.vocab;
   return 96 * r.global_batch * s * l * h * h * (1 + s / (6 * h) + v / (16 * l * h));
 }
 
-// The largest head size up to 128 that gives whole heads on each tp rank, where a source names no heads.
+// Returns the largest head size up to 128 that gives whole heads on each tp rank, if a source states no heads.
 int default_heads(const Row& r) {
   for (int head = 128; head > 64; --head)
     if (r.hidden % head == 0 && r.hidden / head % r.tp == 0) return r.hidden / head;
@@ -44,7 +44,7 @@ std::vector<Row> read_rows(const std::string& name) {
   std::ifstream file(std::string(TRI_SOURCE_DIR) + "/tests/simulate/" + name);
   std::vector<Row> rows;
   std::string line;
-  std::getline(file, line);  // names
+  std::getline(file, line);  // skips the names
   while (std::getline(file, line)) {
     const std::vector<std::string> f = fields_of(line);
     rows.push_back({.source = f[0],
@@ -120,11 +120,11 @@ Workload workload_of(const Row& r) {
   if (r.source.starts_with("MegaScale")) {
     const bool plain = contains(r.model, "Megatron-LM");
     m.block = plain ? Block::kSequential : Block::kParallel;
-    // The paper does not state its window. A longer one saves less time than FLOPs, and so can't gain what table 3
-    // says.
+    // The paper does not state its window. A longer one saves less time than FLOPs, and so cannot gain what table 3
+    // states.
     m.window = plain ? 0 : 512;
-    w.recompute = Recompute::kNorms;    // sequence parallelism as Megatron-LM has it: rows are gathered again
-    w.bucket_elements = 1'000'000'000;  // one a chunk
+    w.recompute = Recompute::kNorms;    // sequence parallelism as in Megatron-LM: rows are gathered again
+    w.bucket_elements = 1'000'000'000;  // one per chunk
     w.overlap_tp = w.overlap_pp = w.overlap_dp = !plain;
   } else if (contains(r.source, "torchtitan")) {
     w.zero = 3;
@@ -138,7 +138,7 @@ Workload workload_of(const Row& r) {
     w.gradient_bytes = 2;
   } else if (r.source.starts_with("Trireme")) {
     w.gradient_bytes = 4;
-    w.fp8_weights = r.source == "Trireme H200 own attention fp8";  // FP8 steps before kept a bf16 copy
+    w.fp8_weights = r.source == "Trireme H200 own attention fp8";  // earlier FP8 steps kept a bf16 copy
   } else if (llama || contains(r.model, "nemotron") || contains(r.model, "gpt3")) {
     // NeMo and Megatron Core: all overlaps, gradients in bf16.
     w.gradient_bytes = 2;
@@ -155,7 +155,7 @@ Workload workload_of(const Row& r) {
     w.gathers_again = w.sequence_parallel;
     w.async_sums = r.source.starts_with("Korthikanti");
     w.zero = r.source.starts_with("BLOOM") ? 1 : 0;
-    // In fp16 BLOOM's trials and vTrain's programs added gradients up in fp16; BLOOM's own run, in bf16, in fp32.
+    // In fp16, BLOOM's trials and vTrain's programs accumulated gradients in fp16; BLOOM's own run, in bf16, in fp32.
     w.gradient_bytes = r.source.starts_with("BLOOM prequel") || r.source.starts_with("vTrain") ? 2 : 4;
   }
   return w;
@@ -177,8 +177,8 @@ double step_seconds(const Row& r) {
   }
   if (rate > 0) return model_flops_per_token(w) * tokens / (rate * r.gpus);
   if (r.metric == "mfu_pct") {
-    // MegaScale: MFU times seconds gives 1.076e12 FLOP a token for Megatron-LM and 1.065e12 for its own (175B); 530B
-    // as the formula of lib/model/flops.h.
+    // MegaScale: MFU times seconds gives 1.076e12 FLOP per token for Megatron-LM and 1.065e12 for MegaScale (175B);
+    // 530B uses the formula of lib/model/flops.h.
     const bool plain = contains(r.model, "Megatron-LM") || contains(r.model, "baseline") || contains(r.model, "PTB");
     const double flops = r.hidden == 12288 ? (plain ? 1.076e12 : 1.065e12) : model_flops_per_token(w);
     return flops * tokens / (r.value / 100 * 312e12 * r.gpus);

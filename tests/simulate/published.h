@@ -1,4 +1,4 @@
-// Published measurements (published.csv, its sources next to each row) as workloads for the model of a step.
+// Published measurements (published.csv, with the source of each row) as workloads for the model of a step.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace tri::published {
 
-// One row of published.csv or never_fitted.csv. Numbers that a source does not give are 0.
+// One row of published.csv or never_fitted.csv. Numbers that a source does not state are 0.
 struct Row {
   std::string source, model, gpu, recompute, metric;
   int layers = 0, hidden = 0, heads = 0, ffn = 0, seq = 0, vocab = 0;
@@ -19,16 +19,16 @@ struct Row {
 };
 
 std::vector<Row> read_rows(const std::string& file = "published.csv");  // of tests/simulate
-// Those whose source begins so.
+// Returns the rows whose source begins like this.
 std::vector<Row> rows_of(const std::vector<Row>& rows, const std::string& source);
 
-// What the row's program ran, as far as the source says; what it leaves open is written down in published.cpp.
+// Returns the workload of the row's program, as far as the source states it; published.cpp documents the assumptions.
 Workload workload_of(const Row& row);
 
-// The step time that the row states, directly or as a rate. 0 for memory.
+// Returns the step time that the row states, directly or as a rate; 0 for memory.
 double step_seconds(const Row& row);
 
-// The cluster file of a stack in configs/clusters.
+// Returns the path of a stack's cluster file in configs/clusters.
 std::string cluster_path(const std::string& name);
 
 // (predicted - measured) / measured.
@@ -39,16 +39,16 @@ struct Error {
 double mean_error(const std::vector<Error>& errors);  // of absolute values
 double max_error(const std::vector<Error>& errors);
 
-// Of a row's step on a cluster.
+// Returns the error for a row's step on a cluster.
 double error_of(const Row& row, const Cluster& cluster);
-// Of those rows that state a time.
+// Returns the errors of the rows that state a time.
 std::vector<Error> errors_of(const std::vector<Row>& rows, const Cluster& cluster);
 
-// A line of the table of errors; a line for each row.
+// Prints a line of the table of errors, or a line per row.
 void print(const std::string& what, const std::vector<Error>& errors);
 void print_rows(const std::vector<Error>& errors);
 
-// Coordinate descent on a few constants, each within its limits.
+// For coordinate descent on a few constants, each within its limits.
 struct Knob {
   double* value;
   double step, low, high;

@@ -1,5 +1,5 @@
-// The model of a step against published measurements: a table of errors by source, and the bounds that they must
-// keep. Predictions are of whole steps; nothing here is fitted but where a test says so.
+// Compares the model of a step with published measurements: a table of errors by source, and bounds for them.
+// Predictions are of whole steps; nothing is fitted here unless a test says so.
 #include "tests/simulate/published.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ double squared(const std::vector<Row>& rows, const Cluster& cluster) {
   return sum;
 }
 
-// Less moved by single rows that no other measurement of the same grid agrees with.
+// Less sensitive to single rows that disagree with all other measurements of the same grid.
 double absolute(const std::vector<Row>& rows, const Cluster& cluster) {
   return published::mean_error(errors_of(rows, cluster));
 }
@@ -62,11 +62,11 @@ TEST(Published, megascale_table_2) {
   ASSERT_EQ(blind.size(), 8u);
   print("MegaScale table 2, rows of the fit", fitted);
   print("MegaScale table 2, the other rows", blind);
-  // Calculon, a model of the same kind, was rerun on this table: its errors are known at both ends.
+  // Calculon, a similar model, was rerun on this table: its errors are known at both ends.
   struct Peer {
     int gpus;
     const char* errors;
-    double least;  // of them, without a sign
+    double least;  // smallest absolute value of them
   };
   for (const Peer& peer : {Peer{256, "+3 %", 0.03}, {12288, "-12 to -15 %", 0.12}})
     for (const std::vector<Error>* errors : {&fitted, &blind})
@@ -86,7 +86,7 @@ TEST(Published, megascale_table_2) {
   print_rows(larger);
 }
 
-// Each row changes one thing of the row before it.
+// Each row changes one thing in the previous row.
 TEST(Published, megascale_ablation) {
   const std::vector<Row> rows = published::rows_of(all_rows(), "MegaScale T3");
   ASSERT_EQ(rows.size(), 9u);
@@ -113,7 +113,7 @@ TEST(Published, megascale_ablation) {
   double before = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     changes[i]();
-    // FLOPs a token as the paper's MFU times seconds give them.
+    // FLOPs per token according to the paper's MFU times seconds.
     const double flops = w.model.window > 0 ? 1.065e12 : 1.0766e12;
     const double tokens = static_cast<double>(w.global_batch) * w.model.seq_len;
     const double mfu = 100 * flops * tokens / (predict_step(w, cluster).seconds * 312e12 * w.ranks());
@@ -127,7 +127,7 @@ TEST(Published, megascale_ablation) {
   }
 }
 
-// The model of a row without its precision.
+// Returns the model of a row without its precision.
 std::string family(const Row& row) {
   for (const char* name : {"8B", "70B", "405B", "15B"})
     if (row.model.find(std::string("-") + name) != row.model.npos) return name;
@@ -158,7 +158,7 @@ TEST(Published, h100_leaving_one_model_out) {
   EXPECT_LE(published::mean_error(blind), 0.03);
 }
 
-// One layer alone, by Megatron-LM's own authors: no step's schedule, transfers between stages or host are in it.
+// One layer alone, measured by Megatron-LM's authors: without a step's schedule, transfers between stages or the host.
 TEST(Published, one_layer_of_megatron_2021) {
   const std::vector<Row> rows = published::rows_of(all_rows(), "Korthikanti T4");
   ASSERT_EQ(rows.size(), 10u);
@@ -177,22 +177,22 @@ TEST(Published, one_layer_of_megatron_2021) {
   EXPECT_LE(published::max_error(errors), 0.06);
 }
 
-// Nothing fitted: files that describe the hardware and what the source says of its program. Then one constant a
-// stack.
+// First nothing is fitted: files describe the hardware and the program as far as the source states it. Then one
+// constant is fitted per stack.
 TEST(Published, other_stacks) {
   struct Stack {
     std::string source, cluster;
     std::vector<std::string> overrides;
-    bool deepspeed = false;  // its steps take a quarter longer than Megatron-LM's of the same years
+    bool deepspeed = false;  // its steps take a quarter longer than those of Megatron-LM in the same years
   };
-  // vTrain's measurements on one node (1,440 rows, none of which is here): the smallest models take 3.4 ms a layer and
-  // microbatch whatever their width, micro-batch and tp up to 4, over the 59 kernels that the model counts.
+  // vTrain's measurements on one node (1,440 rows, none of which is used here): the smallest models take 3.4 ms per
+  // layer and microbatch, whatever their width, micro-batch and tp up to 4, for the 59 kernels that the model counts.
   const std::string host = "software.host_us=58";
-  // CUDA_LAUNCH_BLOCKING=1 (bigscience, tr11-176B-ml); 4 x 100 Gb/s Omni-Path a node of 8.
+  // CUDA_LAUNCH_BLOCKING=1 (bigscience, tr11-176B-ml); 4 x 100 Gb/s Omni-Path per node of 8.
   const std::string blocking = "software.blocking_launches=true", omni_path = "network.gb_per_s=6.25";
-  // In bf16 DeepSpeed makes an fp32 copy of each microbatch's gradient and adds that up (bf16_optimizer.py,
-  // update_hp_grads): 20 bytes an element with the GEMM's own, 8 of which the model has. MT-NLG keeps gradients in both
-  // formats (20 bytes a parameter, section 2.1). In fp16 autograd adds the GEMM's output to what is there: 6 more.
+  // In bf16 DeepSpeed makes an fp32 copy of each microbatch's gradient and accumulates that (bf16_optimizer.py,
+  // update_hp_grads): 20 bytes per element including the GEMM's, of which the model has 8. MT-NLG keeps both formats of
+  // gradients (20 bytes per parameter, section 2.1). In fp16 autograd adds the GEMM's output to the gradient: 6 more.
   const std::string sums_fp32 = "software.accumulate_bytes=12", sums_fp16 = "software.accumulate_bytes=6";
   const std::vector<Stack> stacks{
       {"SC21", "a100_megatron_2021", {}},
@@ -200,9 +200,9 @@ TEST(Published, other_stacks) {
       {"MT-NLG", "a100_megatron_2021", {host, sums_fp32}, true},
       {"BLOOM log", "a100_megatron_2021", {omni_path, host, blocking, sums_fp32}, true},
       {"BLOOM prequel", "a100_megatron_2021", {omni_path, host, blocking, sums_fp16}, true},
-      {"vTrain", "a100_megatron_2021", {"network.gb_per_s=12.5", host, sums_fp16}, true},  // 4 x 200 Gb/s a node
-      // The device's limit as in a100_megatron_2021.yaml: MegaScale's own file has it in what is fitted. Not compiled;
-      // nothing of MegaScale's start.
+      {"vTrain", "a100_megatron_2021", {"network.gb_per_s=12.5", host, sums_fp16}, true},  // 4 x 200 Gb/s per node
+      // The device's limit as in a100_megatron_2021.yaml, since MegaScale's own file includes it in a fitted constant.
+      // Without compilation and without MegaScale's start.
       {"torchtitan A100",
        "a100_megascale",
        {"stragglers.share=0", "device.sustained_share=0.859", "software.fixed_s=0.05", "software.eager_kernels=true",
@@ -240,8 +240,8 @@ TEST(Published, other_stacks) {
   EXPECT_LE(published::mean_error(calibrated), 0.05);
 }
 
-// How far the sources themselves are apart. 530B on tp 8 and pp 35 with microbatches of one sample: a step over the
-// microbatches that a stage works on or, in the bubble, waits for.
+// The spread between the sources themselves. 530B with tp 8, pp 35 and microbatches of one sample: the time of a step
+// divided by the microbatches that a stage processes or, in the bubble, waits for.
 TEST(Published, megatron_530b_by_source) {
   std::map<std::string, double> slots;  // of full recompute, seconds; the fastest row of a source
   double selective_2022 = 0, baseline_2023 = 0;
@@ -265,8 +265,8 @@ TEST(Published, megatron_530b_by_source) {
   EXPECT_GT(baseline_2023, 1.1 * selective_2022);
 }
 
-// H200 with the program's attention of before 2026-11-23: cuDNN's in both passes, between alone and cold (505 and 640
-// TFLOP/s forward at T 2048 and 8192, 371 and 543 backward) and in steps at the power limit (405 to 443, 516).
+// H200 with the program's attention before 2026-11-23: cuDNN in both passes, between cold, single runs (505 and 640
+// TFLOP/s forward at T 2048 and 8192, 371 and 543 backward) and steps at the power limit (405 to 443, 516).
 Cluster h200_with_cudnn() {
   Cluster cluster = cluster_of("h200");
   cluster.software.attention_forward = 0.634;
@@ -276,7 +276,7 @@ Cluster h200_with_cudnn() {
   return cluster;
 }
 
-// Rows of `source`: those of which a rate is fitted, and the others, which are blind.
+// Rows of `source`: those used to fit a rate, and the others, which are blind.
 struct Divided {
   std::vector<Row> seen, unseen;
 };
@@ -287,7 +287,7 @@ Divided divided(const std::string& source, const std::function<bool(const Row&)>
   return rows;
 }
 
-// The first within 3 %, a GEMM rate (printed) having been fitted on them, the others within `bound`.
+// Expects the first rows within 3 % after a GEMM rate (printed) was fitted on them, the others within `bound`.
 void expect_predicted(const std::string& source, double rate, const Divided& rows, const Cluster& cluster,
                       double bound) {
   ASSERT_FALSE(rows.seen.empty());
@@ -305,9 +305,9 @@ bool calibrates_one_gpu(const Row& row) {
   return row.model.starts_with("1.316B") || row.model.starts_with("13B shape");
 }
 
-// Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU; so each is calibrated
-// with one GEMM rate: one GPU's on GPT 1.316B and the 13B shape, four GPUs' on dp 4 and tp 4. The others are blind,
-// except for the rates of our own attention, which are those of LLaMA's and the 13B shape's steps.
+// Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU, so each is calibrated
+// with one GEMM rate: that of one GPU on GPT 1.316B and the 13B shape, that of four GPUs on dp 4 and tp 4. The others
+// are blind, except for the rates of the project's own attention, which are from the steps of LLaMA and the 13B shape.
 TEST(Published, our_own_h200_figures) {
   struct Measured {
     std::string source;
@@ -327,8 +327,8 @@ TEST(Published, our_own_h200_figures) {
   }
 }
 
-// FP8 on one GPU (lib/bench/measurements/one_gpu.md): the bf16 GEMMs' rate is that of the bf16 figures, FP8's own is
-// fitted on the 13B shape, and on GPT 1.316B where that was measured. The others are blind.
+// FP8 on one GPU (lib/bench/measurements/one_gpu.md): the bf16 GEMM rate is that of the bf16 figures; the FP8 rate is
+// fitted on the 13B shape, and on GPT 1.316B if that was measured. The others are blind.
 TEST(Published, our_own_fp8_figures) {
   for (const auto& [program, cluster_of_then] : {std::pair<std::string, Cluster>{"Trireme H200 ", h200_with_cudnn()},
                                                  {"Trireme H200 own attention ", cluster_of("h200")}}) {
@@ -341,9 +341,9 @@ TEST(Published, our_own_fp8_figures) {
   }
 }
 
-// What BLOOM's trials took of an A100, in addition to CUDA's own share and what the allocator leaves unused.
+// The memory that BLOOM's trials used on an A100, without CUDA's own share and the allocator's unused memory.
 TEST(Published, memory) {
-  // CUDA's context and NCCL's buffers; PyTorch's caching allocator holds more than is alive.
+  // CUDA's context and NCCL's buffers; PyTorch's caching allocator holds more than is in use.
   constexpr double kGigabyte = 1e9, kContext = 2 * kGigabyte, kHeld = 1.05;
   const GpuProperties a100 = gpu_of(cluster_of("a100_megatron_2021"));
   std::vector<Error> errors;
@@ -358,7 +358,7 @@ TEST(Published, memory) {
   EXPECT_LE(published::mean_error(errors), 0.05);
 }
 
-// What PyTorch's allocator held of an H100.
+// The memory that PyTorch's allocator held on an H100.
 TEST(Published, memory_of_torchtitan) {
   constexpr double kGib = 1024.0 * 1024 * 1024;
   const GpuProperties h100 = gpu_of(cluster_of("h100"));
@@ -375,7 +375,7 @@ TEST(Published, memory_of_torchtitan) {
   EXPECT_LE(published::mean_error(errors), 0.05);
 }
 
-// Which layout to take: what the predicted best loses against the true best, and the share of pairs in the right
+// The choice of a layout: the loss of the predicted best against the true best, and the share of pairs in the right
 // order.
 TEST(Published, choice_of_layout_on_vtrains_grids) {
   const Cluster cluster =
@@ -386,7 +386,7 @@ TEST(Published, choice_of_layout_on_vtrains_grids) {
         {predict_step(published::workload_of(row), cluster).seconds, published::step_seconds(row)});
   }
   ASSERT_EQ(grids.size(), 3u);
-  // Published steps of one configuration scatter by 2 to 3 %: a pair that is closer says nothing about the order.
+  // Published steps of one configuration scatter by 2 to 3 %: closer pairs say nothing about the order.
   constexpr double kNoise = 0.03;
   int all_right = 0, all_pairs = 0;
   double clear_share = 0, share = 0, ceiling = 0;
@@ -395,7 +395,7 @@ TEST(Published, choice_of_layout_on_vtrains_grids) {
     for (const auto& [predicted, measured] : grid) fastest = std::min(fastest, measured);
     const double regret = std::ranges::min_element(grid)->second / fastest - 1;
     int right = 0, pairs = 0, clear_right = 0, clear_pairs = 0;
-    double expected = 0;  // pairs in order, of a prediction that is right except for kNoise
+    double expected = 0;  // pairs in order for a prediction that is right except for kNoise
     for (size_t i = 0; i < grid.size(); ++i)
       for (size_t j = 0; j < i; ++j, ++pairs) {
         const bool is_right = (grid[i].first < grid[j].first) == (grid[i].second < grid[j].second);

@@ -38,8 +38,8 @@ TEST(Scaling, weak_grows_and_strong_ends_with_its_batch) {
   EXPECT_LT(strong.back().step.seconds, strong.front().step.seconds);
 }
 
-// A group's id takes a message a member, its handles one a pair; ranks make four groups of two, one of tp, one of dp,
-// one of all.
+// A group's id takes one message per member, its handles one per pair; ranks make four groups of two, one of tp, one of
+// dp, one of all.
 TEST(Scaling, messages_of_a_start_are_counted) {
   Workload w = small_gpt();
   w.dp = 4;  // 16 ranks
@@ -58,7 +58,7 @@ TEST(Scaling, messages_of_a_start_are_counted) {
       << "every rank hears of every other";
 }
 
-// Every axis of a stage counts: those that share weights pass them on, and each rank of the first stage shares its
+// Every axis of a stage counts: ranks that share weights pass them on, and each rank of the first stage shares its
 // embedding with one of the last.
 TEST(Scaling, starts_of_more_axes_than_tp_and_dp_are_counted) {
   Workload w = small_gpt();
@@ -81,11 +81,11 @@ TEST(Scaling, json_and_svg_hold_every_row) {
   EXPECT_NE(svg.find("a &lt; b &amp; c"), svg.npos);
   size_t bars = 0;
   for (size_t at = svg.find("<rect"); at != svg.npos; at = svg.find("<rect", at + 1)) ++bars;
-  EXPECT_EQ(bars, 10 * rows.size() + 10);  // ten parts a row, and the legend
+  EXPECT_EQ(bars, 10 * rows.size() + 10);  // ten parts per row, and the legend
   EXPECT_NE(svg.find("</svg>"), svg.npos);
 }
 
-// Each action as a box of its own made 4 MB of 512 microbatches.
+// A separate box per action took 4 MB for 512 microbatches.
 TEST(Scaling, pictures_of_many_microbatches_stay_small) {
   Workload w = small_gpt();
   w.pp = 4;
@@ -99,7 +99,7 @@ TEST(Scaling, pictures_of_many_microbatches_stay_small) {
   EXPECT_NE(svg.find("class=\"pp\""), svg.npos);
 }
 
-// Every layout by the exact model, without the search's bound and cut: none may beat its winner by more than 2 %.
+// Tries every layout with the exact model, without the search's bound and cut: none beats its winner by more than 2 %.
 TEST(Planner, finds_what_trying_all_finds) {
   Config config;
   config.model = small_gpt().model;
@@ -137,7 +137,7 @@ TEST(Planner, says_why_nothing_fits) {
   for (const int ranks : {6, 8}) EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = ranks})) << ranks;
 }
 
-// A step of too many microbatches: what is named can be planned, and no number of ranks is named where none can.
+// A step of too many microbatches: the suggested batch can be planned; no rank count is suggested if none works.
 TEST(Planner, says_what_to_do_about_a_batch_that_is_too_large) {
   Config config;
   config.model = small_gpt().model;

@@ -1,5 +1,5 @@
-// What `trireme simulate` answers in addition to the time: memory of what this program does not do, shares of the peak,
-// notes.
+// The answers of `trireme simulate` in addition to the time: memory for features that this program lacks, shares of the
+// peak, notes.
 #include "lib/simulate/simulation.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ TEST(Simulation, recompute_that_is_left_open_is_the_least_that_fits_by_the_estim
   EXPECT_GT(split.workload.recompute, Recompute::kNone);
 }
 
-// The last stage, with the logits of a large vocabulary, may need more than the first.
+// The last stage, which has the logits of a large vocabulary, may need more memory than the first.
 TEST(Simulation, recompute_that_is_left_open_suits_every_stage) {
   const std::vector<std::string> settings{"model.layers=4", "parallel.tp=1", "parallel.pp=2",
                                           "parallel.recompute=auto"};
@@ -61,7 +61,7 @@ TEST(Simulation, recompute_that_is_left_open_suits_every_stage) {
   EXPECT_GT(chosen.size(), 2u);
 }
 
-// Over the band, attention of long sequences exceeds the peak.
+// Counted without the mask, attention of long sequences exceeds the peak.
 TEST(Simulation, shares_of_the_peak_count_attention_both_ways) {
   const Simulation bf16 = simulated("llama_8b", 64, {});
   EXPECT_NEAR(bf16.step.mfu_causal / bf16.step.mfu,

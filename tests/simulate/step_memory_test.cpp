@@ -1,4 +1,4 @@
-// The search's estimate of memory against the program's own plan.
+// Compares the search's estimate of memory with the program's own plan.
 #include "lib/simulate/step_memory.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=none"}},
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=norms", "parallel.tp=2", "parallel.pp=2"}},
       {"llama_8b", 16, {"precision.gemm=fp8", "parallel.recompute=selective"}},
-      // FP8 weights have buckets of their own.
+      // FP8 weights have separate buckets.
       {"llama_8b",
        16,
        {"precision.gemm=fp8", "parallel.tp=1", "parallel.zero=2", "parallel.bucket_elements=600000000"}},
@@ -92,7 +92,7 @@ TEST(StepMemory, gpus_are_those_that_the_cluster_file_describes) {
   EXPECT_EQ(gpu_of(half).num_multiprocessors, 66);
 }
 
-// Before Hopper this attention goes backward by cuDNN, which keeps the gradients of the scores.
+// Before Hopper the backward pass of this attention uses cuDNN, which stores the gradients of the scores.
 TEST(StepMemory, a_plan_has_the_scratch_of_the_clusters_gpus) {
   const Config config = planned_config("gpt_1b3", 8, {});
   const auto bytes = [&](const char* cluster) { return planned_bytes(config, gpu_of(cluster_of(cluster))); };

@@ -1,4 +1,4 @@
-// The model of a step at its limits, and the directions in which it must move.
+// The model of a step at its limits, and the directions in which it must change.
 #include "lib/simulate/step_model.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ Workload gpt_13b() {
   return w;
 }
 
-// A network and a node that cost nothing.
+// Returns a cluster whose network and nodes cost nothing.
 Cluster without_transfers(Cluster c = {}) {
   c.node.gb_per_s = c.network.gb_per_s = 1e15;
   c.node.latency_us = c.node.start_us = c.network.latency_us = c.software.skew_us = 0;
@@ -69,7 +69,7 @@ TEST(StepModel, without_a_network_only_compute_is_left) {
 
 TEST(StepModel, bubble_follows_its_formula) {
   Workload w = gpt_13b();
-  w.model.vocab = 128;  // a head that weighs nothing, so that stages are equal
+  w.model.vocab = 128;  // a negligible head, so that stages are equal
   const Cluster free = without_transfers();
   for (const int pp : {2, 4, 8})
     for (const int chunks : {1, 5}) {
@@ -135,7 +135,7 @@ TEST(StepModel, parallel_block_halves_tp_transfers_and_a_window_attention) {
   const double sequential = predict_step(w, Cluster{}).parts.tp;
   w.model.block = Block::kParallel;
   const double parallel = predict_step(w, Cluster{}).parts.tp;
-  EXPECT_NEAR(parallel / sequential, 0.5, 0.02);  // embedding and head transfer too
+  EXPECT_NEAR(parallel / sequential, 0.5, 0.02);  // embedding and head also have transfers
   const double full = predict_step(w, Cluster{}).parts.attention;
   w.model.window = 512;
   EXPECT_LT(predict_step(w, Cluster{}).parts.attention, 0.75 * full);
@@ -170,7 +170,7 @@ TEST(StepModel, measured_gemms_are_met_where_they_were_measured) {
   EXPECT_LT(tflops(2048), 400);
 }
 
-// No shape of a GEMM beats what the device's power sustains; a shape that is slower anyhow is not touched.
+// No GEMM shape exceeds the rate that the device's power sustains; a slower shape is not changed.
 TEST(StepModel, gemms_stay_below_what_power_sustains) {
   Cluster c;
   c.software.launch_us = 0;
@@ -188,7 +188,7 @@ TEST(StepModel, gemms_stay_below_what_power_sustains) {
   EXPECT_EQ(seconds(2560, Numbers::kFp8), fp8);
 }
 
-// A late host holds up what is short and nothing that is long; one that waits for every kernel always costs its time.
+// A late host delays short work but not long work; one that waits for every kernel always adds its time.
 TEST(StepModel, a_late_host_is_a_floor_and_a_blocking_one_comes_on_top) {
   Workload small = gpt_13b(), large = gpt_13b();
   small.model.hidden = 512;
@@ -220,7 +220,7 @@ TEST(StepModel, sums_of_gradients_cost_their_bytes) {
   EXPECT_NEAR(backward() - before, 12 * largest_layer_parameters(w) / (c.device.memory_gb_per_s * 1e9), 1e-9);
 }
 
-// Heads of 64 have an exponential for half of the FLOPs.
+// Heads of 64 have an exponential per half as many FLOPs.
 TEST(StepModel, exponentials_cost_small_heads_more) {
   Workload wide = gpt_13b(), narrow = gpt_13b();
   narrow.model.heads = narrow.model.kv_heads = 2 * wide.model.heads;
@@ -237,8 +237,8 @@ TEST(StepModel, exponentials_cost_small_heads_more) {
   EXPECT_NEAR(ratio(), 4.0 / 3, 1e-9);
 }
 
-// Sums over tp that run concurrently with weight GEMMs: with sequence parallelism half of backward's transfers, else
-// all.
+// Sums over tp that run concurrently with weight GEMMs: with sequence parallelism half of backward's transfers,
+// otherwise all.
 TEST(StepModel, async_sums_hide_backward_transfers_alone) {
   Workload w = gpt_13b();
   w.tp = 8;
@@ -246,7 +246,7 @@ TEST(StepModel, async_sums_hide_backward_transfers_alone) {
   Cluster c;
   c.software.hidden_share = 1;
   c.software.beside_slowdown = 0;
-  c.node.gb_per_s = 1e4;  // any GEMM is longer than a transfer
+  c.node.gb_per_s = 1e4;  // any GEMM takes longer than a transfer
   const LayerTimes open = times_of_layer(w, c);
   w.async_sums = true;
   LayerTimes hidden = times_of_layer(w, c);
@@ -256,7 +256,7 @@ TEST(StepModel, async_sums_hide_backward_transfers_alone) {
   EXPECT_NEAR(times_of_layer(w, c).backward.tp, 0, 1e-9);
 }
 
-// A forward pass waits for its first bucket, and for the last one where gathers are slower than the pass.
+// A forward pass waits for its first bucket, and for the last one if gathers are slower than the pass.
 TEST(StepModel, parameters_are_waited_for_bucket_by_bucket) {
   Workload w = gpt_13b();
   ColumnCosts column{.forward = {0.010}};
@@ -279,11 +279,11 @@ TEST(StepModel, rings_match_their_formula) {
   EXPECT_DOUBLE_EQ(times.seconds({Collective::kAllGather, 8e9, 8, 8}), 10e-6 + 7 * 3e-6 + 7e9 / 200e9);
   EXPECT_DOUBLE_EQ(times.seconds({Collective::kReduceScatter, 16e9, 16, 1}), 10e-6 + 15 * 14e-6 + 15e9 / 25e9);
   EXPECT_EQ(times.seconds({Collective::kAllReduce, 8e9, 1, 1}), 0);
-  // 1,536 replicas, one a node: 21 ms of latency a collective (NCCL's constants).
+  // 1,536 replicas, one per node: 21 ms of latency per collective (NCCL's constants).
   EXPECT_NEAR(times.seconds({Collective::kAllGather, 1, 1536, 1}), 21.5e-3, 0.1e-3);
 }
 
-// Reductions that hide behind compute are not free: it runs slower alongside them, those of earlier microbatches too.
+// Reductions hidden behind compute are not free: they slow it down, including those of earlier microbatches.
 TEST(StepModel, zero_2_pays_for_every_microbatchs_reductions) {
   Workload one = gpt_13b();
   one.tp = 8;

@@ -101,7 +101,7 @@ chmod +x stub/*
 export SIM=$work REAL=$real MAKE_CHECKPOINT=$make_checkpoint PATH=$work/stub:$PATH TRIREME=$work/stub/trireme
 echo "run: {name: run, dir: run, device: cpu}" >config.yaml
 
-# fresh: a job in the state of its first submission.
+# fresh: creates a job in the state of its first submission.
 fresh() {
   rm -rf run requeued trained no_comment states.next sbatch.calls
   : >states
@@ -126,11 +126,11 @@ start() {
 }
 requeues() { wc -l <requeued; }
 says() { grep -qE -- "$1" log; }
-# ends STATUS REQUEUES WHAT: how the last start has ended.
+# ends STATUS REQUEUES WHAT: checks how the last start ended.
 ends() { ((status == $1 && $(requeues) == $2)) || fail "$3: status $status, $(requeues) requeues; expected $1 and $2"; }
 
 # --- Settings files -----------------------------------------------------------------------------------------------
-# refused NAME TEXT: such a file stops the first start; later ones are requeued within the budget.
+# refused NAME TEXT: checks that such a file stops the first start; later ones are requeued within the budget.
 refused() {
   local restart
   fresh
@@ -156,8 +156,8 @@ refused "exec" 'exec true'
 refused "a kill of its shell" 'kill -KILL $$'
 refused "a trap and an exit" $'trap - EXIT\ntrap "" TERM\nexit 4'
 
-# accepted NAME TEXT [PATTERN]: such a file leaves the batch script alone, and SITE=here reaches the trainer, as does a
-# line with PATTERN.
+# accepted NAME TEXT [PATTERN]: checks that such a file does not affect the batch script, and that SITE=here and a line
+# with PATTERN reach the trainer.
 accepted() {
   fresh
   printf '%s\nexport SITE=here\n' "$2" >site.sh
@@ -204,7 +204,7 @@ printf 'export SITE=here\n' >site.sh
 start "" BASH_ENV=/dev/null TMPDIR=/no/such/folder state=x site_env=y records=z job=9 said=1 stands=2 text=3
 ends 0 0 "an environment with a missing TMPDIR and names of the script"
 
-# One that hangs when the signal for a checkpoint comes.
+# A file that hangs when the signal for a checkpoint comes.
 fresh
 echo 'kill -USR1 $PPID; exec sleep 1000' >site.sh
 start ""
@@ -290,13 +290,13 @@ for how in "" no_comment; do
   [[ -n $how || $(cat comment) == trireme-progress:6 ]] || fail "comment: $(cat comment)"
   echo "exit 1" >site.sh
   start 7
-  # Without the comment all restarts count: rather too early than never.
+  # Without the comment all restarts count: too early is better than never.
   if [[ -z $how ]]; then ends 2 1 "a settings file that breaks later"; else ends 2 0 "a settings file, no comment"; fi
   start 8
   ends 2 0 "a settings file that breaks later, budget used up"
   echo "export SITE=here" >site.sh
 done
-# A folder with a manifest that no run can load is no progress.
+# A folder with a manifest that no run can load is not progress.
 fresh
 echo 75 >status
 touch damages
@@ -304,7 +304,7 @@ for restart in 0 1 2; do start "$restart"; done
 ends 75 0 "damaged checkpoints"
 says "stopped: 2 restarts in a row made no checkpoint after step 0" || fail "damaged checkpoints count"
 rm damages
-# The run folder cannot be written: the comment counts. A file in its place stands for that, as root may write anywhere.
+# The run folder cannot be written: the comment counts. A file in its place simulates that: root may write anywhere.
 fresh
 echo 5 >status
 touch run
@@ -313,7 +313,7 @@ for restart in 0 1 2 3; do
   (($(requeues) <= (restart < 2))) || fail "an unwritable run folder, restart $restart: $(requeues) requeues"
 done
 
-# Neither a damaged state file nor a strange comment ends the count, or the script.
+# Neither a damaged state file nor a strange comment ends the count or the script.
 fresh
 echo 5 >status
 mkdir run
@@ -401,7 +401,7 @@ done
 fresh
 submit --time=2 --signal=B:USR1@30
 ((status == 0)) || fail "a short lead is refused"
-# Two at once: one is refused, and the same later, until the job is gone.
+# Two at once: one is refused, and so is a later one until the job has ended.
 fresh
 for i in 1 2; do "$root/slurm/submit.sh" config.yaml >"out.$i" 2>&1 & done
 wait

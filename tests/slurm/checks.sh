@@ -1,17 +1,17 @@
-# Sourced by the tests of this folder: a private cluster in a temporary folder, and what a test does with jobs.
+# Sourced by the tests of this folder: a private cluster in a temporary folder, and functions for jobs.
 # shellcheck shell=bash
 # Set by the test: CLUSTER_NODES, and before `start`: config, steps, every. By start: job, run_dir, log.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-# Seconds until an event that must come counts as missing, and until all of the script's events must have come. Waits
-# end with the event, so these cost nothing; a slow machine that others use as well must not exceed them.
+# Seconds until a missing event counts as a failure, and until all of the script's events must have happened. Waits end
+# with the event, so these limits cost nothing; a slow, shared machine must not exceed them.
 timeout_s=900 limit=3300
-# Also the time to save a checkpoint after a signal, and the time that ranks may outlive the first that left; cases
-# in which one of these must pass set their own.
+# Also the time to save a checkpoint after a signal, and the time that ranks may outlive the first that exited; cases
+# that need one of these to expire set their own.
 export DRAIN_SECONDS=900 STRAGGLER_SECONDS=300
-# The plain requeue, unless a test says otherwise.
+# Uses the plain requeue, unless a test sets another value.
 export SUPERVISE=0
 
 for tool in munged slurmctld slurmd sbatch srun scontrol; do
@@ -26,14 +26,14 @@ chmod 755 "$work"
 export CLUSTER_DIR=$work/cluster CLUSTER_NODES CLUSTER_QUIET=${CLUSTER_QUIET:-0} TRIREME_ROOT=$work/root
 mkdir "$TRIREME_ROOT"
 cluster=$here/cluster.sh
-# What killed ranks leave of the memory that they share, and their flight recorders, go with the test.
+# What killed ranks leave in shared memory, and their flight recorders, are removed with the test.
 shared=$(mktemp -d /dev/shm/trireme-slurm.XXXXXX 2>/dev/null || mktemp -d)
 chmod 755 "$shared"
 export TRIREME_BLACK_BOXES=$shared
 export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
 background=() # processes of this script
 clean_up() {
-  [[ $BASHPID == "$$" ]] || return 0 # a subshell that is ended as it begins still has the traps of this shell
+  [[ $BASHPID == "$$" ]] || return 0 # a subshell that is ended right after its start still has the traps of this shell
   ((${#background[@]} == 0)) || kill "${background[@]}" 2>/dev/null || true
   "$cluster" stop >/dev/null 2>&1 || true
   rm -rf "$shared"
@@ -61,7 +61,7 @@ until_true() {
   done
 }
 # start NAME [submit.sh options]: sets job, run_dir and log. Two ranks per node, unless an option says otherwise; as
-# many steps as in the config if steps is empty.
+# many steps as in the config if `steps` is empty.
 start() {
   run_dir=runs/$1
   local name=$1 ranks=(--ranks 2) line
@@ -72,15 +72,15 @@ start() {
   job=${line%% *}
   log=$run_dir/slurm-$job.log
 }
-# show FIELD: what scontrol says of the job.
+# show FIELD: prints the field of scontrol's description of the job.
 show() {
   local text
   text=" $(scontrol show job --oneliner "$job")"
   if [[ $text =~ \ $1=([^ ]*) ]]; then echo "${BASH_REMATCH[1]}"; fi
 }
 state_is() { [[ $(show JobState) == "$1" ]]; }
-# Many jobs that ask Slurm at once take the time of those that work: jobs_now, where it is set, is a file with what
-# Slurm said of all jobs a moment ago.
+# Many concurrent queries to Slurm take time from working jobs: jobs_now, if set, is a file with Slurm's recent
+# description of all jobs.
 jobs_now=''
 ended() {
   local ends='(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|PREEMPTED)'
@@ -97,7 +97,7 @@ finish() {
   [[ $(show JobState) == "$1" && $(show ExitCode) == "$2" && $(show Restarts) == "$3" ]] ||
     fail "ended $(show JobState), $(show ExitCode), $(show Restarts) restarts; expected $*"
 }
-# rank_process RANK: its process id, for kill. Of this cluster: others on this machine count their jobs from 1 as well.
+# rank_process RANK: prints its process id, for kill, in this cluster only: others also count their jobs from 1.
 rank_process() {
   if [[ -z ${TRAINER:-} ]]; then
     cut -d' ' -f1 "$run_dir/rank.$1"
@@ -111,7 +111,7 @@ rank_process() {
     fi
   done 2>/dev/null
 }
-# adds_up NAME: every second of the run's wall time is in one category (within 0.1 %).
+# adds_up NAME: checks that every second of the run's wall time is in one category (within 0.1 %).
 adds_up() {
   "$TRAINER" report "runs/$1" --time --json >"$work/time.json" || fail "no times of $1"
   awk -F'[:,]' -v name="$1" '
@@ -124,7 +124,7 @@ adds_up() {
       exit !(wall > 0 && (sum - wall) ^ 2 <= (wall / 1000) ^ 2)
     }' "$work/time.json" || fail "the times of $1: $(cat "$work/time.json")"
 }
-# lines TEXT: how often the log has it
+# lines TEXT: prints how often the log contains it
 lines() { grep -cE -- "$1" "$log" || true; }
 nodes_of() { scontrol show hostnames "$(show NodeList)"; }
 node_is_back() { [[ $(sinfo -h -n "$1" -p normal -o %T) =~ ^(idle|mixed|allocated)$ ]]; }

@@ -29,7 +29,7 @@ gpus=${CLUSTER_GPUS:-2}
 last=$((num_nodes - 1))
 export SLURM_CONF=$dir/slurm.conf
 
-# A host name of its own keeps the shared memory of a node's ranks apart from that of the other nodes.
+# A separate host name keeps the shared memory of a node's ranks apart from that of the other nodes.
 own_hostname=no
 if unshare --uts true 2>/dev/null; then own_hostname=yes; fi
 
@@ -40,7 +40,7 @@ die() {
 
 pid_in() { cat "$1" 2>/dev/null || true; }
 
-# A zombie counts as gone: if nothing reaps orphans, it stays for ever. So does another program with the process id of a
+# A zombie counts as ended: if nothing reaps orphans, it stays forever. So does another program with the process id of a
 # dead daemon.
 alive() {
   local stat
@@ -60,7 +60,7 @@ await() {
   done
 }
 
-# The first of 1 + num_nodes consecutive ports on which nothing listens.
+# Prints the first of 1 + num_nodes consecutive ports on which nothing listens.
 free_ports() {
   local base port busy
   busy=$(awk 'FNR > 1 {split($2, a, ":"); print a[2]}' /proc/net/tcp /proc/net/tcp6 2>/dev/null)
@@ -81,8 +81,8 @@ write_config() {
   [[ -s $dir/port ]] || free_ports >"$dir/port"
   port=$(cat "$dir/port")
   megabytes=$(awk '/^MemTotal/ {print int($2 / 1024)}' /proc/meminfo)
-  [[ $(id -u) -eq 0 ]] || tracking=pgid # linuxproc reads what belongs to root
-  # A GPU is some character device: Slurm looks no further, counts them and hands them out.
+  [[ $(id -u) -eq 0 ]] || tracking=pgid # linuxproc reads files that belong to root
+  # Any character device serves as a GPU: Slurm only counts and assigns them.
   local devices=(/dev/null /dev/zero /dev/full /dev/random) device
   ((gpus <= ${#devices[@]})) || die "at most ${#devices[@]} GPUs a node"
   for device in "${devices[@]:0:gpus}"; do
@@ -120,12 +120,12 @@ GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-# As by default: no daemon that merely waits for a core is taken for dead. Tests say when Slurm is to notice one.
+# The default values: a daemon that merely waits for a core is not considered dead. Tests tell Slurm about dead ones.
 SlurmctldTimeout=300
 SlurmdTimeout=300
 MessageTimeout=30
 TCPTimeout=10
-# From the first signal to the last, at a time limit, scancel and requeue: time for the batch script to do its part.
+# From the first signal to the last, for a time limit, scancel and requeue: the time for the batch script to react.
 KillWait=30
 InactiveLimit=0
 WaitTime=0
@@ -134,7 +134,7 @@ ReturnToService=1
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 PriorityType=priority/basic
-# The partition "urgent" preempts jobs of the partition "normal", which are put back into the queue.
+# The partition "urgent" preempts jobs of the partition "normal", which are requeued.
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -145,7 +145,7 @@ $quiet
 CONF
 }
 
-# SLURMD_NODENAME marks the daemon and its step daemons; Slurm gives it to the tasks itself (node_processes).
+# SLURMD_NODENAME identifies the daemon and its step daemons; Slurm sets it for the tasks (node_processes).
 start_node() {
   local node=$1
   ! alive "$(pid_in "$dir/pids/$node")" || return 0
@@ -157,7 +157,7 @@ start_node() {
     die "slurmd of $node does not start: $dir/log/$node.out, $dir/log/$node.log"
 }
 
-# Every process of a node, or of all nodes: known by two variables of its environment, one of which names this folder.
+# Lists every process of a node, or of all nodes: identified by two variables, one of which names this folder.
 node_processes() {
   local environ text node=$'\n'SLURMD_NODENAME=
   [[ -z ${1:-} ]] || node+=$1$'\n' # node1 is not node10
@@ -171,7 +171,7 @@ node_processes() {
   done
 }
 
-# Until none is left: a process may start another one while we look.
+# Repeats until none is left: a process may start another one meanwhile.
 kill_node() {
   local pids
   for _ in {1..600}; do
@@ -221,7 +221,7 @@ start() {
   fi
 }
 
-# end PIDFILE: politely, then not.
+# end PIDFILE: ends the process, first with SIGTERM, then with SIGKILL.
 end() {
   local pid
   pid=$(pid_in "$1")
@@ -260,10 +260,10 @@ status() {
 
 print_env() {
   echo "export SLURM_CONF='$SLURM_CONF' PATH=\"\$PATH:/usr/sbin:/sbin\""
-  # Many ranks on few cores: the ring is the fence that does not fail then, and waiting ranks give way.
+  # For many ranks on few cores: the ring is the fence that still works then, and waiting ranks yield.
   echo "export SLURM_PMIX_FENCE=ring OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none"
   echo "export OMPI_MCA_btl_tcp_if_include=lo OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1"
-  # Without host names of their own the nodes' shared memory would collide.
+  # Without separate host names the shared memory of the nodes would collide.
   [[ $own_hostname == yes ]] || echo "export OMPI_MCA_btl=self,tcp"
   [[ $(id -u) -ne 0 ]] || echo "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The scripts of slurm/examples do what they say: those for fabrics hand their settings to a job, and no config field or
-# variable of NCCL is misspelt; the workstation's trains; an array's tasks train each in a folder of its own.
+# The scripts of slurm/examples work as documented: those for fabrics pass their settings to a job, and no config field
+# or variable of NCCL is misspelt; the workstation's script trains; an array's tasks train each in its own folder.
 #   examples.sh SOURCE_FOLDER PATH_OF_trireme
 # shellcheck source=tests/mp/checks.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../mp/checks.sh"
@@ -24,7 +24,7 @@ else
   echo "skipped: no shellcheck"
 fi
 
-# A cluster that only listens.
+# A cluster that only records.
 mkdir stub
 cat >stub/sbatch <<'SH'
 #!/usr/bin/env bash
@@ -81,7 +81,7 @@ mkdir "a folder" # with a blank in its path
 cp -r "$source_dir/slurm" "a folder/slurm"
 run 0 env RANKS=2 "a folder/slurm/examples/workstation.sh" tiny.yaml
 [[ $(grep -c '"loss"' runs/tiny/metrics.jsonl) == 3 ]] || fail "not 3 steps" "$output"
-run 0 "$examples/workstation.sh" tiny.yaml --set parallel.dp=2 --set run.steps=5 # the mesh says how many
+run 0 "$examples/workstation.sh" tiny.yaml --set parallel.dp=2 --set run.steps=5 # the mesh determines how many
 [[ $(grep -c '"loss"' runs/tiny/metrics.jsonl) == 5 ]] || fail "not 2 more steps" "$output"
 has "step 5/5"
 if ! command -v nvidia-smi >/dev/null; then

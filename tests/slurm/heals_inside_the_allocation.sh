@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# slurm/train.sbatch with `trireme supervise` as its body, under Slurm: one job meets a fault of each kind, continues
-# without a person, excludes the node at fault and no other, and has in the end bit for bit the losses of an undisturbed
-# run. Then it prints a table: what was noticed when, and when the run was training again.
+# slurm/train.sbatch with `trireme supervise` under Slurm: one job gets a fault of each kind, recovers automatically,
+# excludes only the faulty node, and finally has the losses of an undisturbed run, bit for bit. Then prints a table of
+# the times until a fault was detected and until the run trained again.
 #
-#   heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]      those of `all`, or these, in this order
+#   heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]      all faults in `all`, or these, in this order
 #
-# `by_requeue` is a killed rank without `supervise`, to compare with.
+# `by_requeue` is a killed rank without `supervise`, for comparison.
 #
 # Exit status 77 and "skipped" without Slurm or without its PMIx plugin.
 #
@@ -41,14 +41,14 @@ cluster: {ranks_per_node: 2}
 metrics: {log_every: 100}
 YAML
 
-# Step, loss and gradient norm, as they stand there, without steps that were lost at a restart.
+# Prints step, loss and gradient norm as written, without steps that were lost at a restart.
 history() {
   sed -nE 's/^\{"restart":.*"step": *([0-9]+),.*/restart \1/p
     s/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl" |
     awk '$1 == "restart" {for (step in row) if (step + 0 > $2 + 0) delete row[step]; next}
       {row[$1] = $0} END {for (step in row) print row[step]}' | sort -n
 }
-# processes_of_cluster PATTERN [NAME=VALUE]: processes of this cluster's trireme whose command line holds PATTERN.
+# processes_of_cluster PATTERN [NAME=VALUE]: lists this cluster's trireme processes whose command line has PATTERN.
 processes_of_cluster() {
   local process
   for process in /proc/[0-9]*; do
@@ -63,26 +63,26 @@ rank_of_node() { processes_of_cluster " train " "SLURMD_NODENAME=$1" | tail -n 1
 new_agent() { [[ -n $(agent_of "$1") && $(agent_of "$1") != "$2" ]]; }
 events() { grep "\"kind\":\"$1\"" "$run_dir/events.jsonl" || true; }
 excluded_nodes() { "$TRAINER" supervise "$run_dir" --nodes | awk '{print $1}' | paste -sd,; }
-# used K: the K-th node that the attempt under way is on.
+# used K: prints the K-th node of the current attempt.
 used() { events attempt_start | tail -n 1 | sed -nE 's/.*"nodes":"([^"]*)".*/\1/p' | cut -d, -f"$1"; }
 
 attempts=1 excluded='' restarts=0
 declare -A faulty=()
-# Of the attempt under way.
+# Prints a field of the current attempt.
 field() { events attempt_start | tail -n 1 | sed -nE "s/.*\"$1\":\"?([^,\"]*)[,\"].*/\1/p"; }
 more_attempts() { (($(events attempt_start | wc -l) > attempts)); }
 trains() { events start | grep -qF "\"attempt\":\"$(field attempt)\"" && beyond $(($(field checkpoint) + 30)); }
-# strike COMMAND...: the fault.
+# strike COMMAND...: injects the fault.
 strike() {
   struck=$EPOCHREALTIME
   "$@"
 }
-# after KIND [FIELD]: when the first such event after the fault was, or what its field says of that.
+# after KIND [FIELD]: prints the time of the first such event after the fault, or its field.
 after() {
   events "$1" | sed -nE "s/^\\{\"time\":([0-9.]+),.*/\\1 &/p" | awk -v struck="$struck" -v field="\"${2:-time}\":" '
     $1 > struck && (at = index($0, field)) { print substr($0, at + length(field)) + 0; exit }' OFMT=%.3f
 }
-# A row of the table: from the fault until the driver ends the attempt, or another driver begins one, and from there
+# A row of the table: from the fault until the driver ends the attempt or another driver begins one, and from there
 # until the ranks do steps again.
 rows=()
 tally() {
@@ -93,7 +93,7 @@ tally() {
   rows+=("$(awk -v what="$1" -v struck="$struck" -v noticed="$noticed" -v again="$again" -v out="$excluded" 'BEGIN {
     printf "%-24s %9.1f %9.1f   %s", what, noticed - struck, again - noticed, out == "" ? "none" : out }')")
 }
-# healed WHAT: another attempt trains; the nodes of `faulty` are excluded, and no others.
+# healed WHAT: checks that another attempt trains, and that exactly the nodes of `faulty` are excluded.
 healed() {
   until_true "another attempt" more_attempts
   attempts=$(events attempt_start | wc -l)
@@ -115,7 +115,7 @@ fault_rank_stopped() {
   strike kill -STOP "$(rank_of_node "$(used 2)")"
   healed "a rank stopped"
 }
-# Before it can have a flight recorder: a rank of the next attempt, as soon as it is there.
+# Stops a rank of the next attempt as soon as it exists, before it can have a flight recorder.
 fault_rank_stopped_at_start() {
   local before rank='' tries
   before=$(pgrep -f "^$TRAINER train $config")
@@ -163,7 +163,7 @@ fault_node_without_power() {
   strike "$cluster" kill-node "$node"
   healed "a node without power"
 }
-# Its ranks live on: it shows when they are to be started again.
+# Its ranks stay alive: the fault shows when ranks must be started again.
 fault_slurmd_killed() {
   local node
   node=$(used 2)
@@ -173,7 +173,7 @@ fault_slurmd_killed() {
   until_true "$node excluded" says "node $node is excluded"
   healed "a slurmd killed"
 }
-# No spare remains: the job is requeued, and excludes what the run excludes.
+# No spare remains: the job is requeued and excludes the nodes that the run excludes.
 fault_too_few_nodes() {
   local node
   while true; do
@@ -186,16 +186,16 @@ fault_too_few_nodes() {
     since=$SECONDS
   done
   expect_log "restart $restarts: status 75 "
-  # Slurm takes note of what is dead, or the job would pend.
+  # Slurm must learn which nodes are dead, or the job would pend.
   for node in "${!faulty[@]}"; do "$cluster" notice "$node"; done
   restarts=$((restarts + 1))
-  # Slurm is notified if it can be, and itself handles nodes that it knows to be dead.
+  # Slurm is notified if possible, and handles nodes itself that it knows to be dead.
   expect_log "the run excludes .*(: this job excludes node|, and Slurm has taken these nodes out of service)"
   expect_log "restart $restarts: 4 ranks"
   healed "too few nodes"
   for node in "${!faulty[@]}"; do ! nodes_of | grep -qx "$node" || fail "$node was allocated again: $(nodes_of)"; done
 }
-# Only the agents can requeue the job. The node of the batch script need not be excluded: Slurm knows it.
+# Only the agents can requeue the job. The node of the batch script need not be excluded: Slurm knows that it is dead.
 fault_batch_host_lost() {
   local node
   node=$(show BatchHost)
@@ -207,7 +207,7 @@ fault_batch_host_lost() {
 }
 
 begun_again() { [[ -n $(after start) ]]; }
-# What the same costs where the allocation ends with the rank: another run, which is cancelled then.
+# Measures the cost if the allocation ends with the rank: another run, which is then cancelled.
 fault_by_requeue() {
   local name=$run_dir kept=$job kept_log=$log
   SUPERVISE=0 start plain --ranks 4
@@ -231,12 +231,12 @@ for fault in "${faults[@]}"; do
   "fault_$fault"
 done
 
-steps=$(($(last_step) + 300)) # the end: until here the run had none; its ranks read it when they begin
+steps=$(($(last_step) + 300)) # the run had no end until here; its ranks read the end when they start
 sed -i "s/steps: 1000000/steps: $steps/" "$config"
 since=$SECONDS
 fault_rank_killed
 expect_log "finished at step $steps"
-# A node without power never says that the job is over: Slurm would wait for it until SlurmdTimeout.
+# A node without power never reports that the job has ended: Slurm would wait for it until SlurmdTimeout.
 for node in "${!faulty[@]}"; do "$cluster" notice "$node"; done
 finish COMPLETED 0:0 "$restarts"
 [[ $(history parts | wc -l) -eq $steps ]] || fail "the run has $(history parts | wc -l) steps of $steps"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The executable itself under Slurm, on two nodes: jobs that are stopped by a signal, by their time limit and by
-# preemption, and that lose a rank, a node and a slurmd, restart themselves each time and have, in the end, the loss
-# history of a run that nothing happened to, bit for bit.
+# The executable under Slurm, on two nodes: jobs that are stopped by a signal, by their time limit and by preemption,
+# and that lose a rank, a node and a slurmd, restart automatically each time and finally have the loss history of an
+# undisturbed run, bit for bit.
 #
 #   history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends
 #
@@ -35,9 +35,9 @@ cluster: {ranks_per_node: 2}
 metrics: {log_every: 100}
 YAML
 
-# The statuses that srun, with its options, makes of the ends that train.sbatch distinguishes: one rank's status is that
-# of the step, and a killed rank ends the step with a status that is retried (the signal's, or that of the others, which
-# miss it).
+# The statuses that srun, with its options, returns for the ends that train.sbatch distinguishes: one rank's status is
+# that of the step, and a killed rank ends the step with a status that is retried (the signal's, or that of the other
+# ranks, which miss it).
 for end in none:0 throw=4:4 throw=5:5 throw=7:7 kill:137,5,6; do
   status=0
   srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --kill-on-bad-exit=0 --wait="$STRAGGLER_SECONDS" \
@@ -46,24 +46,24 @@ for end in none:0 throw=4:4 throw=5:5 throw=7:7 kill:137,5,6; do
   echo "srun, ${end%:*}: status $status"
 done
 
-# Step, loss and gradient norm, as they stand there, without steps that were lost at a restart.
+# Prints step, loss and gradient norm as written, without steps that were lost at a restart.
 history() {
   sed -nE 's/^\{"restart":.*"step": *([0-9]+),.*/restart \1/p
     s/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl" |
     awk '$1 == "restart" {for (step in row) if (step + 0 > $2 + 0) delete row[step]; next}
       {row[$1] = $0} END {for (step in row) print row[step]}' | sort -n
 }
-# The run stands still until it is let go: so no steps are done, and no core is taken, while Slurm takes its time. Slurm
-# lets ranks go itself when it ends the job.
+# Stops the run until it is continued, so that no steps are done and no core is used while Slurm is slow. Slurm itself
+# continues the ranks when it ends the job.
 freeze() {
   local rank
   frozen=()
   for rank in {0..3}; do frozen+=("$(rank_process "$rank")"); done
   kill -STOP "${frozen[@]}"
 }
-# thaw [FIRST]: all ranks, or those from FIRST on.
+# thaw [FIRST]: continues all ranks, or those from FIRST on.
 thaw() { kill -CONT "${frozen[@]:${1:-0}}" 2>/dev/null || true; }
-# restarted N WHAT: the job runs for the Nth time again; it found a checkpoint, and trains.
+# restarted N WHAT: checks that the job runs for the Nth time again, found a checkpoint, and trains.
 restarted() {
   expect_log "restart $1: 4 ranks on .* resumes from step [1-9]"
   local from
@@ -71,12 +71,12 @@ restarted() {
   until_true "step $((from + 30))" beyond $((from + 30))
   echo "$2: $(sed -nE "s/.* restart $1: .* (resumes from step [0-9]+, [0-9]+ steps lost),.*/\1/p" "$log") ($SECONDS s)"
 }
-# Before its last fault a run has no end, so that all of them come before it. What starts after this has one.
+# Before its last fault a run has no end, so that all faults come before it. Starts after this call have one.
 end_after_200() {
   sed -i "s/steps: 1000000/steps: $(($(last_step) + 200))/" "$config"
 }
 
-# Two runs meet the faults side by side.
+# Two runs get their faults concurrently.
 signals_and_limits() {
   start signals_and_limits --ranks 4
   until_true "step 30" beyond 30
@@ -93,7 +93,7 @@ signals_and_limits() {
   freeze
 
   end_after_200
-  scontrol update JobId="$job" EndTime=now+120 # the signal comes two minutes before the end: now, when Slurm looks
+  scontrol update JobId="$job" EndTime=now+120 # the signal comes two minutes before the end: when Slurm next checks
   expect_log "restart 2: signal USR1: draining"
   thaw
   expect_log "restart 2: status 75 \(drained\)"
@@ -112,14 +112,14 @@ lost_nodes() {
   restarted 1 "preemption"
   freeze
 
-  node=$(nodes_of | head -n 1) # with rank 0 and the batch script
+  node=$(nodes_of | head -n 1) # has rank 0 and the batch script
   "$cluster" kill-node "$node"
   "$cluster" notice "$node"
   restarted 2 "a node without power"
   freeze
   [[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
 
-  node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
+  node=$(nodes_of | tail -n 1) # its ranks stay alive until the others stop them
   end_after_200
   "$cluster" kill-daemon "$node"
   thaw 2
@@ -129,7 +129,7 @@ lost_nodes() {
   finish COMPLETED 0:0 3
 }
 
-# meet RUN: with a config of its own.
+# meet RUN: runs it with its own config.
 meet() {
   local config=$TRIREME_ROOT/$1.yaml
   cp "$TRIREME_ROOT/config.yaml" "$config"
@@ -151,7 +151,7 @@ for name in "${runs[@]}"; do
 done
 ((failed == 0)) || exit 1
 
-# As long as the longer one.
+# Compares with a run as long as the longer one.
 longest=0
 for name in "${runs[@]}"; do
   last=$(history "$name" | tail -n 1 | cut -d' ' -f1)

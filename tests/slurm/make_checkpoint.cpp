@@ -1,4 +1,4 @@
-// Publishes a checkpoint without tensors, for trainers that are simulated: make_checkpoint FOLDER STEP.
+// Publishes a checkpoint without tensors, for simulated trainers: make_checkpoint FOLDER STEP.
 #include <cstdio>
 #include <string>
 

@@ -14,13 +14,13 @@ root = Path(sys.argv[1]).resolve()
 recipes = root / "slurm/packages"
 repository = recipes / "spack/spack_repo/trireme"  # Spack 1.0: a folder of the Python package spack_repo
 
-# Debian's package -> Spack's, or why there is none.
+# Debian's package -> Spack's, or the reason why there is none.
 PACKAGES = {
     "build-essential": "c cxx",
     "cmake": "cmake",
     "ninja-build": "ninja",
     "pkg-config": "pkgconfig",
-    "ccache": None,  # an option of Spack's own
+    "ccache": None,  # an option of Spack itself
     "openmpi-bin": "mpi",
     "libopenmpi-dev": "mpi",
     "libhdf5-dev": "hdf5",
@@ -36,7 +36,7 @@ PACKAGES = {
     "libpcre2-dev": "pcre2",
     "libutf8proc-dev": "utf8proc",
     "libgtest-dev": "googletest",
-    "hdf5-tools": None,  # tests, as are the following
+    "hdf5-tools": None,  # only for tests, like the following
     "procps": None,
     "munge": None,
     "slurmctld": None,
@@ -97,7 +97,7 @@ wanted = {name for names in PACKAGES.values() if names for name in names.split()
 asked = {name for name, uses in recipe.dependencies.items() if not uses[0][1].startswith("+cuda")}
 check(asked == wanted, f"Spack's recipe and install-packages differ by {asked ^ wanted}")
 check("cuda" in recipe.dependencies, "no CUDA for +cuda")
-for arch in "80", "90":  # left to itself Spack picks any GPU for NCCL
+for arch in "80", "90":  # by default Spack picks any GPU for NCCL
     check((f"nccl cuda_arch={arch}", f"+cuda cuda_arch={arch}") in recipe.dependencies.get("nccl", []),
           f"no NCCL for the GPUs that +cuda cuda_arch={arch} is for")
 check(recipe.conflicts.get("cuda_arch=none") == "+cuda", "+cuda is taken without the GPUs that it is for")
@@ -116,7 +116,7 @@ check(files == build, f"trireme.def's sources differ by {files ^ build}")
 for name in build:
     check((root / name).exists(), f"no {name}")
 
-# Both do nothing inside that slurm/packages/build does not do, with the arguments and options that it has.
+# Inside the image both do only what slurm/packages/build does, with the arguments and options that it has.
 known = {"FROM", "ARG", "COPY", "RUN", "ENV", "WORKDIR", "CMD"}
 rows = [row.split()[0] for row in dockerfile.splitlines() if row and not row.startswith(("#", " "))]
 check(set(rows) <= known, f"the Dockerfile has {set(rows) - known}")

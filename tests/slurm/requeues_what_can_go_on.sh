@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # slurm/train.sbatch and slurm/submit.sh on a private Slurm cluster (cluster.sh): what is requeued, what is not, and
-# what the log says. The trainer is a stand-in (trainer.sh) unless another one is named.
+# what the log says. The trainer is a stand-in (trainer.sh) unless another one is given.
 #
 #   requeues_what_can_go_on.sh PATH_OF_trireme PATH_OF_make_checkpoint [CASE...]
 #
-# All cases, or these; exit status 77 and "skipped" where Slurm is not installed
+# Runs all cases, or these; exit status 77 and "skipped" if Slurm is not installed
 #
-# TRAINER  executable in place of the stand-in: the cases that need no stand_in.* fields run, with
+# TRAINER  executable instead of the stand-in: the cases that need no stand_in.* fields run, with
 # CONFIG   its config for two ranks on a CPU, which gets --set run.name, run.steps and checkpoint.every, and
 # STEPS    run.steps (a run of 10 s or more) and
 # EVERY    checkpoint.every
@@ -18,8 +18,8 @@ shift 2
 CLUSTER_NODES=12
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
-# Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any
-# trainer can do.
+# Cases that run concurrently, the longest first; those that need the cluster exclusively; and those of both that any
+# trainer supports.
 together=(faults_are_retried checkpoints_fill_the_budget folder_away node_dies orphaned_script
   dead_node_noticed_first deaths_are_retried budget budget_counts_checkpoints nothing_left dies_before_its_state_file
   storage_away state_file_fails settings_file_breaks
@@ -33,7 +33,7 @@ any_trainer=(finished mistake_in_config killed_rank signal time_limit overtime c
 steps=${STEPS:-60} every=${EVERY:-5}
 export TRIREME=${TRAINER:-$here/trainer.sh}
 config=${CONFIG:-$TRIREME_ROOT/config.yaml}
-# What happens to a run happens before its end, however long it takes: the stand-in waits for it at this step.
+# Faults of a run happen before its end, however long they take: the stand-in waits at this step.
 held=()
 [[ -n ${TRAINER:-} ]] || held=(--set stand_in.ends=0:20:wait)
 [[ -n ${CONFIG:-} ]] || echo "# the stand-in reads nothing here" >"$config"
@@ -83,7 +83,7 @@ case_not_retried() {
 case_faults_are_retried() {
   STRAGGLER_SECONDS=30 start faults --comment="project a" --set stand_in.ends="0:12:4 1:17:5 2:22:6"
   finish COMPLETED 0:0 3
-  # The output of every attempt is there.
+  # The log contains the output of every attempt.
   local restart
   for restart in 0 1 2; do
     expect_log "restart $restart: 2 ranks .* resumes from step $((restart == 0 ? 0 : 5 + 5 * restart)), \
@@ -92,7 +92,7 @@ $((restart == 0 ? 0 : 2)) steps lost"
   expect_log "restart 0: status 4 \(device error\) after step 12, newest checkpoint: step 10"
   expect_log "restart 1: status 5 \(communication error\)"
   expect_log "restart 2: status 6 \(ended by the watchdog\)"
-  # The last start that brought a newer checkpoint, in the state file and in the job's comment.
+  # The last start that made a newer checkpoint, in the state file and in the job's comment.
   grep -qx "progress_restart=2" "$run_dir/slurm.state" || fail "state file: $(cat "$run_dir/slurm.state")"
   local comment
   comment=$(scontrol show job "$job" | sed -nE 's/^ *Comment=(.*[^ ]) *$/\1/p')
@@ -128,7 +128,7 @@ case_signal() {
 case_time_limit() {
   RESTART_BUDGET=50 start time_limit --signal=B:USR1@890 --set run.steps=1000000
   until_true "step 7" beyond 6
-  # Slurm looks at time limits every 30 s: the signal comes then, a quarter of an hour before the end.
+  # Slurm checks time limits every 30 s: the signal comes then, a quarter of an hour before the end.
   scontrol update JobId="$job" EndTime=now+900
   expect_log "restart 0: signal USR1: draining"
   expect_log "restart 0: status 75 \(drained\)"
@@ -139,7 +139,7 @@ case_time_limit() {
 case_overtime() {
   start overtime --set run.steps=1000000
   until_true "step 7" beyond 6
-  until_true "another end" scontrol update JobId="$job" EndTime=now+3 # which must not have passed at the request
+  until_true "another end" scontrol update JobId="$job" EndTime=now+3 # must not have passed at the request
   expect_log "DUE TO TIME LIMIT"
   expect_log "restart 0: requeued"
   expect_log "restart 1: 2 ranks"
@@ -160,7 +160,7 @@ case_cancelled() {
   start cancelled ${held[@]+"${held[@]}"}
   until_true "step 7" beyond 6
   scancel "$job"
-  expect_log "stopped: the job was cancelled; the next submission resumes from step" # after which the script does no more
+  expect_log "stopped: the job was cancelled; the next submission resumes from step" # then the script does nothing more
   until_true "the end" ended
   [[ $(show JobState) == CANCELLED && $(show Restarts) == 0 ]] || fail "came back: $(show JobState)"
 }
@@ -172,7 +172,7 @@ case_requeue_forbidden() {
   scancel --batch --signal=USR2 "$job"
   finish FAILED 75:0 0
   expect_log "does not allow a requeue \(Requeue=0\); the next submission resumes from step"
-  # The next submission does, with a state file of its own.
+  # The next submission resumes, with its own state file.
   local first=$job
   start forbidden
   finish COMPLETED 0:0 0
@@ -195,7 +195,7 @@ case_budget() {
   expect_log "restart 2: stopped: 2 restarts in a row made no checkpoint after step 10, .* resumes from step 10"
 }
 
-# Steps that no checkpoint holds are done again and again: they are no progress.
+# Steps that no checkpoint contains are repeated again and again: they are not progress.
 case_budget_counts_checkpoints() {
   RESTART_BUDGET=2 start steps_only --set stand_in.ends="0:12:5 1:13:5 2:14:5 3:14:5"
   finish FAILED 5:0 2
@@ -209,7 +209,7 @@ case_checkpoints_fill_the_budget() {
 }
 
 case_budget_at_start() {
-  # An attempt that could not end by itself is seen by the next one.
+  # The next attempt detects an attempt that could not end normally.
   RESTART_BUDGET=0 start budget_at_start "${held[@]}"
   until_true "step 7" beyond 6
   scontrol requeue "$job"
@@ -217,17 +217,17 @@ case_budget_at_start() {
   expect_log "restart 1: stopped: 0 restarts in a row"
 }
 
-# What fails alongside the training does not end the run.
+# Failures alongside the training do not end the run.
 case_state_file_fails() {
   start state_file_fails --hold --set stand_in.ends=0:12:5
-  mkdir -p "$run_dir/slurm.state.$job.0.tmp" # a file of this name is to be written
+  mkdir -p "$run_dir/slurm.state.$job.0.tmp" # a file of this name would be written
   scontrol release "$job"
   finish COMPLETED 0:0 1
   expect_log "restart 0: the state file .* could not be written"
   expect_log "restart 1: .* resumes from step 10"
 }
 
-# A config that has become unreadable, as on storage that is away; at the first start that is a mistake.
+# A config that has become unreadable, as on unavailable storage; at the first start that is a mistake.
 case_storage_away() {
   STORAGE_SECONDS=3 start storage_away --set stand_in.ends=0:12:5 --set stand_in.check=1:3
   finish COMPLETED 0:0 2
@@ -240,8 +240,8 @@ case_storage_away() {
   finish FAILED 3:0 0
 }
 
-# A first start that dies before it has a state file, as where Slurm puts a job back that could not be launched: the
-# next one sees by what submit.sh has left that the run folder is there, and begins.
+# A first start that dies before it has a state file, for example if Slurm requeues a job that could not be launched:
+# the next start learns from submit.sh's file that the run folder exists, and begins.
 case_dies_before_its_state_file() {
   printf '%s\n' "[[ \${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { scontrol requeue \$SLURM_JOB_ID; kill -KILL \$PPID; }" \
     >"$work/dies.sh"
@@ -252,7 +252,7 @@ case_dies_before_its_state_file() {
   expect_log "restart 1: finished at step $steps"
 }
 
-# The same without submit.sh, and nothing is left: the job does not come back for ever.
+# The same without submit.sh, so nothing is left: the job does not restart forever.
 case_nothing_left() {
   run_dir=runs/nothing_left log=$TRIREME_ROOT/nothing_left.log
   job=$(RESTART_BUDGET=1 STORAGE_SECONDS=0 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 \
@@ -268,7 +268,7 @@ case_nothing_left() {
   [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away"
 }
 
-# A run folder whose file system is away when the job starts again: nothing is made in its place, and nothing starts over.
+# A run folder whose file system is unavailable at a restart: nothing is created in its place, and nothing starts over.
 case_folder_away() {
   run_dir=runs/folder_away log=$TRIREME_ROOT/folder_away.log
   job=$(STORAGE_SECONDS=10 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 \
@@ -286,8 +286,8 @@ case_folder_away() {
   expect_log "restart 2: .* resumes from step 12"
 }
 
-# A settings file that ends its shell from the second start on, as where a module is gone: the job does not come back for
-# ever, and its owner's comment stays.
+# A settings file that ends its shell from the second start on, for example because a module is missing: the job does
+# not restart forever, and its owner's comment is kept.
 case_settings_file_breaks() {
   printf '%s\n' '[[ ${SLURM_RESTART_COUNT:-0} -eq 0 ]] || { echo "no module openmpi"; exit 1; }' >"$work/breaks.sh"
   RESTART_BUDGET=2 TRIREME_ENV=$work/breaks.sh start settings_file_breaks --comment="project b" \
@@ -298,7 +298,7 @@ case_settings_file_breaks() {
   [[ $(scontrol show job "$job") == *"Comment=project b"* ]] || fail "the owner's comment is gone"
 }
 
-# One run folder, two jobs: the second is refused, and touches nothing of the first's.
+# One run folder, two jobs: the second is refused and changes nothing of the first's.
 case_submitted_twice() {
   start twice --hold "${held[@]}"
   local first=$job first_log=$log output
@@ -309,7 +309,7 @@ case_submitted_twice() {
   cp "$run_dir/slurm.state" "$work/state.before"
   if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
   [[ $output == *"runs/twice is the run folder of job $first, which is RUNNING"* ]] || fail "submit.sh says: $output"
-  # Past submit.sh, as when both were submitted before either began.
+  # Bypasses submit.sh, as if both were submitted before either began.
   log=$run_dir/slurm-second.log
   job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
     "$root/slurm/train.sbatch" "$config" --set run.name=twice)
@@ -333,7 +333,7 @@ case_array() {
   [[ ! -e $run_dir ]] || fail "a task of an array has begun"
 }
 
-# Nothing depends on where the scripts are called: executable and settings are those next to the script.
+# The current folder does not matter: executable and settings are those next to the script.
 case_any_folder() {
   local tree=$work/tree submit_to
   mkdir -p "$tree/build/bin" "$work/elsewhere"
@@ -351,7 +351,7 @@ case_any_folder() {
     "$tree/slurm/train.sbatch" here.yaml --set run.name=any --set run.steps=12)
   finish COMPLETED 0:0 0
   expect_log "resumes from step 8"
-  # By a relative path, from a folder with a blank in its name; without a number of ranks.
+  # By a relative path, from a folder with a blank in its name, without a number of ranks.
   mkdir "$work/my folder"
   cd "$work/my folder"
   cp ../elsewhere/here.yaml .
@@ -371,7 +371,7 @@ case_in_a_row() {
   run_dir=runs/first
   touch "$TRIREME_ROOT"/{first,second}.yaml
   mkdir -p runs/second
-  touch runs/second/go # which the first run waits for after its restart
+  touch runs/second/go # the first run waits for this after its restart
   output=$("$root/slurm/submit.sh" first.yaml second.yaml --ranks 2 --set run.steps=30 \
     --set stand_in.ends="0:12:5 1:20:wait") || fail "submit.sh"
   read -r first _ second run_dir <<<"${output//$'\n'/ }"
@@ -398,7 +398,7 @@ case_row_breaks() {
   state_is CANCELLED || fail "the second run: $(show JobState)"
 }
 
-# shape OPTIONS...: "nodes tasks gpus-a-node" of what submit.sh makes of them
+# shape OPTIONS...: prints "nodes tasks gpus-a-node" of the job that submit.sh makes of them
 shape() {
   local name=shape$RANDOM
   start "$name" --hold --ranks "$@"
@@ -414,7 +414,7 @@ case_mesh_gives_nodes() {
   [[ $output == "1 1 "*gpu:1 ]] || fail "1 rank: $output"
   output=$(shape 6 --set run.device=cuda --set parallel.tp=2)
   [[ $output == "3 6 "*gpu:2 ]] || fail "6 ranks: $output"
-  # From the mesh alone; from nodes; neither.
+  # From the mesh only; from nodes; from neither.
   output=$("$submit" "$config" --hold --set run.name=shape --set parallel.dp=3 --set parallel.pp=2)
   job=${output%% *}
   [[ $(show NumNodes | cut -d- -f1) -eq 3 ]] || fail "a mesh of 6: $(show NumNodes) nodes"
@@ -433,7 +433,7 @@ case_mesh_gives_nodes() {
 case_plain_sbatch() {
   run_dir=runs/plain
   mkdir -p "$run_dir"
-  # In the repository, as its first lines say; nodes are small here, and the run stays in the test's folder.
+  # In the repository, as its first lines say; the nodes are small here, and the run stays in the test's folder.
   log=$run_dir/slurm-plain.log
   job=$(cd "$root" && env --unset=TRIREME_ROOT sbatch --parsable --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=2 \
     --output="$TRIREME_ROOT/$log" slurm/train.sbatch "$config" --set run.name=plain \
@@ -451,7 +451,7 @@ case_preempted() {
   finish COMPLETED 0:0 1
 }
 
-# The power of a node that the batch script is on, and of one that it is not on.
+# Power loss of a node with the batch script, and of one without it.
 case_node_dies() {
   local jobs=() dead=() nodes which
   for which in 0 1; do
@@ -479,7 +479,7 @@ case_node_dies() {
   done
 }
 
-# The ranks notice a dead node before Slurm does. A job that is put back at once may pend for ever then.
+# The ranks notice a dead node before Slurm does. A job that is requeued at once may then pend forever.
 case_dead_node_noticed_first() {
   local node
   STRAGGLER_SECONDS=5 start noticed_first --ranks 4 --set run.steps=1000000
@@ -510,7 +510,7 @@ case_cancelled_while_a_node_is_awaited() {
   kill -KILL "$(rank_process 3)"
   expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has noticed that"
   scancel "$job"
-  expect_log "stopped: the job was cancelled; the next submission resumes from step" # after which the script does no more
+  expect_log "stopped: the job was cancelled; the next submission resumes from step" # then the script does nothing more
   "$cluster" kill-node "$node"
   "$cluster" notice "$node"
   "$cluster" start-node "$node"
@@ -522,13 +522,13 @@ case_cancelled_while_storage_is_awaited() {
   start cancelled_storage --set stand_in.ends=0:12:5 --set stand_in.check=1:3
   expect_log "restart 1: .*job begin .* failed with status 3; retrying for"
   scancel "$job"
-  expect_log "restart 1: stopped: the job was cancelled" # after which the script does no more
+  expect_log "restart 1: stopped: the job was cancelled" # then the script does nothing more
   until_true "the end" ended
   [[ $(show JobState) == CANCELLED && $(show Restarts) == 1 ]] || fail "came back: $(show JobState)"
 }
 
-# slurmd alone dies: the batch script and its ranks live on while the job runs elsewhere. When they end, they must not
-# requeue a job that is no longer its own.
+# Only slurmd dies: the batch script and its ranks continue while the job runs elsewhere. When they end, they must not
+# requeue the job, which they no longer own.
 case_orphaned_script() {
   local node orphans
   start orphaned --set run.steps=100000
@@ -539,9 +539,9 @@ case_orphaned_script() {
   "$cluster" notice "$node"
   expect_log "restart 1: 2 ranks"
   until_true "new ranks" rank_changed "${orphans[0]}"
-  # srun has given up these ranks, with status 0 of all things; on other versions it waits for them.
+  # srun has given up these ranks, even with status 0; other versions wait for them.
   kill -KILL "${orphans[@]}" 2>/dev/null || true
-  expect_log "restart 0: status [0-9]+ .*the job has already been requeued" # after which the script does no more
+  expect_log "restart 0: status [0-9]+ .*the job has already been requeued" # then the script does nothing more
   [[ $(show JobState) == RUNNING && $(show Restarts) == 1 ]] || fail "$(show JobState), $(show Restarts) restarts"
   ! says "restart 0: requeued" || fail "the orphan requeued the job"
   scancel "$job"
@@ -553,13 +553,13 @@ rank_changed() { [[ $(rank_process 0) != "$1" ]]; }
 case_controller_dies() {
   STRAGGLER_SECONDS=5 start controller_dies --set run.steps=$((3 * steps)) ${held[@]+"${held[@]}"}
   until_true "step 7" beyond 6
-  # slurmctld writes its state every few seconds: one that dies before knows nothing of the start, and holds the job.
+  # slurmctld writes its state every few seconds: if it dies earlier, it does not know the start, and holds the job.
   until_true "state of the running job" test "$CLUSTER_DIR/state/job_state" -nt "$run_dir/slurm.state"
   local rank
   rank=$(rank_process 1)
   "$cluster" kill-controller
   kill -KILL "$rank"
-  expect_log "task 1: Killed|slurmctld does not respond" # now the trainer's end cannot be reported to Slurm
+  expect_log "task 1: Killed|slurmctld does not respond" # the trainer's end cannot be reported to Slurm now
   "$cluster" start
   expect_log "restart 0: requeued"
   finish COMPLETED 0:0 1
@@ -585,7 +585,7 @@ done
 
 "$cluster" start
 eval "$("$cluster" env)"
-# The stand-in speaks no MPI, so it does without the plugin too, where that is packaged apart.
+# The stand-in uses no MPI, so it also works without the plugin if that is packaged separately.
 if [[ -z ${TRAINER:-} && $(srun --mpi=list 2>&1) != *pmix* ]]; then export SRUN_OPTIONS=--mpi=none; fi
 cd "$TRIREME_ROOT"
 
@@ -607,13 +607,13 @@ wait_for_case() {
     failures=$((failures + 1))
   fi
 }
-# One process queries Slurm for the state of all jobs, once a second; the cases look into its answer while they wait.
+# One process queries Slurm for the state of all jobs, once per second; waiting cases read its answer.
 jobs_now=$work/jobs
 (while sleep 1; do scontrol show job --oneliner >"$jobs_now.new" 2>/dev/null && mv "$jobs_now.new" "$jobs_now"; done) &
 background+=("$!")
 for name in "${together[@]}"; do ! wanted "$name" || launch "$name"; done
 for name in "${together[@]}"; do ! wanted "$name" || wait_for_case "$name"; done
-scancel --user="$(id -un)" --state=PENDING # what was only held
+scancel --user="$(id -un)" --state=PENDING # jobs that were only held
 for name in "${alone[@]}"; do
   if wanted "$name"; then
     launch "$name"

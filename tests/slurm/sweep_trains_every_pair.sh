@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# slurm/examples/sweep.sbatch on a private cluster: each task of the array trains its pair in a run folder of its own.
-# One that is stopped goes back into the queue, alone, and on from its checkpoint; a mistake does not, nor does one that
-# is cancelled.
+# slurm/examples/sweep.sbatch on a private cluster: each task of the array trains its pair in its own run folder. A
+# stopped task is requeued alone and continues from its checkpoint; a task with a mistake or a cancelled one is not
+# requeued.
 #   sweep_trains_every_pair.sh PATH_OF_trireme
 TRAINER=$(realpath "${1:?sweep_trains_every_pair.sh PATH_OF_trireme}")
 CLUSTER_NODES=2
 # shellcheck source=tests/slurm/checks.sh
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 export TRIREME=$TRAINER TRIREME_ENV=$work/site.sh
-# A site's settings must not change the batch script: with -e it would end before it puts a task back.
+# A site's settings must not change the batch script: with -e it would end before it requeues a task.
 printf 'set -e\nsource %q\nset -- x y\n' "$root/slurm/env.sh" >"$TRIREME_ENV"
 "$cluster" start
 eval "$("$cluster" env)"
@@ -26,7 +26,7 @@ data: {sources: [text], tokenizer: bytes, global_batch: 4}
 metrics: {log_every: 100}
 YAML
 export PEAKS='1e-3 3e-3' BATCHES=4
-# Task 0 has no end, task 1 begins on request, task 2 is no pair.
+# Task 0 has no end, task 1 begins on request, task 2 is not a pair.
 run_dir=runs/sweep-lr1e-3-batch4
 array=$(sbatch --parsable --array=0-2 --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 \
   "$root/slurm/examples/sweep.sbatch" tiny.yaml) || fail "sbatch"
@@ -49,14 +49,14 @@ grep -q 'status 75' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log"
 task 1
 if [[ $(show Restarts) != 0 ]] || ! state_is RUNNING; then fail "task 1 was put back too"; fi
 
-# Its ranks save a checkpoint and leave with 75 all the same.
+# Its ranks still save a checkpoint and exit with 75.
 scancel "$job"
 finish CANCELLED 75:0 0
 grep -q 'status 75' "sweep-${array}_1.log" || fail "$(cat "sweep-${array}_1.log")"
 task 0
 scancel "$array"
 
-# One whose ranks a signal ends before they listen to it is put back too.
+# A task whose ranks are ended by a signal before they handle it is also requeued.
 printf '#!/usr/bin/env bash\nkill -USR1 $$\n' >early
 chmod +x early
 array=$(TRIREME=$PWD/early sbatch --parsable --array=0 --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 \
@@ -66,7 +66,7 @@ until_true "the task that ended early is put back" restarted
 grep -q 'status 138' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log")"
 scancel "$array"
 
-# From a folder of one's own, by a relative path, with nothing set: what lies above the script is used, or named.
+# From another folder, by a relative path, without variables: the files above the script are used or named.
 unset TRIREME TRIREME_ENV
 mkdir -p repo "my folder"
 cp -r "$root/slurm" repo/slurm

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A stand-in for trireme in the tests of slurm/train.sbatch: it does no work, keeps the run folder as the trainer does,
+# A stand-in for trireme in the tests of slurm/train.sbatch: it does no work, maintains the run folder like the trainer,
 # and ends as configured. One process per rank, without MPI.
 #
 #   trainer.sh check CONFIG [--ranks N] [--set F=V]... --get F...    prints fields
@@ -7,7 +7,7 @@
 #   trainer.sh train CONFIG [--set F=V]...                           under srun
 #   trainer.sh job begin CONFIG [--set F=V]..., job end ...          those of trireme (REAL_TRIREME)
 #
-# The config file need only be there; fields come from --set. In addition to trireme's own:
+# The config file only has to exist; fields come from --set. In addition to trireme's own:
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
 #                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or
@@ -89,15 +89,15 @@ for name in TERM USR1 USR2; do
   # shellcheck disable=SC2064
   trap "drain=$name" "$name"
 done
-# A signal to the whole job hits what this process has started as well: that is done again.
+# A signal to the whole job also hits child processes, so their work is repeated.
 make_folder() { until mkdir -p "$1"; do rest 0.1; done; }
 rename() { until mv "$1" "$2" || [[ ! -e $1 ]]; do rest 0.1; done; }
 exec {never}<> <(:)
-# A sleep without a process, which a signal to the whole job would hit as well.
+# Sleeps without a process, which a signal to the whole job would also hit.
 rest() { read -rt "$1" -u "$never" _ || true; }
 make_folder "$checkpoints"
 
-# The k-th rank has its process id in rank.k: tests kill by it. A signal is heard from here on.
+# The k-th rank writes its process id to rank.k, which tests use to kill it. From here on signals are handled.
 echo "$$ $SLURMD_NODENAME" >"$run_dir/rank.$SLURM_PROCID"
 ready=$run_dir/ready.$SLURM_JOB_ID.$restart
 : >"$ready.$SLURM_PROCID"
@@ -107,9 +107,9 @@ if ((SLURM_PROCID > 0)); then
   end=$(<"$verdict")
   if [[ $end == kill ]]; then
     ((SLURM_PROCID < SLURM_NTASKS - 1)) || kill -KILL $$
-    while true; do rest 1; done # as in a collective whose other end is gone
+    while true; do rest 1; done # as in a collective whose other end has ended
   fi
-  trap '' TERM USR1 USR2 # bash forgets its traps before it is gone
+  trap '' TERM USR1 USR2 # bash resets its traps before it has ended
   exit "$end"
 fi
 
@@ -118,11 +118,11 @@ end_all() {
   echo "$1" >"$verdict.tmp"
   rename "$verdict.tmp" "$verdict"
   [[ $1 != kill ]] || while true; do rest 1; done
-  trap '' TERM USR1 USR2 # bash forgets its traps before it is gone
+  trap '' TERM USR1 USR2 # bash resets its traps before it has ended
   exit "$1"
 }
 
-# As in MPI_Init: none trains before all are there.
+# As in MPI_Init: no rank trains before all are present.
 for ((rank = 1; rank < SLURM_NTASKS; ++rank)); do
   until [[ -e $ready.$rank ]]; do rest 0.1; done
 done

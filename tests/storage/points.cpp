@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE  // its inline versions would stand in the way
+#undef _FORTIFY_SOURCE  // its inline versions would interfere
 #include "tests/storage/points.h"
 
 #include <dirent.h>
@@ -27,8 +27,8 @@ namespace {
 
 enum class Action { kNone, kKill, kStop, kSleep, kHold, kFifo, kFail };
 
-// What becomes of a call.
-enum class Fate { kMade, kHalfMade, kFailed };  // half of it, after which the caller shall die(); errno is set
+// The fate of a call.
+enum class Fate { kMade, kHalfMade, kFailed };  // half of it, after which the caller must die(); errno is set
 
 struct Rule {
   std::string phase;
@@ -45,7 +45,7 @@ struct Watch {
   int trace = -1, reads = -1;
 };
 
-thread_local bool inside = false;  // our own calls are no points
+thread_local bool inside = false;  // calls of this file are not points
 
 std::string rank_text() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"})
@@ -91,7 +91,7 @@ void set_up(Watch& watch, const std::string& folder, const std::string& rules, c
 
 Watch& watch() {
   static Watch* const the_watch = [] {
-    auto* made = new Watch;  // outlives all other objects: their destructors may write
+    auto* made = new Watch;  // outlives all other objects, whose destructors may write
     inside = true;           // setting up makes calls
     const auto text = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
     if (const std::string folder = text("TRIREME_TEST_STORAGE"); !folder.empty())
@@ -123,7 +123,7 @@ bool only_reads(std::string_view phase) {
   return phase == "list" || phase == "read" || phase == "stat" || phase == "close";
 }
 
-// `path` relative to the watched folder; `to` is a rename's new name.
+// Returns the phase of a call. `path` is relative to the watched folder; `to` is the new name of a rename.
 const char* phase_of(std::string_view call, std::string_view path, std::string_view to) {
   const size_t slash = path.find('/');
   const std::string_view top = path.substr(0, slash);
@@ -153,11 +153,11 @@ std::string absolute(int folder, const char* path) {
 
 void rest(long milliseconds) {
   timespec left{milliseconds / 1000, milliseconds % 1000 * 1'000'000};
-  while (::nanosleep(&left, &left) != 0) {  // a signal came
+  while (::nanosleep(&left, &left) != 0) {  // a signal arrived
   }
 }
 
-// "@TEXT" stands for all changes of files whose names hold TEXT.
+// "@TEXT" matches all changes of files whose names contain TEXT.
 bool matches(const Rule& rule, std::string_view phase, std::string_view path) {
   if (rule.phase == phase) return true;
   if (only_reads(phase)) return false;
@@ -169,7 +169,7 @@ void note_that_struck() {
     ::close(static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)));
 }
 
-// Call before a storage call. A kill that needs no half of the call happens here.
+// Call before a storage call. A kill that does not need half of the call happens here.
 Fate point(const char* call, const std::string& path, const std::string& to, bool halves) {
   if (inside) return Fate::kMade;
   inside = true;
@@ -236,7 +236,7 @@ void watch_storage(const std::string& folder, const std::string& rules, const st
 
 }  // namespace tri
 
-// What the program and its libraries call in place of the C library.
+// Functions that replace those of the C library for the program and its libraries.
 extern "C" {
 
 #define TRI_FAILS(point) (tri::point == tri::Fate::kFailed)
@@ -339,7 +339,7 @@ ssize_t write(int fd, const void* data, size_t bytes) {
   tri::die();
 }
 
-// The file is closed, whatever the call says of its contents.
+// The file is closed whatever the call returns for its contents.
 int fclose(FILE* file) {
   TRI_NEXT(fclose);
   const bool fails = TRI_FAILS(point_of("close", ::fileno(file), false));

@@ -20,7 +20,7 @@
 namespace tri {
 namespace {
 
-constexpr int kMostTurns = 2000;  // of ten milliseconds: what has not come by then counts as lost
+constexpr int kMostTurns = 2000;  // of ten milliseconds: what has not arrived by then counts as lost
 
 class AgentServerTest : public ::testing::Test {
  protected:
@@ -30,7 +30,7 @@ class AgentServerTest : public ::testing::Test {
   void turn() {
     for (const AgentReport& report : server->poll(1)) ++handled[report.node];
   }
-  // Whether `holds` becomes true; serves all ends meanwhile.
+  // Returns whether `holds` becomes true; meanwhile serves all ends.
   bool until(const std::function<bool()>& holds) {
     for (int i = 0; i < kMostTurns; ++i) {
       if (holds()) return true;
@@ -40,7 +40,7 @@ class AgentServerTest : public ::testing::Test {
     }
     return holds();
   }
-  // An agent that has reported once.
+  // Adds an agent that has reported once.
   SimulatedAgent& known_agent(const std::string& node, int64_t start = 1) {
     agents.push_back(std::make_unique<SimulatedAgent>(server->port(), token, node, start));
     SimulatedAgent& agent = *agents.back();
@@ -48,7 +48,7 @@ class AgentServerTest : public ::testing::Test {
     expect_served(agent);
     return agent;
   }
-  // As many reports as were sent are handled.
+  // Checks that as many reports as were sent are handled.
   void expect_served(SimulatedAgent& agent, int reports = 1) {
     const int before = handled[agent.report.node];
     for (int i = 0; i < reports; ++i) agent.send_report();
@@ -68,10 +68,10 @@ class AgentServerTest : public ::testing::Test {
   std::unique_ptr<AgentServer> server;
   std::map<std::string, int> handled;  // reports, by node
   std::vector<std::unique_ptr<SimulatedAgent>> agents;
-  const SimulatedAgent* deaf = nullptr;  // takes nothing of what comes
+  const SimulatedAgent* deaf = nullptr;  // reads nothing
 };
 
-// Of the largest node there is.
+// From the largest possible node.
 TEST(AgentReports, fit_into_a_frame_and_a_hello_into_what_unauthenticated_peers_may_send) {
   AgentReport report{.node = std::string(60, 'n'), .host = std::string(60, 'h'), .start = 1};
   EXPECT_LT(to_bytes(AgentHello{.node = report.node, .host = report.host}).size(),
@@ -143,9 +143,9 @@ TEST_F(AgentServerTest, garbage_is_refused_and_agents_are_served_meanwhile) {
     for (char& byte : garbage) byte = static_cast<char>(random());
     ::send(other.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     expect_served(agent);
-    now += 0.1;  // an agent may send 50 reports a second
+    now += 0.1;  // an agent may send 50 reports per second
   }
-  now += AgentServer::Limits{}.handshake_seconds + 1;  // for those whose garbage is too short to be a frame
+  now += AgentServer::Limits{}.handshake_seconds + 1;  // for peers whose garbage is too short to be a frame
   for (const Descriptor& other : others) EXPECT_TRUE(until_closed(other.get()));
   EXPECT_TRUE(agent.is_open());
 }
@@ -204,7 +204,7 @@ TEST_F(AgentServerTest, unauthenticated_peers_crowd_out_each_other_and_no_agent)
   ASSERT_TRUE(until([&] { return closed() == 280; }));
   expect_served(agent);
   EXPECT_EQ(closed(), 280);
-  known_agent("node2");  // comes in as the newest of them
+  known_agent("node2");  // joins as the newest of them
 }
 
 TEST_F(AgentServerTest, what_was_recorded_is_refused_on_another_connection_and_on_its_own) {
@@ -216,14 +216,14 @@ TEST_F(AgentServerTest, what_was_recorded_is_refused_on_another_connection_and_o
   agent.send_report();
   ASSERT_TRUE(until([&] { return handled["node1"] == 1; }));
   auto& other = known_agent("node2");
-  // On another connection: with any random number of the agent's the driver's own differs.
+  // On another connection: the driver's own random number differs, whatever the agent's is.
   const Descriptor replay = connect_to_port(server->port());
   const std::string bytes = std::string(sizeof(Nonce), 'n') + frame;
   ::send(replay.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   EXPECT_TRUE(until_closed(replay.get()));
   EXPECT_EQ(handled["node1"], 1);
   expect_served(other);
-  // In its own: it is the first frame, and the third one is awaited.
+  // On its own connection: it is the first frame, but the third one is expected.
   agent.send_bytes(frame);
   EXPECT_TRUE(until([&] { return agent.pump(), !agent.is_open(); }));
   EXPECT_EQ(handled["node1"], 1);
@@ -265,7 +265,7 @@ TEST_F(AgentServerTest, an_agent_that_floods_is_dropped_and_others_are_served) {
   EXPECT_EQ(handled["node1"], 50) << "of a second";
   expect_served(agent, 20);
   now += 1;
-  known_agent("node1");  // it may come again
+  known_agent("node1");  // it may connect again
 }
 
 TEST_F(AgentServerTest, no_more_connections_are_taken_than_a_second_may_bring) {
@@ -289,7 +289,7 @@ TEST_F(AgentServerTest, an_agent_that_was_started_anew_takes_the_place_of_the_on
   auto& first = known_agent("node1", 10);
   auto& second = known_agent("node1", 20);
   EXPECT_TRUE(until([&] { return !first.is_open(); }));
-  SimulatedAgent late(server->port(), token, "node1", 15);  // woke up after its successor had begun
+  SimulatedAgent late(server->port(), token, "node1", 15);  // woke up after its successor had started
   ASSERT_TRUE(until([&] { return late.pump(), late.is_greeted(); }));
   late.send_report();
   EXPECT_TRUE(until([&] { return late.pump(), !late.is_open(); }));
@@ -317,7 +317,7 @@ TEST_F(AgentServerTest, words_that_make_no_sense_or_another_name_end_the_connect
   renamed.send_report();
   EXPECT_TRUE(until([&] { return !renamed.is_open(); }));
   EXPECT_EQ(handled["node3"], 0);
-  // A bearer of the token whose frame holds no report.
+  // A holder of the token whose frame contains no report.
   const Descriptor raw = connect_to_port(server->port());
   std::string greeting;
   bool is_open = true;
@@ -345,7 +345,7 @@ TEST_F(AgentServerTest, an_agent_of_another_build_is_named_and_not_served) {
   EXPECT_EQ(server->take_foreign(), std::vector<std::string>{"node2"});
   EXPECT_TRUE(server->take_foreign().empty());
   EXPECT_FALSE(server->connected("node2"));
-  // One of a build that began with its whole report.
+  // An agent of a build that began with its whole report.
   SimulatedAgent old(server->port(), token, "node3");
   ASSERT_TRUE(until([&] { return old.pump(), old.is_greeted(); }));
   old.send_bytes(old.frame());
@@ -369,7 +369,7 @@ TEST_F(AgentServerTest, one_for_this_machine_alone_listens_on_the_loopback) {
   EXPECT_NE(address_of(AgentServer::Reach::kAnyMachine), "0100007F");
 }
 
-// The driver's end, as a program of another build may speak: the agent leaves the connection and comes again.
+// The driver may be a program of another build: the agent closes the connection and connects again.
 TEST(AgentOrders, that_make_no_sense_are_none) {
   const AgentOrder good{.kind = OrderKind::kWatch, .number = 3, .attempt = "a-1", .timeout = 5};
   ASSERT_TRUE(order_from(to_bytes(good)));

@@ -1,4 +1,4 @@
-// A Slurm job between its starts: what it keeps, what the trainer's status means, what Slurm says.
+// A Slurm job between its starts: what it stores, how it interprets the trainer's status, and what Slurm reports.
 #include "lib/supervise/batch_job.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace tri {
 namespace {
 
-// Where Slurm's commands are missing, as in a container.
+// Without Slurm's commands, as in a container.
 class WithoutSlurm : public ::testing::Test {
  protected:
   WithoutSlurm() : path_(std::getenv("PATH")) {
@@ -58,7 +58,7 @@ TEST_F(WithoutSlurm, a_second_job_does_not_touch_a_run_that_is_under_way) {
   EXPECT_EQ(job_of_record(value_or_throw(read_text(state))), "7");
 }
 
-// A pipe without a writer is such storage: open() does not return.
+// A pipe without a writer simulates storage that hangs: open() does not return.
 TEST_F(WithoutSlurm, storage_that_hangs_is_an_error_after_a_while) {
   ASSERT_EQ(::mkfifo(state.c_str(), 0600), 0);
   BatchJob::Options options = options_of("7");

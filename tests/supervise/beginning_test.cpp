@@ -1,4 +1,4 @@
-// Ranks that begin, or do not: what the driver sees of them before they have flight recorders.
+// Ranks that start or fail to start: what the driver sees of them before they have flight recorders.
 #include <gtest/gtest.h>
 
 #include "tests/supervise/simulated_cluster.h"
@@ -6,7 +6,7 @@
 namespace tri {
 namespace {
 
-// In MPI's start, or before it: no rank has a flight recorder, and all others wait for that one.
+// During MPI's start or before it: no rank has a flight recorder, and all others wait for that rank.
 TEST(Beginning, a_rank_that_is_stopped_before_it_has_a_flight_recorder_is_a_hang) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -30,7 +30,7 @@ TEST(Beginning, a_rank_in_a_debugger_is_no_fault) {
   EXPECT_EQ(cluster.starts.size(), 1u);
 }
 
-// A process that has ended is none that is stopped for ever.
+// A process that has ended is not one that is stopped forever.
 TEST(Beginning, a_stopped_process_that_is_not_seen_any_more_is_forgotten) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -85,7 +85,7 @@ TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
   }
 }
 
-// A container's image that is pulled on one node, and is there on others: minutes, and no doctor for it.
+// A container image that is pulled on one node but present on others: this takes minutes, and the doctor is not run.
 TEST(Beginning, ranks_that_are_not_started_on_one_node_alone_are_missed_after_a_while) {
   for (const bool on_all : {false, true}) {
     SimulatedCluster cluster(3, 2, 2, false, 2);
@@ -126,7 +126,7 @@ TEST(Beginning, several_nodes_that_start_slowly_are_no_fault_and_do_not_end_the_
   EXPECT_EQ(cluster.excluded(), std::vector<std::string>{});
 }
 
-// Of a node whose /dev/shm is full: its ranks go on without flight recorders.
+// A node whose /dev/shm is full: its ranks run without flight recorders.
 TEST(Beginning, a_rank_that_trains_without_a_flight_recorder_is_not_missed) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));

@@ -1,4 +1,4 @@
-// What is known of an attempt's end -> its first cause; what a GPU says against itself.
+// From the facts about an attempt's end to its first cause, and GPUs that report their own faults.
 #include "lib/supervise/causes.h"
 
 #include <gtest/gtest.h>
@@ -57,14 +57,14 @@ TEST(Causes, the_event_logs_first_failure_names_kind_rank_and_node) {
   }
 }
 
-// Flight recorders are looked at once a second, in which many steps may pass.
+// Flight recorders are read once per second, in which many steps may pass.
 TEST(Causes, the_step_is_that_of_the_failure_where_it_says_so) {
   EndFacts facts{.status = 7, .ranks_seen = true, .event = failure(7), .event_node = "node1"};
   EXPECT_EQ(cause(facts).step, -1);
   facts.event->fields["step"] = int64_t{1234};
   EXPECT_EQ(cause(facts).step, 1234);
   EXPECT_EQ(cause(facts).node, "node1");
-  facts.event->world_rank = -1;  // world rank 0 speaks, of no rank
+  facts.event->world_rank = -1;  // world rank 0 reports it, about no rank
   EXPECT_EQ(cause(facts).kind, CauseKind::kNotFinite);
   EXPECT_EQ(cause(facts).node, "");
   EXPECT_EQ(cause(facts).step, 1234);
@@ -79,12 +79,12 @@ TEST(Causes, a_neighbour_that_speaks_for_a_rank_means_its_death) {
   EXPECT_EQ(found.world_rank, 2);
 }
 
-// The driver has ended it, since ranks were gone and the launcher did not say so.
+// The driver ended it because ranks were gone and the launcher had not reported that.
 TEST(Causes, of_ranks_that_died_unnoticed_the_event_log_or_the_first_sight_names_the_first) {
   EndFacts facts{.ranks_seen = true, .died_unnoticed = true};
   facts.first_gone = AttemptCause{.kind = CauseKind::kDeath, .node = "node0", .world_rank = 0};
   EXPECT_EQ(cause(facts).node, "node0");
-  facts.event = failure(5, 2);  // a peer could not be reached: whose fault that is it does not know
+  facts.event = failure(5, 2);  // a peer could not be reached: the rank does not know whose fault that is
   facts.event_node = "node1";
   EXPECT_EQ(cause(facts).node, "node0");
   facts.event->fields["seen_by"] = int64_t{1};  // a neighbour has seen rank 2 die
@@ -162,7 +162,7 @@ TEST(Causes, trouble_of_links_explains_failures_that_name_no_other_node) {
   }
 }
 
-// They hang on one switch.
+// They are attached to one switch.
 TEST(Causes, errors_of_ports_of_several_nodes_name_none) {
   EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5), .event_node = "node1"};
   facts.findings = {finding(CauseKind::kPortErrors, "node2"), finding(CauseKind::kPortErrors, "node3")};
@@ -189,7 +189,7 @@ std::optional<CauseKind> kind_of_xid(int xid) {
   return found ? std::optional(found->kind) : std::nullopt;
 }
 
-// NVIDIA's catalogue, as FAULTS sums it up.
+// From NVIDIA's catalogue, as summarised in FAULTS.
 TEST(GpuFindings, xids_by_their_kind) {
   for (const int xid : {46, 48, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143, 158})
     EXPECT_EQ(kind_of_xid(xid), CauseKind::kGpuSick) << xid;
@@ -212,7 +212,7 @@ TEST(GpuFindings, only_what_is_new_counts_and_the_worst_is_told) {
   more.xids.back() = 79, more.num_xids = 21;
   EXPECT_TRUE(gpu_finding("node1", full, more));
   EXPECT_FALSE(gpu_finding("node1", more, more));
-  // An agent that was restarted begins to count again.
+  // A restarted agent begins to count again.
   EXPECT_TRUE(gpu_finding("node1", more, {.pci = "a", .xids = {79}, .num_xids = 1}));
 }
 

@@ -1,4 +1,4 @@
-// Every row of the table, on pasts made for it; and what numbers of attempts and of nodes do to it.
+// Every row of the table, on histories made for it; and the effect of the numbers of attempts and of nodes.
 #include "lib/supervise/decisions.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kHour = 3600;
 
-// An attempt that brought a newer checkpoint, unless `stands` says otherwise.
+// Returns an attempt that made a newer checkpoint, unless `stands` says otherwise.
 PastAttempt ended(CauseKind kind, const std::string& node, double time, int64_t step = 100, int rank = 3) {
   return {.began = time - 60,
           .ended = time,
@@ -142,7 +142,7 @@ TEST(Decisions, a_node_is_replaced_at_work_only_with_a_spare) {
     situation.nodes_usable = situation.nodes_needed;
     EXPECT_EQ(decide_at_work(situation, finding, kHour).action, Response::kReport);
   }
-  // The doctor has looked at the slow one: once a day is enough.
+  // The doctor has examined the slow node: once a day is enough.
   EXPECT_EQ(decide_at_work(after(examined), slow, 24 * kHour).action, Response::kReport);
   EXPECT_EQ(decide_at_work(after(examined), slow, 26 * kHour).action, Response::kReplace);
   EXPECT_EQ(decide_at_work(after(examined), sick, 2 * kHour).action, Response::kReplace);
@@ -160,7 +160,7 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   Situation resubmitted = after(past);
   resubmitted.job = "another";
   EXPECT_FALSE(decide_in_passing(resubmitted, 101)) << "perhaps with another learning rate";
-  // An attempt that has passed the step has decided it: a node whose exclusion is cleared or expires is used again.
+  // An attempt that has passed the step decides it: a node whose exclusion is cleared or expires is used again.
   std::vector<PastAttempt> passed = past;
   passed.push_back(ended(CauseKind::kDeath, "node2", 2 * kHour, 100));
   EXPECT_TRUE(decide_in_passing(after(passed), 101)) << "this one has not come beyond it";
@@ -172,7 +172,7 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   EXPECT_FALSE(decide_in_passing(after(past), 101)) << "with other data, or another learning rate";
 }
 
-// Flight recorders are looked at once a second: that an attempt was seen there does not say that it failed there.
+// Flight recorders are read once per second: that an attempt was seen at a step does not mean that it failed there.
 TEST(Decisions, steps_that_were_only_seen_are_not_those_of_failures) {
   std::vector<PastAttempt> past{ended(CauseKind::kNotFinite, "node1", kHour),
                                 ended(CauseKind::kNotFinite, "node2", 2 * kHour)};
@@ -221,7 +221,7 @@ TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
   std::vector<PastAttempt> past{without_progress(CauseKind::kCommunication, 1),
                                 without_progress(CauseKind::kCommunication, 2)};
   EXPECT_EQ(decide(after(past)).action, Response::kRetry);
-  past.push_back(without_progress(CauseKind::kDrained, 3));  // it was stopped: does not count
+  past.push_back(without_progress(CauseKind::kDrained, 3));  // it was stopped, so it does not count
   EXPECT_EQ(attempts_without_checkpoint(past), 2);
   past.push_back(without_progress(CauseKind::kCommunication, 4));
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
@@ -235,7 +235,7 @@ TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew
                                 without_progress(CauseKind::kCommunication, 2),
                                 without_progress(CauseKind::kCommunication, 3)};
   past[1].ended = 0;                                                // its driver was killed
-  past[2].from_step = past[2].checkpoint = past[1].from_step + 20;  // which the attempt before has saved
+  past[2].from_step = past[2].checkpoint = past[1].from_step + 20;  // saved by the previous attempt
   EXPECT_EQ(attempts_without_checkpoint(past), 1);
   past[2] = without_progress(CauseKind::kCommunication, 3);
   EXPECT_EQ(attempts_without_checkpoint(past), 2);
@@ -289,7 +289,7 @@ TEST(Decisions, before_the_start_a_bad_node_is_excluded_where_that_is_its_own_fa
   EXPECT_EQ(actions({{"a", bad}}, 1), "a report; ");
 }
 
-// Whatever has happened: a node is excluded or examined only where one is named, and statuses go with its end.
+// Whatever happened: a node is excluded or examined only if one is named, and statuses match the end.
 TEST(Decisions, every_cause_has_an_answer_that_fits) {
   for (const auto& [kind, name] : EnumNames<CauseKind>::table)
     for (const std::string node : {"", "node1"})

@@ -1,4 +1,4 @@
-// What proves that a frame comes from a bearer of the token, and what is refused.
+// What proves that a frame comes from a holder of the token, and what is refused.
 #include "lib/supervise/frames.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the driver knows of a run's past, from the events that it has written itself.
+// What the driver knows of a run's past, from the events that it wrote itself.
 #include "lib/supervise/history.h"
 
 #include <gtest/gtest.h>
@@ -112,7 +112,7 @@ TEST(History, the_event_log_keeps_them_past_torn_lines_and_across_drivers) {
   EXPECT_TRUE(event_log.history(now).exclusions.empty());
 }
 
-// Storage that is away for a while must not end exclusions.
+// Temporarily unavailable storage must not end exclusions.
 TEST(History, what_was_known_stays_known_while_the_event_log_is_unreadable) {
   const TemporaryFolder folder;
   const std::string run = folder / "run";
@@ -123,13 +123,13 @@ TEST(History, what_was_known_stays_known_while_the_event_log_is_unreadable) {
   std::filesystem::rename(run, folder / "away");
   EXPECT_EQ(event_log.history(1e9).exclusions.size(), 1u);
   EXPECT_EQ(event_log.history(1e9).attempts.size(), 1u);
-  event_log.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "a");  // can't be written
+  event_log.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "a");  // cannot be written
   EXPECT_EQ(event_log.history(1e9).exclusions.size(), 2u);
   std::filesystem::rename(folder / "away", run);
   EXPECT_EQ(event_log.history(1e9).exclusions.size(), 2u) << "and after it is back";
 }
 
-// A folder in place of events.jsonl refuses every line at once, as a full file system does.
+// A folder in place of events.jsonl refuses every line at once, like a full file system.
 TEST(History, events_that_storage_has_refused_are_written_later) {
   const TemporaryFolder folder;
   const std::string events = folder / "events.jsonl";
@@ -158,7 +158,7 @@ void save_checkpoint(const std::string& dir, int64_t step) {
   ASSERT_TRUE(published) << published.error().message;
 }
 
-// The budget of attempts without a newer checkpoint would never be used up.
+// Otherwise the budget of attempts without a newer checkpoint would never be used up.
 TEST(History, a_damaged_checkpoint_is_no_progress) {
   const TemporaryFolder folder;
   const std::string dir = folder / "checkpoints";
@@ -176,7 +176,7 @@ TEST(History, a_damaged_checkpoint_is_no_progress) {
   EXPECT_EQ(event_log.newest_checkpoint(), 4);
 }
 
-// Opening a FIFO takes until it is opened for writing. Once the answer is due, the folder cannot be listed any more: a
+// Opening a FIFO blocks until it is opened for writing. When the answer is due, the folder can no longer be listed: a
 // later call can only return what the search has stored.
 TEST(History, a_checkpoint_that_was_found_too_late_is_known_to_the_next_call) {
   const TemporaryFolder folder;
@@ -189,7 +189,7 @@ TEST(History, a_checkpoint_that_was_found_too_late_is_known_to_the_next_call) {
   EXPECT_EQ(event_log.newest_checkpoint(), 0) << "not known yet";
   {
     const std::ofstream open_it(fifo);
-    int64_t free = 0;  // no question about the folder is under way
+    int64_t free = 0;  // no query about the folder is in progress
     for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
          free == 0 && std::chrono::steady_clock::now() < until;
          std::this_thread::sleep_for(std::chrono::milliseconds(5)))

@@ -1,4 +1,4 @@
-// The doctor of an agent's node: what happens to its verdict and its report.
+// The doctor on an agent's node: what happens to its verdict and its report.
 #include "lib/supervise/node_doctor.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ int status_of(NodeDoctor& doctor) {
 TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
   const TemporaryFolder folder;
   const std::string program = folder / "doctor.sh", report = folder / "report";
-  // Larger than a pipe holds: its writer must not wait for any reader.
+  // Larger than a pipe's buffer: its writer must not wait for a reader.
   std::ofstream(report) << R"({"filler": ")" << std::string(200000, 'x')
                         << R"(", "findings": [{"verdict": "bad", "text": "node07: GPU 3 is slow"}]})";
   std::ofstream(program) << fmt::format(
@@ -47,7 +47,7 @@ TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
   ::unsetenv("SLURM_STEP_ID");
 }
 
-// The node and its first GPU by one process, each of the others by one more; the worst counts.
+// One process examines the node and its first GPU, one more process each further GPU; the worst result counts.
 TEST(NodeDoctor, looks_at_all_gpus_of_the_node) {
   const TemporaryFolder folder;
   const std::string program = folder / "doctor.sh";

@@ -1,4 +1,4 @@
-// What a node's hardware says: /sys and the kernel's messages from folders and files made for it, GPUs by a fake NVML.
+// The state of a node's hardware: /sys and kernel messages from prepared folders and files, GPUs from a fake NVML.
 #include "lib/supervise/node_health.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(Ports, of_cards_and_of_infiniband_with_their_counters) {
   put(ib + "mlx5_0/ports/1/counters/port_xmit_data", "500");
   put(ib + "mlx5_0/ports/1/counters/symbol_error", "5");
   put(ib + "mlx5_0/ports/2/state", "1: DOWN");
-  // RDMA over Ethernet: its bytes are the card's, and not in the kernel's statistics.
+  // RDMA over Ethernet: its bytes are in the card's counters, not in the kernel's statistics.
   put(net + "eth2/device/infiniband/mlx5_1/ports/1/counters/port_rcv_data", "25");
   put(net + "eth2/device/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "50");
   put(net + "eth2/statistics/rx_bytes", "7");
@@ -100,7 +100,7 @@ class GpuWatchTest : public ::testing::Test {
     ::unsetenv("TRIREME_NVML");
     ::unsetenv("TRIREME_TEST_NVML_FILE");
   }
-  // Atomically: a concurrent reader sees all of the old text or all of the new one.
+  // Writes atomically: a concurrent reader sees either the old text or the new one.
   void say(const std::string& text) {
     std::ofstream(words + ".part") << text << "\n";
     std::filesystem::rename(words + ".part", words);
@@ -181,7 +181,7 @@ TEST_F(GpuWatchTest, what_a_driver_that_hangs_has_told_grows_old) {
     return holds(watch.last());
   };
   ASSERT_TRUE(until([](const HealthWatch::Seen& seen) { return !seen.gpus.empty(); }));
-  say("hang=0:1");  // alone: a look that is past the first GPU would see what changes on the second
+  say("hang=0:1");  // only one: a query that continued past the first GPU would see the change on the second
   EXPECT_TRUE(until([](const HealthWatch::Seen& seen) { return seen.age > 2.5; })) << "looks are a second apart";
   say("hang=0:1 recovery=1:1");
   EXPECT_EQ(watch.last().gpus[1].recovery_action, 0);

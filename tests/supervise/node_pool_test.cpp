@@ -1,4 +1,4 @@
-// How a node stands with the driver, and when a silent one is lost.
+// The driver's view of a node, and when a silent node is lost.
 #include "lib/supervise/node_pool.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace tri {
 namespace {
 
-// Starts the requested agents, and sends every order.
+// Starts the requested agents, and accepts every order.
 class Cluster : public Launcher, public AgentLink {
  public:
   void start_agents(const std::vector<std::string>& nodes) override {
@@ -35,7 +35,7 @@ class Pool : public ::testing::Test {
   }
   void hear(const std::string& node, double now) { pool_.take({.node = node, .host = node, .start = 1}, now); }
   Contact contact(const std::string& node, double now) const { return pool_.contact(pool_.at(node), now); }
-  // Seconds after `from` at which node1 is lost, while node0 reports; none: it is not within 500 s.
+  // Returns the seconds after `from` at which node1 is lost while node0 reports; none: not within 500 s.
   std::optional<double> lost_after(double from) {
     for (double now = from; now < from + 500; now += 0.5) {
       if (now == std::floor(now)) hear("node0", now);

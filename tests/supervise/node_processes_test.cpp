@@ -1,4 +1,4 @@
-// Ranks that have no flight recorder yet: seen by their environment, in whatever state they are.
+// Ranks without a flight recorder: found by their environment, in any state.
 #include "lib/supervise/node_processes.h"
 
 #include <gtest/gtest.h>
@@ -21,9 +21,9 @@
 namespace tri {
 namespace {
 
-constexpr int kMostPauses = 60'000;  // of 5 ms or more, for what other processes of a busy machine do
+constexpr int kMostPauses = 60'000;  // of 5 ms or more, while waiting for other processes on a busy machine
 
-// A shell with a child, of which only the shell is a rank. `of_node` "": it does not say.
+// A shell with a child, of which only the shell is a rank. `of_node` "": it does not state its node.
 class Rank {
  public:
   Rank(const std::string& run_dir, const std::string& attempt, int world_rank, const std::string& of_node = "node1",
@@ -129,7 +129,7 @@ TEST(FirstFailure, is_the_first_that_a_rank_met_by_itself) {
   EXPECT_FALSE(first_failure(records, "other"));
 }
 
-// An agent, as its command line and its environment show it.
+// An agent, identified by its command line and environment.
 class OtherAgent {
  public:
   OtherAgent(const std::string& run_dir, const std::string& of_node) {
@@ -152,7 +152,7 @@ class OtherAgent {
   pid_t process_ = -1;
 };
 
-// As of `mpirun` on machines that several nodes share: one's agent must not end another's ranks.
+// As with `mpirun` on machines that several nodes share: an agent must not end another agent's ranks.
 TEST(Leftovers, that_do_not_say_their_node_are_of_the_only_agent_here) {
   const TemporaryFolder folder;
   const RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
@@ -177,8 +177,8 @@ TEST(Leftovers, that_do_not_say_their_node_are_of_the_only_agent_here) {
   EXPECT_FALSE(is_left());
 }
 
-// What `trireme train` runs in a shell alongside a driver by mistake has a flight recorder of the run, and no mark of a
-// driver.
+// A `trireme train` that was started by mistake in a shell alongside a driver has a flight recorder of the run, but no
+// mark of a driver.
 TEST(Leftovers, are_no_ranks_that_a_person_has_started) {
   const TemporaryFolder folder;
   ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);

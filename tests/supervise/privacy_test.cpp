@@ -1,5 +1,5 @@
-// Which processes learn the token of the job: its agents, by their environment, and no others. Whose flight recorders
-// an agent trusts.
+// Which processes get the job's token: only its agents, through their environment. Whose flight recorders an agent
+// trusts.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// A shell that writes its environment and its command line into two files; what follows are words that it ignores.
+// Returns a shell command that writes its environment and command line to two files; it ignores further words.
 std::vector<std::string> tell(const std::string& path) {
   return {"sh", "-c", fmt::format("env >{0}.env.part; cat /proc/$$/cmdline >{0}.cmd; mv {0}.env.part {0}.env", path)};
 }
@@ -58,7 +58,7 @@ TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   EXPECT_EQ(contents(ranks + ".cmd").find(token), std::string::npos);
 }
 
-// As by ssh, which passes its input on, and none of its environment.
+// As with ssh, which passes on its input but not its environment.
 TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
   const TemporaryFolder folder;
   const std::string token = to_text(new_token()), agents = folder / "agents";
@@ -108,8 +108,8 @@ TEST(Privacy, an_agent_hides_it_from_what_it_starts) {
   ::unsetenv(kDriverVariable);
 }
 
-// A flight recorder of another user's could name any process of this one's as what is left of an attempt, and have it
-// killed.
+// Otherwise another user's flight recorder could name any process of this user as left over from an attempt, and have
+// it killed.
 TEST(Privacy, flight_records_of_other_users_are_ignored) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
   const TemporaryFolder folder;

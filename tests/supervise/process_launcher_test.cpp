@@ -19,8 +19,8 @@ namespace {
 
 // Holds processes that are about to execute a command (tests/CMakeLists.txt wraps execvp).
 struct Gate {
-  int reached[2] = {-1, -1};  // they write their number here, and once they go on "x"
-  int opens[2] = {-1, -1};    // and wait here for a byte
+  int reached[2] = {-1, -1};  // they write their number here, and "x" once they continue
+  int opens[2] = {-1, -1};    // and wait for a byte here
 };
 Gate* g_gate = nullptr;
 
@@ -46,13 +46,13 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout{60};
 
-// Whether `descriptor` has something to read, or its end.
+// Returns whether `descriptor` has input or has reached its end.
 bool has_input(int descriptor) {
   pollfd input{descriptor, POLLIN, 0};
   return ::poll(&input, 1, std::chrono::milliseconds(kTimeout).count()) == 1;
 }
 
-// A launcher as the driver has one, of ranks that sleep.
+// Returns a launcher like the driver's, for ranks that sleep.
 ProcessLauncher sleeping_ranks() {
   return ProcessLauncher({.commands = own_commands("", ""),
                           .agent = {},
@@ -63,7 +63,7 @@ ProcessLauncher sleeping_ranks() {
                           .marks = {}});
 }
 
-// As from Slurm to all processes of the job: the driver has the signal too, and signals its ranks to drain.
+// As from Slurm to all processes of the job: the driver also gets the signal and signals its ranks to drain.
 TEST(ProcessLauncher, a_stop_signal_before_the_command_runs_arrives_when_it_does) {
   const std::string said = in_child([]() -> std::string {
     Gate gate;
@@ -95,7 +95,7 @@ TEST(ProcessLauncher, a_child_whose_driver_has_died_executes_no_command) {
   int life[2];
   ASSERT_EQ(::pipe2(gate.reached, O_CLOEXEC), 0);
   ASSERT_EQ(::pipe2(gate.opens, O_CLOEXEC), 0);
-  ASSERT_EQ(::pipe(life), 0);  // the command would hold it open
+  ASSERT_EQ(::pipe(life), 0);  // otherwise the command would hold it open
   const pid_t driver = ::fork();
   ASSERT_GE(driver, 0);
   if (driver == 0) {
@@ -151,7 +151,7 @@ TEST(LaunchCommands, of_slurm_are_steps_that_share_the_allocation) {
        {"--overlap", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--cpus-per-task=4", "--wait=20", "--mpi=pmix"})
     EXPECT_TRUE(has(ranks, word)) << word;
   EXPECT_FALSE(has(ranks, "--no-kill"));
-  EXPECT_EQ(ranks.back(), "--mpi=none");  // the user's come last: they win
+  EXPECT_EQ(ranks.back(), "--mpi=none");  // the user's options come last and win
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// An agent's end of a connection, simulated by a test: what travels is what real agents send, and nothing waits.
+// An agent's end of a connection, simulated by a test: it sends what real agents send, and never waits.
 #pragma once
 
 #include <arpa/inet.h>
@@ -20,7 +20,7 @@
 
 namespace tri {
 
-// A connection to a port of this machine's, whose calls do not wait; -1: it was refused.
+// Returns a connection to a port of this machine, with non-blocking calls; -1: refused.
 inline Descriptor connect_to_port(int port) {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_in address{
@@ -30,13 +30,13 @@ inline Descriptor connect_to_port(int port) {
   return socket;
 }
 
-// The server has taken the connection, and its greeting is not read yet.
+// Returns whether the server has accepted the connection and its greeting is unread.
 inline bool is_taken(const Descriptor& socket) {
   char byte = 0;
   return ::recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
 }
 
-// What has come, up to so many bytes; `open` becomes false where the other end has closed.
+// Returns the received bytes, up to `most`; `open` becomes false if the other end has closed.
 inline std::string take_bytes(int fd, size_t most, bool& open) {
   std::string bytes(most, '\0');
   const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -54,14 +54,14 @@ class SimulatedAgent {
         socket_(connect_to_port(port)) {}
 
   AgentReport report;
-  uint64_t layout;                 // of its messages, as it says
-  std::vector<AgentOrder> orders;  // that have come
+  uint64_t layout;                 // of its messages, as the greeting states
+  std::vector<AgentOrder> orders;  // received so far
 
   int fd() const { return socket_.get(); }
   bool is_open() const { return open_ && socket_.get() >= 0; }
   bool is_greeted() const { return writer_ != nullptr; }
 
-  // Takes what has come; answers the greeting.
+  // Reads what has arrived and answers the greeting.
   void pump() {
     if (!is_open()) return;
     if (!writer_) {
@@ -86,7 +86,7 @@ class SimulatedAgent {
     return writer_->frame(
         to_bytes(AgentHello{.node = report.node, .host = report.host, .start = report.start, .layout = layout}));
   }
-  // Behind the hello of the connection.
+  // Sends a report, after the connection's hello.
   void send_report() {
     if (!said_) send_bytes(hello());
     send_bytes(frame());

@@ -1,4 +1,4 @@
-// Nodes, launcher, run folder and clocks of a supervised run, simulated: the Supervisor on them has no other.
+// Simulated nodes, launcher, run folder and clocks of a supervised run, which are all that the Supervisor sees.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@
 namespace tri {
 
 struct SimulatedNode {
-  bool alive = true;         // its agent reports, and hears orders
-  bool comes_back = false;   // ... when it is restarted
-  bool refuses = false;      // its agent can't be started, and the launcher says so
-  double refuses_after = 0;  // ... so many seconds later
+  bool alive = true;         // its agent reports and receives orders
+  bool comes_back = false;   // ... after a restart
+  bool refuses = false;      // its agent cannot be started, and the launcher reports that
+  double refuses_after = 0;  // ... after this many seconds
   int doctor = 0;            // exit status of its next doctor
   int leftovers = 0;         // processes that do not end
   std::vector<RankSight> ranks;
@@ -29,7 +29,7 @@ struct SimulatedNode {
   AgentReport report;
 };
 
-// What a rank says in the event log when it fails.
+// A rank's entry in the event log when it fails.
 inline RunEvent failure(const std::string& host, int code, int rank = 0) {
   return {.kind = RunEventKind::kFailure,
           .world_rank = rank,
@@ -56,7 +56,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
     supervisor = std::make_unique<Supervisor>(setup, *this, *this, *this);
   }
 
-  // For so long; `each` is called before every second's reports.
+  // Runs for `seconds`; calls `each` before every second's reports.
   void play(
       double seconds, const std::function<void()>& each = [] {}) {
     for (long left = std::lround(seconds * kTurns); left > 0 && !supervisor->status(); --left) {
@@ -70,7 +70,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
       now = kStart + static_cast<double>(turns_) / kTurns;
     }
   }
-  // Until attempt `number` runs, or the run is over; fails the caller's expectations where neither comes.
+  // Runs until attempt `number` starts or the run has ended; fails the caller's expectations if neither happens.
   bool play_until_attempt(int number, double most = 300) {
     for (const double end = now + most; now < end && starts.size() < static_cast<size_t>(number);) {
       if (supervisor->status()) return false;
@@ -96,7 +96,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
     }));
   }
 
-  // The clocks: `now` is monotonic. The wall clock shows `wall()`, and may be set at any time by `step`.
+  // The clocks: `now` is monotonic. The wall clock shows `wall()` and may be set at any time through `step`.
   static constexpr double kStart = 5000, kEpoch = 1.8e9;
   double now = kStart, step = 0;
   double wall() const { return kEpoch + (now - kStart) + step; }
@@ -105,16 +105,16 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
   std::set<std::string> foreign;                    // nodes whose agents are of another build
   std::map<std::string, SimulatedNode> nodes;
   std::unique_ptr<Supervisor> supervisor;
-  // The launcher's side.
+  // State of the launcher:
   std::vector<RanksStart> starts;
   std::vector<std::vector<std::string>> agent_starts;
-  std::vector<std::pair<double, std::string>> failed;  // starts of agents, and when that is known; until the next query
-  std::optional<int> ranks = 1;                        // status; none: they run
+  std::vector<std::pair<double, std::string>> failed;  // starts of agents, and when known; until the next query
+  std::optional<int> ranks = 1;                        // exit status; none: running
   std::optional<int> status_if_drained = 75;
   bool leaves_when_asked = true;
   int drains = 0, stop_requests = 0, kills = 0;
   double timeout = 0;  // for the doctor requested last
-  // The run folder's.
+  // State of the run folder:
   std::vector<RunEvent> events;
   int64_t checkpoint = 0, reached = 0;
   std::optional<RunEvent> cause;
@@ -206,7 +206,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
   }
 
   const int ranks_per_node_;
-  static constexpr int kTurns = 5;  // of the driver, a second
+  static constexpr int kTurns = 5;  // of the driver, per second
   int turns_ = 0;
 };
 

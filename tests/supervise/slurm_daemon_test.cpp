@@ -1,4 +1,4 @@
-// A node's slurmd, as /proc shows it; that of the test is a folder.
+// A node's slurmd as shown in /proc; the test's /proc is a folder.
 #include "lib/supervise/slurm_daemon.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST_F(SlurmDaemonTest, of_several_on_one_machine_the_nodes_own_counts) {
   EXPECT_GT(second.gone_seconds(), 0);
 }
 
-// It forks for every step, and a child has its name for a moment.
+// slurmd forks for every step, and the child has its name for a moment.
 TEST_F(SlurmDaemonTest, with_a_child_is_the_parent) {
   begin(40, "slurmd", "slurmd");
   begin(39, "slurmd", "slurmd", 40);

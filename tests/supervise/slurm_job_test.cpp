@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-// As Slurm 22.05 prints it, shortened.
+// As printed by Slurm 22.05, shortened.
 std::string job(const std::string& state, int restarts, const std::string& batch_host) {
   return fmt::format(
       "JobId=2 JobName=b UserId=root(0) JobState={} Reason=None Requeue=1 Restarts={} BatchFlag=1 "
@@ -40,7 +40,7 @@ TEST(OrphanedJob, is_not_put_back_while_slurm_does_not_answer) {
   EXPECT_EQ(orphan_state_of(job("RUNNING", 0, ""), "node1\n", 0), OrphanState::kUnknown);
 }
 
-// Of 1,536 agents that lose their driver in the same second.
+// 1,536 agents lose their driver in the same second.
 TEST(OrphanedJob, is_asked_for_by_its_agents_at_different_times) {
   std::mt19937_64 random(36);
   const auto chance = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };

@@ -1,4 +1,4 @@
-// The driver's course on a cluster and a clock that are simulated: GPUs, ports, and ranks that are slow.
+// The driver on a simulated cluster and clock: GPUs, ports, and slow ranks.
 #include "lib/supervise/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ using Names = std::vector<std::string>;
 TEST(Supervisor, errors_of_ports_call_the_doctor_when_an_attempt_fails) {
   for (const int64_t errors : {40, 140}) {
     SimulatedCluster cluster(3, 2);
-    cluster.node(1).ports = {{.name = "mlx5_0:1", .errors = 5000}};  // of days before
+    cluster.node(1).ports = {{.name = "mlx5_0:1", .errors = 5000}};  // from earlier days
     cluster.node(1).doctor = 40;
     ASSERT_TRUE(cluster.play_until_attempt(1));
     cluster.play(10);
@@ -55,7 +55,7 @@ TEST(Supervisor, a_driver_of_gpus_that_hangs_is_suspect_and_its_last_words_do_no
   cluster.node(1).doctor = 41;
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.node(1).report.gpu_age = 30;
-  cluster.node(1).gpus[0].recovery_action = 1;  // which is old
+  cluster.node(1).gpus[0].recovery_action = 1;  // it is old
   cluster.play(20);
   EXPECT_EQ(cluster.starts.size(), 1u);
   cluster.end_ranks_with(5, 10);
@@ -81,7 +81,7 @@ TEST(Supervisor, a_sick_gpu_is_replaced_where_a_spare_is_there) {
   cluster.play(120);
   EXPECT_EQ(cluster.starts.size(), 2u);
   EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "report"), 1);
-  // Until it ends the attempt itself.
+  // It continues until it ends by itself.
   cluster.end_ranks_with(5, 20);
   cluster.play(60);
   EXPECT_EQ(cluster.supervisor->status(), 75);
@@ -116,7 +116,7 @@ TEST(Supervisor, what_a_gpu_says_after_the_end_explains_it_too) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
-// An agent of a busy machine, whose first sight of its GPU comes after the rank's death, seconds late.
+// An agent on a busy machine, whose first look at its GPU comes seconds after the rank's death.
 TEST(Supervisor, no_decision_is_made_before_each_node_has_looked_at_its_gpus) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -152,7 +152,7 @@ TEST(Supervisor, one_flap_is_ridden_out_and_two_within_five_minutes_are_not) {
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "port flaps"), 1);
 }
 
-// As of a management controller, or of a second network.
+// For example ports of a management controller, or of a second network.
 TEST(Supervisor, ports_that_training_does_not_use_may_flap_and_count_errors) {
   SimulatedCluster cluster(3, 2);
   for (int n = 0; n < 3; ++n) cluster.node(n).ports = {{.name = "eth0"}, {.name = SimulatedCluster::kIdlePort}};
@@ -184,7 +184,7 @@ TEST(Supervisor, an_attempt_on_one_node_uses_no_port) {
   EXPECT_EQ(cluster.drains, 0);
 }
 
-// What the trainer says of rank 2, on node1.
+// The trainer's report about rank 2, on node1.
 void straggle(SimulatedCluster& cluster, bool for_long = true, bool over = false) {
   cluster.append({.kind = RunEventKind::kStraggler,
                   .world_rank = 2,

@@ -1,4 +1,4 @@
-// The driver's course on a simulated cluster and clock: which nodes it uses, excludes, and uses again.
+// The driver on a simulated cluster and clock: which nodes it uses, excludes, and uses again.
 #include "lib/supervise/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST(Supervisor, an_agent_that_dies_alone_is_started_anew_and_the_attempt_goes_o
   EXPECT_EQ(cluster.node(2).report.attempt, cluster.starts[0].attempt) << "it got the attempt again";
 }
 
-// Its ranks live on, and its agent: it shows when an attempt has ended, before another one is tried there.
+// Its ranks and its agent stay alive: the fault shows when an attempt has ended, before another one is tried there.
 TEST(Supervisor, a_node_without_slurmd_is_excluded_before_a_step_is_tried_there) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -57,7 +57,7 @@ TEST(Supervisor, a_node_without_slurmd_is_excluded_before_a_step_is_tried_there)
   EXPECT_TRUE(cluster.history(cluster.wall() + 3700).exclusions.empty()) << "a service is soon started again";
 }
 
-// An upgrade restarts the service on all nodes, while a rank dies of something else.
+// An upgrade restarts the service on all nodes, while a rank dies for another reason.
 TEST(Supervisor, several_nodes_without_slurmd_are_waited_for_and_none_is_blamed) {
   for (const bool comes_back : {true, false}) {
     SimulatedCluster cluster(4, 2);
@@ -106,7 +106,7 @@ TEST(Supervisor, without_a_spare_a_slurmd_that_is_gone_has_as_long_as_a_start_ta
   }
 }
 
-// As srun, which takes ten seconds to say that a node does not answer: probes that are under way meanwhile change
+// Like srun, which takes ten seconds to report that a node does not answer: probes in progress meanwhile change
 // nothing.
 TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_is_known) {
   SimulatedCluster cluster(3, 2);
@@ -114,7 +114,7 @@ TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_i
   for (int n = 0; n < 3; ++n) cluster.node(n).comes_back = true;
   cluster.node(1).refuses = true;
   cluster.node(1).refuses_after = 10;
-  cluster.end_ranks_with(233, 0);  // before a rank has begun: all have to start an agent again
+  cluster.end_ranks_with(233, 0);  // before a rank has started: all nodes must start an agent again
   const double began = cluster.now;
   ASSERT_TRUE(cluster.play_until_attempt(2, 60));
   EXPECT_LE(cluster.now - began, 26) << "twice ten seconds";
@@ -162,7 +162,7 @@ TEST(Supervisor, a_driver_without_any_reports_blames_no_node) {
     EXPECT_EQ(cluster.excluded(), own_trains ? Names{} : Names{"node0"});
     EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "communication"), 1);
   }
-  // While another is heard those that are not are lost.
+  // While another node reports, those that do not are lost.
   SimulatedCluster cluster(5, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(20);
@@ -174,7 +174,7 @@ TEST(Supervisor, a_driver_without_any_reports_blames_no_node) {
   EXPECT_EQ(out, (Names{"node1", "node2", "node3"}));
 }
 
-// A node without slurmd, whose agent lives on: the next attempt can't be launched, and shows it.
+// A node without slurmd, whose agent is alive: the next attempt cannot be launched, which reveals it.
 TEST(Supervisor, a_node_that_refuses_each_start_is_lost_at_once_where_others_do_not) {
   enum class Refuse { kOne, kAllForAWhile, kAll };
   for (const Refuse refuse : {Refuse::kOne, Refuse::kAllForAWhile, Refuse::kAll}) {
@@ -190,7 +190,7 @@ TEST(Supervisor, a_node_that_refuses_each_start_is_lost_at_once_where_others_do_
     cluster.end_ranks_with(5, 10);
     ASSERT_TRUE(cluster.play_until_attempt(2));
     for (int n = 0; n < 4; ++n) cluster.node(n).ranks.clear();
-    cluster.end_ranks_with(1, 10);  // before a rank has begun
+    cluster.end_ranks_with(1, 10);  // before a rank has started
     const double began = cluster.now;
     if (!all_refuse) {
       ASSERT_TRUE(cluster.play_until_attempt(3, 30));
@@ -199,7 +199,7 @@ TEST(Supervisor, a_node_that_refuses_each_start_is_lost_at_once_where_others_do_
       EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node2", "node3"}));
       continue;
     }
-    // As where Slurm itself can't be reached.
+    // As if Slurm itself could not be reached.
     cluster.play(40);
     for (int n = 0; n < 4; ++n) cluster.node(n).refuses = refuse == Refuse::kAll;
     EXPECT_EQ(cluster.play_until_attempt(3, 200), refuse == Refuse::kAllForAWhile);
@@ -269,13 +269,13 @@ TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
   EXPECT_TRUE(stopped.starts.empty());
 }
 
-// NTP's first synchronization, or a virtual machine that was suspended.
+// For example NTP's first synchronization, or a virtual machine that was suspended.
 TEST(Supervisor, a_wall_clock_that_is_set_disturbs_nothing) {
   for (const double step : {0.0, 600.0, -600.0, 3600.0, -3600.0}) {
     SimulatedCluster cluster(3, 2);
     for (int n = 0; n < 3; ++n) cluster.node(n).ports = {{.name = "eth0"}};
     cluster.step = -step;
-    cluster.play(0.5);  // while agents are awaited
+    cluster.play(0.5);  // while waiting for agents
     cluster.step = 0;
     ASSERT_TRUE(cluster.play_until_attempt(1, 10)) << step;
     cluster.play(30);
@@ -303,7 +303,7 @@ TEST(Supervisor, a_wall_clock_that_is_set_disturbs_nothing) {
   }
 }
 
-// An agent that was started after the clock was set back is the newer one all the same.
+// An agent that was started after the clock was set back is still the newer one.
 TEST(Supervisor, an_agent_that_starts_after_a_step_of_the_clock_is_heard) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -330,7 +330,7 @@ TEST(Supervisor, a_node_whose_agent_is_of_another_build_is_not_used_and_not_excl
   const size_t at = log.find("the agent on node1 belongs to another build");
   EXPECT_NE(at, log.npos) << log;
   EXPECT_EQ(log.find("to another build", at + 50), log.npos) << "once";
-  // The program was replaced, and an agent started again: what trains goes on. The next attempt lacks a node.
+  // The program was replaced and an agent restarted: the current attempt continues. The next attempt lacks a node.
   cluster.node(2).alive = false;
   cluster.foreign.insert("node2");
   cluster.play(60);
@@ -342,7 +342,7 @@ TEST(Supervisor, a_node_whose_agent_is_of_another_build_is_not_used_and_not_excl
   EXPECT_EQ(cluster.excluded(), Names{});
 }
 
-// A person clears the exclusion of node0 while the others are ready: its processes have not been looked through.
+// A person clears the exclusion of node0 while the others are ready: its processes have not been checked.
 TEST(Supervisor, a_node_that_is_cleared_when_an_attempt_starts_waits_for_the_next_one) {
   SimulatedCluster cluster(4, 2);
   cluster.append(exclusion_event({.node = "node0", .why = "ill", .until = cluster.wall() + 3600}), "earlier");

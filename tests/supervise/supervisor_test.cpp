@@ -1,4 +1,4 @@
-// The driver's course on a cluster and a clock that are simulated: its attempts, and how ranks end them.
+// The driver on a simulated cluster and clock: its attempts, and how ranks end them.
 #include "lib/supervise/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(Supervisor, a_launcher_that_stays_without_ranks_is_killed) {
   EXPECT_LE(cluster.now - began, 10.5) << "five to notice, three for the launcher";
 }
 
-// A failure may be reported without a host, and a node that has not reported has none either.
+// A failure may be reported without a host, and a node that has not reported has no host either.
 TEST(Supervisor, a_failure_without_a_host_is_of_no_node) {
   SimulatedCluster cluster(3, 2);
   cluster.node(2).alive = false;
@@ -86,7 +86,7 @@ TEST(Supervisor, a_failure_without_a_host_is_of_no_node) {
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "device"), 1);
 }
 
-// A busy launcher takes the other ranks along before it says anything: those on the first node are not to blame.
+// A busy launcher ends the other ranks before it reports anything: those on the first node are not to blame.
 TEST(Supervisor, ranks_that_are_gone_end_an_attempt_and_the_first_of_them_is_named) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
@@ -208,7 +208,7 @@ TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passin
   EXPECT_EQ(cluster.starts.size(), 2u) << "which this is no reason for";
 }
 
-// A spare that can't write the event log either: its ranks' flight recorders say who failed, also after the end.
+// A spare that also cannot write the event log: its ranks' flight recorders show who failed, even after the end.
 TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_record) {
   for (const bool reported : {true, false}) {
     SimulatedCluster cluster(4, 2);
@@ -238,7 +238,7 @@ TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_re
   }
 }
 
-// An error that all ranks know of, as of token files, has no rank: their agents say who does not see the run.
+// An error of all ranks, for example about token files, has no rank: agents report which node cannot see the run.
 TEST(Supervisor, a_spare_that_does_not_see_the_run_folder_is_excluded) {
   for (const int num_blind : {0, 1, 2}) {
     SimulatedCluster cluster(4, 2);
@@ -258,7 +258,7 @@ TEST(Supervisor, a_spare_that_does_not_see_the_run_folder_is_excluded) {
   }
 }
 
-// Agents report once a second, and the ranks may be a hundred steps on by then.
+// Agents report once per second, and by then the ranks may be a hundred steps further.
 TEST(Supervisor, an_attempt_ends_at_the_step_that_its_ranks_have_reached) {
   const auto step_of = [](const std::function<void(SimulatedCluster&)>& end) {
     SimulatedCluster cluster(2, 2);

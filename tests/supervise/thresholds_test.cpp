@@ -1,4 +1,4 @@
-// run.dir/supervise.conf: what it changes, and what is said of lines that are wrong.
+// run.dir/supervise.conf: its effects, and the messages about wrong lines.
 #include "lib/supervise/thresholds.h"
 
 #include <gtest/gtest.h>

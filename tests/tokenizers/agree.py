@@ -36,7 +36,7 @@ DEEPSEEK = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
 BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"
 
-WHOLE = "a word that is a token"  # for llama3 alone, and no text to train on
+WHOLE = "a word that is a token"  # only for llama3, and not part of the training text
 SAMPLES = {
     "greek": "Οὐ γάρ πω τότε τριήρης ἦν· ἔρεσσον δὲ νῆα μέλαιναν",
     "russian": "Трирема — это боевой корабль с тремя рядами вёсел. ",
@@ -128,7 +128,7 @@ def tokenizers_of(documents):
     llama3, gpt2 = made["llama3"], made["gpt2"]
     state = json.loads(llama3.to_str())
     state["model"]["ignore_merges"] = True
-    # A word that is a token, and that no merges make: ignore_merges takes it all the same.
+    # A word that is a token but made by no merges: ignore_merges still uses it.
     state["model"]["vocab"]["Ġtrierarchsz"] = max(state["model"]["vocab"].values()) + 1
     llama3 = made["llama3"] = tokenizers.Tokenizer.from_str(json.dumps(state))
     llama3.add_special_tokens(["<|begin_of_text|>"])
@@ -243,7 +243,7 @@ def main():
     every = list(SAMPLES.values()) + every_character() + documents
     for name, tokenizer in made.items():
         chosen = every if name in models_alone else little
-        if name == "gpt2":  # its classes of characters are llama3's
+        if name == "gpt2":  # its character classes are those of llama3
             chosen = list(SAMPLES.values()) + documents
         write_documents(text, chosen)
         native = our_ids(options.trireme, save(tokenizer, name, options.scratch), text, options.scratch / "out")

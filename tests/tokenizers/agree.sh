@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tokens of trireme against those of the PyPI package `tokenizers`: agree.py.
+# Compares trireme's tokens with those of the PyPI package `tokenizers`: agree.py.
 #   agree.sh PATH_OF_trireme
-# Environment: TRIREME_TEST_PYTHON     an interpreter with tokenizers and numpy, as make clients leaves one (default:
+# Environment: TRIREME_TEST_PYTHON     an interpreter with tokenizers and numpy, as installed by make clients (default:
 #                                      PYTHON, or python3)
-#              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
+#              TRIREME_EXPECT_CLIENTS  if set, missing packages are a failure
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}

@@ -29,7 +29,7 @@ except ImportError:
 
 TRIREME, SCRATCH = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
 CONTENTS = [text for name, text in agree.SAMPLES.items() if name != "tokens"]
-# Names of the formats that export writes: the class that AutoTokenizer takes may hang on them.
+# Names of the formats that export writes: AutoTokenizer's class may depend on them.
 LAYOUTS = {"gpt2": {"norm": "layernorm", "activation": "gelu", "position": "learned", "bias": True},
            "llama": {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": False},
            "mistral": {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": False, "window": 4}}
@@ -73,7 +73,7 @@ def check_export(name, spec, layout, vocab, begins):
           f"({type(tokenizer).__name__}, {layout})")
     if name not in ("sentencepiece", "llama3"):
         return
-    # And back: the imported run has the tokenizer, and tokens prepared with either are the same tokenizer's.
+    # And back: the imported run has the tokenizer, and tokens prepared with either have the same fingerprint.
     run(TRIREME, "checkpoint", "import", out, f"runs/{name}_back")
     run(TRIREME, "train", f"runs/{name}_back/config.yaml", "--set", "data.sources=[text]", "--set", "run.steps=1",
         "--set", "data.global_batch=2")
@@ -186,7 +186,7 @@ def main():
         ranks = tiktoken_agree.trained_ranks(agree.LLAMA3, documents[:60], 4000)
         tiktoken_agree.save(ranks, SCRATCH / "llama3.tiktoken")
         check_export("tiktoken", SCRATCH / "llama3.tiktoken", "llama", 5000, 1)
-    # add_bos_token says nothing where there is a tokenizer.json: what its post_processor does is done.
+    # add_bos_token has no effect if there is a tokenizer.json: its post_processor decides.
     bos = agree.save(made["llama3"], "without begin", SCRATCH)
     (bos / "tokenizer_config.json").write_text('{"add_bos_token": false, "eos_token": "<|endoftext|>"}')
     check_export("without_begin", bos, "llama", 12100, 1)

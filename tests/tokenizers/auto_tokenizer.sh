@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# AutoTokenizer, of the PyPI package transformers, on exported folders: auto_tokenizer.py.
+# Runs AutoTokenizer, of the PyPI package transformers, on exported folders: auto_tokenizer.py.
 #   auto_tokenizer.sh PATH_OF_trireme
 # Environment: TRIREME_TEST_PYTHON     an interpreter with transformers and numpy (default: PYTHON, or python3); make
 # clients
-#              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
+#              TRIREME_EXPECT_CLIENTS  if set, missing packages are a failure
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}

@@ -81,7 +81,7 @@ def main():
     agree.write_documents(text, documents)
     size = sum(len(document.encode()) for document in documents) / 1e6
     for name in ("gpt2", "llama3", "qwen"):
-        made[name].post_processor = None  # the loop takes what the model makes, as the tool does
+        made[name].post_processor = None  # the loop uses the model's output, like the tool
         folder = agree.save(made[name], name, options.scratch)
         reference, native = options.scratch / f"{name}_reference", options.scratch / f"{name}_native"
         megatron = timed(lambda: prepare(text, folder / "tokenizer.json", reference, options.workers))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The step of io/tokens/README.md by which Parquet becomes JSON lines, as it stands there, on files with texts that are
-# missing; then what `data prepare` makes of it.
+# Runs the documented step of io/tokens/README.md that converts Parquet to JSON lines, on files with missing texts, and
+# `data prepare` on its output.
 #   parquet_step.sh SOURCE_FOLDER PATH_OF_trireme
-# Environment: TRIREME_TEST_PYTHON  an interpreter with pyarrow, as make clients leaves one (default: PYTHON, or python3)
+# Environment: TRIREME_TEST_PYTHON  an interpreter with pyarrow, from make clients (default: PYTHON, or python3)
 set -euo pipefail
 source_dir=$1 trireme=$2
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}
@@ -27,6 +27,6 @@ awk '/^python3 -c .import json, sys, pyarrow/ {step = 1} step; />crawl.jsonl.zst
 PATH=$PWD/bin:$PATH bash -euo pipefail step
 prepare=("$trireme" data prepare --tokenizer bytes --output crawl/web crawl.jsonl.zst --json)
 said=$("${prepare[@]}" 2>log) || { echo "FAILED: $(cat log)"; exit 1; }
-expected='"documents":3,"tokens":1024,"text_bytes":1021' # 12, 9 and 1000 bytes, and each text's end
+expected='"documents":3,"tokens":1024,"text_bytes":1021' # 12, 9 and 1000 bytes, and the end of each text
 [[ $said == *"$expected"* ]] || { echo "FAILED: no $expected in $said"; exit 1; }
 echo "all well"

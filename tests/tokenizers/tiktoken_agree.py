@@ -31,9 +31,9 @@ def trained_ranks(pattern, documents, vocab):
     tokenizer = agree.trained(agree.sequence(agree.split(pattern)), documents, vocab)
     tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     spelled = [bytes(letters[c] for c in token) for token, _ in tokens
-               if token != "<|endoftext|>" and len(token) <= 1024]  # longer ones we refuse
-    # A row of one letter has tokens that several pairs make: which of them goes first must not matter to us.
-    # Space across the end of a line is one word at a text's end, of some encodings.
+               if token != "<|endoftext|>" and len(token) <= 1024]  # longer ones are refused
+    # A row of one letter has tokens that several pairs make: which of them merges first must not matter. In some
+    # encodings, space across a line end is one word at the end of a text.
     more = [b"a" * n for n in range(2, 9)] + [b"\n ", b"\n  ", b"\n \t", b" \n\n "]
     return {token: rank for rank, token in enumerate(dict.fromkeys(spelled + more))}
 
@@ -57,7 +57,7 @@ def encodings(documents):
     gpt2 = trained_ranks(agree.LLAMA3, documents, 6000)
     made = {f"{name}.tiktoken": (package_encoding(name, gpt2), None, gpt2)
             for name in ("r50k_base", "p50k_base", "cl100k_base", "o200k_base")}
-    # Not of the package: by what their makers publish.
+    # Not in the package: from their makers' publications.
     special = {"<|endoftext|>": len(gpt2), "<|im_start|>": len(gpt2) + 1, "<|im_end|>": len(gpt2) + 2}
     special |= {f"<|extra_{i}|>": len(gpt2) + 3 + i for i in range(205)}
     made["qwen.tiktoken"] = (tiktoken.Encoding("qwen", pat_str=agree.QWEN, mergeable_ranks=gpt2,
@@ -65,7 +65,7 @@ def encodings(documents):
     names = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{i}|>" for i in range(4)),
              "<|start_header_id|>", "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>",
              *(f"<|reserved_special_token_{i}|>" for i in range(5, 251))]
-    llama3 = padded(gpt2, 128000)  # by which its file is known
+    llama3 = padded(gpt2, 128000)  # identifies its file
     special = {name: len(llama3) + i for i, name in enumerate(names)}
     made["tokenizer.model"] = (tiktoken.Encoding("llama3", pat_str=agree.LLAMA3, mergeable_ranks=llama3,
                                                  special_tokens=special), len(llama3), llama3)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tokens of trireme against those of the PyPI package `tiktoken`: tiktoken_agree.py.
+# Compares trireme's tokens with those of the PyPI package `tiktoken`: tiktoken_agree.py.
 #   tiktoken_agree.sh PATH_OF_trireme
 # Environment: TRIREME_TEST_PYTHON     an interpreter with tiktoken, tokenizers and numpy (default: PYTHON, or python3)
-#              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
+#              TRIREME_EXPECT_CLIENTS  if set, missing packages are a failure
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}

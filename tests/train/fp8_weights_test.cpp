@@ -1,5 +1,5 @@
-// Weights that are kept in FP8 alone, on one rank: their memory, what they are made of, and that a resume, an
-// evaluation and a step that is not finite leave them as they would be. Over ranks: tests/mp/fp8.cpp.
+// Weights stored only in FP8, on one rank: their memory, their origin, and that a resume, an evaluation and a step that
+// is not finite leave them correct. Several ranks: tests/mp/fp8.cpp.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,7 +39,7 @@ std::vector<Config> variants() {
   return all;
 }
 
-// Everything that the next step's bits depend on.
+// All state that the next step's bits depend on.
 struct State {
   std::vector<std::vector<char>> masters, moments, quantized, parameters;
   bool operator==(const State&) const = default;
@@ -61,7 +61,7 @@ State state_of(OneRank& rank) {
   return state;
 }
 
-// As a checkpoint would: master weights, moments, history.
+// Restores what a checkpoint would: master weights, moments, history.
 void load_state(OneRank& to, const State& state, const std::vector<float>& history) {
   const ChunkStoreTensors& chunk = to.trainer->store().memory.tensors().chunks.front();
   to.trainer->runtime().synchronize();
@@ -79,7 +79,7 @@ std::vector<float> losses_and_numbers(const StepResult& result) {
   return all;
 }
 
-// The other orientation is that of the quantized values that the step has read.
+// The other orientation must be the transpose of the quantized values that the step has read.
 void expect_transposes(OneRank& rank, const std::vector<char>& quantized) {
   const Fp8Tensors& fp8 = rank.trainer->engine().tensors().stage.fp8;
   const ChunkStoreTensors& chunk = rank.trainer->store().memory.tensors().chunks.front();
@@ -104,7 +104,7 @@ int64_t bytes_of(const std::vector<std::pair<std::string, int64_t>>& all, const 
   return 0;
 }
 
-// Two bytes of a weight that only FP8 GEMMs read, where there were four; predicted to the byte.
+// Two bytes per weight that only FP8 GEMMs read, instead of four; predicted to the byte.
 TEST(Fp8Weights, stand_in_place_of_the_bf16_weights) {
   for (const Config& config : variants()) {
     Config without = config;
@@ -125,7 +125,7 @@ TEST(Fp8Weights, stand_in_place_of_the_bf16_weights) {
   }
 }
 
-// With the scale that the step's GEMMs read, before the first step and after each.
+// Checked with the scale that the step's GEMMs use, before the first step and after each.
 TEST(Fp8Weights, are_the_master_weights_quantized) {
   for (const Config& config : variants()) {
     OneRank rank(config);
@@ -168,7 +168,7 @@ TEST(Fp8Weights, a_resume_makes_them_again_bit_for_bit) {
       const State at_stop = state_of(whole);
       const std::vector<float> history = whole.trainer->fp8_history();
       OneRank resumed(config);
-      resumed.step(7);  // a history of its own, which does not count
+      resumed.step(7);  // has its own history, which must not matter
       load_state(resumed, at_stop, history);
       EXPECT_EQ(state_of(resumed), at_stop);
       for (int64_t step = stop; step < stop + 3; ++step)
@@ -197,7 +197,7 @@ TEST(Fp8Weights, evaluations_change_no_bit_and_no_number) {
   EXPECT_EQ(state_of(with), state_of(without));
 }
 
-// Nor do the numbers of the step after it, of which the update met the weights' before it knew.
+// Nor do the statistics of the next step change, whose update processed the weights before the fault was known.
 TEST(Fp8Weights, a_step_that_is_not_finite_changes_no_bit_and_no_number) {
   for (const Config& config : variants())
     for (const int64_t bad : {0, 2}) {

@@ -36,7 +36,7 @@ TEST(CheckOrder, a_change_is_accepted_by_the_names_of_all_its_fields) {
   }
 }
 
-// It was written by a program that mixed sources otherwise, perhaps.
+// It may have been written by a program that mixed sources differently.
 TEST(CheckOrder, a_checkpoint_that_says_none_is_refused_unless_that_is_accepted) {
   Config config;
   const auto refused = check_order(config, one_source(), std::nullopt, "runs/a/checkpoints/step_00000004", 32);

@@ -1,4 +1,4 @@
-// A Trainer on a mesh of one rank, without MPI, and access to what it holds.
+// A Trainer on a mesh of one rank, without MPI, and access to its state.
 #pragma once
 
 #include <map>
@@ -50,7 +50,7 @@ class OneRank {
     evaluator = std::make_unique<Evaluator>(trainer->engine());
   }
 
-  // Tokens of a step, (M, B, T): a pure function of the step.
+  // Returns the tokens of a step, (M, B, T): a pure function of the step.
   std::vector<int32_t> tokens(int64_t step, int shift) const {
     std::vector<int32_t> list;
     for (int i = 0; i < config.data.global_batch * config.model.seq_len; ++i) {
@@ -69,7 +69,7 @@ class OneRank {
     for (const Parameter& parameter : parameters()) all[parameter.spec.name] = to_floats(parameter.weight);
     return all;
   }
-  // The gradients that the last step left (zero < 2, AdamW).
+  // Returns the gradients that the last step left (zero < 2, AdamW).
   std::map<std::string, std::vector<float>> gradients() {
     trainer->runtime().synchronize();
     std::map<std::string, std::vector<float>> all;

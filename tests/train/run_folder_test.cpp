@@ -51,7 +51,7 @@ TEST(RunFolder, replaces_configs_whole) {
   }
 }
 
-// What accept_checkpoint says to a run of `config`; "" where it may go on.
+// Returns accept_checkpoint's refusal of a run of `config`; "" if the run may continue.
 std::string refusal(const Config& config, std::map<std::string, std::string> texts) {
   Manifest manifest;
   manifest.info.texts = std::move(texts);
@@ -131,7 +131,7 @@ TEST(RateWarning, names_both_rates_where_a_changed_schedule_makes_them_jump) {
   EXPECT_NE(text.find("2.96e-06 in step 60, 0.00171 in step 61"), std::string::npos) << text;
   EXPECT_NE(text.find("set lr.decay_steps=60;"), std::string::npos) << text;
   EXPECT_NE(text.find("lr.rule=constant, lr.peak=2.95991e-06, lr.warmup_steps=0"), std::string::npos) << text;
-  // What it names works.
+  // The suggested settings work.
   const Config held = config("run: {steps: 120}\nlr: {rule: constant, peak: 2.96e-06, warmup_steps: 0}");
   EXPECT_EQ(rate_warning(before, held, 60), "");
   EXPECT_EQ(rate_warning(before, config("run: {steps: 120}\nlr: {peak: 3e-3, warmup_steps: 10, decay_steps: 60}"), 60),

@@ -26,7 +26,7 @@ TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
         }
 }
 
-// With one rank, the sums are its own statistics and what the step fills in.
+// With one rank, the sums are its own statistics plus what the step fills in.
 TEST(Trainer, a_step_sums_the_statistics_of_the_ranks) {
   OneRank rank(tiny_config());
   const StepStatistics local{.norm_sq = 7,
@@ -79,7 +79,7 @@ TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
   }
 }
 
-// With beta1 = 0 the first moment is the gradient, here the same at each step: what differs is how it was rounded.
+// With beta1 = 0 the first moment is the gradient, which is equal at each step here: only the rounding differs.
 TEST(Trainer, moments_in_bf16_are_rounded_anew_at_each_step) {
   Config c = tiny_config();
   c.optimizer.moments = Dtype::kBF16;
@@ -101,12 +101,12 @@ TEST(Trainer, moments_in_bf16_are_rounded_anew_at_each_step) {
     differ += at_0[i] != at_1[i];
     EXPECT_NEAR(at_0[i], at_1[i], std::fabs(at_0[i]) / 127);
   }
-  EXPECT_GT(differ, count / 5);  // a third is to be expected
+  EXPECT_GT(differ, count / 5);  // a third is expected
   EXPECT_LT(differ, count / 2);
   EXPECT_EQ(first_moments_after(0), at_0);
 }
 
-// Casts of a layer outside FP8 see no tensor, so its history only decays: scales made of it would be far too large.
+// Casts of a layer without FP8 see no tensor, so its history only decays: scales from it would be far too large.
 TEST(Trainer, layers_that_multiply_fp8_again_make_new_scales) {
   Config c = tiny_config();
   c.model.hidden = c.model.ffn_hidden = 64;
@@ -209,7 +209,7 @@ TEST(Trainer, logits_of_a_prefix_do_not_depend_on_what_follows) {
   EXPECT_EQ(three.size(), 11u);
 }
 
-// Zero 2 adds up microbatches one reduction at a time, zero 0 and 1 inside the GEMMs: other roundings.
+// Zero 2 adds up microbatches one reduction at a time, zero 0 and 1 inside the GEMMs: rounding differs.
 TEST(Zero, kinds_agree_on_one_rank_and_0_equals_1_bit_for_bit) {
   for (const OptimizerRow& row : optimizers())
     for (const Dtype precision : {Dtype::kF32, Dtype::kBF16}) {
@@ -235,7 +235,7 @@ TEST(Zero, kinds_agree_on_one_rank_and_0_equals_1_bit_for_bit) {
     }
 }
 
-// One AdamW step in float64 from the gradients that the step used: clipping, bias correction, decay of matrices alone.
+// One AdamW step in float64 from the gradients that the step used: clipping, bias correction, decay of matrices only.
 TEST(AdamW, a_step_is_the_papers) {
   Config c = tiny_config();
   c.parallel.zero = 0;

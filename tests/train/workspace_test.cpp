@@ -1,4 +1,4 @@
-// The kernels' workspace in a rank's memory: the device's word where there is one, an H200's where there is none.
+// The kernels' workspace in a rank's memory: as the device reports or, without a device, that of an H200.
 #include <gtest/gtest.h>
 
 #include "kernels/workspace.h"
@@ -36,7 +36,7 @@ TEST(KernelWorkspace, is_predicted_without_a_gpu) {
                            .head_size = 64};
   EXPECT_EQ(workspace_of(measuring), workspace_bytes(DeviceKind::kCuda, dims));
   EXPECT_EQ(tensors.kernel_workspace.bytes(), workspace_of(measuring));
-  // Of another GPU that is not there.
+  // For another GPU that is not present.
   const GpuProperties a100{.num_multiprocessors = 108, .capability = 80, .has_hopper_attention = false};
   Arena for_a100(a100);
   allocate_rank(config, mesh, for_a100);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the executable prints for a mistyped command, for help, and for the tabulator: directly, through man, and in a
-# real bash on a terminal.
+# The executable's output for a mistyped command, for help, and for completion: directly, through man, and in a real
+# bash on a terminal.
 #   command_line.sh SOURCE_FOLDER PATH_OF_trireme
 set -uo pipefail
 source_dir=$1 trireme=$2 failures=0 output=''
@@ -10,7 +10,7 @@ fail() {
   echo "FAILED: $*"
   failures=$((failures + 1))
 }
-# says STATUS TEXT ARGUMENTS...: the executable's status, and a part of what it says.
+# says STATUS TEXT ARGUMENTS...: checks the executable's status and a part of its output.
 says() {
   local status=0
   output=$("$trireme" "${@:3}" 2>&1) || status=$?
@@ -61,7 +61,7 @@ says 2 '--micro-batch-size: not an option of trireme plan; --set data.micro_batc
   plan x --micro-batch-size 2
 says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 \
   --cluster "$source_dir/configs/clusters/h100.yaml" --set parallel.tp=3
-# One question at a time, and none that could not be answered in the end.
+# Only one question at a time, and none that cannot be answered.
 for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network'; do
   # shellcheck disable=SC2086
   says 2 'excludes' simulate "$source_dir/configs/gpt_13b.yaml" --ranks 64 \
@@ -70,7 +70,7 @@ done
 says 2 '--output /: this is a folder; name a file in it' plan nowhere.yaml --ranks 8 --cluster x --output /
 says 2 '--output /nowhere/x.yaml: the folder /nowhere does not exist' plan nowhere.yaml --ranks 8 --cluster x \
   --output /nowhere/x.yaml
-# Where --set would not do it, nothing says so.
+# If --set would not work, it is not suggested.
 says 2 '--num-layers: not an option of trireme eval; model.layers is fixed by the model that is read' \
   eval x --num-layers 4
 says 2 '--max-steps: unknown option of trireme generate' generate x --max-steps 5
@@ -105,7 +105,7 @@ if command -v man >/dev/null; then
 else
   echo "skipped: no man here"
 fi
-# Every subcommand of the help stands in the page.
+# Every subcommand of the help appears in the page.
 for command in $("$trireme" --help | sed -n '/^Subcommands:/,$s/^  \([a-z]*\) .*/\1/p'); do
   grep -q "^\.SS trireme $command\$" "$folder/trireme.1" || fail "the page lacks trireme $command"
 done
@@ -117,10 +117,10 @@ if command -v shellcheck >/dev/null; then
 else
   echo "skipped: no shellcheck here"
 fi
-# The answers, from the function itself.
+# Candidates from the function itself.
 # shellcheck disable=SC1091
 source "$folder/completion"
-# completes LINE EXPECTED: the candidates at the end of the line.
+# completes LINE EXPECTED: checks the candidates at the end of the line.
 completes() {
   local COMP_LINE=$1 COMP_POINT=${#1} COMPREPLY=()
   _trireme
@@ -145,7 +145,7 @@ completes 'trireme config new --model llama_8' 'llama_8b'
 completes 'trireme config new --model=megascale_1' 'megascale_175b'
 completes 'trireme checkpoint list ru' ''
 
-# A terminal, on which bash itself replaces the words.
+# On a terminal bash itself replaces the words.
 if command -v python3 >/dev/null; then
   python3 "$source_dir/tests/tree/type_in_bash.py" "$folder/completion" >"$folder/typed" 2>&1 ||
     fail "in a terminal: $(cat "$folder/typed")"

@@ -1,5 +1,5 @@
-// Functions of std::filesystem that could throw are called with a std::error_code: where storage fails, the caller
-// reports the file and chooses the exit status. An exception would end the process as an internal error.
+// Functions of std::filesystem that could throw are called with a std::error_code: if storage fails, the caller reports
+// the file and selects the exit status. An exception would end the process as an internal error.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Call {
   std::vector<std::string> arguments;
 };
 
-// The functions that take a std::error_code, and how many arguments they need without it.
+// The functions that accept a std::error_code, and the number of their other arguments.
 const std::map<std::string, size_t, std::less<>> kFunctions = {
     {"exists", 1},
     {"is_directory", 1},
@@ -60,7 +60,7 @@ const std::map<std::string, size_t, std::less<>> kFunctions = {
     {"temp_directory_path", 0},
 };
 
-// The calls of these functions in `code`, as fs::NAME or std::filesystem::NAME.
+// Returns the calls of these functions in `code`, as fs::NAME or std::filesystem::NAME.
 std::vector<Call> calls_in(const std::string& code) {
   const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   std::vector<Call> calls;
@@ -88,9 +88,9 @@ std::vector<Call> calls_in(const std::string& code) {
   return calls;
 }
 
-// Whether it may throw: it has no more arguments than it needs, or its last one is not a variable.
+// Returns whether the call may throw: it has only the required arguments, or its last one is not a variable.
 bool may_throw(const Call& call) {
-  if (call.name.ends_with("directory_iterator") && call.arguments.front().empty()) return false;  // the end
+  if (call.name.ends_with("directory_iterator") && call.arguments.front().empty()) return false;  // the end iterator
   const std::string& last = call.arguments.back();
   const bool is_variable = !last.empty() && std::all_of(last.begin(), last.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -98,7 +98,7 @@ bool may_throw(const Call& call) {
   return call.arguments.size() <= kFunctions.at(call.name) || !is_variable;
 }
 
-// Also range-for loops over a directory_iterator, which throw when a later entry cannot be read.
+// Also finds range-for loops over a directory_iterator, which throw if a later entry cannot be read.
 std::vector<std::string> throwing_calls(const std::string& code) {
   std::vector<std::string> texts;
   for (const Call& call : calls_in(code))

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A fresh distribution, made by debootstrap, in which the README's commands for newcomers run: make run, make install,
-# what that installs, make uninstall. As root, from a mirror of packages; skipped without either.
+# Runs the README's commands for newcomers in a fresh distribution, created by debootstrap: make run, make install, the
+# installed files, make uninstall. Needs root and a mirror of packages; skipped without either.
 #   fresh_distribution.sh SUITE [MIRROR]     such as bookworm, trixie or noble; the mirror's address: the argument, or
 #                                            DEBIAN_MIRROR and UBUNTU_MIRROR by the suite; skipped without it
-# FOLDER   where it lies; one that is there is gone on with, and stays (default: a temporary one, which goes)
-# KEYRING  by which the mirror is checked, where this system has none for it (Ubuntu's on Debian)
+# FOLDER   its location; an existing one is continued and kept (default: a temporary one, which is removed)
+# KEYRING  verifies the mirror if this system has no key for it (Ubuntu's on Debian)
 # STEPS    of the quick start (default: all of them)
 set -euo pipefail
 suite=$1 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
 scripts=/usr/share/debootstrap/scripts
 case $suite in
   bookworm | trixie | sid) mirror=${2:-${DEBIAN_MIRROR:-}} components=main script=$scripts/sid ;;
-  *) mirror=${2:-${UBUNTU_MIRROR:-}} components=main,universe script=$scripts/gutsy ;; # all of Ubuntu's
+  *) mirror=${2:-${UBUNTU_MIRROR:-}} components=main,universe script=$scripts/gutsy ;; # used for all Ubuntu releases
 esac
 skip() {
   echo "skipped: $*"
@@ -29,7 +29,7 @@ curl -sfI --max-time 20 "$mirror/dists/$suite/Release" >/dev/null || skip "no $s
 folder=${FOLDER:-$(mktemp -d)}
 mounted=()
 leave() {
-  # The last mounted first.
+  # Unmounts in reverse order.
   for ((i = ${#mounted[@]} - 1; i >= 0; i--)); do umount "$folder/${mounted[i]}"; done
   [[ -n ${FOLDER:-} ]] || rm -rf --one-file-system "$folder"
 }
@@ -41,7 +41,7 @@ if [[ ! -e $folder/root/trireme ]]; then
   debootstrap "${options[@]}" "$suite" "$folder" "$mirror" "$script" >"$folder.log" || fail "$(tail -5 "$folder.log")"
   rm -f "$folder.log"
   echo "deb $mirror $suite ${components/,/ }" >"$folder/etc/apt/sources.list"
-  mkdir -p "$folder/root/trireme.part" # an earlier attempt may have been cut short
+  mkdir -p "$folder/root/trireme.part" # an earlier attempt may have been interrupted
   git -C "$source_dir" archive HEAD | tar -x -C "$folder/root/trireme.part"
   mv "$folder/root/trireme.part" "$folder/root/trireme"
 fi
@@ -54,7 +54,7 @@ mount_there proc -t proc proc
 mount_there dev --bind /dev
 mount_there dev/shm --bind /dev/shm
 
-# A user's shell there, in the clone.
+# Runs a command in a user's shell there, in the clone.
 there() {
   chroot "$folder" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
     bash -c "cd /root/trireme && $*"
@@ -71,7 +71,7 @@ else
 fi
 there "make install" >/dev/null || fail "make install"
 there "cd / && trireme --version" || fail "trireme --version"
-# In a file: what is cut off by a closed pipe is no failure.
+# Uses a file, because output cut off by a closed pipe must not count as a failure.
 there "man trireme >/tmp/page 2>/dev/null && grep -q 'trireme data prepare' /tmp/page" || fail "man trireme"
 there "source /usr/share/bash-completion/bash_completion; _completion_loader trireme || true; complete -p trireme" ||
   fail "bash completes nothing of trireme's"

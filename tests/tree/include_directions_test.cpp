@@ -14,13 +14,13 @@
 namespace {
 
 namespace fs = std::filesystem;
-using Includes = std::map<std::string, std::vector<std::string>>;  // file -> what it includes, "..." and <...>
+using Includes = std::map<std::string, std::vector<std::string>>;  // file -> its includes, "..." and <...>
 using Problems = std::vector<std::string>;
 
 std::string top_of(const std::string& path) { return path.substr(0, path.find('/')); }
 
-// "config" of "lib/config/config.h", "comm/peer" of "lib/comm/peer/copies.h": a folder inside a folder counts for
-// itself.
+// Returns "config" for "lib/config/config.h", "comm/peer" for "lib/comm/peer/copies.h": a nested folder counts
+// separately.
 std::string lib_folder_of(const std::string& path) {
   const size_t begin = path.find('/') + 1;
   return path.substr(begin, path.rfind('/') - begin);
@@ -57,7 +57,7 @@ Problems stray_headers(const Includes& includes) {
   return problems;
 }
 
-// A circle of lib's folders, "a -> b -> a"; empty when there is none.
+// Returns a cycle of lib's folders, "a -> b -> a"; empty if there is none.
 std::string circle(const Includes& includes) {
   std::map<std::string, std::set<std::string>> edges;
   for (const auto& [file, list] : includes)
@@ -114,7 +114,7 @@ TEST(IncludeDirections, hold) {
   EXPECT_EQ(circle(includes), "");
 }
 
-// Of the sources that `file` includes, directly or not, those in `folder`.
+// Returns the sources in `folder` that `file` includes, directly or indirectly.
 Problems reached_in(const std::string& folder, const std::string& file, const Includes& includes) {
   std::set<std::string> reached{file};
   std::vector<std::string> open{file};
@@ -145,7 +145,7 @@ TEST(IncludeDirections, lib_picks_backends_by_files_not_by_ifdef) {
     if (!entry.is_regular_file()) continue;
     std::ifstream in(entry.path());
     for (std::string line; std::getline(in, line);) {
-      // A list of rows (.def) may give a macro that its includer leaves undefined a default.
+      // A list of rows (.def) may define a default for a macro that its includer leaves undefined.
       if (entry.path().extension() == ".def" && line.rfind("#ifndef ", 0) == 0) continue;
       EXPECT_FALSE(line.rfind("#if", 0) == 0) << entry.path() << ": " << line;
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The executable's --version, and the tree that `cmake --install` makes: what users run works from there.
+# Checks the executable's --version, and that the tree installed by `cmake --install` works.
 #   install.sh SOURCE_FOLDER BUILD_FOLDER PATH_OF_trireme VERSION
 set -euo pipefail
 source_dir=$1 build=$2 trireme=$3 version=$4
@@ -19,7 +19,7 @@ if [[ -e $source_dir/.git ]] && command -v git >/dev/null; then
 fi
 [[ $output =~ ^"trireme $version, commit "[0-9a-f]{12} || $commit == unknown ]] || fail "no commit"
 [[ $commit != unknown || $output == "trireme $version, commit unknown"* ]] || fail "a commit where there is none"
-# row NAME: what stands behind it.
+# row NAME: prints the text after it.
 row() { sed -n "s/^$(printf %-10s "$1") //p" <<<"$output"; }
 [[ $(row 'C++') =~ [0-9]+\.[0-9]+ ]] || fail "no compiler"
 [[ $(row MPI) == "Open MPI v$(mpirun --version | sed -n 's/.*(Open MPI) //p')" ]] || fail "another MPI than mpirun's"
@@ -60,7 +60,7 @@ write() {
 }
 expect() { grep -qx "#define $1" "$data" || fail "no '$1' in" "$(cat "$data")"; }
 write
-expect 'TRI_COMMIT "unknown"' # a tarball
+expect 'TRI_COMMIT "unknown"' # as from a tarball
 expect 'TRI_VERSION "1.2.3"'
 expect 'TRI_BUILT_MPI "none"'
 if command -v git >/dev/null; then
@@ -112,7 +112,7 @@ for kind in configure build test; do
   [[ $(cmake "--list-presets=$kind" | grep -oE '"(cpu|cuda|tsan|asan)"' | tr -d '\n') == '"cpu""cuda""tsan""asan"' ]] ||
     fail "cmake --list-presets=$kind"
 done
-# Whether each names an option of this tree, without the minute that a configuration takes.
+# Checks that each names an option of this tree, without the minute that a configuration takes.
 while read -r option; do
   grep -q "set($option " CMakeLists.txt || fail "CMakePresets.json: CMakeLists.txt has no $option"
 done < <(grep -oE 'TRIREME_[A-Z_]+' CMakePresets.json | sort -u)

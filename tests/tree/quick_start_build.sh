@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# What `make run` builds in a new folder: without a GPU the CPU backend alone, which it says in one line. The other
-# targets add the CUDA backend later, and a folder that was configured otherwise stays as it is.
+# `make run` builds in a new folder: without a GPU only the CPU backend, which it reports in one line. The other targets
+# add the CUDA backend later, and a folder that was configured differently is not changed.
 #   quick_start_build.sh SOURCE_FOLDER
 set -euo pipefail
 cd "$1"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failures=0
-# expect TARGET FOLDER OPTION: what CMake is called with, "" for no option.
+# expect TARGET FOLDER OPTION: checks the option passed to CMake, "" for none.
 expect() {
   local line
   line=$(make -n "$1" BUILD="$2" | grep -o -- "-G Ninja.* >")

@@ -66,7 +66,7 @@ def problems_of(words):
     return found
 
 
-WRONG = {"model.heds"}  # the README's mistake, to which it shows the answer
+WRONG = {"model.heds"}  # the README's deliberate mistake, for which it shows the message
 assert len(FIELDS) > 80, FIELDS
 assert (
     problems_of(["chekc", "x"]) and problems_of(["check", "--rnaks", "3"]) and problems_of(["train", "--set", "a.b=1"])

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# A pattern, what to write instead, and where the pattern is allowed: patterns of the line, and of the path.
+# A pattern, its replacement, and where the pattern is allowed: patterns of the line and of the path.
 WORDS = [
     (r"\bblack[ _-]?box(es)?\b|BlackBox", "flight recorder", r"fault\.black_box|`black_box`|\bblack_box[,:]|\"black_box\"|TRIREME_BLACK_BOXES", None),
     (r"\bEventBook\b|\bRunBook\b|\bbooked\b|\w_book\b|\bbook_\w*", "event log, account", None, None),

@@ -6,7 +6,7 @@ import select
 import sys
 import time
 
-LINES = [  # what is typed, and which arguments come out
+LINES = [  # typed text, and the expected arguments
     ("trireme checkp\tverif\tx", "<checkpoint><verify><x>"),
     ("trireme data prepare --text\tbody", "<data><prepare><--text-field><body>"),
     ("trireme train a --set model.norm=rms\t", "<train><a><--set><model.norm=rmsnorm>"),
@@ -15,7 +15,7 @@ LINES = [  # what is typed, and which arguments come out
     ("trireme train a --set=model.norm=rms\t", "<train><a><--set=model.norm=rmsnorm>"),
     ("trireme train a --set=run.dev\tcu\t", "<train><a><--set=run.device=cuda>"),
 ]
-PATIENCE = 60  # seconds, after which what must come counts as missing
+PATIENCE = 60  # seconds until missing output counts as a failure
 
 
 def read_until(terminal, text, seen):

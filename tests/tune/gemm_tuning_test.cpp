@@ -1,4 +1,4 @@
-// Who times which GEMM at a start.
+// Which rank times which GEMM at a start.
 #include "lib/tune/gemm_tuning.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What searches found is read again as it was, also where earlier versions have stored it; nothing else is taken.
+// Stored autotuning results are read back unchanged, also as earlier versions stored them; anything else is refused.
 #include "lib/tune/tuning_file.h"
 
 #include <gtest/gtest.h>

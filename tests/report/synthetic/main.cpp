@@ -1,4 +1,4 @@
-// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED [hang]]: the folder of a run that never was.
+// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED [hang]]: writes the folder of a synthetic run.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,11 +1,11 @@
-// The driver of a large run, with all its agents: N of them in one other process, each with a connection of its own and
-// a report a second such as a node of eight GPUs makes. The driver's side is the real one: AgentServer and Supervisor,
-// whose launcher and run folder are simulated.
+// The driver of a large run with all its agents: N agents in one other process, each with its own connection and one
+// report per second like that of a node with eight GPUs. The driver's side is real: AgentServer and Supervisor, with a
+// simulated launcher and run folder.
 //
 //   supervise_fleet AGENTS SECONDS [MOST]
 //
-// Counts must agree: every report that was sent is handled, every order arrives, no agent is refused or lost. MOST, a
-// share of a core, is the limit for the driver (soak.sh fleet: 0.1); without it the figures are only printed.
+// Counts must agree: every report sent is handled, every order arrives, no agent is refused or lost. MOST, a share of a
+// core, is the limit for the driver (soak.sh fleet: 0.1); without it the figures are only printed.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -50,8 +50,8 @@ std::unique_ptr<SimulatedAgent> make_agent(int port, const JobToken& token, int 
   return agent;
 }
 
-// The agents' process: each connects at its time, 400 a second, and then reports once a second, until the driver says
-// leave. What the driver sends is taken within milliseconds, as by agents of their own.
+// The agents' process: agents connect in turn, 400 per second, and then report once per second until the driver sends
+// leave. Messages from the driver are read within milliseconds, as by separate agents.
 Counts play_agents(int port, const JobToken& token, int number) {
   std::vector<std::unique_ptr<SimulatedAgent>> agents(static_cast<size_t>(number));
   Counts counts;
@@ -167,7 +167,7 @@ int fleet(int number, double seconds, double most) {
   int64_t handled = 0, measured = 0;
   double ticked = 0, began = 0, cpu = 0, last_heard = seconds_now();
   const double timeout = seconds + 120;
-  const auto turn = [&] {  // as run_driver does
+  const auto turn = [&] {  // like run_driver
     for (const AgentReport& report : server.poll(200)) {
       supervisor.take(report, moment());
       ++handled, last_heard = seconds_now();
@@ -185,7 +185,7 @@ int fleet(int number, double seconds, double most) {
   measured = handled - measured;
   supervisor.stop_requested(moment());
   run.status = 75;
-  // Until the agents have gone, and what they sent is handled.
+  // Runs until the agents have exited and their messages are handled.
   Counts sent;
   int status = 1;
   for (const double start = seconds_now(); seconds_now() - start < timeout;) {
