@@ -61,7 +61,7 @@ TEST(ConfigReference, has_every_field) {
     const size_t begin = reference.find("\n## " + section.name + ": "), end = reference.find("\n## ", begin + 1);
     ASSERT_NE(begin, std::string::npos) << section.name;
     for (const Field& field : section.fields)
-      EXPECT_LT(reference.find("\n- `" + field.key + "` = ", begin), end) << field.name();
+      EXPECT_LT(reference.find("\n- `" + field.key + "=", begin), end) << field.name();
   }
 }
 
