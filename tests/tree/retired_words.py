@@ -14,7 +14,7 @@ from pathlib import Path
 
 # A pattern, its replacement, and where the pattern is allowed: patterns of the line and of the path.
 WORDS = [
-    (r"\bblack[ _-]?box(es)?\b|BlackBox", "flight recorder", r"fault\.black_box|`black_box`|\bblack_box[,:]|\"black_box\"|TRIREME_BLACK_BOXES", None),
+    (r"\bblack[ _-]?box(es)?\b|BlackBox", "flight recorder", r"fault\.black_box|`black_box[`=]|\bblack_box[,:]|\"black_box\"|TRIREME_BLACK_BOXES", None),
     (r"\bEventBook\b|\bRunBook\b|\bbooked\b|\w_book\b|\bbook_\w*", "event log, account", None, None),
     (r"\bbooks?\b", "event log", None, r"^tests/mp/readme_runs\.sh$|\.md$|^tests/golden/"),
     (r"\bFP8 codes\b|[fF]p8_?[cC]odes\b|\w_codes\b|\bkeeps_codes\b", "quantized weights", None, None),
