@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -87,12 +88,15 @@ std::vector<Library> libraries() {
 }
 
 // Treats "Open MPI v4.1.4" and "4.1.4" as equal, and 13.0 and 13.0.88, where the last is a toolkit's patch number that
-// the runtime does not report.
+// the runtime does not report; 4.1.4 and 4.1.40 differ.
 bool same_version(const Library& library) {
   const std::string& runs = library.runs;
   const std::string number = runs.substr(std::min(runs.find_first_of("0123456789"), runs.size()));
-  const size_t common = std::min(number.size(), library.built_with.size());
-  return number.compare(0, common, library.built_with, 0, common) == 0;
+  const std::string& built = library.built_with;
+  const size_t common = std::min(number.size(), built.size());
+  const std::string& longer = number.size() > built.size() ? number : built;
+  const bool whole_number = longer.size() == common || std::isdigit(static_cast<unsigned char>(longer[common])) == 0;
+  return number.compare(0, common, built, 0, common) == 0 && whole_number;
 }
 
 }  // namespace
