@@ -4,7 +4,7 @@
 #   never_alarms_without_a_hang.sh SOURCE_FOLDER PATH_OF_trireme [CONFIG STEPS SUSPENDED DEADLINE]
 # CONFIG: for eight ranks; by default a tiny one. SUSPENDED, DEADLINE of a step: seconds.
 source "$(dirname "$0")/checks.sh"
-config=${3:-} steps=${4:-75} suspended=${5:-4} deadline=${6:-3}
+config=${3:-} steps=${4:-75} suspended=${5:-12} deadline=${6:-10}
 
 make_text
 cat >tiny.yaml <<'YAML'
