@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The long tests, which are not part of CI: `make soak`, or one of them, `make soak-clang`.
 #
-#   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors; unit tests
+#   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors, thread-safety
+#                      annotations (io/base/mutex.h) are checked; unit tests
 #   soak.sh address    unit tests, and a training of four ranks, under AddressSanitizer and UndefinedBehaviorSanitizer
 #   soak.sh thread     unit tests under ThreadSanitizer
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
