@@ -3,14 +3,14 @@
 #include <sys/prctl.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "io/base/mutex.h"
 
 namespace tri {
 namespace {
@@ -41,19 +41,20 @@ struct FileWriter::State {
     Task task;
   };
   const Options options;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Posted> tasks;
-  size_t bytes = 0;  // of unfinished tasks
-  uint64_t num_posted = 0, num_done = 0;
-  bool ends = false;      // no more tasks will be posted
-  bool left = false;      // the owner is gone: nothing may be reported
-  int64_t num_lost = 0;   // tasks that failed or were dropped since the last report of their number
-  bool reported = false;  // whether that was reported
-  std::optional<Clock::time_point> last_report;
+  Mutex mutex;
+  ConditionVariable changed;
+  std::deque<Posted> tasks TRI_GUARDED_BY(mutex);
+  size_t bytes TRI_GUARDED_BY(mutex) = 0;  // of unfinished tasks
+  uint64_t num_posted TRI_GUARDED_BY(mutex) = 0, num_done TRI_GUARDED_BY(mutex) = 0;
+  bool ends TRI_GUARDED_BY(mutex) = false;  // no more tasks will be posted
+  bool left TRI_GUARDED_BY(mutex) = false;  // the owner is gone: nothing may be reported
+  // Tasks that failed or were dropped since the last report of their number, and whether that was reported.
+  int64_t num_lost TRI_GUARDED_BY(mutex) = 0;
+  bool reported TRI_GUARDED_BY(mutex) = false;
+  std::optional<Clock::time_point> last_report TRI_GUARDED_BY(mutex);
 
   // Counts a task that failed or was dropped for `reason`. Returns the message to report; "": none.
-  std::string lose(const std::string& reason) {
+  std::string lose(const std::string& reason) TRI_REQUIRES(mutex) {
     ++num_lost;
     const auto now = Clock::now();
     if (reported || (last_report && now - *last_report < kReportInterval)) return "";
@@ -62,19 +63,16 @@ struct FileWriter::State {
     return reason + "; the run continues, but writes to this file are lost until they succeed again";
   }
 
-  std::string recover() {
+  std::string recover() TRI_REQUIRES(mutex) {
     if (!std::exchange(reported, false)) return "";  // losses are counted until the next report
     const int64_t lost = std::exchange(num_lost, 0);
     return fmt::format("{}: writes succeed again; {} {} lost", options.path, lost,
                        lost == 1 ? "write was" : "writes were");
   }
 
-  // Releases `lock` during the call.
-  void report(std::unique_lock<std::mutex>& lock, const std::string& message) {
-    if (message.empty() || left || !options.report) return;
-    lock.unlock();
-    options.report(message);
-    lock.lock();
+  // Whether to call options.report, which must not be called with the mutex held.
+  bool reports(const std::string& message) const TRI_REQUIRES(mutex) {
+    return !message.empty() && !left && options.report;
   }
 };
 
@@ -90,19 +88,22 @@ Result<std::unique_ptr<FileWriter>> FileWriter::start(Options options) {
 
 FileWriter::~FileWriter() {
   const bool done = flush(state_->options.close_timeout);
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->ends = true;
   state_->left = !done;
   state_->changed.notify_all();
 }
 
 bool FileWriter::post(size_t bytes, Task task) {
-  std::unique_lock lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   // A task that is larger than the queue is accepted if the queue is empty.
   if (state_->bytes > 0 && state_->bytes + bytes > state_->options.max_bytes) {
-    state_->report(lock,
-                   state_->lose(fmt::format("{}: storage has not accepted the {} bytes that are queued for this file",
-                                            state_->options.path, state_->bytes)));
+    const std::string message =
+        state_->lose(fmt::format("{}: storage has not accepted the {} bytes that are queued for this file",
+                                 state_->options.path, state_->bytes));
+    const bool reports = state_->reports(message);
+    lock.unlock();
+    if (reports) state_->options.report(message);
     return false;
   }
   if (state_->options.required) ++g_pending;
@@ -114,18 +115,20 @@ bool FileWriter::post(size_t bytes, Task task) {
 }
 
 bool FileWriter::flush(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(state_->mutex);
-  const auto done = [this, last = state_->num_posted] { return state_->num_done >= last; };
-  if (timeout != kForever) return state_->changed.wait_for(lock, timeout, done);
-  state_->changed.wait(lock, done);
+  const MutexLock lock(state_->mutex);
+  const uint64_t last = state_->num_posted;
+  if (timeout != kForever)
+    return state_->changed.wait_for(state_->mutex, timeout,
+                                    [&]() TRI_REQUIRES(state_->mutex) { return state_->num_done >= last; });
+  while (state_->num_done < last) state_->changed.wait(state_->mutex);
   return true;
 }
 
 void FileWriter::run(const std::shared_ptr<State>& state) {
   ::prctl(PR_SET_NAME, kFileWriterThread);
-  std::unique_lock lock(state->mutex);
+  MutexLock lock(state->mutex);
   for (;;) {
-    state->changed.wait(lock, [&] { return state->ends || !state->tasks.empty(); });
+    while (!state->ends && state->tasks.empty()) state->changed.wait(state->mutex);
     if (state->tasks.empty()) return;
     State::Posted posted = std::move(state->tasks.front());
     state->tasks.pop_front();
@@ -139,7 +142,12 @@ void FileWriter::run(const std::shared_ptr<State>& state) {
     }
     lock.lock();
     state->bytes -= posted.bytes;
-    state->report(lock, written ? state->recover() : state->lose(written.error().message));
+    const std::string message = written ? state->recover() : state->lose(written.error().message);
+    if (state->reports(message)) {
+      lock.unlock();
+      state->options.report(message);
+      lock.lock();
+    }
     ++state->num_done;
     state->changed.notify_all();
   }

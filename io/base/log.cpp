@@ -8,12 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 
 #include "io/base/console.h"
 #include "io/base/error.h"
 #include "io/base/host.h"
 #include "io/base/line_file.h"
+#include "io/base/mutex.h"
 #include "io/base/readable_text.h"
 #include "io/base/within.h"
 
@@ -25,15 +25,15 @@ constexpr std::chrono::seconds kExitTimeout{30};  // for a process that has othe
 
 // Written rarely, read for every line.
 struct State {
-  std::mutex mutex;
-  bool in_job = false;
-  int world_rank = 0;
-  std::string place;
-  std::string path;                // of the file; "": none
-  std::shared_ptr<LineFile> file;  // open on the rank that logs for the job
-  std::shared_ptr<LineFile> own;   // of this rank only; null: none
-  LogLevel level = LogLevel::kInfo;
-  bool quiet = false;
+  Mutex mutex;
+  bool in_job TRI_GUARDED_BY(mutex) = false;
+  int world_rank TRI_GUARDED_BY(mutex) = 0;
+  std::string place TRI_GUARDED_BY(mutex);
+  std::string path TRI_GUARDED_BY(mutex);                // of the file; "": none
+  std::shared_ptr<LineFile> file TRI_GUARDED_BY(mutex);  // open on the rank that logs for the job
+  std::shared_ptr<LineFile> own TRI_GUARDED_BY(mutex);   // of this rank only; null: none
+  LogLevel level TRI_GUARDED_BY(mutex) = LogLevel::kInfo;
+  bool quiet TRI_GUARDED_BY(mutex) = false;
 };
 
 State& state() {
@@ -75,7 +75,7 @@ std::string dated(const std::string& line) {
 }
 
 bool speaks() {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   return state().world_rank == 0;
 }
 
@@ -83,21 +83,21 @@ bool speaks() {
 void write_to_file(const std::string& line) {
   std::shared_ptr<LineFile> file;
   {
-    const std::lock_guard lock(state().mutex);
+    const MutexLock lock(state().mutex);
     file = state().file;
   }
   if (file) file->append(dated(line) + "\n");
 }
 
 bool is_wanted(LogLevel level) {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   return level <= state().level;
 }
 
 void tell_own_file(const std::string& line) {
   std::shared_ptr<LineFile> own;
   {
-    const std::lock_guard lock(state().mutex);
+    const MutexLock lock(state().mutex);
     own = state().own;
   }
   if (own) own->append(dated(line) + "\n");
@@ -122,7 +122,7 @@ void append_to_file(const std::string& text) {
   std::string path;
   std::shared_ptr<LineFile> file;
   {
-    const std::lock_guard lock(state().mutex);
+    const MutexLock lock(state().mutex);
     path = state().path, file = state().file;
   }
   if (file) {
@@ -135,15 +135,15 @@ void append_to_file(const std::string& text) {
 }
 
 std::string warning_of(const std::string& text) {
-  const std::lock_guard lock(state().mutex);
-  const State& s = state();
+  State& s = state();
+  const MutexLock lock(s.mutex);
   if (!s.in_job) return "warning: " + text;
   return fmt::format("[{}] warning: {}", s.place.empty() ? fmt::format("rank {}", s.world_rank) : s.place, text);
 }
 
 std::string error_of(const std::string& text) {
-  const std::lock_guard lock(state().mutex);
-  const State& s = state();
+  State& s = state();
+  const MutexLock lock(s.mutex);
   if (!s.in_job) return "error: " + text;
   return fmt::format("[rank {} on {}{}{}] error: {}", s.world_rank, host_name(), s.place.empty() ? "" : ", ", s.place,
                      text);
@@ -152,24 +152,24 @@ std::string error_of(const std::string& text) {
 }  // namespace
 
 void log_identify(int world_rank, const std::string& place) {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   state().in_job = true;
   state().world_rank = world_rank;
   state().place = place;
 }
 
 void log_set_level(LogLevel level) {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   state().level = level;
 }
 
 void log_quiet() {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   state().quiet = true;
 }
 
 bool log_is_quiet() {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   return state().quiet;
 }
 
@@ -181,7 +181,7 @@ void log_open(const std::string& path, const std::string& head) {
     file = std::move(opened).value();
     file->append(dated(readable_text(head)) + "\n");
   }
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   state().path = path;
   state().file = std::move(file);
 }
@@ -191,7 +191,7 @@ void log_open_rank(const std::string& path) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   auto opened = open_lines(path);
   if (!opened) return log_line_warn("metrics.log_ranks: " + opened.error().message);
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   state().own = std::move(opened).value();
 }
 

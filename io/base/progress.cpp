@@ -27,10 +27,13 @@ ProgressBar::ProgressBar(std::string what, std::string unit, int64_t total)
       start_(Clock::now()),
       last_print_(terminal_ ? Clock::time_point{} : start_) {}
 
-ProgressBar::~ProgressBar() { print(true); }
+ProgressBar::~ProgressBar() {
+  const MutexLock lock(mutex_);
+  print(true);
+}
 
 void ProgressBar::add(int64_t amount) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   done_ += amount;
   const int tenth = static_cast<int>(10 * done_ / total_);
   const auto pause = std::chrono::milliseconds(terminal_ ? 100 : 1000);

@@ -3,8 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <string>
+
+#include "io/base/mutex.h"
 
 namespace tri {
 
@@ -20,17 +21,17 @@ class ProgressBar {
   void add(int64_t amount);
 
  private:
-  void print(bool final);
+  void print(bool final) TRI_REQUIRES(mutex_);
 
   const std::string what_, unit_;
   const int64_t total_;
   const bool terminal_;
   const std::chrono::steady_clock::time_point start_;
-  std::mutex mutex_;
-  int64_t done_ = 0;       // guarded by mutex_
-  int printed_tenth_ = 0;  // guarded by mutex_
-  std::chrono::steady_clock::time_point
-      last_print_;  // guarded by mutex_; at first a terminal's is never, others' start_
+  Mutex mutex_;
+  int64_t done_ TRI_GUARDED_BY(mutex_) = 0;
+  int printed_tenth_ TRI_GUARDED_BY(mutex_) = 0;
+  // At first a terminal's is never, others' start_.
+  std::chrono::steady_clock::time_point last_print_ TRI_GUARDED_BY(mutex_);
 };
 
 // Shows the latest of a series of texts. On a terminal each overwrites the previous one, unless `keep` makes that a log

@@ -1,21 +1,21 @@
 #include "io/base/within.h"
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
+
+#include "io/base/mutex.h"
 
 namespace tri {
 namespace {
 
 struct Questions {
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  ConditionVariable changed;
   struct UnderWay {
     int64_t number = 0;
     bool overdue = false;
   };
-  std::map<std::string, UnderWay> under_way;  // [path]
-  int64_t last_number = 0;
+  std::map<std::string, UnderWay> under_way TRI_GUARDED_BY(mutex);  // [path]
+  int64_t last_number TRI_GUARDED_BY(mutex) = 0;
 };
 
 // Never destroyed: threads blocked by storage may outlive all other objects.
@@ -28,8 +28,8 @@ Questions& questions() {
 
 int64_t OutstandingQuestion::begin(const std::string& path, std::chrono::milliseconds timeout) {
   Questions& all = questions();
-  std::unique_lock lock(all.mutex);
-  all.changed.wait_for(lock, timeout, [&] {
+  const MutexLock lock(all.mutex);
+  all.changed.wait_for(all.mutex, timeout, [&]() TRI_REQUIRES(all.mutex) {
     const auto earlier = all.under_way.find(path);
     return earlier == all.under_way.end() || earlier->second.overdue;
   });
@@ -39,7 +39,7 @@ int64_t OutstandingQuestion::begin(const std::string& path, std::chrono::millise
 
 void OutstandingQuestion::overdue(const std::string& path, int64_t number) {
   Questions& all = questions();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   const auto own = all.under_way.find(path);
   if (own != all.under_way.end() && own->second.number == number) own->second.overdue = true;
   all.changed.notify_all();
@@ -47,7 +47,7 @@ void OutstandingQuestion::overdue(const std::string& path, int64_t number) {
 
 void OutstandingQuestion::end(const std::string& path, int64_t number) {
   Questions& all = questions();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   const auto own = all.under_way.find(path);
   if (own != all.under_way.end() && own->second.number == number) all.under_way.erase(own);
   all.changed.notify_all();

@@ -37,7 +37,8 @@ class Hid {
   Closer closer_ = nullptr;
 };
 
-// HDF5 has global state: only one thread of the process may use it at a time.
+// HDF5 has global state: only one thread of the process may use it at a time. Not a Mutex (io/base/mutex.h): a Hid or
+// Hdf5Image may be destroyed inside with_hdf5, and the analysis knows no recursive mutexes.
 std::recursive_mutex& hdf5_mutex();
 
 // Throws Fatal (kFile) with `path`, the call and HDF5's error stack if `status` is negative; otherwise returns it.

@@ -166,7 +166,7 @@ TensorReader::TensorReader(std::string folder, const std::vector<FileRecord>& fi
 }
 
 Result<std::shared_ptr<const ShardReader>> TensorReader::file(const std::string& name) const {
-  const std::lock_guard lock(open_->mutex);
+  const MutexLock lock(open_->mutex);
   if (const auto at = open_->files.find(name); at != open_->files.end()) return at->second;
   auto opened = ShardReader::open(folder_, files_.at(name), bytes_read_);
   if (!opened) return opened.error();
@@ -177,7 +177,7 @@ Result<std::shared_ptr<const ShardReader>> TensorReader::file(const std::string&
 }
 
 void TensorReader::forget(const std::string& name) const {
-  const std::lock_guard lock(open_->mutex);
+  const MutexLock lock(open_->mutex);
   open_->files.erase(name);
 }
 

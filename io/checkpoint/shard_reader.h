@@ -5,10 +5,10 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "io/base/file.h"
+#include "io/base/mutex.h"
 #include "io/checkpoint/manifest.h"
 
 namespace tri {
@@ -84,8 +84,8 @@ class TensorReader {
   void forget(const std::string& name) const;  // closes the file: the next use reopens it
 
   struct Open {
-    std::mutex mutex;
-    std::map<std::string, std::shared_ptr<const ShardReader>> files;  // guarded by mutex
+    Mutex mutex;
+    std::map<std::string, std::shared_ptr<const ShardReader>> files TRI_GUARDED_BY(mutex);
   };
   std::string folder_;
   Retry retry_;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
+#include "io/base/mutex.h"
 #include "io/base/parallel.h"
 #include "io/checkpoint/manifest.h"
 #include "io/checkpoint/shard_reader.h"
@@ -55,14 +55,14 @@ Result<VerifyReport> verify(const std::string& folder, int threads, const std::f
   std::vector<int64_t> bytes;
   for (const Task& task : tasks) bytes.push_back(task.bytes());
   std::vector<std::string> problems(tasks.size());  // one per task
-  std::mutex mutex;                                 // guards report.bytes and progress
+  Mutex mutex;                                      // guards report.bytes and progress
   parallel_by_weight(bytes, threads, [&](int64_t begin, int64_t end) {
     const FileRecord* file = nullptr;
     Result<ShardReader> shard = file_error("");
     for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
       if (tasks[t].file != file) shard = ShardReader::open(folder, *(file = tasks[t].file));
       problems[t] = problem_of(shard, tasks[t], shards.at(file->name));
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       report.bytes += bytes[t];
       if (progress) progress(bytes[t]);
     }

@@ -1,7 +1,6 @@
 #include "io/tokens/bpe/bpe_tokenizer.h"
 
-#include <mutex>
-
+#include "io/base/mutex.h"
 #include "io/tokens/utf8.h"
 
 namespace tri {
@@ -77,7 +76,7 @@ class BpeTokenizer final : public Tokenizer {
       out.push_back(bytes_[static_cast<unsigned char>(text[0])]);
       text.remove_prefix(1);
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     idle_.push_back(std::move(scratch));
     return out;
   }
@@ -100,7 +99,7 @@ class BpeTokenizer final : public Tokenizer {
   bool known(int32_t token) const { return token >= 0 && token < vocab_size(); }
 
   std::unique_ptr<Scratch> take_scratch() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (idle_.empty()) return std::make_unique<Scratch>();
     std::unique_ptr<Scratch> taken = std::move(idle_.back());
     idle_.pop_back();
@@ -180,8 +179,8 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<char> special_;  // [id]
   AddedTokenFinder before_, behind_;
 
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;
+  mutable Mutex mutex_;
+  mutable std::vector<std::unique_ptr<Scratch>> idle_ TRI_GUARDED_BY(mutex_);
 };
 
 }  // namespace
