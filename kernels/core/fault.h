@@ -3,7 +3,8 @@
 
 #include <atomic>
 #include <exception>
-#include <mutex>
+
+#include "io/base/mutex.h"
 
 namespace tri {
 
@@ -11,20 +12,20 @@ namespace tri {
 class Fault {
  public:
   void raise(std::exception_ptr cause) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!cause_) cause_ = std::move(cause);
     raised_ = true;
   }
   bool raised() const { return raised_; }
   void rethrow() const {
     if (!raised_) return;
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::rethrow_exception(cause_);
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::exception_ptr cause_;
+  mutable Mutex mutex_;
+  std::exception_ptr cause_ TRI_GUARDED_BY(mutex_);
   std::atomic<bool> raised_{false};
 };
 

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -20,12 +19,12 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <tuple>
 #include <utility>
 
 #include "io/base/clock.h"
+#include "io/base/mutex.h"
 #include "io/base/proc.h"
 #include "io/base/text_file.h"
 #include "io/flight_recorder/flight_recorder.h"
@@ -136,7 +135,7 @@ class QueueStream final : public CpuStream {
   }
   ~QueueStream() override {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closing_ = true;
     }
     filled_.notify_one();
@@ -160,7 +159,7 @@ class QueueStream final : public CpuStream {
   }
   // Wakes no thread: if the stream is idle, earlier work is done; otherwise its thread is awake or will be.
   void mark(std::atomic<uint32_t>& word, uint32_t value) override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (queue_.empty() && idle_)
       word.store(value, std::memory_order_relaxed);
     else if (!queue_.empty() && queue_.back().word == nullptr)
@@ -170,21 +169,21 @@ class QueueStream final : public CpuStream {
   }
   void synchronize() override {
     const HostScope waits(HostState::kAwaitsDevice);
-    std::unique_lock lock(mutex_);
-    drained_.wait(lock, [&] { return queue_.empty() && idle_; });
+    MutexLock lock(mutex_);
+    while (!queue_.empty() || !idle_) drained_.wait(mutex_);
     lock.unlock();
     fault_.rethrow();
   }
   bool busy() override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !queue_.empty() || !idle_;
   }
   std::optional<StreamTimes> times() const override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return times_;
   }
   void reset_times() override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     times_ = {};
   }
 
@@ -216,7 +215,7 @@ class QueueStream final : public CpuStream {
 
   void push(Item item) {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       queue_.push_back(std::move(item));
     }
     filled_.notify_one();
@@ -238,11 +237,11 @@ class QueueStream final : public CpuStream {
   }
 
   void run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
       idle_ = true;
       if (queue_.empty()) drained_.notify_all();
-      filled_.wait(lock, [&] { return !queue_.empty() || closing_; });
+      while (queue_.empty() && !closing_) filled_.wait(mutex_);
       if (queue_.empty()) return;
       idle_ = false;
       Item item = std::move(queue_.front());
@@ -280,12 +279,12 @@ class QueueStream final : public CpuStream {
   }
 
   Fault& fault_;
-  mutable std::mutex mutex_;
-  std::condition_variable filled_, drained_;
-  std::deque<Item> queue_;  // guarded by mutex_
-  bool idle_ = true;        // guarded by mutex_: the worker holds no item
-  bool closing_ = false;    // guarded by mutex_
-  StreamTimes times_;       // guarded by mutex_
+  mutable Mutex mutex_;
+  ConditionVariable filled_, drained_;
+  std::deque<Item> queue_ TRI_GUARDED_BY(mutex_);
+  bool idle_ TRI_GUARDED_BY(mutex_) = true;  // the worker holds no item
+  bool closing_ TRI_GUARDED_BY(mutex_) = false;
+  StreamTimes times_ TRI_GUARDED_BY(mutex_);
   std::thread worker_;
 };
 

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "io/base/mutex.h"
 #include "kernels/core/gpu.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/gemm.h"
@@ -28,29 +28,34 @@ class Context {
   const GpuProperties& properties() const { return properties_; }
   Workspace& workspace() { return workspace_; }
   // Each is created at the first use, since that loads the library's code.
-  GemmEngine& gemms() { return made(gemms_); }
-  CudnnAttention& cudnn() { return made(cudnn_); }
+  GemmEngine& gemms() {
+    const MutexLock lock(mutex_);
+    return made(gemms_);
+  }
+  CudnnAttention& cudnn() {
+    const MutexLock lock(mutex_);
+    return made(cudnn_);
+  }
 
   // Returns whether this is the first call with this text, for messages that are logged once per device.
   bool first_time(const std::string& text) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return said_.insert(text).second;
   }
 
  private:
   template <class T>
-  T& made(std::unique_ptr<T>& object) {
-    std::lock_guard lock(mutex_);
+  static T& made(std::unique_ptr<T>& object) {
     if (!object) object = std::make_unique<T>();
     return *object;
   }
 
   const GpuProperties properties_;
-  std::mutex mutex_;
+  Mutex mutex_;
   Workspace workspace_;
-  std::unique_ptr<GemmEngine> gemms_;
-  std::unique_ptr<CudnnAttention> cudnn_;
-  std::set<std::string> said_;
+  std::unique_ptr<GemmEngine> gemms_ TRI_GUARDED_BY(mutex_);
+  std::unique_ptr<CudnnAttention> cudnn_ TRI_GUARDED_BY(mutex_);
+  std::set<std::string> said_ TRI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tri::cuda

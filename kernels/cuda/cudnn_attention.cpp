@@ -10,11 +10,11 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "io/base/mutex.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/workspace.h"
 
@@ -88,12 +88,13 @@ void for_executions(const Args& a, F execute) {
   for (int64_t first = 0; first < batch; first += most) execute(shape_of(a, std::min(most, batch - first)), first);
 }
 
-// Calls visit(shape) for each shape of the call's executions: the last execution may have fewer sequences.
-template <class Args, class F>
-void for_shapes(const Args& a, F visit) {
+// Returns the shapes of the call's executions: the last execution may have fewer sequences.
+template <class Args>
+std::vector<Shape> shapes_of(const Args& a) {
   const int64_t most = sequences_of(a), rest = a.lse[0] % most;
-  visit(shape_of(a, most));
-  if (rest > 0) visit(shape_of(a, rest));
+  std::vector<Shape> shapes{shape_of(a, most)};
+  if (rest > 0) shapes.push_back(shape_of(a, rest));
+  return shapes;
 }
 
 Error refusal(fe::error_t status, const char* what) {
@@ -208,9 +209,9 @@ struct CudnnAttention::State {
     int64_t workspace_bytes = 0;
     Result<void> prepared;
   };
-  std::mutex mutex;
+  Mutex mutex;
   cudnnHandle_t handle = nullptr;
-  std::map<std::pair<Shape, Pass>, Entry> entries;
+  std::map<std::pair<Shape, Pass>, Entry> entries TRI_GUARDED_BY(mutex);
 
   State() {
     if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
@@ -222,7 +223,7 @@ struct CudnnAttention::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  Result<void> build(Entry& entry) {
+  Result<void> build(Entry& entry) TRI_REQUIRES(mutex) {
     if (handle == nullptr) return Error{"cuDNN attention: cuDNN does not start on this GPU", ExitCode::kDevice};
     fe::graph::Graph& graph = *entry.graph;
     if (const auto status = graph.validate(); status.is_bad()) return refusal(status, "validate");
@@ -236,7 +237,7 @@ struct CudnnAttention::State {
     return {};
   }
 
-  Entry& entry_of(const Shape& shape, Pass pass) {
+  Entry& entry_of(const Shape& shape, Pass pass) TRI_REQUIRES(mutex) {
     const bool backward = pass == Pass::kBackward;
     const auto [at, is_new] = entries.try_emplace({shape, pass});
     Entry& entry = at->second;
@@ -255,24 +256,23 @@ struct CudnnAttention::State {
   // Prepares all executions of a call; fails with the first refusal.
   template <class Args>
   Result<void> prepare(const Args& a, Pass pass) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     Result<void> prepared;
-    for_shapes(a, [&](const Shape& shape) {
+    for (const Shape& shape : shapes_of(a))
       if (prepared) prepared = entry_of(shape, pass).prepared;
-    });
     return prepared;
   }
 
   template <class Args>
   int64_t workspace_bytes(const Args& a, Pass pass) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     int64_t bytes = 0;
-    for_shapes(a, [&](const Shape& shape) { bytes = std::max(bytes, entry_of(shape, pass).workspace_bytes); });
+    for (const Shape& shape : shapes_of(a)) bytes = std::max(bytes, entry_of(shape, pass).workspace_bytes);
     return bytes;
   }
 
   void execute(const Shape& shape, Pass pass, Pointers pointers, CudaStream& stream) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     Entry& entry = entry_of(shape, pass);
     value_or_throw(entry.prepared);
     if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) throw Fatal(ExitCode::kDevice, "cudnnSetStream");

@@ -11,9 +11,9 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string_view>
 
+#include "io/base/mutex.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/fill.h"
@@ -69,11 +69,12 @@ struct GemmEngine::State {
     std::unique_ptr<GemmPlan> plans[std::size(kGemmForms)];  // by form
     std::unique_ptr<Choice> choice;
   };
-  std::mutex mutex;
+  Mutex mutex;
   cublasLtHandle_t handle = nullptr;
-  std::map<GemmKey, Entry> entries;
-  std::map<std::string, Choice> imported;  // by GemmKey::text(); checked when the shape is first used
-  std::string library;                     // GPU and library version of the choices
+  std::map<GemmKey, Entry> entries TRI_GUARDED_BY(mutex);
+  // By GemmKey::text(); checked when the shape is first used.
+  std::map<std::string, Choice> imported TRI_GUARDED_BY(mutex);
+  std::string library;  // GPU and library version of the choices
 
   State() { TRI_CUBLAS(cublasLtCreate(&handle)); }
   ~State() {
@@ -83,21 +84,21 @@ struct GemmEngine::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  GemmPlan& plan(Entry& entry, const PlannedGemm& g, GemmForm form) {
+  GemmPlan& plan(Entry& entry, const PlannedGemm& g, GemmForm form) TRI_REQUIRES(mutex) {
     auto& plan = entry.plans[static_cast<int>(form)];
     if (!plan) plan = std::make_unique<GemmPlan>(g, form);
     return *plan;
   }
 
   // The first heuristic of the first form.
-  Choice first_choice(Entry& entry, const PlannedGemm& g, const GemmKey& key) {
+  Choice first_choice(Entry& entry, const PlannedGemm& g, const GemmKey& key) TRI_REQUIRES(mutex) {
     const GemmForm form = forms_of(g).front();
     const auto algorithms = plan(entry, g, form).algorithms(handle, 1, key.alignment);
     if (algorithms.empty()) throw Fatal(ExitCode::kDevice, fmt::format("cuBLASLt has no algorithm for {}", key.text()));
     return {form, algorithms.front()};
   }
 
-  Entry& entry_of(const PlannedGemm& g) {
+  Entry& entry_of(const PlannedGemm& g) TRI_REQUIRES(mutex) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entries[key];
     if (entry.choice) return entry;
@@ -110,7 +111,7 @@ struct GemmEngine::State {
     return entry;
   }
 
-  void run(Entry& entry, const PlannedGemm& g, const Choice& choice, CudaStream& stream) {
+  void run(Entry& entry, const PlannedGemm& g, const Choice& choice, CudaStream& stream) TRI_REQUIRES(mutex) {
     GemmPlan& chosen = plan(entry, g, choice.form);
     // cuBLASLt overwrites its bias gradient, but dbias must be added to.
     const bool fused_dbias = choice.form == GemmForm::kFused && !g.dbias.empty();
@@ -130,7 +131,8 @@ struct GemmEngine::State {
 
   // Returns the microseconds per call over `calls` consecutive calls; infinite if cuBLASLt refuses to run the algorithm
   // that it proposed. Throws Fatal if the device has failed.
-  double time(Entry& entry, const PlannedGemm& g, const Choice& choice, int calls, CudaStream& stream) {
+  double time(Entry& entry, const PlannedGemm& g, const Choice& choice, int calls, CudaStream& stream)
+      TRI_REQUIRES(mutex) {
     const TimedEvent begin, end;
     TRI_CUDA(cudaEventRecord(begin.event, stream));
     try {
@@ -148,7 +150,8 @@ struct GemmEngine::State {
   }
 
   // Returns the first heuristic, then cuBLASLt's proposals for each form, with the microseconds of a single call.
-  std::vector<Choice> candidates_of(Entry& entry, const PlannedGemm& g, const GemmKey& key, CudaStream& stream) {
+  std::vector<Choice> candidates_of(Entry& entry, const PlannedGemm& g, const GemmKey& key, CudaStream& stream)
+      TRI_REQUIRES(mutex) {
     std::vector<Choice> candidates{first_choice(entry, g, key)};
     for (const GemmForm form : forms_of(g))
       for (const auto& algorithm : plan(entry, g, form).algorithms(handle, kCandidates, key.alignment))
@@ -162,7 +165,7 @@ struct GemmEngine::State {
   }
 
   // Keeps the previous choice if cuBLASLt refuses every algorithm. Returns whether anything was timed.
-  bool search(const PlannedGemm& g, double warm_up_microseconds, CudaStream& stream) {
+  bool search(const PlannedGemm& g, double warm_up_microseconds, CudaStream& stream) TRI_REQUIRES(mutex) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entry_of(g);
     if (entry.choice->microseconds > 0) return false;
@@ -170,9 +173,8 @@ struct GemmEngine::State {
     const std::vector<Choice> candidates = candidates_of(entry, g, key, stream);
     std::vector<double> alone;
     for (const Choice& candidate : candidates) alone.push_back(candidate.microseconds);
-    const std::vector<double> hot = times_when_warm(alone, 0, warm_up_microseconds, [&](size_t i, int calls) {
-      return time(entry, g, candidates[i], calls, stream);
-    });
+    const auto timed = [&](size_t i, int n) TRI_REQUIRES(mutex) { return time(entry, g, candidates[i], n, stream); };
+    const std::vector<double> hot = times_when_warm(alone, 0, warm_up_microseconds, timed);
     const size_t best = static_cast<size_t>(std::min_element(hot.begin(), hot.end()) - hot.begin());
     if (!std::isfinite(hot[best])) return true;
     *entry.choice = candidates[best];
@@ -193,13 +195,13 @@ GemmEngine::GemmEngine() : state_(std::make_unique<State>()) {
 GemmEngine::~GemmEngine() = default;
 
 void GemmEngine::multiply(const PlannedGemm& g, CudaStream& stream) {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   State::Entry& entry = state_->entry_of(g);
   state_->run(entry, g, *entry.choice, stream);
 }
 
 bool GemmEngine::multiply_as(const PlannedGemm& g, GemmForm form, CudaStream& stream) {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   State::Entry& entry = state_->entry_of(g);
   const auto algorithms = state_->plan(entry, g, form).algorithms(state_->handle, 1, GemmKey::of(g).alignment);
   if (algorithms.empty()) return false;
@@ -208,7 +210,7 @@ bool GemmEngine::multiply_as(const PlannedGemm& g, GemmForm form, CudaStream& st
 }
 
 std::map<std::string, AnyGemm> GemmEngine::without_choice(std::span<const AnyGemm> gemms) {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::map<std::string, AnyGemm> without;
   for (const AnyGemm& any : gemms) {
     const PlannedGemm g = planned(any);
@@ -218,7 +220,7 @@ std::map<std::string, AnyGemm> GemmEngine::without_choice(std::span<const AnyGem
 }
 
 void GemmEngine::search(std::span<const AnyGemm> gemms, Stream& stream) {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   CudaStream& on = cuda_stream(stream);
   double warm_up = kWarmUpMicroseconds;
   for (const AnyGemm& any : gemms) {
@@ -228,7 +230,7 @@ void GemmEngine::search(std::span<const AnyGemm> gemms, Stream& stream) {
 }
 
 GemmChoices GemmEngine::choices() const {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   GemmChoices all{.library = state_->library};
   for (const auto& [key, entry] : state_->entries)
     if (entry.choice && entry.choice->microseconds > 0)
@@ -242,7 +244,7 @@ GemmChoices GemmEngine::choices() const {
 }
 
 Result<void> GemmEngine::take_choices(const GemmChoices& choices) {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (choices.library != state_->library) return {};
   std::map<std::string, Choice> taken;
   for (const GemmChoice& of_shape : choices.choices) {
@@ -266,7 +268,7 @@ Result<void> GemmEngine::take_choices(const GemmChoices& choices) {
 }
 
 std::vector<GemmSearch::Row> GemmEngine::rows() const {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::vector<Row> rows;
   for (const auto& [key, entry] : state_->entries)
     if (entry.choice && entry.choice->microseconds > 0)

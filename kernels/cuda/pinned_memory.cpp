@@ -40,7 +40,7 @@ void* PinnedMemory::allocate(size_t bytes) {
       madvise(memory, mapped, MADV_HUGEPAGE);  // if refused, pages have 4 KiB and are slower
       touch_pages(memory, mapped);
       if (cudaHostRegister(memory, mapped, cudaHostRegisterPortable) == cudaSuccess) {
-        std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         mapped_[memory] = mapped;
         return memory;
       }
@@ -56,7 +56,7 @@ void* PinnedMemory::allocate(size_t bytes) {
 void PinnedMemory::release(void* memory) noexcept {
   size_t mapped = 0;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = mapped_.find(memory); found != mapped_.end()) {
       mapped = found->second;
       mapped_.erase(found);

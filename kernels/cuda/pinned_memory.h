@@ -3,7 +3,8 @@
 
 #include <cstddef>
 #include <map>
-#include <mutex>
+
+#include "io/base/mutex.h"
 
 namespace tri::cuda {
 
@@ -16,8 +17,9 @@ class PinnedMemory {
   void release(void* memory) noexcept;
 
  private:
-  std::mutex mutex_;
-  std::map<void*, size_t> mapped_;  // blocks that cudaMallocHost did not allocate, with their bytes
+  Mutex mutex_;
+  // Blocks that cudaMallocHost did not allocate, with their bytes.
+  std::map<void*, size_t> mapped_ TRI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tri::cuda

@@ -6,7 +6,10 @@
 
 namespace tri::cuda {
 
-Workspace::~Workspace() { free_allocated(); }
+Workspace::~Workspace() {
+  const MutexLock lock(mutex_);
+  free_allocated();
+}
 
 void Workspace::free_allocated() {
   for (void* buffer : allocated_) cudaFree(buffer);
@@ -16,7 +19,7 @@ void Workspace::free_allocated() {
 
 void* Workspace::buffer(cudaStream_t stream, Scratch use, size_t bytes) {
   constexpr size_t kAlignment = 256;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& [memory, size] = buffers_[{stream, use}];
   if (size >= bytes) return memory;
   size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -37,14 +40,14 @@ void* Workspace::buffer(cudaStream_t stream, Scratch use, size_t bytes) {
 }
 
 void Workspace::lend(const Tensor& memory) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (memory.empty()) {  // the device is idle, and the streams that own the buffers may be destroyed
     free_allocated();
     buffers_.clear();
   }
-  std::erase_if(buffers_, [&](const auto& entry) {
+  std::erase_if(buffers_, [begin = lent_, end = lent_ + lent_bytes_](const auto& entry) {
     const char* at = static_cast<const char*>(entry.second.first);
-    return at >= lent_ && at < lent_ + lent_bytes_;
+    return at >= begin && at < end;
   });
   lent_ = static_cast<char*>(memory.data);
   lent_bytes_ = memory.empty() ? 0 : static_cast<size_t>(memory.bytes());
@@ -52,7 +55,7 @@ void Workspace::lend(const Tensor& memory) {
 }
 
 size_t Workspace::bytes_beyond() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return beyond_;
 }
 

@@ -7,10 +7,10 @@
 
 #include <cstddef>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "io/base/mutex.h"
 #include "kernels/core/tensor.h"
 #include "kernels/cuda/stream.h"
 
@@ -35,14 +35,14 @@ class Workspace {
   size_t bytes_beyond() const;  // allocated because the lent memory was too small
 
  private:
-  void free_allocated();
+  void free_allocated() TRI_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<std::pair<cudaStream_t, Scratch>, std::pair<void*, size_t>> buffers_;
-  char* lent_ = nullptr;
-  size_t lent_bytes_ = 0, used_ = 0;
-  std::vector<void*> allocated_;  // allocated by this class
-  size_t beyond_ = 0;             // their bytes
+  mutable Mutex mutex_;
+  std::map<std::pair<cudaStream_t, Scratch>, std::pair<void*, size_t>> buffers_ TRI_GUARDED_BY(mutex_);
+  char* lent_ TRI_GUARDED_BY(mutex_) = nullptr;
+  size_t lent_bytes_ TRI_GUARDED_BY(mutex_) = 0, used_ TRI_GUARDED_BY(mutex_) = 0;
+  std::vector<void*> allocated_ TRI_GUARDED_BY(mutex_);  // allocated by this class
+  size_t beyond_ TRI_GUARDED_BY(mutex_) = 0;             // their bytes
 };
 
 // Returns the stream's buffer for `use`, 256-byte aligned, of at least `bytes`.
