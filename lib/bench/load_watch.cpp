@@ -10,7 +10,7 @@ namespace tri {
 
 LoadWatch::LoadWatch(Read read, std::chrono::milliseconds between)
     : thread_([this, read = std::move(read), between](const std::stop_token& stop) {
-        std::mutex mutex;
+        std::mutex mutex;                  // guards nothing: wait_for needs one
         std::condition_variable_any wake;  // a stop wakes it
         std::unique_lock lock(mutex);
         while (!stop.stop_requested()) {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <mutex>
 #include <set>
 #include <thread>
 
+#include "io/base/mutex.h"
 #include "io/checkpoint/shard_reader.h"
 #include "kernels/core/dtype.h"
 #include "lib/checkpoint/weights.h"
@@ -143,7 +143,7 @@ Result<CheckpointDiff> diff_checkpoints(const std::string& a, const std::string&
   }
 
   std::atomic<size_t> next{0};
-  std::mutex mutex;  // guards diff.tensors' figures, result, progress
+  Mutex mutex;  // guards diff.tensors' figures, result, progress
   Result<void> result;
   const auto work = [&] {
     for (size_t i = next++; i < ranges.size(); i = next++) {
@@ -153,7 +153,7 @@ Result<CheckpointDiff> diff_checkpoints(const std::string& a, const std::string&
                  y = read_range(b_reader.value(), tensor.name, *tensor.b, range);
       const int64_t count = range.last - range.first;
       const Found found = x && y ? compare(x.value(), tensor.a->type, y.value(), tensor.b->type, count) : Found{};
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (!x || !y) {
         if (result) result = x ? y.error() : x.error();
         next = ranges.size();

@@ -6,11 +6,11 @@
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include "io/base/hash.h"
+#include "io/base/mutex.h"
 #include "io/base/parallel.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/flight_recorder/flight_recorder.h"
@@ -115,6 +115,7 @@ class Loading {
   Result<void> run() {
     read_own();
     for (const auto& [number, round] : rounds()) run_round(number, round);
+    const MutexLock lock(mutex_);
     return failure_;
   }
   int64_t bytes_read() const { return reader_.bytes_read(); }
@@ -172,11 +173,11 @@ class Loading {
   }
 
   bool failed() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !failure_;
   }
   void fail(const Result<void>& result) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_) failure_ = result;
   }
 
@@ -314,8 +315,8 @@ class Loading {
   const int threads_;
   std::vector<std::unique_ptr<Xxh3>> hashes_;  // [read]: for shards that are partly read
   std::vector<char> window_;                   // blocks that are read for others in a round
-  std::mutex mutex_;
-  Result<void> failure_;  // the first failure; guarded by mutex_ while threads read
+  Mutex mutex_;
+  Result<void> failure_ TRI_GUARDED_BY(mutex_);  // the first failure
 };
 
 // Runs the load on a separate thread while all ranks exchange a message every few seconds, so each shows that it is

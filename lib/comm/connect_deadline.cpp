@@ -11,7 +11,7 @@ ConnectDeadline::ConnectDeadline(double seconds, Job* job) : seconds_(seconds), 
 ConnectDeadline::~ConnectDeadline() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     end_ = true;
   }
   changed_.notify_all();
@@ -20,7 +20,7 @@ ConnectDeadline::~ConnectDeadline() {
 
 void ConnectDeadline::begin(std::string what) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     what_ = std::move(what);
     begun_ = Clock::now();
   }
@@ -28,8 +28,8 @@ void ConnectDeadline::begin(std::string what) {
 }
 
 void ConnectDeadline::watch() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return end_ || !what_.empty(); });
+  const MutexLock lock(mutex_);
+  while (!end_ && what_.empty()) changed_.wait(mutex_);
   while (!end_) {
     const auto end = begun_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
     if (Clock::now() >= end)
@@ -37,7 +37,7 @@ void ConnectDeadline::watch() {
                              "be reached; raise the limit if ranks start that much later than others",
                              what_, seconds_),
                  ExitCode::kComm);
-    changed_.wait_until(lock, end);
+    changed_.wait_until(mutex_, end);
   }
 }
 

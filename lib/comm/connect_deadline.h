@@ -3,10 +3,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
+
+#include "io/base/mutex.h"
 
 namespace tri {
 
@@ -29,12 +29,11 @@ class ConnectDeadline {
 
   const double seconds_;
   Job* const job_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_:
-  std::string what_;  // empty: nothing is being connected
-  Clock::time_point begun_;
-  bool end_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::string what_ TRI_GUARDED_BY(mutex_);  // empty: nothing is being connected
+  Clock::time_point begun_ TRI_GUARDED_BY(mutex_);
+  bool end_ TRI_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

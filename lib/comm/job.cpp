@@ -26,9 +26,6 @@ namespace {
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int kExchangeTag = 32000;                     // groups under construction have smaller tags
 
-// The exit code chosen by this process's failure hook, guarded by ending_. A process is one rank of one job.
-std::optional<ExitCode> g_ends_with;
-
 }  // namespace
 
 Job::Job(int* argc, char*** argv) {
@@ -187,7 +184,7 @@ bool Job::report(const std::string& line, const std::string& what) {
 }
 
 void Job::set_failure_hook(FailureHook hook) {
-  const std::lock_guard lock(hook_mutex_);
+  const MutexLock lock(hook_mutex_);
   failure_hook_ = std::move(hook);
 }
 
@@ -196,16 +193,16 @@ void Job::set_failure_hook(FailureHook hook) {
 ExitCode Job::run_failure_hook(const Failure& failure) {
   if (FlightRecorder* const recorder = flight_recorder(); recorder != nullptr && failure.world_rank == world_rank_)
     recorder->failure(static_cast<uint32_t>(failure.code), failure.cause == Cause::kPeer, failure.text);
-  if (g_ends_with) return *g_ends_with;
+  if (ends_with_) return *ends_with_;
   FailureHook hook;
   {
-    const std::lock_guard lock(hook_mutex_);
+    const MutexLock lock(hook_mutex_);
     hook = failure_hook_;
   }
   const auto cause = hook ? hook(failure) : std::nullopt;
   if (cause) log_last_words(fmt::format("first cause: {}", cause->text));
-  g_ends_with = cause ? cause->code : failure.code;
-  return *g_ends_with;
+  ends_with_ = cause ? cause->code : failure.code;
+  return *ends_with_;
 }
 
 void Job::fail(const std::string& what, ExitCode code, Cause cause) {
@@ -221,12 +218,11 @@ void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch
   if (node_->ending || node_->failure != 0) return;
   const std::string what =
       fmt::format("rank {} on {} is gone: process {} has ended without reporting an error", rank, host_, process.pid);
-  std::unique_lock lock(ending_, std::try_to_lock);
-  if (!lock) return;  // this process is already ending the job
+  if (!ending_.try_lock()) return;  // this process is already ending the job
   report(what, what);
   const ExitCode code = run_failure_hook(
       {.world_rank = rank, .text = fmt::format("process {} has ended without reporting an error", process.pid)});
-  lock.unlock();
+  ending_.unlock();
   if (wait_for(kLauncherFirst)) return;
   ending_.lock();
   end_all(code);

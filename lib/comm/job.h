@@ -9,12 +9,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/device.h"
 #include "lib/comm/bootstrap.h"
@@ -141,7 +141,7 @@ class Job {
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
   bool report(const std::string& line, const std::string& what);
-  ExitCode run_failure_hook(const Failure& failure);  // under ending_
+  ExitCode run_failure_hook(const Failure& failure) TRI_REQUIRES(ending_);
   void neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for);
 
   template <class T>
@@ -158,9 +158,10 @@ class Job {
   NodeState* node_ = nullptr;
   FlightRecorder* recorder_ = nullptr;  // the flight recorder that holds calls_
   flight::Channel* calls_ = nullptr;
-  std::mutex ending_;  // never released by the thread that ends the job
-  std::mutex hook_mutex_;
-  FailureHook failure_hook_;  // under hook_mutex_
+  Mutex ending_;                                               // never released by the thread that ends the job
+  std::optional<ExitCode> ends_with_ TRI_GUARDED_BY(ending_);  // chosen by the failure hook
+  Mutex hook_mutex_;
+  FailureHook failure_hook_ TRI_GUARDED_BY(hook_mutex_);
   std::unique_ptr<ProcessWatch> watch_;
   std::unique_ptr<NodeReaper> reaper_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "io/base/mutex.h"
 #include "kernels/no_target.h"
 
 namespace tri {
@@ -71,23 +72,23 @@ class Loader::Reader {
     try {
       for (int64_t turn = 0; turn < plan_.end_step - plan_.first_step; ++turn) {
         {
-          std::lock_guard lock(mutex_);
+          const MutexLock lock(mutex_);
           if (is_abandoned_) return;
           if (!ring_.may_write(turn)) reader_is(ReaderState::kAwaitsConsumers);
         }
         const auto may_write = [&] {
-          std::lock_guard lock(mutex_);
+          const MutexLock lock(mutex_);
           return !is_abandoned_ && ring_.may_write(turn);
         };
         if (!poll(closing_, may_write) || !read(turn)) break;
       }
-      end([&] {
+      end([&]() TRI_REQUIRES(mutex_) {
         if (!closing_) reader_is(ReaderState::kDone);
       });
     } catch (const Fatal& problem) {
-      end([&] { ring_.fail(problem.code(), problem.what()); });
-    } catch (const std::exception& problem) {
-      end([&] { ring_.fail(static_cast<ExitCode>(1), problem.what()); });  // a bug in this program
+      end([&]() TRI_REQUIRES(mutex_) { ring_.fail(problem.code(), problem.what()); });
+    } catch (const std::exception& problem) {  // a bug in this program
+      end([&]() TRI_REQUIRES(mutex_) { ring_.fail(static_cast<ExitCode>(1), problem.what()); });
     }
   }
 
@@ -96,20 +97,20 @@ class Loader::Reader {
   // After close(): returns whether the reading thread has ended within `limit`. From then on it uses neither the ring
   // nor the flight recorder.
   bool ended_within(std::chrono::seconds limit) {
-    std::unique_lock lock(mutex_);
-    const bool ended = changed_.wait_for(lock, limit, [&] { return has_ended_; });
+    const MutexLock lock(mutex_);
+    const bool ended = changed_.wait_for(mutex_, limit, [&]() TRI_REQUIRES(mutex_) { return has_ended_; });
     is_abandoned_ = !ended;
     return ended;
   }
 
  private:
-  void reader_is(ReaderState state) const {
+  void reader_is(ReaderState state) const TRI_REQUIRES(mutex_) {
     if (flight::LoaderStatus* const shown = loader_status_of(plan_)) plan_.recorder->enter(*shown, state);
   }
 
   template <class Last>
   void end(Last last) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!is_abandoned_) last();
     has_ended_ = true;
     changed_.notify_all();
@@ -121,7 +122,7 @@ class Loader::Reader {
     int64_t bytes = 0;
     size_t at = 0;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (is_abandoned_) return false;
       reader_is(ReaderState::kReads);
     }
@@ -133,11 +134,11 @@ class Loader::Reader {
           std::ranges::fill(sample_, kNoTarget);
         else
           bytes += dataset_.sample(plan_.split, index, sample_);
-        std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (is_abandoned_) return false;
         std::ranges::copy(sample_, ring_.slot(turn).subspan(at).begin());
       }
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_abandoned_) return false;
     ring_.publish(turn, bytes);
     if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->published = static_cast<uint32_t>(turn + 1);
@@ -146,12 +147,12 @@ class Loader::Reader {
 
   const Dataset dataset_;
   const LoaderPlan plan_;
-  BatchRing ring_;  // a view
+  BatchRing ring_ TRI_GUARDED_BY(mutex_);  // a view
   std::vector<int32_t> sample_;
   std::atomic<bool> closing_ = false;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_abandoned_ = false, has_ended_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool is_abandoned_ TRI_GUARDED_BY(mutex_) = false, has_ended_ TRI_GUARDED_BY(mutex_) = false;
 };
 
 Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
@@ -176,7 +177,7 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
 Loader::~Loader() {
   closing_ = true;
   {
-    std::lock_guard lock(mutex_);  // the consumer reads closing_ under it
+    const MutexLock lock(mutex_);  // the consumer reads closing_ under it
   }
   changed_.notify_all();
   if (reader_) reader_->close();
@@ -190,14 +191,14 @@ void Loader::take_all() {
   try {
     for (int64_t turn = 0; turn < turns(); ++turn) {
       {
-        std::unique_lock lock(mutex_);  // turns 0 and 1 find both buffers free
-        changed_.wait(lock, [&] { return closing_ || turn <= released_ + 1; });
+        const MutexLock lock(mutex_);  // turns 0 and 1 find both buffers free
+        while (!closing_ && turn > released_ + 1) changed_.wait(mutex_);
       }
       if (!poll(closing_, [&] { return ring_.ready(turn); })) return;
       take(turn);
     }
   } catch (...) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     failure_ = std::current_exception();
     changed_.notify_all();
   }
@@ -221,7 +222,7 @@ void Loader::take(int64_t turn) {
   }
   const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(turn) : 0;
   ring_.taken(plan_.member, turn);
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   read_for_[turn % 2] = bytes;
   filled_ = turn + 1;
   changed_.notify_all();
@@ -232,10 +233,11 @@ const StepTokens& Loader::next() {
   TRI_REQUIRE(turn_ < turns(), "step {} of [{}, {})", plan_.first_step + turn_, plan_.first_step, plan_.end_step);
   if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->wanted = static_cast<uint32_t>(turn_ + 1);
   const HostScope waits(HostState::kAwaitsData);
-  std::unique_lock lock(mutex_);
+  const auto ready = [&]() TRI_REQUIRES(mutex_) { return failure_ || filled_ > turn_; };
+  const MutexLock lock(mutex_);
   released_ = turn_;
   changed_.notify_all();
-  while (!changed_.wait_for(lock, 20ms, [&] { return failure_ || filled_ > turn_; }))
+  while (!changed_.wait_for(mutex_, 20ms, ready))
     if (check_) check_();
   wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (filled_ <= turn_) std::rethrow_exception(failure_);  // batches before the failure are still valid

@@ -4,15 +4,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
@@ -94,12 +93,12 @@ class Loader {
   const std::function<void()> check_;
   std::atomic<bool> closing_ = false;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t filled_ = 0;          // turns copied into the buffers; guarded by mutex_
-  int64_t released_ = 0;        // turns whose buffer may be overwritten; guarded by mutex_
-  int64_t read_for_[2] = {};    // bytes, of the turns in the buffers; guarded by mutex_
-  std::exception_ptr failure_;  // of the consumer thread; guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  int64_t filled_ TRI_GUARDED_BY(mutex_) = 0;          // turns copied into the buffers
+  int64_t released_ TRI_GUARDED_BY(mutex_) = 0;        // turns whose buffer may be overwritten
+  int64_t read_for_[2] TRI_GUARDED_BY(mutex_) = {};    // bytes, of the turns in the buffers
+  std::exception_ptr failure_ TRI_GUARDED_BY(mutex_);  // of the consumer thread
 
   int64_t turn_ = 0;  // of the next call of next()
   int64_t bytes_read_ = 0;

@@ -108,7 +108,7 @@ CheckDeadline::CheckDeadline(double seconds, Job& job) : seconds_(seconds), job_
 
 CheckDeadline::~CheckDeadline() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     end_ = true;
   }
   changed_.notify_all();
@@ -116,19 +116,19 @@ CheckDeadline::~CheckDeadline() {
 }
 
 void CheckDeadline::begin(const char* check) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   check_ = check;
   until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
   changed_.notify_all();
 }
 
 void CheckDeadline::watch() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!end_) {
     if (check_ == nullptr) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
     } else if (Clock::now() < until_) {
-      changed_.wait_until(lock, until_);
+      changed_.wait_until(mutex_, until_);
     } else {
       const std::string what = fmt::format(
           "doctor: {} has not finished after {:g} s (--check-seconds), so the verdict is bad: storage, a device or "

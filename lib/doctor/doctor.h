@@ -2,12 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "io/base/mutex.h"
 #include "lib/comm/job.h"
 #include "lib/doctor/checks.h"
 #include "lib/doctor/measurement.h"
@@ -59,11 +58,11 @@ class CheckDeadline {
 
   const double seconds_;
   Job& job_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  const char* check_ = nullptr;
-  Clock::time_point until_{};
-  bool end_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  const char* check_ TRI_GUARDED_BY(mutex_) = nullptr;
+  Clock::time_point until_ TRI_GUARDED_BY(mutex_){};
+  bool end_ TRI_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

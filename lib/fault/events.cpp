@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "io/base/clock.h"
 #include "io/base/line_file.h"
 #include "io/base/log.h"
+#include "io/base/mutex.h"
 #include "io/base/schema.h"
 #include "io/base/text_file.h"
 #include "io/base/within.h"
@@ -192,7 +192,7 @@ class EventLog::File {
   bool flush(std::chrono::milliseconds timeout) {
     FileWriter* writer = nullptr;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       writer = writer_.get();
     }
     return writer == nullptr || writer->flush(timeout);
@@ -200,7 +200,7 @@ class EventLog::File {
 
  private:
   FileWriter* writer() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (writer_ == nullptr)
       if (auto started = FileWriter::start({.path = path_,
                                             .max_bytes = size_t{4} << 20,
@@ -211,8 +211,8 @@ class EventLog::File {
   }
 
   const std::string path_;
-  std::mutex mutex_;
-  std::unique_ptr<FileWriter> writer_;
+  Mutex mutex_;
+  std::unique_ptr<FileWriter> writer_ TRI_GUARDED_BY(mutex_);
 };
 
 EventLog::EventLog(Writer writer) : writer_(std::move(writer)), file_(std::make_shared<File>(writer_.path)) {}

@@ -13,6 +13,7 @@
 
 #include "io/base/file.h"
 #include "io/base/log.h"
+#include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/thread_stacks.h"
@@ -53,21 +54,23 @@ DumpOutcome carry_out(const DumpingNode& node, const DumpOrder& order, const Dum
 }  // namespace
 
 struct NodeDumps::State {
-  DumpingNode node;
-  std::function<void(const DumpOutcome&)> on_report;
+  std::function<void(const DumpOutcome&)> on_report;  // set before threads start
 
-  mutable std::mutex mutex;  // held only briefly, never during a call that may hang
-  std::condition_variable changed;
+  mutable Mutex mutex;  // held only briefly, never during a call that may hang
+  ConditionVariable changed;
+  DumpingNode node TRI_GUARDED_BY(mutex);
   struct Claimed {
     DumpOrder order;
     int64_t time = 0;
   };
-  std::deque<Claimed> orders;  // dumps to make, one after another: nodes match them by number
-  Known known;
-  bool over = false;
-  bool left = false;    // ... and the owner has been destroyed, together with everything on_report uses
-  bool dumps = false;   // a dump is in progress
-  int num_threads = 0;  // running threads
+  // Dumps to make, one after another: nodes match them by number.
+  std::deque<Claimed> orders TRI_GUARDED_BY(mutex);
+  Known known TRI_GUARDED_BY(mutex);
+  bool over TRI_GUARDED_BY(mutex) = false;
+  // ... and the owner has been destroyed, together with everything on_report uses.
+  bool left TRI_GUARDED_BY(mutex) = false;
+  bool dumps TRI_GUARDED_BY(mutex) = false;   // a dump is in progress
+  int num_threads TRI_GUARDED_BY(mutex) = 0;  // running threads
 
   ~State() {
     for (flight::Image* const image : node.images)
@@ -75,7 +78,7 @@ struct NodeDumps::State {
   }
 
   // Maps the node's flight recorders that exist by now. The ranks of the node coordinate through the first one.
-  flight::Image* map_records() {
+  flight::Image* map_records() TRI_REQUIRES(mutex) {
     flight::Image* first = nullptr;
     for (size_t i = 0; i < node.recorders.size(); ++i) {
       if (node.images[i] == nullptr) node.images[i] = map_record(node.recorders[i]);
@@ -85,7 +88,7 @@ struct NodeDumps::State {
   }
 
   bool claim(int64_t since, DumpOrder wanted) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     flight::Image* const first = map_records();
     if (first == nullptr || over) return false;
     flight::Time& word = wanted.trigger.world_rank < 0 ? first->dump_asked : first->dump_claimed;
@@ -118,10 +121,11 @@ NodeDumps::NodeDumps(DumpingNode node, const std::string& own_record, const std:
 
 NodeDumps::~NodeDumps() {
   constexpr std::chrono::seconds kTimeout{1};
-  std::unique_lock lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->over = true;
   state_->changed.notify_all();
-  if (state_->changed.wait_for(lock, kTimeout, [this] { return state_->num_threads == 0; })) return;
+  const auto ended = [this]() TRI_REQUIRES(state_->mutex) { return state_->num_threads == 0; };
+  if (state_->changed.wait_for(state_->mutex, kTimeout, ended)) return;
   state_->left = true;
   if (state_->dumps)
     log_warn("the run ended during a dump; {} may lack the records of some ranks",
@@ -134,15 +138,15 @@ bool NodeDumps::claim(int64_t since, const HangTrigger& trigger, double answer_s
 }
 
 NodeDumps::Known NodeDumps::known() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->known;
 }
 
 void NodeDumps::work(const std::shared_ptr<State>& state) {
   name_thread("dumps");
-  std::unique_lock lock(state->mutex);
+  MutexLock lock(state->mutex);
   for (;;) {
-    state->changed.wait(lock, [&] { return state->over || !state->orders.empty(); });
+    while (!state->over && state->orders.empty()) state->changed.wait(state->mutex);
     if (state->over) break;
     const auto [order, claimed] = state->orders.front();
     state->orders.pop_front();
@@ -150,7 +154,7 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
     state->dumps = true;
     lock.unlock();
     const auto know = [&, claimed = claimed](const auto& change) {  // unless another dump was claimed in the meantime
-      const std::lock_guard moment(state->mutex);
+      const MutexLock moment(state->mutex);
       if (state->known.claimed == claimed) change(state->known);
     };
     const DumpProgress tell = [&](const DumpOutcome& outcome) {
@@ -179,9 +183,10 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
 
 void NodeDumps::listen(const std::shared_ptr<State>& state, std::chrono::milliseconds interval) {
   name_thread("dump listener");
+  MutexLock lock(state->mutex);
   const std::string run_dir = state->node.run_dir, attempt = state->node.attempt;
-  std::unique_lock lock(state->mutex);
-  while (!state->changed.wait_for(lock, interval, [&] { return state->over; })) {
+  const auto over = [&]() TRI_REQUIRES(state->mutex) { return state->over; };
+  while (!state->changed.wait_for(state->mutex, interval, over)) {
     flight::Image* const first = state->map_records();
     lock.unlock();
     const int seen = newest_dump(run_dir, attempt);

@@ -37,7 +37,7 @@ ProcessDeadline::ProcessDeadline(const std::string& what, End end, std::chrono::
 
 ProcessDeadline::~ProcessDeadline() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     over_ = true;
   }
   changed_.notify_all();
@@ -45,29 +45,30 @@ ProcessDeadline::~ProcessDeadline() {
 }
 
 void ProcessDeadline::begin(const std::string& what, End end) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   what_ = what;
   end_ = std::move(end);
   awake_ = 0;
 }
 
 void ProcessDeadline::set(const FaultConfig& fault) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   seconds_ = fault.setup_seconds;
   field_ = "fault.setup_seconds";
   off_ = fault.watchdog == Switch::kOff;
 }
 
 void ProcessDeadline::hand_over() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   what_.clear();
 }
 
 // Excludes time in which the process is suspended, for example by a debugger: a long tick counts as at most two ticks.
 void ProcessDeadline::count(std::chrono::milliseconds tick) {
   const double longest = 2 * std::chrono::duration<double>(tick).count();
-  std::unique_lock lock(mutex_);
-  for (auto last = Clock::now(); !changed_.wait_for(lock, tick, [this] { return over_; });) {
+  MutexLock lock(mutex_);
+  const auto over = [this]() TRI_REQUIRES(mutex_) { return over_; };
+  for (auto last = Clock::now(); !changed_.wait_for(mutex_, tick, over);) {
     const auto now = Clock::now();
     awake_ += std::min(std::chrono::duration<double>(now - last).count(), longest);
     last = now;

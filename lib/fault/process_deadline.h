@@ -4,13 +4,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "io/base/error.h"
+#include "io/base/mutex.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
 
@@ -47,14 +46,14 @@ class ProcessDeadline {
  private:
   void count(std::chrono::milliseconds tick);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  double seconds_;                             // the deadline; 0: none
-  const char* field_ = kStartSecondsVariable;  // the field that the deadline comes from
-  double awake_ = 0;                           // in the current phase
-  std::string what_;                           // the current phase; "": not counting
-  End end_;
-  bool off_ = false, over_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  double seconds_ TRI_GUARDED_BY(mutex_);                             // the deadline; 0: none
+  const char* field_ TRI_GUARDED_BY(mutex_) = kStartSecondsVariable;  // the field that the deadline comes from
+  double awake_ TRI_GUARDED_BY(mutex_) = 0;                           // in the current phase
+  std::string what_ TRI_GUARDED_BY(mutex_);                           // the current phase; "": not counting
+  End end_ TRI_GUARDED_BY(mutex_);
+  bool off_ TRI_GUARDED_BY(mutex_) = false, over_ TRI_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

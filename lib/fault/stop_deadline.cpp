@@ -22,7 +22,7 @@ StopDeadline::StopDeadline(const StopSignals& signals) : signals_(signals) {
 
 StopDeadline::~StopDeadline() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     end_ = true;
   }
   ended_.notify_all();
@@ -30,33 +30,33 @@ StopDeadline::~StopDeadline() {
 }
 
 void StopDeadline::set_job(Job* job) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   job_ = job;
 }
 
 void StopDeadline::set_grace(double seconds) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   grace_ = seconds;
 }
 
 void StopDeadline::begin_steps() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stepping_ = true;
 }
 
 void StopDeadline::count_from(Clock::time_point first) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   first_ = first;
 }
 
 void StopDeadline::set_progress(int64_t completed, int64_t saved) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   completed_ = completed;
   saved_ = saved;
 }
 
 void StopDeadline::cancel() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lifted_ = true;
 }
 
@@ -70,8 +70,8 @@ bool StopDeadline::is_due() const {
 }
 
 void StopDeadline::watch() {
-  std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kPollInterval, [this] { return end_; }))
+  const MutexLock lock(mutex_);
+  while (!ended_.wait_for(mutex_, kPollInterval, [this]() TRI_REQUIRES(mutex_) { return end_; }))
     if (is_due()) end_job();  // under the lock, so that the job is not destroyed meanwhile
 }
 

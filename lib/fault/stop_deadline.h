@@ -2,10 +2,9 @@
 // whatever it waits for: MPI's start, a checkpoint that loads, a step with a lost peer, storage that hangs.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "io/base/mutex.h"
 #include "lib/comm/job.h"
 #include "lib/fault/stop_signals.h"
 
@@ -44,18 +43,18 @@ class StopDeadline {
 
  private:
   void watch();
-  bool is_due() const;
-  [[noreturn]] void end_job();
+  bool is_due() const TRI_REQUIRES(mutex_);
+  [[noreturn]] void end_job() TRI_REQUIRES(mutex_);
 
   const StopSignals& signals_;
-  std::mutex mutex_;  // guards all below
-  std::condition_variable ended_;
-  Job* job_ = nullptr;
-  double grace_ = 0;
-  bool stepping_ = false, lifted_ = false;
-  std::optional<Clock::time_point> first_;  // agreed on by the ranks
-  int64_t completed_ = 0, saved_ = 0;
-  bool end_ = false;  // of the thread
+  Mutex mutex_;
+  ConditionVariable ended_;
+  Job* job_ TRI_GUARDED_BY(mutex_) = nullptr;
+  double grace_ TRI_GUARDED_BY(mutex_) = 0;
+  bool stepping_ TRI_GUARDED_BY(mutex_) = false, lifted_ TRI_GUARDED_BY(mutex_) = false;
+  std::optional<Clock::time_point> first_ TRI_GUARDED_BY(mutex_);  // agreed on by the ranks
+  int64_t completed_ TRI_GUARDED_BY(mutex_) = 0, saved_ TRI_GUARDED_BY(mutex_) = 0;
+  bool end_ TRI_GUARDED_BY(mutex_) = false;  // of the thread
   std::thread thread_;
 };
 

@@ -84,7 +84,7 @@ Watchdog::Watchdog(const Context& context)
 
 Watchdog::~Watchdog() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     end_ = true;
   }
   ended_.notify_all();
@@ -96,7 +96,7 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::set_streams(StreamStates states) {
-  const std::lock_guard lock(streams_mutex_);
+  const MutexLock lock(streams_mutex_);
   streams_ = std::move(states);
 }
 
@@ -104,8 +104,8 @@ void Watchdog::watch() {
   name_thread("watchdog");
   const bool one_node = job_.node_size() == job_.world_size();
   HangClock clock(phase_deadlines(fault_, one_node));
-  std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kTick, [this] { return end_; })) {
+  const MutexLock lock(mutex_);
+  while (!ended_.wait_for(mutex_, kTick, [this]() TRI_REQUIRES(mutex_) { return end_; })) {
     const int64_t now = FlightRecorder::now();
     recorder_.image().beat = now;
     look_at_lines(now);
@@ -153,7 +153,7 @@ void Watchdog::answer_requests() {
 // The state of the streams is recorded only in the answer to a dump, because otherwise it changes quickly.
 void Watchdog::answer(uint32_t request) {
   flight::Image& image = recorder_.image();
-  const std::lock_guard lock(streams_mutex_);
+  const MutexLock lock(streams_mutex_);
   const auto states = streams_ ? streams_() : std::vector<std::pair<std::string, StreamActivity>>();
   if (request == image.dump_answered) return;
   const size_t count = std::min<size_t>(states.size(), flight::kMaxStreams);

@@ -6,15 +6,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "io/base/file_writer.h"
+#include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
@@ -69,13 +68,13 @@ class Watchdog {
   FileWriterActivity lines_;
   int64_t lines_since_ = 0;  // when they last made progress
 
-  std::mutex streams_mutex_;  // held while the streams are queried
-  StreamStates streams_;
+  Mutex streams_mutex_;  // held while the streams are queried
+  StreamStates streams_ TRI_GUARDED_BY(streams_mutex_);
   std::atomic<uint32_t> calls_{0};  // counts queries, for the thread that makes them
   std::atomic<bool> over_{false};
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool end_ = false;  // of the threads; guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable ended_;
+  bool end_ TRI_GUARDED_BY(mutex_) = false;  // of the threads
   std::thread watcher_, answerer_;
 };
 

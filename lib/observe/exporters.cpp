@@ -2,13 +2,12 @@
 
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/log.h"
+#include "io/base/mutex.h"
 #include "io/net/text_server.h"
 #include "lib/config/axis_fields.h"
 #include "lib/observe/prometheus.h"
@@ -21,27 +20,27 @@ class SharedFigures {
  public:
   template <class Change>
   void change(const Change& change) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     change(figures_);
     ++changes_;
   }
   std::string text() const {
     PrometheusFigures figures;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       figures = figures_;
     }
     return prometheus_text(figures);
   }
   int64_t changes() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return changes_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  PrometheusFigures figures_;
-  int64_t changes_ = 0;
+  mutable Mutex mutex_;
+  PrometheusFigures figures_ TRI_GUARDED_BY(mutex_);
+  int64_t changes_ TRI_GUARDED_BY(mutex_) = 0;
 };
 
 // A separate thread replaces this file once a second, and once more at the end. If storage hangs, the thread is
@@ -55,19 +54,19 @@ class TextFile {
   }
   ~TextFile() {
     constexpr std::chrono::seconds kTimeout{2};
-    std::unique_lock lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->ending = true;
     state_->wake.notify_all();
-    state_->wake.wait_for(lock, kTimeout, [&] { return state_->ended; });
+    state_->wake.wait_for(state_->mutex, kTimeout, [&]() TRI_REQUIRES(state_->mutex) { return state_->ended; });
   }
   TextFile(const TextFile&) = delete;
   TextFile& operator=(const TextFile&) = delete;
 
  private:
   struct State {
-    std::mutex mutex;
-    std::condition_variable wake;
-    bool ending = false, ended = false;
+    Mutex mutex;
+    ConditionVariable wake;
+    bool ending TRI_GUARDED_BY(mutex) = false, ended TRI_GUARDED_BY(mutex) = false;
   };
 
   static void run(State& state, const std::string& path, const SharedFigures& figures) {
@@ -76,8 +75,8 @@ class TextFile {
     bool warned = false;
     for (bool ending = false; !ending;) {
       {
-        std::unique_lock lock(state.mutex);
-        ending = state.wake.wait_for(lock, kPeriod, [&] { return state.ending; });
+        const MutexLock lock(state.mutex);
+        ending = state.wake.wait_for(state.mutex, kPeriod, [&]() TRI_REQUIRES(state.mutex) { return state.ending; });
       }
       const int64_t changes = figures.changes();
       if (changes == written) continue;
@@ -86,7 +85,7 @@ class TextFile {
       warned = !published;
       written = changes;
     }
-    const std::lock_guard lock(state.mutex);
+    const MutexLock lock(state.mutex);
     state.ended = true;
     state.wake.notify_all();
   }

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "io/base/clock.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
+#include "io/base/mutex.h"
 #include "io/base/retry.h"
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
@@ -87,16 +87,16 @@ class DriverLock {
     // The file may have been removed. If the lock is taken too late for this call, the next call uses it.
     const auto take = [retaken = retaken_, dir = options_.run_dir, attempt = attempt_, start = options_.start] {
       {
-        const std::lock_guard lock(retaken->mutex);
+        const MutexLock lock(retaken->mutex);
         if (retaken->result && *retaken->result) return true;
       }
       auto result = RunLock::take_for_driver(dir, attempt, start);
-      const std::lock_guard lock(retaken->mutex);
+      const MutexLock lock(retaken->mutex);
       retaken->result.emplace(std::move(result));
       return true;
     };
     if (!within(path + " (take)", kStorageTimeout, take, false)) return {};
-    const std::lock_guard lock(retaken_->mutex);
+    const MutexLock lock(retaken_->mutex);
     Result<RunLock>& again = *retaken_->result;
     if (!again && again.error().os_error != 0) return {};
     if (!again)
@@ -109,8 +109,8 @@ class DriverLock {
 
  private:
   struct Retaken {
-    std::mutex mutex;
-    std::optional<Result<RunLock>> result;
+    Mutex mutex;
+    std::optional<Result<RunLock>> result TRI_GUARDED_BY(mutex);
   };
 
   explicit DriverLock(const DriverOptions& options) : options_(options) {}

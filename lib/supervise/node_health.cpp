@@ -114,7 +114,7 @@ HealthWatch::HealthWatch() {
       seen.ports = read_ports();
       seen.gpus = gpus.look(500);
       {
-        const std::lock_guard lock(shared->mutex);
+        const MutexLock lock(shared->mutex);
         if (shared->over) return;
         shared->seen = std::move(seen);
         shared->time = std::chrono::steady_clock::now();
@@ -125,12 +125,12 @@ HealthWatch::HealthWatch() {
 }
 
 HealthWatch::~HealthWatch() {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->over = true;
 }
 
 HealthWatch::Seen HealthWatch::last() const {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   Seen seen = shared_->seen;
   seen.age = seconds_since(shared_->time);
   return seen;

@@ -4,12 +4,12 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/base/file.h"
+#include "io/base/mutex.h"
 #include "io/nvml/nvml.h"
 #include "lib/supervise/agent_messages.h"
 
@@ -68,10 +68,10 @@ class HealthWatch {
 
  private:
   struct Shared {
-    std::mutex mutex;
-    bool over = false;
-    Seen seen;
-    std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
+    Mutex mutex;
+    bool over TRI_GUARDED_BY(mutex) = false;
+    Seen seen TRI_GUARDED_BY(mutex);
+    std::chrono::steady_clock::time_point time TRI_GUARDED_BY(mutex) = std::chrono::steady_clock::now();
   };
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };

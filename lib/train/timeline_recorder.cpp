@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
 #include "io/base/log.h"
+#include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
 
 namespace tri {
@@ -30,7 +29,7 @@ class TimelineRecorder::RequestWatch {
     }
   }
   ~RequestWatch() {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->over = true;
     state_->wake.notify_all();
   }
@@ -41,21 +40,22 @@ class TimelineRecorder::RequestWatch {
 
  private:
   struct State {
-    std::mutex mutex;
-    std::condition_variable wake;
-    bool over = false;
+    Mutex mutex;
+    ConditionVariable wake;
+    bool over TRI_GUARDED_BY(mutex) = false;
     std::atomic<int> steps{0};
   };
 
   static void run(State& state, const std::string& path) {
     constexpr std::chrono::seconds kPeriod{1};
-    std::unique_lock lock(state.mutex);
+    const auto over = [&]() TRI_REQUIRES(state.mutex) { return state.over; };
+    MutexLock lock(state.mutex);
     do {
       lock.unlock();
       const int steps = look(path);
       lock.lock();
       if (steps > 0) state.steps = steps;
-    } while (!state.wake.wait_for(lock, kPeriod, [&] { return state.over; }));
+    } while (!state.wake.wait_for(state.mutex, kPeriod, over));
   }
 
   static int look(const std::string& path) {
