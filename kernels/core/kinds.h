@@ -10,7 +10,8 @@ enum class Norm { kLayerNorm, kRmsNorm };
 enum class Activation { kGelu, kSwiglu };
 enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one kernel
 enum class Pass { kForward, kBackward };
-enum class QkvOrder { kGrouped, kByKind };  // of the heads in a QKV row: qkv_row.h
+enum class QkvOrder { kGrouped, kByKind };                  // of the heads in a QKV row: qkv_row.h
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };  // formulas: kernels/rope.h
 
 template <>
 struct EnumNames<DeviceKind> {
@@ -37,6 +38,13 @@ template <>
 struct EnumNames<QkvOrder> {
   static constexpr std::array table{std::pair{QkvOrder::kGrouped, std::string_view("grouped")},
                                     std::pair{QkvOrder::kByKind, std::string_view("by_kind")}};
+};
+template <>
+struct EnumNames<RopeScaling> {
+  static constexpr std::array table{std::pair{RopeScaling::kNone, std::string_view("none")},
+                                    std::pair{RopeScaling::kLinear, std::string_view("linear")},
+                                    std::pair{RopeScaling::kLlama3, std::string_view("llama3")},
+                                    std::pair{RopeScaling::kYarn, std::string_view("yarn")}};
 };
 
 }  // namespace tri

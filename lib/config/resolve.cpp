@@ -91,6 +91,7 @@ class Resolver {
       add("model.qk_norm: {} requires rope, but model.position is {}; set model.position to rope, or model.qk_norm to "
           "none",
           enum_name(m.qk_norm), enum_name(m.position));
+    check_rope();
     if (m.kv_heads > m.heads)
       add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 to use model.heads", m.kv_heads,
           m.heads, either(divisors(m.heads), m.kv_heads));
@@ -101,6 +102,33 @@ class Resolver {
       add("model.window: {} exceeds model.seq_len {}; set model.window to 0 for full attention, or to {} or "
           "less",
           m.window, m.seq_len, m.seq_len);
+  }
+
+  void check_rope() {
+    const ModelConfig& m = c_.model;
+    const auto scaling = enum_name(m.rope_scaling);
+    if (m.rope_scaling == RopeScaling::kNone && m.rope_factor > 1)
+      add("model.rope_factor: {} has no effect, since model.rope_scaling is none; set model.rope_scaling, or "
+          "model.rope_factor to 1",
+          m.rope_factor);
+    if (m.rope_scaling != RopeScaling::kYarn && m.rope_attention_factor > 0)
+      add("model.rope_attention_factor: {} has no effect, since model.rope_scaling is {}; set model.rope_scaling to "
+          "yarn, or model.rope_attention_factor to 0",
+          m.rope_attention_factor, scaling);
+    if (m.rope_scaling == RopeScaling::kNone) return;
+    if (m.position != Position::kRope)
+      add("model.rope_scaling: {} requires rope, but model.position is {}; set model.position to rope, or "
+          "model.rope_scaling to none",
+          scaling, enum_name(m.position));
+    if (m.rope_scaling == RopeScaling::kLlama3 && m.rope_low_freq_factor >= m.rope_high_freq_factor)
+      add("model.rope_low_freq_factor: {} is not below model.rope_high_freq_factor {}; set them to 1 and 4",
+          m.rope_low_freq_factor, m.rope_high_freq_factor);
+    if (m.rope_scaling == RopeScaling::kYarn && m.rope_beta_slow >= m.rope_beta_fast)
+      add("model.rope_beta_slow: {} is not below model.rope_beta_fast {}; set them to 1 and 32", m.rope_beta_slow,
+          m.rope_beta_fast);
+    if (m.rope_scaling == RopeScaling::kYarn && m.rope_theta <= 1)
+      add("model.rope_theta: {} must exceed 1 for model.rope_scaling yarn; set model.rope_theta to 10000",
+          m.rope_theta);
   }
 
   int64_t micro_rows() const { return int64_t{c_.data.micro_batch} * c_.model.seq_len; }
@@ -277,6 +305,8 @@ std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, in
 void fill_derived(ModelConfig& m) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0 && m.heads > 0 && m.hidden % m.heads == 0) m.head_dim = m.hidden / m.heads;
+  if (m.rope_original_seq_len == 0 && (m.rope_scaling == RopeScaling::kLlama3 || m.rope_scaling == RopeScaling::kYarn))
+    m.rope_original_seq_len = m.seq_len;
   if (m.ffn_hidden != 0) return;
   const int64_t hidden = m.hidden;
   const bool gated = m.activation == Activation::kSwiglu;

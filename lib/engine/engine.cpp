@@ -99,7 +99,7 @@ void Engine::fill_tables() {
   if (const Tensor table = tensors_.stage.work.attention.rope_table; !table.empty()) {
     std::vector<float> h_table(static_cast<size_t>(table.numel()));
     fill_rope_table(h_table.data(), static_cast<int>(table[0]), static_cast<int>(2 * table[1]),
-                    config().model.rope_theta);
+                    rope_angles(config().model));
     compute.copy(table.data, h_table.data(), table.bytes());
     compute.synchronize();
   }

@@ -24,6 +24,18 @@ std::array<LinearSpec, 2> AttentionSpec::linears() const {
                      .bias = output_bias}};
 }
 
+RopeAngles rope_angles(const ModelConfig& m) {
+  return {.theta = m.rope_theta,
+          .scaling = m.rope_scaling,
+          .factor = m.rope_factor,
+          .original_seq_len = m.rope_original_seq_len,
+          .low_freq_factor = m.rope_low_freq_factor,
+          .high_freq_factor = m.rope_high_freq_factor,
+          .beta_fast = m.rope_beta_fast,
+          .beta_slow = m.rope_beta_slow,
+          .attention_factor = m.rope_attention_factor};
+}
+
 double AttentionSpec::keys_per_query(AttentionWork work) const {
   const double keys = window > 0 ? std::min(window, seq_len) : seq_len;
   if (work == AttentionWork::kBand) return keys;

@@ -6,6 +6,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/kinds.h"
+#include "kernels/rope.h"
 #include "lib/model/linear_spec.h"
 
 namespace tri {
@@ -84,7 +85,10 @@ struct AttentionWorkspace {
 };
 
 struct Config;
+struct ModelConfig;
 struct StageDims;
+// Returns the angles of rotary positions; all layers have the same.
+RopeAngles rope_angles(const ModelConfig& model);
 AttentionTensors allocate_attention(const AttentionSpec& attention, const StageDims& dims, const std::string& name,
                                     Arena& arena);
 AttentionWorkspace allocate_attention_workspace(const AttentionSpec& attention, const Config& config,

@@ -326,6 +326,21 @@ const Combination kBadCombinations[] = {
     {"model: {hidden: 36, position: rope}", 1,
      "model.position: rope rotates pairs, but model.head_dim 3 is odd; set model.head_dim to 2 or 4, or "
      "model.position to learned"},
+    {"model: {rope_factor: 8}", 1,
+     "model.rope_factor: 8 has no effect, since model.rope_scaling is none; set model.rope_scaling, or "
+     "model.rope_factor to 1"},
+    {"model: {position: rope, rope_scaling: llama3, rope_factor: 8, rope_attention_factor: 2}", 1,
+     "model.rope_attention_factor: 2 has no effect, since model.rope_scaling is llama3; set model.rope_scaling to "
+     "yarn, or model.rope_attention_factor to 0"},
+    {"model: {rope_scaling: linear, rope_factor: 2}", 1,
+     "model.rope_scaling: linear requires rope, but model.position is learned; set model.position to rope, or "
+     "model.rope_scaling to none"},
+    {"model: {position: rope, rope_scaling: llama3, rope_factor: 8, rope_low_freq_factor: 4}", 1,
+     "model.rope_low_freq_factor: 4 is not below model.rope_high_freq_factor 4; set them to 1 and 4"},
+    {"model: {position: rope, rope_scaling: yarn, rope_factor: 4, rope_beta_slow: 32}", 1,
+     "model.rope_beta_slow: 32 is not below model.rope_beta_fast 32; set them to 1 and 32"},
+    {"model: {position: rope, rope_scaling: yarn, rope_factor: 4, rope_theta: 1}", 1,
+     "model.rope_theta: 1 must exceed 1 for model.rope_scaling yarn; set model.rope_theta to 10000"},
     {"model: {qk_norm: head}", 1,
      "model.qk_norm: head requires rope, but model.position is learned; set model.position to rope, or model.qk_norm "
      "to none"},

@@ -107,11 +107,21 @@ TEST(Resolve, keeps_what_is_given) {
 }
 
 TEST(Resolve, twice_changes_nothing) {
-  const Config once = resolve("parallel: {tp: 2}\nmodel: {activation: swiglu}", 4);
+  const Config once =
+      resolve("parallel: {tp: 2}\nmodel: {activation: swiglu, position: rope, rope_scaling: yarn, rope_factor: 2}", 4);
   EXPECT_EQ(value_or_throw(resolve_config(once, 4)), once);
 }
 
-// Returns a config in which only parallel.chunks has its default value.
+TEST(Resolve, derives_the_original_length_of_rope) {
+  const std::string rope = "position: rope, seq_len: 64, rope_factor: 2";
+  EXPECT_EQ(resolve("model: {rope_scaling: llama3, " + rope + "}", 1).model.rope_original_seq_len, 64);
+  EXPECT_EQ(
+      resolve("model: {rope_scaling: yarn, rope_original_seq_len: 16, " + rope + "}", 1).model.rope_original_seq_len,
+      16);
+  EXPECT_EQ(resolve("model: {rope_scaling: linear, " + rope + "}", 1).model.rope_original_seq_len, 0);
+}
+
+// A config in which no field but parallel.chunks has its default value.
 Config all_changed() {
   return parse(R"(
 run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, eval_batches: 2,
@@ -119,7 +129,10 @@ run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, ev
       sample_temperature: 0.1, sample_top_k: 5}
 model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 96, vocab: 300, seq_len: 32,
         window: 16, block: parallel, norm: rmsnorm, activation: swiglu, position: rope, qk_norm: head,
-        attention: builtin, bias: false, tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789, init_std: 1e-300}
+        attention: builtin, bias: false, tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789,
+        rope_scaling: yarn, rope_factor: 4.5, rope_original_seq_len: 16, rope_low_freq_factor: 1.5,
+        rope_high_freq_factor: 5, rope_beta_fast: 31, rope_beta_slow: 0.5, rope_attention_factor: 1.25,
+        init_std: 1e-300}
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
        micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,

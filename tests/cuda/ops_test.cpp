@@ -7,6 +7,10 @@
 namespace tri::test {
 namespace {
 
+// Cosines and sines that are multiplied by an attention factor: backward passes are not inverse rotations.
+constexpr RopeAngles kAngles{
+    .theta = 10000, .scaling = RopeScaling::kYarn, .factor = 4, .original_seq_len = 64, .beta_fast = 4};
+
 struct NormCase {
   Dtype dtype;
   Norm kind;
@@ -235,7 +239,7 @@ TEST(CudaOps, rope) {
       for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
         const int64_t width = int64_t{kv} * (group + 2) * 2 * half, rows = 2 * seq_len;
         std::vector<float> table(static_cast<size_t>(seq_len) * half * 2);
-        fill_rope_table(table.data(), seq_len, 2 * half, 10000);
+        fill_rope_table(table.data(), seq_len, 2 * half, kAngles);
         const Buffer angles(Dtype::kF32, {seq_len, half, 2}, Values(table.begin(), table.end()));
         const Buffer inp(dtype, {rows, width}, random_values(rows * width, "qkv")), out(dtype, {rows, width});
         for (const QkvOrder from : kOrders)
@@ -275,7 +279,7 @@ TEST(CudaOps, qk_norm_rope) {
                                                    {5, 2, 1, 256}}) {
       const int64_t head_size = 2 * half, width = int64_t{kv} * (group + 2) * head_size, rows = 2 * seq_len;
       std::vector<float> table(static_cast<size_t>(seq_len) * half * 2);
-      fill_rope_table(table.data(), seq_len, 2 * half, 10000);
+      fill_rope_table(table.data(), seq_len, 2 * half, kAngles);
       const Buffer angles(Dtype::kF32, {seq_len, half, 2}, Values(table.begin(), table.end()));
       const auto matrix = [&, rows = rows](const char* name) {
         return Buffer(dtype, {rows, width}, random_values(rows * width, name));

@@ -12,7 +12,10 @@
 namespace tri::test {
 namespace {
 
-constexpr double kTheta = 10000, kEps = 1e-6;
+constexpr double kEps = 1e-6;
+// Cosines and sines that are multiplied by an attention factor: the backward pass is no inverse rotation.
+constexpr RopeAngles kAngles{
+    .theta = 10000, .scaling = RopeScaling::kYarn, .factor = 4, .original_seq_len = 64, .beta_fast = 4};
 
 struct Case {
   int64_t batch, seq_len;
@@ -43,6 +46,8 @@ struct Inputs {
 Values reference(const Case& c, const Inputs& in) {
   Values rows = in.inp;
   const int half = c.head_size / 2;
+  const std::vector<double> frequencies = rope_frequencies(kAngles, c.head_size);
+  const double scale = rope_attention_factor(kAngles);
   for (int64_t r = 0; r < c.rows(); ++r)
     for (int head = 0; head < c.kv_heads * (c.group + 2); ++head) {
       const int slot = head % (c.group + 2);
@@ -54,9 +59,9 @@ Values reference(const Case& c, const Inputs& in) {
       const double rstd = 1 / std::sqrt(squares / c.head_size + kEps);
       for (int i = 0; i < half; ++i) {
         const auto size = static_cast<size_t>(i), other = static_cast<size_t>(i + half);
-        const double angle = static_cast<double>(r % c.seq_len) * std::pow(kTheta, -2.0 * i / c.head_size);
+        const double angle = static_cast<double>(r % c.seq_len) * frequencies[size];
         const auto turned =
-            std::complex(x[i] * rstd * weight[size], x[i + half] * rstd * weight[other]) * std::polar(1.0, angle);
+            std::complex(x[i] * rstd * weight[size], x[i + half] * rstd * weight[other]) * std::polar(scale, angle);
         x[i] = turned.real(), x[i + half] = turned.imag();
       }
     }
@@ -70,7 +75,7 @@ struct Operands {
         inp(dtype, {c.rows(), c.width()}, rows_in(order, in.inp, c.kv_heads, c.group, c.head_size)),
         query_weight(dtype, {c.head_size}, in.query_weight),
         key_weight(dtype, {c.head_size}, in.key_weight) {
-    fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, kTheta);
+    fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, kAngles);
   }
 };
 

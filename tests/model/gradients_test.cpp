@@ -25,6 +25,16 @@ Config config_of(int combination) {
   c.model.block = bit(5) ? Block::kParallel : Block::kSequential;
   c.model.tie_embeddings = bit(6);
   c.model.bias = bit(7);
+  if (bit(2)) {
+    c.model.rope_scaling = bit(5) ? (bit(6) ? RopeScaling::kYarn : RopeScaling::kLlama3)
+                                  : (bit(6) ? RopeScaling::kLinear : RopeScaling::kNone);
+    if (c.model.rope_scaling != RopeScaling::kNone) c.model.rope_factor = 8;
+    c.model.rope_original_seq_len = 4;
+    c.model.rope_low_freq_factor = 0.25;  // of 4 tokens, in which a pair rotates less than once
+    c.model.rope_high_freq_factor = 1;
+    c.model.rope_beta_fast = 0.5;
+    c.model.rope_beta_slow = 0.1;
+  }
   c.parallel.zero = 0;
   c.optimizer.clip = 0;
   return c;
@@ -32,9 +42,9 @@ Config config_of(int combination) {
 
 std::string name_of(const Config& c) {
   const ModelConfig& m = c.model;
-  return fmt::format("{} {} {} kv_heads {} head_dim {} window {} {}{}{}", enum_name(m.norm), enum_name(m.activation),
-                     enum_name(m.position), m.kv_heads, m.head_dim, m.window, enum_name(m.block),
-                     m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "");
+  return fmt::format("{} {} {} {} kv_heads {} head_dim {} window {} {}{}{}", enum_name(m.norm),
+                     enum_name(m.activation), enum_name(m.position), enum_name(m.rope_scaling), m.kv_heads, m.head_dim,
+                     m.window, enum_name(m.block), m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "");
 }
 
 // Changes every parameter from its special initial value: norms of exactly 1 and biases of exactly 0 hide errors.

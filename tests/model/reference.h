@@ -98,6 +98,34 @@ class ReferenceModel {
     return y;
   }
 
+  // The angle per position by which RoPE rotates the pair i of a head.
+  double rope_frequency(int i) const {
+    const int HS = m_.head_dim;
+    const double f = std::pow(m_.rope_theta, -2.0 * i / HS), divided = f / m_.rope_factor;
+    const double length = m_.rope_original_seq_len, wavelength = 2 * M_PI / f;
+    double keep = 1;
+    if (m_.rope_scaling == RopeScaling::kLinear) keep = 0;
+    if (m_.rope_scaling == RopeScaling::kLlama3) {
+      const double low = m_.rope_low_freq_factor, high = m_.rope_high_freq_factor;
+      keep = wavelength < length / high  ? 1
+             : wavelength > length / low ? 0
+                                         : (length / wavelength - low) / (high - low);
+    }
+    if (m_.rope_scaling == RopeScaling::kYarn) {
+      const auto pair = [&](double turns) {
+        return HS * std::log(length / (2 * M_PI * turns)) / (2 * std::log(m_.rope_theta));
+      };
+      const double first = std::max(0.0, std::floor(pair(m_.rope_beta_fast)));
+      const double last = std::min(HS - 1.0, std::ceil(pair(m_.rope_beta_slow)));
+      keep = 1 - std::min(1.0, std::max(0.0, (i - first) / (last - first)));
+    }
+    return keep * f + (1 - keep) * divided;
+  }
+  double rope_magnitude() const {
+    if (m_.rope_scaling != RopeScaling::kYarn) return 1;
+    return m_.rope_attention_factor > 0 ? m_.rope_attention_factor : 0.1 * std::log(m_.rope_factor) + 1;
+  }
+
   Matrix attention(const ParameterValues& p, int layer, const Matrix& n) const {
     const int T = m_.seq_len, HS = m_.head_dim, G = m_.heads / m_.kv_heads;
     Matrix qkv = linear(p, {modules::kQkv, layer}, n, (m_.heads + 2 * m_.kv_heads) * HS);
@@ -116,10 +144,10 @@ class ReferenceModel {
         for (int kv = 0; kv < m_.kv_heads; ++kv)
           for (int index = 0; index <= G; ++index)  // queries and the key
             for (int i = 0; i < HS / 2; ++i) {
-              const double angle = t * std::pow(m_.rope_theta, -2.0 * i / HS);
+              const double angle = t * rope_frequency(i), size = rope_magnitude();
               double &a = qkv[t][slot(kv, index) + i], &b = qkv[t][slot(kv, index) + i + HS / 2];
-              const double rotated = a * std::cos(angle) - b * std::sin(angle);
-              b = b * std::cos(angle) + a * std::sin(angle);
+              const double rotated = size * (a * std::cos(angle) - b * std::sin(angle));
+              b = size * (b * std::cos(angle) + a * std::sin(angle));
               a = rotated;
             }
     Matrix out(T, Doubles(m_.heads * HS));
