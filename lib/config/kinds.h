@@ -13,7 +13,8 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
 enum class QkNorm { kNone, kHead };
-// In order of the memory they save; auto: the least that fits.
+enum class AutoFlag { kAuto, kFalse, kTrue };
+// By what they spare; auto: the least that fits.
 enum class Recompute { kNone, kNorms, kSelective, kFull, kAuto };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Transfers { kAuto, kCopies, kCollectives };
@@ -46,6 +47,12 @@ template <>
 struct EnumNames<QkNorm> {
   static constexpr std::array table{std::pair{QkNorm::kNone, std::string_view("none")},
                                     std::pair{QkNorm::kHead, std::string_view("head")}};
+};
+template <>
+struct EnumNames<AutoFlag> {
+  static constexpr std::array table{std::pair{AutoFlag::kAuto, std::string_view("auto")},
+                                    std::pair{AutoFlag::kFalse, std::string_view("false")},
+                                    std::pair{AutoFlag::kTrue, std::string_view("true")}};
 };
 template <>
 struct EnumNames<Recompute> {

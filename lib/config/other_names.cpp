@@ -74,6 +74,7 @@ constexpr OtherName kNames[] = {
     {"rotary_base", "model.rope_theta"},
     {"use_rope_scaling", "model.rope_scaling", "true there is llama3 here"},
     {"rope_scaling_factor", "model.rope_factor"},
+    {"add_qkv_bias", "model.qkv_bias"},
     {"qk_layernorm", "model.qk_norm", "true there is head here"},
     {"rms_norm_eps", "model.norm_eps"},
     {"layernorm_epsilon", "model.norm_eps"},

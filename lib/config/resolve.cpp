@@ -305,6 +305,7 @@ std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, in
 void fill_derived(ModelConfig& m) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0 && m.heads > 0 && m.hidden % m.heads == 0) m.head_dim = m.hidden / m.heads;
+  if (m.qkv_bias == AutoFlag::kAuto) m.qkv_bias = m.bias ? AutoFlag::kTrue : AutoFlag::kFalse;
   if (m.rope_original_seq_len == 0 && (m.rope_scaling == RopeScaling::kLlama3 || m.rope_scaling == RopeScaling::kYarn))
     m.rope_original_seq_len = m.seq_len;
   if (m.ffn_hidden != 0) return;
@@ -312,6 +313,10 @@ void fill_derived(ModelConfig& m) {
   const bool gated = m.activation == Activation::kSwiglu;
   // 8/3: three matrices then have as many parameters as two of width 4 x hidden.
   m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
+}
+
+bool has_qkv_bias(const ModelConfig& m) {
+  return m.qkv_bias == AutoFlag::kAuto ? m.bias : m.qkv_bias == AutoFlag::kTrue;
 }
 
 int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }

@@ -58,6 +58,16 @@ Json sources_schema() {
   return {{"type", "array"}, {"items", {{"anyOf", {path, source}}}}};
 }
 
+// YAML reads an unquoted true as a boolean.
+Json choices_schema(const ValueRule& rule) {
+  Json choices = Json::array();
+  for (const std::string& name : choices_of(rule.allowed_text)) {
+    choices.push_back(name);
+    if (name == "true" || name == "false") choices.push_back(name == "true");
+  }
+  return choices;
+}
+
 Json value_schema(const Field& field) {
   const Allowed& allowed = field.rule.allowed;
   switch (field.kind) {
@@ -70,7 +80,7 @@ Json value_schema(const Field& field) {
     case FieldKind::kBoolean:
       return {{"type", "boolean"}};
     case FieldKind::kChoice:
-      return {{"enum", choices_of(field.rule.allowed_text)}};
+      return {{"enum", choices_schema(field.rule)}};
     case FieldKind::kText:
       return text_schema(allowed);
     case FieldKind::kSources:

@@ -23,9 +23,9 @@ struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   int seq_len = 0, window = 0;  // window 0: all earlier tokens
   bool rope = false;
-  bool qk_norm = false;  // RMSNorm of each query and key head before RoPE
-  double norm_eps = 0;   // eps of qk_norm
-  bool bias = false, output_bias = false;
+  bool qk_norm = false;                    // RMSNorm of each query and key head before RoPE
+  double norm_eps = 0;                     // eps of qk_norm
+  bool bias = false, output_bias = false;  // of qkv, of proj
 
   int64_t width() const { return int64_t{heads} * head_dim; }        // of the queries, and of the rows that proj reads
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }  // of the keys, and of the values

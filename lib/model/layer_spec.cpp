@@ -71,9 +71,8 @@ LayerSpec layer_spec(const ModelConfig& m, int layer) {
                         .rope = m.position == Position::kRope,
                         .qk_norm = m.qk_norm == QkNorm::kHead,
                         .norm_eps = m.norm_eps,
-                        .bias = m.bias,
-                        .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's bias serves both
-                                                                                  // branches
+                        .bias = has_qkv_bias(m),
+                        .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches
           .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias}};
 }
 

@@ -220,7 +220,8 @@ class LayerSteps {
       if (swiglu)
         bytes += 18 * s_.rows * s_.width;  // q, k, v, w1 and w3 are separate GEMMs, whose gradients are
                                            // summed
-      if (m.bias) bytes += 2 * (s_.rows * (qkv_width() + 2 * s_.width) + ffn);
+      if (layer_.attention.bias) bytes += 2 * s_.rows * qkv_width();
+      if (m.bias) bytes += 2 * (s_.rows * 2 * s_.width + ffn);
     }
     kernels.memory(scale * bytes, forward ? 28 : 45);
   }

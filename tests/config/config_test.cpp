@@ -112,7 +112,11 @@ TEST(Resolve, twice_changes_nothing) {
   EXPECT_EQ(value_or_throw(resolve_config(once, 4)), once);
 }
 
-TEST(Resolve, derives_the_original_length_of_rope) {
+TEST(Resolve, derives_the_bias_of_queries_and_the_original_length_of_rope) {
+  EXPECT_EQ(resolve("", 1).model.qkv_bias, AutoFlag::kTrue);
+  EXPECT_EQ(resolve("model: {bias: false}", 1).model.qkv_bias, AutoFlag::kFalse);
+  EXPECT_EQ(resolve("model: {bias: false, qkv_bias: true}", 1).model.qkv_bias, AutoFlag::kTrue);
+  EXPECT_EQ(resolve("model: {qkv_bias: false}", 1).model.qkv_bias, AutoFlag::kFalse);
   const std::string rope = "position: rope, seq_len: 64, rope_factor: 2";
   EXPECT_EQ(resolve("model: {rope_scaling: llama3, " + rope + "}", 1).model.rope_original_seq_len, 64);
   EXPECT_EQ(
@@ -129,7 +133,7 @@ run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, ev
       sample_temperature: 0.1, sample_top_k: 5}
 model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 96, vocab: 300, seq_len: 32,
         window: 16, block: parallel, norm: rmsnorm, activation: swiglu, position: rope, qk_norm: head,
-        attention: builtin, bias: false, tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789,
+        attention: builtin, bias: false, qkv_bias: true, tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789,
         rope_scaling: yarn, rope_factor: 4.5, rope_original_seq_len: 16, rope_low_freq_factor: 1.5,
         rope_high_freq_factor: 5, rope_beta_fast: 31, rope_beta_slow: 0.5, rope_attention_factor: 1.25,
         init_std: 1e-300}

@@ -25,6 +25,7 @@ Config config_of(int combination) {
   c.model.block = bit(5) ? Block::kParallel : Block::kSequential;
   c.model.tie_embeddings = bit(6);
   c.model.bias = bit(7);
+  if (bit(4)) c.model.qkv_bias = bit(7) ? AutoFlag::kFalse : AutoFlag::kTrue;
   if (bit(2)) {
     c.model.rope_scaling = bit(5) ? (bit(6) ? RopeScaling::kYarn : RopeScaling::kLlama3)
                                   : (bit(6) ? RopeScaling::kLinear : RopeScaling::kNone);
@@ -42,9 +43,10 @@ Config config_of(int combination) {
 
 std::string name_of(const Config& c) {
   const ModelConfig& m = c.model;
-  return fmt::format("{} {} {} {} kv_heads {} head_dim {} window {} {}{}{}", enum_name(m.norm),
+  return fmt::format("{} {} {} {} kv_heads {} head_dim {} window {} {}{}{} qkv_bias {}", enum_name(m.norm),
                      enum_name(m.activation), enum_name(m.position), enum_name(m.rope_scaling), m.kv_heads, m.head_dim,
-                     m.window, enum_name(m.block), m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "");
+                     m.window, enum_name(m.block), m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "",
+                     enum_name(m.qkv_bias));
 }
 
 // Changes every parameter from its special initial value: norms of exactly 1 and biases of exactly 0 hide errors.

@@ -63,7 +63,27 @@ TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
   EXPECT_TRUE(resolve_config(odd, 1));
 }
 
-// Qwen3 32B: 64 heads of 128 with a width of 5120; 31.2 B parameters without the embeddings (its model card).
+TEST(LayerSpec, queries_keys_and_values_may_have_biases_alone) {
+  const auto biases = [](bool all, AutoFlag qkv) {
+    Config config = config_of(0, Activation::kSwiglu);
+    config.model.bias = all;
+    config.model.qkv_bias = qkv;
+    config = value_or_throw(resolve_config(config, 1));
+    std::vector<bool> list;
+    for (const LinearSpec& linear : layer_spec(config.model, 0).linears()) list.push_back(linear.bias);
+    int64_t elements = 0;
+    for (const ParamSpec& spec : model_parameters(config))
+      if (spec.name == bias_of(modules::kQkv, 0)) elements += spec.numel();
+    EXPECT_EQ(elements, list[0] ? (8 + 2 * 2) * 8 : 0);
+    return list;
+  };
+  EXPECT_EQ(biases(false, AutoFlag::kTrue), (std::vector<bool>{true, false, false, false}));
+  EXPECT_EQ(biases(true, AutoFlag::kFalse), (std::vector<bool>{false, true, true, true}));
+  EXPECT_EQ(biases(false, AutoFlag::kAuto), (std::vector<bool>(4, false)));
+  EXPECT_EQ(biases(true, AutoFlag::kAuto), (std::vector<bool>(4, true)));
+}
+
+// Qwen3 32B: 64 heads of 128 with a width of 5120; 31.2 B parameters without the embeddings, as its model card says.
 TEST(LayerSpec, weights_of_a_published_model_with_wide_heads) {
   ModelConfig m;
   m.layers = 64;

@@ -205,9 +205,19 @@ Config config_of(const Layout& layout) {
     c.model.norm = Norm::kRmsNorm;
     c.model.activation = Activation::kSwiglu;
     c.model.position = Position::kRope;
-    c.model.qk_norm = QkNorm::kHead;
+    c.model.qk_norm = layout.qkv_bias ? QkNorm::kNone : QkNorm::kHead;
     c.model.window = 7;
     c.model.bias = false;
+    if (layout.qkv_bias) c.model.qkv_bias = AutoFlag::kTrue;
+    c.model.rope_scaling = layout.rope_scaling;
+  }
+  if (layout.rope_scaling != RopeScaling::kNone) {  // of four pairs, one is kept, two are divided, one is in between
+    c.model.rope_factor = 4;
+    c.model.rope_original_seq_len = 8;
+    c.model.rope_low_freq_factor = 0.1;
+    c.model.rope_high_freq_factor = 1;
+    c.model.rope_beta_fast = 1;
+    c.model.rope_beta_slow = 0.1;
   }
   c.data.global_batch = 8;
   c.data.micro_batch = layout.micro_batch;
@@ -338,9 +348,11 @@ bool rounds_to_less_than_fp32(const Layout& layout) {
   return layout.precision != Dtype::kF32 || layout.moments != Dtype::kF32 || layout.gemms == GemmFormat::kFp8;
 }
 
-// Returns whether the biases of keys have no effect: a bias adds the same number to all scores of a query, which
-// softmax ignores. RoPE rotates keys, and with them the bias, by their positions.
-bool key_biases_have_no_effect(const ModelConfig& model) { return model.bias && model.position != Position::kRope; }
+// Whether the biases of keys have no effect: a bias adds the same number to all scores of a query, which softmax
+// ignores. RoPE rotates keys by their positions, and the bias with them.
+bool key_biases_have_no_effect(const ModelConfig& model) {
+  return has_qkv_bias(model) && model.position != Position::kRope;
+}
 
 }  // namespace
 
@@ -550,7 +562,7 @@ void expect_faults_are_found(const Layout& layout) {
   const History& expected = reference(layout);
   for (const GemmFault fault : {GemmFault::kMissesEverySecond, GemmFault::kTwice, GemmFault::kKeysTakeValues}) {
     const bool of_keys = fault == GemmFault::kKeysTakeValues;
-    if (of_keys && (rounds_to_less_than_fp32(layout) || !config_of(layout).model.bias)) continue;
+    if (of_keys && (rounds_to_less_than_fp32(layout) || !has_qkv_bias(config_of(layout).model))) continue;
     Layout faulty = one_rank(layout);
     faulty.fault = fault;
     Deviation found;

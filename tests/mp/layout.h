@@ -30,7 +30,9 @@ struct Layout {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   Dtype moments = Dtype::kF32;
   bool tied = true;
-  bool llama = false;  // RMSNorm, SwiGLU, RoPE, GQA, window, no bias; else the GPT-2 family
+  bool llama = false;     // RMSNorm, SwiGLU, RoPE, GQA, QK-norm, window, no bias; else the GPT-2 family
+  bool qkv_bias = false;  // of llama: biases of queries, keys and values in place of QK-norm
+  RopeScaling rope_scaling = RopeScaling::kNone;  // of llama
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp
@@ -59,7 +61,8 @@ struct Layout {
            (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
            (split == OverlapSplit{} ? ""
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
-           (moments == Dtype::kF32 ? "" : " bf16 moments") +
+           (moments == Dtype::kF32 ? "" : " bf16 moments") + (qkv_bias ? " qkv_bias" : "") +
+           (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) + (wide ? " wide" : "") +
            (gemms == GemmFormat::kCompute
                 ? ""

@@ -13,6 +13,7 @@ std::vector<Layout> matrix() {
   const auto B = Dtype::kBF16;
   const auto Lamb = OptimizerKind::kLamb;
   const auto norms = Recompute::kNorms, selective = Recompute::kSelective, full = Recompute::kFull;
+  const auto yarn = RopeScaling::kYarn;
   std::vector<Layout> rows = {
       // one axis
       {.dp = 2, .zero = 0},
@@ -58,6 +59,19 @@ std::vector<Layout> matrix() {
        .optimizer = Lamb,
        .llama = true,
        .recompute = selective},
+      // biases of queries, keys and values; scaled RoPE
+      {.tp = 4, .llama = true, .qkv_bias = true},
+      {.tp = 2, .pp = 2, .block = P, .llama = true, .qkv_bias = true, .rope_scaling = yarn, .recompute = full},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true, .qkv_bias = true, .rope_scaling = yarn},
+      {.dp = 2,
+       .tp = 2,
+       .pp = 2,
+       .zero = 2,
+       .tied = false,
+       .llama = true,
+       .rope_scaling = RopeScaling::kLlama3,
+       .recompute = selective},
+      {.dp = 2, .tp = 2, .zero = 1, .precision = B, .llama = true, .qkv_bias = true, .rope_scaling = yarn},
       // mixed precision
       {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .precision = B},
       {.dp = 2,
@@ -98,6 +112,7 @@ TEST(Parity, every_layout_trains_like_one_rank) {
 TEST(Parity, bounds_find_faulty_gradients_of_a_layer) {
   if (test_device_kind() != DeviceKind::kCpu) GTEST_SKIP() << "faults are those of the CPU's GEMMs";
   expect_faults_are_found({});
+  expect_faults_are_found({.llama = true, .qkv_bias = true, .rope_scaling = RopeScaling::kYarn});
   expect_faults_are_found({.precision = Dtype::kBF16});
   expect_faults_are_found({.precision = Dtype::kBF16, .optimizer = OptimizerKind::kLamb});
   expect_faults_are_found({.block = Block::kParallel, .precision = Dtype::kBF16, .llama = true});
