@@ -253,7 +253,7 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
 void add_export(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "export",
-      "Write the weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA, Mistral or Qwen3 "
+      "Write the weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA, Mistral, Qwen2 or Qwen3 "
       "layout)");
   auto options = std::make_shared<huggingface::ExportOptions>();
   auto path = std::make_shared<std::string>(), dtype = std::make_shared<std::string>("fp32");
@@ -281,7 +281,8 @@ void add_export(CLI::App& checkpoint, int& status) {
 void add_import(CLI::App& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "import",
-      "Start a run from the weights and config of a folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen3)");
+      "Start a run from the weights and config of a folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen2 or "
+      "Qwen3)");
   auto options = std::make_shared<huggingface::ImportOptions>();
   command->add_option("hf_dir", options->folder, "Folder with config.json and safetensors")->required();
   command

@@ -35,6 +35,14 @@ Result<void> copy_all(const Names& names, const std::string& from, const std::st
   return {};
 }
 
+// An empty object if there is none.
+Json imported_config(const std::string& kept) {
+  const auto file = MappedFile::open(kept + "/" + kImportedConfig);
+  if (!file) return Json::object();
+  Json json = Json::parse(file.value().text(), nullptr, false);
+  return json.is_object() ? json : Json::object();
+}
+
 }  // namespace
 
 Names companions_in(const std::string& folder) {
@@ -79,10 +87,7 @@ std::string companions_of(const std::string& checkpoint, const Config& config) {
 }
 
 Ends imported_ends(const std::string& kept, Ends otherwise) {
-  const auto file = MappedFile::open(kept + "/" + kImportedConfig);
-  if (!file) return otherwise;
-  const Json json = Json::parse(file.value().text(), nullptr, false);
-  if (!json.is_object()) return otherwise;
+  const Json json = imported_config(kept);
   const auto take = [&](const char* key, std::string& id) {
     if (const auto value = json.find(key); value != json.end()) id = value->dump();
   };
@@ -90,6 +95,13 @@ Ends imported_ends(const std::string& kept, Ends otherwise) {
   take("eos_token_id", otherwise.eos);
   take("pad_token_id", otherwise.pad);
   return otherwise;
+}
+
+std::string imported_model_type(const std::string& kept) {
+  if (kept.empty()) return "";
+  const Json json = imported_config(kept);
+  const auto type = json.find("model_type");
+  return type != json.end() && type->is_string() ? type->get<std::string>() : "";
 }
 
 Result<Names> write_companions(const std::string& kept, const std::string& folder) {

@@ -25,7 +25,10 @@ std::string companions_of(const std::string& checkpoint, const Config& config);
 // Returns the token ids in imported_config.json of `kept`, or in `otherwise` for those that it lacks.
 Ends imported_ends(const std::string& kept, Ends otherwise);
 
-// Copies companions_in(kept) into `folder`, and returns their names.
+// Returns the model_type in imported_config.json of `kept`; "" if there is none.
+std::string imported_model_type(const std::string& kept);
+
+// Copies companions_in(kept) into `folder`, and returns them.
 Result<std::vector<std::string>> write_companions(const std::string& kept, const std::string& folder);
 
 }  // namespace tri::huggingface

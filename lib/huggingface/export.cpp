@@ -151,7 +151,8 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   const auto config = checkpoint_config(options.checkpoint, manifest);
   if (!config) return config.error();
   const ModelConfig& model = config.value().model;
-  const auto format = weight_format_of(model);
+  const std::string kept = companions_of(options.checkpoint, config.value());
+  const auto format = weight_format_of(model, imported_model_type(kept));
   if (!format) return format.error();
   Leftovers leftovers(options.folder);
   if (auto begun = begin_folder(options.folder); !begun) return begun.error();
@@ -188,7 +189,6 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
     if (auto done = write_index(options.folder, files, entries, summary.bytes); !done) return done.error();
   for (const char* file : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "config.json"})
     leftovers.add(file);
-  const std::string kept = companions_of(options.checkpoint, config.value());
   for (const std::string& file : companions_in(kept)) {
     leftovers.add(file);
     if (const fs::path inside = fs::path(file).parent_path(); !inside.empty()) leftovers.add(inside.string());

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lib/config/error_list.h"
+#include "lib/huggingface/rope_keys.h"
 
 namespace tri::huggingface {
 namespace {
@@ -71,18 +72,28 @@ struct FixedField {
   bool any = false;
 };
 
+// Which linears have biases.
+enum class Biases {
+  kNone,
+  kQkv,   // those of queries, keys and values
+  kSame,  // all or none, as config.json says
+  kAny,   // zeros stand for absent ones
+};
+
 struct FormatTable {
   WeightFormat format;
   Norm norm;
   Activation activation;
   Position position;
-  bool groups, window, biases;  // whether native models may have fewer key/value heads, a window, biases
+  bool groups, window;  // may native models have: fewer key/value heads; a window
+  Biases biases;
   bool tied_when_absent;
   std::string_view eps;
   double eps_when_absent;
   std::span<const SizeField> sizes;
   std::span<const FixedField> fixed;
   QkNorm qk_norm = QkNorm::kNone;
+  bool window_of_layers = false;  // the window counts with use_sliding_window, from layer max_window_layers on
 };
 
 constexpr SizeField kGpt2Sizes[] = {
@@ -117,6 +128,14 @@ constexpr SizeField kMistralSizes[] = {{"vocab_size", &ModelConfig::vocab},
                                        {"num_key_value_heads", &ModelConfig::kv_heads, true, 8},
                                        {"max_position_embeddings", &ModelConfig::seq_len},
                                        {"sliding_window", &ModelConfig::window, true, 4096}};
+constexpr SizeField kQwen2Sizes[] = {{"vocab_size", &ModelConfig::vocab},
+                                     {"hidden_size", &ModelConfig::hidden},
+                                     {"intermediate_size", &ModelConfig::ffn_hidden},
+                                     {"num_hidden_layers", &ModelConfig::layers},
+                                     {"num_attention_heads", &ModelConfig::heads},
+                                     {"num_key_value_heads", &ModelConfig::kv_heads, true, 32},
+                                     {"max_position_embeddings", &ModelConfig::seq_len},
+                                     {"sliding_window", &ModelConfig::window, true, 4096}};
 constexpr SizeField kQwen3Sizes[] = {{"vocab_size", &ModelConfig::vocab},
                                      {"hidden_size", &ModelConfig::hidden},
                                      {"intermediate_size", &ModelConfig::ffn_hidden},
@@ -124,9 +143,9 @@ constexpr SizeField kQwen3Sizes[] = {{"vocab_size", &ModelConfig::vocab},
                                      {"num_attention_heads", &ModelConfig::heads},
                                      {"num_key_value_heads", &ModelConfig::kv_heads, true, 32},
                                      {"head_dim", &ModelConfig::head_dim, true, 128},
-                                     {"max_position_embeddings", &ModelConfig::seq_len}};
+                                     {"max_position_embeddings", &ModelConfig::seq_len},
+                                     {"sliding_window", &ModelConfig::window, true, 4096}};
 constexpr FixedField kLlamaFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}};
-constexpr FixedField kQwen3Fixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}, {"use_sliding_window", "false"}};
 // Tables that are computed from the config.
 constexpr std::string_view kLlamaIgnored[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"};
 
@@ -141,7 +160,7 @@ constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
                                      .position = Position::kLearned,
                                      .groups = false,
                                      .window = false,
-                                     .biases = true,
+                                     .biases = Biases::kAny,
                                      .tied_when_absent = true,
                                      .eps = "layer_norm_epsilon",
                                      .eps_when_absent = 1e-5,
@@ -157,7 +176,7 @@ constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
                                      .position = Position::kRope,
                                      .groups = true,
                                      .window = false,
-                                     .biases = true,
+                                     .biases = Biases::kSame,
                                      .tied_when_absent = false,
                                      .eps = "rms_norm_eps",
                                      .eps_when_absent = 1e-6,
@@ -173,12 +192,29 @@ constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
                                      .position = Position::kRope,
                                      .groups = true,
                                      .window = true,
-                                     .biases = false,
+                                     .biases = Biases::kNone,
                                      .tied_when_absent = false,
                                      .eps = "rms_norm_eps",
                                      .eps_when_absent = 1e-6,
                                      .sizes = kMistralSizes,
                                      .fixed = kLlamaFixed},
+                                    {.format = {.model_type = "qwen2",
+                                                .architecture = "Qwen2ForCausalLM",
+                                                .prefix = "model.",
+                                                .tensors = kLlamaTensors,
+                                                .ignored = kLlamaIgnored},
+                                     .norm = Norm::kRmsNorm,
+                                     .activation = Activation::kSwiglu,
+                                     .position = Position::kRope,
+                                     .groups = true,
+                                     .window = true,
+                                     .biases = Biases::kQkv,
+                                     .tied_when_absent = false,
+                                     .eps = "rms_norm_eps",
+                                     .eps_when_absent = 1e-6,
+                                     .sizes = kQwen2Sizes,
+                                     .fixed = kLlamaFixed,
+                                     .window_of_layers = true},
                                     {.format = {.model_type = "qwen3",
                                                 .architecture = "Qwen3ForCausalLM",
                                                 .prefix = "model.",
@@ -188,14 +224,15 @@ constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
                                      .activation = Activation::kSwiglu,
                                      .position = Position::kRope,
                                      .groups = true,
-                                     .window = false,
-                                     .biases = false,
+                                     .window = true,
+                                     .biases = Biases::kNone,
                                      .tied_when_absent = false,
                                      .eps = "rms_norm_eps",
                                      .eps_when_absent = 1e-6,
                                      .sizes = kQwen3Sizes,
-                                     .fixed = kQwen3Fixed,
-                                     .qk_norm = QkNorm::kHead}};
+                                     .fixed = kLlamaFixed,
+                                     .qk_norm = QkNorm::kHead,
+                                     .window_of_layers = true}};
 
 const FormatTable& table_of(const WeightFormat& format) {
   for (const FormatTable& table : kFormats)
@@ -229,8 +266,12 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   if (m.window > 0 && !t.window)
     lines.push_back(fmt::format("model.window: {} can't be expressed as {}, which attends to all earlier tokens",
                                 m.window, t.format.architecture));
-  if (m.bias && !t.biases)
+  if (m.bias && t.biases != Biases::kSame && t.biases != Biases::kAny)
     lines.push_back(fmt::format("model.bias: {} can't be expressed as {}", m.bias, t.format.architecture));
+  const bool qkv_bias = has_qkv_bias(m), expected = t.biases == Biases::kQkv || (t.biases == Biases::kSame && m.bias);
+  if (qkv_bias != expected && t.biases != Biases::kAny)
+    lines.push_back(fmt::format("model.qkv_bias: {} can't be expressed as {}{}", qkv_bias, t.format.architecture,
+                                t.biases == Biases::kSame ? ", where it equals model.bias" : ""));
   return lines;
 }
 
@@ -248,40 +289,7 @@ Result<bool> flag_of(const std::string& path, const Json& json, std::string_view
   return value->get<bool>();
 }
 
-// A rope that stretches or scales positions has a type other than "default". As in transformers 5, a rope_scaling that
-// is not empty replaces rope_parameters, and a rope_theta inside either takes precedence over the config's.
-Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& model) {
-  const auto theta = json.find("rope_theta"), factor = json.find("partial_rotary_factor");
-  double rope_theta = 10000.0;
-  if (theta != json.end() && !theta->is_null()) {
-    const auto value = number_of(path, json, "rope_theta", rope_theta);
-    if (!value) return value.error();
-    rope_theta = value.value();
-  }
-  if (factor != json.end() && !factor->is_null() && *factor != 1)
-    return file_error("{}: partial_rotary_factor: {} is not supported; only 1 is", path, factor->dump());
-  std::string key;
-  for (const char* candidate : {"rope_parameters", "rope_scaling"})
-    if (const auto rope = json.find(candidate); rope != json.end() && !rope->is_null() && !rope->empty())
-      key = candidate;
-  if (!key.empty()) {
-    const Json& rope = json[key];
-    if (!rope.is_object()) return file_error("{}: {}: {} is not an object", path, key, rope.dump());
-    for (const auto& [name, value] : rope.items()) {
-      const bool is_type = name == "rope_type" || name == "type";
-      if ((is_type && value != "default") || (name == "partial_rotary_factor" && value != 1) || value.is_object())
-        return file_error("{}: {}.{}: {} is not supported; only rope_theta can change how positions are rotated", path,
-                          key, name, value.dump());
-    }
-    const auto inside = number_of(path, rope, "rope_theta", rope_theta);
-    if (!inside) return file_error("{}: {}", key, inside.error().message);
-    rope_theta = inside.value();
-  }
-  model.rope_theta = rope_theta;
-  return {};
-}
-
-// Returns the value of a size under its name or under the other name that transformers reads; null if absent.
+// The value of a size: under its name, or the other name that transformers reads. Null: there is none.
 Result<const Json*> size_value(const std::string& path, const Json& json, const SizeField& field) {
   const auto value = json.find(std::string(field.hf)), other = json.find(std::string(field.also));
   if (field.also.empty() || other == json.end()) return value == json.end() ? nullptr : &*value;
@@ -289,6 +297,39 @@ Result<const Json*> size_value(const std::string& path, const Json& json, const 
     return file_error("{}: {}: {}, but {}: {}; both name the same size", path, field.hf, value->dump(), field.also,
                       other->dump());
   return &*other;
+}
+
+// Qwen: the window counts with use_sliding_window alone, and in the layers from max_window_layers on.
+Result<void> read_window_layers(const std::string& path, const Json& json, ModelConfig& model) {
+  const auto used = flag_of(path, json, "use_sliding_window", false);
+  if (!used) return used.error();
+  const auto first = number_of(path, json, "max_window_layers", 28);
+  if (!first) return first.error();
+  if (!used.value() || first.value() >= model.layers) model.window = 0;
+  if (model.window > 0 && first.value() > 0)
+    return file_error(
+        "{}: max_window_layers: {} is not supported with use_sliding_window and {} layers; all layers "
+        "must have the same attention",
+        path, first.value(), model.layers);
+  return {};
+}
+
+Result<void> read_biases(const std::string& path, const Json& json, Biases biases, ModelConfig& model) {
+  model.bias = false;
+  if (biases == Biases::kQkv) {  // whatever attention_bias says
+    model.qkv_bias = AutoFlag::kTrue;
+    return {};
+  }
+  const auto attention = flag_of(path, json, "attention_bias", false), mlp = flag_of(path, json, "mlp_bias", false);
+  for (const auto& flag : {attention, mlp})
+    if (!flag) return flag.error();
+  if (attention.value() != mlp.value())
+    return file_error("{}: attention_bias {} and mlp_bias {} are not supported; they must be equal", path,
+                      attention.value(), mlp.value());
+  if (attention.value() && biases == Biases::kNone)
+    return file_error("{}: attention_bias: true is not supported with this model_type", path);
+  model.bias = attention.value();
+  return {};
 }
 
 Result<Described> read_model(const std::string& path, const Json& json) {
@@ -322,6 +363,8 @@ Result<Described> read_model(const std::string& path, const Json& json) {
       return file_error("{}: {}: {} is not a valid size", path, field.hf, value->dump());
     m.*field.native = value->get<int>();
   }
+  if (table->window_of_layers)
+    if (auto read = read_window_layers(path, json, m); !read) return read.error();
   if (m.window >= m.seq_len) m.window = 0;
   if (const auto kinds = json.find("layer_types"); kinds != json.end() && kinds->is_array())
     for (const Json& kind : *kinds)
@@ -335,6 +378,8 @@ Result<Described> read_model(const std::string& path, const Json& json) {
     if (!field.any && found != field.json && found != field.also)
       return file_error("{}: {}: {} is not supported; only {} is", path, field.hf, found, field.json);
   }
+  if (const auto code = json.find("auto_map"); code != json.end() && !code->is_null())
+    return file_error("{}: auto_map: models whose code is in their folder can't be imported", path);
   if (const auto quantized = json.find("quantization_config"); quantized != json.end() && !quantized->is_null())
     return file_error("{}: quantization_config: quantized weights can't be imported; save the model in bf16 or fp32",
                       path);
@@ -351,14 +396,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   m.init_std = init_std.value();
   if (m.position == Position::kLearned) return described;
 
-  const auto attention_bias = flag_of(path, json, "attention_bias", false),
-             mlp_bias = flag_of(path, json, "mlp_bias", false);
-  for (const auto& flag : {attention_bias, mlp_bias})
-    if (!flag) return flag.error();
-  if (attention_bias.value() != mlp_bias.value())
-    return file_error("{}: attention_bias {} and mlp_bias {} are not supported; they must be equal", path,
-                      attention_bias.value(), mlp_bias.value());
-  m.bias = attention_bias.value();
+  if (auto read = read_biases(path, json, table->biases, m); !read) return read.error();
   if (const auto head = json.find("head_dim"); head != json.end() && !head->is_null()) {
     if (!head->is_number_integer() || *head < 1 || *head > (1 << 16))
       return file_error("{}: head_dim: {} is not the size of a head", path, head->dump());
@@ -370,7 +408,9 @@ Result<Described> read_model(const std::string& path, const Json& json) {
 
 }  // namespace
 
-Result<const WeightFormat*> weight_format_of(const ModelConfig& model) {
+Result<const WeightFormat*> weight_format_of(const ModelConfig& model, std::string_view preferred) {
+  for (const FormatTable& table : kFormats)
+    if (table.format.model_type == preferred && objections(table, model).empty()) return &table.format;
   const FormatTable* nearest = nullptr;
   std::vector<std::string> fewest;
   for (const FormatTable& table : kFormats) {
@@ -389,7 +429,14 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   const FormatTable& table = table_of(format);
   Json json = {{"architectures", {format.architecture}}, {"model_type", format.model_type}};
   json["torch_dtype"] = dtype == Dtype::kF32 ? "float32" : "bfloat16";
-  for (const SizeField& field : table.sizes) json[std::string(field.hf)] = model.*field.native;
+  for (const SizeField& field : table.sizes) {
+    Json& value = json[std::string(field.hf)];
+    if (field.native != &ModelConfig::window || model.window > 0) value = model.*field.native;
+  }
+  if (table.window_of_layers) {
+    json["use_sliding_window"] = model.window > 0;
+    json["max_window_layers"] = model.window > 0 ? 0 : model.layers;
+  }
   for (const FixedField& field : table.fixed) json[std::string(field.hf)] = Json::parse(field.json);
   json[std::string(table.eps)] = model.norm_eps;
   json["initializer_range"] = model.init_std;
@@ -398,10 +445,9 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   json["eos_token_id"] = ends.eos.empty() ? Json() : Json::parse(ends.eos);
   if (!ends.pad.empty()) json["pad_token_id"] = Json::parse(ends.pad);
   if (model.position == Position::kRope) {
-    json["attention_bias"] = json["mlp_bias"] = model.bias;
+    if (table.biases != Biases::kQkv) json["attention_bias"] = json["mlp_bias"] = model.bias;
     json["head_dim"] = model.head_dim;
-    json["rope_theta"] = model.rope_theta;                                                   // transformers 4
-    json["rope_parameters"] = {{"rope_theta", model.rope_theta}, {"rope_type", "default"}};  // transformers 5
+    write_rope(model, json);
   }
   json["trireme"] = {{"step", step}, {"tokenizer", tokenizer}};
   return json.dump(2) + "\n";

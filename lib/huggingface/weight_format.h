@@ -4,7 +4,9 @@
 //   gpt2     GPT2LMHeadModel     layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs, outputs)
 //   llama    LlamaForCausalLM    rmsnorm, swiglu, rope (the same pairing of halves), GQA
 //   mistral  MistralForCausalLM  llama with a window, without biases
-//   qwen3    Qwen3ForCausalLM    llama with QK-norm, without biases
+//   qwen2    Qwen2ForCausalLM    llama with biases of queries, keys and values alone; with a window or without
+//   qwen3    Qwen3ForCausalLM    llama with QK-norm, without biases; with a window or without
+// Of the four with rope, each kind of model.rope_scaling.
 //
 // "Native" are the names and tensors of this program's checkpoints, "hf" those of transformers (Hugging Face).
 #pragma once
@@ -56,8 +58,9 @@ struct WeightFormat {
   bool zero_biases = false;                   // hf always has biases: a native model without them exports zeros
 };
 
-// Returns the format that can express the model. Fails, naming the config fields, if none can.
-Result<const WeightFormat*> weight_format_of(const ModelConfig& model);
+// Returns the format that expresses the model: `preferred` (a model_type; may be "") if it does, else the first one.
+// Fails with the config fields that none expresses.
+Result<const WeightFormat*> weight_format_of(const ModelConfig& model, std::string_view preferred = "");
 
 // Values of config.json's bos_token_id, eos_token_id and pad_token_id, as JSON: "2", "[256, 10]". "": null, or for
 // pad_token_id no key.

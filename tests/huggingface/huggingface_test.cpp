@@ -54,11 +54,29 @@ std::map<std::string, Config> models() {
   all["llama"] = llama();
   all["llama_tied_biases"] = llama();
   all["llama_tied_biases"].model.tie_embeddings = all["llama_tied_biases"].model.bias = true;
+  all["llama_tied_biases"].model.qkv_bias = AutoFlag::kTrue;
+  all["llama3"] = llama();
+  all["llama3"].model.rope_scaling = RopeScaling::kLlama3;
+  all["llama3"].model.rope_factor = 8;
+  all["llama3"].model.rope_original_seq_len = 4;
   all["mistral"] = llama();
   all["mistral"].model.window = 3;
   all["qwen3"] = llama();
   all["qwen3"].model.qk_norm = QkNorm::kHead;
   all["qwen3"].model.head_dim *= 2;
+  all["qwen3_yarn_window"] = all["qwen3"];
+  all["qwen3_yarn_window"].model.window = 3;
+  all["qwen3_yarn_window"].model.rope_scaling = RopeScaling::kYarn;
+  all["qwen3_yarn_window"].model.rope_factor = 4;
+  all["qwen3_yarn_window"].model.rope_original_seq_len = 2;
+  all["qwen3_yarn_window"].model.rope_beta_fast = 16;
+  all["qwen3_yarn_window"].model.rope_attention_factor = 1.5;
+  all["qwen2"] = llama();
+  all["qwen2"].model.qkv_bias = AutoFlag::kTrue;
+  all["qwen2"].model.rope_scaling = RopeScaling::kLinear;
+  all["qwen2"].model.rope_factor = 2.5;
+  all["qwen2_window"] = all["qwen2"];
+  all["qwen2_window"].model.window = 3;
   return all;
 }
 
@@ -128,12 +146,16 @@ TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
         {"model.layers.1.self_attn.q_proj.weight", {12, 12}},
         {"model.layers.1.self_attn.k_proj.weight", {4, 12}},
         {"model.layers.1.mlp.gate_proj.weight", {20, 12}},
-        {"model.layers.1.mlp.down_proj.weight", {12, 20}}}}};
+        {"model.layers.1.mlp.down_proj.weight", {12, 20}}}},
+      {"qwen2",
+       {{"model.layers.0.self_attn.q_proj.bias", {12}},
+        {"model.layers.1.self_attn.k_proj.bias", {4}},
+        {"model.layers.1.self_attn.v_proj.bias", {4}}}}};
   for (const auto& [name, shapes] : expected) {
     write_run(models().at(name), dir / name);
     value_or_throw(export_checkpoint({.checkpoint = dir / name + "/step_00000007", .folder = dir / (name + "_hf")}));
     const auto file = value_or_throw(SafetensorsFile::open(dir / (name + "_hf/model.safetensors")));
-    EXPECT_EQ(file.entries().size(), name == "gpt2" ? 28u : 21u);
+    EXPECT_EQ(file.entries().size(), name == "gpt2" ? 28u : name == "qwen2" ? 27u : 21u);
     for (const auto& [tensor, shape] : shapes) {
       ASSERT_NE(file.find(tensor), nullptr) << tensor;
       EXPECT_EQ(file.find(tensor)->shape, shape) << tensor;
@@ -176,6 +198,18 @@ TEST(HuggingFace, a_model_that_no_format_expresses_is_refused_by_its_field) {
   EXPECT_NE(refused(llama(), [](ModelConfig& m) { m.norm = Norm::kLayerNorm; }).find("model.norm: layernorm"),
             std::string::npos);
   EXPECT_NE(refused(llama(), [](ModelConfig& m) { m.bias = true, m.window = 3; }).find("model."), std::string::npos);
+  EXPECT_EQ(refused(llama(),
+                    [](ModelConfig& m) {
+                      m.qkv_bias = AutoFlag::kTrue;
+                      m.qk_norm = QkNorm::kHead;
+                    }),
+            "model.qk_norm: head can't be expressed as Qwen2ForCausalLM, which has none\n1 error");
+  EXPECT_EQ(refused(llama(),
+                    [](ModelConfig& m) {
+                      m.bias = true;
+                      m.qkv_bias = AutoFlag::kFalse;
+                    }),
+            "model.qkv_bias: false can't be expressed as LlamaForCausalLM, where it equals model.bias\n1 error");
 }
 
 TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
@@ -194,6 +228,7 @@ TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
       {"attention_bias", true},
       {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
       {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}},
+      {"auto_map", {{"AutoModelForCausalLM", "modeling_mine.Mine"}}},
       {"hidden_size", nullptr},
       {"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}},
       {"partial_rotary_factor", 0.5},
@@ -415,6 +450,88 @@ TEST(HuggingFace, keys_of_both_versions_of_transformers_are_read_as_version_5_do
   EXPECT_EQ(theta(R"(,"rope_scaling":null,"dtype":"bfloat16","torch_dtype":"float32")"), 1e4);
 }
 
+TEST(HuggingFace, scaled_rope_is_read_from_the_keys_of_both_versions) {
+  const auto read = [](const std::string& keys) {
+    return parse_config_json(
+        "c",
+        R"({"model_type":"llama","hidden_size":8,"intermediate_size":16,"num_hidden_layers":1,"num_attention_heads":2,)"
+        R"("vocab_size":9,"max_position_embeddings":64)" +
+            keys + "}");
+  };
+  const auto model = [&](const std::string& keys) { return value_or_throw(read(keys)).model; };
+  // Llama 3.2 as it is on the Hub, and as transformers 5 writes it.
+  for (const std::string keys :
+       {R"(,"rope_theta":5e5,"rope_scaling":{"factor":32.0,"high_freq_factor":4.5,"low_freq_factor":1.5,)"
+        R"("original_max_position_embeddings":16,"rope_type":"llama3"})",
+        R"(,"rope_parameters":{"factor":32.0,"high_freq_factor":4.5,"low_freq_factor":1.5,"rope_theta":5e5,)"
+        R"("original_max_position_embeddings":16,"rope_type":"llama3"})"}) {
+    const ModelConfig m = model(keys);
+    EXPECT_EQ(m.rope_scaling, RopeScaling::kLlama3);
+    EXPECT_EQ(m.rope_theta, 5e5);
+    EXPECT_EQ(m.rope_factor, 32);
+    EXPECT_EQ(m.rope_low_freq_factor, 1.5);
+    EXPECT_EQ(m.rope_high_freq_factor, 4.5);
+    EXPECT_EQ(m.rope_original_seq_len, 16);
+  }
+  const ModelConfig linear = model(R"(,"rope_scaling":{"type":"linear","factor":4})");
+  EXPECT_EQ(linear.rope_scaling, RopeScaling::kLinear);
+  EXPECT_EQ(linear.rope_factor, 4);
+  const ModelConfig yarn = model(R"(,"rope_scaling":{"type":"yarn","rope_type":"yarn","factor":4.0,"beta_slow":null})");
+  EXPECT_EQ(yarn.rope_scaling, RopeScaling::kYarn);
+  EXPECT_EQ(yarn.rope_original_seq_len, 64) << "max_position_embeddings";
+  EXPECT_EQ(yarn.rope_beta_fast, 32);
+  EXPECT_EQ(yarn.rope_beta_slow, 1);
+  EXPECT_EQ(yarn.rope_attention_factor, 0);
+  const std::string original = R"(,"rope_scaling":{"type":"yarn","original_max_position_embeddings":16,)";
+  EXPECT_EQ(model(original + R"("factor":null})").rope_factor, 4) << "the ratio of the lengths";
+  EXPECT_EQ(model(original + R"("factor":8,"attention_factor":1.25,"mscale":2})").rope_attention_factor, 1.25);
+  EXPECT_EQ(model(original + R"("factor":8,"mscale":2.0})").rope_attention_factor, 0) << "as in transformers";
+  EXPECT_NEAR(model(original + R"("factor":8,"mscale":2.0,"mscale_all_dim":0.5})").rope_attention_factor,
+              (0.2 * std::log(8) + 1) / (0.05 * std::log(8) + 1), 1e-15);
+  EXPECT_EQ(model(R"(,"rope_scaling":{"type":"linear","factor":4,"beta_fast":7})").rope_beta_fast, 32) << "no effect";
+
+  const auto refusal = [&](const std::string& rope) { return message(read(R"(,"rope_scaling":)" + rope)); };
+  EXPECT_EQ(refusal(R"({"type":"dynamic","factor":2})"),
+            "c: rope_scaling.type: \"dynamic\" is not supported; supported are default, linear, llama3, yarn");
+  EXPECT_NE(refusal(R"({"rope_type":"longrope","short_factor":[1]})").find("rope_scaling.rope_type: \"longrope\""),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"rope_type":"yarn","type":"linear","factor":2})").find("but type: \"linear\""),
+            std::string::npos);
+  EXPECT_EQ(refusal(R"({"type":"linear"})"), "c: rope_scaling.factor is missing");
+  EXPECT_EQ(refusal(R"({"type":"linear","factor":"2"})"), "c: rope_scaling.factor: \"2\" is not a number above 0");
+  EXPECT_EQ(refusal(R"({"type":"linear","factor":0.5})"), "c: rope_scaling.factor: 0.5 is below 1");
+  EXPECT_EQ(refusal(R"({"factor":8})"), "c: rope_scaling.factor: 8 is not supported with rope_type default");
+  for (const std::string key : {R"("truncate":false)", R"("mrope_section":[1])", R"("partial_rotary_factor":0.5)"})
+    EXPECT_NE(refusal(R"({"type":"yarn","factor":2,)" + key + "}").find("is not supported with rope_type yarn"),
+              std::string::npos)
+        << key;
+  EXPECT_NE(refusal(R"({"type":"yarn","factor":2,"original_max_position_embeddings":1.5})").find("is not a length"),
+            std::string::npos);
+}
+
+// With either version's keys alone, transformers reads the same.
+TEST(HuggingFace, scaled_rope_is_written_for_both_versions) {
+  for (const std::string name : {"llama", "llama3", "qwen2", "qwen3_yarn_window"}) {
+    const ModelConfig& model = models().at(name).model;
+    const auto json = nlohmann::json::parse(
+        config_json(*value_or_throw(weight_format_of(model)), model, Dtype::kF32, {}, "bytes", 0));
+    EXPECT_EQ(json["rope_scaling"].is_null(), name == "llama");
+    EXPECT_FALSE(json["rope_scaling"].contains("rope_theta"));
+    for (const auto& keys : {std::vector{"rope_parameters"}, {"rope_theta", "rope_scaling"}}) {
+      nlohmann::json one_version = json;
+      for (const char* key : keys) one_version.erase(key);
+      const ModelConfig read = value_or_throw(parse_config_json("c", one_version.dump())).model;
+      for (double ModelConfig::*field :
+           {&ModelConfig::rope_theta, &ModelConfig::rope_factor, &ModelConfig::rope_low_freq_factor,
+            &ModelConfig::rope_high_freq_factor, &ModelConfig::rope_beta_fast, &ModelConfig::rope_beta_slow,
+            &ModelConfig::rope_attention_factor})
+        EXPECT_EQ(read.*field, model.*field) << name;
+      EXPECT_EQ(read.rope_scaling, model.rope_scaling) << name;
+      EXPECT_EQ(read.rope_original_seq_len, model.rope_original_seq_len) << name;
+    }
+  }
+}
+
 TEST(HuggingFace, what_a_qwen3_config_leaves_out_is_transformers_default) {
   const std::string base =
       R"({"model_type":"qwen3","hidden_size":64,"intermediate_size":16,"num_hidden_layers":2,)"
@@ -428,8 +545,45 @@ TEST(HuggingFace, what_a_qwen3_config_leaves_out_is_transformers_default) {
   EXPECT_TRUE(with(R"("layer_types":["full_attention","full_attention"])"));
   EXPECT_NE(message(with(R"("layer_types":["full_attention","sliding_attention"])")).find("layer_types"),
             std::string::npos);
-  EXPECT_NE(message(with(R"("use_sliding_window":true)")).find("use_sliding_window"), std::string::npos);
+  const auto window = [&](const std::string& layers) {
+    return value_or_throw(with(R"("use_sliding_window":true,"max_window_layers":)" + layers)).model.window;
+  };
+  EXPECT_EQ(window("2"), 0) << "no layer has one";
+  EXPECT_EQ(window("0"), 4096) << "every layer has one";
+  EXPECT_NE(message(with(R"("use_sliding_window":true,"max_window_layers":1)")).find("max_window_layers: 1"),
+            std::string::npos);
   EXPECT_NE(message(with(R"("attention_bias":true)")).find("attention_bias"), std::string::npos);
+}
+
+TEST(HuggingFace, what_a_qwen2_config_leaves_out_is_transformers_default) {
+  const std::string base =
+      R"({"model_type":"qwen2","hidden_size":64,"intermediate_size":16,"num_hidden_layers":2,)"
+      R"("num_attention_heads":32,"vocab_size":9,"max_position_embeddings":9000,"attention_bias":false})";
+  const ModelConfig absent = value_or_throw(parse_config_json("c", base)).model;
+  EXPECT_FALSE(absent.bias);
+  EXPECT_EQ(absent.qkv_bias, AutoFlag::kTrue) << "whatever attention_bias says";
+  EXPECT_EQ(absent.kv_heads, 32);
+  EXPECT_EQ(absent.window, 0);
+  EXPECT_EQ(absent.head_dim, 0) << "hidden_size / num_attention_heads";
+  EXPECT_FALSE(absent.tie_embeddings);
+}
+
+// Without a window Mistral's model is one of Llama's too: an imported one keeps its class.
+TEST(HuggingFace, an_imported_model_is_exported_as_the_class_that_it_was) {
+  const TemporaryFolder dir;
+  write_run(llama(), dir / "run");
+  value_or_throw(export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = dir / "hf"}));
+  edit_config(dir / "hf", [](nlohmann::json& json) {
+    json["model_type"] = "mistral";
+    json["architectures"] = {"MistralForCausalLM"};
+    json["sliding_window"] = nullptr;
+  });
+  const auto imported = value_or_throw(import_model({.folder = dir / "hf", .run_dir = dir / "back"}));
+  const auto exported = value_or_throw(export_checkpoint({.checkpoint = imported.checkpoint, .folder = dir / "again"}));
+  EXPECT_EQ(exported.architecture, "MistralForCausalLM");
+  const auto json = nlohmann::json::parse(read_all(dir / "again/config.json"));
+  EXPECT_EQ(json["model_type"], "mistral");
+  EXPECT_TRUE(json["sliding_window"].is_null());
 }
 
 TEST(HuggingFace, what_a_mistral_config_leaves_out_is_transformers_default) {
