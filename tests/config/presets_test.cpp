@@ -29,6 +29,13 @@ const std::map<std::string, Preset> kPresets = {
     {"llama_1b.yaml", {8, 1236}},
     {"llama_8b.yaml", {16, 8030}},
     {"llama_70b.yaml", {128, 70554}},
+    {"llama_3_1b.yaml", {8, 1236}},
+    {"llama_3_8b.yaml", {16, 8030}},
+    {"llama_3_70b.yaml", {128, 70554}},
+    {"qwen2_5_7b.yaml", {16, 7615}},
+    {"qwen3_0_6b.yaml", {8, 596}},
+    {"qwen3_8b.yaml", {16, 8190}},
+    {"qwen3_32b.yaml", {64, 32762}},
 };
 
 Config load(const std::string& name) {
@@ -38,8 +45,8 @@ Config load(const std::string& name) {
 }
 
 double count_parameters(const ModelConfig& m) {
-  const double width = m.hidden, head = m.hidden / m.heads;
-  const double attention = width * head * (m.heads + 2 * m.kv_heads) + width * width;
+  const double width = m.hidden, head = m.head_dim;
+  const double attention = width * head * (2 * m.heads + 2 * m.kv_heads);
   const double feed_forward = width * m.ffn_hidden * (m.activation == Activation::kSwiglu ? 3 : 2);
   const double tables = m.vocab * width * (m.tie_embeddings ? 1 : 2);
   const double positions = m.position == Position::kLearned ? m.seq_len * width : 0;

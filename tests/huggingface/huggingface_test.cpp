@@ -13,6 +13,7 @@
 #include "io/safetensors.h"
 #include "lib/checkpoint/diff.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/config/presets.h"
 #include "lib/huggingface/elements.h"
 #include "lib/huggingface/export.h"
 #include "lib/huggingface/import.h"
@@ -448,6 +449,50 @@ TEST(HuggingFace, keys_of_both_versions_of_transformers_are_read_as_version_5_do
   EXPECT_EQ(theta(R"(,"rope_theta":1e6,"rope_scaling":{"type":"default"},"rope_parameters":{"rope_theta":5e5})"), 1e6);
   EXPECT_EQ(theta(R"(,"rope_scaling":{},"rope_parameters":{"rope_theta":5e5})"), 5e5);
   EXPECT_EQ(theta(R"(,"rope_scaling":null,"dtype":"bfloat16","torch_dtype":"float32")"), 1e4);
+}
+
+// What matters of the config.json of each model on the Hub. Presets train with shorter sequences.
+TEST(HuggingFace, presets_are_the_published_models) {
+  const std::string llama = R"("model_type":"llama","vocab_size":128256,"max_position_embeddings":131072,)"
+                            R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"hidden_act":"silu","attention_bias":false,)"
+                            R"("mlp_bias":false,"num_key_value_heads":8,"pretraining_tp":1,"initializer_range":0.02,)"
+                            R"("rope_scaling":{"high_freq_factor":4.0,"low_freq_factor":1.0,"rope_type":"llama3",)"
+                            R"("original_max_position_embeddings":8192,"factor":)";
+  const std::string qwen3 = R"("model_type":"qwen3","vocab_size":151936,"max_position_embeddings":40960,)"
+                            R"("rms_norm_eps":1e-06,"rope_theta":1000000,"hidden_act":"silu","attention_bias":false,)"
+                            R"("num_key_value_heads":8,"head_dim":128,"rope_scaling":null,"sliding_window":null,)"
+                            R"("use_sliding_window":false,"initializer_range":0.02,)";
+  const std::map<std::string, std::string> published = {
+      {"llama_3_1b", llama + R"(32.0},"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16,)"
+                             R"("num_attention_heads":32,"head_dim":64,"tie_word_embeddings":true)"},
+      {"llama_3_8b", llama + R"(8.0},"hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,)"
+                             R"("num_attention_heads":32,"tie_word_embeddings":false)"},
+      {"llama_3_70b", llama + R"(8.0},"hidden_size":8192,"intermediate_size":28672,"num_hidden_layers":80,)"
+                              R"("num_attention_heads":64,"tie_word_embeddings":false)"},
+      {"qwen2_5_7b", R"("model_type":"qwen2","vocab_size":152064,"hidden_size":3584,"intermediate_size":18944,)"
+                     R"("num_hidden_layers":28,"num_attention_heads":28,"num_key_value_heads":4,"hidden_act":"silu",)"
+                     R"("max_position_embeddings":131072,"max_window_layers":28,"rms_norm_eps":1e-06,)"
+                     R"("rope_theta":1000000.0,"sliding_window":131072,"use_sliding_window":false,)"
+                     R"("tie_word_embeddings":false,"use_mrope":false,"initializer_range":0.02)"},
+      {"qwen3_0_6b", qwen3 + R"("hidden_size":1024,"intermediate_size":3072,"num_hidden_layers":28,)"
+                             R"("num_attention_heads":16,"max_window_layers":28,"tie_word_embeddings":true)"},
+      {"qwen3_8b", qwen3 + R"("hidden_size":4096,"intermediate_size":12288,"num_hidden_layers":36,)"
+                           R"("num_attention_heads":32,"max_window_layers":36,"tie_word_embeddings":false)"},
+      {"qwen3_32b", qwen3 + R"("hidden_size":5120,"intermediate_size":25600,"num_hidden_layers":64,)"
+                            R"("num_attention_heads":64,"max_window_layers":64,"tie_word_embeddings":false)"}};
+  size_t found = 0;
+  for (const Preset& preset : presets()) {
+    const auto at = published.find(std::string(preset.name));
+    if (at == published.end()) continue;
+    ++found;
+    ModelConfig ours = value_or_throw(parse_config(preset.yaml, at->first, {})).model;
+    ModelConfig theirs = value_or_throw(parse_config_json(at->first, "{" + at->second + "}")).model;
+    theirs.seq_len = ours.seq_len;
+    fill_derived(ours);
+    fill_derived(theirs);
+    EXPECT_EQ(ours, theirs) << at->first;
+  }
+  EXPECT_EQ(found, published.size());
 }
 
 TEST(HuggingFace, scaled_rope_is_read_from_the_keys_of_both_versions) {
