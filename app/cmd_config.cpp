@@ -14,6 +14,8 @@
 #include "lib/config/changes.h"
 #include "lib/config/presets.h"
 #include "lib/config/schema.h"
+#include "lib/huggingface/tokenizer_files.h"
+#include "lib/huggingface/weight_format.h"
 #include "lib/simulate/new_config.h"
 
 namespace tri {
@@ -21,6 +23,7 @@ namespace {
 
 struct NewOptions {
   NewConfig config;
+  std::string hf;  // a folder of Hugging Face, in place of config.model
   std::string cluster, output;
   bool force = false;
 };
@@ -71,7 +74,26 @@ Result<void> look_at_data(NewConfig& config) {
   return {};
 }
 
+// The model and the tokenizer of a folder of Hugging Face; its weights need not be there.
+Result<void> look_at_folder(const std::string& folder, NewConfig& config) {
+  const std::string path = (std::filesystem::path(folder) / "config.json").string();
+  const auto text = MappedFile::open(path);
+  if (!text) return text.error();
+  auto described = huggingface::parse_config_json(path, text.value().text());
+  if (!described) return described.error();
+  config.imported_model = described.value().model;
+  config.model = path;
+  if (!config.tokenizer.empty() || !config.data.empty()) return {};
+  if (const auto tokenizer = huggingface::find_tokenizer(folder, config.imported_model->vocab); tokenizer)
+    config.tokenizer = tokenizer.value();
+  return {};
+}
+
 Result<void> make_new(NewOptions& options) {
+  if (options.hf.empty() == options.config.model.empty())
+    return usage_error("either --model NAME or --hf FOLDER is needed");
+  if (!options.hf.empty())
+    if (auto looked = look_at_folder(options.hf, options.config); !looked) return looked;
   if (auto looked = look_at_data(options.config); !looked) return looked;
   auto cluster = options.cluster.empty() ? parse_cluster(preset_cluster_h100(), "the H100 cluster", {})
                                          : read_cluster(options.cluster);
@@ -122,7 +144,10 @@ void add_new(CLI::App& config, int& status) {
   auto* command =
       config.add_subcommand("new", "Write a commented run config for a given model, number of GPUs and data");
   auto o = std::make_shared<NewOptions>();
-  command->add_option("--model", o->config.model, "Preset to start from")->required()->check(known);
+  command->add_option("--model", o->config.model, "Preset to start from")->check(known);
+  command->add_option("--hf", o->hf,
+                      "Folder of a Hugging Face model: start from its config.json, trained as the preset " +
+                          std::string(kTrainingPreset));
   command
       ->add_option("--gpus,--ranks", o->config.ranks,
                    "Number of GPUs; the config gets the layout that is predicted to be fastest on them")

@@ -27,25 +27,46 @@ int vocab_for(int preset, int data) {
   return data > preset || (data > 0 && preset / data >= kOtherVocab) ? data : preset;
 }
 
-Result<Config> preset_config(const NewConfig& options) {
-  std::vector<std::string> names;
-  for (const Preset& preset : presets()) {
-    names.emplace_back(preset.name);
-    if (preset.name != options.model) continue;
-    auto config = parse_config(preset.yaml, std::string(preset.name), options.overrides);
-    if (!config) return config;
-    Config& c = config.value();
-    if (!options.name.empty()) c.run.name = options.name;
-    if (!options.tokenizer.empty()) c.data.tokenizer = options.tokenizer;
-    if (!options.data.empty()) c.data.sources.clear();
-    for (const std::string& path : options.data) c.data.sources.push_back({path, 1.0});
-    c.model.vocab = vocab_for(c.model.vocab, options.data_vocab);
-    return config;
+const Preset* find_preset(std::string_view name) {
+  for (const Preset& preset : presets())
+    if (preset.name == name) return &preset;
+  return nullptr;
+}
+
+// The text of a preset, or of the training settings around a model from elsewhere.
+Result<std::string> base_config(const NewConfig& options) {
+  if (options.imported_model) {
+    auto config = parse_config(find_preset(kTrainingPreset)->yaml, std::string(kTrainingPreset), {});
+    if (!config) return config.error();
+    ModelConfig& model = config.value().model;
+    const int longest = model.seq_len;
+    model = *options.imported_model;
+    model.seq_len = std::min(longest, model.seq_len);
+    if (model.window >= model.seq_len) model.window = 0;
+    config.value().run.name = "run";
+    return to_yaml(config.value());
   }
+  if (const Preset* preset = find_preset(options.model)) return std::string(preset->yaml);
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) names.emplace_back(preset.name);
   const std::string near = nearest(options.model, names);
   return usage_error(
       "--model {}: no such preset; {}", options.model,
       near.empty() ? fmt::format("the presets are {}", fmt::join(names, ", ")) : "did you mean " + near + "?");
+}
+
+Result<Config> preset_config(const NewConfig& options) {
+  const auto text = base_config(options);
+  if (!text) return text.error();
+  auto config = parse_config(text.value(), options.model, options.overrides);
+  if (!config) return config;
+  Config& c = config.value();
+  if (!options.name.empty()) c.run.name = options.name;
+  if (!options.tokenizer.empty()) c.data.tokenizer = options.tokenizer;
+  if (!options.data.empty()) c.data.sources.clear();
+  for (const std::string& path : options.data) c.data.sources.push_back({path, 1.0});
+  c.model.vocab = vocab_for(c.model.vocab, options.data_vocab);
+  return config;
 }
 
 struct Layout {
@@ -130,7 +151,7 @@ std::string write_out(const Config& config) {
 
 std::string ffn_hidden_remark(const NewConfig& options) {
   const auto config = preset_config(options);
-  if (!config || names_field(options.overrides, "model.ffn_hidden")) return "";
+  if (!config || options.imported_model || names_field(options.overrides, "model.ffn_hidden")) return "";
   NewConfig plain = options;
   plain.overrides.clear();
   const auto preset = preset_config(plain);
@@ -153,7 +174,8 @@ Result<std::string> new_config(const NewConfig& options, const Cluster& cluster)
   const std::string remark = ffn_hidden_remark(options);
   std::string text =
       comment("", fmt::format(
-                      "From the preset {}, for {}{}.", options.model, layout.value().said,
+                      "From {}{}, for {}{}.", options.imported_model ? "" : "the preset ", options.model,
+                      layout.value().said,
                       preset.value().model.vocab == options.data_vocab ? "; model.vocab is that of the data" : "")) +
       comment("", "Fields that are not listed have their defaults; `trireme check --fields` prints them.") +
       (remark.empty() ? "" : comment("", remark)) + write_out(layout.value().config);

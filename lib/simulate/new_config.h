@@ -1,6 +1,7 @@
 // `trireme config new`: writes a first run config with an explanation of each of its fields.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,17 @@ namespace tri {
 inline constexpr int kOtherVocab = 4;  // a model.vocab this many times its tokenizer's size was made for another
                                        // tokenizer
 
+inline constexpr std::string_view kTrainingPreset = "llama_8b";  // how models that are no presets are trained
+
 struct NewConfig {
-  std::string model;                   // a preset's name (lib/config/presets.h)
-  int ranks = 0;                       // GPUs; for a CPU preset, ranks
-  std::string name;                    // run.name; "": the preset's
-  std::vector<std::string> data;       // prefixes of token files
-  std::string tokenizer;               // "": the preset's
-  std::vector<std::string> overrides;  // "section.key=value"
-  int data_vocab = 0;                  // tokens of the tokenizer that made the data; 0: unknown
+  std::string model;  // a preset's name (lib/config/presets.h), or where imported_model comes from
+  std::optional<ModelConfig> imported_model;  // of the settings of kTrainingPreset, in place of a preset
+  int ranks = 0;                              // GPUs; of a preset for the CPU, ranks
+  std::string name;                           // run.name; "": the preset's
+  std::vector<std::string> data;              // prefixes of token files
+  std::string tokenizer;                      // "": the preset's
+  std::vector<std::string> overrides;         // "section.key=value"
+  int data_vocab = 0;                         // of the tokenizer that made the data; 0: not known
 };
 
 // Returns the config's text: the preset with these changes and, of the layouts that fit into the cluster's memory, the

@@ -51,6 +51,24 @@ says 3 'text.bin.idx: No such file or directory; name the pair without the exten
 says 2 '; llama_8b is a preset: trireme config new --model llama_8b --gpus N --output my.yaml writes' check llama_8b
 says 2 'did you mean llama_8b?' config new --model lama_8b --gpus 16
 
+echo "a new config from a Hugging Face folder"
+mkdir hf
+cat >hf/config.json <<'JSON'
+{"model_type": "qwen2", "vocab_size": 300, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+ "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+ "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}
+JSON
+says 0 'wrote hf.yaml' config new --hf hf --gpus 2 --data text --name mine --output hf.yaml
+head -3 hf.yaml | grep -q '# From hf/config.json, for 2 ranks' || fail "no word of where it comes from: $(head -3 hf.yaml)"
+[[ $("$trireme" check hf.yaml --get model.qkv_bias --get model.rope_scaling --get model.rope_original_seq_len \
+  --get model.bias --get model.seq_len --get run.name) == $'true\nyarn\n16\nfalse\n64\nmine' ]] || fail "the model of hf"
+says 0 'topology: 2 ranks' check hf.yaml
+sed -i 's/yarn/dynamic/' hf/config.json
+says 3 'hf/config.json: rope_scaling.type: "dynamic" is not supported' config new --hf hf --gpus 2
+says 3 'nowhere/config.json' config new --hf nowhere --gpus 2
+says 2 'either --model NAME or --hf FOLDER is needed' config new --hf hf --model llama_8b --gpus 2
+says 2 'either --model NAME or --hf FOLDER is needed' config new --gpus 2
+
 echo "what differs"
 says 0 'EQUAL: 0 fields differ' config diff a.yaml a.yaml
 sed 's/^  steps: .*/  steps: 7/' a.yaml >c.yaml

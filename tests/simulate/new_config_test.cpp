@@ -7,6 +7,12 @@
 namespace tri {
 namespace {
 
+std::string_view preset_text(std::string_view name) {
+  for (const Preset& preset : presets())
+    if (preset.name == name) return preset.yaml;
+  return "";
+}
+
 Cluster h100() { return value_or_throw(parse_cluster(preset_cluster_h100(), "h100", {})); }
 
 TEST(NewConfig, of_every_preset_resolves_for_the_ranks_it_was_made_for) {
@@ -92,6 +98,25 @@ TEST(NewConfig, carries_over_what_the_cluster_file_says_of_machines) {
   const Cluster little = value_or_throw(parse_cluster("node:\n  ranks: 4\n", "c.yaml", {}));
   EXPECT_EQ(made({}, little).network_gb_per_s, ClusterConfig{}.network_gb_per_s);
   EXPECT_EQ(made({}, little).ranks_per_node, 4);
+}
+
+TEST(NewConfig, of_a_model_from_elsewhere_is_trained_as_a_preset) {
+  ModelConfig model =
+      value_or_throw(parse_config("model: {layers: 4, hidden: 256, heads: 4, vocab: 512}", "m", {})).model;
+  model.seq_len = 131072;
+  model.window = 65536;
+  const NewConfig options{.model = "hf/config.json", .imported_model = model, .ranks = 8};
+  const std::string text = value_or_throw(new_config(options, h100()));
+  EXPECT_NE(text.find("# From hf/config.json, for 8 ranks"), std::string::npos) << text;
+  const Config made = value_or_throw(parse_config(text, "new.yaml", {}));
+  const Config training = value_or_throw(parse_config(preset_text(kTrainingPreset), "preset", {}));
+  EXPECT_EQ(made.model.seq_len, training.model.seq_len) << "the longest sample by default";
+  EXPECT_EQ(made.model.window, 0) << "it exceeds a sample";
+  EXPECT_EQ(made.model.hidden, 256);
+  EXPECT_EQ(made.lr, training.lr);
+  NewConfig longer = options;
+  longer.overrides = {"model.seq_len=16384"};
+  EXPECT_EQ(value_or_throw(parse_config(value_or_throw(new_config(longer, h100())), "n", {})).model.seq_len, 16384);
 }
 
 TEST(NewConfig, says_that_another_width_keeps_the_preset_s_feed_forward_width) {
