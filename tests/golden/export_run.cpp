@@ -37,35 +37,48 @@ Json settings_of(const Config& config) {
   const OptimizerConfig& o = config.optimizer;
   Json lr = Json::array();
   for (int64_t step = 0; step < config.run.steps; ++step) lr.push_back(learning_rate(config.lr, step));
-  return {{"layers", m.layers},
-          {"hidden", m.hidden},
-          {"heads", m.heads},
-          {"kv_heads", m.kv_heads},
-          {"ffn_hidden", m.ffn_hidden},
-          {"vocab", m.vocab},
-          {"padded_vocab", padded_vocab(m)},
-          {"seq_len", m.seq_len},
-          {"window", m.window},
-          {"block", enum_name(m.block)},
-          {"norm", enum_name(m.norm)},
-          {"activation", enum_name(m.activation)},
-          {"position", enum_name(m.position)},
-          {"bias", m.bias},
-          {"tie_embeddings", m.tie_embeddings},
-          {"norm_eps", m.norm_eps},
-          {"rope_theta", m.rope_theta},
-          {"init_std", m.init_std},
-          {"seed", config.run.seed},
-          {"optimizer", enum_name(o.name)},
-          {"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"eps", o.eps},
-          {"weight_decay", o.weight_decay},
-          {"clip", o.clip},
-          {"global_batch", config.data.global_batch},
-          {"micro_batch", config.data.micro_batch},
-          {"steps", config.run.steps},
-          {"lr", std::move(lr)}};
+  Json settings = {{"layers", m.layers},
+                   {"hidden", m.hidden},
+                   {"heads", m.heads},
+                   {"kv_heads", m.kv_heads},
+                   {"ffn_hidden", m.ffn_hidden},
+                   {"vocab", m.vocab},
+                   {"padded_vocab", padded_vocab(m)},
+                   {"seq_len", m.seq_len},
+                   {"window", m.window},
+                   {"block", enum_name(m.block)},
+                   {"norm", enum_name(m.norm)},
+                   {"activation", enum_name(m.activation)},
+                   {"position", enum_name(m.position)},
+                   {"bias", m.bias},
+                   {"tie_embeddings", m.tie_embeddings},
+                   {"norm_eps", m.norm_eps},
+                   {"rope_theta", m.rope_theta},
+                   {"init_std", m.init_std},
+                   {"seed", config.run.seed},
+                   {"optimizer", enum_name(o.name)},
+                   {"beta1", o.beta1},
+                   {"beta2", o.beta2},
+                   {"eps", o.eps},
+                   {"weight_decay", o.weight_decay},
+                   {"clip", o.clip},
+                   {"global_batch", config.data.global_batch},
+                   {"micro_batch", config.data.micro_batch},
+                   {"steps", config.run.steps},
+                   {"lr", std::move(lr)}};
+  // Only where they are not the default: the fingerprints of kept curves stay.
+  if (m.head_dim * m.heads != m.hidden) settings["head_dim"] = m.head_dim;
+  if (m.qk_norm != QkNorm::kNone) settings["qk_norm"] = enum_name(m.qk_norm);
+  if (m.rope_scaling != RopeScaling::kNone)
+    settings["rope_scaling"] = {{"type", enum_name(m.rope_scaling)},
+                                {"factor", m.rope_factor},
+                                {"original_seq_len", m.rope_original_seq_len},
+                                {"low_freq_factor", m.rope_low_freq_factor},
+                                {"high_freq_factor", m.rope_high_freq_factor},
+                                {"beta_fast", m.rope_beta_fast},
+                                {"beta_slow", m.rope_beta_slow},
+                                {"attention_factor", m.rope_attention_factor}};
+  return settings;
 }
 
 Result<Json> export_weights(const Config& config, const std::string& path) {

@@ -58,17 +58,41 @@ class Stored(torch.autograd.Function):
         return dx.bfloat16().float()
 
 
+def rope_frequencies(s, head_size):
+    """Angles per position of the pairs of a head, and the factor of cosines and sines."""
+    i = torch.arange(head_size // 2, dtype=torch.float64)
+    f = s["rope_theta"] ** (-2.0 * i / head_size)
+    scaling = s.get("rope_scaling")
+    if scaling is None:
+        return f, 1.0
+    divided, length = f / scaling["factor"], scaling["original_seq_len"]
+    if scaling["type"] == "linear":
+        return divided, 1.0
+    if scaling["type"] == "llama3":
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        keep = ((length * f / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+        return keep * f + (1 - keep) * divided, 1.0
+
+    def pair(rotations):
+        return head_size * math.log(length / (2 * math.pi * rotations)) / (2 * math.log(s["rope_theta"]))
+
+    first = max(math.floor(pair(scaling["beta_fast"])), 0)
+    last = min(math.ceil(pair(scaling["beta_slow"])), head_size - 1)
+    keep = 1 - ((i - first) / (last - first if last != first else 0.001)).clamp(0, 1)
+    return keep * f + (1 - keep) * divided, scaling["attention_factor"] or 0.1 * math.log(scaling["factor"]) + 1
+
+
 class Model:
     """Functions of a dict of weights; `s` are the settings of run.json. `stored` is applied to every activation."""
 
     def __init__(self, s, device, stored, parts):
         self.s, self.stored, self.parts = s, stored, parts
         t = torch.arange(s["seq_len"], device=device)
-        self.head_size = s["hidden"] // s["heads"]
+        self.head_size = s.get("head_dim", s["hidden"] // s["heads"])
         if s["position"] == "rope":
-            i = torch.arange(self.head_size // 2, dtype=torch.float64, device=device)
-            angle = t[:, None].double() * s["rope_theta"] ** (-2.0 * i / self.head_size)
-            self.cos, self.sin = angle.cos().float(), angle.sin().float()
+            frequencies, factor = rope_frequencies(s, self.head_size)
+            angle = t[:, None].double() * frequencies.to(device)
+            self.cos, self.sin = (factor * angle.cos()).float(), (factor * angle.sin()).float()
         self.band = None
         if s["window"] > 0:  # token t attends to (t - window, t]
             self.band = (t[None, :] <= t[:, None]) & (t[None, :] > t[:, None] - s["window"])
@@ -92,10 +116,13 @@ class Model:
         y = sum(F.linear(u, v) for u, v in zip(x.tensor_split(self.parts, -1), weight.tensor_split(self.parts, -1)))
         return y if b is None else y + b
 
-    def rotate(self, x):
-        """x (B, heads, T, HS): element i of the first half pairs with i + HS/2."""
-        a, b = x.float().chunk(2, dim=-1)
-        return self.stored(torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1).to(x.dtype))
+    def rotate(self, w, name, x):
+        """x (B, heads, T, HS): element i of the first half pairs with i + HS/2. With QK-norm, of normalized heads."""
+        x, dtype = x.float(), x.dtype
+        if "qk_norm" in self.s:
+            x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.s["norm_eps"]) * w[name + "/weight"].float()
+        a, b = x.chunk(2, dim=-1)
+        return self.stored(torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1).to(dtype))
 
     def attention(self, w, base, x):
         s, (batch, length, _) = self.s, x.shape
@@ -107,7 +134,7 @@ class Model:
         k = qkv[:, :, :, group].transpose(1, 2)
         v = qkv[:, :, :, group + 1].transpose(1, 2)
         if s["position"] == "rope":
-            q, k = self.rotate(q), self.rotate(k)
+            q, k = self.rotate(w, base + "query_norm", q), self.rotate(w, base + "key_norm", k)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         y = self.stored(attend(q, k, v, self.band))
         return self.linear(w, base + "proj", y.transpose(1, 2).reshape(batch, length, -1))

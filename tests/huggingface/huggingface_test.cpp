@@ -485,12 +485,12 @@ TEST(HuggingFace, presets_are_the_published_models) {
     const auto at = published.find(std::string(preset.name));
     if (at == published.end()) continue;
     ++found;
-    ModelConfig ours = value_or_throw(parse_config(preset.yaml, at->first, {})).model;
-    ModelConfig theirs = value_or_throw(parse_config_json(at->first, "{" + at->second + "}")).model;
-    theirs.seq_len = ours.seq_len;
-    fill_derived(ours);
-    fill_derived(theirs);
-    EXPECT_EQ(ours, theirs) << at->first;
+    ModelConfig native = value_or_throw(parse_config(preset.yaml, at->first, {})).model;
+    ModelConfig hf = value_or_throw(parse_config_json(at->first, "{" + at->second + "}")).model;
+    hf.seq_len = native.seq_len;
+    fill_derived(native);
+    fill_derived(hf);
+    EXPECT_EQ(native, hf) << at->first;
   }
   EXPECT_EQ(found, published.size());
 }
