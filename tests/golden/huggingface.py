@@ -43,6 +43,7 @@ OURS = {
 SMALL = {"initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 LLAMA_SIZES = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
                "num_attention_heads": 4, "max_position_embeddings": 24, **SMALL}
+SCALED_SIZES = {**LLAMA_SIZES, "num_key_value_heads": 2, "max_position_embeddings": 8}  # texts have 24 tokens
 GPT2_SIZES = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24, **SMALL}
 THEIRS = {
     "gpt2_tied": ("GPT2", GPT2_SIZES),
@@ -51,22 +52,22 @@ THEIRS = {
     "llama_tied_biases": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 4, "tie_word_embeddings": True,
                                     "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-3}),
     "mistral": ("Mistral", {**LLAMA_SIZES, "num_key_value_heads": 2, "sliding_window": 6}),
-    "llama3": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 5e5,
-                         "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-                                          "high_freq_factor": 4.0, "original_max_position_embeddings": 24}}),
-    "llama_linear": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2,
-                               "rope_scaling": {"type": "linear", "factor": 4.0}}),
+    "llama3": ("Llama", {**SCALED_SIZES, "tie_word_embeddings": True, "rope_theta": 100.0,
+                         "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.25,
+                                          "high_freq_factor": 1.0, "original_max_position_embeddings": 8}}),
+    "llama_linear": ("Llama", {**SCALED_SIZES, "rope_scaling": {"type": "linear", "factor": 4.0}}),
     "mistral_without_window": ("Mistral", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 16,
                                            "sliding_window": None}),
     "qwen2_tied": ("Qwen2", {**LLAMA_SIZES, "num_key_value_heads": 2, "tie_word_embeddings": True}),
     "qwen2_window": ("Qwen2", {**LLAMA_SIZES, "num_key_value_heads": 2, "use_sliding_window": True,
                                "sliding_window": 6, "max_window_layers": 0}),
-    "qwen2_yarn": ("Qwen2", {**LLAMA_SIZES, "num_key_value_heads": 2, "rope_theta": 1e4,
-                             "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+    "qwen2_yarn": ("Qwen2", {**SCALED_SIZES, "rope_theta": 100.0,
+                             "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_slow": 0.1}}),
     "qwen3": ("Qwen3", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}),
-    "qwen3_yarn": ("Qwen3", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 16,
+    "qwen3_yarn": ("Qwen3", {**SCALED_SIZES, "head_dim": 16, "rope_theta": 100.0,
                              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.3,
-                                              "beta_fast": 4.0, "original_max_position_embeddings": 24}}),
+                                              "beta_fast": 1.0, "beta_slow": 0.1,
+                                              "original_max_position_embeddings": 8}}),
     "llama_narrow_heads": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 6}),
 }
 
@@ -169,7 +170,7 @@ def from_ours(name, model):
     load(name + "_bf16")
 
 
-def compare_step(name, model, run_dir, length):
+def compare_step(name, model, run_dir, 24):
     """A step of AdamW on eight ranks. With eps and a learning rate of 1 a parameter moves by g / (1 + |g|)."""
     samples, lr, decay = 4, 1.0, 0.1
     ids = np.random.default_rng(3).integers(0, model.config.vocab_size, samples * length + 1)
@@ -213,15 +214,14 @@ def from_theirs(name, family, settings):
     model.save_pretrained(os.path.join(SCRATCH, "theirs_" + name))
     run_dir = "runs/imported_" + name
     scaled = settings.get("rope_scaling")
-    length = 64 if scaled else 24  # beyond the 24 tokens that rope was made for
-    ids = list(np.random.default_rng(2).integers(0, config.vocab_size, length))
-    trireme("checkpoint", "import", "theirs_" + name, run_dir, "--set", f"model.seq_len={length}")
+    ids = list(np.random.default_rng(2).integers(0, config.vocab_size, 24))
+    trireme("checkpoint", "import", "theirs_" + name, run_dir, "--set", "model.seq_len=24")
     compare(f"{name}, imported", our_logits(run_dir, ids), their_logits(model, ids))
 
     trireme("checkpoint", "export", run_dir, "back_" + name)
     same(name + ", exported again", tensors_of("theirs_" + name), tensors_of("back_" + name))
     # Versions before 4.50 take max_position_embeddings for yarn's original length.
-    back = load("back_" + name, **({"max_position_embeddings": 24} if scaled and not IS_5 else {}))
+    back = load("back_" + name, **({"max_position_embeddings": 8} if scaled and not IS_5 else {}))
     if type(back) is not type(model):
         sys.exit(f"{name}: {type(model).__name__} is exported as {type(back).__name__}")
     compare(f"{name}, exported again", our_logits(run_dir, ids), their_logits(back, ids))
@@ -234,7 +234,7 @@ def from_theirs(name, family, settings):
         trireme("checkpoint", "import", folder, "runs/" + folder)
         compare(f"{name}, imported from {dtype}", our_logits("runs/" + folder, ids), their_logits(load(folder), ids))
 
-    compare_step(name, model, run_dir, length)
+    compare_step(name, model, run_dir, 24)
 
 
 def byte_tokenizer(folder):

@@ -42,6 +42,7 @@ Config llama() {
   c.model.activation = Activation::kSwiglu;
   c.model.position = Position::kRope;
   c.model.bias = false;
+  c.model.qkv_bias = AutoFlag::kAuto;  // gpt2's is resolved
   c.model.tie_embeddings = false;
   return value_or_throw(resolve_config(c, 1));
 }
