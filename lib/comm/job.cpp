@@ -59,8 +59,10 @@ Job::Job(int* argc, char*** argv) {
   if (node_size > 1) {
     const auto next = static_cast<size_t>((node_rank_ + 1) % node_size);
     watch_ = std::make_unique<ProcessWatch>(
-        processes[next], [this, rank = node_ranks_[next], process = processes[next]](
-                             const ProcessWatch::WaitFor& wait_for) { neighbour_ended(rank, process, wait_for); });
+        processes[next], [this, rank = node_ranks_[next], pid = processes[next].pid](
+                             const std::string& ending, const ProcessWatch::WaitFor& wait_for) {
+          neighbour_ended(rank, fmt::format("process {} {}", pid, ending), wait_for);
+        });
   }
 }
 
@@ -213,15 +215,13 @@ void Job::fail(const std::string& what, ExitCode code, Cause cause) {
 
 // The launcher usually notices too, and ends the job with the status of that process. If it lets the other ranks
 // continue, they would wait for the ended one forever.
-void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for) {
+void Job::neighbour_ended(int rank, const std::string& what, const ProcessWatch::WaitFor& wait_for) {
   constexpr double kLauncherFirst = 10;  // seconds
   if (node_->ending || node_->failure != 0) return;
-  const std::string what =
-      fmt::format("rank {} on {} is gone: process {} has ended without reporting an error", rank, host_, process.pid);
+  const std::string line = fmt::format("rank {} on {} is gone: {}", rank, host_, what);
   if (!ending_.try_lock()) return;  // this process is already ending the job
-  report(what, what);
-  const ExitCode code = run_failure_hook(
-      {.world_rank = rank, .text = fmt::format("process {} has ended without reporting an error", process.pid)});
+  report(line, line);
+  const ExitCode code = run_failure_hook({.world_rank = rank, .text = what});
   ending_.unlock();
   if (wait_for(kLauncherFirst)) return;
   ending_.lock();

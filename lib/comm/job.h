@@ -142,7 +142,7 @@ class Job {
 
   bool report(const std::string& line, const std::string& what);
   ExitCode run_failure_hook(const Failure& failure) TRI_REQUIRES(ending_);
-  void neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for);
+  void neighbour_ended(int rank, const std::string& what, const ProcessWatch::WaitFor& wait_for);
 
   template <class T>
   static std::vector<T> values_of(const std::vector<std::string>& messages) {

@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "io/base/process_end.h"
+
 namespace tri {
 namespace {
 
@@ -107,6 +109,10 @@ AttemptCause cause_of(const EndFacts& facts, double now) {
   const int status = facts.status.value_or(0);
   const auto with_status = [&](AttemptCause cause) {
     cause.status = status;
+    // The launcher exits with 128 + the signal of the first rank that a signal ended.
+    const bool by_signal = cause.kind == CauseKind::kDeath && kind_of_status(status) == CauseKind::kDeath;
+    if (by_signal && cause.text.find("signal ") == cause.text.npos)
+      cause.text += fmt::format("; the launcher reports {}", signal_text(status - 128));
     return cause;
   };
   if (facts.status == 0) return with_status({.kind = CauseKind::kFinished, .text = "finished"});

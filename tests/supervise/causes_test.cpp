@@ -57,7 +57,18 @@ TEST(Causes, the_event_logs_first_failure_names_kind_rank_and_node) {
   }
 }
 
-// Flight recorders are read once per second, in which many steps may pass.
+TEST(Causes, a_death_names_the_launcher_s_signal_unless_it_is_known_already) {
+  EndFacts facts{
+      .status = 137, .ranks_seen = true, .first_gone = AttemptCause{.kind = CauseKind::kDeath, .text = "gone"}};
+  EXPECT_EQ(cause(facts).text, "gone; the launcher reports signal 9 (SIGKILL)");
+  facts.first_gone->text = "it was killed by signal 11 (SIGSEGV)";
+  EXPECT_EQ(cause(facts).text, "it was killed by signal 11 (SIGSEGV)");
+  facts.first_gone->text = "gone";
+  facts.status = 1;
+  EXPECT_EQ(cause(facts).text, "gone");
+}
+
+// Flight recorders are looked at once a second, in which many steps may pass.
 TEST(Causes, the_step_is_that_of_the_failure_where_it_says_so) {
   EndFacts facts{.status = 7, .ranks_seen = true, .event = failure(7), .event_node = "node1"};
   EXPECT_EQ(cause(facts).step, -1);
