@@ -150,6 +150,27 @@ std::string describe(const RunEvent& event) {
                      event.text);
 }
 
+std::string describe_decision(const RunEvent& event) {
+  const std::string action = event.string("action"), cause = event.string("cause");
+  const std::string node = event.host.empty() ? "the node" : "node " + event.host;
+  const std::pair<std::string_view, std::string> phrases[] = {
+      {"done", "finished"},
+      {"leave", "the supervisor stopped"},
+      {"retry", "another attempt on the same nodes"},
+      {"exclude", "another attempt without " + node},
+      {"doctor", "the doctor examines " + node},
+      {"stop", "no further attempt"},
+      {"report", event.host.empty() ? "reported" : "reported about " + node},
+      {"relieve", "a spare replaces " + node},
+      {"successor", "another job continues the run"}};
+  const auto* const known =
+      std::find_if(std::begin(phrases), std::end(phrases), [&](const auto& phrase) { return phrase.first == action; });
+  std::string text = known == std::end(phrases) ? action : known->second;
+  if (!cause.empty() && action != "done" && action != "leave" && action != "report" && action != "relieve")
+    text += " after " + cause;
+  return text + (text.empty() || event.text.empty() ? "" : ": ") + event.text;
+}
+
 RunEvent EventLog::event_of(RunEventKind kind) const {
   return {.time = now(),
           .attempt = writer_.attempt,

@@ -50,7 +50,7 @@ enum class RunEventKind {
   kAttemptStart,  // fields: number, nodes ("node1,node2"), checkpoint (its step)
   kAttemptEnd,  // `text`: of its cause; fields: number, cause, status, checkpoint, step, noticed (when the driver began
                 // to end it, seconds since 1970); node, culprit (a rank), where one is known
-  kDecision,    // `text`: why; fields: action, cause, row
+  kDecision,    // `text`: why; fields: action (of Response, lib/supervise/decisions.h), cause; `host`: its node
   kExclusion,   // `host`: an excluded node; `text`: why; fields: until (seconds since 1970)
   kClearExclusion,  // `host`: a node that may be used again
 };
@@ -104,6 +104,8 @@ std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::strin
 
 // Returns, for example, "rank 13 on node07 (GPU 0000:18:00.0): TEXT".
 std::string describe(const RunEvent& event);
+// Of kDecision: what was done, after what, and why: "another attempt on the same nodes after hang: WHY".
+std::string describe_decision(const RunEvent& event);
 
 // Appends the events of one rank to the event log. Safe for concurrent use; copies write into the same file.
 class EventLog {

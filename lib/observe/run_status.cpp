@@ -13,9 +13,11 @@
 #include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/folder_entries.h"
+#include "io/base/format.h"
 #include "io/base/host.h"
 #include "io/base/median.h"
 #include "io/base/text_file.h"
+#include "io/checkpoint/run_lock.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/rank_text.h"
 #include "lib/observe/metrics_reader.h"
@@ -242,6 +244,36 @@ Result<std::string> canonical_run(const std::string& run_dir) {
   return path.string();
 }
 
+// Between two attempts of a supervised run: what ended the last one, and what its supervisor does. "": the run is not
+// between attempts. `events`: of all attempts.
+std::string restart_of(const RunStatus& status, const std::vector<RunEvent>& events, double now) {
+  if (std::any_of(status.ranks.begin(), status.ranks.end(), lives)) return "";
+  const RunEvent *launched = nullptr, *ended = nullptr, *failed = nullptr, *decided = nullptr;
+  bool begun = false;
+  for (const RunEvent& event : events) {
+    if (event.kind == RunEventKind::kAttemptStart) launched = &event, decided = nullptr, begun = false;
+    if (event.kind == RunEventKind::kAttemptEnd) ended = &event;
+    if (event.kind == RunEventKind::kFailure && event.attempt == status.attempt) failed = &event;
+    if (event.kind == RunEventKind::kDecision && event.attempt == status.attempt) decided = &event;
+    begun |= event.kind == RunEventKind::kBegin && launched != nullptr && event.attempt == launched->attempt;
+  }
+  if (launched == nullptr) return "";  // it is not supervised
+  const bool over = (ended != nullptr && ended->attempt == launched->attempt) || failed != nullptr;
+  if (begun && !over) return "";  // its ranks run on other machines
+  if (const auto driver = holder_of_lock(status.run_dir + "/supervise.lock"); !driver || !driver.value()) return "";
+  std::string text;
+  if (over && failed != nullptr && (ended == nullptr || ended->attempt != launched->attempt))
+    text = fmt::format("attempt {:.0f} failed: {}; the supervisor ends its other ranks", launched->number("number", 0),
+                       describe(*failed));
+  else if (ended != nullptr)
+    text = fmt::format("attempt {:.0f} ended: {}: {}", ended->number("number", 0), ended->string("cause"), ended->text);
+  if (decided != nullptr) text += (text.empty() ? "" : "; ") + describe_decision(*decided);
+  if (!over)
+    text += fmt::format("{}attempt {:.0f} was launched {} ago, and its ranks are starting", text.empty() ? "" : "; ",
+                        launched->number("number", 0), format_duration(std::max(0.0, now - launched->time)));
+  return text;
+}
+
 }  // namespace
 
 Result<RunStatus> read_run_status(const std::string& run_dir) {
@@ -281,6 +313,7 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   }
   status.slowest = slowest_of(status.ranks);
   status.state = state_of(status);
+  if (status.restart = restart_of(status, known, now); !status.restart.empty()) status.state = RunState::kRestarts;
   status.hang = locate(status);
   const bool alive = status.state == RunState::kRuns || status.state == RunState::kStandsStill;
   if (alive && status.cause && status.cause->kind == RunEventKind::kHang) status.cause.reset();  // the run may recover

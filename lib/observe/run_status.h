@@ -23,8 +23,9 @@ enum class RunState {
   kStandsStill,  // a rank of this machine runs, but none has made progress for some time
   kEnded,        // without an error: done, or stopped on request
   kFailed,       // a rank failed, or the watchdog ended the job
-  kGone,         // the ranks of this machine are gone without a report
-  kUnknown,      // it has never started, or it runs on other machines
+  kGone,         // the ranks of this machine are gone without a word
+  kUnknown,      // unknown here: it has never started, or it runs on other machines
+  kRestarts,     // between two attempts of a supervised run: the supervisor runs, the ranks of the newest do not yet
 };
 
 template <>
@@ -34,7 +35,8 @@ struct EnumNames<RunState> {
                                     std::pair{RunState::kEnded, std::string_view("ended")},
                                     std::pair{RunState::kFailed, std::string_view("failed")},
                                     std::pair{RunState::kGone, std::string_view("gone")},
-                                    std::pair{RunState::kUnknown, std::string_view("unknown")}};
+                                    std::pair{RunState::kUnknown, std::string_view("unknown")},
+                                    std::pair{RunState::kRestarts, std::string_view("restarting")}};
 };
 
 // The rate of the newest steps in metrics.jsonl.
@@ -67,6 +69,7 @@ struct RunStatus {
   std::optional<HangVerdict> hang;   // if it makes no progress and all its ranks are on this machine
   std::optional<RunEvent> cause;     // what ended the newest attempt
   std::optional<RunEvent> end;       // its end without an error
+  std::string restart;               // of kRestarts: what ended the last attempt, and what the supervisor does
   std::string newest_dump;           // a folder; "": none
   std::string last_log_line;
 };
@@ -82,7 +85,7 @@ std::string status_text(const RunStatus& status);
 
 // Returns one JSON object; null stands for unknown values:
 //   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
-//   state ("runs", "stands still", "ended", "failed", "gone", "unknown")
+//   state ("runs", "stands still", "ended", "failed", "gone", "unknown", "restarting"), restart
 //   rate {step, step_ms, tokens_per_s, loss, age_s}
 //   slowest {rank, step_ms, of_median}
 //   stragglers [{rank, host, slowdown, text}]

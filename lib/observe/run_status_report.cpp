@@ -164,6 +164,7 @@ std::string hang_of(const RunStatus& s) {
 
 std::string end_of(const RunStatus& s) {
   std::string text;
+  if (!s.restart.empty()) text += s.restart + "\n";
   if (s.state == RunState::kFailed || s.state == RunState::kGone) {
     if (s.cause)
       text +=
@@ -181,7 +182,7 @@ std::string end_of(const RunStatus& s) {
   const auto holds = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
   const bool said =
       s.end && !s.end->text.empty() && (holds(s.last_log_line, s.end->text) || holds(s.end->text, s.last_log_line));
-  if (s.state != RunState::kRuns && !s.last_log_line.empty() && !said)
+  if (s.state != RunState::kRuns && s.restart.empty() && !s.last_log_line.empty() && !said)
     text += fmt::format("last line of log.txt: {}\n", s.last_log_line);
   if (!s.newest_dump.empty())
     text += fmt::format("newest dump: {} (`trireme status {} --hang` prints its report)\n", s.newest_dump, s.run_dir);
@@ -191,7 +192,7 @@ std::string end_of(const RunStatus& s) {
 // Explains how to see the ranks that have no flight recorders on this machine.
 std::string elsewhere(const RunStatus& s) {
   const int missing = s.world_size - static_cast<int>(s.ranks.size());
-  if (missing <= 0 || s.end || s.state == RunState::kEnded) return "";
+  if (missing <= 0 || s.end || s.state == RunState::kEnded || s.state == RunState::kRestarts) return "";
   const std::string ask =
       s.job.empty() ? fmt::format("to see them, run `trireme status {}` there", s.run_dir)
                     : fmt::format("to see all, run `srun --overlap --jobid={} --ntasks-per-node=1 trireme status {}`",
@@ -293,6 +294,7 @@ std::string status_json(const RunStatus& status) {
                        {"attempt", known(status.attempt)},
                        {"job", known(status.job)},
                        {"state", enum_name(status.state)},
+                       {"restart", known(status.restart)},
                        {"world_size", status.world_size > 0 ? Json(status.world_size) : Json()},
                        {"step", status.step},
                        {"steps", status.steps > 0 ? Json(status.steps) : Json()},

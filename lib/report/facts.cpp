@@ -1,8 +1,10 @@
 // Collects the facts about a run that its report shows first.
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <map>
 
 #include "io/base/format.h"
 #include "lib/config/axis_fields.h"
@@ -75,9 +77,11 @@ std::string speed_of(const RunData& run) {
   const RecentSpeed speed = recent_speed(run.metrics);
   if (!std::isfinite(speed.step_ms)) return "";
   std::string text = fmt::format("{:.4g} ms a step", speed.step_ms);
-  if (std::isfinite(speed.tokens_per_s)) text += fmt::format(", {} tokens/s", format_count(speed.tokens_per_s));
+  if (std::isfinite(speed.tokens_per_s))
+    text += fmt::format(", {} tokens/s ({} to {})", format_count(speed.tokens_per_s), format_count(speed.tokens_low),
+                        format_count(speed.tokens_high));
   if (std::isfinite(speed.mfu)) text += fmt::format(", MFU {:.1f} %", 100 * speed.mfu);
-  return text;
+  return text + fmt::format("; median of the last {} (range of nine in ten)", counted(int64_t(speed.steps), "step"));
 }
 
 std::string time_of(const RunData& run) {
@@ -127,7 +131,70 @@ std::string machines_of(const RunData& run) {
   return text;
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+bool ended_badly(const EffectiveTime& time, size_t i) {
+  const AttemptTime& attempt = time.attempts[i];
+  return attempt.failed || (attempt.outcome.empty() && i + 1 < time.attempts.size());
+}
+
+// Seconds that failures cost: until each was noticed and its successor launched, started, and back at the lost step.
+double lost_to_failures(const EffectiveTime& time) {
+  double seconds = 0;
+  for (const WallInterval& interval : time.intervals) {
+    const WallTime what = interval.category;
+    bool lost = what == WallTime::kDetection || what == WallTime::kDiagnosis || what == WallTime::kRestart;
+    if (what == WallTime::kRepeated || what == WallTime::kStartup || what == WallTime::kLoad)
+      for (size_t i = 0; i + 1 < time.attempts.size(); ++i)
+        lost |=
+            ended_badly(time, i) && interval.begin >= time.attempts[i].end && interval.begin < time.attempts[i + 1].end;
+    if (lost) seconds += interval.end - interval.begin;
+  }
+  return seconds;
+}
+
+void add_failures(const RunData& run, std::vector<RunSentence>& story) {
+  if (!run.time) return;
+  int64_t failures = 0;
+  const AttemptTime* last = nullptr;
+  for (size_t i = 0; i < run.time->attempts.size(); ++i)
+    if (ended_badly(*run.time, i)) ++failures, last = &run.time->attempts[i];
+  if (failures == 0) return;
+  const std::string what = last->outcome.empty() ? "an attempt ended without a message" : first_line(last->outcome);
+  const double lost = lost_to_failures(*run.time);
+  story.push_back(
+      {fmt::format("{}{}: {}, after step {}{}", counted(failures, "failure"), failures > 1 ? ", the last" : "", what,
+                   last->last_step,
+                   lost > 0 ? fmt::format("; {} and {} lost{}", format_duration(lost),
+                                          counted(run.time->lost_steps, "step"), failures > 1 ? " in all" : "")
+                            : ""),
+       true});
+}
+
 }  // namespace
+
+std::vector<RunSentence> run_story(const RunData& run) {
+  const bool failed = run.time && !run.time->attempts.empty() && run.time->attempts.back().failed;
+  std::vector<RunSentence> story{{state_of(run), failed}};
+  add_failures(run, story);
+  std::map<int, const StragglerRecord*> slow;
+  for (const StragglerRecord& record : run.stragglers) slow[record.world_rank] = &record;
+  std::erase_if(slow, [](const auto& entry) { return entry.second->over; });
+  if (!slow.empty()) {
+    const auto slowest = std::max_element(
+        slow.begin(), slow.end(), [](const auto& a, const auto& b) { return a.second->slowdown < b.second->slowdown; });
+    story.push_back(
+        {fmt::format("{} slow: {}", slow.size() == 1 ? "1 rank is" : fmt::format("{} ranks are", slow.size()),
+                     slowest->second->text),
+         true});
+  }
+  if (const size_t count = run.metrics.not_finite.size(); count > 0)
+    story.push_back({fmt::format("loss or gradients were not finite in {}, the last step {}",
+                                 counted(int64_t(count), "step"), run.metrics.not_finite.back().step),
+                     true});
+  if (story.size() == 1) story.push_back({"no failure, hang or slow rank is recorded", false});
+  return story;
+}
 
 std::vector<RunFact> run_facts(const RunData& run) {
   const RunMetrics& metrics = run.metrics;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 
@@ -17,6 +18,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kBefore = "before.", kAfter = "after.";
 constexpr size_t kRecentSteps = 100;
+constexpr int64_t kLogBytes = 4'000'000;  // of log.txt's end, where samples are looked for
+constexpr size_t kSampleBytes = 2000;
+constexpr int kMostSamples = 8;
 
 bool is_run(const std::string& dir) {
   std::error_code absent;
@@ -42,7 +46,12 @@ std::vector<ConfigChange> changes_of(const std::vector<RunEvent>& events) {
   for (const RunEvent& event : events) {
     if (event.kind != RunEventKind::kStart) continue;
     const auto add = [&](const std::string& name, const std::string& before, const std::string& after) {
-      changes.push_back({.time = event.time, .start = number, .name = name, .before = before, .after = after});
+      changes.push_back({.time = event.time,
+                         .start = number,
+                         .step = static_cast<int64_t>(event.number("step", 0)),
+                         .name = name,
+                         .before = before,
+                         .after = after});
     };
     for (const auto& [field, value] : event.fields) {
       // Start events of earlier versions contain "changed.NAME": "BEFORE -> AFTER".
@@ -88,14 +97,39 @@ void read_config(RunData& run) {
   }
 }
 
-// Ranks that failed as a consequence of another failure share one incident per attempt.
+// The samples in a log: lines "TIME step 50: sample", "---", the text, "---".
+std::vector<TextSample> samples_of(std::string_view log) {
+  constexpr std::string_view kHead = ": sample\n---\n", kEnd = "\n---\n", kStep = " step ";
+  std::vector<TextSample> samples;
+  for (size_t at = 0; (at = log.find(kHead, at)) != log.npos;) {
+    const size_t text = at + kHead.size(), end = log.find(kEnd, text), step = log.rfind(kStep, at);
+    if (end == log.npos || step == log.npos) break;
+    const std::string number(log.substr(step + kStep.size(), at - step - kStep.size()));
+    samples.push_back(
+        {std::strtoll(number.c_str(), nullptr, 10), std::string(log.substr(text, std::min(end - text, kSampleBytes)))});
+    at = end;
+  }
+  if (samples.size() > kMostSamples) samples.erase(samples.begin(), samples.end() - kMostSamples);
+  return samples;
+}
+
+// The end of the log, however long that is.
+std::string end_of_log(const std::string& run_dir) {
+  const auto file = InputFile::open(run_dir + "/log.txt");
+  if (!file) return "";
+  const int64_t bytes = std::min(kLogBytes, file.value().bytes());
+  std::string text(static_cast<size_t>(bytes), '\0');
+  return file.value().read(text.data(), bytes, file.value().bytes() - bytes) ? text : "";
+}
+
+// Ranks that failed as a consequence of other failures share one incident per attempt.
 void add_failures(const std::vector<RunEvent>& events, std::vector<Incident>& incidents) {
   std::map<std::string, std::pair<double, int>> consequences;  // by attempt: the time of the first one, and their
                                                                // number
   for (const RunEvent& event : events) {
     if (event.kind != RunEventKind::kFailure) continue;
     if (!event.flag("consequence")) {
-      incidents.push_back({.time = event.time, .kind = "failure", .text = describe(event)});
+      incidents.push_back({.time = event.time, .kind = "failure", .text = describe(event), .alarm = true});
       continue;
     }
     auto [place, first] = consequences.try_emplace(event.attempt, event.time, 0);
@@ -105,7 +139,8 @@ void add_failures(const std::vector<RunEvent>& events, std::vector<Incident>& in
     incidents.push_back(
         {.time = seen.first,
          .kind = "failure",
-         .text = fmt::format("{} rank{} failed as a consequence", seen.second, seen.second == 1 ? "" : "s")});
+         .text = fmt::format("{} rank{} failed as a consequence", seen.second, seen.second == 1 ? "" : "s"),
+         .alarm = true});
 }
 
 }  // namespace
@@ -131,7 +166,13 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
       case RunEventKind::kHang:
       case RunEventKind::kStraggler:
       case RunEventKind::kDrift:
+        incident.alarm = !event.flag("over");
+        incidents.push_back(std::move(incident));
+        break;
       case RunEventKind::kDecision:
+        if (event.string("action") == "done") break;
+        incident.text = describe_decision(event);
+        incident.alarm = event.string("action") == "stop";
         incidents.push_back(std::move(incident));
         break;
       case RunEventKind::kExclusion:
@@ -142,6 +183,7 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
       case RunEventKind::kEnd:
         if (event.number("code", 0) == 0) break;
         incident.kind = "stop";
+        incident.alarm = event.number("code", 0) != static_cast<double>(ExitCode::kDrained);
         incident.text = fmt::format("ended with status {:.0f}{}", event.number("code", 0),
                                     event.text.empty() ? "" : ": " + event.text);
         incidents.push_back(std::move(incident));
@@ -153,12 +195,14 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
   if (time)
     for (size_t k = 0; k + 1 < time->attempts.size(); ++k)
       if (const AttemptTime& attempt = time->attempts[k]; attempt.outcome.empty())
-        incidents.push_back({.time = attempt.end, .kind = "gone", .text = "the attempt ended without a message"});
+        incidents.push_back(
+            {.time = attempt.end, .kind = "gone", .text = "the attempt ended without a message", .alarm = true});
   for (const NotFiniteRecord& record : metrics.not_finite)
     incidents.push_back(
         {.time = record.time,
          .kind = "not finite",
-         .text = fmt::format("step {}{}{}", record.step, record.places.empty() ? "" : ": ", record.places)});
+         .text = fmt::format("step {}{}{}", record.step, record.places.empty() ? "" : ": ", record.places),
+         .alarm = true});
   std::stable_sort(incidents.begin(), incidents.end(),
                    [](const Incident& a, const Incident& b) { return a.time < b.time; });
   for (Incident& incident : incidents) incident.step = step_at(metrics, incident.time);
@@ -195,6 +239,7 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   run.changes = changes_of(run.events);
   run.stragglers = stragglers_of(run.events);
   run.incidents = incidents_of(run.events, run.time, run.metrics);
+  run.samples = samples_of(end_of_log(run.dir));
   return run;
 }
 
@@ -208,7 +253,12 @@ RecentSpeed recent_speed(const RunMetrics& metrics) {
     if (std::isfinite(step.mfu)) mfu.push_back(step.mfu);
   }
   const auto middle = [](const std::vector<double>& values) { return values.empty() ? kUnknown : median(values); };
-  return {.step_ms = middle(ms), .tokens_per_s = middle(tokens), .mfu = middle(mfu)};
+  RecentSpeed speed{.steps = ms.size(), .step_ms = middle(ms), .tokens_per_s = middle(tokens), .mfu = middle(mfu)};
+  if (tokens.empty()) return speed;
+  std::sort(tokens.begin(), tokens.end());
+  speed.tokens_low = tokens[tokens.size() / 20];
+  speed.tokens_high = tokens[tokens.size() - 1 - tokens.size() / 20];
+  return speed;
 }
 
 }  // namespace tri

@@ -26,12 +26,14 @@ struct Incident {
   int64_t step = 0;  // completed by then
   std::string kind;  // "failure", "hang", "stop", "gone", "not finite", or as in the event log
   std::string text;
+  bool alarm = false;  // something went wrong; false: a decision, or an end on request
 };
 
 // A start of the run whose resolved config differs from that of the previous start.
 struct ConfigChange {
   double time = 0;
-  int start = 0;  // number of the recorded start; the first is 0
+  int start = 0;     // of those on record; the first is 0
+  int64_t step = 0;  // complete before it
   std::string name, before, after;
 };
 
@@ -46,17 +48,24 @@ struct StragglerRecord {
   bool over = false;
 };
 
+// A text that the run generated.
+struct TextSample {
+  int64_t step = 0;
+  std::string text;
+};
+
 struct RunData {
   std::string dir, name;  // absolute; run.name, or the folder's
   RunMetrics metrics;
   std::vector<RunEvent> events;
   std::optional<EffectiveTime> time;
   std::vector<FlatField> config;            // resolved.yaml, else config.yaml
-  std::vector<ConfigChange> changes;        // by time
-  std::vector<Incident> incidents;          // by time
-  std::optional<RankHeat> heat;             // from ranks.h5
-  std::vector<RankWaits> waits;             // from a dump and from recorded steps
-  std::vector<StragglerRecord> stragglers;  // by time
+  std::vector<ConfigChange> changes;        // in the order of time
+  std::vector<Incident> incidents;          // the same
+  std::optional<RankHeat> heat;             // of ranks.h5
+  std::vector<RankWaits> waits;             // of a dump, of recorded steps
+  std::vector<StragglerRecord> stragglers;  // in the order of time
+  std::vector<TextSample> samples;          // of log.txt, the newest last
   std::vector<std::string> remarks;         // messages about data that could not be read
 
   std::string field(std::string_view name) const;  // from `config`; "": absent
@@ -70,6 +79,13 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes = k
 std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const std::optional<EffectiveTime>& time,
                                    const RunMetrics& metrics);
 
+// What happened, in sentences: the state, failures and what they cost, slow ranks.
+struct RunSentence {
+  std::string text;
+  bool alarm = false;
+};
+std::vector<RunSentence> run_story(const RunData& run);
+
 // The facts about a run that a report shows first, most important first. Unknown values are "".
 struct RunFact {
   std::string label, value;
@@ -78,7 +94,9 @@ std::vector<RunFact> run_facts(const RunData& run);
 
 // Speed over the last steps that count: medians, which a few slow steps do not affect.
 struct RecentSpeed {
+  size_t steps = 0;
   double step_ms = kUnknown, tokens_per_s = kUnknown, mfu = kUnknown;
+  double tokens_low = kUnknown, tokens_high = kUnknown;
 };
 RecentSpeed recent_speed(const RunMetrics& metrics);
 
