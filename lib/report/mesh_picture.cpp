@@ -9,7 +9,8 @@ namespace tri {
 namespace {
 
 constexpr double kCellWidth = 38, kCellHeight = 26, kBetweenStages = 74;
-constexpr double kLeft = 78, kTop = 98;  // of the first stage's cells
+constexpr double kLeft = 78, kTop = 98;                     // of the first stage's cells
+constexpr double kLegendWidth = 700, kHeadCharacter = 9.2;  // of the longest line; of the title, at most
 
 // Returns the positions on an axis to draw: all of them, or the first ones, -1 for the gap, and the last one.
 std::vector<int> shown_of(int size, int most) {
@@ -45,8 +46,10 @@ class MeshPicture {
         pp_(shown_of(mesh_.axis("pp").size, std::max(4, 24 / static_cast<int>(tp_.size())))),
         stage_width_(std::max(kCellWidth * static_cast<double>(tp_.size()), 110.0)),
         stage_height_(kCellHeight * static_cast<double>(rows_.size())),
-        picture_(kLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) - kBetweenStages + 24,
-                 kTop + stage_height_ + 112, title()) {}
+        picture_(
+            std::max(kLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) - kBetweenStages + 24,
+                     16 + std::max(kHeadCharacter * static_cast<double>(title().size()), kLegendWidth)),
+            kTop + stage_height_ + 112, title()) {}
 
   std::string draw() {
     picture_.text(16, 26, title(), "ink head");
@@ -60,6 +63,10 @@ class MeshPicture {
     const int ranks = mesh_.world_size(), nodes = (ranks + c_.cluster.ranks_per_node - 1) / c_.cluster.ranks_per_node;
     return fmt::format("{}: {} = {} rank{} on {} node{}", c_.run.name, mesh_.grid.sizes(), ranks, ranks == 1 ? "" : "s",
                        nodes, nodes == 1 ? "" : "s");
+  }
+  // From a stage's cells to the end of the longest name of a node.
+  double node_name_width() const {
+    return 10 + 6.5 * static_cast<double>(fmt::format("n{}", mesh_.world_size() / c_.cluster.ranks_per_node).size());
   }
   int rank_at(int stage, int row, int tp) const {
     return Mesh{mesh_.grid, mesh_.group(kRows)[static_cast<size_t>(row)]}.moved("pp", stage).moved("tp", tp).world_rank;
@@ -138,7 +145,7 @@ class MeshPicture {
     }
     const double y = kTop + stage_height_ / 2;
     for (size_t column = 1; column < pp_.size(); ++column) {
-      const double from = stage_x(column - 1) + (stage_width_ + width) / 2 + 24;
+      const double from = stage_x(column - 1) + (stage_width_ + width) / 2 + node_name_width();
       const double to = stage_x(column) + (stage_width_ - width) / 2 - 8;
       picture_.arrow(from, y - 4, to, y - 4, "pp-line");
       picture_.arrow(to, y + 6, from, y + 6, "pp-line");

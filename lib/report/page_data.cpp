@@ -142,6 +142,7 @@ Json attempts_of(const EffectiveTime& time) {
                     {"lost", attempt.lost_steps},
                     {"productive_s", rounded(attempt.productive_seconds)},
                     {"failed", attempt.failed},
+                    {"code", attempt.code ? Json(*attempt.code) : Json()},
                     {"outcome", attempt.outcome}});
   }
   return rows;
@@ -185,7 +186,7 @@ Json incidents_json(const RunData& run) {
   const size_t first = run.incidents.size() > kMostRows ? run.incidents.size() - kMostRows : 0;
   for (size_t i = first; i < run.incidents.size(); ++i) {
     const Incident& incident = run.incidents[i];
-    rows.push_back({moment(incident.time), incident.step, incident.kind, incident.text});
+    rows.push_back({moment(incident.time), incident.step, incident.kind, incident.text, incident.alarm});
   }
   return {{"count", run.incidents.size()}, {"rows", rows}};
 }
@@ -207,7 +208,7 @@ Json config_of(const RunData& run) {
   const size_t first = run.changes.size() > kMostRows ? run.changes.size() - kMostRows : 0;
   for (size_t i = first; i < run.changes.size(); ++i) {
     const ConfigChange& change = run.changes[i];
-    changes.push_back({moment(change.time), change.start + 1, change.name, change.before, change.after});
+    changes.push_back({moment(change.time), change.start + 1, change.name, change.before, change.after, change.step});
   }
   return {{"fields", fields}, {"changes", changes}};
 }
@@ -278,12 +279,27 @@ Json waits_of(const RankWaits& waits) {
           {"edges", edges}};
 }
 
+Json recent_json(const RunMetrics& metrics) {
+  const RecentSpeed speed = recent_speed(metrics);
+  return {{"steps", speed.steps},
+          {"step_ms", rounded(speed.step_ms)},
+          {"tokens_per_s", rounded(speed.tokens_per_s)},
+          {"tokens_low", rounded(speed.tokens_low)},
+          {"tokens_high", rounded(speed.tokens_high)},
+          {"mfu", rounded(speed.mfu)}};
+}
+
 Json run_json(const RunData& run, size_t points) {
   Json facts = Json::array();
   for (const RunFact& fact : run_facts(run)) facts.push_back({fact.label, fact.value});
   const RunMetrics& metrics = run.metrics;
   Json made = {{"name", run.name}, {"dir", run.dir}, {"facts", facts}, {"remarks", run.remarks}};
   made["num_steps"] = metrics.steps.size();
+  made["recent"] = recent_json(metrics);
+  made["story"] = Json::array();
+  for (const RunSentence& sentence : run_story(run)) made["story"].push_back({sentence.text, sentence.alarm});
+  made["samples"] = Json::array();
+  for (const TextSample& sample : run.samples) made["samples"].push_back({sample.step, sample.text});
   made.update(curves_of(metrics, points));
   made["lost"] = lost_of(metrics);
   made["evaluations"] = thinned(metrics.evaluations, [](const EvaluationRecord& e) {

@@ -20,6 +20,7 @@ constexpr std::string_view kStyle = R"(<style>
   .tp-line { stroke: #a8518a; stroke-width: 1.5; } .dp-line { stroke: #00805c; stroke-width: 1.5; }
   .pp-line { stroke: #8a6a00; stroke-width: 1.5; } .lane { stroke-width: 5; }
   .forward { fill: #0072b2; } .backward { fill: #c25200; } .update { fill: #5b6470; } .later { opacity: 0.72; }
+  .wait { fill: #ffffff; opacity: 0.6; } rect.wait { fill: #bdc3ca; opacity: 1; }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #15181c; } .ink { fill: #e6e9ed; } .faint { fill: #9aa5b1; }
     .line { stroke: #4a535e; } .grid { stroke: #2a3038; } .node { stroke: #9aa5b1; } .curve { stroke: #56b4e9; }
@@ -68,7 +69,8 @@ void Picture::path(const std::string& d, std::string_view kind) {
 std::string Picture::svg() const {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-      "role=\"img\">\n<title>{2}</title>\n{3}<rect width=\"100%\" height=\"100%\" class=\"ground\"/>\n{4}</svg>\n",
+      "style=\"max-width:100%;height:auto\" role=\"img\">\n<title>{2}</title>\n{3}"
+      "<rect width=\"100%\" height=\"100%\" class=\"ground\"/>\n{4}</svg>\n",
       width_, height_, title_, kStyle, body_);
 }
 

@@ -1,17 +1,20 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "io/base/format.h"
+#include "lib/observe/timeline_slices.h"
 #include "lib/report/picture.h"
 
 namespace tri {
 namespace {
 
 constexpr double kWidth = 960, kLeft = 66, kRight = 16, kTop = 44;
-constexpr int64_t kManyActions = 4000;  // per step; above this number, each pixel column shows only the kind at its
-                                        // middle
-constexpr double kAction = 26, kLane = 6, kStage = kAction + 2 * kLane + 14;
+constexpr int64_t kManyActions = 4000;  // of a step; above this number, a column of pixels shows what is at its middle
+constexpr double kAction = 26, kLane = 6, kStage = kAction + 3 * kLane + 15;
+constexpr std::array<std::string_view, 3> kLanes{"tp", "pp", "dp"};  // of transfers, below the actions
 
 // Returns the milliseconds between the axis marks: 1, 2 or 5 times a power of ten, for about ten marks.
 double mark_distance(double all) {
@@ -22,16 +25,18 @@ double mark_distance(double all) {
 
 class StepPicture {
  public:
-  StepPicture(const std::vector<TimelineSegment>& segments, int step) : step_(step) {
-    for (const TimelineSegment& segment : segments) {
-      const TimelineSegment*& of = stages_[segment.rank_on("pp")];
-      if (of == nullptr || segment.world_rank < of->world_rank) of = &segment;
+  StepPicture(const std::vector<TimelineSegment>& segments, int step)
+      : step_(step), segments_(segments), rendezvous_(find_rendezvous(segments)) {
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const auto [of, is_new] = stages_.try_emplace(segments[i].rank_on("pp"), i);
+      if (!is_new && segments[i].world_rank < segments[of->second].world_rank) of->second = i;
     }
-    for (const auto& [stage, segment] : stages_)
-      for (const TimelineSpan& span : segment->spans) {
-        if (span.step != step || !drawn(*segment, span)) continue;
-        first_ = std::min(first_, span.begin + segment->clock.offset);
-        last_ = std::max(last_, span.end + segment->clock.offset);
+    for (const auto& [stage, at] : stages_)
+      for (const TimelineSpan& span : segments[at].spans) {
+        const TimelineSegment& segment = segments[at];
+        if (span.step != step || !(span.kind == SpanKind::kAction || lane_of(segment, span))) continue;
+        first_ = std::min(first_, span.begin + segment.clock.offset);
+        last_ = std::max(last_, span.end + segment.clock.offset);
         actions_ += span.kind == SpanKind::kAction;
       }
     if (!empty()) last_ = std::max(last_, first_ + 1);  // the axis has a length even if nothing takes time
@@ -44,9 +49,9 @@ class StepPicture {
     picture.text(16, 26, title, "ink head");
     draw_axis(picture, height);
     double y = kTop;
-    for (const auto& [stage, segment] : stages_) {
+    for (const auto& [stage, at] : stages_) {
       picture.text(kLeft - 8, y + kAction / 2 + 4, fmt::format("stage {}", stage), "ink", "end");
-      draw_stage(picture, *segment, y);
+      draw_stage(picture, segments_[at], rendezvous_[at], y);
       y += kStage;
     }
     draw_legend(picture, height - 14);
@@ -54,12 +59,17 @@ class StepPicture {
   }
 
  private:
-  // Returns the span's lane: 0 for compute's actions, 2 for dp, -1 if it is not drawn.
-  static int lane_of(const TimelineSegment& segment, const TimelineSpan& span) {
-    if (span.kind == SpanKind::kAction) return 0;
-    return span.kind == SpanKind::kOperation && segment.streams[span.stream] == "dp" ? 2 : -1;
+  // The lane of a span that is a transfer: operations of the dp stream and, in a simulation, exposed tp transfers.
+  static std::optional<size_t> lane_of(const TimelineSegment& segment, const TimelineSpan& span) {
+    if (span.kind != SpanKind::kOperation) return std::nullopt;
+    if (segment.names[span.name] == "tp exposed") return 0;
+    return segment.streams[span.stream] == "dp" ? std::optional<size_t>(2) : std::nullopt;
   }
-  static bool drawn(const TimelineSegment& segment, const TimelineSpan& span) { return lane_of(segment, span) >= 0; }
+  static std::optional<size_t> lane_of(const std::string& channel) {
+    for (size_t lane = 0; lane < kLanes.size(); ++lane)
+      if (channel.starts_with(kLanes[lane])) return lane;
+    return std::nullopt;
+  }
 
   double milliseconds(int64_t time) const { return static_cast<double>(time - first_) / 1e6; }
   double x_of(double ms) const { return kLeft + ms / milliseconds(last_) * (kWidth - kLeft - kRight); }
@@ -111,55 +121,67 @@ class StepPicture {
     return is_later ? "update later" : "update";
   }
 
-  void draw_stage(Picture& picture, const TimelineSegment& segment, double y) const {
+  // Actions, in them the parts in which compute waits, and below them the transfers while data moves: a receive that
+  // waits for its sender, or a collective for its last member, is no transfer yet.
+  void draw_stage(Picture& picture, const TimelineSegment& segment, const std::vector<Rendezvous>& rendezvous,
+                  double y) const {
     const bool many = actions_ > kManyActions;
-    const double pp_y = y + kAction + 5, dp_y = pp_y + kLane + 1;
-    std::string pp_lane, dp_lane;
-    Columns actions, pp_columns, dp_columns;
+    const auto lane_y = [&](size_t lane) { return y + kAction + 5 + (kLane + 1) * static_cast<double>(lane); };
+    std::array<std::string, kLanes.size()> lanes;
+    std::array<Columns, kLanes.size()> columns;
+    const auto add_transfer = [&](size_t lane, int64_t begin, int64_t end) {
+      const double x = x_of(segment, begin), width = x_of(segment, end) - x;
+      many ? columns[lane].add(x, width, kLanes[lane]) : add_to(lanes[lane], x, lane_y(lane), width);
+    };
+    Columns actions;
     picture.line(kLeft, y + kAction, kWidth - kRight, y + kAction, "line");
     for (const TimelineSpan& span : segment.spans) {
-      const int lane = lane_of(segment, span);
-      if (span.step != step_ || lane < 0) continue;
+      if (span.step != step_) continue;
+      if (const auto lane = lane_of(segment, span)) add_transfer(*lane, span.begin, span.end);
+      if (span.kind != SpanKind::kAction) continue;
       const double x = x_of(segment, span.begin), width = x_of(segment, span.end) - x;
-      const std::string& name = segment.names[span.name];
-      if (lane == 2) {
-        if (many)
-          dp_columns.add(x, width, "dp");
-        else
-          add_to(dp_lane, x, dp_y, width);
-        continue;
-      }
-      const std::string_view kind = kind_of(name, span.chunk > 0);
-      if (many)
-        actions.add(x, width, kind);
-      else
-        picture.rect(x, y, std::max(0.2, width - 0.6), kAction - 1, kind);
+      const std::string_view kind = kind_of(segment.names[span.name], span.chunk > 0);
+      many ? actions.add(x, width, kind) : picture.rect(x, y, std::max(0.2, width - 0.6), kAction - 1, kind);
+    }
+    draw_waits(picture, segment, y);
+    for (const TimelineSpan& span : segment.spans) {
+      const double x = x_of(segment, span.begin), width = x_of(segment, span.end) - x;
       const std::string number = fmt::format("{}", span.microbatch);
-      if (!many && name != "update" && width > 4 + 6 * static_cast<double>(number.size()))
+      const bool named = span.step == step_ && span.kind == SpanKind::kAction && segment.names[span.name] != "update";
+      if (!many && named && width > 4 + 6 * static_cast<double>(number.size()))
         picture.text(x + width / 2, y + kAction / 2 + 3.5, number, "on", "middle");
     }
-    for (const TimelineTransfer& transfer : segment.transfers) {
-      const std::string& channel = segment.channels[transfer.channel].name;
-      const bool pp = channel.starts_with("pp"), dp = channel.starts_with("dp");
-      if (transfer.step != step_ || (!pp && !dp)) continue;
-      const double x = x_of(segment, transfer.joined), width = x_of(segment, transfer.completed) - x;
-      if (many)
-        (pp ? pp_columns : dp_columns).add(x, width, pp ? "pp" : "dp");
-      else
-        add_to(pp ? pp_lane : dp_lane, x, pp ? pp_y : dp_y, width);
+    for (size_t i = 0; i < segment.transfers.size(); ++i) {
+      const TimelineTransfer& transfer = segment.transfers[i];
+      const auto lane = lane_of(segment.channels[transfer.channel].name);
+      if (transfer.step != step_ || !lane) continue;
+      const int64_t ready = rendezvous[i].ready - segment.clock.offset;
+      add_transfer(*lane, std::clamp(ready, transfer.joined, transfer.completed), transfer.completed);
     }
     actions.draw(picture, y, kAction - 1);
-    pp_columns.draw(picture, pp_y - 2.5, 5);
-    dp_columns.draw(picture, dp_y - 2.5, 5);
-    if (!pp_lane.empty()) picture.path(pp_lane, "pp-line lane");
-    if (!dp_lane.empty()) picture.path(dp_lane, "dp-line lane");
+    for (size_t lane = 0; lane < kLanes.size(); ++lane) {
+      columns[lane].draw(picture, lane_y(lane) - 2.5, 5);
+      if (!lanes[lane].empty()) picture.path(lanes[lane], fmt::format("{}-line lane", kLanes[lane]));
+    }
+  }
+
+  // Pale, over the actions: their kind is still seen.
+  void draw_waits(Picture& picture, const TimelineSegment& segment, double y) const {
+    if (actions_ > kManyActions) return;
+    std::string path;
+    for (const TimelineSpan& span : segment.spans) {
+      if (span.step != step_ || span.kind != SpanKind::kWait || span.stream != 0) continue;
+      const double x = x_of(segment, span.begin), width = x_of(segment, span.end) - x;
+      if (width > 0.3) path += fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}h-{:.1f}z", x, y, width, kAction - 1, width);
+    }
+    if (!path.empty()) picture.path(path, "wait");
   }
 
   void draw_legend(Picture& picture, double y) const {
     double x = kLeft;
     for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"}, std::pair{"backward", "backward"},
-                                      std::pair{"update", "update"}, std::pair{"pp", "pp transfers"},
-                                      std::pair{"dp", "dp gathers and reductions"}}) {
+                                      std::pair{"update", "update"}, std::pair{"update wait", "compute waits"},
+                                      std::pair{"tp", "tp"}, std::pair{"pp", "pp"}, std::pair{"dp", "dp transfers"}}) {
       picture.rect(x, y - 9, 10, 10, kind);
       picture.text(x + 15, y, words, "ink");
       x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());
@@ -168,7 +190,9 @@ class StepPicture {
   }
 
   const int step_;
-  std::map<int, const TimelineSegment*> stages_;
+  const std::vector<TimelineSegment>& segments_;
+  const std::vector<std::vector<Rendezvous>> rendezvous_;  // [segment][transfer]
+  std::map<int, size_t> stages_;                           // of each the segment that is drawn
   int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = std::numeric_limits<int64_t>::min();
   int64_t actions_ = 0;
 };
