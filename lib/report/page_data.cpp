@@ -148,7 +148,20 @@ Json attempts_of(const EffectiveTime& time) {
   return rows;
 }
 
-// Divides the wall time into equal slots, each with the seconds of every category that occurs.
+// The intervals of wall time that a picture can show: shorter ones are part of the one before them.
+Json intervals_of(const EffectiveTime& time) {
+  constexpr double kShortest = 0.001;  // of all
+  Json made = Json::array();
+  for (const WallInterval& interval : time.intervals) {
+    if (!made.empty() && interval.end - interval.begin < kShortest * time.wall())
+      made.back()[1] = moment(interval.end);
+    else
+      made.push_back({moment(interval.begin), moment(interval.end), enum_name(interval.category)});
+  }
+  return made;
+}
+
+// Wall time in slots of equal length: of each, the seconds of every category that occurs.
 Json wall_of(const EffectiveTime& time) {
   const double slot = time.wall() / static_cast<double>(kWallSlots);
   std::vector<std::vector<double>> seconds(kNumWallTimes, std::vector<double>(kWallSlots));
@@ -173,6 +186,7 @@ Json wall_of(const EffectiveTime& time) {
   return {{"begin", moment(time.begin)},
           {"end", moment(time.end)},
           {"slots", slots},
+          {"intervals", intervals_of(time)},
           {"sums", sums},
           {"shares", shares},
           {"kept", time.kept_steps},

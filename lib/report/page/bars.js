@@ -1,30 +1,20 @@
 // Parts of a whole for each of some things: bars next to each other, every part with its colour and its hatch.
 
+// By the simulator's names of parts: tone, hatch, the name that people see (as on the terminal), the meaning.
 const kPredictedParts = {
-  gemm: ['#0072b2', 'plain'],
-  attention: ['#56b4e9', 'falling'],
-  memory_bound: ['#009e73', 'crossed'],
-  tp_exposed: ['#e69f00', 'rising'],
-  pp_exposed: ['#cc79a7', 'upright'],
-  dp_exposed: ['#d55e00', 'level'],
-  bubble: ['#f0e442', 'dots'],
-  optimizer: ['#7a3b9a', 'rising'],
-  stragglers: ['#9aa0a6', 'plain'],
-  fixed: ['#444444', 'falling'],
+  gemm: ['blue', 'plain', 'GEMMs', 'matrix multiplications, including those of recompute'],
+  attention: ['violet', 'falling', 'attention', 'attention kernels'],
+  memory_bound: ['dark', 'crossed', 'memory-bound kernels', 'norms, activations, casts, the loss'],
+  tp_exposed: ['orange', 'rising', 'exposed tp transfers', 'of tensor parallelism, for which compute waits'],
+  pp_exposed: ['sky', 'falling', 'exposed pp transfers', 'between stages, for which compute waits'],
+  dp_exposed: ['red', 'level', 'exposed dp transfers', 'sums of gradients, gathers of parameters: compute waits'],
+  bubble: ['yellow', 'dots', 'pipeline bubble', 'the stage waits for the work of other stages'],
+  optimizer: ['green', 'crossed', 'optimizer', 'update of the parameters'],
+  stragglers: ['pale', 'plain', 'stragglers', 'waits for machines that are slower than the others'],
+  fixed: ['grey', 'falling', 'fixed (host and data)', 'time that depends on none of these'],
 };
-
-const kPartMeanings = {
-  gemm: 'matrix multiplications, including those of recompute',
-  attention: 'attention kernels',
-  memory_bound: 'norms, activations, casts, the loss: kernels limited by memory bandwidth',
-  tp_exposed: 'transfers of tensor parallelism that compute waits for',
-  pp_exposed: 'transfers between stages that compute waits for',
-  dp_exposed: 'sums of gradients and gathers of parameters that compute waits for',
-  bubble: 'the stage waits for the work of other stages of the pipeline',
-  optimizer: 'update of the parameters',
-  stragglers: 'waits for machines that are slower than the others',
-  fixed: 'time that depends on none of these: host code, data, logging',
-};
+const partName = (name) => kPredictedParts[name][2];
+const partLegend = (names) => legendOf(names, kPredictedParts, partName);
 
 // options: title, bars [{head, feet: [text], parts {name: value}}], looks, format (of values), share: whether a bar's
 // height is the whole of its own parts instead of the largest bar's.
@@ -58,15 +48,14 @@ function barPlot(options) {
       const seconds = Math.max(0, bar.parts[name] || 0), value = options.share ? seconds / sum : seconds;
       if (!(value > 0)) continue;
       svg.append(drawing(
-          'rect',
-          {
+          'rect', {
             x,
             y: y(below + value),
             width: size.bar,
             height: y(below) - y(below + value),
             fill: `url(#${patterns[name][0]})`
           },
-          drawing('title', {}, `${name}: ${format(seconds)}, ${percent(seconds / sum)}`)));
+          drawing('title', {}, `${partName(name)}: ${format(seconds)}, ${percent(seconds / sum)}`)));
       below += value;
     }
     const middle = x + size.bar / 2;
@@ -79,5 +68,5 @@ function barPlot(options) {
       'line', {class: 'axis', x1: size.left, x2: width, y1: size.top + size.height, y2: size.top + size.height}));
   return element(
       'figure', {}, element('figcaption', {}, element('h3', {}, title)), element('div', {class: 'across'}, svg),
-      legendOf(names, looks));
+      partLegend(names));
 }

@@ -1,5 +1,5 @@
 // Charts over a common x axis: curves and stacks, with a cursor that all charts of a view share, by mouse or keys.
-// A view is {label, format, domain: [from, to], whole: [from, to], cursor, plots}.
+// A view is {label, format, domain: [from, to], whole: [from, to], least: between ticks of its axis, cursor, plots}.
 
 const kMargin = {
   left: 58,
@@ -9,8 +9,8 @@ const kMargin = {
 };
 let kHatches = 0;  // made so far: their names
 
-function makeView(label, format, whole) {
-  return {label, format, whole, domain: whole, cursor: null, plots: [], settled: () => {}};
+function makeView(label, format, whole, least = 0) {
+  return {label, format, whole, least, domain: whole, cursor: null, plots: [], settled: () => {}};
 }
 function refresh(view) {
   for (const plot of view.plots) plot.render();
@@ -56,7 +56,8 @@ function topOf(values) {
   return usual > 0 && most > 3 * usual ? [1.5 * usual, most] : [most, most];
 }
 
-// options: title, view, height, log, format (of y), scale (of y on the axis, if otherwise), xs (rising: the cursor's),
+// options: title, view, height, log, format (of y), scale (of y on the axis, if otherwise), levels (the axis's own, if
+// not round numbers), xs (rising: the cursor's),
 // range(domain) -> [low, high], draw(frame), read(x) -> text. frame: {svg, x(value), y(value), domain, width, height}.
 class Plot {
   constructor(options) {
@@ -167,7 +168,7 @@ class Plot {
     this.frame = frame;
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     this.svg.replaceChildren();
-    this.axes(frame, log ? logTicks(low, high) : ticks(low, high, Math.max(2, inner.y / 36)));
+    this.axes(frame, this.levels || (log ? logTicks(low, high) : ticks(low, high, Math.max(2, inner.y / 36))));
     const name = 'clip' + (++kHatches);
     this.svg.append(drawing(
         'clipPath', {id: name},
@@ -189,7 +190,7 @@ class Plot {
           drawing('line', {class: 'grid-line', x1: kMargin.left, x2: frame.width - kMargin.right, y1: y, y2: y}),
           drawing('text', {x: kMargin.left - 6, y: y + 4, 'text-anchor': 'end'}, (this.scale || this.format)(value)));
     }
-    const places = ticks(frame.domain[0], frame.domain[1], Math.max(2, frame.width / 110));
+    const places = ticks(frame.domain[0], frame.domain[1], Math.max(2, frame.width / 110), this.view.least);
     for (const value of places) {
       const x = frame.x(value), text = this.view.format(value), atEnd = x + 4 * text.length > frame.width;
       this.svg.append(
@@ -245,14 +246,43 @@ function bandOf(xs, lows, highs, frame, first, end) {
 const kDashes = ['', '7 3', '2 3', '9 3 2 3', '12 4', '4 2 1 2 1 2', '1 3', '14 3 3 3'];
 const runColour = (i) => `var(--run-${i % 8})`;
 
-// curves: {name, run, xs, mean, low, high, dots (true, or "alone": without a line), faint};
-// marks: {x, text, kind: "restart" or "alarm", run}.
+// Running medians over `width` points, which spikes don't move.
+function smoothed(values, width) {
+  const half = width >> 1;
+  if (half < 1) return values;
+  return values.map((value, i) => {
+    if (!known(value)) return value;
+    const near = values.slice(Math.max(0, i - half), i + half + 1).filter(known).sort((a, b) => a - b);
+    return (near[(near.length - 1) >> 1] + near[near.length >> 1]) / 2;
+  });
+}
+
+// What happens at a place of the x axis: its shape between y = 0 and 10 around x = 0, and its word in the legend.
+const kMarks = {
+  crash: {d: 'M-5 0L5 10M5 0L-5 10', alarm: true, stroke: true, line: true, word: 'crash'},
+  stop: {d: 'M-4 0H-1V10H-4zM1 0H4V10H1z', line: true, word: 'stopped, to be resumed'},
+  end: {d: 'M-5 0H5V10H-5z', word: 'planned end'},
+  resume: {d: 'M-5 0L5 5L-5 10z', word: 'resumed from a checkpoint'},
+  broken: {d: 'M0 0L5 10H-5z', alarm: true, word: 'not finite'},
+  config: {d: 'M0 0L5 5L0 10L-5 5z', hollow: true, word: 'config changed'}
+};
+function markShape(kind, colour, place) {
+  const look = kMarks[kind], tone = look.alarm ? 'var(--alarm)' : colour;
+  const fill = look.stroke || look.hollow ? 'none' : tone, stroke = look.stroke || look.hollow ? tone : 'none';
+  return drawing('path', {d: look.d, transform: place, style: `fill:${fill};stroke:${stroke};stroke-width:2`});
+}
+
+// curves: {name, run, xs, mean, low, high, dots, faint};
+// marks: {x, text, kind (of kMarks), run}; limits: {value, text}; smooth() -> points of the running median, and
+// top: [top, most], of several charts alike.
 function curvePlot(options) {
-  const {curves, marks = []} = options;
+  const {curves, marks = [], limits = []} = options;
   const longest = curves.reduce((a, b) => (b.xs.length > a.length ? b.xs : a), []);
+  const logarithmic = () => options.log && options.log();
+  const width = (curve) => (options.smooth && !curve.dots && !curve.faint ? options.smooth() : 1);
   let made = null;
   const cutAt = (values) => {
-    const [top, most] = topOf(values);
+    const [top, most] = options.top || topOf(values);
     made.idle = most > top ? `Cut off: the highest value is ${options.format(most)}.` : '';
     return top;
   };
@@ -263,10 +293,8 @@ function curvePlot(options) {
       const [first, end] = visible(curve.xs, domain);
       for (let i = first; i < end; ++i) {
         if (curve.xs[i] < domain[0] || curve.xs[i] > domain[1]) continue;
-        for (const value
-                 of [curve.mean[i], curve.low && !options.meanRange ? curve.low[i] : null,
-                     curve.high && !options.meanRange ? curve.high[i] : null])
-          if (known(value) && !(options.log && options.log() && value <= 0)) {
+        for (const value of [curve.mean[i], curve.low && curve.low[i], curve.high && curve.high[i]])
+          if (known(value) && !(logarithmic() && value <= 0)) {
             low = Math.min(low, value);
             high = Math.max(high, value);
             all.push(value);
@@ -275,46 +303,59 @@ function curvePlot(options) {
     }
     if (!(high >= low)) return [0, 1];
     if (options.zero) return [0, cutAt(all) * 1.05 || 1];
-    const room = options.log && options.log() ? 0 : 0.04 * (high - low);
+    const room = logarithmic() ? 0 : 0.04 * (high - low);
     return [low - room, high + room];
   };
-  const draw = (frame) => {
-    marks.slice(0, 200).forEach((mark) => {
-      if (mark.x < frame.domain[0] || mark.x > frame.domain[1]) return;
-      const x = frame.x(mark.x);
-      if (mark.kind === 'restart')
-        frame.body.append(drawing(
-            'line', {class: 'restart', x1: x, x2: x, y1: kMargin.top, y2: frame.height - kMargin.bottom},
-            drawing('title', {}, mark.text)));
-      const y = kMargin.top - 3;
-      const shape = mark.kind === 'restart' ? `M${x - 5} ${y - 9}h10l-5 9z` : `M${x - 4} ${y - 8}l8 8m0 -8l-8 8`;
-      const look = mark.kind === 'restart' ? {style: `fill:${runColour(mark.run)}`} :
-                                             {style: 'stroke:var(--alarm);stroke-width:2;fill:none'};
-      frame.svg.append(drawing('path', {d: shape, ...look}, drawing('title', {}, mark.text)));
-    });
-    for (const curve of curves) {
-      const [first, end] = visible(curve.xs, frame.domain), colour = runColour(curve.run);
-      if (curve.low)
-        frame.body.append(drawing(
-            'path',
-            {d: bandOf(curve.xs, curve.low, curve.high, frame, first, end), style: `fill:${colour};opacity:.18`}));
-      const path = drawing('path', {
-        d: pathOf(curve.xs, curve.mean, frame, first, end),
-        fill: 'none',
-        style: `stroke:${colour};stroke-width:${curve.faint ? 1 : 1.6};opacity:${curve.faint ? 0.65 : 1}`,
-        'stroke-dasharray': curve.faint ? '1 2' : kDashes[curve.run % kDashes.length]
-      });
-      if (curve.dots !== 'alone') frame.body.append(path);
-      if (curve.dots && end - first < 400)
-        for (let i = first; i < end; ++i)
-          if (known(curve.mean[i]))
-            frame.body.append(drawing('circle', {
-              cx: frame.x(curve.xs[i]),
-              cy: frame.y(curve.mean[i]),
-              r: 3.2,
-              style: `fill:var(--panel);stroke:${colour};stroke-width:1.6`
-            }));
+  const drawMarks = (frame) => {
+    const bottom = frame.height - kMargin.bottom;
+    for (const mark of marks.slice(0, 200)) {
+      if (mark.x < frame.domain[0] || mark.x > frame.domain[1]) continue;
+      const x = frame.x(mark.x), shape = markShape(mark.kind, runColour(mark.run), `translate(${x} 3)`);
+      if (kMarks[mark.kind].line)
+        frame.body.append(drawing('line', {class: 'restart', x1: x, x2: x, y1: kMargin.top, y2: bottom}));
+      shape.append(drawing('title', {}, mark.text));
+      frame.svg.append(shape);
     }
+    for (const limit of limits) {
+      const y = frame.y(limit.value);
+      if (!(y >= kMargin.top && y <= bottom)) continue;
+      const ends = {x1: kMargin.left, x2: frame.width - kMargin.right, y1: y, y2: y};
+      frame.body.append(drawing('line', {class: 'restart', ...ends}));
+      frame.svg.append(drawing(
+          'text', {x: frame.width - kMargin.right, y: y - 4, 'text-anchor': 'end', class: 'limit'}, limit.text));
+    }
+  };
+  const drawCurve = (curve, frame) => {
+    const [first, end] = visible(curve.xs, frame.domain), colour = runColour(curve.run), points = width(curve);
+    const line = (values, look, dashes) => frame.body.append(drawing('path', {
+      d: pathOf(curve.xs, values, frame, first, end),
+      fill: 'none',
+      style: `stroke:${colour};${look}`,
+      'stroke-dasharray': dashes
+    }));
+    if (curve.low) {
+      const d = bandOf(curve.xs, curve.low, curve.high, frame, first, end);
+      frame.body.append(drawing('path', {d, style: `fill:${colour};opacity:${points > 1 ? 0.1 : 0.18}`}));
+    }
+    const dashes = kDashes[curve.run % kDashes.length];
+    if (curve.faint) {
+      line(curve.mean, 'stroke-width:2.2;opacity:.8', '2 2');
+    } else if (points > 1) {
+      line(curve.mean, 'stroke-width:1;opacity:.28', '');
+      line(smoothed(curve.mean, points), 'stroke-width:2', dashes);
+    } else {
+      line(curve.mean, curve.dots ? 'stroke-width:1;opacity:.6' : 'stroke-width:1.6', dashes);
+    }
+    if (!curve.dots || end - first >= 400) return;
+    for (let i = first; i < end; ++i) {
+      if (!known(curve.mean[i])) continue;
+      const at = {cx: frame.x(curve.xs[i]), cy: frame.y(curve.mean[i]), r: 3.2};
+      frame.body.append(drawing('circle', {...at, style: `fill:var(--panel);stroke:${colour};stroke-width:1.6`}));
+    }
+  };
+  const draw = (frame) => {
+    drawMarks(frame);
+    for (const curve of curves) drawCurve(curve, frame);
   };
   const read = (x) => {
     const parts = [];
@@ -326,11 +367,13 @@ function curvePlot(options) {
       const band = curve.low && curve.low[i] !== curve.high[i] ?
           ` (${options.format(curve.low[i])} to ${options.format(curve.high[i])})` :
           '';
-      parts.push((curve.name ? curve.name + ' ' : '') + options.format(curve.mean[i]) + band);
+      const near =
+          width(curve) > 1 ? `, median around it ${options.format(smoothed(curve.mean, width(curve))[i])}` : '';
+      parts.push((curve.name ? curve.name + ' ' : '') + options.format(curve.mean[i]) + band + near);
     }
-    const width = options.view.domain[1] - options.view.domain[0];
+    const span = options.view.domain[1] - options.view.domain[0];
     for (const mark of marks)
-      if (Math.abs(mark.x - x) < width / 150) parts.push(mark.text);
+      if (Math.abs(mark.x - x) < span / 150) parts.push(mark.text);
     return options.view.label + ' ' + options.view.format(x) + ': ' + parts.join('  ·  ');
   };
   made = new Plot({...options, xs: () => longest, range, draw, read, log: false});

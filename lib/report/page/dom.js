@@ -50,6 +50,7 @@ function rateText(value) {  // bytes a second
 }
 function duration(seconds) {
   if (!known(seconds)) return '?';
+  if (seconds === 0) return '0';
   if (seconds < 1) return digits(1000 * seconds, 3) + ' ms';
   if (seconds < 60) return digits(seconds, 3) + ' s';
   const two = (n) => String(Math.floor(n)).padStart(2, '0');
@@ -116,14 +117,14 @@ window.addEventListener('afterprint', () => drawForPaper(false));
 
 function section(id, title, ...children) { return element('section', {id}, element('h2', {}, title), children); }
 
-// Round numbers in [low, high], about so many.
-function ticks(low, high, count) {
+// Round numbers in [low, high], about so many, at least `least` apart: 1 for what is counted in whole numbers.
+function ticks(low, high, count, least = 0) {
   const span = high - low;
   if (!(span > 0)) return [low];
-  const rough = span / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
+  const rough = Math.max(span / Math.max(1, count), least), power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.7);
   const made = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; ++i) made.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; ++i) made.push(i * step + 0);  // no -0
   return made;
 }
 function logTicks(low, high) {
@@ -133,5 +134,6 @@ function logTicks(low, high) {
       const value = m * 10 ** e;
       if (value >= low * 0.999 && value <= high * 1.001) made.push(value);
     }
-  return made.length > 1 ? made : ticks(low, high, 4);
+  return made.length > 3 ? made : ticks(low, high, 6);
 }
+const median = (list) => [...list].sort((a, b) => a - b)[Math.floor(list.length / 2)];

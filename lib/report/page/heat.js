@@ -1,14 +1,21 @@
 // The mesh as a picture: a cell a rank, rows of a stage together, the slider for time.
 
 // Slower than its role's median: towards orange-brown; faster: towards blue; readable without distinguishing red and
-// green.
-function ratioColour(byte) {
-  const t = Math.max(-1, Math.min(1, (byte - 128) / 127 / 0.4));  // full at about a third more or less
+// green. `pale`: what the median has.
+const kFullRatio = 0.2;  // slower or faster: here the colour is full
+function ratioColour(byte, pale) {
+  const power = (byte - 128) / 127, full = Math.log2(1 + kFullRatio);  // powers of two
+  const t = Math.max(-1, Math.min(1, power / full));
   const mix = (a, b, s) => a.map((v, i) => Math.round(v + (b[i] - v) * s));
-  const pale = [240, 240, 236];
-  return t > 0 ? (t < 0.5 ? mix(pale, [240, 160, 70], 2 * t) : mix([240, 160, 70], [140, 45, 4], 2 * t - 1)) :
-                 mix(pale, [20, 90, 160], -t);
+  return t > 0 ? (t < 0.5 ? mix(pale, [240, 160, 70], 2 * t) : mix([240, 160, 70], [150, 50, 4], 2 * t - 1)) :
+                 mix(pale, [20, 100, 180], -t);
 }
+// The colour of the median's cells: near that of the page, in either scheme.
+function paleColour() {
+  const hex = getComputedStyle(document.documentElement).getPropertyValue('--cell').trim();
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+const inkOn = ([r, g, b]) => (0.3 * r + 0.59 * g + 0.11 * b > 140 ? '#111111' : '#ffffff');
 const kCividis =
     [[0, 32, 77], [46, 67, 110], [87, 93, 109], [125, 124, 120], [166, 157, 117], [209, 194, 94], [253, 231, 55]];
 function amountColour(byte) {
@@ -104,6 +111,13 @@ class HeatMap {
     const middle = medians[this.slice][pp * this.heat.tp + tp];
     return rate ? middle / this.slower(rank) : middle * this.slower(rank);
   }
+  // In a cell: "+3.1 %" against its peers, or an amount.
+  figureOf(rank) {
+    const {ratio, rate} = this.quantity;
+    if (!ratio) return rate ? counted(1e12 * this.amount(rank)) : duration(this.amount(rank));
+    const more = 100 * ((rate ? 1 / this.slower(rank) : this.slower(rank)) - 1);
+    return (more < 0 ? '−' : '+') + Math.abs(more).toFixed(1) + ' %';
+  }
   nameOf(rank) {
     const {pp, dp, tp} = this.place(rank), of = (d) => d.names[d.ranks[rank]];
     const host = of(this.heat.hosts), gpu = of(this.heat.gpus);
@@ -122,9 +136,9 @@ class HeatMap {
     const columns = Math.min(dp, Math.max(1, Math.floor(room / 4)));
     const lines = Math.ceil(dp / columns);
     const perLine = Math.ceil(dp / lines);
-    const side = Math.max(3, Math.min(34, Math.floor(room / perLine)));
+    const side = Math.max(3, Math.min(420, Math.floor(room / perLine)));  // cells fill the width
     const rows = Math.max(1, lines * tp), gap = 5;
-    const rowHeight = Math.max(2, Math.min(side, Math.floor(640 / (pp * rows))));
+    const rowHeight = Math.max(2, Math.min(30, side, Math.floor(640 / (pp * rows))));
     const top = lines === 1 ? 16 : 0;  // the names of the columns
     return {
       labels,
@@ -200,26 +214,27 @@ class HeatMap {
     pen.font = '11px system-ui, sans-serif';
     pen.fillStyle = style.getPropertyValue('--faint');
     this.paintNames(pen);
-    const gap = grid.side >= 9 && grid.rowHeight >= 9 ? 1 : 0;
-    const slow = [];
+    const gap = grid.side >= 9 && grid.rowHeight >= 9 ? 1 : 0, pale = paleColour(), slow = [];
+    const numbers = grid.side >= 40 && grid.rowHeight >= 15;
+    pen.textAlign = 'center';
     for (let rank = 0; rank < bytes.length; ++rank) {
       const [x, y] = this.cell(rank),
-                colour = this.quantity.ratio ? ratioColour(bytes[rank]) : amountColour(bytes[rank]);
+                colour = this.quantity.ratio ? ratioColour(bytes[rank], pale) : amountColour(bytes[rank]);
       pen.fillStyle = `rgb(${colour.join()})`;
       pen.fillRect(x, y, grid.side - gap, grid.rowHeight - gap);
+      if (numbers) {
+        pen.fillStyle = inkOn(colour);
+        pen.fillText(this.figureOf(rank), x + grid.side / 2, y + grid.rowHeight / 2 + 4);
+      }
       if (this.quantity.ratio && this.slower(rank) >= kSlowRatio) slow.push([x, y]);
     }
-    pen.strokeStyle = '#111';  // on pale cells, in either scheme
+    pen.textAlign = 'start';
+    pen.strokeStyle = style.getPropertyValue('--ink');
     pen.lineWidth = 1.5;
     const around = grid.side < 9 ? 3 : 0;  // small cells need a frame that is seen
     if (slow.length <= 400)
       for (const [x, y] of slow) {
         pen.strokeRect(x - around, y - around, grid.side + 2 * around - gap, grid.rowHeight + 2 * around - gap);
-        if (around > 0) continue;
-        pen.beginPath();
-        pen.moveTo(x + 2, y + 2);
-        pen.lineTo(x + grid.side - 3, y + grid.rowHeight - 3);
-        pen.stroke();
       }
     if (this.rank !== null) {
       const [x, y] = this.cell(this.rank);
@@ -244,19 +259,19 @@ class HeatMap {
 
   explain() {
     const {ratio, rate, most} = this.quantity, bytes = this.bytes();
-    const cells = [];
-    for (let i = 0; i <= 10; ++i) {
-      const byte = ratio ? 128 + Math.round(127 * 0.4 * (i / 5 - 1)) : Math.round(25.5 * i);
-      const colour = ratio ? ratioColour(byte) : amountColour(byte);
-      cells.push(drawing('rect', {x: 10 * i, width: 11, height: 12, fill: `rgb(${colour.join()})`}));
+    const pale = paleColour(), cells = [];
+    for (let i = 0; i <= 20; ++i) {
+      const byte = ratio ? 128 + 127 * Math.log2(1 + kFullRatio) * (i / 10 - 1) : 12.75 * i;
+      const colour = ratio ? ratioColour(byte, pale) : amountColour(byte);
+      cells.push(drawing('rect', {x: 10 * i, width: 10.5, height: 12, fill: `rgb(${colour.join()})`}));
     }
-    const bar = drawing('svg', {viewBox: '0 0 110 12', style: 'width:110px', 'aria-hidden': 'true'}, cells);
-    const end = (power) => (2 ** (rate ? -power : power)).toFixed(2) + ' x';
-    const ends = ratio ? [end(-0.4) + ' the median of its peers', end(0.4) + (rate ? ' or less' : ' or more')] :
-                         ['0', duration(most)];
+    const ticks = ratio ? (rate ? ['+20 %', '0', '−20 %'] : ['−20 %', '0', '+20 %']) : ['0', '', duration(most)];
+    ticks.forEach(
+        (text, i) =>
+            cells.push(drawing('text', {x: 105 * i, y: 26, 'text-anchor': ['start', 'middle', 'end'][i]}, text)));
+    const bar = drawing('svg', {viewBox: '0 0 210 30', class: 'scale', 'aria-hidden': 'true'}, cells);
     this.scale.replaceChildren(
-        element('span', {}, ends[0], bar, ends[1]),
-        ratio ? element('span', {}, 'framed: slower by 10 % or more') : '');
+        bar, ratio ? element('span', {}, 'against the median of its peers; framed: slower by 10 % or more') : '');
     const slow = ratio ? [...bytes.keys()].filter((rank) => this.slower(rank) >= kSlowRatio) : [];
     const named = (ratio ? slow : [...bytes.keys()]).sort((a, b) => bytes[b] - bytes[a]).slice(0, 5);
     const head = ratio ? 'Slower than their peers\' median by 10 % or more, in this slice of time: ' :

@@ -1,18 +1,72 @@
-// The mesh of ranks in space, turned by the pointer or by keys: dp to the right, pp downwards, tp into the depth; an
-// arrow from each rank that waits to the one for which it waits.
+// Who waits for whom: the ranks that held others up, the longest waits, and a picture. Of few ranks that is the mesh in
+// space, turned by the pointer or by keys: dp to the right, pp downwards, tp into the depth; an arrow from each rank
+// that waits to the one for which it waits. Of many it is a matrix (matrix.js).
 
 const kAxisLooks = {
-  tp: ['#e69f00', []],
-  pp: ['#56b4e9', [7, 3]],
-  dp: ['#d55e00', [2, 3]],
-  several: ['#7a828c', [9, 3, 2, 3]],  // along more than one axis
+  tp: ['--tone-orange', []],
+  pp: ['--tone-sky', [7, 3]],
+  dp: ['--tone-red', [2, 3]],
+  several: ['--tone-grey', [9, 3, 2, 3]],  // along more than one axis
 };
 const kFirstView = {
   yaw: 0.6,
   pitch: 0.45
 };
 const kListedWaits = 12;
-const kFineRanks = 512;  // up to which all lines between neighbours are drawn
+const kRanksInSpace = 64;  // above this number, a matrix
+const toneOfAxis = (axis) => getComputedStyle(document.documentElement).getPropertyValue(kAxisLooks[axis][0]).trim();
+
+// What the waits say: sums by awaited rank first.
+function waitsView(waits, name) {
+  const size = waits.pp * waits.dp * waits.tp;
+  const mesh = size > kRanksInSpace ? new WaitMatrix(waits, name) : new MeshView(waits, name);
+  return element('div', {}, awaitedRanks(waits), mesh.figure, waitList(waits));
+}
+function rankName(waits, rank) {
+  const {dp, tp} = waits;
+  return `rank ${rank} [pp${Math.floor(rank / (dp * tp))} dp${Math.floor(rank / tp) % dp} tp${rank % tp}]`;
+}
+function axisOfWait(waits, [waiter, awaited]) {
+  const {dp, tp} = waits, place = (rank) => [Math.floor(rank / (dp * tp)), Math.floor(rank / tp) % dp, rank % tp];
+  const a = place(waiter), b = place(awaited), along = ['pp', 'dp', 'tp'].filter((_, i) => a[i] !== b[i]);
+  return along.length === 1 ? along[0] : 'several';
+}
+function awaitedRanks(waits) {
+  const sums = new Map(), dump = waits.source === 'dump';
+  for (const edge of waits.edges) {
+    const of = sums.get(edge[1]) || {ms: 0, waiting: new Set(), axes: new Set()};
+    of.ms += edge[3];
+    of.waiting.add(edge[0]);
+    of.axes.add(axisOfWait(waits, edge));
+    sums.set(edge[1], of);
+  }
+  const sorted = [...sums].sort((a, b) => (dump ? b[1].waiting.size - a[1].waiting.size : b[1].ms - a[1].ms));
+  if (sorted.length === 0) return '';
+  const [worst, most] = sorted[0];
+  const sentence = dump ? `${rankName(waits, worst)} holds up ${whole(most.waiting.size)} ranks directly.` :
+                          `${rankName(waits, worst)} held others up for ${duration(most.ms / 1000)} a step.`;
+  const rows = sorted.slice(0, 8).map(([rank, of]) => {
+    const row = [rankName(waits, rank), whole(of.waiting.size), [...of.axes].join(', ')];
+    return dump ? row : [...row, duration(of.ms / 1000)];
+  });
+  const heads = ['held others up', number('waiting ranks'), 'axis'];
+  return element(
+      'div', {}, element('p', {}, element('strong', {}, sentence)),
+      element('div', {class: 'across'}, table(dump ? heads : [...heads, number('sum of waits a step')], rows)),
+      sorted.length > rows.length ? absent(`and ${whole(sorted.length - rows.length)} more ranks`) : '');
+}
+function waitList(waits) {
+  const dump = waits.source === 'dump';
+  const rows = waits.edges.slice(0, kListedWaits).map((edge) => {
+    const row = [rankName(waits, edge[0]), rankName(waits, edge[1]), waits.what[edge[2]]];
+    return dump ? row : [...row, duration(edge[3] / 1000)];
+  });
+  if (rows.length === 0) return element('p', {}, 'No rank waited for another rank.');
+  const heads = ['waiting rank', 'waits for', dump ? 'operation' : 'axis'], more = waits.num_waits - rows.length;
+  return element(
+      'div', {}, element('div', {class: 'across'}, table(dump ? heads : [...heads, number('a step')], rows)),
+      more > 0 ? absent(`and ${whole(more)} more waits`) : '');
+}
 
 // How long an axis of so many ranks is drawn: beyond a dozen it grows with their logarithm.
 function axisLength(count) {
@@ -39,8 +93,7 @@ class MeshView {
     });
     this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
     this.scale = element('div', {class: 'legend'});
-    this.figure =
-        element('figure', {}, this.controls(), this.canvas, this.readout, this.scale, this.legend(), this.list());
+    this.figure = element('figure', {}, this.controls(), this.canvas, this.readout, this.scale, this.legend());
     this.listen();
     draws(this);
     new ResizeObserver(() => {
@@ -67,15 +120,8 @@ class MeshView {
     const {dp, tp} = this.waits;
     return {pp: Math.floor(rank / (dp * tp)), dp: Math.floor(rank / tp) % dp, tp: rank % tp};
   }
-  nameOf(rank) {
-    const {pp, dp, tp} = this.place(rank);
-    return `rank ${rank} [pp${pp} dp${dp} tp${tp}]`;
-  }
-  axisOf(edge) {
-    const a = this.place(edge[0]), b = this.place(edge[1]);
-    const along = ['pp', 'dp', 'tp'].filter((axis) => a[axis] !== b[axis]);
-    return along.length === 1 ? along[0] : 'several';
-  }
+  nameOf(rank) { return rankName(this.waits, rank); }
+  axisOf(edge) { return axisOfWait(this.waits, edge); }
   what(edge) { return this.waits.what[edge[2]]; }
 
   controls() {
@@ -130,8 +176,7 @@ class MeshView {
             (axis) => element(
                 'span', {}, drawing('svg', {viewBox: '0 0 26 12', 'aria-hidden': 'true'}, drawing('path', {
                                       d: 'M0 6H19M19 2L26 6L19 10Z',
-                                      fill: kAxisLooks[axis][0],
-                                      stroke: kAxisLooks[axis][0],
+                                      style: `fill:var(${kAxisLooks[axis][0]});stroke:var(${kAxisLooks[axis][0]})`,
                                       'stroke-width': 2.2,
                                       'stroke-dasharray': kAxisLooks[axis][1].join(' ')
                                     })),
@@ -158,19 +203,6 @@ class MeshView {
         drawing('svg', {viewBox: '0 0 110 12', style: 'width:110px', 'aria-hidden': 'true'}, cells),
         duration(this.mostAwaited / 1000) + ' a step'));
   }
-  list() {
-    const rows = this.waits.edges.slice(0, kListedWaits).map((edge) => {
-      const row = [this.nameOf(edge[0]), this.nameOf(edge[1]), this.what(edge)];
-      return this.dump ? row : [...row, duration(edge[3] / 1000)];
-    });
-    if (rows.length === 0) return element('p', {}, 'No rank waited for another rank.');
-    const heads = ['waiting rank', 'waits for', this.dump ? 'operation' : 'axis'];
-    const more = this.waits.num_waits - rows.length;
-    return element(
-        'div', {}, table(this.dump ? heads : [...heads, number('a step')], rows),
-        more > 0 ? absent(`and ${whole(more)} more waits`) : '');
-  }
-
   listen() {
     let from = null;
     this.canvas.addEventListener('pointerdown', (event) => {
@@ -285,21 +317,20 @@ class MeshView {
     const pen = canvas.getContext('2d');
     pen.scale(dense, dense);
     pen.font = '11px system-ui, sans-serif';
+    this.tones = Object.fromEntries(Object.keys(kAxisLooks).map((axis) => [axis, toneOfAxis(axis)]));
     this.paintFrame(pen, style);
     const drawn = this.waits.edges.slice(0, this.shown).filter((edge) => this.axes.has(this.axisOf(edge)));
     const chosen = this.rank === null ? [] : this.edgesOf[this.rank].filter((edge) => this.axes.has(this.axisOf(edge)));
     const opacity = this.rank !== null ? 0.12 : drawn.length <= 200 ? 0.9 : drawn.length <= 3000 ? 0.4 : 0.15;
     const edges = () => drawn.forEach((edge) => this.paintEdge(pen, edge, opacity));
-    const isDense = this.size > kFineRanks;  // whose ranks would hide the arrows
-    if (!isDense) edges();
+    edges();
     for (const rank of this.farthestFirst) this.paintRank(pen, style, rank);
-    if (isDense) edges();
     for (const rank of this.suspects) this.paintRank(pen, style, rank);
     for (const edge of chosen) this.paintEdge(pen, edge, 1);
   }
-  // The box's edges, for a small mesh all lines between neighbours; names at the edges.
+  // All lines between neighbours; names at the edges.
   paintFrame(pen, style) {
-    const {pp, dp, tp} = this.waits, last = [dp - 1, pp - 1, tp - 1], fine = this.size <= kFineRanks;
+    const {pp, dp, tp} = this.waits, last = [dp - 1, pp - 1, tp - 1];
     const line = (from, to) => {
       pen.moveTo(...this.onCanvas(...from));
       pen.lineTo(...this.onCanvas(...to));
@@ -309,8 +340,8 @@ class MeshView {
     pen.beginPath();
     for (const axis of [0, 1, 2]) {
       const [u, v] = [0, 1, 2].filter((other) => other !== axis);
-      for (let i = 0; i <= last[u]; i += fine ? 1 : last[u] || 1)
-        for (let k = 0; k <= last[v]; k += fine ? 1 : last[v] || 1) {
+      for (let i = 0; i <= last[u]; ++i)
+        for (let k = 0; k <= last[v]; ++k) {
           const from = [0, 0, 0];
           from[u] = i;
           from[v] = k;
@@ -368,10 +399,10 @@ class MeshView {
       const away = Math.hypot(bend[0] - x, bend[1] - y) || 1, share = Math.min(0.8, (this.radius + 2) / away);
       return [x + (bend[0] - x) * share, y + (bend[1] - y) * share];
     };
-    const begin = clip(fromX, fromY), end = clip(toX, toY), [colour, dashes] = kAxisLooks[this.axisOf(edge)];
+    const begin = clip(fromX, fromY), end = clip(toX, toY), axis = this.axisOf(edge), dashes = kAxisLooks[axis][1];
     const width = this.longest > 0 ? 1.2 + 2.6 * Math.sqrt(ms / this.longest) : 1.8;
     pen.globalAlpha = opacity;
-    pen.strokeStyle = pen.fillStyle = colour;
+    pen.strokeStyle = pen.fillStyle = this.tones[axis];
     pen.lineWidth = width;
     pen.setLineDash(dashes);
     pen.beginPath();
@@ -398,9 +429,6 @@ class MeshView {
     pen.fillStyle = fill;
     pen.strokeStyle = ring;
     pen.lineWidth = radius >= 5 ? 1.2 : 0.5;
-    // Where ranks hide each other, those that matter stand out.
-    const matters = this.dump ? isSuspect || this.isWaiting[rank] : byte > 0;
-    if (this.size > kFineRanks && !matters) pen.fillStyle = style.getPropertyValue('--line');
     pen.beginPath();
     pen.arc(x, y, radius, 0, 2 * Math.PI);
     pen.fill();

@@ -2,45 +2,86 @@
 
 const report = JSON.parse(document.getElementById('data').textContent);
 const simulated = report.simulation;
+// ± of a prediction as a share, from the table of errors of the cluster's file; null: it has none.
+const uncertainty = simulated.uncertainty;
 const seconds = (value) => (value < 0.1 ? digits(1000 * value, 3) + ' ms' : digits(value, 3) + ' s');
-const mfu = (row) => (100 * row.mfu).toFixed(1) + ' %';
+const within = known(uncertainty) && uncertainty > 0 ? ` ± ${digits(100 * uncertainty, 2)} %` : '';
+// In tables: no more digits than the uncertainty leaves.
+const figure = within ? Math.max(2, Math.ceil(-Math.log10(uncertainty)) + 1) : 3;
+const predicted = (value) => (value < 0.1 ? digits(1000 * value, figure) + ' ms' : digits(value, figure) + ' s');
+const mfu = (row) => (within ? digits(100 * row.mfu, figure) : (100 * row.mfu).toFixed(1)) + ' %';
 const pointsOfMfu = (gain) => {  // signed, unless it rounds to zero
   const text = (100 * gain).toFixed(1);
   return Number(text) === 0 ? '0.0' : gain > 0 ? '+' + text : text;
 };
+const wide = (heads, rows) => element('div', {class: 'across'}, table(heads, rows));
 const absent = (text) => element('p', {class: 'faint'}, text);
+
+const layoutText = (l) => [`tp ${l.tp}`, l.cp > 1 ? `cp ${l.cp}` : '', `dp ${l.dp}`, `pp ${l.pp}`,
+                           l.chunks > 1 ? `${l.chunks} chunks` : '']
+                              .filter((part) => part)
+                              .join(', ');
+
+// What a reader has to know first: how this layout stands against the best one, and how sure the figures are.
+function story() {
+  const list = [], best = report.layouts[0];
+  if (!simulated.fits) list.push(['it does not fit into the memory of the fullest rank', true]);
+  if (best) {
+    const more = simulated.step_s / best.seconds - 1, sure = Math.max(0.005, uncertainty || 0);
+    const other = `${layoutText(best.layout)}, microbatches of ${best.layout.micro_batch}: ${predicted(best.seconds)}`;
+    if (more > sure)
+      list.push([`${digits(100 * more, 2)} % slower than the best layout that fits (${other})`, true]);
+    else
+      list.push(['no layout that fits is faster by more than the uncertainty', false]);
+  }
+  list.push([
+    within ? `every time and rate is uncertain by${within}, by the errors of this cluster's file` :
+             'the cluster\'s file has no table of errors, so the uncertainty is unknown',
+    false
+  ]);
+  for (const note of simulated.notes) list.push([note, false]);
+  return element(
+      'ul', {class: 'story'}, list.map(([text, alarm]) => element('li', {class: alarm ? 'alarm' : ''}, text)));
+}
 
 function overview() {
   const l = simulated.layout, f = simulated.faults;
+  const box = (title, value, text) => element(
+      'div', {}, element('span', {class: 'faint'}, title), element('b', {}, value),
+      element('span', {class: 'faint'}, text));
   const parts = [
-    `tp ${l.tp}`, l.cp > 1 ? `cp ${l.cp}` : '', `dp ${l.dp}`, `pp ${l.pp}`, l.chunks > 1 ? `${l.chunks} chunks` : '',
-    `${l.num_microbatches} microbatches of ${l.micro_batch}`, `zero ${l.zero}`, `recompute ${l.recompute}`, l.numbers
+    layoutText(l), `${l.num_microbatches} microbatches of ${l.micro_batch}`, `zero ${l.zero}`,
+    `recompute ${l.recompute}`, l.numbers
   ];
-  const within = simulated.uncertainty ? ` ± ${percent(simulated.uncertainty)}` : '';
-  return table([unbroken(''), long('')], [
-    ['Cluster', report.cluster], ['Ranks', whole(simulated.ranks)], ['Layout', parts.filter((p) => p).join(', ')],
-    ['Step', seconds(simulated.step_s) + within],
-    ['Tokens a second', counted(simulated.tokens_per_s)],
-    ['FLOP/s a rank', digits(simulated.tflops_per_rank, 4) + ' T'], ['MFU', mfu(simulated)],
-    ['Memory of the fullest rank', bytesText(simulated.memory_bytes) + (simulated.fits ? '' : ', which does not fit')],
-    [
-      'Under faults',
-      `a fault stops the job every ${duration(f.mtbf_s)}; effective training time is ${percent(f.effective)}; ` +
-          `spare machines: ${f.spares}`
-    ]
-  ]);
+  return element(
+      'div', {},
+      element(
+          'div', {class: 'figures'}, box('Step', predicted(simulated.step_s), within || 'uncertainty unknown'),
+          box('Tokens a second', counted(simulated.tokens_per_s), within),
+          box('MFU', mfu(simulated), `${digits(simulated.tflops_per_rank, 3)} TFLOP/s a rank${within}`),
+          box('Memory', bytesText(simulated.memory_bytes),
+              'of the fullest rank' + (simulated.fits ? '' : ': does not fit')),
+          box('Under faults', percent(f.effective), `of the time is training; a fault every ${duration(f.mtbf_s)}`)),
+      story(), wide([unbroken(''), long('')], [
+        ['Cluster', report.cluster], ['Ranks', whole(simulated.ranks)], ['Layout', parts.join(', ')],
+        ['Spare machines', String(f.spares)]
+      ]));
 }
 
 function step() {
   const parts = simulated.parts_s, sum = Object.values(parts).reduce((a, b) => a + Math.max(0, b), 0);
   const shares = Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, Math.max(0, value) / sum]));
-  const describe = (name) => `${name} ${seconds(parts[name])} (${percent(shares[name])})`;
+  const describe = (name) => `${partName(name)} ${predicted(parts[name])} (${percent(shares[name])})`;
   const names = Object.keys(kPredictedParts).filter((name) => shares[name] > 0);
   return element(
-      'div', {}, shareBar(shares, kPredictedParts, describe), legendOf(names, kPredictedParts),
-      table([unbroken('part'), number('seconds'), number('share'), unbroken('meaning')], names.map((name) => [
-        name, parts[name].toFixed(4), percent(shares[name]), kPartMeanings[name]
-      ])));
+      'div', {}, shareBar(shares, kPredictedParts, describe), partLegend(names),
+      element(
+          'div', {class: 'across'},
+          wide(
+              [unbroken('part'), number('time'), number('share'), long('meaning')],
+              names.map(
+                  (name) =>
+                      [partName(name), predicted(parts[name]), percent(shares[name]), kPredictedParts[name][3]]))));
 }
 
 function scaling(rows, words) {
@@ -51,14 +92,14 @@ function scaling(rows, words) {
         share: true,
         looks: kPredictedParts,
         format: seconds,
-        bars: rows.map((row) => ({head: mfu(row), feet: [whole(row.ranks), seconds(row.seconds)], parts: row.parts}))
+        bars: rows.map((row) => ({head: mfu(row), feet: [whole(row.ranks), predicted(row.seconds)], parts: row.parts}))
       }),
-      table(
+      wide(
           ['ranks', 'dp', 'batch', 'step', 'tokens a second', 'MFU'].map(number),
-          rows.map((row) => [
-            whole(row.ranks), whole(row.dp), whole(row.global_batch), seconds(row.seconds), counted(row.tokens_per_s),
-            mfu(row)
-          ])));
+          rows.map(
+              (row) =>
+                  [whole(row.ranks), whole(row.dp), whole(row.global_batch), predicted(row.seconds),
+                   counted(row.tokens_per_s), mfu(row)])));
 }
 
 function ablation() {
@@ -79,12 +120,11 @@ function ablation() {
         format: seconds,
         bars: report.ablation.map((row) => ({head: mfu(row), feet: words(row.name), parts: row.parts}))
       }),
-      table(
+      wide(
           [unbroken(''), number('step'), number('MFU'), number('points of MFU')],
-          report.ablation.map((row) => [
-            row.name, seconds(row.seconds), mfu(row),
-            row === own ? '' : pointsOfMfu(row.mfu - own.mfu)
-          ])));
+          report.ablation.map(
+              (row) =>
+                  [row.name, predicted(row.seconds), mfu(row), row === own ? '' : pointsOfMfu(row.mfu - own.mfu)])));
 }
 
 function layouts() {
@@ -103,13 +143,13 @@ function layouts() {
                                    parts: row.parts
                                  }))
       }),
-      table(
+      wide(
           ['tp', 'pp', 'chunks', 'dp', 'microbatch', 'zero'].map(number).concat(
               ['recompute', number('step'), number('tokens a second'), number('MFU'), number('memory')]),
           report.layouts.map((row) => {
             const l = row.layout;
             return [
-              l.tp, l.pp, l.chunks, l.dp, l.micro_batch, l.zero, l.recompute, seconds(row.seconds),
+              l.tp, l.pp, l.chunks, l.dp, l.micro_batch, l.zero, l.recompute, predicted(row.seconds),
               counted(row.tokens_per_s), mfu(row), bytesText(row.memory_bytes)
             ];
           })));
@@ -121,16 +161,16 @@ function startUp() {
       absent(
           'Collective calls and the bytes that each rank receives in them; communication groups, and the messages of ' +
           'all ranks that set them up; loading a checkpoint.'),
-      table(
+      wide(
           [
             'ranks', 'calls', 'bytes a rank', 'call time', 'groups', 'messages', 'bytes', 'group time', 'token readers',
             'load time'
           ].map(number),
-          report.start.map((row) => [
-            whole(row.ranks), whole(row.calls), bytesText(row.gathered_bytes), seconds(row.exchange_s),
-            whole(row.groups), counted(row.messages), bytesText(row.message_bytes), seconds(row.groups_s),
-            whole(row.data_readers), seconds(row.load_s)
-          ])));
+          report.start.map(
+              (row) =>
+                  [whole(row.ranks), whole(row.calls), bytesText(row.gathered_bytes), seconds(row.exchange_s),
+                   whole(row.groups), counted(row.messages), bytesText(row.message_bytes), seconds(row.groups_s),
+                   whole(row.data_readers), seconds(row.load_s)])));
 }
 
 const sections = [

@@ -10,30 +10,32 @@ const kHatchPaths = {
   crossed: 'M0 4H8M4 0V8',
   dots: 'M3 4h2',
 };
+// Names of parts, each with its tone (page.css) and hatch.
 const kStepParts = {
-  compute: ['#0072b2', 'plain'],
-  tp: ['#e69f00', 'rising'],
-  pp: ['#56b4e9', 'falling'],
-  dp: ['#d55e00', 'level'],
-  bubble: ['#f0e442', 'dots'],
-  optimizer: ['#009e73', 'crossed'],
-  data: ['#cc79a7', 'upright'],
-  other: ['#9aa0a6', 'plain'],
+  compute: ['blue', 'plain'],
+  tp: ['orange', 'rising'],
+  pp: ['sky', 'falling'],
+  dp: ['red', 'level'],
+  bubble: ['yellow', 'dots'],
+  optimizer: ['green', 'crossed'],
+  data: ['pink', 'upright'],
+  other: ['grey', 'plain'],
 };
 const kWallParts = {
-  productive: ['#0072b2', 'plain'],
-  repeated: ['#d55e00', 'rising'],
-  checkpoint: ['#009e73', 'crossed'],
-  evaluation: ['#56b4e9', 'falling'],
-  startup: ['#e69f00', 'level'],
-  load: ['#f0e442', 'dots'],
-  detection: ['#cc79a7', 'upright'],
-  diagnosis: ['#7a3b9a', 'rising'],
-  restart: ['#a03000', 'crossed'],
-  queue: ['#c8ced6', 'dots'],
-  stopped: ['#9aa0a6', 'plain'],
-  other: ['#666c73', 'falling'],
+  productive: ['blue', 'plain'],
+  repeated: ['red', 'rising'],
+  checkpoint: ['green', 'crossed'],
+  evaluation: ['sky', 'falling'],
+  startup: ['orange', 'level'],
+  load: ['yellow', 'dots'],
+  detection: ['pink', 'upright'],
+  diagnosis: ['violet', 'rising'],
+  restart: ['brown', 'crossed'],
+  queue: ['pale', 'dots'],
+  stopped: ['grey', 'plain'],
+  other: ['dark', 'falling'],
 };
+const toneOf = (look) => `var(--tone-${look[0]})`;
 
 function hatch(look) {
   const id = 'hatch' + (++kHatches), path = kHatchPaths[look[1]];
@@ -41,7 +43,7 @@ function hatch(look) {
     id,
     drawing(
         'pattern', {id, width: 8, height: 8, patternUnits: 'userSpaceOnUse'},
-        drawing('rect', {width: 8, height: 8, fill: look[0]}),
+        drawing('rect', {width: 8, height: 8, style: `fill:${toneOf(look)}`}),
         path ? drawing('path', {
           d: path,
           stroke: look[1] === 'dots' ? '#000a' : '#fffc',
@@ -50,16 +52,13 @@ function hatch(look) {
                '')
   ];
 }
-function legendOf(names, looks) {
-  return element('div', {class: 'legend'}, names.map((name) => {
-    const [id, pattern] = hatch(looks[name]);
-    return element(
-        'span', {},
-        drawing(
-            'svg', {viewBox: '0 0 26 12', 'aria-hidden': 'true'}, pattern,
-            drawing('rect', {width: 26, height: 12, fill: `url(#${id})`})),
-        name);
-  }));
+// A sample of a part's look, for legends and tables.
+function swatch(look) {
+  const [id, pattern] = hatch(look), area = drawing('rect', {width: 26, height: 12, fill: `url(#${id})`});
+  return drawing('svg', {viewBox: '0 0 26 12', class: 'swatch', 'aria-hidden': 'true'}, pattern, area);
+}
+function legendOf(names, looks, said = (name) => name) {
+  return element('div', {class: 'legend'}, names.map((name) => element('span', {}, swatch(looks[name]), said(name))));
 }
 
 // A bar of shares, {name: share}, with its legend and figures next to it.
@@ -85,53 +84,116 @@ function shareBar(shares, looks, describe) {
   return element('figure', {}, svg);
 }
 
-// options: title, view, xs (rising), parts {name: values}, looks, format, share() -> whether of the whole, steps:
-// whether values hold from their x to the next instead of at x.
+const kColumns = 100;  // of a stack: more would be narrower than what can be seen
+
+// options: title, view, xs (rising), parts {name: values}, looks, format, share() -> whether of the whole, top: [top,
+// most] of several stacks alike. Columns of equal numbers of values, with the median of each part: areas without
+// hatches, in the order of the legend.
 function stackPlot(options) {
   const {xs, parts, looks} = options, names = Object.keys(looks).filter((name) => parts[name]);
   const totals = xs.map((_, i) => names.reduce((sum, name) => sum + (parts[name][i] || 0), 0));
-  const shared = () => !options.share || options.share();
-  let made = null;
+  let made = null, columns = [];
   const range = (domain) => {
     made.idle = '';
-    if (shared()) return [0, 1];
-    const [top, most] = topOf(totals.slice(...visible(xs, domain)));
+    if (options.share()) return [0, 1];
+    const [top, most] = options.top || topOf(totals.slice(...visible(xs, domain)));
     if (most > top) made.idle = `Cut off: the highest value is ${options.format(most)}.`;
     return [0, top || 1];
   };
-  const value = (name, i) => (parts[name][i] || 0) / (shared() ? totals[i] || 1 : 1);
+  // {from, to: on the x axis, values: by name, sum}
+  const columnsOf = ([first, end]) => {
+    const count = Math.min(kColumns, end - first), list = [];
+    for (let c = 0; c < count; ++c) {
+      const begin = first + Math.floor(c * (end - first) / count),
+            next = first + Math.floor((c + 1) * (end - first) / count);
+      const values = Object.fromEntries(names.map((name) => [name, median(parts[name].slice(begin, next)) || 0]));
+      const sum = names.reduce((all, name) => all + values[name], 0);
+      list.push({from: begin > 0 ? xs[begin - 1] : xs[0] - 1, to: xs[next - 1], values, sum});
+    }
+    return list;
+  };
+  const value = (column, name) => column.values[name] / (options.share() ? column.sum || 1 : 1);
   const draw = (frame) => {
-    const [first, end] = visible(xs, frame.domain), below = new Float64Array(xs.length);
+    columns = columnsOf(visible(xs, frame.domain));
+    const below = new Float64Array(columns.length);
     for (const name of names) {
       const upper = [], lower = [];
-      const point = (list, x, v) => list.push(frame.x(x).toFixed(1) + ' ' + frame.y(v).toFixed(1));
-      for (let i = first; i < end; ++i) {
-        const top = below[i] + value(name, i);
-        for (const x of options.steps && i + 1 < xs.length ? [xs[i], xs[i + 1]] : [xs[i]]) {
-          point(upper, x, top);
-          point(lower, x, below[i]);
+      columns.forEach((column, c) => {
+        const top = below[c] + value(column, name);
+        for (const x of [column.from, column.to]) {
+          upper.push(frame.x(x).toFixed(1) + ' ' + frame.y(top).toFixed(1));
+          lower.push(frame.x(x).toFixed(1) + ' ' + frame.y(below[c]).toFixed(1));
         }
-        below[i] = top;
-      }
+        below[c] = top;
+      });
       if (upper.length === 0) continue;
-      const [id, pattern] = hatch(looks[name]);
-      frame.body.append(
-          pattern,
-          drawing(
-              'path', {d: 'M' + upper.join('L') + 'L' + lower.reverse().join('L') + 'Z', fill: `url(#${id})`},
-              drawing('title', {}, name)));
+      const d = 'M' + upper.join('L') + 'L' + lower.reverse().join('L') + 'Z';
+      const style = `fill:${toneOf(looks[name])};stroke:var(--panel);stroke-width:.6`;
+      frame.body.append(drawing('path', {d, style}, drawing('title', {}, name)));
     }
   };
   const read = (x) => {
-    let i = nearestIndex(xs, x);
-    if (options.steps && i > 0 && xs[i] > x) --i;
-    if (i < 0) return '';
-    const all = names.filter((name) => parts[name][i] > 0)
-                    .map((name) => name + ' ' + (shared() ? percent(value(name, i)) : options.format(parts[name][i])));
-    return options.view.label + ' ' + options.view.format(x) + ': ' + all.join(', ');
+    const column = columns.find((one) => x <= one.to) || columns[columns.length - 1];
+    if (!column) return '';
+    const all = names.filter((name) => column.values[name] > 0)
+                    .map(
+                        (name) => name + ' ' +
+                            (options.share() ? percent(value(column, name)) : options.format(column.values[name])));
+    const {format, label} = options.view, one = column.to - column.from <= 1;
+    return `${label} ${one ? '' : format(column.from + 1) + ' to '}${format(column.to)}: ` + all.join(', ');
   };
   made = new Plot({...options, xs: () => xs, range, draw, read, format: options.format});
   const format = made.format;
-  made.format = (v) => (shared() ? Math.round(100 * v) + ' %' : format(v));
+  made.format = (v) => (options.share() ? Math.round(100 * v) + ' %' : format(v));
   return element('div', {}, made.figure, legendOf(names, looks));
+}
+
+// A lane for each attempt (of many, for some together), like a Gantt chart. options: view, begin, unit (seconds of an x
+// axis's unit), intervals [[begin, end, name]] in seconds, attempts [{number, begin, end}], looks, format.
+const kMostLanes = 16;
+function lanesPlot(options) {
+  const {view, intervals, attempts, looks} = options, count = Math.min(kMostLanes, attempts.length);
+  const laneAt = (k) => Math.floor(k * count / attempts.length);
+  const x = (time) => (time - options.begin) / options.unit;
+  // What is between two attempts stands in the lane of the later one.
+  const laneOf = (end) => {
+    const k = attempts.findIndex((attempt) => end <= attempt.end + 1e-3);
+    return laneAt(k < 0 ? attempts.length - 1 : k);
+  };
+  const names = Array.from({length: count}, (_, lane) => {
+    const of = attempts.filter((_, k) => laneAt(k) === lane).map((attempt) => attempt.number);
+    return of.length > 1 ? `${of[0]}–${of[of.length - 1]}` : String(of[0]);
+  });
+  const draw = (frame) => {
+    for (const [begin, end, name] of intervals) {
+      if (x(end) < frame.domain[0] || x(begin) > frame.domain[1]) continue;
+      const lane = laneOf(end), top = frame.y(count - lane - 0.1), bottom = frame.y(count - lane - 0.9);
+      frame.body.append(drawing(
+          'rect', {
+            x: frame.x(x(begin)),
+            width: Math.max(0.7, frame.x(x(end)) - frame.x(x(begin))),
+            y: top,
+            height: bottom - top,
+            style: `fill:${toneOf(looks[name])}`
+          },
+          drawing('title', {}, `${name}, ${options.format(end - begin)}`)));
+    }
+  };
+  const read = (at) => {
+    const found = intervals.find(([begin, end]) => at >= x(begin) && at <= x(end));
+    if (!found) return '';
+    const [begin, end, name] = found;
+    return `attempt ${names[laneOf(end)]}, ${view.label} ${view.format(at)}: ${name}, ${options.format(end - begin)}`;
+  };
+  return new Plot({
+           ...options,
+           xs: () => intervals.map(([begin]) => x(begin)),
+           height: 42 + 22 * count,
+           range: () => [0, count],
+           levels: names.map((_, lane) => count - lane - 0.5),
+           scale: (v) => '#' + names[Math.round(count - v - 0.5)],
+           draw,
+           read
+         })
+      .figure;
 }
