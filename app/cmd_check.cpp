@@ -20,12 +20,13 @@ struct Options {
   std::string config, svg;  // svg: the file of the picture
   std::vector<std::string> overrides;
   std::vector<std::string> get;
-  int ranks = 0;  // 0: the number that the config's mesh has
-  bool fields = false, schema = false, reference = false, no_data = false, json = false;
+  int ranks = 0;  // 0: what the config's mesh has
+  bool fields = false, schema = false, reference = false, no_data = false, json = false, verbose = false;
 };
 
 Result<void> report(const Options& options, const Config& config, const JobPlan& plan, int ranks) {
-  if (!options.json) print_out("{}", check_report(config, plan, ranks));
+  if (!options.json)
+    print_out("{}", check_report(config, plan, ranks, options.verbose ? CheckDetail::kAll : CheckDetail::kSummary));
   Inputs inputs;
   if (!options.no_data)
     if (auto opened = open_inputs(config, inputs); !opened) return opened;
@@ -91,6 +92,7 @@ void add_check_command(CLI::App& app, int& status) {
                     "either");
   command->add_option("--svg", options->svg, "Write a picture of the mesh to this file");
   command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--verbose", options->verbose, "Also print exact counts, and the bytes of each rank by name");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
   command->add_flag("--reference", options->reference, "Print the fields as Markdown: configs/REFERENCE.md");
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");

@@ -1,10 +1,15 @@
-// trireme checkpoint: lists, verifies, prunes, compares, imports and exports checkpoints.
+// trireme checkpoint: what is in a folder of checkpoints, and its way to and from other programs.
+#include <fmt/chrono.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,6 +29,7 @@
 #include "lib/checkpoint/weights.h"
 #include "lib/huggingface/export.h"
 #include "lib/huggingface/import.h"
+#include "lib/observe/metrics_reader.h"
 
 namespace tri {
 namespace {
@@ -41,8 +47,21 @@ std::string layout_of(const Manifest& manifest) {
   return layout == manifest.info.texts.end() ? "" : layout->second;
 }
 
-// A checkpoint whose manifest can no longer be read, as when a concurrent prune removes it, is reported as invalid.
-Json list_entry(const CheckpointEntry& entry) {
+// When its manifest was written, in seconds since 1970; 0: unknown.
+double written_at(const std::string& folder) {
+  struct stat info {};
+  return ::stat((folder + "/manifest.json").c_str(), &info) == 0 ? static_cast<double>(info.st_mtime) : 0;
+}
+
+// The loss after a step, from the metrics of the run whose folder holds the checkpoints; unknown if there are none.
+double loss_after(const RunMetrics& metrics, int64_t step) {
+  const auto at = std::lower_bound(metrics.steps.begin(), metrics.steps.end(), step,
+                                   [](const StepRecord& record, int64_t wanted) { return record.step < wanted; });
+  return at != metrics.steps.end() && at->step == step ? at->loss : kUnknown;
+}
+
+// One whose manifest cannot be read any more, as when a concurrent prune removes it, is invalid like a damaged one.
+Json list_entry(const CheckpointEntry& entry, const RunMetrics& metrics) {
   const auto invalid = [&](const std::string& why) {
     return Json{{"step", entry.step}, {"path", entry.path}, {"valid", false}, {"why", why}};
   };
@@ -53,7 +72,15 @@ Json list_entry(const CheckpointEntry& entry) {
   object["bytes"] = total_bytes(manifest.value());
   object["files"] = manifest.value().files.size();
   object["layout"] = layout_of(manifest.value());
+  const double loss = loss_after(metrics, entry.step), time = written_at(entry.path);
+  object["time"] = time > 0 ? Json(time) : Json();
+  object["loss"] = std::isfinite(loss) ? Json(loss) : Json();
   return object;
+}
+
+std::string date_of(const Json& time) {
+  if (time.is_null()) return std::string(16, ' ');
+  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(static_cast<time_t>(time.get<double>())));
 }
 
 Result<void> list(const std::string& path, bool json) {
@@ -62,7 +89,9 @@ Result<void> list(const std::string& path, bool json) {
   const auto entries = list_checkpoints(dir.value());
   if (!entries) return entries.error();
   Json all = Json::array();
-  for (const CheckpointEntry& entry : entries.value()) all.push_back(list_entry(entry));
+  MetricsReader metrics(dir.value() + "/../metrics.jsonl");
+  (void)metrics.poll();  // without them, losses are unknown
+  for (const CheckpointEntry& entry : entries.value()) all.push_back(list_entry(entry, metrics.metrics()));
   if (json) {
     print_object(Json({{"folder", dir.value()}, {"checkpoints", all}}));
     return {};
@@ -71,8 +100,10 @@ Result<void> list(const std::string& path, bool json) {
   for (const Json& one : all) {
     const auto where = one["path"].get<std::string>();
     if (one["valid"].get<bool>())
-      print_out("{:<48} {:>10} in {} files, {}\n", where, format_bytes(one["bytes"].get<int64_t>()),
-                one["files"].get<int64_t>(), one["layout"].get<std::string>());
+      print_out("{:<48} valid  {}  {:<12}  {:>10} in {} files, {}\n", where, date_of(one["time"]),
+                one["loss"].is_null() ? "" : fmt::format("loss {:.4f}", one["loss"].get<double>()),
+                format_bytes(one["bytes"].get<int64_t>()), one["files"].get<int64_t>(),
+                one["layout"].get<std::string>());
     else
       print_out("{:<48} invalid: {}\n", where, one["why"].get<std::string>());
   }
@@ -102,12 +133,12 @@ Result<void> inspect(const std::string& path, bool json) {
     print_object(object);
     return {};
   }
-  print_out("step {}, attempt {}\n", manifest.step, manifest.attempt);
+  print_out("step {}, attempt {}: {} tensors, {}; {}\n", manifest.step, manifest.attempt, manifest.tensors.size(),
+            format_bytes(total_bytes(manifest)), layout_of(manifest));
   for (const auto& [name, value] : manifest.info.numbers) print_out("{}: {}\n", name, value);
   for (const TensorRecord& tensor : manifest.tensors)
     print_out("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
               format_bytes(tensor_bytes(tensor)), tensor.shards.size());
-  print_out("{} tensors, {}\n", manifest.tensors.size(), format_bytes(total_bytes(manifest)));
   return {};
 }
 
@@ -336,9 +367,63 @@ void print_json(const std::string& a, const std::string& b, const CheckpointDiff
                      {"config", fields}}));
 }
 
+// "model/layers/*/norm1/weight": tensors of all layers share a line.
+std::string group_of(const std::string& name) {
+  std::string group;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('/', at), name.size());
+    const std::string part = name.substr(at, end - at);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+    group += (at > 0 ? "/" : "") + (number ? "*" : part);
+    at = end + 1;
+  }
+  return group;
+}
+
+// Tensors of other forms or in one checkpoint only, then groups of tensors with other values, the largest difference
+// first.
+void print_differences(const CheckpointDiff& d) {
+  constexpr size_t kMost = 20;
+  struct Group {
+    std::string name;
+    int64_t tensors = 0, elements = 0, different = 0;
+    double largest = 0;
+  };
+  std::map<std::string, Group> groups;
+  std::vector<const TensorDiff*> forms;
+  for (const TensorDiff& t : d.tensors) {
+    if (t.equal()) continue;
+    if (!t.a || !t.b || *t.a != *t.b) {
+      forms.push_back(&t);
+      continue;
+    }
+    Group& group = groups[group_of(t.name)];
+    group.name = group_of(t.name);
+    ++group.tensors;
+    group.elements += t.elements;
+    group.different += t.different;
+    group.largest = std::max(group.largest, t.max_abs);
+  }
+  for (size_t i = 0; i < std::min(forms.size(), kMost); ++i)
+    print_out("{:<48} {}\n", forms[i]->name, line_of(*forms[i]));
+  if (forms.size() > kMost) print_out("and {} more tensors of other forms\n", forms.size() - kMost);
+  std::vector<Group> sorted;
+  for (const auto& [name, group] : groups) sorted.push_back(group);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Group& a, const Group& b) { return a.largest > b.largest; });
+  for (size_t i = 0; i < std::min(sorted.size(), kMost); ++i) {
+    const Group& group = sorted[i];
+    print_out("{:<48} {:>5}: {:.1f} % of the elements differ, by {:.3g} at most\n", group.name,
+              fmt::format("x {}", group.tensors),
+              100 * static_cast<double>(group.different) / static_cast<double>(std::max<int64_t>(1, group.elements)),
+              group.largest);
+  }
+  if (sorted.size() > kMost) print_out("and {} more groups of tensors\n", sorted.size() - kMost);
+}
+
 void print_text(const std::string& a, const std::string& b, const CheckpointDiff& d) {
   print_out("A: {}, step {}\nB: {}, step {}\n", a, d.a_step, b, d.b_step);
   for (const ConfigDiff& field : d.config) print_out("config {}: {} in A, {} in B\n", field.field, field.a, field.b);
+  print_differences(d);
   int64_t alone = 0, form = 0, values = 0, equal = 0, different = 0;
   double largest = 0, relative = 0;
   for (const TensorDiff& t : d.tensors) {
@@ -346,7 +431,6 @@ void print_text(const std::string& a, const std::string& b, const CheckpointDiff
       ++equal;
       continue;
     }
-    print_out("{:<64} {}\n", t.name, line_of(t));
     const bool both = t.a && t.b;
     alone += !both;
     form += both && *t.a != *t.b;

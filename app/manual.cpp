@@ -82,6 +82,23 @@ std::string exit_statuses() {
   return text;
 }
 
+std::string examples() {
+  const std::pair<const char*, const char*> shown[] = {
+      {"trireme check my.yaml --ranks 8", "Print memory, bubble and traffic of a config without starting it."},
+      {"mpirun -n 8 trireme train my.yaml --set run.steps=300", "Train on eight ranks, from the newest checkpoint on."},
+      {"trireme supervise my.yaml --launcher \"mpirun -n 8\"", "The same, restarted after faults."},
+      {"trireme status runs/mine --watch", "Follow the run on a screen; ? lists its keys."},
+      {"trireme report runs/mine", "Write runs/mine/report.html: curves, wall time, ranks, incidents."},
+      {"trireme report runs/a runs/b", "Compare two runs on one page."},
+      {"trireme timeline runs/mine --record 3", "Record the next three steps for ui.perfetto.dev."},
+      {"trireme checkpoint export runs/mine out", "Write a folder that transformers loads."},
+  };
+  std::string text;
+  for (const auto& [command, meaning] : shown)
+    text += fmt::format(".TP\n\\fB{}\\fR\n{}\n", troff(command), troff(meaning));
+  return text;
+}
+
 }  // namespace
 
 std::string manual_page(const CLI::App& root, const std::string& version) {
@@ -102,7 +119,7 @@ std::string manual_page(const CLI::App& root, const std::string& version) {
       ".SH CONFIG FIELDS\n"
       "A run config is YAML with one table per section. Each field has its default, allowed values and effect.\n" +
       fields();
-  return text + ".SH EXIT STATUS\n" + exit_statuses();
+  return text + ".SH EXIT STATUS\n" + exit_statuses() + ".SH EXAMPLES\n" + examples();
 }
 
 }  // namespace tri

@@ -132,8 +132,9 @@ void Checkpointer::report_load(const std::string& what, int64_t bytes_read, int6
   const std::vector<int64_t> of_ranks = job_.gather(bytes_read);
   if (job_.world_rank() != 0) return;
   const int64_t read = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
-  log_info("resumed from {}{} of {} bytes read by {} in {} ({:.2f} GB/s)", what, read, stored,
-           counted(job_.world_size(), "rank"), format_duration(seconds), static_cast<double>(read) / seconds / 1e9);
+  log_info("resumed from {}{} of {} bytes read by {} in {} ({}/s)", what, read, stored,
+           counted(job_.world_size(), "rank"), format_duration(seconds),
+           format_bytes(static_cast<int64_t>(static_cast<double>(read) / std::max(seconds, 1e-9))));
 }
 
 Result<void> Checkpointer::begin(RunProgress completed) {

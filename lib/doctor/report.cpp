@@ -32,6 +32,24 @@ std::string figures_of(const DoctorReport& report, size_t row) {
   return "not measured";
 }
 
+// "; suspect below 8, bad below 4": what the worst value is judged against; "": nothing limits it.
+std::string limits_of(const DoctorReport& report, size_t row) {
+  const Rule& rule = report.checks[row].rule;
+  if (!report.checks[row].skipped.empty() || rule.better == Better::kEqual) return "";
+  const Limits& limits = rule.limits(report.device);
+  const char* const side = rule.better == Better::kHigher ? "below" : "above";
+  std::string text;
+  const auto add = [&](std::string_view verdict, std::optional<double> at, double times) {
+    std::string limit = at && std::isfinite(*at) ? fmt::format("{} {}", side, number_text(*at)) : "";
+    if (times > 0)
+      limit += fmt::format("{}{} x worse than the median", limit.empty() ? "" : " or ", number_text(times));
+    if (!limit.empty()) text += fmt::format("{}{} {}", text.empty() ? " (" : ", ", verdict, limit);
+  };
+  add("suspect", limits.suspect_at, limits.suspect_times);
+  add("bad", limits.bad_at, limits.bad_times);
+  return text.empty() ? "" : text + ")";
+}
+
 size_t counted(const DoctorReport& report, Verdict verdict) {
   return static_cast<size_t>(std::count_if(report.checks.begin(), report.checks.end(), [&](const auto& row) {
     return row.skipped.empty() && row.verdict == verdict;
@@ -75,7 +93,7 @@ std::string doctor_text(const DoctorReport& report) {
   for (size_t row = 0; row < report.checks.size(); ++row) {
     const DoctorReport::Row& check = report.checks[row];
     text += fmt::format("{:<8} {:<21} {:<68} {}\n", check.skipped.empty() ? enum_name(check.verdict) : "-",
-                        check.rule.name, check.rule.measures, figures_of(report, row));
+                        check.rule.name, check.rule.measures, figures_of(report, row) + limits_of(report, row));
   }
   if (!report.findings.empty()) text += "\n";
   for (const Finding& finding : report.findings)

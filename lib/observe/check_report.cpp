@@ -42,7 +42,7 @@ std::string topology(const Config& config, const Mesh& mesh) {
   return text;
 }
 
-std::string layers(const Config& config, const Mesh& mesh) {
+std::string layers(const Config& config, const Mesh& mesh, CheckDetail detail) {
   const int chunks = config.parallel.chunks;
   std::string text = fmt::format("stages: {} over {} x {}\n", counted(config.model.layers, "layer"),
                                  counted(mesh.axis("pp").size, "stage"), counted(chunks, "chunk"));
@@ -57,8 +57,9 @@ std::string layers(const Config& config, const Mesh& mesh) {
                           range.first + range.count - 1, is_last_virtual_stage(pp, chunk, chunks) ? " + head" : "");
       for (const ParamSpec& spec : chunk_parameters(config, pp, chunk)) parameters += spec.local_numel(mesh);
     }
-    text += fmt::format("  stage {:>2}: layers {}; {} parameters a rank ({})\n", stage, line,
-                        format_count(static_cast<double>(parameters)), parameters);
+    text += fmt::format("  stage {:>2}: layers {}; {} parameters a rank{}\n", stage, line,
+                        format_count(static_cast<double>(parameters)),
+                        detail == CheckDetail::kAll ? fmt::format(" ({})", parameters) : "");
   }
   return text;
 }
@@ -66,7 +67,7 @@ std::string layers(const Config& config, const Mesh& mesh) {
 // Lists the choices of parallel.recompute: auto, with the memory of the fullest rank for each.
 std::string recompute_choices(Config config, const Mesh& mesh) {
   std::string text =
-      "parallel.recompute: auto uses the first level that fits on every rank; bytes of the fullest rank:\n";
+      "parallel.recompute: auto uses the first level that fits on every rank; memory of the fullest rank:\n";
   for (const Recompute level : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
     config.parallel.recompute = level;
     int64_t most = 0;
@@ -75,24 +76,29 @@ std::string recompute_choices(Config config, const Mesh& mesh) {
       allocate_rank(config, mesh.moved("pp", stage), arena);
       most = std::max(most, arena.used());
     }
-    text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", enum_name(level), format_bytes(most), most);
+    text += fmt::format("  {:<22}{:>14}\n", enum_name(level), format_bytes(most));
   }
   return text + "with recompute none:\n";
 }
 
-std::string memory(Config config, const Mesh& mesh) {
+// Of each stage; stages between the first two and the last differ only in the microbatches in flight, which decrease.
+std::string memory(Config config, const Mesh& mesh, CheckDetail detail) {
   std::string text;
   if (config.parallel.recompute == Recompute::kAuto) {
     text = recompute_choices(config, mesh);
     config.parallel.recompute = Recompute::kNone;
   }
   for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
-    // Stages between the first two and the last differ only in the microbatches in flight, which decrease.
     if (stage > 1 && stage < mesh.axis("pp").size - 1) continue;
     const Mesh place = mesh.moved("pp", stage);
     Arena arena;
     const RankTensors tensors = allocate_rank(config, place, arena);
     const int64_t host = state_buffer(state_shards(config, place, tensors.store)).bytes;
+    if (detail == CheckDetail::kSummary) {
+      text += fmt::format("memory of each rank of stage {}: {}; of the host {} for checkpoints, {} while loading\n",
+                          stage, format_bytes(arena.used()), format_bytes(host), format_bytes(load_bytes()));
+      continue;
+    }
     text += fmt::format("memory of each rank of stage {}:\n{}\n", stage, bytes_table(arena));
     text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", "host: checkpoints", format_bytes(host), host);
     text += fmt::format("  {:<22}{:>14}  {:>15} bytes, at most\n", "host: while loading", format_bytes(load_bytes()),
@@ -133,11 +139,11 @@ std::string data_parallel(const Config& config, DeviceKind device) {
                                  p.zero == 0   ? "gradients all-reduced once"
                                  : p.zero == 1 ? "gradients reduced once, parameters gathered once"
                                                : "gradients reduced after each microbatch, parameters gathered once");
-  if (device == DeviceKind::kCpu) return text + "\n";  // the bandwidths in cluster.* are those of GPUs
-  text += fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(),
-                      traffic.bytes_per_second / 1e9, bandwidth_source(config, traffic),
-                      traffic.crosses_nodes ? "the dp group spans several nodes" : "the dp group is inside a node");
-  return text + warning_line(dp_warning(config, traffic));
+  if (device == DeviceKind::kCpu) return text + "\n";  // the bandwidths of cluster.* are those of GPUs
+  return text +
+         fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(),
+                     traffic.bytes_per_second / 1e9, bandwidth_source(config, traffic),
+                     traffic.crosses_nodes ? "the dp group spans several nodes" : "the dp group is inside a node");
 }
 
 std::string checkpoints(const Config& config, int ranks) {
@@ -150,18 +156,26 @@ std::string checkpoints(const Config& config, int ranks) {
       counted(ranks, "rank"), format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
       format_duration(estimate.interval_seconds), estimate.stall_seconds);
   const double requested = 60 * config.checkpoint.every_minutes;
-  const double lost_share = requested / 2 / estimate.mtbf_seconds;  // half an interval per failure
-  if (const std::string warning = checkpoint_warning(config, estimate); !warning.empty())
-    text += warning_line(warning);
-  else if (requested > estimate.interval_seconds && lost_share > 0.01 && config.checkpoint.every == 0)
+  const double lost_share = requested / 2 / estimate.mtbf_seconds;  // half an interval a failure
+  if (checkpoint_warning(config, estimate).empty() && requested > estimate.interval_seconds && lost_share > 0.01 &&
+      config.checkpoint.every == 0)
     text += fmt::format("hint: checkpoint.every_minutes: {:g} loses {:.1f} % of the time to crashes; set {:.2g}\n",
                         config.checkpoint.every_minutes, 100 * lost_share, estimate.interval_seconds / 60);
   return text;
 }
 
+// Last, so that they are seen.
+std::string warnings(const Config& config, const JobPlan& plan, int ranks) {
+  std::string text;
+  for (const std::string& warning : plan.warnings) text += warning_line(warning);
+  const DpTraffic traffic = dp_traffic(config);
+  if (traffic.ranks > 1 && plan.device.kind != DeviceKind::kCpu) text += warning_line(dp_warning(config, traffic));
+  return text + warning_line(checkpoint_warning(config, checkpoint_estimate(config, ranks)));
+}
+
 }  // namespace
 
-std::string check_report(const Config& requested, const JobPlan& plan, int ranks) {
+std::string check_report(const Config& requested, const JobPlan& plan, int ranks, CheckDetail detail) {
   const Config config = with_plan(requested, plan);
   const Mesh mesh = mesh_of(config, 0);
   TRI_REQUIRE(mesh.world_size() == ranks, "the config was resolved for {} ranks, but the report is for {}",
@@ -172,27 +186,26 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
   const double causal = model_flops_per_token(config, AttentionWork::kCausal);
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
 
-  std::string text =
-      fmt::format("{}: {} parameters ({}), {}\n", config.run.name, format_count(static_cast<double>(parameters)),
-                  parameters, enum_name(config.precision.compute));
-  text += topology(config, mesh);
-  text += to_string(plan) + "\n";
-  if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory are those of an H200 with cuDNN)\n";
-  for (const std::string& warning : plan.warnings) text += "WARNING: " + warning + "\n";
+  std::string text = fmt::format("{}: {} parameters{}, {}, on {} = {}\n", config.run.name,
+                                 format_count(static_cast<double>(parameters)),
+                                 detail == CheckDetail::kAll ? fmt::format(" ({})", parameters) : "",
+                                 enum_name(config.precision.compute), counted(ranks, "rank"), mesh.grid.sizes());
+  text += memory(config, mesh, detail);
+  text += bubble(config, mesh);
   text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
                       counted(config.data.global_batch, "sample"), config.data.micro_batch,
                       counted(microbatches(config), "microbatch"), mesh.axis("dp").size,
                       counted(config.model.seq_len, "token"), format_count(step_tokens));
-  text += layers(config, mesh);
-  text += memory(config, mesh);
   text += fmt::format(
       "FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, attention over the {}); {} a token if "
       "attention counts only what the causal mask leaves\n",
       format_count(flops), format_count(flops * step_tokens), format_count(flops * step_tokens / mesh.world_size()),
       config.model.window > 0 ? "window's band" : "full square", format_count(causal));
-  text += bubble(config, mesh);
   text += data_parallel(config, plan.device.kind);
-  return text + checkpoints(config, ranks);
+  text += checkpoints(config, ranks);
+  text += topology(config, mesh) + layers(config, mesh, detail) + to_string(plan) + "\n";
+  if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory are those of an H200 with cuDNN)\n";
+  return text + warnings(config, plan, ranks);
 }
 
 std::string data_report(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset) {

@@ -9,10 +9,16 @@
 
 namespace tri {
 
-// Reports topology, the plan, batch arithmetic, layers, parameters, bytes by name, FLOPs, bubble, traffic over dp, and
-// how often to save (estimates.h). `config` must be resolved for `ranks`, and `plan` made from it and facts on paper
-// (job_plan.h). The bytes come from running the set-up on a measuring arena and equal those that a run reports.
-std::string check_report(const Config& config, const JobPlan& plan, int ranks);
+enum class CheckDetail {
+  kSummary,
+  kAll,  // with exact counts, and the bytes of each rank by name
+};
+
+// Parameters, memory, bubble, batch arithmetic, FLOPs, traffic over dp and how often to save (estimates.h), then
+// topology, layers and the plan, warnings last. `config` resolved for `ranks`, `plan` made of it and of facts on paper (job_plan.h). The
+// bytes come from running the set-up on a measuring arena: what a run's own table prints.
+std::string check_report(const Config& config, const JobPlan& plan, int ranks,
+                         CheckDetail detail = CheckDetail::kSummary);
 
 // Compares the tokenizer with model.vocab, and prints one line per source: tokens, samples, its share of the run's
 // samples, and how many epochs of its training samples the run consumes. `dataset`: of config.data.sources.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "io/ranks/rank_times.h"
 
@@ -37,12 +38,14 @@ StepTimes step_times(const Timeline::Times& times, double transfer, double wall,
 }
 
 std::string exposed_text(const StepTimes& times) {
+  constexpr double kLeast = 0.05;  // of the step
   std::string text;
   const auto values = times.values();
+  const double step = std::accumulate(values.begin(), values.end(), 0.0);
   for (size_t i = 1; i < values.size(); ++i) {
     const std::string_view name = StepTimes::names()[i];
     const bool exposed = std::ranges::any_of(kExposedWaits, [&](RankQuantity wait) { return enum_name(wait) == name; });
-    if (exposed && values[i] >= 5e-5) text += fmt::format("{} {:.1f} ", name, 1e3 * values[i]);
+    if (exposed && values[i] >= kLeast * step && step > 0) text += fmt::format("{} {:.1f} ", name, 1e3 * values[i]);
   }
   return text.empty() ? text : "waits " + text + "ms";
 }

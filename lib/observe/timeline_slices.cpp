@@ -162,7 +162,12 @@ void TimelineSlices::add_span(int32_t segment, const TimelineSpan& span) {
               .step = span.step,
               .span = &span};
   if (span.kind == SpanKind::kWait) return add_wait(segment, span, std::move(slice));
-  if (span.kind == SpanKind::kAction && slice.name != "update") slice.name += fmt::format(" {}", span.microbatch);
+  if (span.kind == SpanKind::kAction && slice.name != "update")
+    slice.name = fmt::format("{} mb {}",
+                             slice.name == "F"   ? "forward"
+                             : slice.name == "B" ? "backward"
+                                                 : slice.name,
+                             span.microbatch);
   if (slice.name == "step") slice.name += fmt::format(" {}", span.step);
   slices_.push_back(std::move(slice));
 }
