@@ -101,7 +101,8 @@ void add_status_command(CLI::App& app, int& status) {
       "--heat: colours and numbers compare a rank with its stage's others, which do the same work. NO_COLOR: plain.\n"
       "Exit status: 0 in any state of the run; 2: not the folder of a run; 3: no dump of a hang, or no times yet.\n"
       "--json: run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, newest_dump, last_log_line,\n"
-      "state (runs, stands still, ended, failed, gone, unknown, restarting), restart, rate {step, step_ms, tokens_per_s, loss, age_s},\n"
+      "state (runs, stands still, ended, failed, gone, unknown, restarting), restart,\n"
+      "rate {step, step_ms, tokens_per_s, loss, age_s},\n"
       "slowest {rank, step_ms, of_median}, stragglers [{rank, host, slowdown, text}],\n"
       "hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
       "cause {time, kind, rank, host, text}, ranks [...]; null if unknown.");

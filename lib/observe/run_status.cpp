@@ -28,10 +28,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kRateSteps = 20;     // the rate is that of their median
-constexpr double kStillSeconds = 10;  // a run makes no progress if it had no event for at least this time, and
-constexpr double kStillSteps = 3;     // ... for at least the time of this many steps, and
-constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second read shows no change
-constexpr int64_t kTailBytes = 65536;                  // read from the end of growing files
+constexpr double kStillSeconds = 10;  // a run makes no progress if it had no event for at least so long, and
+constexpr double kStillSteps = 3;     // ... for at least so many steps, and
+constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second look shows no change
+constexpr int kLogLines = 30;
+constexpr int64_t kTailBytes = 65536;  // of files that only grow
 
 // Returns the complete lines at the end of a file, or none if it can't be read.
 std::vector<std::string> last_lines(const std::string& path) {
@@ -318,7 +319,11 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   const bool alive = status.state == RunState::kRuns || status.state == RunState::kStandsStill;
   if (alive && status.cause && status.cause->kind == RunEventKind::kHang) status.cause.reset();  // the run may recover
   status.newest_dump = newest_dump_of(status.run_dir);
-  if (const auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) status.last_log_line = log.back();
+  if (auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) {
+    status.last_log_line = log.back();
+    if (log.size() > kLogLines) log.erase(log.begin(), log.end() - kLogLines);
+    status.last_log_lines = std::move(log);
+  }
   return status;
 }
 

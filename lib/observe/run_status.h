@@ -72,6 +72,7 @@ struct RunStatus {
   std::string restart;               // of kRestarts: what ended the last attempt, and what the supervisor does
   std::string newest_dump;           // a folder; "": none
   std::string last_log_line;
+  std::vector<std::string> last_log_lines;  // some of them, the newest last
 };
 
 // Reads the state of a run. Fails with kUsage if `run_dir` is not a run's folder.

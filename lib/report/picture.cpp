@@ -16,18 +16,18 @@ constexpr std::string_view kStyle = R"(<style>
   .grid { stroke: #e8ebef; } .node { stroke: #5b6470; stroke-dasharray: 4 3; }
   .curve { stroke: #0072b2; stroke-width: 1.5; }
   .cell { fill: #eef1f4; stroke: #c3cad2; }
-  .tp { fill: #a8518a; } .dp { fill: #00805c; } .pp { fill: #8a6a00; }
-  .tp-line { stroke: #a8518a; stroke-width: 1.5; } .dp-line { stroke: #00805c; stroke-width: 1.5; }
-  .pp-line { stroke: #8a6a00; stroke-width: 1.5; } .lane { stroke-width: 5; }
-  .forward { fill: #0072b2; } .backward { fill: #c25200; } .update { fill: #5b6470; } .later { opacity: 0.72; }
+  .tp { fill: #c27c00; } .dp { fill: #d55e00; } .pp { fill: #3a94c8; }
+  .tp-line { stroke: #c27c00; stroke-width: 1.5; } .dp-line { stroke: #d55e00; stroke-width: 1.5; }
+  .pp-line { stroke: #3a94c8; stroke-width: 1.5; } .lane { stroke-width: 5; }
+  .forward { fill: #0072b2; } .backward { fill: #7a3b9a; } .update { fill: #5b6470; } .later { opacity: 0.72; }
   .wait { fill: #ffffff; opacity: 0.6; } rect.wait { fill: #bdc3ca; opacity: 1; }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #15181c; } .ink { fill: #e6e9ed; } .faint { fill: #9aa5b1; }
     .line { stroke: #4a535e; } .grid { stroke: #2a3038; } .node { stroke: #9aa5b1; } .curve { stroke: #56b4e9; }
     .cell { fill: #232930; stroke: #4a535e; }
-    .tp { fill: #e59ac8; } .dp { fill: #2fcf9f; } .pp { fill: #f0c94a; }
-    .tp-line { stroke: #e59ac8; } .dp-line { stroke: #2fcf9f; } .pp-line { stroke: #f0c94a; }
-    .forward { fill: #2b86c5; } .backward { fill: #c9661a; } .update { fill: #7c8794; }
+    .tp { fill: #e69f00; } .dp { fill: #d9702a; } .pp { fill: #56b4e9; }
+    .tp-line { stroke: #e69f00; } .dp-line { stroke: #d9702a; } .pp-line { stroke: #56b4e9; }
+    .forward { fill: #2b86c5; } .backward { fill: #a373c4; } .update { fill: #7c8794; }
   }
 </style>
 )";

@@ -119,7 +119,9 @@ ScreenEvent Screen::wait(double seconds) {
       char key = 0;
       const ssize_t got = ::read(STDIN_FILENO, &key, 1);
       if (got == 1 && (key == 'q' || key == 'Q' || key == 4)) return ScreenEvent::kQuit;
-      if (got <= 0) return ScreenEvent::kQuit;  // the terminal has closed
+      if (got <= 0) return ScreenEvent::kQuit;  // the terminal is gone
+      key_ = key;
+      return ScreenEvent::kKey;
     } else if (ready[1].revents & (POLLHUP | POLLERR)) {
       return ScreenEvent::kQuit;
     }

@@ -17,8 +17,9 @@ struct ScreenSize {
 };
 
 enum class ScreenEvent {
-  kTick,    // the time has elapsed
-  kResize,  // it has another size, or the process was resumed
+  kTick,    // the time has passed
+  kResize,  // it has another size, or was away
+  kKey,     // another key was pressed: key()
   kQuit,    // q, Ctrl-C or Ctrl-D
 };
 
@@ -37,6 +38,7 @@ class Screen {
   void show(const std::vector<std::string>& lines);
   // Waits for an event. On SIGTERM and SIGHUP restores the terminal, then ends the process as those signals do.
   ScreenEvent wait(double seconds);
+  char key() const { return key_; }  // of the last kKey
 
  private:
   void enter();
@@ -45,6 +47,7 @@ class Screen {
   termios before_{};
   Descriptor signals_;
   sigset_t mask_before_{};
+  char key_ = 0;
 };
 
 }  // namespace tri

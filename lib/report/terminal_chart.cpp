@@ -114,6 +114,22 @@ std::string padded(std::string_view text, int width) {
   return made;
 }
 
+std::vector<std::string> wrapped(std::string_view text, int width) {
+  constexpr std::string_view kBetween = "  ";
+  std::vector<std::string> lines;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(kBetween, at), text.size());
+    const std::string part = cut(text.substr(at, end - at), width);
+    const bool fits = !lines.empty() && columns_of(lines.back()) + 2 + columns_of(part) <= width;
+    if (fits)
+      lines.back() += std::string(kBetween) + part;
+    else
+      lines.push_back(part);
+    at = end + kBetween.size();
+  }
+  return lines;
+}
+
 std::vector<std::string> curve_chart(std::span<const double> values, int width, int height, ChartScale scale) {
   const bool logarithmic = scale == ChartScale::kLogarithmic;
   const int inner = width - kAxis;
@@ -122,7 +138,7 @@ std::vector<std::string> curve_chart(std::span<const double> values, int width, 
   std::vector<double> means = columns(values, static_cast<size_t>(2 * inner));
   if (logarithmic)
     for (double& mean : means) mean = mean > 0 ? std::log(mean) : NAN;
-  double low = INFINITY, high = -INFINITY;
+  double low = scale == ChartScale::kFromZero ? 0 : INFINITY, high = -INFINITY;
   for (const double value : means)
     if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
   if (!(low <= high)) return lines;

@@ -16,8 +16,10 @@ int columns_of(std::string_view text);
 size_t bytes_of(std::string_view text, int width);     // of the first `width` columns, or of all
 std::string cut(std::string_view text, int width);     // at most `width`, with "…" if shortened
 std::string padded(std::string_view text, int width);  // exactly `width`
+// Lines of at most `width`, broken where two blanks separate parts of `text`; a longer part is cut.
+std::vector<std::string> wrapped(std::string_view text, int width);
 
-enum class ChartScale { kLinear, kLogarithmic };
+enum class ChartScale { kLinear, kFromZero, kLogarithmic };
 
 // Draws a line through `values`, evenly over `width` characters of 2 x 4 dots and `height` lines, with the minimum and
 // the maximum on the axis. Values that are not finite, or not positive on a logarithmic scale, leave gaps; if there are

@@ -141,15 +141,32 @@ std::string to_json(const std::vector<ScalingRow>& rows) {
 }
 
 std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title) {
-  constexpr std::array kColours{"#4269d0", "#6cc5b0", "#97bbf5", "#ff725c", "#efb118",
-                                "#9c6b4e", "#c9c9c9", "#a463f2", "#ff8ab7", "#3c3c3c"};
+  // The tones of lib/report/page/page.css, in the order of named_parts().
+  constexpr std::array<std::pair<const char*, const char*>, 10> kTones{{{"#0072b2", "#2b86c5"},
+                                                                        {"#7a3b9a", "#a373c4"},
+                                                                        {"#5b6168", "#767d85"},
+                                                                        {"#c27c00", "#e69f00"},
+                                                                        {"#3a94c8", "#56b4e9"},
+                                                                        {"#d55e00", "#d9702a"},
+                                                                        {"#a39100", "#f0e442"},
+                                                                        {"#009e73", "#12a97e"},
+                                                                        {"#9fa8b2", "#c8ced6"},
+                                                                        {"#868d95", "#9aa0a6"}}};
+  std::string light, dark;
+  for (size_t i = 0; i < kTones.size(); ++i) {
+    light += fmt::format(" .part{} {{ fill: {}; }}", i, kTones[i].first);
+    dark += fmt::format(" .part{} {{ fill: {}; }}", i, kTones[i].second);
+  }
   constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 190;
   const int width = kLeft + static_cast<int>(rows.size()) * (kBar + kGap) + kLegend + 20, height = kTop + kHeight + 60;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n<title>{2}</title>\n<text x=\"{3}\" y=\"20\" font-size=\"15\">{2}"
-      "</text>\n",
-      width, height, escaped(title), kLeft);
+      "style=\"max-width:100%;height:auto\" role=\"img\">\n<title>{2}</title>\n"
+      "<style>\n  svg {{ font: 12px system-ui, \"Segoe UI\", \"DejaVu Sans\", sans-serif; background: #ffffff; }}\n"
+      "  text {{ fill: #1b1f24; }} .head {{ font-weight: 600; font-size: 14px; }}{4}\n"
+      "  @media (prefers-color-scheme: dark) {{ svg {{ background: #15181c; }} text {{ fill: #e6e9ed; }}{5} }}\n</style>\n"
+      "<text x=\"{3}\" y=\"20\" class=\"head\">{2}</text>\n",
+      width, height, escaped(title), kLeft, light, dark);
   int left = kLeft;
   for (const ScalingRow& row : rows) {
     double bottom = kTop + kHeight;
@@ -158,8 +175,8 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
       const double size = kHeight * std::max(0.0, seconds) / row.step.seconds;
       bottom -= size;
       svg += fmt::format(
-          "<rect x=\"{}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" fill=\"{}\"><title>{}: {:.3f} s</title></rect>\n",
-          left, bottom, kBar, size, kColours[part++ % kColours.size()], part_title(name), seconds);
+          "<rect x=\"{}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" class=\"part{}\"><title>{}: {:.3f} s</title></rect>\n",
+          left, bottom, kBar, size, part++, part_title(name), seconds);
     }
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{:.1f} %</text>\n", left + kBar / 2, kTop - 6,
                        100 * row.step.mfu);
@@ -174,9 +191,9 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
     for (const auto& [name, seconds] : named_parts(rows.front().step.parts)) {
       const int y = kTop + 18 * static_cast<int>(part);
       svg += fmt::format(
-          "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{}"
+          "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"12\" class=\"part{}\"/><text x=\"{}\" y=\"{}\">{}"
           "</text>\n",
-          left, y, kColours[part % kColours.size()], left + 18, y + 11, part_title(name));
+          left, y, part, left + 18, y + 11, part_title(name));
       ++part;
     }
   }

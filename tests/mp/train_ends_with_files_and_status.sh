@@ -28,7 +28,7 @@ done
 run_total=$(grep -a -A20 'memory of rank 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 
 echo "trireme check predicts the run's bytes"
-run 0 "$trireme" check tiny.yaml --verbose --ranks 8
+run 0 "$trireme" check tiny.yaml --ranks 8 --verbose
 check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 [[ -n $run_total && $run_total == "$check_total" ]] || fail "check predicts $check_total bytes, the run took $run_total"
 
@@ -46,8 +46,8 @@ expected="text $(($(stat -c %s text.bin) / 2)) $((samples - validation)) $valida
 [[ $(awk '$1 == "text" {$1 = $1; print}' <<<"$output") == "$expected" ]] || fail "check lacks '$expected'" "$output"
 run 3 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]'
 has "missing.idx"
-run 0 "$trireme" check tiny.yaml --verbose --ranks 8 --set 'data.sources=[missing]' --no-data
-run 0 "$trireme" check tiny.yaml --verbose --ranks 8 --set 'data.sources=[missing]' --get run.name
+run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]' --no-data
+run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]' --get run.name
 run 2 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[]'
 has "training needs at least one token file"
 run 2 "$trireme" check tiny.yaml --ranks 8 --set model.vocab=100
@@ -55,13 +55,13 @@ has "set model.vocab: 257"
 
 echo "trireme check says which kernels take attention on a GPU, and warns of the slow ones"
 presets=$source_dir/configs on_paper=(--ranks 1 --no-data --set run.device=cuda --set precision.compute=bf16)
-run 0 "$trireme" check "$presets/gpt2_124m.yaml" --verbose "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1
+run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1
 has "attention: forward cuDNN, backward cuDNN (model.attention: auto)"
-run 0 "$trireme" check "$presets/gpt2_124m.yaml" --verbose "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=8
+run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=8
 has "attention: forward cuDNN, backward FlashAttention kernels (model.attention: auto)"
 has "are those of an H200 with cuDNN"
 lacks "WARNING: attention"
-run 0 "$trireme" check "$presets/gpt2_124m.yaml" --verbose "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1 \
+run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1 \
   --set model.hidden=780 --set model.ffn_hidden=3120
 has "attention: forward scalar kernels, backward scalar kernels"
 has "WARNING: attention with head size 65"
@@ -70,9 +70,9 @@ run 2 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel
 has "model.seq_len: 65536 with bf16 and head size 65"
 
 echo "trireme check --get answers scripts, from the config's own mesh where it is whole"
-run 0 "$trireme" check tiny.yaml --verbose --ranks 8 --get run.dir --get parallel.dp
+run 0 "$trireme" check tiny.yaml --ranks 8 --get run.dir --get parallel.dp
 [[ $output == $'runs/tiny\n2' ]] || fail "check --get prints '$output'"
-run 0 "$trireme" check tiny.yaml --verbose --set parallel.dp=3 --set data.global_batch=9 --get parallel.dp
+run 0 "$trireme" check tiny.yaml --set parallel.dp=3 --set data.global_batch=9 --get parallel.dp
 [[ $output == 3 ]] || fail "check --get prints '$output'"
 run 2 "$trireme" check tiny.yaml --ranks 8 --get run.dri
 has "run.dir"
@@ -188,7 +188,7 @@ lacks "a crash loses all steps"
 rm -rf runs
 run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set checkpoint.every_minutes=0
 has "a crash loses all steps"
-run 0 "$trireme" check tiny.yaml --verbose --ranks 4 --set checkpoint.every_minutes=0
+run 0 "$trireme" check tiny.yaml --ranks 4 --set checkpoint.every_minutes=0
 has "a crash loses all steps"
 
 echo "a device that the build lacks: status 4"

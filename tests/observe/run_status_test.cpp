@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "io/base/host.h"
+#include "io/checkpoint/run_lock.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "tests/io/temporary_folder.h"
 
@@ -97,6 +98,32 @@ class RunStatusTest : public testing::Test {
 
 void expect_has(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in\n" << text;
+}
+
+TEST_F(RunStatusTest, a_supervised_run_between_two_attempts_is_restarting) {
+  const EventLog first = event_log(-1);
+  first.append(RunEventKind::kAttemptStart, "", {{"number", int64_t{1}}});
+  first.append(RunEventKind::kBegin, "");
+  first.append({.kind = RunEventKind::kFailure, .world_rank = 5, .host = "node07", .text = "killed by signal 9"});
+  EXPECT_EQ(status().state, RunState::kFailed) << "nothing supervises it any more";
+  const auto lock = RunLock::take_for_driver(run_dir_, kAttempt);
+  ASSERT_TRUE(lock) << lock.error().message;
+  EXPECT_EQ(status().state, RunState::kRestarts);
+  expect_has(status().restart, "attempt 1 failed: rank 5 on node07: killed by signal 9; the supervisor ends");
+
+  first.append(RunEventKind::kAttemptEnd, "rank 5 was killed",
+               {{"number", int64_t{1}}, {"cause", std::string("death")}});
+  first.append(RunEventKind::kDecision, "the first fault", {{"action", std::string("retry")}});
+  expect_has(status_text(status()), ": restarting\n");
+  expect_has(status().restart,
+             "attempt 1 ended: death: rank 5 was killed; another attempt on the same nodes: the first fault");
+  const std::string second = "20261122T154500-0000000b";
+  event_log(-1, second).append(RunEventKind::kAttemptStart, "", {{"number", int64_t{2}}});
+  EXPECT_EQ(status().state, RunState::kRestarts);
+  expect_has(status().restart, "attempt 2 was launched");
+  expect_has(status_json(status()), "\"state\": \"restarting\"");
+  event_log(0, second).append(RunEventKind::kBegin, "");
+  EXPECT_EQ(status().state, RunState::kUnknown) << "its ranks run on another machine";
 }
 
 TEST_F(RunStatusTest, slow_ranks_are_said_until_they_are_slow_no_more) {

@@ -34,7 +34,9 @@ grep -q "large/report.html: .* any browser opens it" "$folder/said.txt" || fail 
 (($(stat -c %s "$folder/large/report.html") < 6000000)) || fail "the page is too large"
 open "$folder/large/report.html"
 has "12,288 ranks"
-has "restart 1 at step"
+has "attempt 2 resumed at step"
+has "5 failures, the last: "
+has "over the last tenth of the steps"
 has "the GPU is lost (XID 79)"
 has "lr.peak"
 has "rank 5 [pp0 dp0 tp5] on node0000"
@@ -55,8 +57,11 @@ open "$folder/report.html"
 if grep -q '<img' "$folder/dom.html"; then fail "a name became an element"; fi
 has "&lt;img src=x onerror=alert(1)&gt;"
 has "only fields that differ"
+has "Config: "
+has ">difference<"
 has "Cut off: the highest value is 98,760"
 has "ranks that wait for other ranks"
+has "holds up "
 has "Neither steps nor a hang are recorded"
 # The table shows the ranks for which others wait.
 has "<td>rank 5 [pp1 dp0 tp1]</td>"
@@ -67,7 +72,9 @@ source_dir=$(realpath "$(dirname "$0")/../..")
 open "$folder/simulation.html"
 has "What each choice gains"
 has "without tp overlap"
+has "% slower than the best layout that fits"
+has "uncertain"
 has "Layouts"
-bars=$(grep -o '<title>[a-z_]*: [0-9.]* m\?s, ' "$folder/dom.html" | wc -l)
+bars=$(grep -o '<title>[a-zA-Z ()-]*: [0-9.]* m\?s, ' "$folder/dom.html" | wc -l)
 ((bars > 100)) || fail "only $bars parts of bars are drawn"
 echo "PASSED"

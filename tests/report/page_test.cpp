@@ -163,6 +163,16 @@ TEST(ReportPage, data_of_a_run) {
   for (const Json& sum : data["wall"]["sums"]) sums += sum["seconds"].get<double>();
   EXPECT_NEAR(slots, sums, 0.01 * sums);
   EXPECT_NEAR(sums, data["wall"]["end"].get<double>() - data["wall"]["begin"].get<double>(), 1);
+  double covered = 0;
+  for (const Json& interval : data["wall"]["intervals"])
+    covered += interval[1].get<double>() - interval[0].get<double>();
+  EXPECT_NEAR(covered, data["wall"]["end"].get<double>() - data["wall"]["begin"].get<double>(), 1)
+      << "no gaps in lanes";
+  EXPECT_EQ(data["wall"]["attempts"][0]["code"], 4);
+  EXPECT_EQ(data["wall"]["attempts"][2]["code"], 0);
+  EXPECT_TRUE(data["story"][1][1].get<bool>()) << data["story"];
+  EXPECT_EQ(data["recent"]["steps"], 100);
+  EXPECT_EQ(data["incidents"]["rows"][0][4], true);
   EXPECT_EQ(data["heat"]["slices"].size(), 6u);
   EXPECT_EQ(data["heat"]["hosts"]["names"], Json::array({"node0000"}));
   for (const Json& quantity : data["heat"]["quantities"])

@@ -50,6 +50,91 @@ TEST(RunData, of_a_run_with_restarts) {
   EXPECT_EQ(fact(run, "Version"), "0.1.0, commit 0123456789ab");
 }
 
+// Events of a supervised run of two attempts: a rank is killed after step 2, the run is finished by the second.
+void write_supervised_run(const std::string& dir) {
+  std::string events;
+  double time = 1763800000;
+  const auto append = [&](RunEvent event, const std::string& attempt) {
+    event.time = time++;
+    event.attempt = attempt;
+    events += to_json(event) + "\n";
+  };
+  append({.kind = RunEventKind::kBegin, .world_rank = 0}, "a");
+  append({.kind = RunEventKind::kStart, .world_rank = 0, .fields = {{"steps", int64_t{4}}, {"ranks", int64_t{8}}}},
+         "a");
+  time = 1763800010;
+  append({.kind = RunEventKind::kFailure,
+          .world_rank = 5,
+          .host = "node1",
+          .text = "process 7 was killed by signal 9 (SIGKILL)",
+          .fields = {{"code", int64_t{5}}}},
+         "a");
+  append({.kind = RunEventKind::kDecision,
+          .text = "it is the first such fault on this node",
+          .fields = {{"action", std::string("retry")}, {"cause", std::string("death by signal")}}},
+         "a");
+  append({.kind = RunEventKind::kBegin, .world_rank = 0}, "b");
+  append({.kind = RunEventKind::kStart,
+          .world_rank = 0,
+          .fields = {{"step", int64_t{1}},
+                     {"steps", int64_t{4}},
+                     {"before.lr.peak", std::string("1")},
+                     {"after.lr.peak", std::string("2")}}},
+         "b");
+  time = 1763800030;
+  append({.kind = RunEventKind::kEnd, .world_rank = 0, .fields = {{"code", int64_t{0}}}}, "b");
+  append({.kind = RunEventKind::kDecision, .text = "finished", .fields = {{"action", std::string("done")}}}, "b");
+  write_all(dir + "/events.jsonl", events);
+  std::string metrics;
+  for (const auto& [step, when] : {std::pair{1, 4}, {2, 8}, {0, 0}, {2, 20}, {3, 24}, {4, 28}})
+    metrics += step == 0 ? "{\"restart\":1,\"step\":1,\"lost_steps\":1,\"time\":1763800014}\n"
+                         : fmt::format("{{\"step\":{},\"loss\":2,\"step_ms\":4000,\"tokens_per_s\":{},\"time\":{}}}\n",
+                                       step, 100 * step, 1763800000 + when);
+  write_all(dir + "/metrics.jsonl", metrics);
+  write_all(dir + "/log.txt",
+            "2025-11-22 08:26:50 step 2: sample\n---\nIn the\nbeginning\n---\n2025 step 4: sample\n---\nand\n---\n");
+}
+
+TEST(RunData, says_what_happened_with_actions_and_without_alarm_at_a_normal_end) {
+  TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run");
+  write_supervised_run(folder / "run");
+  const RunData run = value_or_throw(read_run_data(folder / "run"));
+  ASSERT_EQ(run.incidents.size(), 2u) << "the end of a finished run is no incident";
+  EXPECT_TRUE(run.incidents[0].alarm);
+  EXPECT_EQ(run.incidents[0].text, "rank 5 on node1: process 7 was killed by signal 9 (SIGKILL)");
+  EXPECT_FALSE(run.incidents[1].alarm);
+  EXPECT_EQ(run.incidents[1].text,
+            "another attempt on the same nodes after death by signal: it is the first such fault on this node");
+  const auto story = run_story(run);
+  ASSERT_EQ(story.size(), 2u);
+  EXPECT_EQ(story[0].text, "step 4 of 4; done");
+  EXPECT_FALSE(story[0].alarm);
+  EXPECT_TRUE(story[1].text.starts_with(
+      "1 failure: rank 5 on node1: process 7 was killed by signal 9 (SIGKILL), after step 2; "))
+      << story[1].text;
+  EXPECT_TRUE(story[1].text.ends_with(" and 1 step lost")) << story[1].text;
+  EXPECT_TRUE(story[1].alarm);
+  ASSERT_EQ(run.samples.size(), 2u);
+  EXPECT_EQ(run.samples[0].step, 2);
+  EXPECT_EQ(run.samples[0].text, "In the\nbeginning");
+  EXPECT_EQ(run.samples[1].text, "and");
+  ASSERT_EQ(run.changes.size(), 1u);
+  EXPECT_EQ(run.changes[0].step, 1);
+  const RecentSpeed speed = recent_speed(run.metrics);
+  EXPECT_EQ(speed.steps, 4u);
+  EXPECT_EQ(speed.tokens_low, 100);
+  EXPECT_EQ(speed.tokens_high, 400);
+}
+
+TEST(RunData, says_that_nothing_happened) {
+  TemporaryFolder folder;
+  write_synthetic_run(folder / "run", {.steps = 60});
+  const auto story = run_story(value_or_throw(read_run_data(folder / "run")));
+  ASSERT_EQ(story.size(), 2u);
+  EXPECT_EQ(story[1].text, "no failure, hang or slow rank is recorded");
+}
+
 TEST(RunData, each_file_may_be_absent) {
   for (const std::string missing : {"metrics.jsonl", "events.jsonl", "resolved.yaml", "ranks.h5"}) {
     TemporaryFolder folder;

@@ -81,7 +81,9 @@ int show_events() {
     screen.show({last, "size " + std::to_string(size.columns) + " x " + std::to_string(size.lines)});
     const ScreenEvent event = screen.wait(60);
     if (event == ScreenEvent::kQuit) return 0;
-    last = event == ScreenEvent::kResize ? "resized" : "tick";
+    last = event == ScreenEvent::kResize ? "resized"
+           : event == ScreenEvent::kKey  ? std::string("key ") + screen.key()
+                                         : "tick";
   }
 }
 
@@ -93,7 +95,8 @@ TEST(Screen, gives_the_terminal_back_on_q_and_on_control_c) {
     ASSERT_TRUE(process.sees("begin"));
     ASSERT_TRUE(process.sees("size 30 x 10"));
     EXPECT_FALSE(echoes(process.settings()));
-    process.type("x");  // any other key has no effect
+    process.type("x");
+    EXPECT_TRUE(process.sees("key x")) << "any other key is the caller's";
     process.type(key);
     EXPECT_TRUE(process.sees(kRestored));
     const int status = process.wait();

@@ -167,6 +167,62 @@ TEST(LiveScreen, shows_state_curve_bar_heat_map_and_events_where_there_is_room) 
   EXPECT_EQ(small.back().substr(0, 8), "12:34:56");
 }
 
+TEST(LiveScreen, keys_choose_what_is_shown) {
+  TemporaryFolder folder;
+  const RunData run = synthetic(folder, {.steps = 200, .restarts = 1});
+  RunStatus status{.run_dir = run.dir, .state = RunState::kRuns, .world_size = 8, .step = 200, .steps = 300};
+  status.slowest = SlowRank{.world_rank = 5, .seconds = 3, .of_median = 1.2};
+  const double saved = run.metrics.checkpoints.back().time;
+  LiveView view{.status = status,
+                .metrics = run.metrics,
+                .heat = {"pp0 map"},
+                .log = {"a line of the log"},
+                .name = "mine",
+                .clock = "12:34:56",
+                .now = saved + 65,
+                .attempts = 2};
+  const auto shown = [&](ScreenSize size = {.columns = 100, .lines = 40}) {
+    std::string all;
+    for (const std::string& line : live_screen(view, size)) all += line + "\n";
+    return all;
+  };
+  const auto has = [&](const std::string& text) { return shown().find(text) != std::string::npos; };
+  EXPECT_TRUE(has("attempt 2") && has("1m05s ago") && has("  lr ") && has("  norm ") && has("a line of the log"))
+      << shown();
+  EXPECT_TRUE(view.choice.press('l', 3));
+  EXPECT_TRUE(has("loss (linear)")) << shown();
+  EXPECT_TRUE(view.choice.press('s', 3));
+  EXPECT_TRUE(has("slowest rank 5: 3.0 s for its last step, 1.20 x the median") && !has("pp0 map")) << shown();
+  EXPECT_TRUE(view.choice.press('p', 3));
+  EXPECT_TRUE(has("PAUSED"));
+  EXPECT_TRUE(view.choice.press('?', 3));
+  EXPECT_TRUE(has("m  next quantity of the heat map") && !has("┤")) << shown();
+  for (const size_t quantity : {1u, 2u, 0u}) {
+    EXPECT_TRUE(view.choice.press('m', 3));
+    EXPECT_EQ(view.choice.quantity, quantity);
+  }
+  EXPECT_FALSE(view.choice.press('x', 3));
+  view.choice = {};
+  for (const std::string& line : live_screen(view, {.columns = 50, .lines = 20}))
+    EXPECT_EQ(line.find("…"), std::string::npos) << "cut within a word: " << line;
+}
+
+TEST(LiveScreen, says_what_is_done_between_two_attempts) {
+  RunStatus status{.run_dir = "/run", .state = RunState::kRestarts, .world_size = 8, .step = 20, .steps = 300};
+  status.restart = "attempt 1 ended: death by signal: rank 5; attempt 2 was launched 3.0 s ago";
+  std::string all;
+  for (const std::string& line : live_screen({.status = status, .metrics = {}, .name = "mine", .clock = ""}, {}))
+    all += line + "\n";
+  EXPECT_NE(all.find("restarting"), all.npos) << all;
+  EXPECT_NE(all.find("attempt 1 ended: death by signal"), all.npos) << all;
+}
+
+TEST(TerminalChart, text_breaks_between_its_parts) {
+  EXPECT_EQ(wrapped("loss 1  norm 2  lr 3", 15), (std::vector<std::string>{"loss 1  norm 2", "lr 3"}));
+  EXPECT_EQ(wrapped("", 15), std::vector<std::string>{""});
+  EXPECT_EQ(wrapped("one long part", 5), std::vector<std::string>{"one …"});
+}
+
 TEST(TerminalChart, plain_leaves_text_and_no_commands) {
   EXPECT_EQ(plain("höher, 高い, │"), "höher, 高い, │");
   EXPECT_EQ(plain("a\x1b[2Jb\nc\td\x7f"), "a?[2Jb?c?d?");
