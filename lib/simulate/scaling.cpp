@@ -164,7 +164,8 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
       "style=\"max-width:100%;height:auto\" role=\"img\">\n<title>{2}</title>\n"
       "<style>\n  svg {{ font: 12px system-ui, \"Segoe UI\", \"DejaVu Sans\", sans-serif; background: #ffffff; }}\n"
       "  text {{ fill: #1b1f24; }} .head {{ font-weight: 600; font-size: 14px; }}{4}\n"
-      "  @media (prefers-color-scheme: dark) {{ svg {{ background: #15181c; }} text {{ fill: #e6e9ed; }}{5} }}\n</style>\n"
+      "  @media (prefers-color-scheme: dark) {{ svg {{ background: #15181c; }} text {{ fill: #e6e9ed; }}{5} }}\n"
+      "</style>\n"
       "<text x=\"{3}\" y=\"20\" class=\"head\">{2}</text>\n",
       width, height, escaped(title), kLeft, light, dark);
   int left = kLeft;
@@ -175,7 +176,8 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
       const double size = kHeight * std::max(0.0, seconds) / row.step.seconds;
       bottom -= size;
       svg += fmt::format(
-          "<rect x=\"{}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" class=\"part{}\"><title>{}: {:.3f} s</title></rect>\n",
+          "<rect x=\"{}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" class=\"part{}\"><title>{}: {:.3f} s</title>"
+          "</rect>\n",
           left, bottom, kBar, size, part++, part_title(name), seconds);
     }
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{:.1f} %</text>\n", left + kBar / 2, kTop - 6,

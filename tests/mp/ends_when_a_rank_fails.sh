@@ -36,7 +36,7 @@ if [[ ${TRIREME_TEST_DEVICE:-cpu} == cpu ]]; then # needs four ranks, and a stre
   expect 4 throw 4 "rank 1 on $host: the device of rank 1 has burnt"
   expect 4 task 3 "rank 1 on $host: a task of rank 1 broke"
   expect 4 stopped 4 "rank 1 on $host: rank 1 can't go on alongside a stopped one"
-  expect 4 kill 137 "signal 9"
+  expect 4 kill 137 "exited on signal 9"
   expect 4 exit 9 ""
   expect 4 alike 4 "no rank can go on"
   # The first rank to end the job is not the first that failed: status and final message are those of the cause.
@@ -51,7 +51,7 @@ for end in group inference-group; do expect 2 "$end" 5 "rank 1 on $host: MPI_"; 
 expect 2 absent 5 "of ranks 0, 1: not connected after 1 s (fault.connect_seconds)"
 # Uses a launcher that lets the others continue when one is gone; it then exits with 0, whatever their status.
 options=(--enable-recovery)
-expect 2 kill 0 "rank 1 on $host is gone"
+expect 2 kill 0 "was killed by signal 9 (SIGKILL)"
 # Two threads of rank 0 end the job: the hook, which writes the run's files, runs once.
 expect 2 gone 0 "the failure hook runs"
 
