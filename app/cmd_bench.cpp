@@ -314,7 +314,7 @@ using Body = Result<void> (*)(const Options&, Job&);
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
+void add_bench_command(Command& app, int& status, int* argc, char*** argv) {
   auto* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
   auto options = std::make_shared<Options>();
@@ -326,17 +326,17 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
     on_job(command, status, argc, argv, [=](Job& job) { return body(*options, job); });
     return command;
   };
-  const auto add_count = [](CLI::App* command, const char* name, auto& value, const char* help) {
+  const auto add_count = [](Command* command, const char* name, auto& value, const char* help) {
     command->add_option(name, value, help)->check(kCount)->capture_default_str();
   };
   auto* step =
       add("step", "Measure steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG", bench_steps);
   auto* sweep =
       step->add_option("--sweep", options->sweep, "layout: measure many layouts instead of only the config's own")
-          ->check(CLI::IsMember({"layout"}));
+          ->check(one_of({"layout"}));
   const auto add_steps = [&](const char* name, int StepBench::*field, const char* help) {
     const auto set = [=](const int& count) { options->step.*field = options->layouts.step.*field = count; };
-    step->add_option_function<int>(name, set, help)
+    step->add_option_function(name, set, help)
         ->check(kCount)
         ->default_str(fmt::format("{}, in a sweep {}", options->step.*field, options->layouts.step.*field));
   };

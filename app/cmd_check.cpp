@@ -76,7 +76,7 @@ Result<void> check(const Options& options) {
 
 }  // namespace
 
-void add_check_command(CLI::App& app, int& status) {
+void add_check_command(Command& app, int& status) {
   auto* command =
       app.add_subcommand("check", "Print topology, memory, FLOPs, bubble and data of a config without starting it");
   auto options = std::make_shared<Options>();
@@ -84,7 +84,7 @@ void add_check_command(CLI::App& app, int& status) {
   command
       ->add_option("--ranks,--gpus", options->ranks,
                    "Number of MPI ranks to plan for; may be omitted if parallel.dp is given")
-      ->check(CLI::Range(1, kMostRanks));
+      ->check(in_range(1, kMostRanks));
   command->add_option("--set", options->overrides, "section.key=value; repeatable");
   command->add_option("--get", options->get, "section.key: print only this field, as the run will use it; repeatable");
   command->add_flag("--no-data", options->no_data,

@@ -281,7 +281,7 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
   return {};
 }
 
-void add_export(CLI::App& checkpoint, int& status) {
+void add_export(Command& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "export",
       "Write the weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA, Mistral, Qwen2 or Qwen3 "
@@ -293,7 +293,7 @@ void add_export(CLI::App& checkpoint, int& status) {
       ->required();
   command->add_option("out_dir", options->folder, "Folder to write; created if missing")->required();
   command->add_option("--dtype", *dtype, "fp32: exact; bf16: rounded to nearest even")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->check(one_of({"fp32", "bf16"}))
       ->capture_default_str();
   command
       ->add_option("--max-shard-size", *gigabytes,
@@ -309,7 +309,7 @@ void add_export(CLI::App& checkpoint, int& status) {
   });
 }
 
-void add_import(CLI::App& checkpoint, int& status) {
+void add_import(Command& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "import",
       "Start a run from the weights and config of a folder saved by transformers (GPT-2, LLaMA, Mistral, Qwen2 or "
@@ -471,7 +471,7 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
   return d.equal();
 }
 
-void add_diff(CLI::App& checkpoint, int& status) {
+void add_diff(Command& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "diff", "Compare two checkpoints of any layouts: exit status 0 if all tensors are equal, 1 if one differs");
   auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>(),
@@ -484,7 +484,7 @@ void add_diff(CLI::App& checkpoint, int& status) {
       ->required();
   command->add_option("--only", *prefix,
                       "Compare only tensors whose names begin with this: model/ compares the weights");
-  command->add_option("--threads", *threads, "Number of threads that read")->check(CLI::Range(1, 1024));
+  command->add_option("--threads", *threads, "Number of threads that read")->check(in_range(1, 1024));
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print one JSON object");
   on_answer(command, status, [=] { return diff(*a, *b, *prefix, *threads, *json); });
@@ -492,12 +492,12 @@ void add_diff(CLI::App& checkpoint, int& status) {
 
 }  // namespace
 
-void add_checkpoint_command(CLI::App& app, int& status) {
+void add_checkpoint_command(Command& app, int& status) {
   auto* command = app.add_subcommand("checkpoint", "Inspect, verify, compare, convert and remove checkpoints")
                       ->require_subcommand(1);
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  const auto add_json = [json](CLI::App* to) { to->add_flag("--json", *json, "Print one JSON object"); };
+  const auto add_json = [json](Command* to) { to->add_flag("--json", *json, "Print one JSON object"); };
   const char* one = "A step_... folder; or a run's folder: its newest valid checkpoint";
 
   auto* list_command = command->add_subcommand("list", "List the checkpoints of a folder, newest first");
@@ -515,7 +515,7 @@ void add_checkpoint_command(CLI::App& app, int& status) {
   auto threads = std::make_shared<int>(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   verify_command->add_option("checkpoint", *path, one)->required();
   add_json(verify_command);
-  verify_command->add_option("--threads", *threads, "Number of threads that read")->check(CLI::Range(1, 1024));
+  verify_command->add_option("--threads", *threads, "Number of threads that read")->check(in_range(1, 1024));
   on_run(verify_command, status, [path, threads, json] { return verify_folder(*path, *threads, *json); });
 
   auto* prune_command = command->add_subcommand("prune", "Remove the checkpoints that the run would not keep");

@@ -136,11 +136,11 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, bool jso
   return changes.empty();
 }
 
-void add_new(CLI::App& config, int& status) {
+void add_new(Command& config, int& status) {
   std::string names;
   for (const Preset& preset : presets()) names += (names.empty() ? "" : ",") + std::string(preset.name);
-  // For help and completion only: new_config refuses other names and suggests the nearest.
-  const CLI::Validator known([](std::string&) { return std::string(); }, "{" + names + "}");
+  // For help and completion: new_config refuses other names, with the nearest.
+  const OptionRule known = shown_as("{" + names + "}");
   auto* command =
       config.add_subcommand("new", "Write a commented run config for a given model, number of GPUs and data");
   auto o = std::make_shared<NewOptions>();
@@ -164,7 +164,7 @@ void add_new(CLI::App& config, int& status) {
   on_run(command, status, [o] { return make_new(*o); });
 }
 
-void add_diff(CLI::App& config, int& status) {
+void add_diff(Command& config, int& status) {
   auto* command = config.add_subcommand(
       "diff", "List fields that differ between two run configs: exit status 0 if none differs, 1 if one does");
   auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>();
@@ -177,7 +177,7 @@ void add_diff(CLI::App& config, int& status) {
 
 }  // namespace
 
-void add_config_command(CLI::App& app, int& status) {
+void add_config_command(Command& app, int& status) {
   auto* command = app.add_subcommand("config", "Make and compare run configs")->require_subcommand(1);
   add_new(*command, status);
   add_diff(*command, status);

@@ -47,7 +47,7 @@ void print_summary(const PrepareSummary& s, bool json) {
 
 int available_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-void add_prepare(CLI::App& data, int& status) {
+void add_prepare(Command& data, int& status) {
   auto* command = data.add_subcommand("prepare", "Tokenize text into PREFIX.bin and PREFIX.idx (Megatron's format)");
   auto options = std::make_shared<PrepareOptions>();
   options->threads = available_threads();
@@ -70,7 +70,7 @@ void add_prepare(CLI::App& data, int& status) {
           "--format", *format,
           "text: each file is a document; lines: each line is one; jsonl: each line is a JSON object; auto: by file "
           "name (.txt, .text, .md: text; .jsonl, .ndjson, .json: jsonl)")
-      ->check(CLI::IsMember({"auto", "text", "lines", "jsonl"}))
+      ->check(one_of({"auto", "text", "lines", "jsonl"}))
       ->capture_default_str();
   command
       ->add_option("--field,--text-field", options->text_field,
@@ -86,7 +86,7 @@ void add_prepare(CLI::App& data, int& status) {
                    "(0.001), checked at the end; PREFIX.json has their count")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Number of tokenizing threads; does not change the result")
-      ->check(CLI::Range(1, 1024))
+      ->check(in_range(1, 1024))
       ->capture_default_str();
   command->add_flag("--force", *force, "Overwrite existing output");
   auto json = std::make_shared<bool>(false);
@@ -109,17 +109,17 @@ void add_prepare(CLI::App& data, int& status) {
   });
 }
 
-void add_train_tokenizer(CLI::App& data, int& status) {
+void add_train_tokenizer(Command& data, int& status) {
   auto* command = data.add_subcommand("train-tokenizer", "Train a SentencePiece BPE model with byte fallback");
   auto options = std::make_shared<TokenizerTraining>();
   options->threads = available_threads();
   command->add_option("inputs", options->inputs, "Text files")->required();
   command->add_option("--output", options->model_path, "Model to write; its name ends in .model")->required();
   command->add_option("--vocab", options->vocab_size, "Number of pieces, including the 256 bytes")
-      ->check(CLI::Range(300, 1000000))
+      ->check(in_range(300, 1000000))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Number of training threads")
-      ->check(CLI::Range(1, 1024))
+      ->check(in_range(1, 1024))
       ->capture_default_str();
   on_run(command, status, [options]() -> Result<void> {
     if (auto done = train_tokenizer(*options); !done) return done;
@@ -211,7 +211,7 @@ Result<void> inspect(const InspectOptions& options) {
   return {};
 }
 
-void add_inspect(CLI::App& data, int& status) {
+void add_inspect(Command& data, int& status) {
   auto* command = data.add_subcommand("inspect", "Print counts and decoded samples of a token file");
   auto options = std::make_shared<InspectOptions>();
   command->add_option("prefix", options->prefix, "PREFIX of .bin and .idx")->required();
@@ -223,7 +223,7 @@ void add_inspect(CLI::App& data, int& status) {
   on_run(command, status, [options] { return inspect(*options); });
 }
 
-void add_verify(CLI::App& data, int& status) {
+void add_verify(Command& data, int& status) {
   auto* command = data.add_subcommand("verify", "Check a token file's structure and every token against a vocabulary");
   auto prefix = std::make_shared<std::string>();
   auto vocab = std::make_shared<int>(0);
@@ -262,7 +262,7 @@ void add_verify(CLI::App& data, int& status) {
 
 }  // namespace
 
-void add_data_command(CLI::App& app, int& status) {
+void add_data_command(Command& app, int& status) {
   auto* data = app.add_subcommand("data", "Prepare and inspect training data");
   data->require_subcommand(1);
   add_prepare(*data, status);

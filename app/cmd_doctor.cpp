@@ -61,7 +61,7 @@ Result<Verdict> examine(const Options& options, Job& job) {
 
 }  // namespace
 
-void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
+void add_doctor_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
       "doctor", "Check the machines of a job before it starts, or suspected ones: mpirun -n RANKS trireme doctor");
   auto options = std::make_shared<Options>();
@@ -71,18 +71,18 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--dir", options->dir,
                       "Folder whose storage is measured; default: the config's, else the current one");
   command->add_option("--device", options->device, "auto, cpu or cuda; auto: the config's, else GPUs if there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(one_of({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command
       ->add_option("--check-seconds", options->doctor.check_seconds,
                    "Seconds after which a check counts as hung and ends the doctor with status 41")
-      ->check(CLI::Range(1.0, 3600.0))
+      ->check(in_range(1.0, 3600.0))
       ->capture_default_str();
   std::vector<std::string> names;
   for (const Check& check : all_checks()) names.emplace_back(check.rule.name);
   command->add_option("--only", options->doctor.only, "Run only these checks: names as in --json, separated by commas")
       ->delimiter(',')
-      ->check(CLI::IsMember(names));
+      ->check(one_of(names));
   command->add_flag("--json", options->json, "JSON instead of a table: app/JSON.md");
   command->footer(
       "One process checks its machine; ranks on several nodes compare their machines, with one rank per GPU. What is\n"

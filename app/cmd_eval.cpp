@@ -120,7 +120,7 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
+void add_eval_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
       "eval", "Compute loss and perplexity of a checkpoint: [mpirun -n RANKS] trireme eval CHECKPOINT|RUN_DIR");
   auto options = std::make_shared<Options>();

@@ -168,7 +168,7 @@ Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadlin
 
 }  // namespace
 
-void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
+void add_generate_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
       "generate",
       "Generate text from a checkpoint: [mpirun -n RANKS] trireme generate CHECKPOINT|RUN_DIR --prompt TEXT");
@@ -193,7 +193,7 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command
       ->add_option("--top-p", o->sampling.top_p,
                    "Sample among the fewest of those tokens that hold this much of the probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(in_range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--seed", o->seed, "Equal seeds give equal texts")->capture_default_str();
   command->add_flag("--ignore-end", o->ignore_end, "Continue after the model ends the document");

@@ -11,16 +11,16 @@
 namespace tri {
 namespace {
 
-Result<void> help(const CLI::App& root, const std::vector<std::string>& words, bool man) {
+Result<void> help(const Command& root, const std::vector<std::string>& words, bool man) {
   if (man) {
     print_out("{}", manual_page(root, version_number()));
     return {};
   }
   std::string path = "trireme";
   for (const std::string& word : words) path += " " + word;
-  for (const Command& command : all_commands(root)) {
-    if (command.path != path) continue;
-    print_out("{}", command.app->help(command.app == &root ? "" : path.substr(0, path.rfind(' '))));
+  for (const Command* command : root.all()) {
+    if (command->path() != path) continue;
+    print_out("{}", command->help());
     return {};
   }
   return usage_error("{}: no such command; `trireme --help` lists them", path);
@@ -28,7 +28,7 @@ Result<void> help(const CLI::App& root, const std::vector<std::string>& words, b
 
 }  // namespace
 
-void add_help_command(CLI::App& app, int& status) {
+void add_help_command(Command& app, int& status) {
   auto* command =
       app.add_subcommand("help", "Print the help of a subcommand (trireme help data prepare) or the man page");
   auto words = std::make_shared<std::vector<std::string>>();
@@ -40,8 +40,8 @@ void add_help_command(CLI::App& app, int& status) {
   auto* completion = app.add_subcommand(
       "completion", "Print a script that completes command lines: source <(trireme completion bash)");
   auto shell = std::make_shared<std::string>();
-  completion->add_option("shell", *shell, "Which shell")->required()->check(CLI::IsMember({"bash"}));
-  // The option writes to *shell when the command line is parsed, which is after this function.
+  completion->add_option("shell", *shell, "Which shell")->required()->check(one_of({"bash"}));
+  // The option writes into *shell when the command line is read, which is after this function.
   on_run(completion, status, [&app, shell]() -> Result<void> {
     print_out("{}", bash_completion(app));
     return {};

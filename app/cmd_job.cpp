@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "app/cmd_job.h"
 #include "app/commands.h"
 #include "io/base/console.h"
 #include "io/base/host.h"
@@ -119,7 +118,7 @@ void finish(const Result<int>& result, int& status) {
 
 }  // namespace
 
-void add_job_command(CLI::App& app, int& status) {
+void add_job_command(Command& app, int& status) {
   auto* job = app.add_subcommand("job", "Begin and end each start of a Slurm job; slurm/train.sbatch calls it");
   job->require_subcommand(1);
   auto options = std::make_shared<Options>();

@@ -61,7 +61,7 @@ Result<void> plan(const Options& options) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& app, int& status) {
+void add_plan_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "plan", "Predict the fastest layouts of a model on a described cluster, and write a run config");
   auto options = std::make_shared<Options>();
@@ -69,7 +69,7 @@ void add_plan_command(CLI::App& app, int& status) {
       ->required();
   command->add_option("--ranks,--gpus", options->plan.ranks, "Number of ranks")
       ->required()
-      ->check(CLI::Range(1, kMostRanks));
+      ->check(in_range(1, kMostRanks));
   command
       ->add_option("--cluster", options->cluster, "Cluster file: from configs/clusters/ or `trireme bench calibrate`")
       ->required();
@@ -78,7 +78,7 @@ void add_plan_command(CLI::App& app, int& status) {
       "section.key=value of the config; repeatable. Fields of parallel and data.micro_batch that are set here are "
       "kept; the search chooses the rest of the layout");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
-  command->add_option("--keep", options->plan.keep, "Number of layouts to print")->check(CLI::Range(1, 1000));
+  command->add_option("--keep", options->plan.keep, "Number of layouts to print")->check(in_range(1, 1000));
   command->add_option("--output", options->output, "Write the best layout's run config to this file");
   command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8");
   command->add_flag("--json", options->json, "Print one JSON object, best layout first");

@@ -124,7 +124,7 @@ Result<void> show(const Options& options) {
 
 }  // namespace
 
-void add_report_command(CLI::App& app, int& status) {
+void add_report_command(Command& app, int& status) {
   auto* command = app.add_subcommand("report", "Report what a run did across all of its attempts and jobs");
   auto options = std::make_shared<Options>();
   command->add_option("run_dir", options->run_dirs, "run.dir of a run; several are shown side by side")->required();
@@ -143,7 +143,7 @@ void add_report_command(CLI::App& app, int& status) {
   command->add_flag("--json", options->json, "Print one JSON object")->needs(time);
   command
       ->add_option("--get", options->get, "Print one value: wall, effective, megascale, goodput, ettr, or a category")
-      ->needs("--time");
+      ->needs(time);
   command->footer(
       "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents,\n"
       "the config and its changes, of one run or of several side by side. With --time:\n"

@@ -147,27 +147,27 @@ Result<void> run_simulation(const Options& options) {
 
 }  // namespace
 
-void add_simulate_command(CLI::App& app, int& status) {
+void add_simulate_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "simulate", "Predict step time, MFU, memory and where the time goes, for a config on a described cluster");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
   command->add_option("--ranks,--gpus", options->ranks, "Number of MPI ranks; may be omitted if parallel.dp is given")
-      ->check(CLI::Range(1, kMostRanks));
+      ->check(in_range(1, kMostRanks));
   command->add_option("--cluster", options->cluster,
                       "Cluster file: from configs/clusters/ or `trireme bench calibrate`");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8: precision.gemm=fp8");
   command->add_option("--cp", options->workload.cp, "Context parallelism as in other programs; uses ranks of dp")
-      ->check(CLI::Range(1, kMostRanks));
+      ->check(in_range(1, kMostRanks));
   command->add_flag("--fsdp", options->workload.fsdp, "Shard weights over dp as well, as other programs do");
   auto* scaling = command
                       ->add_option("--scaling", options->scaling,
                                    "Simulate strong or weak scaling: the same stages with more replicas")
-                      ->check(CLI::IsMember({"strong", "weak"}));
+                      ->check(one_of({"strong", "weak"}));
   command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
-      ->check(CLI::Range(1, kMostRanks))
+      ->check(in_range(1, kMostRanks))
       ->capture_default_str();
   auto* startup = command
                       ->add_flag("--startup", options->startup,
@@ -187,7 +187,7 @@ void add_simulate_command(CLI::App& app, int& status) {
                       ->excludes(scaling)
                       ->excludes(startup);
   command->add_option("--placement", options->placement, "Placement of machines on switches: packed or scattered")
-      ->check(CLI::IsMember({"packed", "scattered"}))
+      ->check(one_of({"packed", "scattered"}))
       ->capture_default_str()
       ->needs(network);
   command->add_option("--seed", options->network.seed, "Seed of hashes and of scattered placement")

@@ -72,7 +72,7 @@ Result<void> show_heat(const Options& options) {
 
 }  // namespace
 
-void add_status_command(CLI::App& app, int& status) {
+void add_status_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "status", "Print the state of a running, hung or ended run: step, rate, what each rank does, what ended it");
   auto options = std::make_shared<Options>();
@@ -92,7 +92,7 @@ void add_status_command(CLI::App& app, int& status) {
                                     "events");
   watched->excludes(hang)->excludes(heat)->excludes(json);
   command->add_option("--every", options->every, "Seconds between updates of --watch; default: 1")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(in_range(0.1, 3600.0))
       ->needs(watched);
   command->footer(
       "Ranks are read from their flight records in /dev/shm (TRIREME_BLACK_BOXES) of their machine, even when they\n"

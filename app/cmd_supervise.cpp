@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "app/cmd_job.h"
 #include "app/commands.h"
 #include "io/base/clock.h"
 #include "io/base/host.h"
@@ -199,7 +198,7 @@ Result<int> supervise(const Options& options) {
 
 }  // namespace
 
-void add_supervise_command(CLI::App& app, int& status) {
+void add_supervise_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "supervise", "Train, and restart automatically after faults: inside an sbatch allocation, or with --launcher");
   auto options = std::make_shared<Options>();

@@ -127,7 +127,7 @@ Result<void> show_steps(const Options& options) {
 
 }  // namespace
 
-void add_timeline_command(CLI::App& app, int& status) {
+void add_timeline_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "timeline",
       "Write a trace for Perfetto of what all streams of a run's ranks did in some steps; print which ranks "
@@ -138,7 +138,7 @@ void add_timeline_command(CLI::App& app, int& status) {
   command->add_option("--ranks", options->ranks, "FIRST:LAST, world ranks; default: all that recorded");
   command->add_option("--output", options->output, "File of the trace; default: in run.dir/trace");
   command->add_option("--record", options->record, "Request that a running run records its next N steps, and return")
-      ->check(CLI::Range(1, kMostRecordedSteps));
+      ->check(in_range(1, kMostRecordedSteps));
   auto* hang = command->add_option("--hang", options->dump,
                                    "Write the last moments before the newest hang, or the given dump, from the flight "
                                    "records");

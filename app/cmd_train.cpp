@@ -59,7 +59,7 @@ Result<void> train(const Options& options, const std::string& command, Job& job,
 
 }  // namespace
 
-void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
+void add_train_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand("train", "Train: mpirun -n RANKS trireme train CONFIG");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config")->required();

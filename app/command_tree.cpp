@@ -11,22 +11,6 @@
 namespace tri {
 namespace {
 
-void append_commands(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
-  commands.push_back({path, &app});
-  for (const CLI::App* below : app.get_subcommands({}))
-    if (!below->get_name().empty()) append_commands(*below, path + " " + below->get_name(), commands);
-}
-
-// Returns the last subcommand on the command line.
-Command reached(const CLI::App& root) {
-  Command command{"trireme", &root};
-  for (auto below = root.get_subcommands(); !below.empty(); below = command.app->get_subcommands()) {
-    command.path += " " + below.front()->get_name();
-    command.app = below.front();
-  }
-  return command;
-}
-
 // Replacements for options of other trainers. Config fields: other_names.h.
 struct OtherOption {
   std::string_view command, option;  // '-' for '_'
@@ -50,14 +34,10 @@ constexpr OtherOption kOtherOptions[] = {
 constexpr std::string_view kConfigOptions[] = {"config", "config-file", "config-path", "config-name",
                                                "job.config-file"};
 
-bool has_option(const Command& command, const std::string& name) {
-  return command.app->get_option_no_throw(name) != nullptr;
-}
-
-// Returns whether the command accepts --set of the field.
+// Whether the command does as --set of the field says.
 bool takes_field(const Command& command, const Field& field) {
-  if (command.path == "trireme checkpoint import") return field.section != "model";
-  const bool evaluates = command.path == "trireme eval", generates = command.path == "trireme generate";
+  if (command.path() == "trireme checkpoint import") return field.section != "model";
+  const bool evaluates = command.path() == "trireme eval", generates = command.path() == "trireme generate";
   if (!evaluates && !generates) return true;
   if (field.section == "data") return evaluates || field.key == "tokenizer";
   if (field.section == "model") return field.key == "attention";
@@ -78,16 +58,16 @@ std::string in_place_of(const Command& command, const std::string& name) {
   std::string option = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::ranges::replace(option, '_', '-');
   for (const OtherOption& other : kOtherOptions)
-    if (command.path == other.command && option == other.option) return fmt::format("; {}", other.here);
-  if (std::ranges::count(kConfigOptions, option) > 0 && has_option(command, "config"))
-    return fmt::format("; the config's path needs no option: {} my.yaml", command.path);
+    if (command.path() == other.command && option == other.option) return fmt::format("; {}", other.here);
+  if (std::ranges::count(kConfigOptions, option) > 0 && command.has_option("config"))
+    return fmt::format("; the config's path needs no option: {} my.yaml", command.path());
 
   const Counterpart here = counterpart_of(name);
-  if (here.option == "--ranks" && has_option(command, here.option)) return "; --ranks sets the number of ranks";
+  if (here.option == "--ranks" && command.has_option(here.option)) return "; --ranks sets the number of ranks";
   if (here.fields.empty())
-    return here.known() && (has_option(command, "--set") || !here.option.empty()) ? fmt::format("; {}", here.remark)
-                                                                                  : "";
-  if (!has_option(command, "--set")) return "";
+    return here.known() && (command.has_option("--set") || !here.option.empty()) ? fmt::format("; {}", here.remark)
+                                                                                 : "";
+  if (!command.has_option("--set")) return "";
   std::vector<std::string> settings;
   for (const std::string& field : here.fields)
     if (takes_field(command, *find_field(field))) settings.push_back(setting(field));
@@ -108,67 +88,35 @@ std::string in_place_of_setting(const Command& command, const std::string& word)
 std::string unknown_option(const Command& command, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   if (const std::string instead = in_place_of(command, name); !instead.empty())
-    return fmt::format("{}: not an option of {}{}", name, command.path, instead);
+    return fmt::format("{}: not an option of {}{}", name, command.path(), instead);
   std::vector<std::string> known;
-  for (const CLI::Option* option : command.app->get_options())
-    known.insert(known.end(), option->get_lnames().begin(), option->get_lnames().end());
+  for (const OptionText& option : command.options())
+    known.insert(known.end(), option.long_names.begin(), option.long_names.end());
   const std::string near = nearest(name.substr(std::min(name.find_first_not_of('-'), name.size())), known);
-  return fmt::format("{}: unknown option of {}{}", name, command.path,
+  return fmt::format("{}: unknown option of {}{}", name, command.path(),
                      near.empty() ? "" : fmt::format("; did you mean --{}?", near));
 }
 
-std::string unknown_subcommand(const CLI::App& root, const Command& command, const std::string& word) {
-  const std::vector<std::string> names = subcommand_names(*command.app);
+std::string unknown_subcommand(const Command& root, const Command& command, const std::string& word) {
+  const std::vector<std::string> names = command.subcommand_names();
   if (const std::string near = nearest(word, names); !near.empty())
-    return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path, near);
-  std::vector<std::string> elsewhere;  // "inspect" is a subcommand of both checkpoint and data
-  for (const Command& other : all_commands(root))
-    if (other.app->get_name() == word) elsewhere.push_back(other.path);
+    return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path(), near);
+  std::vector<std::string> elsewhere;  // "inspect" is one of checkpoint and of data
+  for (const Command* other : root.all())
+    if (other->name() == word) elsewhere.push_back(other->path());
   if (!elsewhere.empty())
-    return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path,
+    return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path(),
                        fmt::join(elsewhere, " or "));
-  return fmt::format("{}: unknown subcommand of {}; the subcommands are {}", word, command.path,
+  return fmt::format("{}: unknown subcommand of {}; the subcommands are {}", word, command.path(),
                      fmt::join(names, ", "));
 }
 
 }  // namespace
 
-std::vector<Command> all_commands(const CLI::App& root) {
-  std::vector<Command> commands;
-  append_commands(root, "trireme", commands);
-  return commands;
-}
-
-std::vector<std::string> subcommand_names(const CLI::App& command) {
-  std::vector<std::string> names;
-  for (const CLI::App* below : command.get_subcommands({}))
-    if (!below->get_name().empty()) names.push_back(below->get_name());
-  return names;
-}
-
-std::string option_name(const CLI::Option& option) { return option.get_name(option.get_positional(), true); }
-
-std::string option_values(const CLI::Option& option) { return CLI::Formatter().make_option_opts(&option); }
-
-std::vector<std::string> option_choices(const CLI::Option& option) {
-  const std::string type = option.get_type_name();  // "TEXT:{fp32,bf16}"
-  const size_t open = type.find('{'), close = type.find('}');
-  std::vector<std::string> choices;
-  if (open == type.npos || close == type.npos) return choices;
-  choices.emplace_back();
-  for (const char c : type.substr(open + 1, close - open - 1)) {
-    if (c == ',')
-      choices.emplace_back();
-    else
-      choices.back() += c;
-  }
-  return choices;
-}
-
-std::string usage_problem(const CLI::App& root, const CLI::ParseError& problem) {
-  const Command command = reached(root);
-  const std::vector<std::string> words = command.app->remaining();
-  const bool lacks_subcommand = !subcommand_names(*command.app).empty();
+std::string usage_problem(const Command& root, const std::string& problem) {
+  const Command& command = root.reached();
+  const std::vector<std::string> words = command.remaining();
+  const bool lacks_subcommand = !command.subcommand_names().empty();
   std::vector<std::string> lines;
   for (const std::string& word : words)
     if (word.size() > 1 && word[0] == '-') lines.push_back(unknown_option(command, word));
@@ -178,13 +126,13 @@ std::string usage_problem(const CLI::App& root, const CLI::ParseError& problem) 
     else
       for (const std::string& word : words)
         lines.push_back(
-            fmt::format("{}: unexpected argument of {}{}", word, command.path, in_place_of_setting(command, word)));
+            fmt::format("{}: unexpected argument of {}{}", word, command.path(), in_place_of_setting(command, word)));
   }
   if (lines.empty() && lacks_subcommand)
     lines.push_back(
-        fmt::format("{} needs a subcommand: {}", command.path, fmt::join(subcommand_names(*command.app), ", ")));
-  if (lines.empty()) lines.push_back(fmt::format("{}: {}", command.path, problem.what()));
-  return fmt::format("{}\nsee {} --help\n", fmt::join(lines, "\n"), command.path);
+        fmt::format("{} needs a subcommand: {}", command.path(), fmt::join(command.subcommand_names(), ", ")));
+  if (lines.empty()) lines.push_back(fmt::format("{}: {}", command.path(), problem));
+  return fmt::format("{}\nsee {} --help\n", fmt::join(lines, "\n"), command.path());
 }
 
 }  // namespace tri

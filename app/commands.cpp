@@ -1,39 +1,11 @@
 #include "app/commands.h"
 
-#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "io/base/log.h"
 
 namespace tri {
-namespace {
-
-CLI::Validator whole_number_from(int least) {
-  return {[least](std::string& text) {
-            const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-            const bool some = least == 0 || text.find_first_not_of('0') != text.npos;
-            return digits && some ? std::string() : fmt::format("{} is not a whole number from {}", text, least);
-          },
-          "COUNT"};
-}
-
-// Accepts finite numbers for which `holds`; `allowed` and `name` are for messages.
-CLI::Validator number(const char* allowed, const char* name, bool (*holds)(double)) {
-  return {[=](std::string& text) {
-            double value = 0;
-            const bool is_number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
-            return is_number && holds(value) ? std::string() : fmt::format("{} is not a number {}", text, allowed);
-          },
-          name};
-}
-
-}  // namespace
-
-const CLI::Validator kCount = whole_number_from(1);
-const CLI::Validator kCountOrZero = whole_number_from(0);
-const CLI::Validator kPositive = number("above 0", "POSITIVE", [](double value) { return value > 0; });
-const CLI::Validator kNonNegative = number("from 0", "NONNEGATIVE", [](double value) { return value >= 0; });
 
 std::string with_schema(std::string_view json) {
   using Json = nlohmann::ordered_json;
@@ -57,7 +29,7 @@ std::string with_schema(std::string_view json) {
 
 void print_answer(std::string_view json) { print_json(with_schema(json)); }
 
-void on_run(CLI::App* command, int& status, std::function<Result<void>()> action) {
+void on_run(Command* command, int& status, std::function<Result<void>()> action) {
   command->callback([&status, action = std::move(action)] {
     const auto result = action();
     if (result) return;
@@ -66,7 +38,7 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
   });
 }
 
-void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer) {
+void on_answer(Command* command, int& status, std::function<Result<bool>()> answer) {
   command->callback([&status, answer = std::move(answer)] {
     const auto yes = answer();
     if (!yes) print_err("{}\n", yes.error().message);
@@ -80,13 +52,13 @@ int job_status(const Job& job, const Result<void>& result) {
   return static_cast<int>(result.error().code);
 }
 
-void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action) {
+void on_job(Command* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action) {
   command->callback([&status, argc, argv, action = std::move(action)] {
     status = run_job(argc, argv, [&](Job& job) { return job_status(job, action(job)); });
   });
 }
 
-void on_watched_job(CLI::App* command, int& status, int* argc, char*** argv, WatchedAction action) {
+void on_watched_job(Command* command, int& status, int* argc, char*** argv, WatchedAction action) {
   command->callback([&status, argc, argv, action = std::move(action)] {
     status = run_watched_job(
         argc, argv, [&](Job& job, ProcessDeadline& deadline) { return job_status(job, action(job, deadline)); });

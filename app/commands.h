@@ -1,11 +1,11 @@
 // One function per subcommand. It declares the subcommand on `app`; the callback sets `status`, the exit status.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 #include <string_view>
 
+#include "app/command_line.h"
 #include "io/base/console.h"
 #include "io/base/error.h"
 #include "lib/comm/job.h"
@@ -13,28 +13,23 @@
 
 namespace tri {
 
-void add_train_command(CLI::App& app, int& status, int* argc, char*** argv);
-void add_check_command(CLI::App& app, int& status);
-void add_config_command(CLI::App& app, int& status);
-void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv);
-void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv);
-void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv);
-void add_data_command(CLI::App& app, int& status);
-void add_checkpoint_command(CLI::App& app, int& status);
-void add_status_command(CLI::App& app, int& status);
-void add_report_command(CLI::App& app, int& status);
-void add_timeline_command(CLI::App& app, int& status);
-void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv);
-void add_simulate_command(CLI::App& app, int& status);
-void add_plan_command(CLI::App& app, int& status);
-void add_supervise_command(CLI::App& app, int& status);
-void add_help_command(CLI::App& app, int& status);  // help and completion; `app` is the root
-
-// Validators with readable descriptions; those of CLI11 print the largest double.
-extern const CLI::Validator kCount;        // a whole number from 1
-extern const CLI::Validator kCountOrZero;  // from 0
-extern const CLI::Validator kPositive;     // a number above 0
-extern const CLI::Validator kNonNegative;  // from 0
+void add_train_command(Command& app, int& status, int* argc, char*** argv);
+void add_check_command(Command& app, int& status);
+void add_config_command(Command& app, int& status);
+void add_bench_command(Command& app, int& status, int* argc, char*** argv);
+void add_eval_command(Command& app, int& status, int* argc, char*** argv);
+void add_generate_command(Command& app, int& status, int* argc, char*** argv);
+void add_data_command(Command& app, int& status);
+void add_checkpoint_command(Command& app, int& status);
+void add_status_command(Command& app, int& status);
+void add_report_command(Command& app, int& status);
+void add_timeline_command(Command& app, int& status);
+void add_doctor_command(Command& app, int& status, int* argc, char*** argv);
+void add_simulate_command(Command& app, int& status);
+void add_plan_command(Command& app, int& status);
+void add_supervise_command(Command& app, int& status);
+void add_job_command(Command& app, int& status);   // of a Slurm job that runs `trireme supervise`
+void add_help_command(Command& app, int& status);  // help and completion: `app` is the executable's own
 
 // The version of the shapes that --json prints (app/JSON.md). Raise it when a field is removed or changes its meaning;
 // adding a field does not raise it.
@@ -52,16 +47,16 @@ void print_object(const Json& object) {
   print_answer(object.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Runs `action` if the subcommand is chosen; an Error goes to stderr and sets the exit status.
-void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
-// The same for a question: exit status 0 means yes, 1 no.
-void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer);
-// The same for a job of ranks; rank 0 prints the Error, which all ranks must return.
-void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
-// The same with deadlines for the whole process (lib/fault/process_deadline.h).
+// Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
+void on_run(Command* command, int& status, std::function<Result<void>()> action);
+// The same for one that answers yes, exit status 0, or no, which is 1.
+void on_answer(Command* command, int& status, std::function<Result<bool>()> answer);
+// As on_run, for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
+void on_job(Command* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
+// The same under deadlines from its first moment to its last (lib/fault/process_deadline.h).
 using WatchedAction = std::function<Result<void>(Job&, ProcessDeadline&)>;
-void on_watched_job(CLI::App* command, int& status, int* argc, char*** argv, WatchedAction action);
-// Returns the exit status of a job that ended with `result`; rank 0 prints its Error, which all ranks must pass.
+void on_watched_job(Command* command, int& status, int* argc, char*** argv, WatchedAction action);
+// The exit status of a job that ended with `result`; rank 0 prints its Error, which all ranks bring.
 int job_status(const Job& job, const Result<void>& result);
 
 }  // namespace tri

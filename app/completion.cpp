@@ -70,12 +70,6 @@ std::string function(const char* name, const std::string& rows) {
   return fmt::format("{}() {{\n  case $1 in\n{}  esac\n}}\n", name, rows);
 }
 
-std::vector<std::string> names_of(const CLI::Option& option) {
-  std::vector<std::string> names;
-  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
-  return names;
-}
-
 std::vector<std::string> field_choices(const Field& field) {
   if (field.kind != FieldKind::kChoice && field.kind != FieldKind::kBoolean) return {};
   return choices_of(field.rule.allowed_text);
@@ -83,16 +77,16 @@ std::vector<std::string> field_choices(const Field& field) {
 
 }  // namespace
 
-std::string bash_completion(const CLI::App& root) {
+std::string bash_completion(const Command& root) {
   std::string commands, options, values, fields = "  echo '", field_values;
-  for (const Command& command : all_commands(root)) {
-    const std::string path = command.app == &root ? "" : command.path.substr(command.path.find(' ') + 1);
-    commands += row(path, subcommand_names(*command.app));
+  for (const Command* command : root.all()) {
+    const std::string path = command->is_root() ? "" : command->path().substr(command->path().find(' ') + 1);
+    commands += row(path, command->subcommand_names());
     std::vector<std::string> names;
-    for (const CLI::Option* option : command.app->get_options())
-      for (const std::string& name : names_of(*option)) {
-        names.push_back(name);
-        values += row(path + " " + name, option_choices(*option));
+    for (const OptionText& option : command->options())
+      for (const std::string& name : option.long_names) {
+        names.push_back("--" + name);
+        values += row(path + " --" + name, option.choices);
       }
     options += row(path, names);
   }

@@ -45,7 +45,7 @@ void set_signals(int argc, char** argv, char**) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"trireme trains GPT- and LLaMA-family models with 3D parallelism over MPI"};
+  Command app{"trireme trains GPT- and LLaMA-family models with 3D parallelism over MPI"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Print the help of all subcommands");
   bool json = false;
@@ -71,11 +71,9 @@ int run(int argc, char** argv) {
   add_supervise_command(app, status);
   add_help_command(app, status);
   try {
-    app.parse(argc, argv);
-    return status;
-  } catch (const CLI::ParseError& problem) {
-    if (problem.get_exit_code() == 0) return app.exit(problem);  // thrown for help and version
-    print_error_text(usage_problem(app, problem));
+    const auto parsed = app.parse(argc, argv);
+    if (parsed) return status;
+    print_error_text(usage_problem(app, parsed.error().message));
     return static_cast<int>(ExitCode::kUsage);
   } catch (const Fatal& fatal) {
     log_error("{}", fatal.what());

@@ -39,14 +39,13 @@ std::string entry(const std::string& name, const std::string& values, std::strin
   return fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", troff(name), breakable(troff(values)), troff(text));
 }
 
-std::string options_of(const CLI::App& app) {
+std::string options_of(const Command& command) {
   std::string text;
   for (const bool positional : {true, false})
-    for (const CLI::Option* option : app.get_options()) {
-      // Skips an option that every command has, except at the root.
-      if (app.get_parent() != nullptr && (option == app.get_help_ptr() || option == app.get_help_all_ptr())) continue;
-      if (option->get_positional() == positional)
-        text += entry(option_name(*option), option_values(*option), option->get_description());
+    for (const OptionText& option : command.options()) {
+      // Of every command, and so said once, below the first.
+      if (!command.is_root() && option.help) continue;
+      if (option.positional == positional) text += entry(option.name, option.values, option.description);
     }
   return text;
 }
@@ -101,19 +100,19 @@ std::string examples() {
 
 }  // namespace
 
-std::string manual_page(const CLI::App& root, const std::string& version) {
+std::string manual_page(const Command& root, const std::string& version) {
   std::string text = fmt::format(".TH TRIREME 1 \"\" \"trireme {}\" \"User Commands\"\n", troff(version));
-  text += ".nh\n.ad l\n";                           // keeps names whole, and does not stretch lines that hold long ones
-  const std::string does = root.get_description();  // "trireme trains ..."
+  text += ".nh\n.ad l\n";                       // names stay whole, and lines that hold long ones are not stretched
+  const std::string does = root.description();  // "trireme trains ..."
   text += ".SH NAME\ntrireme \\- " + troff(does.starts_with("trireme ") ? does.substr(8) : does) + "\n";
   text +=
       ".SH SYNOPSIS\n.B trireme\n.I SUBCOMMAND\n[\\fIOPTIONS\\fR]\n.br\n.B mpirun \\-n\n.I RANKS\n.B trireme train\n"
       ".I CONFIG\n.SH OPTIONS\n";
   text += options_of(root) + ".SH COMMANDS\n";
-  for (const Command& command : all_commands(root)) {
-    if (command.app == &root) continue;
-    text += fmt::format(".SS {}\n{}\n", troff(command.path), troff(command.app->get_description()));
-    text += options_of(*command.app);
+  for (const Command* command : root.all()) {
+    if (command->is_root()) continue;
+    text += fmt::format(".SS {}\n{}\n", troff(command->path()), troff(command->description()));
+    text += options_of(*command);
   }
   text +=
       ".SH CONFIG FIELDS\n"
