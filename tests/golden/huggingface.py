@@ -170,9 +170,9 @@ def from_ours(name, model):
     load(name + "_bf16")
 
 
-def compare_step(name, model, run_dir, 24):
+def compare_step(name, model, run_dir):
     """A step of AdamW on eight ranks. With eps and a learning rate of 1 a parameter moves by g / (1 + |g|)."""
-    samples, lr, decay = 4, 1.0, 0.1
+    samples, length, lr, decay = 4, 24, 1.0, 0.1
     ids = np.random.default_rng(3).integers(0, model.config.vocab_size, samples * length + 1)
     write_tokens("step", ids)
     settings = {"run.steps": 1, "run.eval_batches": 0, "run.sample_tokens": 0, "data.sources": "[step]",
@@ -234,7 +234,7 @@ def from_theirs(name, family, settings):
         trireme("checkpoint", "import", folder, "runs/" + folder)
         compare(f"{name}, imported from {dtype}", our_logits("runs/" + folder, ids), their_logits(load(folder), ids))
 
-    compare_step(name, model, run_dir, 24)
+    compare_step(name, model, run_dir)
 
 
 def byte_tokenizer(folder):
