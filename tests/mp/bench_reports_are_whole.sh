@@ -20,7 +20,7 @@ json() {
 }
 # Prints the most bytes that `trireme check` predicts for a rank of tiny.yaml on 4 ranks with these settings.
 predicted() {
-  "$trireme" check tiny.yaml --ranks 4 --no-data "$@" | awk '$1 == "total" && $(NF - 1) > most {most = $(NF - 1)} END {print most}'
+  "$trireme" check tiny.yaml --ranks 4 --no-data --verbose "$@" | awk '$1 == "total" && $(NF - 1) > most {most = $(NF - 1)} END {print most}'
 }
 
 echo "a step's parts add up to it; an axis of one rank has none"

@@ -95,7 +95,7 @@ def perfetto(path):
         if [s["name"] for s in source[id(receive)]] != ["send"]:
             fail(f"a receive without its send: {receive}")
     gathers = [out for out, into in flows if into["name"] in ("all-gather", "reduce-scatter", "all-reduce")]
-    actions = [s for s in slices if s["name"][:2] in ("F ", "B ")]
+    actions = [s for s in slices if s["name"].startswith(("forward ", "backward "))]
     if not receives or not gathers or not actions or any("microbatch" not in a for a in actions):
         fail(f"{len(receives)} receives, {len(gathers)} flows of gathers, {len(actions)} actions")
     print(f"perfetto: {len(slices)} slices, {len(receives)} receives with their sends, {len(gathers)} flows of gathers")

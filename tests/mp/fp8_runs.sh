@@ -113,7 +113,7 @@ run 2 "$trireme" check tiny.yaml --ranks 4 --set run.device=cuda --set parallel.
 has "precision.gemm: fp8: on GPUs it requires precision.compute: bf16, but that is fp32"
 run 0 "$trireme" check tiny.yaml --ranks 4 --set run.device=cuda --set parallel.tp=2 --set precision.compute=bf16
 has "gemms: fp8 in 4 of 4 layers, gradients e5m2, fast accumulation: forward (precision.gemm: fp8)"
-run 0 "$trireme" check tiny.yaml --ranks 4 --set parallel.tp=2
+run 0 "$trireme" check tiny.yaml --ranks 4 --set parallel.tp=2 --verbose
 has "fp8 weights"
 
 finish

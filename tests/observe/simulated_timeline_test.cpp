@@ -50,8 +50,8 @@ TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
     std::set<int> ranks;
     for (const auto& slice : trace.slices) ranks.insert(trace.pid(slice) - 1);
     EXPECT_EQ(ranks, (std::set<int>{0, 32, 64, 96}));
-    EXPECT_EQ(count(trace, "F "), kPp * chunks * kMicros);
-    EXPECT_EQ(count(trace, "B "), kPp * chunks * kMicros);
+    EXPECT_EQ(count(trace, "forward "), kPp * chunks * kMicros);
+    EXPECT_EQ(count(trace, "backward "), kPp * chunks * kMicros);
     EXPECT_EQ(count(trace, "GEMMs"), 2 * kPp * chunks * kMicros);
     EXPECT_EQ(count(trace, "update"), kPp);
     const int64_t messages = 2 * (kPp * chunks - 1) * kMicros;

@@ -204,14 +204,14 @@ TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
   const int64_t edges = int64_t{2} * (kPp - 1) * kDp * kTp;
   EXPECT_EQ(count(trace, "receive"), edges * kMicros * kSteps);
   EXPECT_EQ(count(trace, "send"), edges * kMicros * kSteps);
-  EXPECT_EQ(count(trace, "F 3"), kPp * kDp * kTp * kSteps);
+  EXPECT_EQ(count(trace, "forward mb 3"), kPp * kDp * kTp * kSteps);
   EXPECT_EQ(static_cast<int64_t>(trace.slices.size()), summary.num_slices);
   EXPECT_EQ(static_cast<int64_t>(trace.flows.size()), summary.num_flows);
   expect_sends_before_receives(trace);
   EXPECT_LT(bytes.size(), 10u << 20);
   for (const auto& slice : trace.slices) {
     ASSERT_TRUE(slice.name != "gemm" || slice.depth == 1) << "an operation outside its action";
-    ASSERT_TRUE(slice.name != "F 3" || slice.numbers.at("microbatch") == 3);
+    ASSERT_TRUE(slice.name != "forward mb 3" || slice.numbers.at("microbatch") == 3);
   }
 }
 

@@ -52,6 +52,14 @@ TEST(RunData, of_a_run_with_restarts) {
 
 // Events of a supervised run of two attempts: a rank is killed after step 2, the run is finished by the second.
 void write_supervised_run(const std::string& dir) {
+  std::string metrics;
+  int64_t second = 0;  // byte offset of the second attempt's lines
+  for (const auto& [step, when] : {std::pair{1, 4}, {2, 8}, {0, 0}, {2, 20}, {3, 24}, {4, 28}}) {
+    if (step == 0) second = std::ssize(metrics);
+    metrics += step == 0 ? "{\"restart\":1,\"step\":1,\"lost_steps\":1,\"time\":1763800014}\n"
+                         : fmt::format("{{\"step\":{},\"loss\":2,\"step_ms\":4000,\"tokens_per_s\":{},\"time\":{}}}\n",
+                                       step, 100 * step, 1763800000 + when);
+  }
   std::string events;
   double time = 1763800000;
   const auto append = [&](RunEvent event, const std::string& attempt) {
@@ -60,7 +68,9 @@ void write_supervised_run(const std::string& dir) {
     events += to_json(event) + "\n";
   };
   append({.kind = RunEventKind::kBegin, .world_rank = 0}, "a");
-  append({.kind = RunEventKind::kStart, .world_rank = 0, .fields = {{"steps", int64_t{4}}, {"ranks", int64_t{8}}}},
+  append({.kind = RunEventKind::kStart,
+          .world_rank = 0,
+          .fields = {{"steps", int64_t{4}}, {"ranks", int64_t{8}}, {"metrics_bytes", int64_t{0}}}},
          "a");
   time = 1763800010;
   append({.kind = RunEventKind::kFailure,
@@ -78,6 +88,7 @@ void write_supervised_run(const std::string& dir) {
           .world_rank = 0,
           .fields = {{"step", int64_t{1}},
                      {"steps", int64_t{4}},
+                     {"metrics_bytes", second},
                      {"before.lr.peak", std::string("1")},
                      {"after.lr.peak", std::string("2")}}},
          "b");
@@ -85,11 +96,6 @@ void write_supervised_run(const std::string& dir) {
   append({.kind = RunEventKind::kEnd, .world_rank = 0, .fields = {{"code", int64_t{0}}}}, "b");
   append({.kind = RunEventKind::kDecision, .text = "finished", .fields = {{"action", std::string("done")}}}, "b");
   write_all(dir + "/events.jsonl", events);
-  std::string metrics;
-  for (const auto& [step, when] : {std::pair{1, 4}, {2, 8}, {0, 0}, {2, 20}, {3, 24}, {4, 28}})
-    metrics += step == 0 ? "{\"restart\":1,\"step\":1,\"lost_steps\":1,\"time\":1763800014}\n"
-                         : fmt::format("{{\"step\":{},\"loss\":2,\"step_ms\":4000,\"tokens_per_s\":{},\"time\":{}}}\n",
-                                       step, 100 * step, 1763800000 + when);
   write_all(dir + "/metrics.jsonl", metrics);
   write_all(dir + "/log.txt",
             "2025-11-22 08:26:50 step 2: sample\n---\nIn the\nbeginning\n---\n2025 step 4: sample\n---\nand\n---\n");
@@ -129,7 +135,7 @@ TEST(RunData, says_what_happened_with_actions_and_without_alarm_at_a_normal_end)
 
 TEST(RunData, says_that_nothing_happened) {
   TemporaryFolder folder;
-  write_synthetic_run(folder / "run", {.steps = 60});
+  write_synthetic_run(folder / "run", {.steps = 60, .restarts = 0, .slow_rank = -1});
   const auto story = run_story(value_or_throw(read_run_data(folder / "run")));
   ASSERT_EQ(story.size(), 2u);
   EXPECT_EQ(story[1].text, "no failure, hang or slow rank is recorded");
