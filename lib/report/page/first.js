@@ -51,10 +51,10 @@ function figuresOf(run) {
     'Effective time', percent(productive / length), `productive of ${duration(length)}`,
     (wall.slots.productive || []).map((v) => v || 0)
   ]);
-  const alarms = run.incidents.rows.filter((row) => row[4]).length;
+  const amount = (count, noun) => `${whole(count)} ${noun}${count === 1 ? '' : 's'}`;
   list.push([
     'Attempts', whole(wall.attempts_in_all),
-    `${whole(wall.lost)} steps lost; ${whole(run.incidents.count)} incidents, ${whole(alarms)} alarming`, []
+    `${amount(wall.lost, 'step')} lost; ${amount(run.incidents.count, 'incident')}`, []
   ]);
   return list;
 }
