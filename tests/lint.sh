@@ -53,8 +53,15 @@ check words words
 commands() { python3 -B tests/tree/readme_commands.py . "$build/bin/trireme"; }
 check "commands of documents" commands
 
+# clang cannot read the headers that g++ has precompiled.
 tidy() { # FILES...
-  printf '%s\n' "$@" | xargs -P "$(nproc)" -n 4 clang-tidy -p "$build" --quiet --warnings-as-errors='*'
+  local commands status
+  commands=$(mktemp -d) || return
+  sed -E 's/ -Winvalid-pch -include [^ ]*//' "$build/compile_commands.json" >"$commands/compile_commands.json"
+  printf '%s\n' "$@" | xargs -P "$(nproc)" -n 4 clang-tidy -p "$commands" --quiet --warnings-as-errors='*'
+  status=$?
+  rm -rf "$commands"
+  return $status
 }
 case ${TIDY:-none} in
   all) mapfile -t sources < <(git ls-files 'app/*.cpp' 'lib/*.cpp' 'io/*.cpp' 'kernels/*.cpp') ;;
