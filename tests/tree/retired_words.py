@@ -42,7 +42,7 @@ WORDS = [
      "excluded, skipped, omitted", r"left_out=|\"left_out\"", None),
     (r"\b\w*[sS]trangers?(?:_\w*)?\b", "unauthenticated peer", None, None),
     (r"\bmakes? way\b|\b[rR]eliev(?:e|ed|es|ing)\b|\brelieved_\b|\w*_relieved(?:_\w*)?\b", "drain, replace with a spare",
-     r'string_view\("relieve"\)', None),
+     r'"relieve"', None),
     (r"\b(?:rides?|ridden|riding) out\b", "tolerate", None, None),
     (r"\bset aside\b", "renamed, quarantined", r'"set aside"', None),
     (r"\bours\b|\btheirs\b", "native, Hugging Face, own, the peer's",
