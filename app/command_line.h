@@ -72,7 +72,8 @@ class Command {
 
   Command* add_subcommand(const std::string& name, const std::string& description);
   Command* require_subcommand(int count);
-  // `names` is "--ranks,--gpus", or the name of a positional argument. T is one of the types that command_line.cpp lists.
+  // `names` is "--ranks,--gpus", or the name of a positional argument. T is one of the types that command_line.cpp
+  // lists.
   template <class T>
   Option* add_option(const std::string& names, T& value, const std::string& description);
   Option* add_option_function(const std::string& name, const std::function<void(const int&)>& set,

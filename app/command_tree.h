@@ -8,8 +8,8 @@
 
 namespace tri {
 
-// The message about a wrong command line, with the nearest name where one is misspelt, and where to read on. `problem` is
-// the message of `root.parse`.
+// The message about a wrong command line, with the nearest name where one is misspelt, and where to read on. `problem`
+// is the message of `root.parse`.
 std::string usage_problem(const Command& root, const std::string& problem);
 
 // A page for man(1), section 1, of all commands, all config fields, and the exit statuses.

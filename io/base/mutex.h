@@ -82,8 +82,8 @@ class ConditionVariable {
     Adopted held(mutex);
     condition_.wait_until(held.lock, time);
   }
-  // Waits until `condition` holds, for at most `limit`. Returns whether it holds. A condition that reads guarded members
-  // is a lambda with TRI_REQUIRES(mutex).
+  // Waits until `condition` holds, for at most `limit`. Returns whether it holds. A condition that reads guarded
+  // members is a lambda with TRI_REQUIRES(mutex).
   template <class Rep, class Period, class Condition>
   bool wait_for(Mutex& mutex, const std::chrono::duration<Rep, Period>& limit, Condition condition)
       TRI_REQUIRES(mutex) {

@@ -22,9 +22,9 @@ ProcessId this_process();
 class ProcessWatch {
  public:
   // Starts a thread that waits for the end of `process`, without polling, and then calls `on_end`. `ending` says how it
-  // ended (ending_text()); `wait_for` waits until the given seconds have passed or the watch is over, and returns whether
-  // it is over. If the process cannot be watched (it is in another namespace, or the kernel is older than 5.3), nothing
-  // is called.
+  // ended (ending_text()); `wait_for` waits until the given seconds have passed or the watch is over, and returns
+  // whether it is over. If the process cannot be watched (it is in another namespace, or the kernel is older than
+  // 5.3), nothing is called.
   using WaitFor = std::function<bool(double seconds)>;
   using OnEnd = std::function<void(const std::string& ending, const WaitFor& wait_for)>;
   ProcessWatch(const ProcessId& process, OnEnd on_end);

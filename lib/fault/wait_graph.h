@@ -40,8 +40,8 @@ class WaitGraph {
   int num_nodes() const { return static_cast<int>(sinks_.size()); }
   const RankRecord* record(int rank) const { return records_[static_cast<size_t>(rank)]; }  // null: no record
   bool is_suspended() const { return suspended_; }                                          // all processes are stopped
-  // Returns why the rank cannot continue: it has failed, its process is gone or stopped, or it has no record; none if it
-  // runs. Not meaningful for a job whose processes have all ended, or are all stopped.
+  // Returns why the rank cannot continue: it has failed, its process is gone or stopped, or it has no record; none if
+  // it runs. Not meaningful for a job whose processes have all ended, or are all stopped.
   std::optional<HangKind> lost(int rank) const { return lost_[static_cast<size_t>(rank)]; }
 
   int node(int rank, Activity activity) const { return rank * kActivities + activity; }

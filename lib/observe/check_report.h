@@ -15,8 +15,8 @@ enum class CheckDetail {
 };
 
 // Parameters, memory, bubble, batch arithmetic, FLOPs, traffic over dp and how often to save (estimates.h), then
-// topology, layers and the plan, warnings last. `config` resolved for `ranks`, `plan` made of it and of facts on paper (job_plan.h). The
-// bytes come from running the set-up on a measuring arena: what a run's own table prints.
+// topology, layers and the plan, warnings last. `config` resolved for `ranks`, `plan` made of it and of facts on paper
+// (job_plan.h). The bytes come from running the set-up on a measuring arena: what a run's own table prints.
 std::string check_report(const Config& config, const JobPlan& plan, int ranks,
                          CheckDetail detail = CheckDetail::kSummary);
 
