@@ -412,7 +412,7 @@ void print_differences(const CheckpointDiff& d) {
   std::stable_sort(sorted.begin(), sorted.end(), [](const Group& a, const Group& b) { return a.largest > b.largest; });
   for (size_t i = 0; i < std::min(sorted.size(), kMost); ++i) {
     const Group& group = sorted[i];
-    print_out("{:<48} {:>5}: {:.1f} % of the elements differ, by {:.3g} at most\n", group.name,
+    print_out("{:<52} {:>5}: {:.1f} % of the elements differ, by {:.3g} at most\n", group.name,
               fmt::format("x {}", group.tensors),
               100 * static_cast<double>(group.different) / static_cast<double>(std::max<int64_t>(1, group.elements)),
               group.largest);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kCellWidth = 38, kCellHeight = 26, kBetweenStages = 74;
 constexpr double kLeft = 78, kTop = 98;                     // of the first stage's cells
-constexpr double kLegendWidth = 700, kHeadCharacter = 9.2;  // of the longest line; of the title, at most
+constexpr double kLegendWidth = 910, kHeadCharacter = 9.2;  // of the longest line; of the title, at most
 
 // Returns the positions on an axis to draw: all of them, or the first ones, -1 for the gap, and the last one.
 std::vector<int> shown_of(int size, int most) {

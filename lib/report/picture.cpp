@@ -11,7 +11,8 @@ namespace {
 constexpr std::string_view kStyle = R"(<style>
   svg { font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
   .ground { fill: #ffffff; } .ink { fill: #1b1f24; } .faint { fill: #5b6470; }
-  .head { font-weight: 600; font-size: 14px; } .small { font-size: 10px; } .on { fill: #ffffff; font-size: 10px; }
+  .head { font-weight: 600; font-size: 14px; } .small { font-size: 10px; } .on { fill: #ffffff; font-size: 10px;
+    paint-order: stroke; stroke: #1b1f24; stroke-width: 2px; stroke-opacity: 0.55; }
   .line, .grid, .node, .curve, .tp-line, .dp-line, .pp-line { fill: none; stroke: #c3cad2; }
   .grid { stroke: #e8ebef; } .node { stroke: #5b6470; stroke-dasharray: 4 3; }
   .curve { stroke: #0072b2; stroke-width: 1.5; }

@@ -40,6 +40,14 @@ echo "of a long axis the first ranks and the last are drawn"
 grep -q '>12287<' "$folder/large.svg" || fail "the last rank is missing"
 (($(stat -c %s "$folder/large.svg") < 200000)) || fail "12,288 ranks are drawn"
 
+echo "a mesh of few ranks is as wide as its longest text"
+"$trireme" check "$source_dir/configs/quickstart.yaml" --ranks 8 --no-data --svg "$folder/few.svg" >/dev/null
+width=$(sed -n 's/.* viewBox="0 0 \([0-9]*\) .*/\1/p' "$folder/few.svg")
+longest=$(
+  grep -oE '>[^<>]+</text>' "$folder/few.svg" | awk '{n = length($0) - 8; if (n > most) most = n} END {print most}'
+)
+((longest > 80 && 32 + 64 * longest / 10 <= width)) || fail "few.svg is $width wide, its text $longest characters long"
+
 echo "what can't be drawn is said"
 printf 'run:\n  name: empty\n' >"$folder/config.yaml"
 status=0
