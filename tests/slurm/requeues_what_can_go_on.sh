@@ -553,8 +553,12 @@ rank_changed() { [[ $(rank_process 0) != "$1" ]]; }
 case_controller_dies() {
   STRAGGLER_SECONDS=5 start controller_dies --set run.steps=$((3 * steps)) ${held[@]+"${held[@]}"}
   until_true "step 7" beyond 6
-  # slurmctld writes its state every few seconds: if it dies earlier, it does not know the start, and holds the job.
-  until_true "state of the running job" test "$CLUSTER_DIR/state/job_state" -nt "$run_dir/slurm.state"
+  # slurmctld writes its state a few seconds after a change. If it dies earlier, it has never heard of the job's start,
+  # or of its step, which it then cannot end. This change comes after both.
+  local changed=$run_dir/changed
+  touch "$changed"
+  scontrol update JobId="$job" Comment=trains
+  until_true "state of the running step" test "$CLUSTER_DIR/state/job_state" -nt "$changed"
   local rank
   rank=$(rank_process 1)
   "$cluster" kill-controller
