@@ -83,6 +83,8 @@ TEST(Fp8, losses_are_near_those_without_it) {
       EXPECT_GT(difference, 0.0) << "step " << step;
     }
     fmt::print("{}: loss {:.1e} from that without FP8\n", layout.name(), worst);
+    // The difference is the rounding of the format, not of the machine's sums: 1.4e-3 and 3.1e-3 whatever kernels
+    // OpenBLAS uses.
     EXPECT_LE(worst, 5e-3) << layout.name();
     EXPECT_NE(with.steps.back().loss, other.steps.back().loss);
     EXPECT_LT(with.steps.back().loss, with.steps.front().loss) << "does not learn";
@@ -185,6 +187,31 @@ bool is_at_a_border(const std::vector<StepResult>& steps, size_t step, size_t i,
   return share * (1 + noise) > 1 || share * (1 - noise) <= 0.5;
 }
 
+// Returns how much the largest number of a cast may differ when sums are in another order, as a share: three times what
+// a run of ReorderedRuns differs (root mean square over the runs, for the cast that differs most, at the step where that
+// is largest, since few numbers of fp32 round differently in the first steps). Collective: each rank trains some runs.
+double amax_noise(const Layout& layout) {
+  constexpr double kSpreads = 3;
+  Job& job = *test_job();
+  const auto [from, others] = reordered(layout);
+  const History expected = train(from, true);
+  std::vector<double> squares(expected.steps.size());  // sums over this rank's runs
+  for (size_t run = 0; run < others.size(); ++run) {
+    if (static_cast<int>(run) % job.world_size() != job.world_rank()) continue;
+    const History found = train(others[run], true);
+    for (size_t step = 0; step < squares.size(); ++step) {
+      double most = 0;
+      for (size_t i = 0; i < found.steps[step].fp8.size(); ++i)
+        most = std::max(most, relative(found.steps[step].fp8[i].amax, expected.steps[step].fp8[i].amax));
+      squares[step] += most * most;
+    }
+  }
+  std::vector<double> sums(squares.size());
+  for (const std::vector<double>& of_rank : job.all_gather(squares))
+    for (size_t step = 0; step < sums.size(); ++step) sums[step] += of_rank[step];
+  return kSpreads * std::sqrt(*std::max_element(sums.begin(), sums.end()) / static_cast<double>(others.size()));
+}
+
 // Statistics of casts are equal on all ranks. Shares and largest numbers equal those of one rank, except for rounding.
 TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
@@ -193,17 +220,22 @@ TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
                                  fp8({.dp = 2, .tp = 2, .zero = 0, .precision = Dtype::kBF16})})) {
     SCOPED_TRACE(layout.name());
     layout.steps = 5;
+    const double noise = amax_noise(layout);
     const std::vector<StepResult> steps = train(layout, false).steps;
     Layout one = layout;
     one.dp = one.tp = one.pp = 1;
     one.zero = 0;
     const std::vector<StepResult> expected_steps = train(one, true).steps;
     if (test_job()->world_rank() >= layout.ranks()) continue;
-    const double noise = layout.precision == Dtype::kF32 ? 0.1 : 0.25;  // of single gradients
     // Each dp rank casts all weights, or its slices.
     const int casts = keeps_fp8(layout) && layout.zero >= 1 ? 1 : layout.dp;
     for (const size_t step : {size_t{0}, steps.size() - 1}) {
       const std::vector<Fp8Numbers>&numbers = steps[step].fp8, &expected = expected_steps[step].fp8;
+      double worst = 0;
+      for (size_t i = 0; i < numbers.size(); ++i) worst = std::max(worst, relative(numbers[i].amax, expected[i].amax));
+      if (test_job()->world_rank() == 0)
+        fmt::print("{}, step {}: largest numbers differ by {:.1e}, {:.1e} is allowed\n", layout.name(), step, worst,
+                   noise);
       ASSERT_EQ(numbers.size(), expected.size());
       for (size_t i = 0; i < numbers.size(); ++i) {
         const bool is_weight = i / (expected.size() / kNumFp8Operands) == static_cast<size_t>(Fp8Operand::kWeight);

@@ -402,6 +402,26 @@ Layout one_rank(const Layout& layout) {
   return one;
 }
 
+}  // namespace
+
+ReorderedRuns reordered(const Layout& layout) {
+  struct Variant {
+    int sum_parts, micro_batch, first_sample;
+  };
+  static constexpr Variant kVariants[] = {{2, 1, 0}, {3, 1, 1}, {4, 2, 0}, {5, 1, 2}, {6, 4, 3}, {8, 1, 5}};
+  ReorderedRuns runs{.from = one_rank(layout), .others = {}};
+  runs.from.device = DeviceKind::kCpu;
+  for (const Variant& variant : kVariants) {
+    Layout& other = runs.others.emplace_back(runs.from);
+    other.sum_parts = variant.sum_parts;
+    other.micro_batch = variant.micro_batch;
+    other.first_sample = variant.first_sample;
+  }
+  return runs;
+}
+
+namespace {
+
 // Returns root mean squares over `others` of their deviations from `from`; for steps the largest up to each step, since
 // runs that have diverged do not converge again. kRare: few numbers round differently, and one run may meet now what
 // another meets a few steps later; later steps are not used, since training amplifies deviations.
@@ -437,10 +457,6 @@ struct OneRankRuns {
 };
 
 const OneRankRuns& one_rank_runs(const Layout& layout) {
-  struct Variant {
-    int sum_parts, micro_batch, first_sample;
-  };
-  static constexpr Variant kVariants[] = {{2, 1, 0}, {3, 1, 1}, {4, 2, 0}, {5, 1, 2}, {6, 4, 3}, {8, 1, 5}};
   static std::map<std::string, OneRankRuns> known;
   const Layout one = one_rank(layout);
   const auto [entry, is_new] = known.try_emplace(one.name());
@@ -451,22 +467,15 @@ const OneRankRuns& one_rank_runs(const Layout& layout) {
   if (job.world_rank() == 0) runs.reference = train(one, true);
   if (!rounds_to_less_than_fp32(one)) return runs;
 
-  Layout on_cpu = one;  // whatever device is tested: only the formats matter
-  on_cpu.device = DeviceKind::kCpu;
+  const auto [on_cpu, variants] = reordered(layout);
   std::vector<History> trained;
-  for (size_t i = 0; i < std::size(kVariants); ++i) {
-    if (!mine(i + 1)) continue;
-    Layout variant = on_cpu;
-    variant.sum_parts = kVariants[i].sum_parts;
-    variant.micro_batch = kVariants[i].micro_batch;
-    variant.first_sample = kVariants[i].first_sample;
-    trained.push_back(train(variant, true));
-  }
+  for (size_t i = 0; i < variants.size(); ++i)
+    if (mine(i + 1)) trained.push_back(train(variants[i], true));
   std::vector<History> others;
   for (std::vector<History>& histories : job.gather(trained))
     for (History& history : histories) others.push_back(std::move(history));
   if (job.world_rank() != 0) return runs;
-  EXPECT_EQ(others.size(), std::size(kVariants));
+  EXPECT_EQ(others.size(), variants.size());
   const bool many = one.precision != Dtype::kF32;
   runs.spread = spread(one, others, one.device == DeviceKind::kCpu ? runs.reference : train(on_cpu, true),
                        many ? Rounding::kMany : Rounding::kRare);

@@ -111,6 +111,13 @@ void expect_like_one_rank(const Layout& layout);
 void expect_faults_are_found(const Layout& layout);
 // Describes what of `found` is beyond the bounds of `layout`; "" if nothing is. On rank 0. Collective.
 std::string beyond_bounds(const Layout& layout, const Deviation& found);
+// One-rank runs of the layout's model that differ only in rounding: how far `others` are from `from` is what sums in
+// another order change on this machine. On the CPU, whatever device is tested: only the formats matter.
+struct ReorderedRuns {
+  Layout from;
+  std::vector<Layout> others;
+};
+ReorderedRuns reordered(const Layout& layout);
 // Returns the same model's history on one rank; on rank 0. Collective.
 const History& reference(const Layout& layout);
 void expect_bit_identical(const History& a, const History& b, const std::string& what);
