@@ -14,6 +14,7 @@
 #include "app/commands.h"
 #include "io/base/clock.h"
 #include "io/base/host.h"
+#include "io/base/stderr.h"
 #include "io/base/within.h"
 #include "lib/config/config.h"
 #include "lib/fault/process_deadline.h"
@@ -167,6 +168,7 @@ std::string start_deadline(const FaultConfig& fault) {
 }
 
 Result<int> supervise(const Options& options) {
+  write_stderr_in_background();  // driver and agents, which must answer each other in time, do not wait for it
   std::error_code unknown;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", unknown);
   if (unknown) return system_error(unknown.value(), "/proc/self/exe");

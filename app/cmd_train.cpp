@@ -7,6 +7,7 @@
 #include "app/job_config.h"
 #include "app/version.h"
 #include "io/base/log.h"
+#include "io/base/stderr.h"
 #include "lib/train/run.h"
 
 namespace tri {
@@ -72,6 +73,7 @@ void add_train_command(Command& app, int& status, int* argc, char*** argv) {
       "7: not finite; 75: stopped by a signal or a missing storage, re-run it.");
   command->callback([=, &status] {
     const StartupClock startup;
+    write_stderr_in_background();                         // steps do not wait for it
     const std::string line = command_line(*argc, *argv);  // before MPI removes its own arguments
     Stop stop;
     status = run_watched_job(argc, argv, [&](Job& job, ProcessDeadline& deadline) {

@@ -4,14 +4,17 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 
 #include "io/base/readable_text.h"
+#include "io/base/stderr.h"
 
 namespace tri {
 namespace {
 
-std::atomic<int> g_output_error{0};  // errno of the first write to standard output that failed
+constexpr std::chrono::seconds kExitTimeout{10};  // for a standard error that does not accept what is queued
+std::atomic<int> g_output_error{0};               // errno of the first write to standard output that failed
 
 void note_output_error() {
   int none = 0;
@@ -38,13 +41,10 @@ void print_bytes(std::string_view bytes) {
   if (std::fflush(stdout) != 0) note_output_error();
 }
 
-// Writes the text in one call, so that lines of several ranks do not mix.
-void print_error_text(std::string_view text) {
-  const std::string shown = readable_text(text);
-  std::fwrite(shown.data(), 1, shown.size(), stderr);
-}
+void print_error_text(std::string_view text) { write_stderr(readable_text(text)); }
 
 Result<void> finish_output() {
+  flush_stderr(kExitTimeout);
   const auto result = [](int error) -> Result<void> {
     if (error == EPIPE) return {};
     return system_error(error, "standard output: the output is incomplete");

@@ -27,7 +27,7 @@ void print_err(fmt::format_string<Args...> format, Args&&... args) {
   print_error_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Flushes standard output. Fails with kFile if any of it could not be written, now or earlier. A reader that has closed
+// Flushes standard error, then standard output. Fails with kFile if any of it could not be written, now or earlier. A reader that has closed
 // its end of a pipe is not an error.
 Result<void> finish_output();
 

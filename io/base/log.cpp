@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -15,6 +14,7 @@
 #include "io/base/line_file.h"
 #include "io/base/mutex.h"
 #include "io/base/readable_text.h"
+#include "io/base/stderr.h"
 #include "io/base/within.h"
 
 namespace tri {
@@ -47,10 +47,8 @@ void keep_line(const std::string& line) {
   if (const auto keep = g_keep.load()) keep(line);
 }
 
-// Prints to stderr in one write, so that lines of several ranks do not mix.
 void print_line(std::string_view line, std::string_view colour = "") {
-  const std::string shown = colour.empty() ? fmt::format("{}\n", line) : fmt::format("{}{}\033[m\n", colour, line);
-  std::fwrite(shown.data(), 1, shown.size(), stderr);
+  write_stderr(colour.empty() ? fmt::format("{}\n", line) : fmt::format("{}{}\033[m\n", colour, line));
 }
 
 // Returns whether stderr is a terminal that shows colours.
@@ -64,7 +62,11 @@ bool has_colours() {
 }
 
 void print_warning(std::string_view line) { print_line(line, has_colours() ? "\033[33m\033[1m" : ""); }
-void print_error(std::string_view line) { print_line(line, has_colours() ? "\033[31m\033[1m" : ""); }
+// It may be the last line of the process.
+void print_error(std::string_view line) {
+  print_line(line, has_colours() ? "\033[31m\033[1m" : "");
+  flush_stderr(kErrorTimeout);
+}
 
 // Returns `line` as it appears in a file, without its newline: after the local date and time.
 std::string dated(const std::string& line) {

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "io/base/console.h"
 #include "io/base/log.h"
+#include "io/base/stderr.h"
 
 namespace tri {
 
@@ -59,18 +59,18 @@ void ProgressBar::print(bool final) {
   }
   if (!final && share > 0) line += fmt::format("  {:.0f} s left", seconds / share - seconds);
   if (final) line += fmt::format("  {:.1f} s", seconds);
-  if (terminal_) std::fputs(kLineStart, stderr);
+  if (terminal_) write_stderr(kLineStart);
   print_err("{}{}", line, terminal_ && !final ? "" : "\n");
 }
 
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1 && !log_is_quiet()) {}
 
 ProgressLine::~ProgressLine() {
-  if (open_) std::fputs("\n", stderr);
+  if (open_) write_stderr("\n");
 }
 
 void ProgressLine::show(const std::string& text, bool keep) {
-  if (terminal_) std::fputs(kLineStart, stderr);
+  if (terminal_) write_stderr(kLineStart);
   open_ = false;
   if (keep) return log_info("{}", text);
   if (!terminal_) return;

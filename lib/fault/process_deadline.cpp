@@ -9,6 +9,7 @@
 
 #include "io/base/console.h"
 #include "io/base/host.h"
+#include "io/base/stderr.h"
 
 namespace tri {
 namespace {
@@ -84,7 +85,9 @@ void ProcessDeadline::count(std::chrono::milliseconds tick) {
 
 ProcessDeadline::End leave_alone(ExitCode code) {
   return [code](const std::string& text) {
+    constexpr std::chrono::seconds kPrintTimeout{2};
     print_err("process {} on {}: error: {}\n", ::getpid(), host_name(), text);
+    flush_stderr(kPrintTimeout);
     std::_Exit(static_cast<int>(code));
   };
 }

@@ -58,12 +58,13 @@ bool is_silent_file_call(std::string_view words) {
 
 // Recognises "__libc_pread64+0x4f (libc.so.6)" as pread.
 bool is_file_function(std::string_view symbol) {
-  constexpr std::array<std::string_view, 42> kCalls{
+  constexpr std::array<std::string_view, 47> kCalls{
       "read",      "pread",     "readv",           "preadv", "write",     "pwrite", "writev",  "pwritev",  "open",
       "openat",    "creat",     "close",           "fsync",  "fdatasync", "syncfs", "flock",   "rename",   "renameat",
       "renameat2", "stat",      "lstat",           "fstat",  "fstatat",   "statx",  "access",  "opendir",  "readdir",
       "getdents",  "mkdir",     "rmdir",           "unlink", "unlinkat",  "link",   "symlink", "readlink", "ftruncate",
-      "truncate",  "fallocate", "posix_fallocate", "fopen",  "fclose",    "fflush"};
+      "truncate",  "fallocate", "posix_fallocate", "fopen",  "fclose",    "fflush", "fwrite",  "fputs",    "fread",
+      "fgets",     "fseek"};
   symbol = symbol.substr(0, symbol.find_first_of("(@+ "));
   for (const std::string_view prefix : {"__GI_", "__libc_"})
     if (symbol.starts_with(prefix)) symbol.remove_prefix(prefix.size());

@@ -124,8 +124,9 @@ TEST(HangLocator, a_call_on_files_of_the_thread_that_trains_is_storage_in_every_
   for (const RunPhase phase : kPhases) {
     HostRuns r(phase);
     EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kHostBusy) << enum_name(phase);
-    for (const char* call : {"__libc_pread64+0x4f", "write+0x1f (libc.so.6)", "mkdir+0x7 (libc.so.6)", "fopen64+0x12",
-                             "opendir+0x3", "unlink+0x7", "fsync+0x1f (libc.so.6)", "__GI___libc_write+0x13"})
+    for (const char* call :
+         {"__libc_pread64+0x4f", "write+0x1f (libc.so.6)", "mkdir+0x7 (libc.so.6)", "fopen64+0x12", "opendir+0x3",
+          "unlink+0x7", "fwrite+0x9", "fputs+0x9", "fsync+0x1f (libc.so.6)", "__GI___libc_write+0x13"})
       EXPECT_EQ(r.with(stack_of(kTrainingThread, call)), HangKind::kStorage) << enum_name(phase) << ", " << call;
     EXPECT_EQ(r.with(stack_of(kTrainingThread, "tri::spin()+0x4f")), HangKind::kHostBusy) << enum_name(phase);
   }

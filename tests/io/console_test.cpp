@@ -8,8 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <thread>
 
 #include "io/base/host.h"
+#include "io/base/log.h"
+#include "io/base/progress.h"
+#include "io/base/stderr.h"
 
 namespace tri {
 namespace {
@@ -71,6 +75,45 @@ TEST(Console, a_program_that_is_started_has_default_signals_again) {
         ::execl("/bin/sh", "sh", "-c", "kill -PIPE $$; exit 0", nullptr);
       },
       testing::KilledBySignal(SIGPIPE), "");
+}
+
+// A pipe that nobody reads accepts 64 KiB: a writer that waited would wait for ever.
+TEST(StderrDeathTest, lines_do_not_wait_for_a_reader) {
+  const auto into_full_pipe = [] {
+    int ends[2];
+    if (::pipe(ends) != 0 || ::dup2(ends[1], STDERR_FILENO) < 0) std::_Exit(9);
+    ::close(ends[1]);
+    write_stderr_in_background();
+    constexpr int kLines = 4000;
+    for (int i = 0; i < kLines; ++i) log_line_warn(fmt::format("line {:04} {}", i, std::string(80, '.')));
+    ProgressLine().show("progress", true);
+    // Nothing is lost once a reader comes: all lines, in order, before what follows them.
+    std::thread last([] {
+      flush_stderr(std::chrono::hours(1));
+      ::close(STDERR_FILENO);
+    });
+    std::string found(1 << 16, ' '), all;
+    for (ssize_t size = 0; (size = ::read(ends[0], found.data(), found.size())) > 0;)
+      all.append(found, 0, static_cast<size_t>(size));
+    last.join();
+    size_t at = 0;
+    for (int i = 0; i < kLines; ++i) {
+      at = all.find(fmt::format("warning: line {:04} ", i), at);
+      if (at == std::string::npos) std::_Exit(1);
+    }
+    std::_Exit(all.ends_with("\n") ? 0 : 2);
+  };
+  EXPECT_EXIT(into_full_pipe(), testing::ExitedWithCode(0), "");
+}
+
+TEST(StderrDeathTest, the_end_of_a_process_writes_what_is_queued) {
+  const auto print_and_end = [] {
+    write_stderr_in_background();
+    for (int i = 0; i < 100; ++i) print_err("line {}\n", i);
+    static_cast<void>(finish_output());
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(print_and_end(), testing::ExitedWithCode(0), "line 0\n.*line 99\n$");
 }
 
 }  // namespace
