@@ -1,4 +1,6 @@
 // trireme: trains large language models with tensor, pipeline and data parallelism. `trireme --help`.
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <exception>
@@ -29,12 +31,12 @@ bool notes_stop_signals(int argc, char** argv) {
          !has_word(argc, argv, "--nodes") && !has_word(argc, argv, "--lift");
 }
 
-// Returns whether the command writes files, so that it continues when the reader of its output leaves.
+// Returns whether the command continues when the reader of its output leaves, since it may write files, which must not
+// stay incomplete. The others print text, some of them without end.
 bool outlives_its_reader(int argc, char** argv) {
-  if (argc < 2) return false;
-  if (std::strcmp(argv[1], "train") == 0 || std::strcmp(argv[1], "supervise") == 0) return true;
-  return argc > 2 && std::strcmp(argv[1], "data") == 0 &&
-         (std::strcmp(argv[2], "prepare") == 0 || std::strcmp(argv[2], "train-tokenizer") == 0);
+  constexpr std::array kPrinters{"eval", "generate", "help", "status"};
+  return argc >= 2 && std::none_of(kPrinters.begin(), kPrinters.end(),
+                                   [&](const char* name) { return std::strcmp(argv[1], name) == 0; });
 }
 
 // Called before shared libraries initialise, which takes long and may start threads.

@@ -66,7 +66,7 @@ echo "a file beyond the limit of its size: a checkpoint that fails, not a death"
   exit "$failures"
 ) || failures=$((failures + 1))
 
-echo "a reader of the output that leaves ends neither the ranks nor the driver"
+echo "a reader of the output that leaves ends neither ranks nor driver nor an export"
 # read_once NAME COMMAND...: sends the output to a reader that exits after one line.
 read_once() {
   ("${@:2}" --set "run.dir=$1" --set run.steps=20 2>&1; echo $? >"$1.status") | head -n 1
@@ -74,5 +74,7 @@ read_once() {
 }
 read_once trained "$trireme" train tiny.yaml --set parallel.dp=1
 read_once supervised "$trireme" supervise tiny.yaml --launcher "$mpirun -n 2"
+("$trireme" checkpoint export trained exported 2>&1; echo $? >exported.status) | true
+[[ $(<exported.status) == 0 && -s exported/config.json ]] || fail "export without a reader: status $(<exported.status)"
 
 finish
