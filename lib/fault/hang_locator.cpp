@@ -431,7 +431,7 @@ std::string Locator::suspect_text(const Candidate& c) const {
       return r->failure ? fmt::format("{} is gone: it failed in {}: {}", place, doing, r->failure->text)
                         : fmt::format("{} is gone: its process ended without an error message in {}", place, doing);
     case HangKind::kProcessStopped:
-      return fmt::format("{} is stopped by a signal or a debugger in {}", place, doing);
+      return fmt::format("{} is stopped by a signal in {}", place, doing);
     case HangKind::kFailed:
       return fmt::format("{} failed in {}: {}", place, doing, r->failure->text);
     case HangKind::kHostBusy:

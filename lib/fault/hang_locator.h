@@ -17,7 +17,7 @@ namespace tri {
 
 enum class HangKind {
   kProcessGone,     // its process ended without an error message, or it left no flight record
-  kProcessStopped,  // by a signal or a debugger
+  kProcessStopped,  // by a signal
   kHostBusy,        // its thread runs, or sleeps, in host code
   kDeviceBusy,      // its device does not finish its work
   kTransfer,        // all members have sent, and one of them has not received the data

@@ -120,7 +120,7 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, 
     facts_.findings.push_back({.kind = CauseKind::kHang,
                                .node = name,
                                .world_rank = rank.world_rank,
-                               .text = fmt::format("{} on {} is stopped by a signal or a debugger", who, name)});
+                               .text = fmt::format("{} on {} is stopped by a signal", who, name)});
     return true;
   }
   watch_beginning(pool, now);

@@ -16,7 +16,7 @@ TEST(HangLocator, the_headline_says_who_did_what_and_who_waits) {
   r[5].gpu = "0000:18:00.0";
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.headline,
-            "rank 5 [pp1 dp0 tp1] on node01 (GPU 0000:18:00.0) is stopped by a signal or a debugger in forward of "
+            "rank 5 [pp1 dp0 tp1] on node01 (GPU 0000:18:00.0) is stopped by a signal in forward of "
             "microbatch 3, chunk 1, step 5; 7 ranks wait for it; the first is rank 4 [pp1 dp0 tp0] (all-gather 11 on "
             "tp)");
   ASSERT_TRUE(verdict.first_wait);

@@ -229,7 +229,7 @@ bool Jobs::use_is_watched() const {
       folder + "/output", kTimeout);
   const std::string said = output(folder);
   const auto says = [&](const char* words) { return said.find(words) != std::string::npos; };
-  const bool right = status == 6 && says("rank 2 [") && says("is stopped by a signal or a debugger in") &&
+  const bool right = status == 6 && says("rank 2 [") && says("is stopped by a signal in") &&
                      says("the job has no run folder") && !fs::exists(run + "/hang");
   fmt::print("{} eval, rank 2 stopped: status {}\n", right ? "right" : "WRONG", status.value_or(-1));
   if (!right) fmt::print("{}\n", said);
