@@ -128,7 +128,7 @@ void add_job_command(Command& app, int& status) {
   first->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   first->footer(
       "Prints one line each: run.dir, checkpoint.dir, ranks, CPUs per rank, and NAME=value lines for the trainer's\n"
-      "environment. Ranks and options come from the environment (slurm/README.md). Exit status: 0: train;\n"
+      "environment. Ranks and options come from the environment (slurm/OPERATIONS.md). Exit status: 0: train;\n"
       "2: the config or the job is wrong, or another job uses the run folder; 3: storage is unavailable, a later try\n"
       "may succeed; 8: the budget is used up (RESTART_BUDGET).");
   first->callback([=, &status] { finish(begin(*options), status); });

@@ -1,5 +1,5 @@
 // The driver's side of all agents: one socket, one epoll, no thread, no blocking calls. A peer that does not prove
-// within seconds that it knows the token is dropped, and uses only limited resources: README.md, "Who may talk".
+// within seconds that it knows the token is dropped, and uses only limited resources: README.md, "Authentication".
 #pragma once
 
 #include <cstdint>
