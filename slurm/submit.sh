@@ -3,9 +3,9 @@
 #
 #   slurm/submit.sh CONFIG... [--ranks N] [--spares N] [--set section.key=value]... [--no-data] [sbatch options]
 #
-#   slurm/submit.sh configs/gpt_1b3.yaml --ranks 16 --time=2-00:00 --partition=gpu
-#   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp fills 4 nodes
-#   slurm/submit.sh configs/llama_8b.yaml -N 32 --spares 1          33 nodes, of which 32 train
+#   slurm/submit.sh my.yaml --ranks 16 --time=2-00:00 --partition=gpu
+#   slurm/submit.sh my.yaml -N 4                                    dp fills 4 nodes
+#   slurm/submit.sh my.yaml -N 32 --spares 1                        33 nodes, of which 32 train
 #   slurm/submit.sh a.yaml b.yaml c.yaml --set run.steps=1000       three runs, one after the other
 #
 # A node runs cluster.ranks_per_node ranks, one per GPU or, if run.device is cpu, one per share of its cores. They share

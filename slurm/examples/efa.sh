@@ -3,7 +3,7 @@
 # through the plugin aws-ofi-nccl and libfabric, which the machine-learning images contain. Check the lines marked with
 # <--, then:
 #
-#   slurm/examples/efa.sh configs/llama_8b.yaml -N 4 --partition=p5    # arguments of slurm/submit.sh
+#   slurm/examples/efa.sh my.yaml -N 4 --partition=p5    # arguments of slurm/submit.sh
 #
 # sbatch passes this environment to the job (--export=ALL, its default). Variables that you have set keep their values.
 set -euo pipefail

@@ -2,7 +2,7 @@
 # Submits runs to nodes with several InfiniBand cards, one near each GPU or pair of GPUs, each on its own rail: card i
 # of every node is attached to the i-th group of switches. Check the lines marked with <--, then:
 #
-#   slurm/examples/infiniband.sh configs/llama_8b.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
+#   slurm/examples/infiniband.sh my.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
 #
 # sbatch passes this environment to the job (--export=ALL, its default). Variables that you have set keep their values,
 # and slurm/env.sh adds settings for every fabric, such as the timeout for a link that flaps (NCCL_IB_TIMEOUT).

@@ -2,7 +2,7 @@
 # Submits runs to nodes whose cards use RoCE v2, RDMA over Ethernet. Ethernet loses packets unless switches and cards
 # are configured as lossless: ask your site for the lines marked with <--, then:
 #
-#   slurm/examples/roce.sh configs/llama_8b.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
+#   slurm/examples/roce.sh my.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
 #
 # sbatch passes this environment to the job (--export=ALL, its default). Variables that you have set keep their values,
 # and slurm/env.sh adds settings for every fabric.
