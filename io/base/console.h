@@ -27,8 +27,8 @@ void print_err(fmt::format_string<Args...> format, Args&&... args) {
   print_error_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Flushes standard error, then standard output. Fails with kFile if any of it could not be written, now or earlier. A reader that has closed
-// its end of a pipe is not an error.
+// Flushes standard error, then standard output. Fails with kFile if any output could not be written, now or earlier. A
+// reader that has closed its end of a pipe is not an error.
 Result<void> finish_output();
 
 }  // namespace tri

@@ -1,8 +1,8 @@
 // A thread that writes one file, so that the threads that produce its contents never wait for storage.
 //
 // Every file that a run writes during its steps has a FileWriter: metrics.jsonl, log.txt and events.jsonl,
-// TensorBoard's event file, ranks.h5, the segments of a timeline, and standard error. Each file has its own thread, because a stall of
-// one file must not delay the others.
+// TensorBoard's event file, ranks.h5, the segments of a timeline, and standard error. Each file has its own thread,
+// because a stall of one file must not delay the others.
 #pragma once
 
 #include <chrono>

@@ -77,7 +77,7 @@ TEST(Console, a_program_that_is_started_has_default_signals_again) {
       testing::KilledBySignal(SIGPIPE), "");
 }
 
-// A pipe that nobody reads accepts 64 KiB: a writer that waited would wait for ever.
+// A pipe without a reader accepts 64 KiB: a writer that waited would wait for ever.
 TEST(StderrDeathTest, lines_do_not_wait_for_a_reader) {
   const auto into_full_pipe = [] {
     int ends[2];

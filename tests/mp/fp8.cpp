@@ -189,8 +189,8 @@ bool is_at_a_border(const std::vector<StepResult>& steps, size_t step, size_t i,
 
 // Returns how much the largest number of a cast may differ when sums are in another order, as a share: three times what
 // a run of ReorderedRuns differs (root mean square over the runs, for the cast that differs most, at the step with the
-// largest difference, since few numbers of fp32 round differently in the first steps). Collective: each rank trains some
-// of the runs.
+// largest difference, since few numbers of fp32 round differently in the first steps). Collective: each rank trains
+// some of the runs.
 double amax_noise(const Layout& layout) {
   constexpr double kSpreads = 3;
   Job& job = *test_job();
