@@ -96,7 +96,7 @@ case $kind in
     build
     "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/tests/libfake_nvml.so" \
       "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}"
-    bash tests/mp/rides_out_a_link_that_flaps.sh "$PWD" "$PWD/build-$kind/bin/trireme" || (($? == 77))
+    bash tests/mp/tolerates_link_flaps.sh "$PWD" "$PWD/build-$kind/bin/trireme" || (($? == 77))
     bash tests/slurm/heals_inside_the_allocation.sh "build-$kind/bin/trireme" || (($? == 77))
     ;;
   fleet)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Compares two loss curves: metrics.jsonl of `trireme train`, or text with lines "step loss ...".
+"""Compares two loss curves. A curve is a metrics.jsonl of `trireme train`, or a text with lines "step loss ...".
 
     compare.py CURVE REFERENCE [--tolerance 0.01] [--window 10] [--means] [--prefix]
     compare.py CURVE REFERENCE --spread FROM CURVE...
 
-With --spread the bound is measured: SPREADS times how far the curves after FROM are from it, which are runs that differ
-from FROM in the order of sums alone (root mean square over the curves, at the step where it is largest), and at least
-FLOOR, the rounding of a loss that is a sum of fp32 numbers.
+--spread derives the tolerance from a measurement. The curves after FROM are runs that differ from FROM only in the
+order of their sums. The spread is the root mean square of their relative differences from FROM, at the step where it is
+largest. The tolerance is SPREADS times the spread, and at least FLOOR, the rounding error of a loss summed in fp32.
 
-Prints one line. Exit status: 0 within the tolerance at every step (--means: in every window's mean), 1 beyond it, 2 where the curves can't be compared.
+Prints one line. Exit status: 0 if the curves agree within the tolerance at every step (--means: in the mean of every
+window), 1 if they do not, 2 if they cannot be compared.
 """
 import argparse
 import json
@@ -21,13 +22,13 @@ FLOOR = 4 * 2.0 ** -23
 
 
 def read(path):
-    """{step: loss}; a loss that is not a number is NaN."""
+    """Returns the curve as {step: loss}. A loss that is null in the file becomes NaN."""
     curve = {}
     with open(path) as file:
         for line in file:
             if line.startswith("{"):
                 entry = json.loads(line)
-                if "restart" in entry:  # later steps were lost, and are done again below
+                if "restart" in entry:  # later steps were lost and are repeated in the lines below
                     curve = {step: loss for step, loss in curve.items() if step <= entry["step"]}
                 if "loss" in entry:
                     curve[entry["step"]] = math.nan if entry["loss"] is None else entry["loss"]
@@ -38,7 +39,7 @@ def read(path):
 
 
 def relative(a, b):
-    """|a - b| / |b|; infinite where either is not finite, so that NaN never passes."""
+    """Returns |a - b| / |b|, or infinity if either number is not finite, so that a NaN never passes the check."""
     return abs(a - b) / abs(b) if math.isfinite(a) and math.isfinite(b) and b != 0 else math.inf
 
 
@@ -49,7 +50,7 @@ def mean(values):
 def compare_with_spread(args, curve, reference, steps):
     start, *others = (read(path) for path in args.spread)
     if not others or any(other.keys() != start.keys() for other in others) or not start.keys() >= set(steps):
-        print("--spread needs curves of the same steps", file=sys.stderr)
+        print("--spread: expected two or more curves, all with the same steps as the compared ones", file=sys.stderr)
         return 2
     spread = max(math.sqrt(mean([relative(other[s], start[s]) ** 2 for other in others])) for s in steps)
     bound = max(FLOOR, SPREADS * spread)
@@ -65,11 +66,12 @@ def main():
     parser.add_argument("curve")
     parser.add_argument("reference")
     parser.add_argument("--tolerance", type=float, default=0.01, help="largest relative difference allowed")
-    parser.add_argument("--window", type=int, default=10, help="steps a window mean")
+    parser.add_argument("--window", type=int, default=10, help="number of steps in the window of a mean")
     parser.add_argument("--means", action="store_true",
-                        help="the tolerance is for means over windows: single steps of bf16 runs differ by more")
-    parser.add_argument("--prefix", action="store_true", help="one curve may be the beginning of the other")
-    parser.add_argument("--spread", nargs="+", metavar="CURVE", help="measures the bound, in place of --tolerance")
+                        help="apply the tolerance to the means over windows: single steps of bf16 runs differ more")
+    parser.add_argument("--prefix", action="store_true", help="allow one curve to be a prefix of the other")
+    parser.add_argument("--spread", nargs="+", metavar="CURVE",
+                        help="measure the tolerance from these curves instead of using --tolerance")
     args = parser.parse_args()
 
     curve, reference = read(args.curve), read(args.reference)

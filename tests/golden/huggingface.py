@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Exports native models and loads them with transformers, and the other way round: the logits must agree.
+"""Exports native models and loads them with transformers, and imports models of transformers. The logits must agree.
 
     huggingface.py BIN_DIR MPIRUN SCRATCH_DIR
 
-Weights are random, nothing is downloaded. Every case goes both ways, and back to the same bytes. A step of AdamW on
-eight ranks, whose parameters show every gradient, gives what PyTorch's gives.
+The weights are random and nothing is downloaded. Every conversion is also reversed and must restore the same bytes.
+Each imported model trains one AdamW step on eight ranks; the new parameters, which reveal every gradient, must equal
+those of PyTorch.
 """
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # there are several ranks and at most one device, so everything runs on the CPU
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # several ranks cannot share one GPU, so everything runs on the CPU
 import numpy as np
 import torch
 import transformers
@@ -26,7 +27,7 @@ BIN, MPIRUN, SCRATCH = sys.argv[1:4]
 # Native settings; large initial values make the logits meaningful.
 GPT2 = {"norm": "layernorm", "activation": "gelu", "position": "learned", "bias": "true"}
 LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": "false"}
-OURS = {
+NATIVE = {
     "gpt2_tied": GPT2,
     "gpt2_untied_without_biases": {**GPT2, "tie_embeddings": "false", "bias": "false", "ffn_hidden": 40},
     "llama_tied_gqa": {**LLAMA, "kv_heads": 2, "norm_eps": 1e-3},
@@ -45,7 +46,7 @@ LLAMA_SIZES = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 56, "n
                "num_attention_heads": 4, "max_position_embeddings": 24, **SMALL}
 SCALED_SIZES = {**LLAMA_SIZES, "num_key_value_heads": 2, "max_position_embeddings": 8}  # texts have 24 tokens
 GPT2_SIZES = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24, **SMALL}
-THEIRS = {
+HUGGING_FACE = {
     "gpt2_tied": ("GPT2", GPT2_SIZES),
     "gpt2_untied": ("GPT2", {**GPT2_SIZES, "n_inner": 48, "tie_word_embeddings": False, "layer_norm_epsilon": 1e-3}),
     "llama_untied_gqa": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False}),
@@ -83,21 +84,21 @@ def trireme(*words, **options):
     return run(os.path.join(BIN, "trireme"), *words, **options)
 
 
-def our_logits(checkpoint, ids):
+def native_logits(checkpoint, ids):
     np.asarray(ids, dtype="<i4").tofile(os.path.join(SCRATCH, "ids.i32"))
     run(os.path.join(BIN, "logits"), checkpoint, "ids.i32", "logits.f32")
     return np.fromfile(os.path.join(SCRATCH, "logits.f32"), dtype="<f4").reshape(len(ids), -1)
 
 
 def write_tokens(prefix, ids):
-    """A token file of one document: the layout is that of io/tokens/token_file.h."""
+    """Writes a token file that holds one document, in the layout that io/tokens/token_file.h describes."""
     with open(os.path.join(SCRATCH, prefix + ".bin"), "wb") as file:
         file.write(np.asarray(ids, dtype="<u2").tobytes())
     with open(os.path.join(SCRATCH, prefix + ".idx"), "wb") as file:
         file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(ids), 0, 0, 1))
 
 
-def their_logits(model, ids):
+def reference_logits(model, ids):
     with torch.no_grad():
         return model(torch.tensor([ids])).logits[0].float().numpy()
 
@@ -107,13 +108,14 @@ def compare(name, native, reference):
         sys.exit(f"{name}: logits {native.shape} and {reference.shape}")
     spread, worst = reference.std(), np.abs(native - reference).max()
     good = worst <= TOLERANCE * max(1, spread) and spread > 0.1
-    print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: logits differ by {worst:.2g}, their deviation is {spread:.2g}")
+    print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: logits differ by {worst:.2g}, "
+          f"the standard deviation is {spread:.2g}")
     if not good:
         sys.exit(1)
 
 
 def load(folder, **settings):
-    """What from_pretrained makes of the folder; no weight may be missing or left over."""
+    """Loads the folder with from_pretrained and returns the model. Exits if a weight is missing or unexpected."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         os.path.join(SCRATCH, folder), output_loading_info=True, attn_implementation="eager", **settings)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -135,8 +137,9 @@ def same(name, a, b):
         sys.exit(f"{name}: the tensors differ")
 
 
-def from_ours(name, model):
-    """One step of training on four ranks, so that nothing is as it was initialised; export; logits; and back."""
+def export_native(name, model):
+    """Trains one step on four ranks, which changes every initial value, exports the run, compares logits and imports
+    it."""
     config = {"run": {"name": name, "steps": 1, "device": "cpu", "eval_batches": 0, "sample_tokens": 0},
               "model": {"layers": 2, "hidden": 32, "heads": 4, "vocab": 257, "seq_len": 24, "init_std": 0.2},
               "data": {"sources": ["text"], "global_batch": 4}, "parallel": {"tp": 1, "pp": 2, "dp": 2},
@@ -151,18 +154,18 @@ def from_ours(name, model):
     ids = list(np.random.default_rng(1).integers(0, 257, 24))
 
     trireme("checkpoint", "export", run_dir, name)
-    compare(f"{name}, exported", our_logits(run_dir, ids), their_logits(load(name), ids))
+    compare(f"{name}, exported", native_logits(run_dir, ids), reference_logits(load(name), ids))
 
     trireme("checkpoint", "export", run_dir, name + "_parts", "--max-shard-size", "2e-5")
     if not os.path.exists(os.path.join(SCRATCH, name + "_parts/model.safetensors.index.json")):
-        sys.exit(f"{name}: one file")
+        sys.exit(f"{name}: --max-shard-size did not split the weights")
     same(name + ", in several files", tensors_of(name), tensors_of(name + "_parts"))
     load(name + "_parts")
 
     trireme("checkpoint", "import", name + "_parts", "runs/back_" + name)
     if model.get("bias") != "false" or "norm" not in model or model["norm"] == "rmsnorm":
         trireme("checkpoint", "diff", run_dir, "runs/back_" + name, "--only", "model/")
-    else:  # GPT-2 has biases, which are zeros here
+    else:  # transformers' GPT-2 has biases, which the import adds as zeros
         trireme("checkpoint", "diff", run_dir, "runs/back_" + name, "--only", "model/", status=1)
 
     trireme("checkpoint", "export", run_dir, name + "_bf16", "--dtype", "bf16")
@@ -171,7 +174,8 @@ def from_ours(name, model):
 
 
 def compare_step(name, model, run_dir):
-    """A step of AdamW on eight ranks. With eps and a learning rate of 1 a parameter moves by g / (1 + |g|)."""
+    """Compares an AdamW step on eight ranks with PyTorch. With eps = 1 and a learning rate of 1, a parameter moves by
+    g / (1 + |g|), so that the result reveals the gradient."""
     samples, length, lr, decay = 4, 24, 1.0, 0.1
     ids = np.random.default_rng(3).integers(0, model.config.vocab_size, samples * length + 1)
     write_tokens("step", ids)
@@ -203,36 +207,37 @@ def compare_step(name, model, run_dir):
         sys.exit(1)
 
 
-def from_theirs(name, family, settings):
+def import_hugging_face(name, family, settings):
     config = getattr(transformers, family + "Config")(**settings, attn_implementation="eager")
     torch.manual_seed(7)
     model = getattr(transformers, "GPT2LMHeadModel" if family == "GPT2" else family + "ForCausalLM")(config).eval()
-    with torch.no_grad():  # norms and biases start as ones and zeros
+    with torch.no_grad():  # changes norms and biases, which are initialised to ones and zeros
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.save_pretrained(os.path.join(SCRATCH, "theirs_" + name))
+    model.save_pretrained(os.path.join(SCRATCH, "hf_" + name))
     run_dir = "runs/imported_" + name
     scaled = settings.get("rope_scaling")
     ids = list(np.random.default_rng(2).integers(0, config.vocab_size, 24))
-    trireme("checkpoint", "import", "theirs_" + name, run_dir, "--set", "model.seq_len=24")
-    compare(f"{name}, imported", our_logits(run_dir, ids), their_logits(model, ids))
+    trireme("checkpoint", "import", "hf_" + name, run_dir, "--set", "model.seq_len=24")
+    compare(f"{name}, imported", native_logits(run_dir, ids), reference_logits(model, ids))
 
     trireme("checkpoint", "export", run_dir, "back_" + name)
-    same(name + ", exported again", tensors_of("theirs_" + name), tensors_of("back_" + name))
-    # Versions before 4.50 take max_position_embeddings for yarn's original length.
+    same(name + ", exported again", tensors_of("hf_" + name), tensors_of("back_" + name))
+    # Versions before 4.50 use max_position_embeddings as the original length of yarn.
     back = load("back_" + name, **({"max_position_embeddings": 8} if scaled and not IS_5 else {}))
     if type(back) is not type(model):
         sys.exit(f"{name}: {type(model).__name__} is exported as {type(back).__name__}")
-    compare(f"{name}, exported again", our_logits(run_dir, ids), their_logits(back, ids))
+    compare(f"{name}, exported again", native_logits(run_dir, ids), reference_logits(back, ids))
 
     for dtype in () if scaled else (torch.bfloat16, torch.float16):
-        folder = f"theirs_{name}_{str(dtype)[6:]}"
+        folder = f"hf_{name}_{str(dtype)[6:]}"
         half = type(model)(config)
         half.load_state_dict(model.state_dict())
         half.to(dtype).save_pretrained(os.path.join(SCRATCH, folder))
         trireme("checkpoint", "import", folder, "runs/" + folder)
-        compare(f"{name}, imported from {dtype}", our_logits("runs/" + folder, ids), their_logits(load(folder), ids))
+        compare(f"{name}, imported from {dtype}", native_logits("runs/" + folder, ids),
+                reference_logits(load(folder), ids))
 
     compare_step(name, model, run_dir)
 
@@ -243,14 +248,14 @@ def byte_tokenizer(folder):
     ids = tokenizer(text)["input_ids"]
     if ids != list(text.encode()) or tokenizer.decode(ids) != text or tokenizer.eos_token_id != 256:
         sys.exit(f"the tokenizer differs: {ids}")
-    print("bytes as tokenizer.json: the same ids")
+    print("byte tokenizer exported as tokenizer.json: the ids are equal")
 
 
 def is_known(name):
-    known = not name.startswith("qwen3") or hasattr(transformers, "Qwen3ForCausalLM")  # from version 4.51 on
-    known = known and (name != "qwen2_window" or IS_5)  # before, eager attention ignored the window
+    known = not name.startswith("qwen3") or hasattr(transformers, "Qwen3ForCausalLM")  # needs version 4.51
+    known = known and (name != "qwen2_window" or IS_5)  # earlier versions ignore the window in eager attention
     if not known:
-        print(f"skipped: {name}, which transformers {transformers.__version__} does not know")
+        print(f"skipped: {name}, which transformers {transformers.__version__} does not support")
     return known
 
 
@@ -260,13 +265,13 @@ def main():
     with open(os.path.join(SCRATCH, "text.txt"), "w") as file:
         file.write("".join(f"{n} green bottles hanging on the wall\n" for n in range(300)))
     trireme("data", "prepare", "--format", "text", "--output", "text", "text.txt")
-    for name, model in OURS.items():
+    for name, model in NATIVE.items():
         if is_known(name):
-            from_ours(name, model)
+            export_native(name, model)
     byte_tokenizer("llama_untied")
-    for name, (family, settings) in THEIRS.items():
+    for name, (family, settings) in HUGGING_FACE.items():
         if is_known(name):
-            from_theirs(name, family, settings)
+            import_hugging_face(name, family, settings)
     print("all well")
 
 

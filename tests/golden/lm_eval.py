@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""lm-evaluation-harness, by its own command line, on an exported model: its log-likelihoods are those of our logits.
+"""Runs the command line of lm-evaluation-harness on an exported model and compares its log-likelihoods with those of
+the native logits.
 
     lm_eval.py BIN_DIR SCRATCH_DIR
 
-The task is a file of a few texts, whose perplexity is asked for. Nothing is downloaded.
+The task computes the perplexity of a few texts. Nothing is downloaded.
 """
 import json
 import math
@@ -38,8 +39,8 @@ def run(*command):
     return done.stdout
 
 
-def our_bits_per_byte(checkpoint):
-    """Of the texts as documents: what ends a document stands before each."""
+def native_bits_per_byte(checkpoint):
+    """Returns the bits per byte of the texts. As lm_eval does, puts the token that ends a document before each text."""
     nats = 0.0
     for text in TEXTS:
         ids = [256, *text.encode()]
@@ -66,10 +67,10 @@ def main():
     run(sys.executable, "-m", "lm_eval", "--model", "hf", "--model_args", "pretrained=out,dtype=float32", "--tasks", "native",
         "--include_path", "tasks", "--device", "cpu", "--output_path", "results")
     results = json.loads(next((SCRATCH / "results").rglob("*.json")).read_text())["results"]["native"]
-    reference, native = results["bits_per_byte,none"], our_bits_per_byte("runs/tiny")
-    print(f"bits a byte: lm_eval {reference:.6f}, our logits {native:.6f}")
+    reference, native = results["bits_per_byte,none"], native_bits_per_byte("runs/tiny")
+    print(f"bits per byte: lm_eval {reference:.6f}, native logits {native:.6f}")
     if not math.isclose(reference, native, rel_tol=1e-4):
-        sys.exit("they differ")
+        sys.exit("the bits per byte differ")
     print("all well")
 
 

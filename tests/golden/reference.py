@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Repeats an exported run in plain PyTorch and writes its curve.
+"""Repeats an exported run in plain PyTorch and writes its loss curve.
 
     reference.py RUN_DIR OUT.txt [--precision fp32|bf16] [--device cpu|cuda] [--steps N] [--parts N]
 
-RUN_DIR holds what export_run wrote. OUT.txt gets a line "step loss grad_norm" a step. Nothing of Trireme is imported
-and autograd does the backward pass: the two share formulas, start weights and data, but no code.
+RUN_DIR contains the files that export_run wrote. OUT.txt receives a line "step loss grad_norm" per step. The script
+imports nothing of Trireme and uses autograd for the backward pass: the two share formulas, initial weights and data,
+but no code.
 
-On the CPU, bf16 is how values are stored, and arithmetic is fp32, as inside a GPU's GEMMs: PyTorch's own bf16 there sums
-in bf16 for some shapes, according to the processor.
+On the CPU, values are stored in bf16 and arithmetic is fp32, as inside a GPU's GEMMs. PyTorch's own bf16 on the CPU
+sums some shapes in bf16, depending on the processor.
 
-With --parts the same numbers are added in another order: the sums of linear layers in N parts, the microbatches from
-the last to the first. How far such a run is from the first one is what rounding alone does on this machine.
+--parts adds the same numbers in another order: the sums of linear layers in N parts, and the microbatches from the last
+to the first. The difference from a run without --parts is the effect of rounding alone on this machine.
 """
 import argparse
 import json
@@ -36,8 +37,8 @@ def load_weights(folder, tensors):
 
 
 def attend(q, k, v, band):
-    """Attention of q over k, v (B, heads, T, HS), causal where no band says what each token sees. PyTorch below 2 has
-    no such function."""
+    """Computes the attention of q over k, v (B, heads, T, HS). `band` (T, T) masks it; without a band it is causal.
+    PyTorch before 2.0 lacks scaled_dot_product_attention."""
     if hasattr(F, "scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=band, is_causal=band is None)
     if band is None:
@@ -47,7 +48,7 @@ def attend(q, k, v, band):
 
 
 class Stored(torch.autograd.Function):
-    """What bf16 keeps of a value, and in the backward pass of its gradient; both stay fp32 tensors."""
+    """Rounds a value to bf16, and its gradient in the backward pass. Both remain fp32 tensors."""
 
     @staticmethod
     def forward(ctx, x):
@@ -59,7 +60,7 @@ class Stored(torch.autograd.Function):
 
 
 def rope_frequencies(s, head_size):
-    """Angles per position of the pairs of a head, and the factor of cosines and sines."""
+    """Returns the angle per position of each pair of a head, and the factor of cosines and sines."""
     i = torch.arange(head_size // 2, dtype=torch.float64)
     f = s["rope_theta"] ** (-2.0 * i / head_size)
     scaling = s.get("rope_scaling")
@@ -83,7 +84,8 @@ def rope_frequencies(s, head_size):
 
 
 class Model:
-    """Functions of a dict of weights; `s` are the settings of run.json. `stored` is applied to every activation."""
+    """The model as functions of a dict of weights. `s` holds the settings of run.json. `stored` is applied to every
+    activation."""
 
     def __init__(self, s, device, stored, parts):
         self.s, self.stored, self.parts = s, stored, parts
@@ -106,7 +108,7 @@ class Model:
         return self.stored((y * weight.float()).to(x.dtype))
 
     def linear(self, w, name, x, bias=True):
-        """weight rows are outputs; leading dims beyond one are joined."""
+        """Applies a linear layer. The rows of its weight are outputs; several leading dims are flattened into one."""
         weight, b = w[name + "/weight"], w.get(name + "/bias") if bias else None
         return self.stored(self.product(x, weight.reshape(-1, x.shape[-1]), None if b is None else b.reshape(-1)))
 
@@ -117,7 +119,9 @@ class Model:
         return y if b is None else y + b
 
     def rotate(self, w, name, x):
-        """x (B, heads, T, HS): element i of the first half pairs with i + HS/2. With QK-norm, of normalized heads."""
+        """Rotates x (B, heads, T, HS), in which element i of the first half pairs with i + HS/2. With QK-norm, the
+        heads are
+    normalized first."""
         x, dtype = x.float(), x.dtype
         if "qk_norm" in self.s:
             x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.s["norm_eps"]) * w[name + "/weight"].float()
@@ -128,7 +132,7 @@ class Model:
         s, (batch, length, _) = self.s, x.shape
         kv, size = s["kv_heads"], self.head_size
         group = s["heads"] // kv
-        # Stored by key/value head: its `group` queries, key and value.
+        # The layout is one block per key/value head: its `group` queries, its key and its value.
         qkv = self.linear(w, base + "qkv", x).view(batch, length, kv, group + 2, size)
         q = qkv[:, :, :, :group].reshape(batch, length, kv * group, size).transpose(1, 2)
         k = qkv[:, :, :, group].transpose(1, 2)
@@ -156,14 +160,14 @@ class Model:
         for layer in range(self.s["layers"]):
             base = f"layers/{layer}/"
             h = self.norm(w, base + "norm1", x)
-            if self.s["block"] == "parallel":  # one norm, and one output bias (that of fc2)
+            if self.s["block"] == "parallel":  # has one norm and one output bias, that of fc2
                 x = self.stored(x + self.attention(w, base + "attention/", h) + self.mlp(w, base + "mlp/", h))
             else:
                 x = self.stored(x + self.attention(w, base + "attention/", h))
                 x = self.stored(x + self.mlp(w, base + "mlp/", self.norm(w, base + "norm2", x)))
         x = self.norm(w, "final_norm", x)
         head = w["embedding/tokens/weight" if self.s["tie_embeddings"] else "head/weight"]
-        return self.stored(self.product(x, head[: self.s["vocab"]]))  # rows beyond the vocabulary are padding
+        return self.stored(self.product(x, head[: self.s["vocab"]]))  # rows after the vocabulary are padding
 
     def loss_sum(self, w, inputs, targets):
         logits = self.logits(w, inputs).float()
@@ -171,7 +175,7 @@ class Model:
 
 
 class AdamW:
-    """Loshchilov & Hutter 2019, on fp32 master weights; matrices decay, norms and biases do not."""
+    """AdamW of Loshchilov & Hutter 2019 on fp32 master weights. Matrices decay; norms and biases do not."""
 
     def __init__(self, s, master, decays):
         self.s, self.master, self.decays = s, master, decays
@@ -180,7 +184,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, step, lr, grads):
-        """step counts from 1. Returns the gradient norm before clipping."""
+        """Updates the weights and returns the gradient norm before clipping. `step` counts from 1."""
         s = self.s
         norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
         scale = min(1.0, s["clip"] / norm) if s["clip"] > 0 and norm > 0 else 1.0
@@ -221,7 +225,7 @@ def train(run, folder, steps, precision, device, parts, out):
             loss = model.loss_sum(weights, inputs[micro], targets[micro])
             (loss / count).backward()
             total += loss.item()
-            with torch.no_grad():  # microbatches are summed in fp32, whatever type the weights have
+            with torch.no_grad():  # sums microbatches in fp32 for every type of weights
                 for name, w in weights.items():
                     grads[name] += w.grad.float()
                     w.grad = None
@@ -240,14 +244,14 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--precision", choices=["fp32", "bf16"], help="default: the run's")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, help="the first N steps only")
-    parser.add_argument("--parts", type=int, default=1, help="sums in another order")
+    parser.add_argument("--steps", type=int, help="train only the first N steps")
+    parser.add_argument("--parts", type=int, default=1, help="add numbers in another order: sums in N parts")
     args = parser.parse_args()
 
     with open(os.path.join(args.run_dir, "run.json")) as file:
         run = json.load(file)
     if run["settings"]["optimizer"] != "adamw":
-        sys.exit("reference.py knows optimizer.name adamw alone")
+        sys.exit("reference.py supports only optimizer.name: adamw")
     torch.backends.cuda.matmul.allow_tf32 = False
     steps = min(args.steps or run["settings"]["steps"], run["settings"]["steps"])
     precision = args.precision or run["precision"]

@@ -1,6 +1,8 @@
-"""Real clients of what a run exports; clients_read_what_a_run_shows.sh calls it.
-clients.py tensorboard RUN_DIR     against metrics.jsonl: steps that were done again count once
-clients.py perfetto TRACE          every receive has its send, by Perfetto's schema and, where it is, its trace processor
+"""Reads the exports of a run with the clients that users have. clients_read_what_a_run_shows.sh calls it.
+
+clients.py tensorboard RUN_DIR     compares TensorBoard's scalars with metrics.jsonl; a repeated step counts once
+clients.py perfetto TRACE          checks that every receive has its send, with Perfetto's schema and its trace
+                                   processor, if it is installed
 """
 import collections
 import json
@@ -77,7 +79,7 @@ def by_schema(path):
         for flow in event.terminating_flow_ids:
             del active[flow]
     if any(stacks.values()) or active:
-        fail("slices or flows that do not end")
+        fail("some slices or flows do not end")
     return slices, flows
 
 
@@ -103,7 +105,7 @@ def perfetto(path):
 
 
 def by_trace_processor(path, num_slices, num_receives):
-    # Uses TRACE_PROCESSOR, or one that Perfetto's package has fetched before: tests download nothing.
+    # Uses TRACE_PROCESSOR, or the binary that Perfetto's package has downloaded earlier. Tests download nothing.
     binary = os.environ.get("TRACE_PROCESSOR")
     folder = os.path.expanduser("~/.local/share/perfetto/prebuilts")
     if not binary and os.path.isdir(folder):

@@ -1,6 +1,7 @@
-"""A cable that delays frames and loses some, for kernels without `tc netem`: what comes at one of two TAP devices leaves by
-the other one. rides_out_a_link_that_flaps.sh calls it.
-slow_link.py ONE_TAP OTHER_TAP DELAY_MS JITTER_MS LOSS_PER_CENT
+"""Simulates a cable that delays and loses frames, for kernels without `tc netem`: a frame that arrives at one of two
+TAP devices is sent from the other one. tolerates_link_flaps.sh calls it.
+
+slow_link.py FIRST_TAP SECOND_TAP DELAY_MS JITTER_MS LOSS_PER_CENT
 """
 import collections
 import fcntl
@@ -22,7 +23,7 @@ def tap(name):
 
 ends = [tap(name) for name in sys.argv[1:3]]
 delay, jitter, loss = (float(word) for word in sys.argv[3:6])
-under_way = {end: collections.deque() for end in ends}  # frames that leave there, with their times, in order
+under_way = {end: collections.deque() for end in ends}  # {device: the frames to send there and their times, in order}
 chance = random.Random(1)
 while True:
     due = [frames[0][0] for frames in under_way.values() if frames]

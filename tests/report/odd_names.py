@@ -1,5 +1,8 @@
-"""Runs, folders and machines with odd names: the report's page and the pictures stay well-formed, show the name as it is,
-and nothing of it becomes an element.  odd_names.py PATH_OF_trireme CONFIGS FOLDER (to be made)"""
+"""Checks the report's page and the pictures of runs, folders and machines with unusual names: they are well-formed,
+they show the name unchanged, and no part of the name becomes an element.
+
+odd_names.py PATH_OF_trireme CONFIGS FOLDER     creates FOLDER
+"""
 
 import json
 import re
@@ -19,7 +22,7 @@ NAMES = [
 METRICS = "".join(json.dumps({"step": s, "loss": 4 / s, "step_ms": 100.0, "time": 1e9 + s}) + "\n" for s in range(1, 6))
 
 
-def shown(name):  # characters that XML does not allow
+def shown(name):  # replaces the characters that XML does not allow
     return re.sub("[\x01-\x08\x0b\x0c\x0e-\x1f]", "?", name)
 
 
@@ -30,7 +33,8 @@ def run(*arguments, cwd=None):
 
 
 def texts(path, bodies=False):
-    """Of all elements of an SVG, or of a page without the bodies of its scripts and styles; its elements' names."""
+    """Returns the texts and the names of all elements of an SVG or an XHTML page. `bodies`: without the bodies of
+    scripts and styles."""
     text = path.read_text(encoding="utf-8")
     if bodies:
         text = re.sub(r"(<(script|style)\b[^>]*>).*?(</\2>)", r"\1\3", text, flags=re.S)
@@ -41,7 +45,7 @@ def texts(path, bodies=False):
 folder.mkdir()
 plain_tags = None
 for number, name in enumerate(["plain", *NAMES]):
-    # The folder's name, which a run without a config uses; and the name in a config.
+    # A run without a config has the name of its folder; another run has the name in its config.
     for where in "folder", "config":
         place = folder / f"{number} {where}"
         run_dir = place / (name.replace("/", "|") if where == "folder" else "run")
@@ -55,7 +59,7 @@ for number, name in enumerate(["plain", *NAMES]):
         assert said_texts.count(f"{expected}: loss, nats a token") == 2, (
             name,
             said_texts,
-        )  # its title, and the text in the picture
+        )  # the title and the text in the picture
         assert "step.svg: not drawn" in said, said
         run("report", run_dir, cwd=place)
         page_texts, page_tags = texts(run_dir / "report.html", bodies=True)
@@ -64,7 +68,7 @@ for number, name in enumerate(["plain", *NAMES]):
         assert (tags, page_tags) == plain_tags, (name, page_tags)
         run("report", run_dir, "--text", cwd=place)
 
-    # A machine with that name, in a simulated step and on its page.
+    # A cluster file names a machine, which appears in the picture of a simulated step and on its page.
     cluster = (configs / "clusters/h100.yaml").read_text()
     place = folder / f"{number} cluster"
     place.mkdir()
@@ -87,7 +91,7 @@ for number, name in enumerate(["plain", *NAMES]):
     assert any(shown(name) in text for text in texts(place / "step.svg")[0]), name
     texts(place / "page.html", bodies=True)
 
-# A folder's name may be any bytes: é in Latin-1.
+# A folder's name may be any bytes; this one is Latin-1 for é.
 run_dir = bytes(folder) + b"/caf\xe9"
 Path(run_dir.decode(errors="surrogateescape")).mkdir()
 with open(run_dir + b"/metrics.jsonl", "w") as file:

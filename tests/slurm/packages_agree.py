@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The recipes of slurm/packages against the tree: they take along every folder that CMake builds, and what they ask
-Spack for is what slurm/install-packages asks Debian for.
+"""Checks the recipes of slurm/packages: they copy every folder that CMake builds, and the dependencies of the Spack
+recipe correspond to the Debian packages of slurm/install-packages.
 
 packages_agree.py SOURCE_FOLDER
 """
@@ -14,7 +14,7 @@ root = Path(sys.argv[1]).resolve()
 recipes = root / "slurm/packages"
 repository = recipes / "spack/spack_repo/trireme"  # Spack 1.0: a folder of the Python package spack_repo
 
-# Debian's package -> Spack's, or the reason why there is none.
+# {Debian's package: Spack's packages, or None if Spack needs none}
 PACKAGES = {
     "build-essential": "c cxx",
     "cmake": "cmake",
@@ -36,7 +36,7 @@ PACKAGES = {
     "libpcre2-dev": "pcre2",
     "libutf8proc-dev": "utf8proc",
     "libgtest-dev": "googletest",
-    "hdf5-tools": None,  # only for tests, like the following
+    "hdf5-tools": None,  # this one and the following ones are only for tests
     "procps": None,
     "munge": None,
     "slurmctld": None,
@@ -53,8 +53,8 @@ def debian_packages():
 
 
 class Recipe:
-    """What Spack would make of package.py: its directives, by modules that only listen. Since Spack 1.0 spack.package
-    has directives alone; the classes are the builtin repository's, each in the module of its build system."""
+    """The directives of package.py, recorded by mock modules of Spack. Since Spack 1.0, spack.package exports only
+    directives; the base classes belong to the builtin repository, each in the module of its build system."""
 
     def __init__(self):
         self.dependencies, self.conflicts = {}, {}
@@ -70,12 +70,12 @@ class Recipe:
                     CudaPackage=type("CudaPackage", (), {"cuda_arch_values": ("80", "90", "100")}))
         path = repository / "packages/trireme/package.py"
         names = {"__file__": str(path)}
-        exec(compile(path.read_text(), str(path), "exec"), names)  # the recipe of this tree
+        exec(compile(path.read_text(), str(path), "exec"), names)  # runs the recipe of this tree
         self.package = names["Trireme"]
 
     @staticmethod
     def module(name, **contents):
-        """Makes a module of that name, and the packages that it lies in."""
+        """Creates a mock module of that name and the packages that contain it."""
         parts = name.split(".")
         for length in range(1, len(parts) + 1):
             sys.modules.setdefault(".".join(parts[:length]), types.ModuleType(".".join(parts[:length])))
@@ -86,27 +86,27 @@ class Recipe:
         self.dependencies.setdefault(re.match(r"[a-z0-9-]+", spec).group(), []).append((spec, options.get("when", "")))
 
 
-def check(ok, words):
+def check(ok, message):
     if not ok:
-        sys.exit(f"FAILED: {words}")
+        sys.exit(f"FAILED: {message}")
 
 
 debian, recipe = debian_packages(), Recipe()
-check(debian == set(PACKAGES), f"this test does not know, or install-packages lacks: {debian ^ set(PACKAGES)}")
+check(debian == set(PACKAGES), f"PACKAGES and slurm/install-packages differ by {debian ^ set(PACKAGES)}")
 wanted = {name for names in PACKAGES.values() if names for name in names.split()}
-asked = {name for name, uses in recipe.dependencies.items() if not uses[0][1].startswith("+cuda")}
-check(asked == wanted, f"Spack's recipe and install-packages differ by {asked ^ wanted}")
-check("cuda" in recipe.dependencies, "no CUDA for +cuda")
-for arch in "80", "90":  # by default Spack picks any GPU for NCCL
+requested = {name for name, uses in recipe.dependencies.items() if not uses[0][1].startswith("+cuda")}
+check(requested == wanted, f"Spack's recipe and install-packages differ by {requested ^ wanted}")
+check("cuda" in recipe.dependencies, "the recipe has no dependency on cuda for +cuda")
+for arch in "80", "90":  # NCCL does not inherit cuda_arch
     check((f"nccl cuda_arch={arch}", f"+cuda cuda_arch={arch}") in recipe.dependencies.get("nccl", []),
-          f"no NCCL for the GPUs that +cuda cuda_arch={arch} is for")
-check(recipe.conflicts.get("cuda_arch=none") == "+cuda", "+cuda is taken without the GPUs that it is for")
+          f"+cuda cuda_arch={arch} does not request NCCL for the same architecture")
+check(recipe.conflicts.get("cuda_arch=none") == "+cuda", "the recipe accepts +cuda without cuda_arch")
 names = dict(row.split(": ") for row in re.findall(r"^  (\S+: \S+)$", (repository / "repo.yaml").read_text(), re.M))
-check(names == {"namespace": repository.name, "api": "v2.0"}, f"repo.yaml says {names}")
+check(names == {"namespace": repository.name, "api": "v2.0"}, f"repo.yaml has {names}")
 check(recipe.package.git == f"file://{root}", f"the recipe's repository is {recipe.package.git}")
 
 build = {*re.findall(r"^add_subdirectory\((\w+)\)", (root / "CMakeLists.txt").read_text(), re.M)}
-build |= {"CMakeLists.txt", "README.md", "slurm", "configs"}  # read, or installed
+build |= {"CMakeLists.txt", "README.md", "slurm", "configs"}  # files that the build reads or installs
 dockerfile = (recipes / "Dockerfile").read_text()
 copied = {name for row in re.findall(r"^COPY (?!--from)(.*) /src.*$", dockerfile, re.M) for name in row.split()}
 definition = (recipes / "trireme.def").read_text()
@@ -114,18 +114,19 @@ files = {*re.findall(r"^    (\S+) /src/\S+$", definition, re.M)}
 check(copied == build, f"the Dockerfile's sources differ by {copied ^ build}")
 check(files == build, f"trireme.def's sources differ by {files ^ build}")
 for name in build:
-    check((root / name).exists(), f"no {name}")
+    check((root / name).exists(), f"{name} does not exist")
 
-# Inside the image both do only what slurm/packages/build does, with the arguments and options that it has.
+# Inside the image, both only run slurm/packages/build with arguments and options that it has.
 known = {"FROM", "ARG", "COPY", "RUN", "ENV", "WORKDIR", "CMD"}
 rows = [row.split()[0] for row in dockerfile.splitlines() if row and not row.startswith(("#", " "))]
 check(set(rows) <= known, f"the Dockerfile has {set(rows) - known}")
 for text in dockerfile, definition:
     check("slurm/packages/build /src /opt/trireme" in text, "the sources are not built by slurm/packages/build")
-    check("slurm/packages/build --runtime /usr/local" in text, "no packages for the libraries")
+    check("slurm/packages/build --runtime /usr/local" in text,
+          "the runtime packages are not installed by slurm/packages/build --runtime")
 for argument in re.findall(r"{{ (\w+) }}", definition):
     check(re.search(rf"^    {argument}=\S", definition, re.M),
-          f"trireme.def has no argument {argument} with a value, which Apptainer asks for")
+          f"trireme.def has no argument {argument} with a value, which Apptainer requires")
 for argument in re.findall(r"\$\{(\w+)\}", dockerfile):
     check(re.search(rf"^ARG {argument}\b", dockerfile, re.M), f"the Dockerfile has no argument {argument}")
 print("all well")

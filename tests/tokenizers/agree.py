@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Tokens of trireme against those of the PyPI package `tokenizers`, id by id.
+"""Compares the token ids of trireme with those of the PyPI package `tokenizers`.
 
     agree.py TRIREME SCRATCH_DIR [--megabytes N] [--time]
 
-The tokenizers are trained here, with the pre-tokenizers of GPT-2, LLaMA 3 and Qwen and some that use the rest of the
-format, on text of this machine: the King James Bible, Python's and this tree's source. They then encode N MB of that
-text (default 2), of many scripts, emoji, control characters, and every character that there is. --time prints MB/s of
-one core of both instead (lib/bench/measurements/tokenizers.md): of trireme all of `data prepare`, of the package encode
-alone.
+The script trains tokenizers with the pre-tokenizers of GPT-2, LLaMA 3 and Qwen, and with others that use the rest of
+the format. The training text is on this machine: the King James Bible and the sources of Python and of this tree. Each
+tokenizer then encodes N MB of that text (default 2), samples of many scripts, emoji and control characters, and all
+characters of Unicode. With --time, the script instead prints MB/s of one core's time for both programs
+(lib/bench/measurements/tokenizers.md): for trireme the whole `data prepare`, for the package `encode` only.
 """
 import argparse
 import json
@@ -36,7 +36,7 @@ DEEPSEEK = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
 BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"
 
-WHOLE = "a word that is a token"  # only for llama3, and not part of the training text
+WHOLE = "a word that is a token"  # used only for llama3; the training text does not contain it
 SAMPLES = {
     "greek": "Οὐ γάρ πω τότε τριήρης ἦν· ἔρεσσον δὲ νῆα μέλαιναν",
     "russian": "Трирема — это боевой корабль с тремя рядами вёсел. ",
@@ -67,7 +67,8 @@ SAMPLES = {
 
 
 def corpus(megabytes):
-    """Text of this machine, in documents of 10 to 20,000 characters; the same on every call."""
+    """Returns documents of 10 to 20,000 characters, made from text on this machine. Every call returns the same
+    ones."""
     rng = random.Random(1)
     parts = []
     bible = subprocess.run(["bible", "gen1:1-rev22:21"], capture_output=True, text=True)
@@ -95,7 +96,8 @@ def corpus(megabytes):
 
 
 def every_character():
-    """The characters of two planes and those of Unicode 16 beyond them: between letters, behind a space, and twice."""
+    """Returns texts with all characters of the first two planes and a sample of the later ones of Unicode 16. Each
+    occurs between letters, after a space, and twice in a row."""
     points = [*range(0x20000), *range(0x20000, 0x2B700, 64), *range(0x2B700, 0x2EE80, 8), *range(0x31340, 0x323C0, 4),
               0xE0001, 0xE0100, 0x10FFFF]
     points = [point for point in points if not 0xD800 <= point < 0xE000]
@@ -122,13 +124,13 @@ def sequence(*steps):
 
 
 def tokenizers_of(documents):
-    """Name: tokenizer. Those of models, then one for each thing that the format can say besides."""
+    """Returns {name: tokenizer}: those of models, then one for each further feature of the format."""
     made = {"gpt2": trained(pre_tokenizers.ByteLevel(add_prefix_space=False), documents, 6000),
             "llama3": trained(sequence(split(LLAMA3)), documents, 12000)}
     llama3, gpt2 = made["llama3"], made["gpt2"]
     state = json.loads(llama3.to_str())
     state["model"]["ignore_merges"] = True
-    # A word that is a token but made by no merges: ignore_merges still uses it.
+    # This word is a token that no merges produce; ignore_merges still uses it.
     state["model"]["vocab"]["Ġtrierarchsz"] = max(state["model"]["vocab"].values()) + 1
     llama3 = made["llama3"] = tokenizers.Tokenizer.from_str(json.dumps(state))
     llama3.add_special_tokens(["<|begin_of_text|>"])
@@ -178,8 +180,8 @@ def write_documents(path, documents):
             file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
 
 
-def our_ids(trireme, folder, text, out):
-    """One array a document, without the token that ends it."""
+def native_ids(trireme, folder, text, out):
+    """Runs `data prepare` and returns one array of ids per document, without the token that ends the document."""
     done = subprocess.run([trireme, "data", "prepare", "--tokenizer", folder, "--output", out, "--threads", "1",
                            "--force", text], capture_output=True, text=True)
     if done.returncode != 0:
@@ -197,14 +199,15 @@ def compare(name, tokenizer, documents, native):
     if len(native) != len(documents):
         sys.exit(f"{name}: {len(native)} documents, expected {len(documents)}")
     count = 0
-    for document, mine in zip(documents, native):
+    for document, actual in zip(documents, native):
         reference = np.array(tokenizer.encode(document).ids, dtype=np.int64)
-        if len(reference) != len(mine) or not np.array_equal(reference, mine):
-            at = next((i for i, (a, b) in enumerate(zip(reference, mine)) if a != b), min(len(reference), len(mine)))
+        if len(reference) != len(actual) or not np.array_equal(reference, actual):
+            at = next((i for i, (a, b) in enumerate(zip(reference, actual)) if a != b),
+                      min(len(reference), len(actual)))
             near = tokenizer.decode(reference[max(at - 5, 0):at + 5].tolist(), skip_special_tokens=False)
-            sys.exit(f"{name}: token {at} of a document is {mine[at:at + 4]}, expected {reference[at:at + 4]}, "
+            sys.exit(f"{name}: token {at} of a document is {actual[at:at + 4]}, expected {reference[at:at + 4]}, "
                      f"near {near!r}")
-        count += len(mine)
+        count += len(actual)
     return count
 
 
@@ -218,7 +221,7 @@ def measure(trireme, scratch, made, documents):
             made[name].encode(document)
         package = time.process_time() - start
         start = os.times()
-        our_ids(trireme, folder, scratch / "text.jsonl", scratch / "out")
+        native_ids(trireme, folder, scratch / "text.jsonl", scratch / "out")
         end = os.times()
         seconds = end.children_user + end.children_system - start.children_user - start.children_system
         print(f"{name}: {size / 1e6:.1f} MB: trireme data prepare {size / seconds / 1e6:.1f} MB/s, "
@@ -239,15 +242,15 @@ def main():
         write_documents(text, documents)
         measure(options.trireme, options.scratch, made, documents)
         return
-    models_alone, little = ("gpt2", "llama3", "qwen"), list(SAMPLES.values()) + documents[:40]
-    every = list(SAMPLES.values()) + every_character() + documents
+    of_models, few = ("gpt2", "llama3", "qwen"), list(SAMPLES.values()) + documents[:40]
+    many = list(SAMPLES.values()) + every_character() + documents
     for name, tokenizer in made.items():
-        chosen = every if name in models_alone else little
-        if name == "gpt2":  # its character classes are those of llama3
+        chosen = many if name in of_models else few
+        if name == "gpt2":  # has the character classes of llama3, which covers every character
             chosen = list(SAMPLES.values()) + documents
         write_documents(text, chosen)
-        native = our_ids(options.trireme, save(tokenizer, name, options.scratch), text, options.scratch / "out")
-        print(f"{name}: {compare(name, tokenizer, chosen, native)} tokens of {len(chosen)} documents are the same")
+        native = native_ids(options.trireme, save(tokenizer, name, options.scratch), text, options.scratch / "out")
+        print(f"{name}: {compare(name, tokenizer, chosen, native)} tokens of {len(chosen)} documents are equal")
     print("all well")
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What AutoTokenizer, of transformers, makes of exported folders: the ids that trireme trains on.
+"""Checks that AutoTokenizer of transformers, given an exported folder, produces the ids that trireme trains on.
 
     auto_tokenizer.py TRIREME SCRATCH_DIR
 
-For bytes, SentencePiece, and tokenizer.json with and without a token that begins documents: prepare, train a step,
-export and import, without torch. The ids of AutoTokenizer are those of `data prepare`, and decode to the text again.
+The script prepares data, trains one step, exports and imports for the byte tokenizer, SentencePiece, and tokenizer.json
+with and without a token that begins documents. It does not need torch. The ids of AutoTokenizer must equal those of
+`data prepare` and decode to the original text.
 """
 import json
 import os
@@ -29,7 +30,7 @@ except ImportError:
 
 TRIREME, SCRATCH = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
 CONTENTS = [text for name, text in agree.SAMPLES.items() if name != "tokens"]
-# Names of the formats that export writes: AutoTokenizer's class may depend on them.
+# The model formats that export writes: the class that AutoTokenizer chooses can depend on them.
 LAYOUTS = {"gpt2": {"norm": "layernorm", "activation": "gelu", "position": "learned", "bias": True},
            "llama": {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": False},
            "mistral": {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": False, "window": 4}}
@@ -44,9 +45,10 @@ def run(*command):
 
 
 def check_export(name, spec, layout, vocab, begins):
-    """`begins`: the number of tokens that begin a document."""
+    """Trains and exports a run with the tokenizer `spec` and compares ids. `begins` is the number of tokens that begin
+    a document."""
     agree.write_documents(SCRATCH / "text.jsonl", CONTENTS)
-    ids = agree.our_ids(TRIREME, spec, SCRATCH / "text.jsonl", SCRATCH / "text")
+    ids = agree.native_ids(TRIREME, spec, SCRATCH / "text.jsonl", SCRATCH / "text")
     config = {"run": {"name": name, "steps": 1, "device": "cpu", "eval_batches": 0, "sample_tokens": 3},
               "model": {"layers": 1, "hidden": 16, "heads": 2, "vocab": vocab, "seq_len": 16, **LAYOUTS[layout]},
               "data": {"sources": ["text"], "tokenizer": str(spec), "global_batch": 2}, "lr": {"peak": 0.01}}
@@ -59,7 +61,7 @@ def check_export(name, spec, layout, vocab, begins):
     model = json.loads((out / "config.json").read_text())
     if settings["add_bos_token"] != (begins > 0) or (model["bos_token_id"] is None) != (begins == 0):
         sys.exit(f"{name}: {settings}, {model}")
-    # A folder may name a token for the beginning of a text that begins no document.
+    # A folder may have a bos token that `data prepare` does not put before documents.
     if tokenizer.eos_token_id != model["eos_token_id"] or model["bos_token_id"] not in (None, tokenizer.bos_token_id):
         sys.exit(f"{name}: bos {tokenizer.bos_token_id}, eos {tokenizer.eos_token_id}")
     for text, native in zip(CONTENTS, ids):
@@ -69,11 +71,11 @@ def check_export(name, spec, layout, vocab, begins):
         expected = unicodedata.normalize("NFC", text) if name == "qwen" else text
         if tokenizer.decode(reference[begins:], clean_up_tokenization_spaces=False) != expected:
             sys.exit(f"{name}: {tokenizer.decode(reference)!r} is not {text!r}")
-    print(f"{name}: AutoTokenizer of transformers {transformers.__version__} makes the same ids "
+    print(f"{name}: AutoTokenizer of transformers {transformers.__version__} produces the same ids "
           f"({type(tokenizer).__name__}, {layout})")
     if name not in ("sentencepiece", "llama3"):
         return
-    # And back: the imported run has the tokenizer, and tokens prepared with either have the same fingerprint.
+    # The imported run contains the tokenizer, and it accepts the tokens since the fingerprints are equal.
     run(TRIREME, "checkpoint", "import", out, f"runs/{name}_back")
     run(TRIREME, "train", f"runs/{name}_back/config.yaml", "--set", "data.sources=[text]", "--set", "run.steps=1",
         "--set", "data.global_batch=2")
@@ -82,12 +84,13 @@ def check_export(name, spec, layout, vocab, begins):
 
 
 def check_types():
-    """The lists of model types in folder_tokens.cpp are those of the version of transformers that it names."""
+    """Checks that the lists of model types in folder_tokens.cpp equal those of the transformers version that it
+    names."""
     from transformers.models.auto import tokenization_auto as auto
     source = (pathlib.Path(__file__).resolve().parents[2] / "io/tokens/bpe/folder_tokens.cpp").read_text()
     version = re.search(r"transformers (\d+\.\d+)", source)[1]
     if not transformers.__version__.startswith(version + "."):
-        print(f"the lists of model types are those of transformers {version}, not {transformers.__version__}")
+        print(f"not compared: the lists of model types are from transformers {version}, not {transformers.__version__}")
         return
     classes = {"kGpt2": "GPT2Tokenizer", "kNeoX": "GPTNeoXTokenizer", "kQwen2": "Qwen2Tokenizer",
                "kQwen35": "Qwen3_5Tokenizer", "kCohere": "CohereTokenizer", "kAsItIs": "TokenizersBackend"}
@@ -105,7 +108,8 @@ def check_types():
 
 
 def check_folders(base):
-    """Files alongside tokenizer.json, at random: the ids of AutoTokenizer, or a refusal."""
+    """Puts randomized files next to tokenizer.json. `data prepare` must produce the ids of AutoTokenizer or refuse the
+    folder."""
     rng, names = random.Random(1), ["<|a|>", "<|b|>", "<|c|>", "!", "the", "<|endoftext|>"]
     text = "x <|a|> <|b|>the <|c|>!<|endoftext|> <|d|> a"
     agree.write_documents(SCRATCH / "folders.jsonl", [text])
@@ -156,16 +160,16 @@ def check_folders(base):
         try:
             reference = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         except (TypeError, ValueError) as error:
-            print(f"{folder.name}: AutoTokenizer does not read it: {error}")
+            print(f"{folder.name}: AutoTokenizer cannot read it: {error}")
             continue
-        native = agree.our_ids(TRIREME, folder, SCRATCH / "folders.jsonl", folder / "o")[0].tolist()
+        native = agree.native_ids(TRIREME, folder, SCRATCH / "folders.jsonl", folder / "o")[0].tolist()
         if native != reference:
             sys.exit(f"{folder}: {native}\nexpected\n{reference}\n" + "".join(
                 f"{file.name}: {file.read_text()}\n" for file in folder.glob("*_*.json")))
         same += 1
-    print(f"{same} random folders have AutoTokenizer's ids, {refused} are refused")
+    print(f"{same} randomized folders have the ids of AutoTokenizer, {refused} are refused")
     if same < 20:
-        sys.exit("too few folders are read")
+        sys.exit("expected at least 20 readable folders")
 
 
 def main():
@@ -186,7 +190,7 @@ def main():
         ranks = tiktoken_agree.trained_ranks(agree.LLAMA3, documents[:60], 4000)
         tiktoken_agree.save(ranks, SCRATCH / "llama3.tiktoken")
         check_export("tiktoken", SCRATCH / "llama3.tiktoken", "llama", 5000, 1)
-    # add_bos_token has no effect if there is a tokenizer.json: its post_processor decides.
+    # add_bos_token has no effect if tokenizer.json exists, since its post_processor decides.
     bos = agree.save(made["llama3"], "without begin", SCRATCH)
     (bos / "tokenizer_config.json").write_text('{"add_bos_token": false, "eos_token": "<|endoftext|>"}')
     check_export("without_begin", bos, "llama", 12100, 1)

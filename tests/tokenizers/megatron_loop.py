@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The loop of Megatron-LM's tools/preprocess_data.py alongside `trireme data prepare`, on the same JSON lines.
+"""Times the loop of Megatron-LM's tools/preprocess_data.py and `trireme data prepare` on the same JSON lines.
 
     megatron_loop.py TRIREME SCRATCH_DIR [--megabytes N] [--workers N]
 
-Megatron's tool is no part of its package on PyPI (megatron-core has the writer alone, and needs torch), so its loop
-stands here: a pool of workers that read lines of JSON, encode with a Hugging Face tokenizer and append the token that
-ends a document, and one process that writes .bin and .idx. Without Megatron's own wrappers, so rather faster than the
-tool. Both write the same bytes, which is checked. Prints MB/s of text by the clock, and by one core's time (what
-lib/bench/measurements/tokenizers.md quotes).
+The PyPI package megatron-core contains only the writer, not the tool, and needs torch. This script therefore repeats
+the tool's loop: a pool of workers parses lines of JSON, encodes them with a Hugging Face tokenizer and appends the
+token that ends a document, and one process writes .bin and .idx. The loop lacks Megatron's wrappers, so it is somewhat
+faster than the tool. The script checks that both write the same bytes, and prints MB/s of text by wall-clock time and
+by the time of one core (quoted in lib/bench/measurements/tokenizers.md).
 """
 import argparse
 import json
@@ -40,7 +40,7 @@ def encode(line):
 
 
 def prepare(text, tokenizer_path, prefix, workers):
-    """As the tool with --append-eod and --workers."""
+    """Writes the .bin and .idx files of PREFIX as the tool does with --append-eod and --workers."""
     lengths, ends = [], [0]
     with open(text) as lines, multiprocessing.Pool(workers, begin_worker, (str(tokenizer_path),)) as pool, \
             open(f"{prefix}.bin", "wb") as tokens:
@@ -81,7 +81,7 @@ def main():
     agree.write_documents(text, documents)
     size = sum(len(document.encode()) for document in documents) / 1e6
     for name in ("gpt2", "llama3", "qwen"):
-        made[name].post_processor = None  # the loop uses the model's output, like the tool
+        made[name].post_processor = None  # like the tool, the loop uses the output of the model alone
         folder = agree.save(made[name], name, options.scratch)
         reference, native = options.scratch / f"{name}_reference", options.scratch / f"{name}_native"
         megatron = timed(lambda: prepare(text, folder / "tokenizer.json", reference, options.workers))
@@ -90,11 +90,11 @@ def main():
              str(options.workers), "--force", text], check=True, capture_output=True))
         for part in "bin", "idx":
             if reference.with_suffix(f".{part}").read_bytes() != native.with_suffix(f".{part}").read_bytes():
-                sys.exit(f"{name}: other bytes in .{part}")
+                sys.exit(f"{name}: the .{part} files differ")
         print(f"{name}, {options.workers} workers, {size:.1f} MB: trireme {size / trireme[0]:.1f} MB/s "
-              f"({size / trireme[1]:.1f} a core), Megatron's loop {size / megatron[0]:.1f} MB/s "
-              f"({size / megatron[1]:.1f} a core), ratio {megatron[0] / trireme[0]:.1f} "
-              f"({megatron[1] / trireme[1]:.1f}); the same bytes", flush=True)
+              f"({size / trireme[1]:.1f} per core), Megatron's loop {size / megatron[0]:.1f} MB/s "
+              f"({size / megatron[1]:.1f} per core), ratio {megatron[0] / trireme[0]:.1f} "
+              f"({megatron[1] / trireme[1]:.1f}); the files are equal", flush=True)
 
 
 if __name__ == "__main__":

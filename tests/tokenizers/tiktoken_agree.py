@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Tokens of trireme against those of the PyPI package `tiktoken`, id by id.
+"""Compares the token ids of trireme with those of the PyPI package `tiktoken`.
 
     tiktoken_agree.py TRIREME SCRATCH_DIR [--megabytes N] [--time]
 
-The ranks are trained here, since the package's own would have to be fetched; patterns and special tokens are the
-package's, by its own constructors. Text is that of agree.py. --time prints MB/s of one core of both instead.
+The script trains the ranks, since the package downloads its own. Patterns and special tokens come from the package's
+constructors. The text is that of agree.py. With --time, the script instead prints MB/s of one core's time for both.
 """
 import argparse
 import base64
@@ -20,7 +20,7 @@ from tiktoken_ext import openai_public
 import agree
 
 def byte_letters():
-    """GPT-2's letters, a byte each; as openai_public has them too."""
+    """Returns {letter: byte} of GPT-2, which openai_public contains as well."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {**{chr(byte): byte for byte in shown}, **{chr(256 + i): byte for i, byte in enumerate(hidden)}}
@@ -31,20 +31,20 @@ def trained_ranks(pattern, documents, vocab):
     tokenizer = agree.trained(agree.sequence(agree.split(pattern)), documents, vocab)
     tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     spelled = [bytes(letters[c] for c in token) for token, _ in tokens
-               if token != "<|endoftext|>" and len(token) <= 1024]  # longer ones are refused
-    # A row of one letter has tokens that several pairs make: which of them merges first must not matter. In some
-    # encodings, space across a line end is one word at the end of a text.
+               if token != "<|endoftext|>" and len(token) <= 1024]  # trireme refuses longer ones
+    # In a row of one letter, several pairs produce the same token, and the order of the merges must not matter. In some
+    # encodings, white space that spans a line end is one word at the end of a text.
     more = [b"a" * n for n in range(2, 9)] + [b"\n ", b"\n  ", b"\n \t", b" \n\n "]
     return {token: rank for rank, token in enumerate(dict.fromkeys(spelled + more))}
 
 
 def padded(ranks, count):
-    """Ranks up to this number, of tokens that no text has."""
+    """Extends the ranks to `count` tokens with tokens that occur in no text."""
     return ranks | {b"\xff%d" % rank: rank for rank in range(len(ranks), count)}
 
 
 def package_encoding(name, ranks):
-    """The package's encoding of this name, but with these ranks."""
+    """Returns the package's encoding of this name with these ranks instead of its own."""
     with unittest.mock.patch.multiple(openai_public, load_tiktoken_bpe=lambda *_, **__: ranks,
                                       data_gym_to_mergeable_bpe_ranks=lambda *_, **__: ranks):
         settings = getattr(openai_public, name)()
@@ -53,11 +53,11 @@ def package_encoding(name, ranks):
 
 
 def encodings(documents):
-    """File name: encoding, id of the token that begins documents (None: none), ranks."""
+    """Returns {file name: (encoding, id of the token that begins documents or None, ranks)}."""
     gpt2 = trained_ranks(agree.LLAMA3, documents, 6000)
     made = {f"{name}.tiktoken": (package_encoding(name, gpt2), None, gpt2)
             for name in ("r50k_base", "p50k_base", "cl100k_base", "o200k_base")}
-    # Not in the package: from their makers' publications.
+    # The package lacks the following ones; they follow the publications of their authors.
     special = {"<|endoftext|>": len(gpt2), "<|im_start|>": len(gpt2) + 1, "<|im_end|>": len(gpt2) + 2}
     special |= {f"<|extra_{i}|>": len(gpt2) + 3 + i for i in range(205)}
     made["qwen.tiktoken"] = (tiktoken.Encoding("qwen", pat_str=agree.QWEN, mergeable_ranks=gpt2,
@@ -65,7 +65,7 @@ def encodings(documents):
     names = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{i}|>" for i in range(4)),
              "<|start_header_id|>", "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>",
              *(f"<|reserved_special_token_{i}|>" for i in range(5, 251))]
-    llama3 = padded(gpt2, 128000)  # identifies its file
+    llama3 = padded(gpt2, 128000)  # trireme recognizes the file by this number of ranks
     special = {name: len(llama3) + i for i, name in enumerate(names)}
     made["tokenizer.model"] = (tiktoken.Encoding("llama3", pat_str=agree.LLAMA3, mergeable_ranks=llama3,
                                                  special_tokens=special), len(llama3), llama3)
@@ -98,9 +98,9 @@ def main():
             agree.every_character() + documents[60:] if every else [])
         agree.write_documents(text, chosen)
         start = os.times()
-        native = agree.our_ids(options.trireme, path, text, out)
+        native = agree.native_ids(options.trireme, path, text, out)
         end = os.times()
-        mine = end.children_user + end.children_system - start.children_user - start.children_system
+        used = end.children_user + end.children_system - start.children_user - start.children_system
         began = time.process_time()
         reference = [encoding.encode(document, allowed_special="all") for document in chosen]
         package = time.process_time() - began
@@ -113,10 +113,10 @@ def main():
                          f"near {encoding.decode(expected[max(at - 5, 0):at + 5])!r}")
         size = sum(len(document.encode()) for document in chosen)
         if options.time:
-            print(f"{name}: {size / 1e6:.1f} MB: trireme data prepare {size / mine / 1e6:.1f} MB/s, "
+            print(f"{name}: {size / 1e6:.1f} MB: trireme data prepare {size / used / 1e6:.1f} MB/s, "
                   f"tiktoken {tiktoken.__version__} {size / package / 1e6:.1f} MB/s of one core's time")
         else:
-            print(f"{name}: {sum(map(len, reference))} tokens of {len(chosen)} documents are the same")
+            print(f"{name}: {sum(map(len, reference))} tokens of {len(chosen)} documents are equal")
     print("all well")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every command line of `trireme` in the READMEs is one that the executable knows: its subcommand, its options, the config
-fields after --set, and the files of this tree that it names.
+"""Checks every command line of `trireme` in the documents: the executable has its subcommand, its options and the
+config fields after --set, and the files of this tree that it names exist.
 
 readme_commands.py SOURCE_FOLDER PATH_OF_trireme
 """
@@ -21,7 +21,7 @@ def said(*words):
 
 @functools.lru_cache(None)
 def options_of(command):
-    """The option names of a subcommand (a tuple of words), or None where there is no such."""
+    """Returns the option names of a subcommand (a tuple of words), or None if there is no such subcommand."""
     if command and subprocess.run([trireme, "help", *command], capture_output=True).returncode != 0:
         return None
     return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.search(r"(?ms)^Options:.*", said("help", *command)).group()))
@@ -31,13 +31,14 @@ FIELDS = set(re.findall(r"^ *([a-z]+\.[a-z_0-9]+)\b", said("check", "--fields"),
 
 
 def command_lines(text):
-    """Lines of code blocks, those that go on joined, without comments and what stands behind a pipe or `>`."""
+    """Yields each line of a code block that runs trireme, with its arguments. Continued lines are joined, and comments
+    are removed."""
     for block in re.findall(r"^```(?:bash|console)\n(.*?)^```", text, re.M | re.S):
         for line in block.replace("\\\n", " ").splitlines():
             try:
                 words = shlex.split(re.sub(r"^\$ ", "", line), comments=True)
             except ValueError:
-                continue  # text of several lines
+                continue  # a quoted text spans several lines
             for i, word in enumerate(words[:-1]):
                 if re.fullmatch(r"([^=]*/)?trireme", word):
                     yield line, words[i + 1 :]

@@ -1,5 +1,8 @@
-"""Types command lines with tabulators into an interactive bash on a terminal: type_in_bash.py COMPLETION_SCRIPT.
-`trireme` is a function there that shows its arguments. Exit status 1: a line was completed to something else."""
+"""Types command lines that contain tabs into an interactive bash on a terminal, in which `trireme` is a function that
+prints its arguments. Exit status 1: a line was completed differently than expected.
+
+type_in_bash.py COMPLETION_SCRIPT
+"""
 import os
 import pty
 import select
@@ -15,11 +18,11 @@ LINES = [  # typed text, and the expected arguments
     ("trireme train a --set=model.norm=rms\t", "<train><a><--set=model.norm=rmsnorm>"),
     ("trireme train a --set=run.dev\tcu\t", "<train><a><--set=run.device=cuda>"),
 ]
-PATIENCE = 60  # seconds until missing output counts as a failure
+TIMEOUT = 60  # seconds until missing output counts as a failure
 
 
 def read_until(terminal, text, seen):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while text not in seen:
         ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
         if not ready:

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Trireme alongside its peers: the same shapes on the same GPUs, in alternation; one table with ratios.
+"""Compares Trireme's throughput with that of its peers: the programs run the same shapes on the same GPUs in
+alternation. Prints one table with ratios per shape.
 
-    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without WORDS] [--only WORDS] [--json FILE]
+    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without TEXT] [--only TEXT] [--json FILE]
                [SHAPE ...]
     compare.py --prepare [SHAPE ...]
 
-Every program runs once a round, Trireme first, so that a GPU that grows hot slows all alike; a round goes through all
-shapes in the order given. A program's figure is the median of its rounds' medians, and alongside it stands how far apart
-its rounds are. A peer whose package is missing, or that fails, is listed with its words. Exit status: 0, or 1 where
-Trireme itself failed.
+Each round runs every program once, Trireme first, so that a GPU that heats up slows all programs equally; a round
+covers all shapes in the given order. A program's figure is the median of the medians of its rounds; the table also
+shows the spread of the rounds. A peer that fails, or whose package is missing, is listed with its message. Exit status:
+0, or 1 if Trireme itself failed.
 
---seconds ends the comparison there: what runs is stopped, and the table holds what was measured. --prepare runs each of
-PyTorch's peers for two steps, one at a time on every visible GPU, so that torch.compile's results lie in its cache.
+--seconds limits the whole comparison: the running program is stopped, and the table shows what was measured so far.
+--prepare runs each PyTorch program for two steps, one at a time per visible GPU, which fills the cache of
+torch.compile.
 """
 import argparse
 import json
@@ -41,7 +43,7 @@ def llama_8b(layers, seq_len, batch):
     return Shape("llama", 4096, layers, 32, 8, 14336, 128256, seq_len, batch)
 
 
-# By name: the config that Trireme starts from, and the shape, of a GPU's share of the batch where there are several.
+# {number of GPUs: {name: (Trireme's config, shape)}}. With several GPUs, the shape's batch is the share of one GPU.
 SHAPES = {
     1: {
         "124m": ("gpt2_124m", gpt(768, 12, 12, 1024, 64)),
@@ -67,7 +69,7 @@ class Program:
 
 @dataclass
 class Answer:
-    """Tokens a second, or why there are none; and all that the program's line of JSON says."""
+    """The result of one run: tokens per second, or the reason for their absence, and the program's JSON line."""
     tokens_per_s: float | None = None
     reason: str = ""
     line: dict = field(default_factory=dict)
@@ -75,12 +77,12 @@ class Answer:
 
 @dataclass
 class Figures:
-    """Tokens a second, a number a round, or why there are none."""
+    """The tokens per second of each round of one program, or the reason for their absence."""
     name: str
     rounds: list = field(default_factory=list)
     reason: str = ""
-    seconds: list = field(default_factory=list)  # that each run took as a whole
-    lines: list = field(default_factory=list)  # of JSON, one a round
+    seconds: list = field(default_factory=list)  # the duration of each run
+    lines: list = field(default_factory=list)  # the JSON line of each round
 
     @property
     def tokens_per_s(self):
@@ -92,7 +94,7 @@ class Figures:
 
     @property
     def load(self):
-        """the GPU's clock and power in the measured steps, which Trireme reports."""
+        """The GPU's clock and power during the measured steps as text. Only Trireme reports them."""
         loads = [line["gpu"] for line in self.lines if line.get("gpu")]
         if not loads:
             return ""
@@ -102,7 +104,8 @@ class Figures:
 
 
 def trireme(build, config, shape, gpus, name="Trireme", gemm="compute", moments="fp32", **parallel):
-    """`shape.batch` sequences a GPU; the parallel axes that are not named are 1. gemm: precision.gemm."""
+    """Returns the program that trains `shape.batch` sequences per GPU. Axes not in `parallel` have size 1. `gemm` is
+    the value of precision.gemm."""
     axes = {"tp": 1, "pp": 1, "dp": 1, "chunks": 1, "schedule": "1f1b", "zero": 1, "recompute": "none"} | parallel
     batch = shape.batch * gpus
     settings = {"run.device": "cuda", "model.hidden": shape.hidden, "model.layers": shape.layers,
@@ -127,7 +130,7 @@ def torchrun(name, mode, shape, gpus):
 
 
 def programs(build, config, shape, gpus):
-    """Trireme's own first."""
+    """Returns the programs to compare for a shape, Trireme's own first."""
     if gpus == 1:
         block = [] if shape.kind == "llama" else [peer("Transformer Engine FP8, blocks", "te_peer.py", "block", shape)]
         return [trireme(build, config, shape, 1), trireme(build, config, shape, 1, "Trireme FP8", "fp8"),
@@ -142,22 +145,23 @@ def programs(build, config, shape, gpus):
     found = [trireme(build, config, shape, gpus, f"Trireme{name} {axis} {gpus}", gemm, **{axis: gpus})
              for axis in ("dp", "tp") for name, gemm in (("", "compute"), (" FP8", "fp8"))]
     found += [torchrun("PyTorch FSDP2", "fsdp2", shape, gpus)]
-    if shape.kind == "gpt":  # one batch for all GPUs
+    if shape.kind == "gpt":  # all GPUs share one batch
         whole = replace(shape, batch=shape.batch * gpus)
         found += [torchrun("PyTorch tp", "tp", whole, gpus), torchrun("PyTorch tp, async", "tp_async", whole, gpus)]
     return found
 
 
 def chosen(of_shape, shape_name, options):
-    """Of a shape's programs those that --only and --without leave."""
-    def has(program, all_words):
-        return any(words in f"{shape_name}: {program.name}" for words in all_words)
+    """Returns the programs of a shape that --only and --without select."""
+    def has(program, texts):
+        return any(text in f"{shape_name}: {program.name}" for text in texts)
     return [program for program in of_shape
             if not has(program, options.without) and (not options.only or has(program, options.only))]
 
 
 def read_answer(text):
-    """Of a program's output, whose last line that is JSON counts; neither figures nor a reason where there is none."""
+    """Reads the last JSON line of a program's output. Returns an Answer with neither figures nor a reason if there is
+    none."""
     for line in reversed(text.splitlines()):
         if not line.startswith("{"):
             continue
@@ -167,7 +171,7 @@ def read_answer(text):
             continue
         if "skipped" in answer:
             return Answer(reason="skipped: " + answer["skipped"])
-        if "tokens_per_s" in answer:  # Trireme's, at its median step
+        if "tokens_per_s" in answer:  # Trireme's line, computed from its median step
             return Answer(answer["tokens_per_s"], line=answer)
         if "ms" in answer:
             return Answer(answer["tokens"] / statistics.median(answer["ms"]) * 1e3, line=answer)
@@ -175,7 +179,7 @@ def read_answer(text):
 
 
 def run(program, seconds=None, environment=None):
-    """The program's Answer. It is stopped after `seconds`, by default RUN_SECONDS."""
+    """Runs the program and returns its Answer. Kills it after `seconds` (default: RUN_SECONDS)."""
     seconds = RUN_SECONDS if seconds is None else seconds
     try:
         process = subprocess.Popen(program.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
@@ -185,23 +189,24 @@ def run(program, seconds=None, environment=None):
     try:
         out, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+        os.killpg(process.pid, signal.SIGKILL)  # including the processes that it started
         process.communicate()
         return Answer(reason=f"failed: no answer within {seconds:g} s")
     answer = read_answer(out)
     if answer.tokens_per_s is not None or answer.reason:
         return answer
-    words = [line for line in (out + errors).splitlines() if any(letter.isalpha() for letter in line)]
-    return Answer(reason=f"failed: {words[-1].strip() if words else f'exit status {process.returncode}'}")
+    lines = [line for line in (out + errors).splitlines() if any(letter.isalpha() for letter in line)]
+    return Answer(reason=f"failed: {lines[-1].strip() if lines else f'exit status {process.returncode}'}")
 
 
 def measure(all_programs, rounds, seconds=float("inf"), run_one=run, clock=time.monotonic, after_each=None):
-    """Figures of each program of each shape, {shape: [Figures]}. One that once gave none is not started again. After
-    `seconds` none is started, and what is stopped then counts as not run."""
+    """Runs all programs for the given number of rounds and returns {shape: [Figures]}. A program that failed once is
+    not started again. After `seconds`, no program is started; a run stopped by that limit does not count as a
+    failure."""
     found = {shape: [Figures(program.name) for program in of_shape] for shape, of_shape in all_programs.items()}
     end = clock() + seconds
-    turns = [turn for shape in all_programs for turn in zip(all_programs[shape], found[shape])]
-    for program, figures in turns * rounds:
+    pairs = [pair for shape in all_programs for pair in zip(all_programs[shape], found[shape])]
+    for program, figures in pairs * rounds:
         begin = clock()
         if figures.reason or begin >= end:
             continue
@@ -214,14 +219,15 @@ def measure(all_programs, rounds, seconds=float("inf"), run_one=run, clock=time.
             figures.reason = answer.reason
         if after_each:
             after_each(found)
-    for _, figures in turns:
+    for _, figures in pairs:
         if not figures.rounds and not figures.reason:
             figures.reason = "no time was left"
     return found
 
 
 def prepare(all_programs, gpus, run_one=run):
-    """Runs each peer of `all_programs` for two steps, one at a time on each GPU of `gpus`; prints what each took."""
+    """Runs each PyTorch program of `all_programs` for two steps, one at a time per GPU of `gpus`. Prints the duration
+    of each."""
     waiting = queue.SimpleQueue()
     for shape, of_shape in all_programs.items():
         for program in of_shape:
@@ -236,8 +242,8 @@ def prepare(all_programs, gpus, run_one=run):
                 return
             begin = time.monotonic()
             answer = run_one(program, environment={"CUDA_VISIBLE_DEVICES": gpu, "PEER_STEPS": "1"})
-            words = answer.reason if answer.tokens_per_s is None else "ready"
-            print(f"{shape}, {program.name}: {words} after {time.monotonic() - begin:.0f} s", flush=True)
+            outcome = answer.reason if answer.tokens_per_s is None else "ready"
+            print(f"{shape}, {program.name}: {outcome} after {time.monotonic() - begin:.0f} s", flush=True)
 
     workers = [threading.Thread(target=work, args=(gpu,)) for gpu in gpus]
     for worker in workers:
@@ -247,8 +253,8 @@ def prepare(all_programs, gpus, run_one=run):
 
 
 def table(shape_name, figures, gpus):
-    """Lines of Markdown. The ratio is the best of Trireme's to the row's, FP8 to FP8 and bf16 to bf16, all with moments
-    in fp32, as the peers keep them."""
+    """Returns the table as lines of Markdown. The ratio divides Trireme's best figure of the same precision (FP8 or
+    bf16) by the row's figure. It uses only Trireme's runs with fp32 moments, since the peers store fp32 moments."""
     own = {fp8: [row.tokens_per_s for row in figures if row.name.startswith("Trireme") and row.rounds
                  and ("FP8" in row.name) == fp8 and "moments" not in row.name]
            for fp8 in (False, True)}
@@ -268,27 +274,27 @@ def table(shape_name, figures, gpus):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build-gpu", help="folder of the build, under the repository's root")
+    parser.add_argument("--build", default="build-gpu", help="build folder, relative to the repository's root")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gpus", type=int, default=1, choices=sorted(SHAPES))
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="the comparison ends after so many")
-    words = dict(action="append", default=[], metavar="WORDS")
-    parser.add_argument("--without", **words,
-                        help="skip the programs of which \"SHAPE: NAME\" has these words; may be repeated")
-    parser.add_argument("--only", **words,
-                        help="run only the programs of which \"SHAPE: NAME\" has these words; may be repeated")
-    parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")
-    parser.add_argument("--json", help="file for all figures, rewritten after each program")
-    parser.add_argument("shapes", nargs="*", help="names; all where none is given")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit of the whole comparison")
+    texts = dict(action="append", default=[], metavar="TEXT")
+    parser.add_argument("--without", **texts,
+                        help="skip the programs whose \"SHAPE: NAME\" contains TEXT; may be repeated")
+    parser.add_argument("--only", **texts,
+                        help="run only the programs whose \"SHAPE: NAME\" contains TEXT; may be repeated")
+    parser.add_argument("--prepare", action="store_true", help="only fill the cache of torch.compile")
+    parser.add_argument("--json", help="file to write all figures to; it is rewritten after each program")
+    parser.add_argument("shapes", nargs="*", help="names of shapes (default: all)")
     options = parser.parse_args()
     known = SHAPES[options.gpus]
     unknown = [name for name in options.shapes if name not in known]
     if unknown:
-        parser.error(f"{', '.join(unknown)}: no such shape for {options.gpus} GPUs; there are {', '.join(known)}")
+        parser.error(f"{', '.join(unknown)}: no such shape for {options.gpus} GPUs; expected one of {', '.join(known)}")
     all_programs = {name: chosen(programs(options.build, *known[name], options.gpus), name, options)
                     for name in options.shapes or known}
     if not any(all_programs.values()):
-        parser.error("--only and --without leave no program")
+        parser.error("--only and --without exclude every program")
     if options.prepare:
         prepare(all_programs, os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
         return 0

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""compare.py's table from answers of our own making; its programs' answers as they come. Needs no GPU and no peer."""
+"""Tests compare.py with simulated programs: how it reads their output, schedules them and formats the table. Needs no
+GPU and no peer package."""
 import argparse
 import json
 import statistics
@@ -22,7 +23,7 @@ class Answers(unittest.TestCase):
         own = {"name": "x", "ms": 4.0, "tokens_per_s": 1000.5}
         self.assertEqual(read_answer(f"plan of the job:\n{json.dumps(own)}\n"), Answer(1000.5, line=own))
         peer = 'a warning\n{"ms": [30.0, 10.0, 20.0], "tokens": 40}\n{not json\n'
-        self.assertEqual(read_answer(peer).tokens_per_s, 2000.0)  # 40 tokens in the median step, 20 ms
+        self.assertEqual(read_answer(peer).tokens_per_s, 2000.0)  # 40 tokens in the median step of 20 ms
         self.assertEqual(read_answer('{"skipped": "No module named x"}'), Answer(reason="skipped: No module named x"))
         self.assertEqual(read_answer("nothing\n"), Answer())
 
@@ -61,7 +62,7 @@ class Alternation(unittest.TestCase):
     def test_time_ends_the_comparison_and_what_was_measured_stays(self):
         now, asked, written = 0.0, [], []
 
-        def run_one(program, seconds):  # each would take 10 s
+        def run_one(program, seconds):  # every run needs 10 s
             nonlocal now
             asked.append((program.name, seconds))
             now += min(10.0, seconds)
@@ -70,11 +71,12 @@ class Alternation(unittest.TestCase):
         all_programs = {"one": [Program("a", []), Program("b", [])], "two": [Program("c", []), Program("d", [])]}
         found = measure(all_programs, 2, 54.0, run_one, lambda: now,
                         lambda so_far: written.append(sum(len(row.rounds) for rows in so_far.values() for row in rows)))
-        self.assertEqual("".join(name for name, _ in asked), "abcd" "ab")  # a round goes through all shapes
+        self.assertEqual("".join(name for name, _ in asked), "abcd" "ab")  # a round covers all shapes
         self.assertEqual([seconds for _, seconds in asked], [54, 44, 34, 24, 14, 4])
         (a, b), (c, d) = found["one"], found["two"]
         self.assertEqual([len(row.rounds) for row in (a, b, c, d)], [2, 1, 1, 1])
-        self.assertEqual({row.reason for row in (a, b, c, d)}, {""})  # b's second run was only stopped
+        # The limit stopped b's second run, which does not count as a failure.
+        self.assertEqual({row.reason for row in (a, b, c, d)}, {""})
         self.assertEqual(written, [1, 2, 3, 4, 5, 5])
         self.assertEqual(a.seconds, [10, 10])
         now = 0.0

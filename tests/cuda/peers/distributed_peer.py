@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""PyTorch on several GPUs, started by torchrun: FSDP2 (ZeRO-3), or tensor and sequence parallelism of a GPT by DTensor.
+"""Measures PyTorch on several GPUs under torchrun: FSDP2 (ZeRO-3), or a GPT with tensor and sequence parallelism
+through DTensor.
 
     torchrun --standalone --nproc-per-node N distributed_peer.py fsdp2|tp|tp_async SHAPE
 
-fsdp2: bf16 parameters, fp32 reductions and master weights, a batch a GPU. tp: all of it in bf16, without master
-weights; one batch for all; its head is not tied to the embedding. tp_async: transfers alongside the products they belong
-to. None of them clips.
+fsdp2 uses bf16 parameters, fp32 reductions and fp32 master weights; each GPU has its own batch. tp uses bf16
+throughout, without master weights; all GPUs share one batch, and the head is not tied to the embedding. tp_async
+overlaps the transfers with the matrix products that they belong to. No mode clips gradients.
 """
 import os
 
@@ -117,7 +118,7 @@ def tensor_parallel(asynchronous):
 
 
 if mode != "fsdp2" and shape.kind != "gpt":
-    raise SystemExit(f"{mode} knows GPT alone")
+    raise SystemExit(f"{mode} supports only GPT models")
 model, loss_and_gradients, sequences = fsdp2() if mode == "fsdp2" else tensor_parallel(mode == "tp_async")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 tokens, targets = torch_models.samples(shape)

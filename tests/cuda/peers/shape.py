@@ -1,4 +1,5 @@
-"""A model's shape, as compare.py hands it to a peer in JSON, and what a peer prints: one JSON line."""
+"""The model shape that compare.py passes to a peer as JSON, and the functions that peers share. A peer prints one JSON
+line."""
 import importlib
 import json
 import os
@@ -16,19 +17,19 @@ class Shape:
     ffn: int
     vocab: int
     seq_len: int
-    batch: int  # sequences a GPU and step
+    batch: int  # sequences per GPU and step
 
     def to_json(self):
         return json.dumps(asdict(self))
 
 
 def arguments():
-    """(mode, shape) of `PEER MODE SHAPE`."""
+    """Returns (mode, shape) of the command line `PEER MODE SHAPE`."""
     return sys.argv[1], Shape(**json.loads(sys.argv[2]))
 
 
 def need(*modules):
-    """Imports them; where one is missing the peer says so, and ends as one that has nothing to compare."""
+    """Imports the modules. If one is missing, prints a JSON line that says so and exits with status 0."""
     found = []
     for name in modules:
         try:
@@ -40,8 +41,9 @@ def need(*modules):
 
 
 def report(torch, step, tokens, warmup=4, steps=12, quiet=False):
-    """Times `step` by events after a warm-up, and prints the milliseconds of each. tokens: of all GPUs and a step.
-    PEER_STEPS of the environment: so many steps instead, after as many."""
+    """Times `step` with CUDA events after a warm-up and prints the milliseconds of each step. `tokens` is the number of
+    tokens per step over all GPUs. If the environment sets PEER_STEPS, both the warm-up and the measurement have that
+    many steps."""
     if "PEER_STEPS" in os.environ:
         warmup = steps = int(os.environ["PEER_STEPS"])
     for _ in range(warmup):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Transformer Engine on one GPU: its layers, bf16 weights, its FusedAdam with fp32 master weights; embedding, head and
-loss by PyTorch.
+"""Measures Transformer Engine on one GPU: its layers with bf16 weights and its FusedAdam with fp32 master weights.
+PyTorch computes the embedding, the head and the loss.
 
-    te_peer.py bf16|delayed|current|block SHAPE     all but bf16: FP8 by that recipe
+    te_peer.py bf16|delayed|current|block SHAPE     all modes except bf16 are FP8 recipes
 """
 import contextlib
 

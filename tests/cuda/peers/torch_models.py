@@ -1,4 +1,5 @@
-"""GPT and LLaMA as PyTorch users write them, for torch.compile: fused QKV, gate and up in one product."""
+"""GPT and LLaMA as PyTorch users write them for torch.compile: one product computes Q, K and V, and one computes gate
+and up."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch on one GPU: torch.compile, cuDNN's attention, autocast to bf16, fp32 master weights, fused AdamW.
+"""Measures PyTorch on one GPU with torch.compile, cuDNN attention, autocast to bf16, fp32 master weights and fused
+AdamW.
 
-    torch_peer.py bf16|fp8_tensor|fp8_row SHAPE     fp8: torchao's linear layers, the head apart
+    torch_peer.py bf16|fp8_tensor|fp8_row SHAPE     fp8_*: linear layers of torchao for all weights except the head
 """
 from shape import arguments, need, report
 
 mode, shape = arguments()
 torch, attention = need("torch", "torch.nn.attention")
-from torch_models import model_of, samples  # after torch is known to be there
+from torch_models import model_of, samples  # only after need() has found torch
 
 torch.set_float32_matmul_precision("high")
 torch.manual_seed(0)

@@ -1,11 +1,11 @@
-"""Trireme for Spack 1.0 or later, built from the repository that this recipe lies in:
+"""Builds Trireme with Spack 1.0 or later from the repository that contains this recipe:
 
 spack repo add slurm/packages/spack/spack_repo/trireme
-spack install trireme@main +cuda cuda_arch=90     # what is committed
-spack dev-build trireme@main                      # the tree as it is
+spack install trireme@main +cuda cuda_arch=90     # builds the committed sources
+spack dev-build trireme@main                      # builds the working tree
 
-Spack has no package of cudnn-frontend, whose headers cuDNN's attention needs: such a build has
-the built-in kernel.
+Spack has no package for cudnn-frontend, whose headers are needed to use cuDNN's attention. A
+build with Spack therefore uses the built-in attention kernel.
 """
 
 import os
@@ -46,9 +46,9 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("utf8proc", when="+tokenizer_json")
     depends_on("googletest", type="test")
     depends_on("cuda@12.4:", when="+cuda")
-    for arch in CudaPackage.cuda_arch_values:  # NCCL's package requires an architecture
+    for arch in CudaPackage.cuda_arch_values:  # Spack's NCCL package requires an architecture
         depends_on(f"nccl cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
-    conflicts("cuda_arch=none", when="+cuda", msg="cuda_arch says for which GPUs: 80, 90 ...")
+    conflicts("cuda_arch=none", when="+cuda", msg="set cuda_arch to the GPUs' architectures: 80, 90 ...")
 
     def cmake_args(self):
         args = [

@@ -4,7 +4,7 @@
 # node is replaced, and a spare continues from the newest checkpoint. Finally the losses equal those of a run without a
 # network.
 #
-#   rides_out_a_link_that_flaps.sh SOURCE_FOLDER PATH_OF_trireme
+#   tolerates_link_flaps.sh SOURCE_FOLDER PATH_OF_trireme
 #
 # Exit status 77 and "skipped" if no namespaces are available; they need root, or a system that lets users create them.
 #
