@@ -1,6 +1,6 @@
-// Parts of a whole for each of some things: bars next to each other, every part with its colour and its hatch.
+// Stacked bars next to each other. Each bar shows the parts of one whole, every part with its own colour and hatch.
 
-// By the simulator's names of parts: tone, hatch, the name that people see (as on the terminal), the meaning.
+// {the simulator's name of a part: [tone, hatch, displayed name (the same as on the terminal), meaning]}
 const kPredictedParts = {
   gemm: ['blue', 'plain', 'GEMMs', 'matrix multiplications, including those of recompute'],
   attention: ['violet', 'falling', 'attention', 'attention kernels'],
@@ -16,8 +16,8 @@ const kPredictedParts = {
 const partName = (name) => kPredictedParts[name][2];
 const partLegend = (names) => legendOf(names, kPredictedParts, partName);
 
-// options: title, bars [{head, feet: [text], parts {name: value}}], looks, format (of values), share: whether a bar's
-// height is the whole of its own parts instead of the largest bar's.
+// options: title, bars [{head, feet: [text], parts {name: value}}], looks, format (of values), share (if true, every
+// bar has the full height; otherwise heights are relative to the largest bar).
 function barPlot(options) {
   const {title, bars, looks, format} = options;
   const names = Object.keys(looks).filter((name) => bars.some((bar) => bar.parts[name] > 0));

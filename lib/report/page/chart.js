@@ -1,5 +1,5 @@
-// Charts over a common x axis: curves and stacks, with a cursor that all charts of a view share, by mouse or keys.
-// A view is {label, format, domain: [from, to], whole: [from, to], least: between ticks of its axis, cursor, plots}.
+// Charts over a common x axis: curves and stacks. All charts of a view share a cursor, which the pointer or keys move.
+// A view is {label, format, domain: [from, to], whole: [from, to], least: smallest distance of ticks, cursor, plots}.
 
 const kMargin = {
   left: 58,
@@ -7,10 +7,10 @@ const kMargin = {
   top: 16,
   bottom: 24
 };
-let kHatches = 0;  // made so far: their names
+let numIds = 0;  // number of clip paths and hatches created so far, which makes their ids unique
 
 function makeView(label, format, whole, least = 0) {
-  return {label, format, whole, least, domain: whole, cursor: null, plots: [], settled: () => {}};
+  return {label, format, whole, least, domain: whole, cursor: null, plots: [], domainChanged: () => {}};
 }
 function refresh(view) {
   for (const plot of view.plots) plot.render();
@@ -19,14 +19,14 @@ function setDomain(view, domain) {
   const part = domain && domain[1] > domain[0] && (domain[0] > view.whole[0] || domain[1] < view.whole[1]);
   view.domain = part ? domain : view.whole;
   refresh(view);
-  view.settled();
+  view.domainChanged();
 }
 function setCursor(view, x) {
   view.cursor = x;
   for (const plot of view.plots) plot.showCursor();
 }
 
-// The place in the rising list `xs` nearest to x; -1 of an empty one.
+// Returns the index of the value nearest to x in the ascending list `xs`, or -1 if the list is empty.
 function nearestIndex(xs, x) {
   let low = 0, high = xs.length;
   while (low < high) {
@@ -39,7 +39,7 @@ function nearestIndex(xs, x) {
   if (low > 0 && (low === xs.length || x - xs[low - 1] <= xs[low] - x)) --low;
   return xs.length === 0 ? -1 : low;
 }
-// The part of `xs` within the domain, with a neighbour on each side: [first, end).
+// Returns the range [first, end) of `xs` that lies within the domain, plus one neighbour on each side.
 function visible(xs, domain) {
   let first = 0, end = xs.length;
   while (first < xs.length - 1 && xs[first + 1] < domain[0]) ++first;
@@ -47,8 +47,9 @@ function visible(xs, domain) {
   return [first, end];
 }
 
-// The top of an axis that begins at zero. Where few values, as those of a first step, are far above all others, these
-// are cut, since the rest could not be seen otherwise: [top, most], most above the top.
+// Returns [top, most] for an axis that begins at zero: the end of the axis and the largest value. If a few values, such
+// as those of a first step, are far above all others, top is less than most, which cuts them off and keeps the rest
+// readable.
 function topOf(values) {
   const sorted = Float64Array.from(values.filter(known)).sort();
   if (sorted.length === 0) return [1, 1];
@@ -56,9 +57,9 @@ function topOf(values) {
   return usual > 0 && most > 3 * usual ? [1.5 * usual, most] : [most, most];
 }
 
-// options: title, view, height, log, format (of y), scale (of y on the axis, if otherwise), levels (the axis's own, if
-// not round numbers), xs (rising: the cursor's),
-// range(domain) -> [low, high], draw(frame), read(x) -> text. frame: {svg, x(value), y(value), domain, width, height}.
+// A chart. options: title, view, height, log, format (of y values), scale (format of y on the axis; default: format),
+// levels (ticks of the y axis; default: round numbers), xs (ascending positions of the cursor), range(domain) ->
+// [low, high], draw(frame), read(x) -> text. frame: {svg, x(value), y(value), domain, width, height}.
 class Plot {
   constructor(options) {
     Object.assign(this, {height: 190, log: false, format: (v) => digits(v, 4)}, options);
@@ -76,7 +77,7 @@ class Plot {
     this.listen();
   }
 
-  at(event) {  // the x value under the pointer
+  at(event) {  // returns the x value under the pointer
     const box = this.svg.getBoundingClientRect(), inner = this.width - kMargin.left - kMargin.right;
     const share = ((event.clientX - box.left) / box.width * this.width - kMargin.left) / inner;
     const [low, high] = this.view.domain;
@@ -169,7 +170,7 @@ class Plot {
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     this.svg.replaceChildren();
     this.axes(frame, this.levels || (log ? logTicks(low, high) : ticks(low, high, Math.max(2, inner.y / 36))));
-    const name = 'clip' + (++kHatches);
+    const name = 'clip' + (++numIds);
     this.svg.append(drawing(
         'clipPath', {id: name},
         drawing(
@@ -246,7 +247,7 @@ function bandOf(xs, lows, highs, frame, first, end) {
 const kDashes = ['', '7 3', '2 3', '9 3 2 3', '12 4', '4 2 1 2 1 2', '1 3', '14 3 3 3'];
 const runColour = (i) => `var(--run-${i % 8})`;
 
-// Running medians over `width` points, which spikes don't move.
+// Returns running medians over `width` points, which single outliers do not affect.
 function smoothed(values, width) {
   const half = width >> 1;
   if (half < 1) return values;
@@ -257,7 +258,7 @@ function smoothed(values, width) {
   });
 }
 
-// What happens at a place of the x axis: its shape between y = 0 and 10 around x = 0, and its word in the legend.
+// The kinds of marks on the x axis: a shape with y from 0 to 10 around x = 0, and the name in the legend.
 const kMarks = {
   crash: {d: 'M-5 0L5 10M5 0L-5 10', alarm: true, stroke: true, line: true, word: 'crash'},
   stop: {d: 'M-4 0H-1V10H-4zM1 0H4V10H1z', line: true, word: 'stopped, to be resumed'},
@@ -272,9 +273,9 @@ function markShape(kind, colour, place) {
   return drawing('path', {d: look.d, transform: place, style: `fill:${fill};stroke:${stroke};stroke-width:2`});
 }
 
-// curves: {name, run, xs, mean, low, high, dots, faint};
-// marks: {x, text, kind (of kMarks), run}; limits: {value, text}; smooth() -> points of the running median, and
-// top: [top, most], of several charts alike.
+// A chart of curves. options in addition to those of Plot: curves [{name, run, xs, mean, low, high, dots, faint}],
+// marks [{x, text, kind (of kMarks), run}], limits [{value, text}], smooth() -> number of points of the running median,
+// top ([top, most], if several charts share an axis).
 function curvePlot(options) {
   const {curves, marks = [], limits = []} = options;
   const longest = curves.reduce((a, b) => (b.xs.length > a.length ? b.xs : a), []);
@@ -303,8 +304,8 @@ function curvePlot(options) {
     }
     if (!(high >= low)) return [0, 1];
     if (options.zero) return [0, cutAt(all) * 1.05 || 1];
-    const room = logarithmic() ? 0 : 0.04 * (high - low);
-    return [low - room, high + room];
+    const margin = logarithmic() ? 0 : 0.04 * (high - low);
+    return [low - margin, high + margin];
   };
   const drawMarks = (frame) => {
     const bottom = frame.height - kMargin.bottom;

@@ -1,6 +1,6 @@
-// The sections of curves: loss, speed, norms by step, tokens or time, and the parts of a step.
+// The sections with curves over steps, tokens or time: loss, speed, norms, and the parts of a step.
 
-const kSmoothAbove = 200;  // points of a curve, from which on its running median is drawn
+const kSmoothAbove = 200;  // number of points above which a curve is drawn as a running median
 
 function lossCurves(axis) {
   const curves = [];
@@ -46,7 +46,7 @@ function curves() {
     const extent = all.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
     if (extent[0] === extent[1]) extent[1] = extent[0] + 1;
     view = makeView(axis.label, axis.format, extent, axis.least);
-    view.settled = () => {
+    view.domainChanged = () => {
       reset.hidden = view.domain === view.whole;
     };
     reset.onclick = () => setDomain(view, null);
@@ -106,14 +106,14 @@ function curves() {
     value: state.smooth >> 1,
     oninput: () => {
       state.smooth = 1 + 2 * Number(slider.value);
-      tell();
+      showSmoothing();
       if (view) refresh(view);
     }
   });
-  const tell = () => {
+  const showSmoothing = () => {
     smoothing.textContent = state.smooth > 1 ? `median of ${state.smooth} points over pale raw data` : 'none';
   };
-  tell();
+  showSmoothing();
   build();
   return element(
       'div', {}, several ? element('div', {class: 'legend'}, runs.map((_, i) => nameTag(i))) : '',

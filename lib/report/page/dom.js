@@ -1,4 +1,4 @@
-// Elements and numbers as text. Whatever comes from files becomes text nodes and attributes, never markup.
+// Functions that create elements and format numbers. Text from files becomes text nodes and attributes, never markup.
 'use strict';
 
 function put(parent, children) {
@@ -33,7 +33,7 @@ function digits(value, count) {
   if (size >= 1e15 || size < 1e-4) return value.toExponential(Math.max(0, count - 1));
   return Number(value.toPrecision(count)).toLocaleString('en', {maximumSignificantDigits: count});
 }
-function counted(value) {  // 11.6k, as the program writes it
+function counted(value) {  // formats like the program: 11.6k
   if (!known(value)) return '?';
   for (const [unit, letter] of [[1e12, 'T'], [1e9, 'B'], [1e6, 'M'], [1e3, 'k']])
     if (Math.abs(value) >= unit) return digits(value / unit, 3) + letter;
@@ -44,7 +44,7 @@ function bytesText(value) {
     if (value >= unit) return digits(value / unit, 3) + ' ' + name;
   return value + ' B';
 }
-function rateText(value) {  // bytes a second
+function rateText(value) {  // formats bytes per second
   const [unit, name] = [[1e9, 'GB/s'], [1e6, 'MB/s']].find(([least]) => value >= least) || [1e3, 'kB/s'];
   return digits(value / unit, 3) + ' ' + name;
 }
@@ -58,7 +58,7 @@ function duration(seconds) {
   if (seconds < 86400 * 2) return Math.floor(seconds / 3600) + 'h' + two((seconds / 60) % 60) + 'm';
   return digits(seconds / 86400, 3) + ' days';
 }
-// The unit in which a span of time is shown.
+// Returns the unit in which to show a span of time.
 function timeUnit(seconds) {
   for (const [name, length] of [['days', 86400], ['hours', 3600], ['minutes', 60]])
     if (seconds >= 3 * length) return {name, length};
@@ -73,7 +73,7 @@ function moment(seconds) {
 }
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString('en') : '?');
 
-// A table: heads are texts or nodes, or {text, class} for columns that are special; cells are texts or nodes.
+// Creates a table. Heads are texts, nodes, or {text, class} for columns with their own class; cells are texts or nodes.
 function table(heads, rows) {
   const column = (i) => ({class: heads[i].text === undefined ? null : heads[i].class});
   return element(
@@ -88,15 +88,15 @@ function table(heads, rows) {
       element(
           'tbody', {}, rows.map((cells) => element('tr', {}, cells.map((cell, i) => element('td', column(i), cell))))));
 }
-// In a frame; where that is narrow the last cell of each row stands beneath the `count` others.
+// Puts a table into a frame. In a narrow frame, the last cell of each row is shown below its other `count` cells.
 function lastBeneath(count, made) {
   return element('div', {class: 'scroll beneath', style: `--columns:${count}`}, made);
 }
-const number = (text) => ({text, class: 'number'});  // figures, to the right
-const unbroken = (text) => ({text, class: 'key'});   // never broken
-const long = (text) => ({text, class: 'long'});      // broken anywhere
+const number = (text) => ({text, class: 'number'});  // a column of numbers, aligned to the right
+const unbroken = (text) => ({text, class: 'key'});   // a column without line breaks
+const long = (text) => ({text, class: 'long'});      // a column that may break within a word
 
-// What draws itself once it has its place in the page, and so a width: pictures with a figure and render().
+// The pictures, each with a figure and render(). They are drawn once they are in the page and therefore have a width.
 const pictures = [];
 const undrawn = [];
 function draws(picture) {
@@ -106,7 +106,7 @@ function draws(picture) {
 function drawAll() {
   for (const picture of undrawn.splice(0)) picture.render();
 }
-// On paper everything is as wide as paper is, and drawn for that, so that letters keep their size.
+// Before printing, draws everything at the width of the paper, so that letters keep their size.
 function drawForPaper(onPaper) {
   document.documentElement.classList.toggle('paper', onPaper);
   for (const picture of pictures)
@@ -117,14 +117,14 @@ window.addEventListener('afterprint', () => drawForPaper(false));
 
 function section(id, title, ...children) { return element('section', {id}, element('h2', {}, title), children); }
 
-// Round numbers in [low, high], about so many, at least `least` apart: 1 for what is counted in whole numbers.
+// Returns about `count` round numbers in [low, high], at least `least` apart. Use least = 1 for whole numbers.
 function ticks(low, high, count, least = 0) {
   const span = high - low;
   if (!(span > 0)) return [low];
   const rough = Math.max(span / Math.max(1, count), least), power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.7);
-  const made = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; ++i) made.push(i * step + 0);  // no -0
+  const made = [];  // adds 0 to turn -0 into 0
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; ++i) made.push(i * step + 0);
   return made;
 }
 function logTicks(low, high) {

@@ -1,6 +1,6 @@
-// The first screen: large figures with their curves, what happened, then the facts; of several runs how they differ.
+// The first screen: large figures with their curves, the incidents and the facts. For several runs, also a comparison.
 
-// A small curve without axes.
+// Creates a small curve without axes.
 function sparkline(values, colour) {
   const points = values.map((v, i) => [i, v]).filter(([, v]) => known(v)), most = 160;
   if (points.length < 2) return '';
@@ -17,7 +17,7 @@ function sparkline(values, colour) {
 }
 
 const mean = (list) => list.reduce((sum, v) => sum + v, 0) / (list.length || 1);
-// The last loss and its change over the last tenth of the steps, both as means of a few per cent of them.
+// Returns the last loss and its change over the last tenth of the steps. Both use means over a few steps.
 function lossTrend(run) {
   const loss = ((run.curves.loss || {}).mean || []).filter(known), part = Math.max(1, Math.round(loss.length / 50));
   if (loss.length === 0) return null;
@@ -26,7 +26,7 @@ function lossTrend(run) {
 }
 const signed = (value, count) => (value > 0 ? '+' : value < 0 ? '−' : '') + digits(Math.abs(value), count);
 
-// [title, value, explanation, values of the curve], those that are known.
+// Returns the figures that are known, each as [title, value, explanation, values of the curve].
 function figuresOf(run) {
   const list = [], {recent, wall} = run, trend = lossTrend(run), mid = (name) => (run.curves[name] || {}).mean || [];
   if (trend)
@@ -75,7 +75,7 @@ function firstScreen() {
 
 // --- Several runs --------------------------------------------------------------------------------------------------
 
-// Rows of numbers that can be compared: [name, value of a run, how it is written].
+// The rows of the comparison: [name, function that returns a run's value, format].
 const kCompared = [
   ['loss', (run) => (lossTrend(run) || {}).last, (v) => digits(v, 5)],
   ['validation loss', (run) => (run.evaluations[run.evaluations.length - 1] || [])[2], (v) => digits(v, 5)],
@@ -92,7 +92,7 @@ const kCompared = [
   ['attempts', (run) => run.wall && run.wall.attempts_in_all, whole]
 ];
 
-// Against the first run: "+3.1 %", of more than two runs the range of it.
+// Returns the difference from the first run, such as "+3.1 %"; for more than two runs, the range of differences.
 function differenceOf(values) {
   const [first, ...others] = values, shares = others.filter(known).map((v) => v / first - 1);
   if (!known(first) || first === 0 || shares.length === 0) return '';
@@ -122,7 +122,8 @@ function comparison() {
       element('div', {class: 'across'}, made));
 }
 
-// Rows of the fields of all configs for which shown(name, whether it differs, its text) holds; those that differ first.
+// Creates a table of the config fields for which shown(name, whether it differs, its text) is true. Fields that
+// differ come first.
 function configTable(shown) {
   const values = runs.map((run) => new Map(run.config.fields));
   const differs = (name) => values.some((list) => list.get(name) !== values[0].get(name));

@@ -1,16 +1,16 @@
-// The mesh as a picture: a cell a rank, rows of a stage together, the slider for time.
+// The mesh as a heat map: one cell per rank, the rows of a stage next to each other, and a slider for time.
 
-// Slower than its role's median: towards orange-brown; faster: towards blue; readable without distinguishing red and
-// green. `pale`: what the median has.
-const kFullRatio = 0.2;  // slower or faster: here the colour is full
+// Ranks slower than the median of their role are orange to brown, faster ones blue, which needs no distinction of red
+// and green. `pale` is the colour of the median.
+const kFullRatio = 0.2;  // the difference from the median at which the colour is strongest
 function ratioColour(byte, pale) {
-  const power = (byte - 128) / 127, full = Math.log2(1 + kFullRatio);  // powers of two
+  const power = (byte - 128) / 127, full = Math.log2(1 + kFullRatio);  // bytes encode powers of two
   const t = Math.max(-1, Math.min(1, power / full));
   const mix = (a, b, s) => a.map((v, i) => Math.round(v + (b[i] - v) * s));
   return t > 0 ? (t < 0.5 ? mix(pale, [240, 160, 70], 2 * t) : mix([240, 160, 70], [150, 50, 4], 2 * t - 1)) :
                  mix(pale, [20, 100, 180], -t);
 }
-// The colour of the median's cells: near that of the page, in either scheme.
+// Returns the colour of the median's cells, which is close to the page's background in light and dark mode.
 function paleColour() {
   const hex = getComputedStyle(document.documentElement).getPropertyValue('--cell').trim();
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
@@ -22,7 +22,7 @@ function amountColour(byte) {
   const at = byte / 255 * (kCividis.length - 1), i = Math.min(kCividis.length - 2, Math.floor(at));
   return kCividis[i].map((v, k) => Math.round(v + (kCividis[i + 1][k] - v) * (at - i)));
 }
-const kSlowRatio = 1.1;  // over the median of its role: from here on a rank is marked and named
+const kSlowRatio = 1.1;  // ranks above this multiple of the median of their role are marked and named
 
 const kQuantityWords = {
   compute: 'compute (forward and backward)',
@@ -105,13 +105,13 @@ class HeatMap {
     return {pp: Math.floor(rank / (dp * tp)), dp: Math.floor(rank / tp) % dp, tp: rank % tp};
   }
   slower(rank) { return 2 ** ((this.bytes()[rank] - 128) / 127); }
-  amount(rank) {  // seconds a step, or TFLOP/s
+  amount(rank) {  // seconds per step, or TFLOP/s
     const {ratio, rate, most, medians} = this.quantity, {pp, tp} = this.place(rank);
     if (!ratio) return this.bytes()[rank] / 255 * most;
     const middle = medians[this.slice][pp * this.heat.tp + tp];
     return rate ? middle / this.slower(rank) : middle * this.slower(rank);
   }
-  // In a cell: "+3.1 %" against its peers, or an amount.
+  // Returns the text of a cell: the difference from its peers, such as "+3.1 %", or an amount.
   figureOf(rank) {
     const {ratio, rate} = this.quantity;
     if (!ratio) return rate ? counted(1e12 * this.amount(rank)) : duration(this.amount(rank));
@@ -130,16 +130,17 @@ class HeatMap {
     return text + `, ${(rate ? 1 / this.slower(rank) : this.slower(rank)).toFixed(2)} x the median of its peers`;
   }
 
-  // Where the cells are: columns are dp ranks, folded where they don't fit; rows tp ranks; blocks of rows stages.
+  // Computes the positions of cells. Columns are dp ranks, wrapped if they do not fit; rows are tp ranks; blocks of
+  // rows are stages.
   layout(width) {
-    const {pp, dp, tp} = this.heat, labels = tp > 1 ? 62 : 34, room = width - labels;
-    const columns = Math.min(dp, Math.max(1, Math.floor(room / 4)));
+    const {pp, dp, tp} = this.heat, labels = tp > 1 ? 62 : 34, inner = width - labels;
+    const columns = Math.min(dp, Math.max(1, Math.floor(inner / 4)));
     const lines = Math.ceil(dp / columns);
     const perLine = Math.ceil(dp / lines);
-    const side = Math.max(3, Math.min(420, Math.floor(room / perLine)));  // cells fill the width
+    const side = Math.max(3, Math.min(420, Math.floor(inner / perLine)));  // makes cells fill the width
     const rows = Math.max(1, lines * tp), gap = 5;
     const rowHeight = Math.max(2, Math.min(30, side, Math.floor(640 / (pp * rows))));
-    const top = lines === 1 ? 16 : 0;  // the names of the columns
+    const top = lines === 1 ? 16 : 0;  // height of the column names
     return {
       labels,
       top,
@@ -231,7 +232,7 @@ class HeatMap {
     pen.textAlign = 'start';
     pen.strokeStyle = style.getPropertyValue('--ink');
     pen.lineWidth = 1.5;
-    const around = grid.side < 9 ? 3 : 0;  // small cells need a frame that is seen
+    const around = grid.side < 9 ? 3 : 0;  // small cells need a wider frame to be visible
     if (slow.length <= 400)
       for (const [x, y] of slow) {
         pen.strokeRect(x - around, y - around, grid.side + 2 * around - gap, grid.rowHeight + 2 * around - gap);
@@ -243,13 +244,13 @@ class HeatMap {
     }
   }
 
-  // Of stages and, where there is room, of tp and dp ranks: every so many.
+  // Draws the names of stages and of as many tp and dp ranks as fit.
   paintNames(pen) {
-    const {pp, dp, tp} = this.heat, {grid} = this, room = 14;
+    const {pp, dp, tp} = this.heat, {grid} = this, least = 14;
     for (let stage = 0; stage < pp; ++stage) {
       const y = grid.top + stage * grid.block;
       pen.fillText('pp' + stage, 0, y + 10);
-      const every = Math.max(1, Math.ceil(room / grid.rowHeight));
+      const every = Math.max(1, Math.ceil(least / grid.rowHeight));
       for (let i = 0; tp > 1 && grid.lines === 1 && i < tp; i += every)
         pen.fillText('tp' + i, 34, y + i * grid.rowHeight + Math.min(grid.rowHeight / 2 + 4, 12));
     }

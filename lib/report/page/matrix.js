@@ -1,14 +1,14 @@
-// Who waits for whom, of many ranks: a matrix instead of the mesh in space, where hundreds of ranks hide each other.
-// Rows are waiting ranks, columns the awaited ones, both in the order of ranks; of many ranks some share a cell.
+// The waits between many ranks as a matrix, since hundreds of ranks would hide each other in the mesh in space. Rows
+// are waiting ranks and columns are awaited ranks, both in rank order. With very many ranks, several share a cell.
 
-const kMostCells = 256;  // along a side
+const kMostCells = 256;  // along each side
 
 class WaitMatrix {
   constructor(waits, name) {
     this.waits = waits;
     this.dump = waits.source === 'dump';
     this.size = waits.pp * waits.dp * waits.tp;
-    this.share = Math.ceil(this.size / kMostCells);  // ranks of a cell
+    this.share = Math.ceil(this.size / kMostCells);  // number of ranks per cell
     this.side = Math.ceil(this.size / this.share);
     this.cells = new Float64Array(this.side * this.side);
     for (const [waiter, awaited, , ms] of waits.edges) this.cells[this.cellOf(waiter, awaited)] += this.dump ? 1 : ms;
@@ -63,7 +63,7 @@ class WaitMatrix {
             'span', {}, drawing('svg', {viewBox: '0 0 110 12', style: 'width:110px', 'aria-hidden': 'true'}, cells),
             this.amount(this.most)));
   }
-  // As the heat map's, from a rank like its peers to the slowest.
+  // Uses the heat map's colours from that of the median to that of the slowest rank.
   colour(share) {
     if (!(share > 0)) return 'var(--cell)';
     const power = Math.log2(1 + kFullRatio) * (0.25 + 0.75 * Math.sqrt(share));
@@ -90,7 +90,7 @@ class WaitMatrix {
     this.cells.forEach((value, i) => {
       if (value === 0) return;
       pen.fillStyle = this.colour(value / this.most);
-      const size = Math.max(unit, 3);  // of many ranks, still seen
+      const size = Math.max(unit, 3);  // small cells stay visible
       pen.fillRect(left + (i % side) * unit, left + Math.floor(i / side) * unit, size, size);
     });
     this.paintStages(pen, style, length);

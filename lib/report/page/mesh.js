@@ -1,22 +1,22 @@
-// Who waits for whom: the ranks that held others up, the longest waits, and a picture. Of few ranks that is the mesh in
-// space, turned by the pointer or by keys: dp to the right, pp downwards, tp into the depth; an arrow from each rank
-// that waits to the one for which it waits. Of many it is a matrix (matrix.js).
+// The waits between ranks: the ranks that delay others, the longest waits, and a picture. For few ranks the picture is
+// the mesh in space, which the pointer or keys rotate: dp to the right, pp downwards, tp into the depth, with an arrow
+// from each waiting rank to the rank that it waits for. For many ranks it is a matrix (matrix.js).
 
 const kAxisLooks = {
   tp: ['--tone-orange', []],
   pp: ['--tone-sky', [7, 3]],
   dp: ['--tone-red', [2, 3]],
-  several: ['--tone-grey', [9, 3, 2, 3]],  // along more than one axis
+  several: ['--tone-grey', [9, 3, 2, 3]],  // a wait along more than one axis
 };
 const kFirstView = {
   yaw: 0.6,
   pitch: 0.45
 };
 const kListedWaits = 12;
-const kRanksInSpace = 64;  // above this number, a matrix
+const kRanksInSpace = 64;  // more ranks than this are shown as a matrix
 const toneOfAxis = (axis) => getComputedStyle(document.documentElement).getPropertyValue(kAxisLooks[axis][0]).trim();
 
-// What the waits say: sums by awaited rank first.
+// Creates the view of a run's waits: the sums per awaited rank, the picture, and the list of the longest waits.
 function waitsView(waits, name) {
   const size = waits.pp * waits.dp * waits.tp;
   const mesh = size > kRanksInSpace ? new WaitMatrix(waits, name) : new MeshView(waits, name);
@@ -68,7 +68,7 @@ function waitList(waits) {
       more > 0 ? absent(`and ${whole(more)} more waits`) : '');
 }
 
-// How long an axis of so many ranks is drawn: beyond a dozen it grows with their logarithm.
+// Returns the drawn length of an axis, which grows with the logarithm of its ranks beyond a dozen.
 function axisLength(count) {
   const gaps = count - 1;
   return gaps <= 12 ? gaps : 12 + 4 * Math.log2(gaps / 12);
@@ -101,7 +101,7 @@ class MeshView {
     }).observe(this.figure);
   }
 
-  // By rank: for how long others waited for it, its edges, and whether it waits itself.
+  // Collects for each rank how long others waited for it, its edges, and whether it waits itself.
   count() {
     this.awaited = new Float64Array(this.size);
     this.edgesOf = Array.from({length: this.size}, () => []);
@@ -139,8 +139,8 @@ class MeshView {
                                 }
                               }),
                               axis));
-    const said = element('span', {}), tell = () => {
-      said.textContent = `the longest ${whole(this.shown)} of ${whole(edges.length)}`;
+    const shownCount = element('span', {}), showCount = () => {
+      shownCount.textContent = `the longest ${whole(this.shown)} of ${whole(edges.length)}`;
     };
     const slider = element('input', {
       type: 'range',
@@ -150,11 +150,11 @@ class MeshView {
       'aria-label': 'Number of waits that are drawn',
       oninput: () => {
         this.shown = Number(slider.value);
-        tell();
+        showCount();
         this.paint();
       }
     });
-    tell();
+    showCount();
     const back = element(
         'button', {
           type: 'button',
@@ -166,7 +166,7 @@ class MeshView {
         'Reset view');
     return element(
         'div', {class: 'bar screen-only'}, element('span', {class: 'faint'}, 'Turn it by dragging or arrow keys.'),
-        back, boxes, this.dump ? '' : [slider, said]);
+        back, boxes, this.dump ? '' : [slider, shownCount]);
   }
   legend() {
     const found = Object.keys(kAxisLooks).filter((axis) => this.waits.edges.some((edge) => this.axisOf(edge) === axis));
@@ -262,7 +262,7 @@ class MeshView {
         (this.dump || others === 0 ? '' : `, ${duration(this.awaited[rank] / 1000)} a step`);
   }
 
-  // Where (dp, pp, tp) stands, before it is scaled to the canvas; what is nearer has the smaller depth.
+  // Returns the position of (dp, pp, tp) before it is scaled to the canvas. Nearer positions have a smaller depth.
   project(dp, pp, tp) {
     const along = (at, count) => (count > 1 ? (at / (count - 1) - 0.5) * axisLength(count) : 0);
     const {waits} = this;
@@ -280,15 +280,15 @@ class MeshView {
     const most = Math.round(Math.max(260, Math.min(460, 0.6 * this.width)));
     let right = 0, down = 0;
     for (const corner of [[0, 0, 0], [dp - 1, 0, 0], [0, pp - 1, 0], [0, 0, tp - 1]]) {
-      const [x, y] = this.project(...corner);  // the opposite corners lie opposite
+      const [x, y] = this.project(...corner);  // the other corners are symmetric
       right = Math.max(right, Math.abs(x));
       down = Math.max(down, Math.abs(y));
     }
-    const fit = (room, extent) => (extent > 0 ? (room - 2 * margin) / (2 * extent) : Infinity);
+    const fit = (length, extent) => (extent > 0 ? (length - 2 * margin) / (2 * extent) : Infinity);
     const unit = Math.min(150, fit(this.width, right), fit(most, down));
-    // A flat mesh has a low picture.
+    // Makes the picture of a flat mesh low.
     this.height = Math.min(most, Math.max(140, Math.round(2 * (down * unit + margin))));
-    // Of the shortest distance between neighbours.
+    // The radius of a rank depends on the shortest distance between neighbours.
     const gap = Math.min(...[pp, dp, tp].map((n) => (n > 1 ? axisLength(n) / (n - 1) : 1)));
     this.radius = Math.max(1.2, Math.min(14, 0.2 * unit, 0.45 * gap * unit));
     this.onCanvas = (...place) => {
@@ -328,7 +328,7 @@ class MeshView {
     for (const rank of this.suspects) this.paintRank(pen, style, rank);
     for (const edge of chosen) this.paintEdge(pen, edge, 1);
   }
-  // All lines between neighbours; names at the edges.
+  // Draws the lines between neighbours and the names at the edges.
   paintFrame(pen, style) {
     const {pp, dp, tp} = this.waits, last = [dp - 1, pp - 1, tp - 1];
     const line = (from, to) => {
@@ -356,7 +356,7 @@ class MeshView {
     pen.textBaseline = 'middle';
     ['dp', 'pp', 'tp'].forEach((name, axis) => this.paintNames(pen, name, axis, last));
   }
-  // Along the edge of the box that lies farthest out, so that names and ranks don't meet.
+  // Draws names along the outermost edge of the mesh, where they do not overlap ranks.
   paintNames(pen, name, axis, last) {
     const others = [0, 1, 2].filter((other) => other !== axis), middle = [this.width / 2, this.height / 2];
     let best = null;
@@ -366,7 +366,7 @@ class MeshView {
         place[others[0]] = u;
         place[others[1]] = v;
         const [x, y] = this.onCanvas(...place);
-        // Of names along the vertical axis the left, of the others the lower edge.
+        // Selects the left edge for the vertical axis and the lower edge for the others.
         const score = axis === 1 ? -x : y;
         if (best === null || score > best.score) best = {score, u, v, x, y};
       }
@@ -377,7 +377,7 @@ class MeshView {
       return this.onCanvas(...place);
     });
     const apart = Math.hypot(ends[1][0] - ends[0][0], ends[1][1] - ends[0][1]) / (last[axis] || 1);
-    const every = apart >= 24 ? 1 : last[axis] || 1;  // else the first and the last
+    const every = apart >= 24 ? 1 : last[axis] || 1;  // otherwise only the first and the last
     for (let i = 0; i <= last[axis]; i += every) {
       const place = [0, 0, 0];
       place[axis] = i;
@@ -393,9 +393,9 @@ class MeshView {
     const [fromX, fromY, toX, toY] = [at[2 * a], at[2 * a + 1], at[2 * b], at[2 * b + 1]];
     const dx = toX - fromX, dy = toY - fromY, length = Math.hypot(dx, dy);
     if (length < 1) return;
-    // Bent to its left, so that two ranks that wait for each other have two arrows.
+    // Bends the arrow to its left, so that the arrows of two ranks that wait for each other are separate.
     const bend = [fromX + dx / 2 + dy * 0.13, fromY + dy / 2 - dx * 0.13];
-    const clip = (x, y) => {  // to the rim of a rank
+    const clip = (x, y) => {  // ends the arrow at the rim of a rank
       const away = Math.hypot(bend[0] - x, bend[1] - y) || 1, share = Math.min(0.8, (this.radius + 2) / away);
       return [x + (bend[0] - x) * share, y + (bend[1] - y) * share];
     };

@@ -1,4 +1,4 @@
-// The page: its sections.
+// The sections of the page.
 
 function wallTime() {
   return oneEach((run) => {
@@ -210,5 +210,5 @@ function build() {
   drawAll();
 }
 build();
-// What a test looks for, and how long it took since the page was requested.
+// Tests look for this attribute. Its value is the time in ms since the page was requested.
 document.documentElement.dataset.drawn = String(Math.round(performance.now()));

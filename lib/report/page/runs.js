@@ -1,4 +1,4 @@
-// The runs of the report, from the data that the program has put into the page.
+// The runs of the report, read from the data that the program embeds in the page.
 
 const report = JSON.parse(document.getElementById('data').textContent);
 const runs = report.runs, several = runs.length > 1;
@@ -24,7 +24,7 @@ const oneEach = (make) => element(
 const absent = (text) => element('p', {class: 'faint'}, text);
 
 
-// The x axes that curves can have. Time starts at a run's first event, in the unit that fits the longest run.
+// The possible x axes of curves. Time starts at a run's first event and uses the unit that suits the longest run.
 const kTime = timeUnit(Math.max(...runs.map((run) => (run.x.time[run.x.time.length - 1] || 0) - began(run))));
 const kAxes = {
   step: {label: 'step', of: (run, x) => x.step, format: (v) => whole(v), least: 1, at: (run, step) => step},
@@ -44,8 +44,8 @@ function tokensAt(run, step) {
 }
 function fieldOf(run, name) { return (run.config.fields.find((field) => field[0] === name) || [])[1]; }
 
-// What ended the attempts, where they were resumed, steps that were not finite, and changes of the config: {step, time,
-// kind (of kMarks), text}.
+// Returns the marks of a run as [{step, time, kind (of kMarks), text}]: ends of attempts, resumes, steps that were not
+// finite, and changes of the config.
 function happenings(run) {
   const list = [], attempts = run.wall ? run.wall.attempts : [];
   attempts.forEach((attempt, k) => {

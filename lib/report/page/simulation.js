@@ -1,16 +1,16 @@
-// The page of a simulation: its sections, from the data that the program has put into it.
+// The sections of a simulation's page, created from the data that the program embeds in it.
 
 const report = JSON.parse(document.getElementById('data').textContent);
 const simulated = report.simulation;
-// ± of a prediction as a share, from the table of errors of the cluster's file; null: it has none.
+// The relative uncertainty of predictions, from the error table of the cluster file, or null if it has no table.
 const uncertainty = simulated.uncertainty;
 const seconds = (value) => (value < 0.1 ? digits(1000 * value, 3) + ' ms' : digits(value, 3) + ' s');
 const within = known(uncertainty) && uncertainty > 0 ? ` ± ${digits(100 * uncertainty, 2)} %` : '';
-// In tables: no more digits than the uncertainty leaves.
+// Formats a number for tables with no more digits than the uncertainty justifies.
 const figure = within ? Math.max(2, Math.ceil(-Math.log10(uncertainty)) + 1) : 3;
 const predicted = (value) => (value < 0.1 ? digits(1000 * value, figure) + ' ms' : digits(value, figure) + ' s');
 const mfu = (row) => (within ? digits(100 * row.mfu, figure) : (100 * row.mfu).toFixed(1)) + ' %';
-const pointsOfMfu = (gain) => {  // signed, unless it rounds to zero
+const pointsOfMfu = (gain) => {  // shows a sign unless the value rounds to zero
   const text = (100 * gain).toFixed(1);
   return Number(text) === 0 ? '0.0' : gain > 0 ? '+' + text : text;
 };
@@ -22,7 +22,7 @@ const layoutText = (l) => [`tp ${l.tp}`, l.cp > 1 ? `cp ${l.cp}` : '', `dp ${l.d
                               .filter((part) => part)
                               .join(', ');
 
-// What a reader has to know first: how this layout stands against the best one, and how sure the figures are.
+// The summary at the top: how this layout compares with the best one, and how certain the figures are.
 function story() {
   const list = [], best = report.layouts[0];
   if (!simulated.fits) list.push(['it does not fit into the memory of the fullest rank', true]);
@@ -104,7 +104,7 @@ function scaling(rows, words) {
 
 function ablation() {
   const own = report.ablation[0];
-  const words = (name) => {  // in lines of a bar's width
+  const words = (name) => {  // splits a name into lines of a bar's width
     const lines = [''];
     for (const word of name.split(' '))
       if (lines[lines.length - 1].length + word.length > 11 && lines[lines.length - 1])
@@ -187,5 +187,5 @@ put(document.getElementById('page'), [
   overview(), ...sections.map(([id, title, make]) => section(id, title, make()))
 ]);
 drawAll();
-// What a test looks for, and how long it took since the page was requested.
+// Tests look for this attribute. Its value is the time in ms since the page was requested.
 document.documentElement.dataset.drawn = String(Math.round(performance.now()));

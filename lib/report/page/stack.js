@@ -1,5 +1,5 @@
-// Parts of a whole over time: areas one above the other. Every part has a colour and a hatch, and its name in the
-// legend stands in the order of the areas.
+// The parts of a whole over time as stacked areas. Every part has a colour and a hatch. The legend lists the parts in
+// the order of the areas.
 
 const kHatchPaths = {
   plain: '',
@@ -10,7 +10,7 @@ const kHatchPaths = {
   crossed: 'M0 4H8M4 0V8',
   dots: 'M3 4h2',
 };
-// Names of parts, each with its tone (page.css) and hatch.
+// {name of a part: [tone (page.css), hatch]}
 const kStepParts = {
   compute: ['blue', 'plain'],
   tp: ['orange', 'rising'],
@@ -38,7 +38,7 @@ const kWallParts = {
 const toneOf = (look) => `var(--tone-${look[0]})`;
 
 function hatch(look) {
-  const id = 'hatch' + (++kHatches), path = kHatchPaths[look[1]];
+  const id = 'hatch' + (++numIds), path = kHatchPaths[look[1]];
   return [
     id,
     drawing(
@@ -52,16 +52,16 @@ function hatch(look) {
                '')
   ];
 }
-// A sample of a part's look, for legends and tables.
+// Creates a sample of a part's colour and hatch for legends and tables.
 function swatch(look) {
   const [id, pattern] = hatch(look), area = drawing('rect', {width: 26, height: 12, fill: `url(#${id})`});
   return drawing('svg', {viewBox: '0 0 26 12', class: 'swatch', 'aria-hidden': 'true'}, pattern, area);
 }
-function legendOf(names, looks, said = (name) => name) {
-  return element('div', {class: 'legend'}, names.map((name) => element('span', {}, swatch(looks[name]), said(name))));
+function legendOf(names, looks, label = (name) => name) {
+  return element('div', {class: 'legend'}, names.map((name) => element('span', {}, swatch(looks[name]), label(name))));
 }
 
-// A bar of shares, {name: share}, with its legend and figures next to it.
+// Creates a bar of {name: share} with its legend and figures.
 function shareBar(shares, looks, describe) {
   const names = Object.keys(looks).filter((name) => shares[name] > 0);
   const svg = drawing('svg', {
@@ -84,11 +84,11 @@ function shareBar(shares, looks, describe) {
   return element('figure', {}, svg);
 }
 
-const kColumns = 100;  // of a stack: more would be narrower than what can be seen
+const kColumns = 100;  // the number of columns of a stack; more would be too narrow to see
 
-// options: title, view, xs (rising), parts {name: values}, looks, format, share() -> whether of the whole, top: [top,
-// most] of several stacks alike. Columns of equal numbers of values, with the median of each part: areas without
-// hatches, in the order of the legend.
+// Creates a chart of stacked areas. Each column shows the medians of an equal number of values. Areas have no hatches
+// and follow the order of the legend. options: title, view, xs (ascending), parts {name: values}, looks, format,
+// share() -> whether to show shares of the whole, top ([top, most], if several stacks share an axis).
 function stackPlot(options) {
   const {xs, parts, looks} = options, names = Object.keys(looks).filter((name) => parts[name]);
   const totals = xs.map((_, i) => names.reduce((sum, name) => sum + (parts[name][i] || 0), 0));
@@ -100,7 +100,7 @@ function stackPlot(options) {
     if (most > top) made.idle = `Cut off: the highest value is ${options.format(most)}.`;
     return [0, top || 1];
   };
-  // {from, to: on the x axis, values: by name, sum}
+  // Returns columns as [{from, to (on the x axis), values {name: median}, sum}].
   const columnsOf = ([first, end]) => {
     const count = Math.min(kColumns, end - first), list = [];
     for (let c = 0; c < count; ++c) {
@@ -148,14 +148,15 @@ function stackPlot(options) {
   return element('div', {}, made.figure, legendOf(names, looks));
 }
 
-// A lane for each attempt (of many, for some together), like a Gantt chart. options: view, begin, unit (seconds of an x
-// axis's unit), intervals [[begin, end, name]] in seconds, attempts [{number, begin, end}], looks, format.
+// Creates a Gantt chart with one lane per attempt; if there are many attempts, several share a lane. options: view,
+// begin, unit (seconds per unit of the x axis), intervals [[begin, end, name]] in seconds, attempts
+// [{number, begin, end}], looks, format.
 const kMostLanes = 16;
 function lanesPlot(options) {
   const {view, intervals, attempts, looks} = options, count = Math.min(kMostLanes, attempts.length);
   const laneAt = (k) => Math.floor(k * count / attempts.length);
   const x = (time) => (time - options.begin) / options.unit;
-  // What is between two attempts stands in the lane of the later one.
+  // The time between two attempts is shown in the lane of the later one.
   const laneOf = (end) => {
     const k = attempts.findIndex((attempt) => end <= attempt.end + 1e-3);
     return laneAt(k < 0 ? attempts.length - 1 : k);

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Draws the pictures of the project's README, all by the executable: the mesh by `check`, a step by `simulate`, the loss
-# of the quick start by `report`, from what `make run` left in its metrics.jsonl (quickstart_losses.txt, "step loss"
-# lines). Run it after a change of what they show, and commit them; a test holds them equal to what it draws, except for
-# the times of the step.
-#   draw.sh [FOLDER]      where they go; this folder, if not given
-# TRIREME names the executable, if it is not that of build/.
+# Draws the pictures of the project's README with the executable: `check` draws the mesh, `simulate` a step, and
+# `report` the loss of the quick start. The losses are in quickstart_losses.txt: "step loss" lines from the
+# metrics.jsonl of `make run`. Run this script after a change of what the pictures show, and commit them. A test
+# compares them with the script's output, except for the times of the step.
+#   draw.sh [FOLDER]      writes to FOLDER (default: this folder)
+# TRIREME names the executable (default: that of build/).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 trireme=$(realpath "${TRIREME:-$root/build/bin/trireme}")
 folder=$(realpath "${1:-$here}")
 
-# 32 ranks on four nodes, all three axes in use; few enough to be drawn whole.
+# Uses 32 ranks on four nodes and all three axes; the mesh is small enough to be drawn completely.
 layout=(--ranks 32)
 for setting in parallel.{tp=4,pp=4,chunks=2,schedule=interleaved} data.global_batch=32; do
   layout+=(--set "$setting")
