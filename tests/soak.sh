@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long tests, which are not part of CI: `make soak`, or one of them, `make soak-clang`.
+# The long tests, which are not part of CI: `make soak` runs all, `make soak-clang` and so on run one.
 #
 #   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors, thread-safety
 #                      annotations (io/base/mutex.h) are checked; unit tests
@@ -13,21 +13,21 @@
 #   soak.sh heal       300 faults of supervised runs, each healed; a link that flaps between network namespaces; and one
 #                      fault of each kind under Slurm
 #   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
-#   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that are slow to look at
-#   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, and no
-#                      other.
-#                      On a machine with nothing else to do
-#   soak.sh predict    calibrated on smaller variants, the simulator predicts the quick start's step within 10 %; on such a machine
+#   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that take minutes to detect
+#   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: it is named within 3 windows,
+#                      and no other rank is. Needs an idle machine
+#   soak.sh predict    calibrated on smaller variants, the simulator predicts the quick start's step within 10 %. Needs an idle
+#                      machine
 #   soak.sh cores      parity, FP8 and golden tests with OpenBLAS' kernels for each processor that this one can stand in
 #                      for: Sandybridge, Haswell, Zen, SkylakeX, SapphireRapids
 #   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap from DEBIAN_MIRROR and UBUNTU_MIRROR: make run,
 #                      make install, make uninstall
 #
-# KILLS, ERRORS, SEED   of crash: how many, and the seed of the choice (by default another one each day; it is printed)
+# KILLS, ERRORS, SEED   of crash: the counts, and the seed of the random choice (default: the day; it is printed)
 # CASES, STEPS, SEED    of hang: the same; CASES and SEED of heal
 # STALLS, SEED          of storage: the seconds of each stall
-# AGENTS, TIMES         of fleet; of doctor and predict: how many
-# JOBS                  compilers and tests at a time
+# AGENTS, TIMES         the counts of fleet; of doctor and predict
+# JOBS                  number of compilers and tests that run concurrently
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 kind=${1:?soak.sh clang|address|thread|crash|hang|storage|heal|fleet|doctor|slow|predict|cores|fresh}
@@ -89,7 +89,7 @@ case $kind in
   storage)
     build
     # shellcheck disable=SC2086 # a list
-    bash tests/mp/storage_stalls_hold_no_step_up.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_points" \
+    bash tests/mp/storage_stalls_block_no_step.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_points" \
       "${SEED:-$(date +%Y%m%d)}" ${STALLS:-5 30 120}
     ;;
   heal)
@@ -105,7 +105,7 @@ case $kind in
     ;;
   doctor)
     build
-    bash tests/mp/doctor_names_what_is_ill.sh "$PWD" "$PWD/build-$kind/bin/trireme" \
+    bash tests/mp/doctor_names_faults.sh "$PWD" "$PWD/build-$kind/bin/trireme" \
       "$(find "$PWD/build-$kind" -name 'libfake_nvml.*')" "${TIMES:-50}"
     ;;
   slow)

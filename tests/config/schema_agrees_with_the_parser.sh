@@ -28,9 +28,9 @@ status() {
   echo "$status"
 }
 
-"$trireme" check --schema >schema.json || fail "check --schema"
-check_jsonschema --check-metaschema schema.json || fail "it is no JSON Schema"
-check_jsonschema --schemafile schema.json "$source_dir"/configs/*.yaml || fail "presets"
+"$trireme" check --schema >schema.json || fail "check --schema failed"
+check_jsonschema --check-metaschema schema.json || fail "schema.json is not a valid JSON Schema"
+check_jsonschema --schemafile schema.json "$source_dir"/configs/*.yaml || fail "the schema refuses a preset"
 
 # The config expands these variables, not the shell.
 # shellcheck disable=SC2016

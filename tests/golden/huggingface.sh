@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 build=$(cd "${BUILD:-$root/build}" && pwd)
 if ! python=$("$root/tests/python_with" torch transformers safetensors); then
-  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || { echo "transformers and torch are expected here, and missing" >&2; exit 1; }
+  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || { echo "TRIREME_EXPECT_CLIENTS is set, but transformers or torch is missing" >&2; exit 1; }
   echo "skipped: no transformers"
   exit 0
 fi

@@ -3,13 +3,13 @@
 #   run.sh CONFIG OUT [--set section.key=value ...]
 # Environment: BUILD      the built tree (default: build)
 #              TOKENS     prefix of prepared token files; without it, the King James Bible is prepared
-#              TOKENIZER  what they were prepared with: bytes (default), or the path of a SentencePiece model
+#              TOKENIZER  the tokenizer of TOKENS: bytes (default), or the path of a SentencePiece model
 #              PYTHON     an interpreter with PyTorch (default: the first that tests/python_with finds), for the
 #                         reference
 #              TRIREME_EXPECT_CLIENTS  if set, a missing PyTorch is a failure
 #              TOLERANCE  largest relative difference of a step's loss (default: 0.01); with MEANS=1, of means
-#                         over ten steps; measured: by the spread of PyTorch's runs whose sums are in another order,
-#                         or without PyTorch, by that of runs with other microbatches
+#                         over ten steps; `measured` derives it from the spread of PyTorch runs
+#                         that add in another order or, without PyTorch, of runs with other microbatches
 set -euo pipefail
 if [[ $# -lt 2 ]]; then
   echo "usage: run.sh CONFIG OUT [--set section.key=value ...]" >&2
@@ -67,15 +67,15 @@ if python=$("$root/tests/python_with" numpy torch); then
   echo "PyTorch:"
   compare "$out/trireme.txt" "$out/reference.txt"
 elif [[ -n ${TRIREME_EXPECT_CLIENTS:-} ]]; then
-  echo "PyTorch is expected here, and missing" >&2
+  echo "TRIREME_EXPECT_CLIENTS is set, but PyTorch is missing" >&2
   exit 1
 fi
 
 golden=$here/$name.txt
 if [[ ! -s $golden ]]; then
-  echo "golden curve: none for $name"
+  echo "golden curve: $name has none"
 elif [[ $(head -n 1 "$golden") != "# run $fingerprint"* ]]; then
-  echo "golden curve: that of $name is from other settings or other data; not compared"
+  echo "golden curve: not compared, since that of $name has other settings or other data"
 else
   if [[ -z $python && $tolerance == measured ]]; then
     spread=("$out/trireme.txt")
@@ -90,6 +90,6 @@ else
   compared=yes
 fi
 if [[ -z $python ]]; then
-  if [[ $compared == yes ]]; then echo "no PyTorch: compared with the golden curve alone"; else echo "skipped: no PyTorch"; fi
+  if [[ $compared == yes ]]; then echo "no PyTorch: compared only with the golden curve"; else echo "skipped: no PyTorch"; fi
 fi
 exit "$status"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Loss curves of two values of a setting on real text, over seeds: runs with one seed have the same initial values and
-# samples. Used to compare bf16 moments with fp32 and FP8 with bf16.
+# Compares the loss curves of two values of a setting on real text over several seeds. Runs with the same seed have the
+# same initial values and samples. Used to compare bf16 moments with fp32 and FP8 with bf16.
 #   TOKENS=prefix tests/golden/seeds.sh BUILD_DIR OUT_DIR SETTING REFERENCE VALUE [--set ...]
 #   TOKENS=runs/english tests/golden/seeds.sh build runs/moments optimizer.moments fp32 bf16
 # Paths are relative to the repository's root. TOKENS: prepared as bytes. OUT_DIR: earlier results are deleted.
 # Also from the environment: SEEDS ("1 2"), STEPS (600), EVAL_EVERY (STEPS), CONFIG (the quick start's), DEVICE (cpu).
 # Exits with 1 if VALUE's last mean, averaged over the seeds, is above REFERENCE's by more than the spread of
-# REFERENCE's seeds; with one seed nothing is judged. 2: a run failed.
+# REFERENCE's seeds; with one seed it only prints the curves. Exits with 2 if a run failed.
 set -uo pipefail
 [[ $# -ge 5 && -n ${TOKENS:-} ]] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/../.." || exit 2

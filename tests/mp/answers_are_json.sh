@@ -70,7 +70,7 @@ table, row, answer = sys.argv[1:]
 found = re.search(r"^\| `%s` \| `(.*)` \|" % re.escape(row), open(table).read(), re.M)
 assert found, "app/JSON.md has no row " + row
 documented = found.group(1)[1:-1]
-while re.search(r" ?[\[{][^\[\]{}]*[\]}]", documented):  # of the parts of a field nothing is asked
+while re.search(r" ?[\[{][^\[\]{}]*[\]}]", documented):  # the parts of a field are not checked
     documented = re.sub(r" ?[\[{][^\[\]{}]*[\]}]", "", documented)
 answer = json.load(open(answer))
 assert list(answer) == ["schema"] + documented.split(", ") and answer["schema"] == 1, (list(answer), documented)
@@ -80,7 +80,7 @@ PYTHON
 value() { python3 -c "import json; a = json.load(open('answer')); print($1)"; }
 equal() { [[ $1 == "$2" ]] || fail "$1, expected $2" "$(cat answer)"; }
 
-echo "each has its documented shape"
+echo "every answer has its documented shape"
 shape 0 --version --version
 shape 0 check check tiny.yaml --ranks 2
 equal "$(value 'a["parameters"], a["ranks"], a["layout"]["pp"], a["data"]["vocab"]')" \
@@ -120,7 +120,7 @@ equal "$(value 'a["checkpoint"], a["config"]')" "back/checkpoints/step_00000000 
 shape 0 'checkpoint prune' checkpoint prune back
 equal "$(value 'a["folder"], a["removed"], a["left"], a["keep_last"]')" "back/checkpoints [] 1 3"
 
-echo "what is predicted"
+echo "answers with predictions"
 llama=$source_dir/configs/llama_70b.yaml h100=$source_dir/configs/clusters/h100.yaml
 predict=(simulate "$llama" --ranks 512 --cluster "$h100")
 shape 0 simulate "${predict[@]}"
@@ -135,7 +135,7 @@ has "$(value 'a["reason"]')"
 equal "$(value 'len(a["layouts"]), [part in a["layouts"][0]["parts_s"] for part in a["layouts"][0]["limited_by"]]')" \
   "2 [True, True]"
 
-echo "a run and its machine"
+echo "answers about a run and its machine"
 fields status status run
 fields 'report --time' report run --time
 fields doctor doctor --device cpu
@@ -143,7 +143,7 @@ fields 'bench step' bench step tiny.yaml --set parallel.pp=1
 fields 'bench kernels' bench kernels tiny.yaml --set parallel.pp=1
 equal "$(value 'list(a["kernels"][0])[0]')" kernel
 
-echo "verify says what is damaged"
+echo "verify reports what is damaged"
 shape 0 'checkpoint verify' checkpoint verify run
 equal "$(value 'a["ok"], a["files"]')" "True 3"
 shard=$(find run/checkpoints/step_00000004 -name '*.h5' ! -name checkpoint.h5 | sort | head -1)
@@ -163,7 +163,7 @@ run 0 "$trireme" checkpoint list run --json
 printf '%s\n' "$output" >answer
 equal "$(value '[c["valid"] for c in a["checkpoints"]], len(a["checkpoints"][0]["why"]) > 0')" "[False, True] True"
 
-echo "supervise says what it wants outside Slurm"
+echo "supervise reports what it needs outside Slurm"
 run 2 env -u SLURM_JOB_NODELIST "$trireme" supervise tiny.yaml
 has "this is not one; on this machine, run trireme supervise tiny.yaml --launcher"
 finish

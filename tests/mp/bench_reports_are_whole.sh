@@ -47,7 +47,7 @@ while read -r bytes settings; do
   [[ $(predicted $settings) == "$bytes" ]] || fail "check predicts other bytes than $bytes for $settings"
 done <layouts.txt
 
-echo "its table names the best, and --limit holds"
+echo "the table of a sweep names the best layout, and --limit limits it"
 run 0 "$mpirun" -n 4 "$trireme" bench step tiny.yaml --sweep layout --limit 2 --steps 1 --warmup 1
 has "best: --set parallel.tp="
 has "the config's own"
@@ -55,18 +55,18 @@ has "beyond --limit"
 json 0 4 step tiny.yaml --sweep layout --limit 2 --steps 1 --warmup 1
 "$bench_json" sweep 4 2 <out.json >/dev/null || fail "the sweep's JSON" "$(<out.json)"
 
-echo "a layout of its own that the ranks do not suit is skipped; other rules hold"
+echo "the config's own layout is skipped if it does not suit the ranks; other rules still apply"
 json 0 2 step tiny.yaml --sweep layout --limit 3 --steps 1 --warmup 1 --set parallel.tp=4
 "$bench_json" sweep 2 3 <out.json >/dev/null || fail "the sweep's JSON" "$(<out.json)"
-grep -q '"own_problem":"parallel' out.json || fail "no word about its own layout" "$(<out.json)"
+grep -q '"own_problem":"parallel' out.json || fail "the JSON does not report the problem of its own layout" "$(<out.json)"
 
 echo "layouts that fail are listed with the reason"
 json 7 2 step tiny.yaml --sweep layout --limit 2 --steps 1 --warmup 1 --set lr.peak=1e30
 "$bench_json" sweep 2 2 <out.json >/dev/null || fail "the sweep's JSON" "$(<out.json)"
-[[ $(grep -o '"problem":"the loss is not finite"' out.json | wc -l) -eq 2 ]] || fail "reasons" "$(<out.json)"
+[[ $(grep -o '"problem":"the loss is not finite"' out.json | wc -l) -eq 2 ]] || fail "expected two layouts with the reason" "$(<out.json)"
 has "no layout could be measured"
 
-echo "a sweep's mistakes"
+echo "invalid arguments of a sweep are refused"
 run 2 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --sweep layouts
 has "layouts not in"
 run 2 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --limit 3
@@ -79,7 +79,7 @@ has "model.heads"
 run 4 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --sweep layout --set model.hidden=262144 --set model.layers=1024
 has "fits into"
 
-echo "overlap shows every axis of several ranks, whatever the model and the switches"
+echo "overlap shows every axis with several ranks for all models and settings"
 overlap() { # AXES RANKS ARGUMENTS...
   json 0 "$2" overlap tiny.yaml --rounds 2 "${@:3}"
   "$bench_json" overlap "$1" <out.json || fail "the JSON of bench overlap ${*:3}" "$(<out.json)"
@@ -107,7 +107,7 @@ grep -q '"transfer":"all-gather"' out.json || fail "overlap_tp off still gathers
 overlap dp 2 --set parallel.tp=1 --set parallel.pp=1 --set parallel.zero=0 --set parallel.overlap_dp=false
 grep -q '"transfer":"all-reduce"' out.json || fail "zero 0 without an all-reduce" "$(<out.json)"
 
-echo "its table, and one rank"
+echo "overlap prints a table, and no rows for one rank"
 run 0 "$mpirun" -n 4 "$trireme" bench overlap tiny.yaml --rounds 1
 has "hidden"
 json 0 1 overlap tiny.yaml --set parallel.tp=1 --set parallel.pp=1
@@ -115,7 +115,7 @@ json 0 1 overlap tiny.yaml --set parallel.tp=1 --set parallel.pp=1
 run 0 "$trireme" bench overlap tiny.yaml --set parallel.tp=1 --set parallel.pp=1
 has "no axis has more than one rank"
 
-echo "overlap's mistakes"
+echo "invalid arguments of overlap are refused"
 run 2 "$mpirun" -n 2 "$trireme" bench overlap tiny.yaml --rounds none
 has "--rounds"
 run 2 "$mpirun" -n 3 "$trireme" bench overlap tiny.yaml

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# calibration_feeds_the_simulator SOURCE TRIREME: `bench calibrate` on CPU ranks writes a cluster file with which
+# calibration_feeds_the_simulator.sh SOURCE TRIREME: `bench calibrate` on CPU ranks writes a cluster file with which
 # `simulate` reports the same as the calibration about the measured config, including the uncertainty, and which `plan`
 # reads; mistakes end with status 2 and a remedy. The accuracy is not checked, because the machine may be busy.
 set -euo pipefail
@@ -20,9 +20,9 @@ number() {
   sed -n "s/.*${3:-}.*\"$2\":\([-0-9.e+]*\).*/\1/p" <(sed 's/[{}]/\n/g' "$1") | head -n 1
 }
 for row in 'half of the batch' 'half of the layers' 'half of the sequence' 'half of the micro-batch'; do
-  grep -q "\"step_of\":\"$row\",\"fitted\":true" "$work/rows" || fail "no $row among the fitted: $(cat "$work/rows")"
+  grep -q "\"step_of\":\"$row\",\"fitted\":true" "$work/rows" || fail "$row is not among the fitted rows: $(cat "$work/rows")"
 done
-[[ $(grep -o '"fitted":false' "$work/rows" | wc -l) == 1 ]] || fail "not one blind row: $(cat "$work/rows")"
+[[ $(grep -o '"fitted":false' "$work/rows" | wc -l) == 1 ]] || fail "expected one blind row: $(cat "$work/rows")"
 # near A B: succeeds if both differ by at most a thousandth.
 near() {
   awk -v a="$1" -v b="$2" 'BEGIN {exit !(a + 0 > 0 && (a - b) ^ 2 <= (1e-3 * b) ^ 2)}'
@@ -31,9 +31,9 @@ whole=$(number "$work/rows" predicted_s 'the config itself') uncertainty=$(numbe
 "$trireme" simulate "$config" --ranks 4 --cluster "$work/here.yaml" "${settings[@]}" --set precision.compute=fp32 \
   --set run.device=cpu --json >"$work/json"
 near "$(number "$work/json" step_s)" "$whole" ||
-  fail "the file gives another step than the fit, $whole s: $(cat "$work/json")"
+  fail "the file predicts another step time than the fit, $whole s: $(cat "$work/json")"
 near "$(number "$work/json" uncertainty)" "$uncertainty" ||
-  fail "another uncertainty than $uncertainty: $(cat "$work/json")"
+  fail "expected the uncertainty $uncertainty: $(cat "$work/json")"
 awk -v u="$uncertainty" 'BEGIN {exit !(u + 0 > 0 && u + 0 <= 1)}' || fail "an uncertainty of $uncertainty"
 
 "$trireme" simulate "$config" --ranks 8 --cluster "$work/here.yaml" --set precision.compute=fp32 --json >"$work/json"
@@ -47,5 +47,5 @@ status=0
 sed 's/gemm_share/gemm_shares/' "$work/here.yaml" >"$work/bad.yaml"
 "$trireme" simulate "$config" --ranks 8 --cluster "$work/bad.yaml" 2>"$work/error" || status=$?
 [[ $status == 2 ]] || fail "status $status for an unknown key"
-grep -q 'did you mean software.gemm_share?' "$work/error" || fail "no remedy: $(cat "$work/error")"
+grep -q 'did you mean software.gemm_share?' "$work/error" || fail "the message has no remedy: $(cat "$work/error")"
 echo "calibration_feeds_the_simulator: passed"

@@ -23,15 +23,15 @@ within() {
   awk -v error="$1" 'BEGIN {exit !(error != "" && error + 0 <= 10)}'
 }
 
-# Errors in both directions are detected, and 10 is not less than 9.
+# Checks the functions above: they detect errors in both directions and compare numbers, not texts.
 made_up() {
   printf 'the config itself  100.00  %s  %s  5.0%%  blind\n' "$2" "$1"
   printf 'half of the batch  50.00  90.00  +80.0%%  1.0%%  fitted\n'
 }
 [[ $(made_up +12.5% 112.50 | errors) == 12.5 && $(made_up -12.5% 87.50 | errors) == 12.5 ]] || fail "errors are misread"
-[[ $(printf '2.8\n11.5\n9.1\n' | middle) == 9.1 ]] || fail "the middle is misfound"
-! within 12.5 || fail "12.5 % is let through"
-! within "" || fail "no error at all is let through"
+[[ $(printf '2.8\n11.5\n9.1\n' | middle) == 9.1 ]] || fail "the median is wrong"
+! within 12.5 || fail "12.5 % is accepted"
+! within "" || fail "a missing error is accepted"
 within 9.9 || fail "9.9 % is refused"
 
 for ((i = 0; i < times; i++)); do
@@ -40,7 +40,7 @@ for ((i = 0; i < times; i++)); do
   grep -E 'blind|uncertainty' "$work/table"
   errors <"$work/table" >>"$work/errors"
 done
-[[ $(wc -l <"$work/errors") == "$times" ]] || fail "not one blind row a call: $(cat "$work/table")"
+[[ $(wc -l <"$work/errors") == "$times" ]] || fail "expected one blind row per call: $(cat "$work/table")"
 middle=$(middle <"$work/errors")
-within "$middle" || fail "the middle one of $times errors is $middle %, more than 10 %"
-echo "calibration_predicts_the_quick_start: passed, middle error $middle %"
+within "$middle" || fail "the median of $times errors is $middle %, more than 10 %"
+echo "calibration_predicts_the_quick_start: passed, median error $middle %"

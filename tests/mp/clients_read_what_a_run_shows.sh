@@ -10,7 +10,7 @@ test_observe=${3:?}
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}} prometheus=''
 trap '[[ $BASHPID != "$$" || -z $prometheus ]] || kill "$prometheus" 2>/dev/null; clean_up' EXIT
 skipped() {
-  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || fail "$1 is expected here, and missing"
+  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || fail "TRIREME_EXPECT_CLIENTS is set, but $1 is missing"
   echo "skipped: no $1"
 }
 
@@ -26,7 +26,7 @@ YAML
 settings=("data.sources=[text]" run.sample_tokens=0 run.eval_batches=1 metrics.timeline=3:5 metrics.prometheus=127.0.0.1:0
   "metrics.prometheus_file=$folder/trireme.prom")
 
-echo "a run that goes on while others look, and is stopped"
+echo "clients read a run that continues meanwhile and is then stopped"
 # Has no fixed end: it lasts as long as the clients read.
 start seen 8 "${settings[@]}" run.steps=100000
 until_true steps_done seen 12
@@ -36,7 +36,7 @@ exec {visitor}<>"/dev/tcp/127.0.0.1/$port"
 printf 'GET /metrics HTTP/1.0\r\n\r\n' >&"$visitor"
 page=$(tr -d '\r' <&"$visitor")
 exec {visitor}>&- {slow}>&-
-grep -q '^trireme_loss_nats [0-9]' <<<"$page" || fail "no loss among the figures" "$page"
+grep -q '^trireme_loss_nats [0-9]' <<<"$page" || fail "the metrics have no loss" "$page"
 if command -v promtool >/dev/null; then
   said=$(sed '1,/^$/d' <<<"$page" | promtool check metrics 2>&1) || fail "promtool check metrics" "$said"
   [[ -z $said ]] || fail "promtool has advice" "$said"
@@ -62,9 +62,9 @@ recorded() { [[ $(find seen/trace -name '*.piece' | wc -l) -ge 16 ]]; }
 until_true recorded
 kill -TERM "$(pid_of 0)"
 end_of seen 75
-grep -q '^trireme_checkpoints_total [1-9]' trireme.prom || fail "the textfile" "$(cat trireme.prom)"
+grep -q '^trireme_checkpoints_total [1-9]' trireme.prom || fail "trireme.prom lacks the checkpoints" "$(cat trireme.prom)"
 
-echo "it goes on from an older checkpoint: the steps in between are done again"
+echo "the run continues from an older checkpoint, which repeats the steps in between"
 last=$(find seen/checkpoints -maxdepth 1 -name 'step_*' | sort | tail -n 1)
 rm -rf "$last"
 before=$(find seen/checkpoints -maxdepth 1 -name 'step_*' | sort | tail -n 1)
@@ -78,16 +78,16 @@ else
   skipped tensorboard
 fi
 
-echo "timelines: what metrics.timeline named, and what was asked for while it ran"
+echo "timelines: the steps of metrics.timeline, and those requested while the run trained"
 run 0 "$trireme" timeline seen --steps 3:5 --output named.pftrace
 has "steps 3 to 5 of 8 ranks on 1 host"
 lacks "no flow"
 lacks "before they are sent"
-run 0 "$trireme" timeline seen --output asked.pftrace
+run 0 "$trireme" timeline seen --output requested.pftrace
 has "of 8 ranks"
 if "$python" -c 'from perfetto.protos.perfetto.trace import perfetto_trace_pb2' 2>/dev/null; then
   TRIREME_TEST_TRACE=$folder/simulated.pftrace run 0 "$test_observe" --gtest_filter='Timeline.every_receive_of_64_*'
-  for trace in named asked simulated; do
+  for trace in named requested simulated; do
     run 0 "$python" "$source_dir/tests/mp/clients.py" perfetto "$trace.pftrace"
     echo "$output"
   done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The executable reads token files either by one rank of a node for all, or by every rank for itself.
+# Token files are read either by one rank of a node for all its ranks, or by every rank for itself. Both give the same
+# losses.
 #   data_shared_equals_unshared.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -14,7 +15,7 @@ step_bytes=$((8 * 33 * 2)) # samples, tokens, bytes per token
 data_bytes() { sed -n 's/.*"data_bytes":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | sort -u | tr '\n' ' '; }
 validation() { sed -n 's/,"time":.*//; /validation_loss/p' "$1/metrics.jsonl"; }
 
-echo "shared or not: the same losses bit for bit; shared, the node reads every byte once"
+echo "shared or not, the losses are bit-identical; if shared, the node reads every byte once"
 for layout in "1 1 1" "4 4 4 tp=4" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" "8 8 4 tp=2 pp=2 dp=2" \
   "8 8 4 tp=2 pp=2 dp=2 parallel.chunks=2 parallel.schedule=interleaved data.prefetch=5" \
   "8 4 2 pp=4 dp=2 parallel.zero=2 data.micro_batch=2"; do
@@ -27,12 +28,12 @@ for layout in "1 1 1" "4 4 4 tp=4" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" "8 
   [[ $(data_bytes on) == "$step_bytes " ]] || fail "$layout: metrics.jsonl has data_bytes $(data_bytes on), expected $step_bytes"
   train 0 off "$ranks" "${settings[@]}" data.shared=false
   has "data: $((6 * off_bytes * step_bytes)) bytes of token files for 6 steps, read by $off_readers of $of_ranks"
-  [[ $(curve on | wc -l) -eq 6 ]] || fail "$layout: not every step stands in metrics.jsonl"
+  [[ $(curve on | wc -l) -eq 6 ]] || fail "$layout: metrics.jsonl lacks steps"
   cmp -s <(curve on) <(curve off) || fail "$layout: the curves differ" "$(diff <(curve on) <(curve off))"
   cmp -s <(validation on) <(validation off) || fail "$layout: evaluations differ"
 done
 
-echo "a run that goes on reads from the exact next sample"
+echo "a resumed run reads from the exact next sample"
 rm -rf on parts
 train 0 on 4 parallel.tp=2 parallel.pp=2
 train 0 parts 4 parallel.tp=2 parallel.pp=2 run.steps=2
@@ -40,7 +41,7 @@ train 0 parts 4 parallel.tp=2 parallel.pp=2
 has "for 4 steps"
 cmp -s <(curve on) <(curve parts) || fail "the curves differ" "$(diff <(curve on) <(curve parts))"
 
-echo "a file that shrinks under a run, which reads every sample again: all ranks end with status 3 and its name"
+echo "if a token file shrinks during a run, all ranks end with status 3 and name the file"
 for shared in true false; do
   cp text.bin thin.bin && cp text.idx thin.idx
   rm -rf failing
@@ -52,7 +53,7 @@ for shared in true false; do
   has "truncated"
 done
 
-echo "a signal in the middle of reading: the run stops, status 75"
+echo "a signal during a read stops the run with status 75"
 for layout in parallel.tp=4 parallel.pp=4 parallel.dp=4; do
   rm -rf stopping
   start stopping 4 run.steps=1000000 run.eval_every=0 data.prefetch=4 "$layout" lr.peak=1e-5

@@ -20,7 +20,7 @@ expect() {
   if [[ $status -ne $3 ]]; then
     echo "$2: exit status $status, expected $3"
   elif [[ -n $4 && $lines -ne 1 ]]; then
-    echo "$2: $lines lines say '$4':"
+    echo "$2: $lines lines contain '$4':"
   else
     echo "$2: status $status"
     return
@@ -59,7 +59,7 @@ expect 2 gone 0 "the failure hook runs"
 deadline=$((SECONDS + 600))
 while pgrep -f "^$program" >/dev/null && ((SECONDS < deadline)); do sleep 0.1; done
 if pgrep -f "^$program" >/dev/null; then
-  echo "ranks are left:"
+  echo "ranks are still alive:"
   pgrep -af "^$program"
   failures=$((failures + 1))
 fi

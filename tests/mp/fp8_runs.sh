@@ -26,23 +26,23 @@ near() {
   awk -v apart="$(apart "$1" "$2")" -v most="$3" 'BEGIN {exit !(apart != "inf" && apart <= most)}'
 }
 
-echo "a stop and a resume: the same bits, with evaluations at other places"
+echo "a stop and a resume give the same bits, with evaluations at other steps"
 train 0 whole 4 "${mesh[@]}"
 train 0 parts 4 "${mesh[@]}" run.steps=3
 train 0 parts 4 "${mesh[@]}" run.eval_every=4
 has "resumed from parts/checkpoints/step_00000003"
 has "gemms: fp8 in 4 of 4 layers, gradients e5m2, emulated"
 cmp -s <(curve whole) <(curve parts) || fail "the curves differ" "$(diff <(curve whole) <(curve parts))"
-[[ $(curve parts | wc -l) -eq 8 ]] || fail "not every step stands in metrics.jsonl once"
+[[ $(curve parts | wc -l) -eq 8 ]] || fail "metrics.jsonl does not have every step once"
 
-echo "every tensor's numbers, each fourth step"
+echo "every fourth step has the statistics of every tensor"
 [[ $(grep -c '^{"fp8":{"step":[48],' whole/metrics.jsonl) -eq 2 ]] || fail "lines of FP8" "$(cat whole/metrics.jsonl)"
 [[ $(grep '^{"fp8":{"step":8,' whole/metrics.jsonl | grep -o '"tensor":"layers/3/mlp/fc1/[a-z]*"' | wc -l) -eq 3 ]] ||
-  fail "fc1 of layer 3"
-[[ $(grep '^{"fp8":{"step":8,' whole/metrics.jsonl | grep -o '"saturated":' | wc -l) -eq 48 ]] || fail "48 tensors"
+  fail "expected three tensors of fc1 in layer 3"
+[[ $(grep '^{"fp8":{"step":8,' whole/metrics.jsonl | grep -o '"saturated":' | wc -l) -eq 48 ]] || fail "expected 48 tensors"
 
 # Measured on this machine, with the kernels for its processor; four times, because a single run shows little.
-echo "how far rounding alone goes: the same steps with sums in another order and rounded in other places"
+echo "the effect of rounding alone: the same steps with sums in another order and other rounding"
 rounding=0
 train 0 summed_1 1
 train 0 summed_2 1 data.micro_batch=4
@@ -54,13 +54,13 @@ done
 echo "losses are at most $rounding apart"
 awk -v a="$rounding" 'BEGIN {exit !(a > 0 && a < 0.05)}' || fail "rounding alone moves a loss by $rounding"
 
-echo "from its checkpoint on: another layout, without FP8 and with it again"
+echo "the checkpoint continues on another layout, without FP8 and with FP8 again"
 train 0 start 4 "${mesh[@]}" run.steps=4
 cp -r start other && cp -r start plain
 train 0 other 2 parallel.pp=2
 has "resumed from other/checkpoints/step_00000004"
 near other whole "$rounding" || fail "another layout: more than $rounding" "$(paste <(curve other) <(curve whole))"
-cmp -s <(curve other) <(curve whole) && fail "another layout has every bit of the first: did it run?"
+cmp -s <(curve other) <(curve whole) && fail "the losses on another layout are bit-identical, so it was not used"
 train 0 plain 4 "${mesh[@]}" precision.gemm=compute run.steps=6
 has "precision.gemm: fp8, now compute"
 lacks "gemms: fp8"
@@ -70,7 +70,7 @@ train 0 never 4 "${mesh[@]}" precision.gemm=compute
 formats=$(awk -v a="$rounding" -v b="$(apart never whole)" 'BEGIN {print a + 2 * b}')
 near plain whole "$formats" || fail "two steps without FP8: more than $formats" "$(paste <(curve plain) <(curve whole))"
 
-echo "a bf16 run goes on with FP8, and its first step with FP8 makes the scales"
+echo "a bf16 run continues with FP8, and its first FP8 step determines the scales"
 train 0 joined 4 "${mesh[@]}" precision.gemm=compute run.steps=4
 train 0 joined 4 "${mesh[@]}"
 has "resumed from joined/checkpoints/step_00000004"
@@ -79,11 +79,11 @@ has "gemms: fp8 in 4 of 4 layers"
 near joined whole "$formats" || fail "four steps with FP8: more than $formats" "$(paste <(curve joined) <(curve whole))"
 cmp -s <(curve joined | tail -n 4) <(curve never | tail -n 4) && fail "no layer multiplied FP8"
 
-echo "the log names tensors that lose numbers"
+echo "the log names tensors with many clipped values"
 train 0 loud 4 "${mesh[@]}" lr.peak=0.3 optimizer.clip=0 run.steps=4
 has " of 48 tensors)"
 
-echo "runs of earlier versions go on: what was removed from the config is ignored with a warning, or refused"
+echo "runs of earlier versions continue: removed config fields are ignored with a warning, or refused"
 cp -r start old
 resume_old() { run "$1" "$mpirun" -n 4 "$trireme" train old/config.yaml --set run.dir=old --set run.steps=6; }
 sed -i 's/^  fp8_fast_accumulation:.*/&\n  fp8_wgrad: fp8\n  fp8_guard: off/' old/config.yaml old/resolved.yaml
@@ -104,7 +104,7 @@ has "--set precision.fp8_guard=on: was removed"
 echo "a checkpoint evaluates without FP8"
 run 0 "$trireme" eval whole --batches 1
 
-echo "what can't be is refused, with the reason"
+echo "unsupported settings are refused with the reason"
 train 2 wrong 4 "${mesh[@]}" model.hidden=72 model.heads=4
 has "precision.gemm: fp8 needs multiples of 16, but model.hidden is 72"
 train 2 wrong 1 precision.fp8_first_layers=3 precision.fp8_last_layers=1

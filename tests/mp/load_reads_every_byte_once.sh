@@ -19,7 +19,7 @@ layouts=(
   "8 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1"
   "8 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=0 parallel.chunks=2 parallel.schedule=interleaved"
 )
-echo "bytes read = bytes of the checkpoint, from any layout to any"
+echo "the bytes read equal the bytes of the checkpoint, from any layout to any layout"
 for from in "${layouts[@]}"; do
   read -ra start <<<"$from"
   rm -rf start && train 0 start "${start[0]}" run.steps=1 "${start[@]:1}"
@@ -35,7 +35,7 @@ for from in "${layouts[@]}"; do
   done
 done
 
-echo "a checkpoint that is damaged inside is passed over, and named; without another, the run does not begin"
+echo "a checkpoint with damaged contents is skipped and named; without another one, the run does not start"
 rm -rf run && train 0 run 4 run.steps=2 parallel.tp=2 parallel.pp=2 checkpoint.every=1
 offset=$(($(stat -c %s run/checkpoints/step_00000002/shard_00001.h5) / 2))
 printf 'xyzw' | dd of=run/checkpoints/step_00000002/shard_00001.h5 bs=1 seek=$offset conv=notrunc status=none
@@ -49,7 +49,7 @@ has "checkpoint skipped"
 has "no checkpoint could be read"
 lacks "start values"
 
-echo "one rank alone lists the folder, reads the manifest and looks for the files; the others open what they read"
+echo "only one rank lists the folder, reads the manifest and finds the files; the others open only what they read"
 rm -rf start run
 train 0 start 8 run.steps=2 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1 checkpoint.every=1
 # reads_of RANK PATTERN: prints how many of that rank's calls match.
@@ -61,25 +61,25 @@ for to in "8 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1" "4 paral
   TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_READS=$folder/reads \
     train 0 run "${settings[0]}" run.steps=2 "${settings[@]:1}"
   has "resumed from run/checkpoints/step_00000002"
-  [[ $(reads_of 0 '^read step_00000002/manifest.json') -eq 2 ]] || fail "opened and read once, to '$to'" "$(<reads.0)"
-  [[ $(reads_of 0 '^stat step_00000002/') -eq 9 ]] || fail "eight shards and an index, to '$to'" "$(<reads.0)"
+  [[ $(reads_of 0 '^read step_00000002/manifest.json') -eq 2 ]] || fail "'$to': expected one open and one read of the manifest" "$(<reads.0)"
+  [[ $(reads_of 0 '^stat step_00000002/') -eq 9 ]] || fail "'$to': expected one stat of each of eight shards and the index" "$(<reads.0)"
   [[ $(reads_of 0 'step_00000001') -eq 0 ]] || fail "an older checkpoint is looked at" "$(<reads.0)"
   for ((rank = 1; rank < settings[0]; ++rank)); do
     [[ $(reads_of "$rank" '^read step_00000002/shard_') -gt 0 ]] || fail "rank $rank read nothing, to '$to'"
     [[ $(reads_of "$rank" '') -eq $(reads_of "$rank" '^read step_00000002/shard_') ]] ||
-      fail "rank $rank of '$to' does more than to read pieces" "$(<"reads.$rank")"
+      fail "rank $rank of '$to' does more than read shards" "$(<"reads.$rank")"
   done
 done
 
-echo "so it is where a model is used"
+echo "eval reads in the same way"
 for ranks in 1 4 8; do
   rm -f reads.*
   TRIREME_TEST_STORAGE=$folder/start/checkpoints TRIREME_TEST_STORAGE_READS=$folder/reads \
     run 0 "$mpirun" -n "$ranks" "$trireme" eval start/checkpoints/step_00000002 --data text --batches 1
-  [[ $(reads_of 0 '^read step_00000002/manifest.json') -eq 2 ]] || fail "opened and read once by eval" "$(<reads.0)"
+  [[ $(reads_of 0 '^read step_00000002/manifest.json') -eq 2 ]] || fail "eval: expected one open and one read of the manifest" "$(<reads.0)"
   for ((rank = 1; rank < ranks; ++rank)); do
     [[ $(reads_of "$rank" '') -eq $(reads_of "$rank" '^read step_00000002/shard_') ]] ||
-      fail "rank $rank of $ranks of eval does more than to read pieces" "$(<"reads.$rank")"
+      fail "rank $rank of $ranks of eval does more than read shards" "$(<"reads.$rank")"
   done
 done
 run 2 "$mpirun" -n 4 "$trireme" eval start --data text --set model.hidden=64 --set checkpoint.accept_changes=model.hidden
@@ -92,7 +92,7 @@ train 2 run 4 run.steps=3 parallel.tp=2 parallel.pp=2 model.norm_eps=1e-3
 has "model.norm_eps"
 lacks "memory of rank 0"
 
-echo "a rank that can't read its part: all pass the checkpoint over, and no run starts over"
+echo "if a rank cannot read its part, all ranks skip the checkpoint, and no run starts over"
 rm -rf run && cp -r start run
 TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_RULES="2/read/1/fail=EACCES" \
   train 0 run 4 run.steps=3 parallel.tp=2 parallel.pp=2
@@ -105,7 +105,7 @@ TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_RULES="2/read/
 has "no checkpoint could be read"
 lacks "start values"
 
-echo "the bench measures, and leaves nothing behind"
+echo "bench checkpoint measures and leaves no files"
 bench() {
   run "$1" "$mpirun" -n 2 "$trireme" bench checkpoint tiny.yaml --dir bench --rounds 1 --json "${@:2}"
   [[ -z $(ls bench) ]] || fail "left behind: $(ls bench)"

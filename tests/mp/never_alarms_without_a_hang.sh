@@ -26,7 +26,7 @@ chmod +x nice_mpirun
 # The run may take long. This test is about hangs, which end by themselves.
 timeout_s=100000
 
-echo "the whole job suspended for $suspended s: a step's deadline of $deadline s counts the time in which it may run"
+echo "a job suspended for $suspended s raises no alarm: the step deadline of $deadline s counts only the time in which it may run"
 mpirun=./nice_mpirun start suspended 8 "${settings[@]}"
 until_true steps_done suspended 1
 ranks=()
@@ -34,25 +34,25 @@ for rank in {0..7}; do ranks+=("$(pid_of "$rank")"); done
 kill -STOP "${ranks[@]}"
 sleep "$suspended"
 before=$(wc -l <suspended/metrics.jsonl)
-[[ $before -lt $steps ]] || fail "the run was over before it was suspended"
+[[ $before -lt $steps ]] || fail "the run ended before it was suspended"
 kill -CONT "${ranks[@]}"
 end_of suspended 0
 [[ ! -e suspended/hang ]] || fail "a false alarm" "$output"
 
-echo "SIGQUIT to one rank: the records of all, and the run goes on"
-mpirun=./nice_mpirun start asked 8 "${settings[@]}"
-until_true steps_done asked 1
+echo "SIGQUIT to one rank dumps the records of all ranks, and the run continues"
+mpirun=./nice_mpirun start dumped 8 "${settings[@]}"
+until_true steps_done dumped 1
 rank=$(pid_of 3)
 kill -QUIT "$rank"
-reports() { find asked/hang -mindepth 2 -name report.json 2>/dev/null; }
+reports() { find dumped/hang -mindepth 2 -name report.json 2>/dev/null; }
 has_report() { [[ -n $(reports) ]]; }
 until_true has_report
-end_of asked 0
+end_of dumped 0
 dump=$(dirname "$(reports)")
-[[ -d $dump ]] || fail "not one dump" "$(reports)"
+[[ -d $dump ]] || fail "expected one dump" "$(reports)"
 for rank in {0..7}; do
   [[ -s $dump/rank_0000$rank.json ]] || fail "no record of rank $rank" "$(ls "$dump")"
 done
-[[ $(curve asked) == "$(curve suspended)" ]] || fail "the losses differ"
+[[ $(curve dumped) == "$(curve suspended)" ]] || fail "the losses differ"
 
 finish

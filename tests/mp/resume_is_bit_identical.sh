@@ -11,7 +11,7 @@ lr: {peak: 1e-2, decay_steps: 12}
 YAML
 make_text
 
-echo "N steps, a stop, N steps: the same bits as 2 N steps"
+echo "N steps, a stop and N more steps give the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
 for kind in "parallel.zero=1" "parallel.zero=2 precision.compute=bf16" \
   "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16" \
@@ -23,10 +23,10 @@ for kind in "parallel.zero=1" "parallel.zero=2 precision.compute=bf16" \
   train 0 parts 8 "${mesh[@]}" "${settings[@]}" checkpoint.every=3
   has "resumed from parts/checkpoints/step_00000005"
   cmp -s <(curve whole) <(curve parts) || fail "$kind: the curves differ" "$(diff <(curve whole) <(curve parts))"
-  [[ $(curve parts | wc -l) -eq 12 ]] || fail "$kind: not every step stands in metrics.jsonl once"
+  [[ $(curve parts | wc -l) -eq 12 ]] || fail "$kind: metrics.jsonl does not have every step once"
 done
 
-echo "on another layout: the same curve up to rounding, from the exact next sample"
+echo "another layout continues with the exact next sample, and its curve is equal up to rounding"
 rm -rf whole parts
 train 0 whole 8 "${mesh[@]}"
 train 0 start 8 "${mesh[@]}" run.steps=6
@@ -39,7 +39,7 @@ for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 d
     END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
 done
 
-echo "moments of the other type: converted, and said so"
+echo "moments of the other type are converted, which the log reports"
 rm -rf other && cp -r start other
 train 0 other 1 optimizer.moments=bf16 run.steps=9
 has "optimizer.moments: fp32, now bf16"
@@ -49,11 +49,11 @@ has "moments converted from bf16 to f32"
 paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 1e-3 * $2) bad = 1}
   END {exit bad || NR != 12}' || fail "the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
 
-echo "a finished run says so"
+echo "a finished run reports that it is complete"
 train 0 whole 8 "${mesh[@]}"
 has "the run is complete"
 
-echo "a signal to one rank: all stop after the same step, a checkpoint is saved, status 75; then it goes on"
+echo "after a signal to one rank, all ranks stop after the same step and save a checkpoint, with status 75; the run then resumes"
 for signal in TERM USR1 USR2 INT; do
   rm -rf long
   start long 4 run.steps=100000 parallel.tp=2 parallel.pp=2
@@ -72,7 +72,7 @@ for signal in TERM USR1 USR2 INT; do
   has "effective time"
 done
 
-echo "checkpoints are not pruned alongside the run that writes them"
+echo "prune refuses while a run writes the checkpoints"
 two_checkpoints() { [[ $(ls -d "$1"/checkpoints/step_???????? 2>/dev/null) == *$'\n'* ]]; }
 rm -rf long
 start long 4 run.steps=100000 checkpoint.every=2 checkpoint.keep_last=3 checkpoint.keep_every=0
@@ -154,7 +154,7 @@ lacks "accept_changes"
 train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 lr.decay_steps=30 run.steps=15
 has "warning: the learning rate jumps"
 
-echo "data of another order: refused, with what has changed and from which sample on; accepted where it is asked for"
+echo "data in another order are refused with the changed fields and the first sample, unless checkpoint.accept_changes accepts them"
 rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
 bottles | sed s/green/brown/ >other.txt

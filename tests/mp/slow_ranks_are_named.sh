@@ -23,7 +23,7 @@ metrics: {ranks_every: $window}
 YAML
 stragglers() { sed -n 's/.*"kind":"straggler","rank":\([0-9]*\),.*/\1/p' "$1/events.jsonl" | sort -un | tr '\n' ' '; }
 
-echo "a slow rank of eight: named within three windows of $window steps, with its host"
+echo "a slow rank of eight is named with its host within three windows of $window steps"
 named() {
   TRIREME_TEST_SLOW=$1/compute/$percent train 0 "$2" 8
   local who
@@ -38,7 +38,7 @@ named() {
   has " without it" # the step time without it, or that it would be no shorter, as on a busy machine
 }
 named 5 slow
-[[ $(grep -c '^{"ranks":' slow/metrics.jsonl) -eq 3 ]] || fail "not three windows" "$(cat slow/metrics.jsonl)"
+[[ $(grep -c '^{"ranks":' slow/metrics.jsonl) -eq 3 ]] || fail "expected three windows" "$(cat slow/metrics.jsonl)"
 run 0 "$trireme" status slow --heat compute
 has "tp0"
 # 10 % may be measured as 9, which does not stand out on a map.
@@ -51,17 +51,17 @@ for ((round = 0; round < rounds; ++round)); do
   for rank in {0..7}; do named "$rank" "slow_${round}_$rank"; done
 done
 
-echo "a slow stage: no rank is named"
+echo "no rank of a slow stage is named"
 TRIREME_TEST_SLOW=0,1,2,3/compute/$percent train 0 stage 8
 [[ $rounds -eq 0 || -z $(stragglers stage) ]] || fail "named: $(stragglers stage)" "$output"
 
-echo "nothing measured: the same losses, no file; a slow rank changes none either"
+echo "without measurements the losses are the same and there is no file; a slow rank does not change losses either"
 train 0 off 8 metrics.ranks_every=0
-[[ ! -e off/ranks.h5 ]] || fail "ranks.h5 of a run that measures nothing"
+[[ ! -e off/ranks.h5 ]] || fail "a run without measurements wrote ranks.h5"
 run 3 "$trireme" status off --heat compute
 [[ $(curve off) == "$(curve slow)" && $(curve off) == "$(curve stage)" && -n $(curve off) ]] || fail "the losses differ"
 
-echo "a killed run that begins again: both attempts in one file"
+echo "a killed run that restarts has both attempts in one file"
 start killed 8 run.steps=100000
 has_window() { grep -q '^{"ranks":' killed/metrics.jsonl 2>/dev/null; }
 until_true has_window

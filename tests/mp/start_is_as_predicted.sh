@@ -15,10 +15,10 @@ calls=() bytes=()
 for ranks in 2 4 8; do
   rm -rf run && train 0 run "$ranks" parallel.dp="$ranks"
   figures=$(sed -n 's/.*start-up traffic of rank 0: \([0-9]*\) collective calls delivered \([0-9]*\) bytes.*/\1 \2/p' <<<"$output")
-  [[ -n $figures ]] || fail "no figures of the start on $ranks ranks" "$output"
+  [[ -n $figures ]] || fail "the log has no figures of the start on $ranks ranks" "$output"
   read -r called brought <<<"$figures"
   calls+=("$called") bytes+=("$brought")
-  echo "$ranks ranks: $called calls, $brought bytes to each"
+  echo "$ranks ranks: $called calls, $brought bytes received by each"
 done
 predicted=$("$trireme" simulate tiny.yaml --ranks 2 --set parallel.dp=2 --set run.device=cuda --startup --json --to 8 \
   --cluster "$source_dir/configs/clusters/h200.yaml" --cluster-set node.workers=8) || fail "simulate --startup"
@@ -26,7 +26,7 @@ field() { grep -o "\"$1\":[0-9]*" <<<"$predicted" | cut -d: -f2; }
 mapfile -t known_calls < <(field calls)
 mapfile -t known_bytes < <(field gathered_bytes)
 [[ ${#known_calls[@]} -eq 3 ]] || {
-  fail "three rows are expected" "$predicted"
+  fail "expected three rows" "$predicted"
   finish
 }
 for i in 0 1 2; do

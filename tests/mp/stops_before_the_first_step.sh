@@ -21,7 +21,7 @@ in_program() {
     [[ $((0x$(sed -n 's/^SigCgt:\t*//p' "/proc/$rank/status" 2>/dev/null) >> 14 & 1)) -eq 1 ]]
 }
 
-echo "signals at any moment of a start: status 75 on all ranks"
+echo "a signal at any moment of a start gives status 75 on all ranks"
 moment=0
 for signal in TERM USR1 USR2 INT TERM USR1; do
   start "at_$moment" 2
@@ -39,7 +39,7 @@ until_true in_program 1
 kill -USR1 "$job"
 end_of passed 75
 
-echo "a signal while a checkpoint is sought: status 75, whether storage answers or not"
+echo "a signal during the search for a checkpoint gives status 75, whether storage answers or not"
 starts() { [[ $(grep -c '"kind":"begin"' run/events.jsonl) -ge $1 ]]; }
 train 0 run 2 run.steps=10
 manifest=run/checkpoints/step_00000010/manifest.json
@@ -58,7 +58,7 @@ mv kept.json "$manifest"
 train 0 run 2 run.steps=12
 has "resumed from run/checkpoints/step_00000010"
 
-echo "a file beyond the limit of its size: a checkpoint that fails, not a death"
+echo "a file that exceeds the size limit fails the checkpoint and does not kill the rank"
 (
   ulimit -f 4096
   run 3 "$trireme" train tiny.yaml --set run.dir=limited --set parallel.dp=1 --set model.hidden=256 --set run.steps=30
@@ -66,11 +66,11 @@ echo "a file beyond the limit of its size: a checkpoint that fails, not a death"
   exit "$failures"
 ) || failures=$((failures + 1))
 
-echo "a reader of the output that leaves ends neither ranks nor driver nor an export"
+echo "if the reader of the output exits, neither ranks, nor the driver, nor an export end"
 # read_once NAME COMMAND...: sends the output to a reader that exits after one line.
 read_once() {
   ("${@:2}" --set "run.dir=$1" --set run.steps=20 2>&1; echo $? >"$1.status") | head -n 1
-  [[ $(<"$1.status") == 0 ]] || fail "$1, whose reader has left: status $(<"$1.status")"
+  [[ $(<"$1.status") == 0 ]] || fail "$1, whose reader has exited: status $(<"$1.status")"
 }
 read_once trained "$trireme" train tiny.yaml --set parallel.dp=1
 read_once supervised "$trireme" supervise tiny.yaml --launcher "$mpirun -n 2"

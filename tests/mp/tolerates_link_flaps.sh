@@ -148,10 +148,10 @@ run 0 "$trireme" supervise run --nodes
 has "node1  until "
 run 0 "$trireme" supervise run --nodes --lift node1
 run 2 "$trireme" supervise run --nodes --lift node1
-[[ -z $(excluded_nodes) ]] || fail "node1 was not taken again"
+[[ -z $(excluded_nodes) ]] || fail "node1 is still excluded"
 
 train 0 "$PWD/whole" 4
 [[ $(curve run | wc -l) -eq $steps ]] || fail "$(curve run | wc -l) steps of $steps"
 cmp <(curve run) <(curve whole) ||
-  fail "other losses than without a network" "$(diff <(curve run) <(curve whole) | head)"
+  fail "the losses differ from those without a network" "$(diff <(curve run) <(curve whole) | head)"
 finish

@@ -19,7 +19,7 @@ has "validation loss"
 has "per byte"
 has "sample"
 has "mean over 8 ranks"
-[[ $(grep -c '"loss":' runs/tiny/metrics.jsonl) -eq 4 ]] || fail "metrics.jsonl has not one line a step" "$(cat runs/tiny/metrics.jsonl)"
+[[ $(grep -c '"loss":' runs/tiny/metrics.jsonl) -eq 4 ]] || fail "metrics.jsonl does not have one line per step" "$(cat runs/tiny/metrics.jsonl)"
 [[ $(grep -c '"validation_loss":' runs/tiny/metrics.jsonl) -eq 1 ]] || fail "metrics.jsonl lacks the evaluation"
 [[ $(grep -vc '"time":[0-9.]*}$' runs/tiny/metrics.jsonl) -eq 0 ]] || fail "metrics.jsonl has lines without their time" "$(cat runs/tiny/metrics.jsonl)"
 for head in "trireme $("$trireme" --version | sed -n '1s/^trireme //p')" "command: $trireme train tiny.yaml" "ranks: 0-7 on $(hostname)"; do
@@ -32,7 +32,7 @@ run 0 "$trireme" check tiny.yaml --ranks 8 --verbose
 check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 [[ -n $run_total && $run_total == "$check_total" ]] || fail "check predicts $check_total bytes, the run took $run_total"
 
-echo "trireme check opens the data: samples, epochs, vocabulary; what training would refuse, with its words and status"
+echo "trireme check opens the data and reports samples, epochs and vocabulary; it refuses what training would refuse, with the same message and status"
 head -n 200 text.txt >half.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output half half.txt
 # By hand: (tokens - 1) / 32 samples, a tenth of them for validation; 4 steps x 8 samples, three quarters of them from
@@ -53,7 +53,7 @@ has "training needs at least one token file"
 run 2 "$trireme" check tiny.yaml --ranks 8 --set model.vocab=100
 has "set model.vocab: 257"
 
-echo "trireme check says which kernels take attention on a GPU, and warns of the slow ones"
+echo "trireme check reports the attention kernels for a GPU and warns about slow ones"
 presets=$source_dir/configs on_paper=(--ranks 1 --no-data --set run.device=cuda --set precision.compute=bf16)
 run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1
 has "attention: forward cuDNN, backward cuDNN (model.attention: auto)"
@@ -69,7 +69,7 @@ run 2 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel
   --set model.hidden=780 --set model.ffn_hidden=3120 --set model.seq_len=65536
 has "model.seq_len: 65536 with bf16 and head size 65"
 
-echo "trireme check --get answers scripts, from the config's own mesh where it is whole"
+echo "trireme check --get uses the config's own mesh if it is complete"
 run 0 "$trireme" check tiny.yaml --ranks 8 --get run.dir --get parallel.dp
 [[ $output == $'runs/tiny\n2' ]] || fail "check --get prints '$output'"
 run 0 "$trireme" check tiny.yaml --set parallel.dp=3 --set data.global_batch=9 --get parallel.dp
@@ -77,7 +77,7 @@ run 0 "$trireme" check tiny.yaml --set parallel.dp=3 --set data.global_batch=9 -
 run 2 "$trireme" check tiny.yaml --ranks 8 --get run.dri
 has "run.dir"
 
-echo "its own config.yaml reproduces the run, and is left alone; the metrics follow the earlier ones"
+echo "the run's config.yaml reproduces the run and is not changed; the metrics are appended"
 cp runs/tiny/metrics.jsonl first.jsonl
 ls -i --full-time runs/tiny/config.yaml >before
 rm -r runs/tiny/checkpoints
@@ -89,12 +89,12 @@ tail -n +"$(($(wc -l <first.jsonl) + 1))" runs/tiny/metrics.jsonl >second.jsonl
 losses() { grep '"loss"' "$1" | cut -d, -f1-6; }
 cmp -s <(losses first.jsonl) <(losses second.jsonl) || fail "losses differ" "$(diff <(losses first.jsonl) <(losses second.jsonl))"
 
-echo "it binds the run to no number of ranks; resolved.yaml says what each start decided"
+echo "config.yaml does not fix the number of ranks; resolved.yaml contains the decisions of the last start"
 grep -qx '  dp: 2' runs/tiny/resolved.yaml && grep -qx '  device: cpu' runs/tiny/resolved.yaml || fail "resolved.yaml leaves something open" "$(cat runs/tiny/resolved.yaml)"
 run 0 "$mpirun" -n 4 "$trireme" train runs/tiny/config.yaml --set run.steps=5
 grep -qx '  dp: 1' runs/tiny/resolved.yaml || fail "resolved.yaml is not this start's"
 
-echo "a user's mistakes: status 2, each error once, nothing made"
+echo "invalid configs give status 2 and each error once, and create nothing"
 rm -r runs
 run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set model.heds=4 --set run.steps=none
 has "did you mean model.heads?"
@@ -118,7 +118,7 @@ run 2 "$trireme" train
 run 2 "$trireme" check tiny.yaml
 [[ ! -e runs ]] || fail "a refused run left a folder"
 
-echo "bad data: status 3"
+echo "invalid data give status 3"
 head -c 1000 text.bin >short.bin
 cp text.idx short.idx
 run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[short]'
@@ -126,13 +126,13 @@ has "short.bin"
 run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[missing]'
 has "missing"
 
-echo "a folder named latest among the checkpoints: status 3 before the first step"
+echo "a folder named latest among the checkpoints gives status 3 before the first step"
 mkdir -p untidy/checkpoints/latest
 run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.dir=untidy
 has "untidy/checkpoints/latest: this is a folder, but the file"
 [[ ! -s untidy/metrics.jsonl ]] || fail "the run trained although it could save nothing"
 
-echo "ulimit -f below a rank's memory: auto shares none of it, and checkpoints fail with EFBIG; copies are refused"
+echo "with ulimit -f below a rank's memory, auto shares no memory and checkpoints fail with EFBIG; copies are refused"
 limited=(bash -c 'ulimit -f 12288 && exec "$@"' limited "$mpirun" -n 2 "$trireme" train tiny.yaml
   --set run.dir=limited --set parallel.tp=1 --set parallel.pp=1 --set model.hidden=512 --set run.eval_batches=0
   --set run.sample_tokens=0)
@@ -145,7 +145,7 @@ has "File too large"
 run 2 "${limited[@]}" --set parallel.dp_transfers=copies
 has "(ulimit -f); set auto"
 
-echo "a loss that is not finite: status 7, with rank, step and tensor"
+echo "a loss that is not finite gives status 7, with rank, step and tensor"
 diverges=(--set lr.peak=1e30 --set optimizer.weight_decay=0 --set optimizer.clip=0)
 run 7 "$mpirun" -n 8 "$trireme" train tiny.yaml "${diverges[@]}"
 has "not finite"
@@ -155,7 +155,7 @@ has "[pp"
 has "gradient of "
 grep -q "not finite" runs/tiny/log.txt || fail "log.txt does not say why the run ended"
 
-echo "a checkpoint that is being written when a step is not finite is finished before the end"
+echo "a checkpoint that is being written when a step is not finite is completed before the run ends"
 rm -rf runs
 run 7 "$mpirun" -n 2 "$trireme" train tiny.yaml --set parallel.tp=1 "${diverges[@]}" --set checkpoint.every=1
 has "stopped before the next step"
@@ -180,7 +180,7 @@ for layout in "1 tp=1 pp=1 zero=0" "4 tp=2 pp=1 zero=2" "8 tp=2 pp=2 zero=1"; do
   has "nor were those of the 2 steps before it (fault.max_skips)"
 done
 
-echo "checkpoints by the clock: all ranks save after the same step; a run that saves only at its end warns"
+echo "with time-based checkpoints, all ranks save after the same step; a run that saves only at its end logs a warning"
 rm -rf runs
 run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.steps=20 --set checkpoint.every_minutes=1e-9
 [[ $(grep -c checkpoint_bytes runs/tiny/metrics.jsonl) -ge 2 ]] || fail "nothing was saved before the end" "$output"
@@ -191,10 +191,10 @@ has "a crash loses all steps"
 run 0 "$trireme" check tiny.yaml --ranks 4 --set checkpoint.every_minutes=0
 has "a crash loses all steps"
 
-echo "a device that the build lacks: status 4"
+echo "a device that the build does not support gives status 4"
 run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda
 
-echo "a rank that does not come to MPI's start: the others say so and leave, status 6"
+echo "if a rank never reaches MPI_Init, the others report that and end with status 6"
 export TRIREME_START_SECONDS=2
 # shellcheck disable=SC2016 # the ranks' shell expands it
 run 6 "$mpirun" -n 2 bash -c '((OMPI_COMM_WORLD_RANK == 0)) || exec sleep 1000; exec "$0" train tiny.yaml' "$trireme"

@@ -15,7 +15,7 @@ has "text.bin: already exists; overwrite it with --force"
 cmp -s text.bin first.bin || fail "output that was refused was written"
 gzip -k text.txt
 run 0 "$trireme" data prepare --tokenizer bpe.model --output text --force text.txt.gz
-cmp -s text.bin first.bin || fail "packed text makes other tokens"
+cmp -s text.bin first.bin || fail "compressed text gives different tokens"
 cat >tiny.yaml <<'YAML'
 run: {name: tiny, steps: 40, eval_batches: 1000, sample_tokens: 0}
 model: {layers: 4, hidden: 32, heads: 4, kv_heads: 2, vocab: 400, seq_len: 32, norm: rmsnorm, activation: swiglu,
@@ -29,16 +29,16 @@ trained=$(sed -n 's/.*"validation_loss":\([^,}]*\).*/\1/p' runs/tiny/metrics.jso
 state() { find runs/tiny -type f -exec md5sum {} + | sort -k 2; }
 before=$(state)
 
-echo "eval gives the loss that training saw, on any layout"
+echo "eval gives the validation loss of the training on any layout"
 for layout in "1" "4" "2" "4 parallel.pp=4" "2 parallel.tp=1 parallel.pp=2"; do
   read -ra words <<<"$layout"
   settings=()
   for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done
   run 0 "$mpirun" -n "${words[0]}" "$trireme" eval runs/tiny --json "${settings[@]}"
   near "$(field loss)" "$trained" || fail "eval on $layout: loss $(field loss), training saw $trained"
-  [[ $(field perplexity_per_byte) != null ]] || fail "no perplexity a byte" "$output"
+  [[ $(field perplexity_per_byte) != null ]] || fail "the result has no perplexity per byte" "$output"
 done
-echo "every sample counts once, whatever data.global_batch and the layout"
+echo "every sample counts once for any data.global_batch and layout"
 run 0 "$trireme" eval runs/tiny --data text --json --set data.micro_batch=1 --set data.global_batch=1
 whole=$(field loss) samples=$(field samples)
 [[ $samples -gt 5 ]] || fail "a file of $samples samples" "$output"
@@ -63,7 +63,7 @@ has "over 16 samples of"
 run 0 "$trireme" eval runs/tiny --data text --set precision.compute=bf16
 has "per byte"
 
-echo "generate says the same on any layout, as far as it is asked to"
+echo "generate prints the same tokens on any layout, as many as requested"
 run 0 "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0
 alone=$output
 has "7 green bottles"
@@ -74,13 +74,13 @@ done
 run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9
 first=$output
 run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9
-[[ $output == "$first" ]] || fail "equal seeds, other texts" "$output"
+[[ $output == "$first" ]] || fail "equal seeds give different texts" "$output"
 run 0 "$trireme" generate runs/tiny --prompt-ids 5,6,7 --tokens 3
 [[ $(tail -1 <<<"$output") =~ ^5\ 6\ 7(\ [0-9]+){3}$ ]] || fail "ids" "$output"
 run 0 "$trireme" generate runs/tiny --tokens 3
 [[ $(state) == "$before" ]] || fail "the run's folder was changed" "$(diff <(echo "$before") <(state))"
 
-echo "another model than the one that was trained is refused"
+echo "settings that change the trained model are refused"
 run 2 "$trireme" eval runs/tiny --set model.layers=3
 has "model.layers: 4, now 3"
 run 2 "$trireme" eval runs/tiny --set model.layers=3 --set checkpoint.accept_changes=true
@@ -93,7 +93,7 @@ has "model.heads: 4, now 2"
 run 0 "$trireme" eval runs/tiny --set model.window=8 --set checkpoint.accept_changes=model.window
 has "warning: runs/tiny/checkpoints/step_00000040 was trained with a different model"
 
-echo "what is missing is named"
+echo "the message names what is missing"
 run 3 "$trireme" generate nowhere
 run 3 "$trireme" eval .
 has "neither a checkpoint nor a folder that contains one"
@@ -109,7 +109,7 @@ has "--data"
 run 2 "$mpirun" -n 3 "$trireme" eval runs/tiny
 has "data.global_batch"
 
-echo "out and back, and on from there with zero moments"
+echo "export and import restore the weights, and training continues from them with zero moments"
 run 0 "$trireme" checkpoint export runs/tiny out
 has "copied to tokenizer.model"
 run 3 "$trireme" generate out

@@ -30,7 +30,7 @@ has() { grep -qF -- "$1" "$folder/dom.html" || fail "the document lacks: $1"; }
 
 "$synthetic_run" "$folder/large" 4000 8 192 8 30
 "$trireme" report "$folder/large" >"$folder/said.txt"
-grep -q "large/report.html: .* any browser opens it" "$folder/said.txt" || fail "it says $(cat "$folder/said.txt")"
+grep -q "large/report.html: .* any browser opens it" "$folder/said.txt" || fail "the command printed $(cat "$folder/said.txt")"
 (($(stat -c %s "$folder/large/report.html") < 6000000)) || fail "the page is too large"
 open "$folder/large/report.html"
 has "12,288 ranks"

@@ -204,12 +204,12 @@ printf 'export SITE=here\n' >site.sh
 start "" BASH_ENV=/dev/null TMPDIR=/no/such/folder state=x site_env=y records=z job=9 said=1 stands=2 text=3
 ends 0 0 "an environment with a missing TMPDIR and names of the script"
 
-# A file that hangs when the signal for a checkpoint comes.
+# A settings file that hangs when the signal for a checkpoint arrives.
 fresh
 echo 'kill -USR1 $PPID; exec sleep 1000' >site.sh
 start ""
 ends 2 1 "a settings file that hangs"
-says "signal USR1: draining" || fail "the signal was not heard"
+says "signal USR1: draining" || fail "the signal had no effect"
 
 fresh
 echo 'echo $PPID >"$SIM/batch"' >site.sh
@@ -290,7 +290,7 @@ for how in "" no_comment; do
   [[ -n $how || $(cat comment) == trireme-progress:6 ]] || fail "comment: $(cat comment)"
   echo "exit 1" >site.sh
   start 7
-  # Without the comment all restarts count: too early is better than never.
+  # Without the comment all restarts count, so the job stops too early rather than never.
   if [[ -z $how ]]; then ends 2 1 "a settings file that breaks later"; else ends 2 0 "a settings file, no comment"; fi
   start 8
   ends 2 0 "a settings file that breaks later, budget used up"
@@ -313,7 +313,7 @@ for restart in 0 1 2 3; do
   (($(requeues) <= (restart < 2))) || fail "an unwritable run folder, restart $restart: $(requeues) requeues"
 done
 
-# Neither a damaged state file nor a strange comment ends the count or the script.
+# Neither a damaged state file nor an unexpected comment ends the count or the script.
 fresh
 echo 5 >status
 mkdir run
@@ -346,7 +346,7 @@ for restart in 0 1 2 3; do
 done
 rm saves
 
-# --- What the log says while it waits, of time, and of where its files are ------------------------------------------
+# --- Messages about waiting, a short time limit and relative paths ------------------------------------------
 fresh
 mkdir run
 echo job=6 >run/slurm.state
@@ -354,7 +354,7 @@ echo "6 COMPLETING" >states
 : >states.next
 start ""
 ends 0 0 "a job that waits"
-says "waiting up to 600 s for job 6 .*COMPLETING" || fail "no message while it waits"
+says "waiting up to 600 s for job 6 .*COMPLETING" || fail "the log has no message while it waits"
 fresh
 echo 2026-01-01T00:03:00 >end
 start ""

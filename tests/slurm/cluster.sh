@@ -9,13 +9,13 @@
 #   cluster.sh env               shell settings for sbatch, squeue and Open MPI: eval "$(cluster.sh env)"
 #   cluster.sh kill-node NODE    a power cut: slurmd, its step daemons and all their tasks
 #   cluster.sh kill-daemon NODE  slurmd alone; its tasks live on
-#   cluster.sh notice NODE       Slurm takes note of a dead node, as it would after SlurmdTimeout: DOWN, its jobs are requeued
+#   cluster.sh notice NODE       marks a dead node as DOWN, as Slurm does after SlurmdTimeout; its jobs are requeued
 #   cluster.sh start-node NODE   bring node0, node1 ... back
 #   cluster.sh kill-controller   slurmctld; `start` brings it back with its jobs
 #
 # CLUSTER_DIR    everything is in here; keep it short, sockets are in it   (/tmp/trireme-slurm-UID)
 # CLUSTER_NODES  number of slurmd                                          (3)
-# CLUSTER_QUIET  the last so many of them are the partition "quiet", and no other's     (0)
+# CLUSTER_QUIET  number of nodes, the last ones, that only the partition "quiet" has      (0)
 # CLUSTER_CPUS   CPUs that a node claims to have                           (8)
 # CLUSTER_GPUS   GPUs that a node claims to have, at most 4                (2)
 set -euo pipefail
@@ -120,7 +120,7 @@ GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-# The default values: a daemon that merely waits for a core is not considered dead. Tests tell Slurm about dead ones.
+# The default values: a daemon that merely waits for a core is not considered dead. Tests mark dead nodes with `notice`.
 SlurmctldTimeout=300
 SlurmdTimeout=300
 MessageTimeout=30

@@ -13,7 +13,7 @@ model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm,
 data: {sources: [text], global_batch: 16}
 YAML
 
-echo "bash and shellcheck have no objection"
+echo "bash and shellcheck report no errors"
 for script in "$examples"/* "$source_dir"/slurm/*.s* "$source_dir"/slurm/{mpirun,install-packages}; do
   bash -n "$script" || fail "$script"
 done
@@ -42,12 +42,12 @@ for name in infiniband roce efa; do
   [[ -s job ]] || { fail "no job" "$output" && continue; }
   defaults=$(sed -nE 's/^default ([A-Z_a-z0-9]+) "?([^ "]*( [^ "#]+)?)"?( # <--)?$/\1=\2/p' "$examples/$name.sh")
   [[ $(wc -l <<<"$defaults") == "$(grep -c '^default ' "$examples/$name.sh")" ]] ||
-    fail "a setting is not read" "$defaults"
+    fail "a default is not recognised" "$defaults"
   while read -r setting; do
     [[ $setting != NCCL_SOCKET_IFNAME=* ]] || setting=NCCL_SOCKET_IFNAME=mine
     grep -qxF -- "$setting" job || fail "the job lacks $setting" "$(grep -F "${setting%%=*}" job)"
     [[ -z $library || $setting != NCCL_* ]] || grep -qaF -- "${setting%%=*}" "$library" ||
-      fail "$library knows no ${setting%%=*}"
+      fail "$library does not contain ${setting%%=*}"
   done <<<"$defaults"
   ! grep -q '^LD_LIBRARY_PATH=.*:$' job || fail "LD_LIBRARY_PATH ends in the working folder"
   grep -qx 'argument --nodes=2' job || fail "16 ranks do not take 2 nodes" "$(cat job)"
@@ -55,7 +55,7 @@ for name in infiniband roce efa; do
 done
 [[ -n $library ]] || echo "skipped: no libnccl that could know the variables"
 
-echo "other clusters: submit.sh asks for the shape of slurm/README.md, and every line that differs is marked"
+echo "for other clusters, submit.sh requests the shape in slurm/README.md, and every line to edit is marked"
 shape() { # SHAPE ARGUMENTS...
   run 0 env PATH="$folder/stub:$PATH" "$source_dir/slurm/submit.sh" tiny.yaml --time=1:00:00 "${@:2}"
   [[ $(sed -n 's/^argument //p' job | paste -sd' ') == *"$1"* ]] || fail "not $1" "$(cat job)"
@@ -70,13 +70,13 @@ for script in "$source_dir/slurm/train.sbatch" "$examples/sweep.sbatch"; do
   done
 done
 
-echo "every config field that is named is one"
+echo "every config field in the examples exists"
 sections=$("$trireme" check --fields | sed -nE 's/^([a-z]+): .*/\1/p' | paste -sd'|')
 grep -ohE "\\b($sections)\.[a-z_]+\\b" "$examples"/* | sort -u >fields
 (($(wc -l <fields) >= 6)) || fail "no fields were found" "$(cat fields)"
 while read -r field; do run 0 "$trireme" check tiny.yaml --ranks 2 --get "$field"; done <fields
 
-echo "the workstation's trains, and goes on where it was"
+echo "the workstation's script trains and resumes"
 mkdir "a folder" # with a blank in its path
 cp -r "$source_dir/slurm" "a folder/slurm"
 run 0 env RANKS=2 "a folder/slurm/examples/workstation.sh" tiny.yaml

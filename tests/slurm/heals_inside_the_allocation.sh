@@ -101,7 +101,7 @@ healed() {
   attempts=$(events attempt_start | wc -l)
   excluded=$(printf '%s\n' "${!faulty[@]}" | sort | paste -sd,)
   [[ $(excluded_nodes | tr , '\n' | sort | paste -sd,) == "$excluded" ]] ||
-    fail "$1: excluded are '$(excluded_nodes)', and '$excluded' are at fault"
+    fail "$1: the excluded nodes are '$(excluded_nodes)', but the faulty ones are '$excluded'"
   tally "$1"
   echo "$1: attempt $attempts on $(used 1),$(used 2) from step $(field checkpoint), $((SECONDS - since)) s," \
     "excluded: ${excluded:-none}"
@@ -136,8 +136,8 @@ undisturbed() {
   until_true "progress" beyond $((step + 30))
   ! more_attempts || fail "$1: another attempt"
   [[ $(excluded_nodes) == "$excluded" ]] || fail "$1: excluded are $(excluded_nodes)"
-  rows+=("$(printf '%-24s %9s %9s   %s' "$1" - "goes on" "${excluded:-none}")")
-  echo "$1: it goes on, with another agent, $((SECONDS - since)) s"
+  rows+=("$(printf '%-24s %9s %9s   %s' "$1" - "continues" "${excluded:-none}")")
+  echo "$1: it continues with another agent, $((SECONDS - since)) s"
 }
 fault_agent_killed() {
   local node agent

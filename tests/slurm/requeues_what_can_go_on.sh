@@ -49,7 +49,7 @@ case_finished() {
 case_mistake_in_config() {
   local output status=0
   output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.steppes=3 2>&1) || status=$?
-  [[ $status -eq 2 && $output == *run.steppes* ]] || fail "submit.sh takes it: $status, $output"
+  [[ $status -eq 2 && $output == *run.steppes* ]] || fail "submit.sh accepts it: $status, $output"
   # A config that was edited while the job waited.
   local bad=$TRIREME_ROOT/mistake.log
   job=$(TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$bad" --nodes=1 --ntasks-per-node=2 \
@@ -64,7 +64,7 @@ case_data_missing() {
   output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=missing --set stand_in.data=nowhere 2>&1) ||
     status=$?
   [[ $status -eq 3 && $output == *"nowhere: no such file"* ]] ||
-    fail "submit.sh takes data that is missing: $status, $output"
+    fail "submit.sh accepts missing data: $status, $output"
   [[ ! -e $run_dir ]] || fail "a run that was refused left a folder"
   start unseen --no-data --set run.steps=4 --set stand_in.data=nowhere
   finish COMPLETED 0:0 0
@@ -217,7 +217,7 @@ case_budget_at_start() {
   expect_log "restart 1: stopped: 0 restarts in a row"
 }
 
-# Failures alongside the training do not end the run.
+# Failures that do not concern the training do not end the run.
 case_state_file_fails() {
   start state_file_fails --hold --set stand_in.ends=0:12:5
   mkdir -p "$run_dir/slurm.state.$job.0.tmp" # a file of this name would be written
@@ -265,7 +265,7 @@ case_nothing_left() {
   finish FAILED 3:0 1
   expect_log "$run_dir holds no files of this job's earlier starts"
   expect_log "restart 1: stopped: 1 restarts in a row made no progress"
-  [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away"
+  [[ ! -e $run_dir ]] || fail "a new run folder replaces the unavailable one"
 }
 
 # A run folder whose file system is unavailable at a restart: nothing is created in its place, and nothing starts over.
@@ -280,7 +280,7 @@ case_folder_away() {
   mv "$run_dir" "$work/away"
   until_true "a refusal" grep -q "$run_dir holds no files of this job's earlier starts" "$log"
   until_true "another start" grep -q "restart 1: requeued" "$log"
-  [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away: $(ls -R "$run_dir")"
+  [[ ! -e $run_dir ]] || fail "a new run folder replaces the unavailable one: $(ls -R "$run_dir")"
   mv "$work/away" "$run_dir"
   finish COMPLETED 0:0 2
   expect_log "restart 2: .* resumes from step 12"
@@ -302,12 +302,12 @@ case_settings_file_breaks() {
 case_submitted_twice() {
   start twice --hold "${held[@]}"
   local first=$job first_log=$log output
-  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
+  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh accepts it"; fi
   [[ $output == *"runs/twice is the run folder of job $first, which is PENDING"* ]] || fail "submit.sh says: $output"
   scontrol release "$first"
   until_true "step 7" beyond 6
   cp "$run_dir/slurm.state" "$work/state.before"
-  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
+  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh accepts it"; fi
   [[ $output == *"runs/twice is the run folder of job $first, which is RUNNING"* ]] || fail "submit.sh says: $output"
   # Bypasses submit.sh, as if both were submitted before either began.
   log=$run_dir/slurm-second.log
@@ -324,7 +324,7 @@ case_submitted_twice() {
 case_array() {
   local output
   run_dir=runs/array log=$TRIREME_ROOT/array.log
-  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --array=0-1 2>&1); then fail "submit.sh takes an array"; fi
+  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --array=0-1 2>&1); then fail "submit.sh accepts an array"; fi
   [[ $output == *"one run folder"* ]] || fail "submit.sh says: $output"
   job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 --array=3 \
     "$root/slurm/train.sbatch" "$config" --set run.name=array)
@@ -423,11 +423,11 @@ case_mesh_gives_nodes() {
   job=${output%% *}
   [[ $(show NumTasks) -eq 8 ]] || fail "4 nodes: $(show NumTasks) tasks"
   scancel "$job"
-  ! output=$("$submit" "$config" --set run.name=shape 2>&1) || fail "takes an open mesh"
+  ! output=$("$submit" "$config" --set run.name=shape 2>&1) || fail "submit.sh accepts an open mesh"
   [[ $output == *--ranks* ]] || fail "an open mesh: $output"
-  ! output=$("$submit" "$config" --set run.name=shape --ranks 3 2>&1) || fail "takes ranks that do not fill nodes"
+  ! output=$("$submit" "$config" --set run.name=shape --ranks 3 2>&1) || fail "submit.sh accepts ranks that do not fill nodes"
   [[ $output == *"do not fill nodes"* ]] || fail "3 ranks: $output"
-  ! output=$("$submit" "$config" --set run.name=shape --set parallel.dp=3 -N 2 2>&1) || fail "takes a wrong mesh"
+  ! output=$("$submit" "$config" --set run.name=shape --set parallel.dp=3 -N 2 2>&1) || fail "submit.sh accepts a wrong mesh"
 }
 
 case_plain_sbatch() {
@@ -488,7 +488,7 @@ case_dead_node_noticed_first() {
   "$cluster" kill-daemon "$node"
   kill -KILL "$(rank_process 3)"
   expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has noticed that"
-  state_is RUNNING || fail "not waited for: $(show JobState)"
+  state_is RUNNING || fail "the job did not wait: $(show JobState)"
   "$cluster" kill-node "$node"
   "$cluster" notice "$node"
   expect_log "restart 1: 4 ranks"

@@ -43,11 +43,11 @@ task 0
 run_dir=runs/sweep-lr1e-3-batch4
 scancel --batch --signal=USR1 "$job"
 restarted() { [[ $(show Restarts) == 1 ]]; }
-until_true "task 0 is put back" restarted
+until_true "task 0 is requeued" restarted
 grep -q 'status 75' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log")"
 [[ -n $(compgen -G "$run_dir/checkpoints/step_*/manifest.json") ]] || fail "no checkpoint"
 task 1
-if [[ $(show Restarts) != 0 ]] || ! state_is RUNNING; then fail "task 1 was put back too"; fi
+if [[ $(show Restarts) != 0 ]] || ! state_is RUNNING; then fail "task 1 was requeued too"; fi
 
 # Its ranks still save a checkpoint and exit with 75.
 scancel "$job"
@@ -62,7 +62,7 @@ chmod +x early
 array=$(TRIREME=$PWD/early sbatch --parsable --array=0 --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 \
   "$root/slurm/examples/sweep.sbatch" tiny.yaml) || fail "sbatch"
 task 0
-until_true "the task that ended early is put back" restarted
+until_true "the task that ended early is requeued" restarted
 grep -q 'status 138' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log")"
 scancel "$array"
 

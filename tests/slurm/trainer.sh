@@ -9,11 +9,11 @@
 #
 # The config file only has to exist; fields come from --set. In addition to trireme's own:
 #   stand_in.step_ms   length of a step
-#   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
+#   stand_in.ends      "RESTART:STEP:END ...": where and how attempts end before the last step. END is an exit
 #                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or
 #                      `wait` (no further step until there is a signal, or a file `go` in the run folder)
 #   stand_in.check     RESTART:STATUS: `check` and `job begin` end with that status in that start of the job
-#   stand_in.data      a file that is the data
+#   stand_in.data      the data file, which must exist
 set -euo pipefail
 
 declare -A field=(

@@ -7,7 +7,7 @@ set -euo pipefail
 source_dir=$1 trireme=$2
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}
 for needed in "$python -c 'import pyarrow.parquet'" "zstd --version"; do
-  bash -c "$needed" >/dev/null 2>&1 || { echo "skipped: not to be had: $needed"; exit 77; }
+  bash -c "$needed" >/dev/null 2>&1 || { echo "skipped: this fails: $needed"; exit 77; }
 done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -23,10 +23,10 @@ for name, texts in (("a", ["hello wörld", None, "two\nlines"]), ("b", ["", "z" 
 PYTHON
 awk '/^python3 -c .import json, sys, pyarrow/ {step = 1} step; />crawl.jsonl.zst$/ {step = 0}' \
   "$source_dir/io/tokens/README.md" >step
-[[ -s step ]] || { echo "FAILED: the README has no such step"; exit 1; }
+[[ -s step ]] || { echo "FAILED: the README does not contain the step"; exit 1; }
 PATH=$PWD/bin:$PATH bash -euo pipefail step
 prepare=("$trireme" data prepare --tokenizer bytes --output crawl/web crawl.jsonl.zst --json)
 said=$("${prepare[@]}" 2>log) || { echo "FAILED: $(cat log)"; exit 1; }
-expected='"documents":3,"tokens":1024,"text_bytes":1021' # 12, 9 and 1000 bytes, and the end of each text
+expected='"documents":3,"tokens":1024,"text_bytes":1021' # texts of 12, 9 and 1000 bytes, and the end of each
 [[ $said == *"$expected"* ]] || { echo "FAILED: no $expected in $said"; exit 1; }
 echo "all well"

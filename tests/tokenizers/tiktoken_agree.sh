@@ -7,7 +7,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}
 if ! "$python" -c 'import numpy, tiktoken, tokenizers' 2>/dev/null; then
-  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || { echo "tiktoken is expected here, and missing" >&2; exit 1; }
+  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || { echo "TRIREME_EXPECT_CLIENTS is set, but tiktoken is missing" >&2; exit 1; }
   echo "skipped: no tiktoken"
   exit 77
 fi

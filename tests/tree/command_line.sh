@@ -18,13 +18,13 @@ says() {
   [[ $output == *"$2"* ]] || fail "trireme ${*:3}: no '$2' in '$output'"
 }
 
-echo "a misspelt name is answered with the nearest"
+echo "for a misspelt name, the nearest name is suggested"
 says 2 'chekc: unknown subcommand of trireme; did you mean check?' chekc x
 says 2 'lst: unknown subcommand of trireme checkpoint; did you mean list?' checkpoint lst x
 says 2 'did you mean trireme data inspect or trireme checkpoint inspect?' inspect
 says 2 'the subcommands are train, check, ' qqq
 says 2 '--outptu: unknown option of trireme data prepare; did you mean --output?' data prepare x --outptu=y
-echo "a name of another trainer is answered with what there is here"
+echo "for an option of another trainer, the corresponding option is suggested"
 says 2 '--dry-run: not an option of trireme train; trireme check CONFIG --ranks N shows' train x --dry-run
 says 2 '--num-layers: not an option of trireme train; --set model.layers=VALUE sets it' train x --num-layers 4
 says 2 '--run.steps: not an option of trireme check; --set run.steps=VALUE sets it' check x --run.steps=4
@@ -61,7 +61,7 @@ says 2 '--micro-batch-size: not an option of trireme plan; --set data.micro_batc
   plan x --micro-batch-size 2
 says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 \
   --cluster "$source_dir/configs/clusters/h100.yaml" --set parallel.tp=3
-# Only one question at a time, and none that cannot be answered.
+# Only one suggestion is made at a time, and none that does not exist.
 for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network'; do
   # shellcheck disable=SC2086
   says 2 'excludes' simulate "$source_dir/configs/gpt_13b.yaml" --ranks 64 \
@@ -91,7 +91,7 @@ says 2 'trireme train: config is required' train
 says 2 'see trireme generate --help' generate x --top-p 7
 says 2 'trireme needs a subcommand' --json
 
-echo "help of any subcommand, and the page for man"
+echo "every subcommand has help, and the man page is valid"
 says 0 'Usage: trireme data prepare' help data prepare
 says 2 'trireme data prepair: no such command' help data prepair
 "$trireme" help --man >"$folder/trireme.1" || fail "help --man"
@@ -103,7 +103,7 @@ if command -v man >/dev/null; then
     [[ $page == *"$part"* ]] || fail "the page lacks '$part'"
   done
 else
-  echo "skipped: no man here"
+  echo "skipped: man is not installed"
 fi
 # Every subcommand of the help appears in the page.
 for command in $("$trireme" --help | sed -n '/^Subcommands:/,$s/^  \([a-z]*\) .*/\1/p'); do
@@ -115,7 +115,7 @@ echo "bash completes"
 if command -v shellcheck >/dev/null; then
   shellcheck "$folder/completion" || fail "shellcheck"
 else
-  echo "skipped: no shellcheck here"
+  echo "skipped: shellcheck is not installed"
 fi
 # Candidates from the function itself.
 # shellcheck disable=SC1091
@@ -153,7 +153,7 @@ else
   echo "skipped: no python3 for a terminal"
 fi
 
-echo "output that could not be written is no success"
+echo "a failed write of the output gives status 3"
 config=$source_dir/configs/quickstart.yaml
 while read -r arguments; do
   status=0
@@ -178,7 +178,7 @@ check $config --ranks 8 --no-data --json
 check $config --ranks 8 --no-data --get run.name
 LINES
 
-echo "no command passes on what a terminal obeys: C0, DEL, C1, overrides of direction, also as single bytes"
+echo "no command prints control characters from files: C0, DEL, C1, overrides of direction, also as single bytes"
 evil=$(printf 'a\033]0;x\007\033[2Jb\177c\302\233d\342\200\256e\233f')
 mkdir -p "$folder/$evil" "$folder/run/checkpoints/$evil"
 {
@@ -196,7 +196,7 @@ obeyed='[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|(?<![\xc2-\
 while IFS='|' read -r -a arguments; do
   (cd "$folder" && NO_COLOR=1 timeout 300 "$trireme" "${arguments[@]}" >printed 2>&1 </dev/null)
   if LC_ALL=C grep -qaP "$obeyed" "$folder/printed"; then
-    fail "trireme ${arguments[*]} passes on: $(od -c "$folder/printed" | head -n 40)"
+    fail "trireme ${arguments[*]} prints: $(od -c "$folder/printed" | head -n 40)"
   fi
 done <<LINES
 $evil

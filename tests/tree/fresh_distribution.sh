@@ -22,7 +22,7 @@ fail() {
   exit 1
 }
 [[ $(id -u) -eq 0 ]] || skip "not root"
-[[ -n $mirror ]] || skip "no mirror is named for $suite (DEBIAN_MIRROR, UBUNTU_MIRROR)"
+[[ -n $mirror ]] || skip "no mirror for $suite; set DEBIAN_MIRROR or UBUNTU_MIRROR"
 for needed in debootstrap curl git; do command -v "$needed" >/dev/null || skip "no $needed"; done
 curl -sfI --max-time 20 "$mirror/dists/$suite/Release" >/dev/null || skip "no $suite from $mirror"
 
@@ -74,12 +74,12 @@ there "cd / && trireme --version" || fail "trireme --version"
 # Uses a file, because output cut off by a closed pipe must not count as a failure.
 there "man trireme >/tmp/page 2>/dev/null && grep -q 'trireme data prepare' /tmp/page" || fail "man trireme"
 there "source /usr/share/bash-completion/bash_completion; _completion_loader trireme || true; complete -p trireme" ||
-  fail "bash completes nothing of trireme's"
+  fail "bash has no completion for trireme"
 there "mkdir -p /tmp/own && cd /tmp/own && bash /usr/local/share/trireme/configs/quickstart.sh --set run.steps=3" ||
   fail "the installed quick start"
 there "cd /tmp/own && trireme config new --model quickstart --gpus 8 --data runs/quickstart-data/kjv --output my.yaml &&
   trireme check my.yaml >/dev/null" || fail "trireme config new"
 there "make uninstall" || fail "make uninstall"
 [[ $(files) == "$before" ]] || fail "left behind: $(diff <(echo "$before") <(files))"
-there "! command -v trireme" || fail "trireme is there still"
+there "! command -v trireme" || fail "trireme is still installed"
 echo "$suite: all well"

@@ -18,11 +18,11 @@ if [[ -e $source_dir/.git ]] && command -v git >/dev/null; then
   commit=$(git -C "$source_dir" rev-parse --short=12 HEAD 2>/dev/null) || commit=unknown
 fi
 [[ $output =~ ^"trireme $version, commit "[0-9a-f]{12} || $commit == unknown ]] || fail "no commit"
-[[ $commit != unknown || $output == "trireme $version, commit unknown"* ]] || fail "a commit where there is none"
+[[ $commit != unknown || $output == "trireme $version, commit unknown"* ]] || fail "--version names a commit outside a repository"
 # row NAME: prints the text after it.
 row() { sed -n "s/^$(printf %-10s "$1") //p" <<<"$output"; }
 [[ $(row 'C++') =~ [0-9]+\.[0-9]+ ]] || fail "no compiler"
-[[ $(row MPI) == "Open MPI v$(mpirun --version | sed -n 's/.*(Open MPI) //p')" ]] || fail "another MPI than mpirun's"
+[[ $(row MPI) == "Open MPI v$(mpirun --version | sed -n 's/.*(Open MPI) //p')" ]] || fail "the MPI differs from that of mpirun"
 [[ $(row HDF5) =~ ^1\.[0-9]+\.[0-9]+$ ]] || fail "no HDF5"
 [[ $(row UCX) == none || $(row UCX) =~ ^[0-9]+\.[0-9]+ ]] || fail "UCX"
 for name in 'CUDA C++' CUDA NCCL cuBLAS; do
@@ -33,7 +33,7 @@ for name in 'CUDA C++' CUDA NCCL cuBLAS; do
   fi
 done
 
-echo "--version --json says the same, and what the build saw"
+echo "--version --json has the same data and the libraries of the build"
 if command -v python3 >/dev/null; then
   "$trireme" --version --json | python3 -c '
 import json, re, sys
@@ -51,7 +51,7 @@ for name in "MPI", "HDF5":
 ' "$output" || fail "--version --json"
 fi
 
-echo "the version's data change with the commit, with a changed file, and not otherwise"
+echo "the version's data change with the commit and with a changed file, and not otherwise"
 data=$folder/version_data.h tree=$folder/tree
 mkdir "$tree"
 write() {
@@ -88,25 +88,25 @@ share=$folder/usr/share/trireme
 for file in slurm/train.sbatch slurm/submit.sh slurm/env.sh slurm/mpirun configs/quickstart.yaml configs/quickstart.sh; do
   [[ -s $share/$file ]] || fail "$file is not installed"
 done
-[[ -x $share/slurm/submit.sh && -x $share/slurm/mpirun && -x $share/configs/quickstart.sh ]] || fail "scripts that do not run"
+[[ -x $share/slurm/submit.sh && -x $share/slurm/mpirun && -x $share/configs/quickstart.sh ]] || fail "some scripts are not executable"
 grep -q '^\.TH TRIREME 1' "$folder/usr/share/man/man1/trireme.1" || fail "no man page"
 bash -n "$folder/usr/share/bash-completion/completions/trireme" || fail "bash's completion"
 grep -q '^complete .* trireme$' "$folder/usr/share/bash-completion/completions/trireme" || fail "bash's completion"
 while read -r file; do
   grep -qxF "$file" "$build/install_manifest.txt" || fail "make uninstall would leave $file"
 done < <(find "$folder/usr" -type f)
-[[ ! -e $folder/usr/include && ! -e $share/slurm/install-packages ]] || fail "more than users run: $(find "$folder/usr")"
+[[ ! -e $folder/usr/include && ! -e $share/slurm/install-packages ]] || fail "files are installed that users do not need: $(find "$folder/usr")"
 mkdir "$folder/elsewhere"
 cd "$folder/elsewhere"
 [[ $("$folder/usr/bin/trireme" check "$share/configs/quickstart.yaml" --ranks 8 --get run.name) == quickstart ]] ||
   fail "the installed executable and config"
 
-echo "make uninstall takes it away, with the folders that are its own"
+echo "make uninstall removes all files and its own folders"
 make -s -C "$source_dir" BUILD="$build" uninstall || fail "make uninstall"
 left=$(find "$folder/usr" -type f -o -name trireme)
 [[ -z $left ]] || fail "make uninstall leaves $left"
 
-echo "CMake takes the presets"
+echo "CMake accepts the presets"
 cd "$source_dir"
 for kind in configure build test; do
   [[ $(cmake "--list-presets=$kind" | grep -oE '"(cpu|cuda|tsan|asan)"' | tr -d '\n') == '"cpu""cuda""tsan""asan"' ]] ||

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The executable in difficult situations: two runs in one folder, and stops with too little time.
-#   trouble_loses_no_saved_step.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
+# Runs in difficult situations lose no saved checkpoint: two runs in one folder, failing storage, and stops with too
+# little time.
+#   faults_lose_no_checkpoint.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
@@ -12,10 +13,10 @@ checkpoint: {every: 5}
 YAML
 make_text
 host=$(hostname)
-newest() { find "$1/checkpoints" -regex ".*/step_[0-9]+" -printf "%f\n" 2>/dev/null | sort | tail -1; } # "latest" may be one behind
+newest() { find "$1/checkpoints" -regex ".*/step_[0-9]+" -printf "%f\n" 2>/dev/null | sort | tail -1; } # "latest" may name the one before
 has_checkpoint() { [[ -n $(newest "$1") ]]; }
 
-echo "two runs in one folder: the second is refused, with status 3 and the holder's name; the first does not notice"
+echo "of two runs in one folder, the second is refused with status 3 and the owner's name; the first is not disturbed"
 start shared 2
 until_true has_checkpoint shared
 holder=$(pid_of 0)
@@ -27,12 +28,12 @@ train 3 shared 1 # on another layout
 has "in use by process $holder on $host"
 until_true steps_done shared $(($(wc -l <shared/metrics.jsonl) + 10))
 
-echo "another run with the same checkpoint.dir is refused too, and both are named"
+echo "another run with the same checkpoint.dir is also refused, and both are named"
 train 3 intruder 2 "checkpoint.dir=$folder/shared/checkpoints"
 has "shared/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $folder/shared, process $holder on $host"
 has "so run $folder/intruder cannot use it"
 
-echo "its holder is killed: the lock is taken over, and the run goes on"
+echo "if the owner of the lock is killed, the next start takes the lock over and resumes the run"
 kill -KILL "$holder"
 end_of shared 137
 step=$(newest shared)
@@ -40,7 +41,7 @@ train 0 shared 2 "run.steps=$((10#${step#step_} + 3))"
 has "taken over from process $holder on $host"
 has "resumed from shared/checkpoints/$step:"
 train 0 shared 2 run.steps=3 # released properly, so there is nothing to take over
-[[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
+[[ $output != *"taken over"* ]] || fail "a released lock is reported as taken over" "$output"
 
 # drive DIR LAUNCHER: sets $drive to the command that supervises a run in DIR.
 drive() { drive=("$trireme" supervise tiny.yaml --ranks 2 --launcher "$2" --set "run.dir=$1"); }
@@ -51,7 +52,7 @@ start_driver() {
 }
 attempts() { grep -c '"kind":"attempt_start"' "$1/events.jsonl"; }
 
-echo "a second driver is refused with the first one's name, and so is a run by hand; the first does not notice"
+echo "a second driver is refused with the first one's name, and so is a manual run; the first is not disturbed"
 start_driver driven "$mpirun -n 2"
 until_true has_checkpoint driven
 driver=$job
@@ -62,7 +63,7 @@ has "driven/run.lock: the run folder is in use by process"
 until_true steps_done driven $(($(wc -l <driven/metrics.jsonl) + 10))
 [[ $(attempts driven) -eq 1 ]] || fail "the first driver's ranks were disturbed" "$(<driven.txt)"
 
-echo "its holder is killed: another driver takes the run over, ends what is left, and no node is excluded"
+echo "if the driver is killed, another one takes the run over and ends its processes, and no node is excluded"
 kill -KILL "$driver"
 end_of driven 137
 start_driver driven "$mpirun -n 2"
@@ -81,7 +82,7 @@ has "taken over from process $driver on $host"
 run 0 "$trireme" supervise --nodes driven
 [[ -z $output ]] || fail "excluded: $output"
 
-echo "between two attempts a run by hand is refused too"
+echo "between two attempts, a manual run is also refused"
 start_driver waiting "sleep 1000"
 has_attempt() { [[ -s $1/events.jsonl && $(attempts "$1") -ge 1 ]]; }
 until_true has_attempt waiting
@@ -90,7 +91,7 @@ has "waiting/supervise.lock: the run is supervised by process $job on $host"
 kill -TERM "$job"
 end_of waiting 75
 
-echo "a driver is refused where ranks train that no driver has started, and ends none of them"
+echo "a driver is refused while ranks train that no driver started, and it ends none of them"
 start alone 2
 until_true has_checkpoint alone
 holder=$(pid_of 0)
@@ -102,7 +103,7 @@ until_true steps_done alone $(($(wc -l <alone/metrics.jsonl) + 10))
 kill -TERM "$(pid_of 0)"
 end_of alone 75
 
-echo "a batch job that was started again replaces its earlier start, which publishes nothing more"
+echo "a restarted batch job replaces its earlier start, which publishes no further checkpoint"
 for restart in 0 1; do # only the ranks believe that they are in a batch job, not mpirun
   printf '#!/bin/sh\nexport SLURM_JOB_ID=4711 SLURM_RESTART_COUNT=%s\nexec "%s" "$@"\n' "$restart" "$trireme" >"start$restart"
   chmod +x "start$restart"
@@ -116,22 +117,22 @@ has "an earlier start of job 4711"
 end_of again 3
 has "failed (1 consecutive failure)" # its files are gone, or it detects the loss of the lock
 
-echo "storage that fails: reported, training goes on; too often: status 3"
+echo "if storage fails, this is reported and training continues; after repeated failures it ends with status 3"
 export TRIREME_TEST_STORAGE=$folder/full/checkpoints TRIREME_TEST_STORAGE_RULES="0/shard/1/fail=ENOSPC+"
 train 3 full 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_failures=3
 has "failed (3 consecutive failures)"
-[[ $(curve full | wc -l) -ge 6 ]] || fail "training did not go on after a failure" "$output"
+[[ $(curve full | wc -l) -ge 6 ]] || fail "training did not continue after a failure" "$output"
 
-echo "what ends a rank stands in log.txt, with its rank and host"
+echo "log.txt contains the error that ended a rank, with its rank and host"
 mkdir tokens && cp text.bin text.idx tokens
 export TRIREME_TEST_STORAGE=$folder/tokens TRIREME_TEST_STORAGE_RULES="1/read/200/fail=EACCES+"
 train 3 fatal 2 data.sources=[tokens/text] data.shared=false parallel.dp=2 checkpoint.every=0
-words="\[rank 1 on $host, pp0 dp1 tp0\] error: .*tokens/text.bin: .*Permission denied"
-grep -q "$words" <<<"$output" || fail "rank 1 does not say what ended it" "$output"
-grep -q "$words" fatal/log.txt || fail "log.txt does not say what ended rank 1" "$(cat fatal/log.txt)"
+message="\[rank 1 on $host, pp0 dp1 tp0\] error: .*tokens/text.bin: .*Permission denied"
+grep -q "$message" <<<"$output" || fail "rank 1 does not report what ended it" "$output"
+grep -q "$message" fatal/log.txt || fail "log.txt does not report what ended rank 1" "$(cat fatal/log.txt)"
 unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 
-echo "checkpoints that can't be listed end the run, which does not start over; it goes on when they can be"
+echo "if checkpoints cannot be listed, the run ends and does not start over; it resumes when they can be listed"
 train 0 unlisted 2 run.steps=12
 export TRIREME_TEST_STORAGE=$folder/unlisted/checkpoints TRIREME_TEST_STORAGE_RULES="0/list/1/fail=EACCES+"
 train 3 unlisted 2 run.steps=14
@@ -147,19 +148,19 @@ on_storage() {
   unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 }
 
-echo "one glitch of storage while a stopped run saves costs a pause"
+echo "a single storage error while a stopped run saves only delays it"
 export TRIREME_TEST_STORAGE=$folder/glitch/checkpoints
 export TRIREME_TEST_STORAGE_RULES="0/begin/2/fail=EIO 1/shard-fsync/1/fail=ESTALE 0/publish/1/fail=EIO 0/latest/1/fail=EIO"
 start glitch 2 checkpoint.every=0
 until_true steps_done glitch 3
 kill -TERM "$(pid_of 1)"
 end_of glitch 75
-[[ $(grep -c "trying again in" <<<"$output") -eq 4 ]] || fail "not every glitch was met" "$output"
+[[ $(grep -c "trying again in" <<<"$output") -eq 4 ]] || fail "expected a retry after each of four errors" "$output"
 has "the checkpoint is saved"
 unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 [[ -n $(newest glitch) ]] || fail "no checkpoint was saved" "$output"
 
-echo "a save that fails: 75 where the trouble may pass and an older checkpoint stands, else 3"
+echo "a failed save gives 75 if the error is transient and an older checkpoint exists, else 3"
 train 0 fails 2 run.steps=5
 on_storage "1/shard-fsync/1/fail=EIO+" 75 fails 2 run.steps=8
 has "(tried 5 times)"
@@ -169,7 +170,7 @@ lacks "re-run the job"
 train 0 fails 2 run.steps=8
 has "resumed from fails/checkpoints/step_00000005:"
 
-echo "a node without its mount: its rank waits; without success: 75, and the newest checkpoint is not passed over for an older one"
+echo "a rank on a node without its mount waits; if the mount stays away, the status is 75, and no older checkpoint is used instead"
 train 0 mount 2 run.steps=10
 on_storage "1/read/1/fail=ENOENT" 0 mount 2 run.steps=12
 has "trying again in"
@@ -181,7 +182,7 @@ lacks "skipped"
 train 0 mount 2 run.steps=14
 has "resumed from mount/checkpoints/step_00000012:"
 
-echo "storage that hangs: fault.grace_seconds after the signal the run leaves, and says what is lost"
+echo "if storage hangs, the run ends fault.grace_seconds after the signal and reports what is lost"
 export TRIREME_TEST_STORAGE=$folder/hangs/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
 start hangs 2 fault.grace_seconds=2
 until_true steps_done hangs 15 # the checkpoint of step 10 never ends, and that of step 15 waits for it
@@ -194,7 +195,7 @@ unset TRIREME_TEST_STORAGE
 train 0 hangs 2 run.steps=12
 has "resumed from hangs/checkpoints/step_00000005:"
 
-echo "a second SIGINT ends a run at once, whatever it waits for; the first one and SIGTERM wait"
+echo "a second SIGINT ends a run immediately, whatever it waits for; the first one and SIGTERM do not"
 export TRIREME_TEST_STORAGE=$folder/twice/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
 start twice 2 fault.grace_seconds=0 # no limit
 until_true steps_done twice 15      # it hangs there, as above
@@ -210,7 +211,7 @@ kill -INT "$rank"
 end_of twice 130
 unset TRIREME_TEST_STORAGE
 
-echo "fault.grace_seconds when the signal reaches only one rank, and when a peer hangs"
+echo "fault.grace_seconds also applies if the signal reaches only one rank and if a peer hangs"
 for rank in 0 1; do
   start silent 2 fault.grace_seconds=1
   until_true has_checkpoint silent
@@ -222,7 +223,7 @@ for rank in 0 1; do
   rm -r silent
 done
 
-echo "no time for another checkpoint, by what the last one took: the one under way is finished"
+echo "if the duration of the last checkpoint leaves no time for another one, only the current one is completed"
 export TRIREME_TEST_STORAGE=$folder/short/checkpoints TRIREME_TEST_STORAGE_TRACE=$folder/trace
 export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=12 0/publish/2/hold=$folder/go"
 start short 2 checkpoint.every=5000 fault.grace_seconds=11

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The destinations of a run's messages: metrics.log, metrics.log_ranks, --quiet, colours; and UCX prints no warning per
 # rank about missing GPUs on a CPU node.
-#   logs_are_as_asked.sh SOURCE_FOLDER PATH_OF_trireme
+#   log_settings_apply.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 make_text
@@ -25,9 +25,9 @@ train 0 warn 2 metrics.log=warn
 lacks "step 2/2"
 [[ $(grep -c "step 2/2" warn/log.txt) == 0 ]] || fail "a step in log.txt" "$(cat warn/log.txt)"
 steps=$(grep -c '"grad_norm"' warn/metrics.jsonl)
-[[ $steps == 2 ]] || fail "metrics.jsonl is another thing" "$(cat warn/metrics.jsonl)"
+[[ $steps == 2 ]] || fail "metrics.log_level must not change metrics.jsonl" "$(cat warn/metrics.jsonl)"
 
-echo "debug, and a file a rank"
+echo "debug adds lines, and log_ranks adds a file per rank"
 train 0 debug 2 metrics.log=debug metrics.log_ranks=true
 has "start-up: config done"
 for rank in 0 1; do
@@ -40,10 +40,10 @@ of_file debug/log/rank_00000.txt | grep -q "^step 2/2" || fail "rank 0's own fil
 echo "quiet: nothing on the terminal, everything in log.txt"
 settings_of quiet
 run 0 "$mpirun" -n 2 "$trireme" train tiny.yaml --quiet "${settings[@]}"
-[[ -z $output ]] || fail "--quiet says" "$output"
+[[ -z $output ]] || fail "--quiet prints" "$output"
 grep -q "step 2/2" quiet/log.txt || fail "no step in log.txt"
 
-echo "colours of warnings and errors alone, on a terminal, unless NO_COLOR is set"
+echo "on a terminal, only warnings and errors have colours, unless NO_COLOR is set"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 if command -v python3 >/dev/null; then
   on_terminal() { python3 -c 'import os, pty, sys; os._exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@"; }
@@ -51,29 +51,29 @@ if command -v python3 >/dev/null; then
   command=("$trireme" train tiny.yaml "${settings[@]}" --set checkpoint.every_minutes=0)
   coloured() { grep -E $'\e\\[[0-9]+m' <<<"$output"; }
   output=$(TERM=xterm on_terminal "${command[@]}")
-  coloured | grep -q 'warning: ' || fail "no colour of a warning on a terminal" "$output"
-  ! coloured | grep -v 'warning: ' || fail "lines that are no warnings have colours"
+  coloured | grep -q 'warning: ' || fail "a warning on a terminal has no colour" "$output"
+  ! coloured | grep -v 'warning: ' || fail "lines other than warnings have colours"
   rm -r colours
   output=$(TERM=xterm NO_COLOR=1 on_terminal "${command[@]}")
   [[ $output == *"step 2/2"* && -z $(coloured) ]] || fail "colours with NO_COLOR" "$output"
   output=$(TERM=xterm on_terminal "$trireme" eval nowhere)
-  coloured | grep -q 'nowhere: ' || fail "no colour of an error on a terminal" "$output"
+  coloured | grep -q 'nowhere: ' || fail "an error on a terminal has no colour" "$output"
 else
   echo "skipped: no python3 for a terminal"
 fi
 [[ $(cat info/log.txt) != *$'\e'* ]] || fail "colours in log.txt"
 
-echo "eval and generate: with --quiet the answer alone"
+echo "with --quiet, eval and generate print only the result"
 run 0 "$mpirun" -n 2 "$trireme" eval info --quiet
-[[ $output == *": loss "*" tokens)" && $(wc -l <<<"$output") == 1 ]] || fail "more than the answer, or less" "$output"
+[[ $output == *": loss "*" tokens)" && $(wc -l <<<"$output") == 1 ]] || fail "expected only the result" "$output"
 run 0 "$trireme" eval info
 has "eval 100 %"
 run 0 "$trireme" generate info --prompt green --tokens 3 --quiet
-[[ $output == green* ]] || fail "more than the text" "$output"
+[[ $output == green* ]] || fail "expected only the text" "$output"
 run 0 "$trireme" generate info --prompt green --tokens 3
-[[ $output != green* ]] || fail "nothing that --quiet could omit" "$output"
+[[ $output != green* ]] || fail "without --quiet, expected more than the text" "$output"
 
-echo "slurm/env.sh brings no warning of UCX where there is no GPU"
+echo "slurm/env.sh causes no warning of UCX on a machine without a GPU"
 if [[ -e /dev/nvidiactl ]]; then
   echo "skipped: there is a GPU"
 else

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Storage stalls one file that a run writes: the run ends with 0 and the same losses, and nothing is blamed.
-#   storage_stalls_hold_no_step_up.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
-#   storage_stalls_hold_no_step_up.sh SOURCE_FOLDER PATH_OF_trireme SEED SECONDS...
+#   storage_stalls_block_no_step.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
+#   storage_stalls_block_no_step.sh SOURCE_FOLDER PATH_OF_trireme SEED SECONDS...
 #     the second form stalls every file, one at a time, at a random write, for each number of seconds
 source "$(dirname "$0")/checks.sh"
 seconds=("${@:4}")
@@ -19,7 +19,7 @@ YAML
 make_text
 train 0 plain 2 metrics.prometheus_file=plain/figures.prom
 curve plain >plain.curve
-[[ $(wc -l <plain.curve) -eq 60 ]] || fail "the undisturbed run has not 60 steps" "$(cat plain.curve)"
+[[ $(wc -l <plain.curve) -eq 60 ]] || fail "the undisturbed run does not have 60 steps" "$(cat plain.curve)"
 
 blames_nothing() { # DIR
   [[ ! -e $1/hang ]] || fail "$1: a hang was reported" "$(cat "$1"/hang/*/report.txt 2>/dev/null)"
@@ -28,7 +28,7 @@ blames_nothing() { # DIR
 }
 
 if ((${#seconds[@]} == 0)); then
-  echo "writes to files that no step waits for hang: steps continue, and the run ends with 0 once they return"
+  echo "while writes hang that no step waits for, steps continue; the run ends with 0 when they return"
   export TRIREME_TEST_STORAGE=$folder/held
   TRIREME_TEST_STORAGE_RULES="0/@tfevents/9/hold=$folder/go 0/@ranks.h5/9/hold=$folder/go 0/@trace/1/hold=$folder/go"
   TRIREME_TEST_STORAGE_RULES+=" 1/@trace/1/hold=$folder/go 0/@figures/3/hold=$folder/go"
@@ -71,7 +71,7 @@ for length in "${seconds[@]}"; do
   wait
   for dir in "${dirs[@]}"; do
     [[ $(cat "$dir.status") == 0 ]] || fail "$dir: exit status $(cat "$dir.status")" "$(tail -n 20 "$dir.txt")"
-    [[ -e $dir.struck ]] || echo "$dir: the run has not so many writes"
+    [[ -e $dir.struck ]] || echo "$dir: the run has fewer writes"
     blames_nothing "$dir"
   done
 done
