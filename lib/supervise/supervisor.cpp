@@ -223,8 +223,8 @@ void Supervisor::exclude(const std::string& node, const std::string& why, double
   const Exclusion exclusion{.node = node, .why = why, .since = wall_, .until = wall_ + 3600 * hours};
   pool_.exclude(exclusion, now);
   event_log_.append(exclusion_event(exclusion), attempt_.attempt().attempt);
-  log_info("supervise: node {} is excluded for {:g} h: {} (`trireme supervise --nodes {} --lift {}` clears that)", node,
-           hours, why, setup_.run_dir, node);
+  log_info("supervise: node {} is excluded for {:g} h: {} (`trireme supervise --nodes {} --clear {}` clears that)",
+           node, hours, why, setup_.run_dir, node);
 }
 
 // Reads the run's events again: an exclusion may have expired, or an operator may have cleared it.

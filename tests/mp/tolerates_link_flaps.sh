@@ -146,7 +146,7 @@ wait "$driver" || status=$?
 [[ $(excluded_nodes) == node1 ]] || fail "excluded: $(excluded_nodes)" "$(<supervise.txt)"
 run 0 "$trireme" supervise run --nodes
 has "node1  until "
-run 0 "$trireme" supervise run --nodes --lift node1
+run 0 "$trireme" supervise run --nodes --clear node1
 run 2 "$trireme" supervise run --nodes --lift node1
 [[ -z $(excluded_nodes) ]] || fail "node1 is still excluded"
 

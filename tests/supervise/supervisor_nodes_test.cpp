@@ -24,7 +24,7 @@ TEST(Supervisor, a_node_without_power_is_excluded_and_a_spare_takes_its_place) {
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "node lost"), 1);
 }
 
-TEST(Supervisor, an_agent_that_dies_alone_is_started_anew_and_the_attempt_goes_on) {
+TEST(Supervisor, a_dead_agent_is_restarted_and_the_attempt_continues) {
   SimulatedCluster cluster(3, 3);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(10);
@@ -121,7 +121,7 @@ TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_i
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
-TEST(Supervisor, a_slurmd_that_is_started_anew_is_waited_for) {
+TEST(Supervisor, a_slurmd_that_restarts_is_waited_for) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(20);
@@ -251,7 +251,7 @@ TEST(Supervisor, a_node_that_is_bad_before_the_first_attempt_is_excluded) {
   EXPECT_EQ(cluster.excluded(), Names{"node0"}) << "once";
 }
 
-TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
+TEST(Supervisor, a_doctor_that_does_not_answer_prevents_no_start) {
   SimulatedCluster cluster(3, 2, 2, true);
   cluster.node(1).doctor = -1;
   cluster.given.doctor_seconds = 30;
@@ -364,7 +364,7 @@ TEST(Supervisor, an_exclusion_names_the_command_that_clears_it) {
   testing::internal::CaptureStderr();
   ASSERT_TRUE(cluster.play_until_attempt(2));
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("`trireme supervise --nodes /runs/simulated --lift node1`"), log.npos) << log;
+  EXPECT_NE(log.find("`trireme supervise --nodes /runs/simulated --clear node1`"), log.npos) << log;
 }
 
 TEST(Supervisor, too_few_nodes_end_it_for_a_successor) {
