@@ -265,8 +265,8 @@ TEST(Published, megatron_530b_by_source) {
   EXPECT_GT(baseline_2023, 1.1 * selective_2022);
 }
 
-// H200 with the program's attention before 2026-11-23: cuDNN in both passes, between cold, single runs (505 and 640
-// TFLOP/s forward at T 2048 and 8192, 371 and 543 backward) and steps at the power limit (405 to 443, 516).
+// H200 with cuDNN's attention in both passes. The rates are between cold, single runs (505 and 640 TFLOP/s forward at T
+// 2048 and 8192, 371 and 543 backward) and steps at the power limit (405 to 443, 516).
 Cluster h200_with_cudnn() {
   Cluster cluster = cluster_of("h200");
   cluster.software.attention_forward = 0.634;
@@ -308,7 +308,7 @@ bool calibrates_one_gpu(const Row& row) {
 // Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU, so each is calibrated
 // with one GEMM rate: that of one GPU on GPT 1.316B and the 13B shape, that of four GPUs on dp 4 and tp 4. The others
 // are blind, except for the rates of the project's own attention, which are from the steps of LLaMA and the 13B shape.
-TEST(Published, our_own_h200_figures) {
+TEST(Published, native_h200_measurements) {
   struct Measured {
     std::string source;
     Cluster cluster;
@@ -329,7 +329,7 @@ TEST(Published, our_own_h200_figures) {
 
 // FP8 on one GPU (lib/bench/measurements/one_gpu.md): the bf16 GEMM rate is that of the bf16 figures; the FP8 rate is
 // fitted on the 13B shape, and on GPT 1.316B if that was measured. The others are blind.
-TEST(Published, our_own_fp8_figures) {
+TEST(Published, native_fp8_measurements) {
   for (const auto& [program, cluster_of_then] : {std::pair<std::string, Cluster>{"Trireme H200 ", h200_with_cudnn()},
                                                  {"Trireme H200 own attention ", cluster_of("h200")}}) {
     Cluster cluster = cluster_of_then;
