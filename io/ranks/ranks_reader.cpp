@@ -19,7 +19,7 @@ std::string text_attribute(hid_t group, const char* name, const std::string& pat
   const Hid attribute = attribute_of(group, name, path);
   const Hid type(TRI_HDF5(H5Aget_type(attribute), path), H5Tclose);
   if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0)
-    throw Fatal(ExitCode::kFile, fmt::format("{}: attribute {} is no text", path, name));
+    throw Fatal(ExitCode::kFile, fmt::format("{}: attribute {} is not a string", path, name));
   std::string text(H5Tget_size(type), '\0');
   TRI_HDF5(H5Aread(attribute, type, text.data()), path);
   return text.substr(0, text.find('\0'));

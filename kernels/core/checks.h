@@ -32,7 +32,7 @@ inline void require_float(const char* op, const char* operand, const Tensor& ten
 // Requires `tensor` to be present, of shape (R, C) and a floating-point type.
 inline void require_matrix(const char* op, const char* operand, const Tensor& tensor) {
   require_float(op, operand, tensor);
-  TRI_REQUIRE(tensor.dims == 2, "{}: {} {} is no matrix", op, operand, tensor.shape_text());
+  TRI_REQUIRE(tensor.dims == 2, "{}: {} {} is not a matrix", op, operand, tensor.shape_text());
 }
 
 }  // namespace tri

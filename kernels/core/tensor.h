@@ -36,7 +36,7 @@ struct Tensor {
   // Returns the elements as T. The dtype must be T's.
   template <class T>
   T* as() const {
-    TRI_REQUIRE(empty() || dtype == dtype_of<T>(), "tensor is {}, asked as {}", enum_name(dtype),
+    TRI_REQUIRE(empty() || dtype == dtype_of<T>(), "tensor is {}, accessed as {}", enum_name(dtype),
                 enum_name(dtype_of<T>()));
     return static_cast<T*>(data);
   }
