@@ -47,24 +47,26 @@ BatchRing::Header& BatchRing::header() const { return *reinterpret_cast<Header*>
 int64_t& BatchRing::taken_counter(int consumer) const {
   return *reinterpret_cast<int64_t*>(memory_ + sizeof(Header) + consumer * kLine);
 }
-BatchRing::SlotHeader& BatchRing::slot_header(int64_t turn) const {
+BatchRing::SlotHeader& BatchRing::slot_header(int64_t batch) const {
   return *reinterpret_cast<SlotHeader*>(memory_ + sizeof(Header) + shape_.consumers * kLine +
-                                        turn % shape_.slots * slot_bytes(shape_.slot_tokens));
+                                        batch % shape_.slots * slot_bytes(shape_.slot_tokens));
 }
-int32_t* BatchRing::slot_data(int64_t turn) const { return reinterpret_cast<int32_t*>(&slot_header(turn) + 1); }
+int32_t* BatchRing::slot_data(int64_t batch) const { return reinterpret_cast<int32_t*>(&slot_header(batch) + 1); }
 
-bool BatchRing::may_write(int64_t turn) const {
+bool BatchRing::may_write(int64_t batch) const {
   for (int consumer = 0; consumer < shape_.consumers; ++consumer)
-    if (load(taken_counter(consumer)) <= turn - shape_.slots) return false;
+    if (load(taken_counter(consumer)) <= batch - shape_.slots) return false;
   return true;
 }
 
-std::span<int32_t> BatchRing::slot(int64_t turn) { return {slot_data(turn), static_cast<size_t>(shape_.slot_tokens)}; }
+std::span<int32_t> BatchRing::slot(int64_t batch) {
+  return {slot_data(batch), static_cast<size_t>(shape_.slot_tokens)};
+}
 
-void BatchRing::publish(int64_t turn, int64_t bytes_read) {
-  TRI_REQUIRE(load(header().written) == turn, "turn {} after {} turns", turn, load(header().written));
-  slot_header(turn).bytes_read = bytes_read;
-  store(header().written, turn + 1);
+void BatchRing::publish(int64_t batch, int64_t bytes_read) {
+  TRI_REQUIRE(load(header().written) == batch, "batch {} after {} batches", batch, load(header().written));
+  slot_header(batch).bytes_read = bytes_read;
+  store(header().written, batch + 1);
 }
 
 void BatchRing::end() {
@@ -78,19 +80,19 @@ void BatchRing::fail(ExitCode code, std::string_view message) {
   store(header().state, kFailed);
 }
 
-bool BatchRing::ready(int64_t turn) const {
+bool BatchRing::ready(int64_t batch) const {
   const int64_t state = load(header().state);  // read first: everything written before the end is then visible
-  if (load(header().written) > turn) return true;
+  if (load(header().written) > batch) return true;
   if (state == kRunning) return false;
   if (state == kEnded) throw Fatal(ExitCode::kComm, "the rank that reads tokens for this rank has exited");
   throw Fatal(static_cast<ExitCode>(header().code), std::string(header().text, static_cast<size_t>(header().length)));
 }
 
-std::span<const int32_t> BatchRing::slot(int64_t turn) const {
-  return {slot_data(turn), static_cast<size_t>(shape_.slot_tokens)};
+std::span<const int32_t> BatchRing::slot(int64_t batch) const {
+  return {slot_data(batch), static_cast<size_t>(shape_.slot_tokens)};
 }
 
-int64_t BatchRing::bytes_read(int64_t turn) const { return slot_header(turn).bytes_read; }
-void BatchRing::taken(int consumer, int64_t turn) { store(taken_counter(consumer), turn + 1); }
+int64_t BatchRing::bytes_read(int64_t batch) const { return slot_header(batch).bytes_read; }
+void BatchRing::taken(int consumer, int64_t batch) { store(taken_counter(consumer), batch + 1); }
 
 }  // namespace tri

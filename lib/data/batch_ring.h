@@ -1,10 +1,10 @@
 // BatchRing: a ring of step slots in memory shared by several processes. One of them writes, all of them consume.
 //
-//   written       turns that are complete in the ring              set by the writer, read by the consumers
-//   taken[k]      turns that consumer k has copied out             set by consumer k, read by the writer
+//   written       batches that are complete in the ring            set by the writer, read by the consumers
+//   taken[k]      batches that consumer k has copied out           set by consumer k, read by the writer
 //   state         running, ended, failed with status and message   set by the writer, read by the consumers
 //
-// Turn n is in slot n mod slots; it may be written once every consumer has taken turn n - slots. Counters only grow,
+// Batch n is in slot n mod slots; it may be written once every consumer has taken batch n - slots. Counters only grow,
 // and each is set by one process (release) and read by the others (acquire): there are no locks and no MPI calls.
 // Non-blocking; callers poll.
 #pragma once
@@ -29,18 +29,18 @@ class BatchRing {
   BatchRing(void* memory, const Shape& shape);
 
   // For the writer, one thread of one process. It must not write after end() or fail().
-  bool may_write(int64_t turn) const;
-  std::span<int32_t> slot(int64_t turn);
-  void publish(int64_t turn, int64_t bytes_read);
+  bool may_write(int64_t batch) const;
+  std::span<int32_t> slot(int64_t batch);
+  void publish(int64_t batch, int64_t bytes_read);
   void end();
   void fail(ExitCode code, std::string_view message);  // the message is truncated to a few thousand bytes
 
-  // For a consumer. ready() returns false while the turn is not written, and throws Fatal, with the writer's status and
-  // message, if it never will be; turns written before remain valid.
-  bool ready(int64_t turn) const;
-  std::span<const int32_t> slot(int64_t turn) const;
-  int64_t bytes_read(int64_t turn) const;  // bytes read from files for this turn
-  void taken(int consumer, int64_t turn);  // the consumer no longer reads the slot of `turn`
+  // For a consumer. ready() returns false while the batch is not written, and throws Fatal, with the writer's status
+  // and message, if it never will be; batches written before remain valid.
+  bool ready(int64_t batch) const;
+  std::span<const int32_t> slot(int64_t batch) const;
+  int64_t bytes_read(int64_t batch) const;  // bytes read from files for this batch
+  void taken(int consumer, int64_t batch);  // the consumer no longer reads the slot of `batch`
 
  private:
   struct Header;
@@ -48,8 +48,8 @@ class BatchRing {
 
   Header& header() const;
   int64_t& taken_counter(int consumer) const;
-  SlotHeader& slot_header(int64_t turn) const;
-  int32_t* slot_data(int64_t turn) const;
+  SlotHeader& slot_header(int64_t batch) const;
+  int32_t* slot_data(int64_t batch) const;
 
   char* memory_;
   Shape shape_;

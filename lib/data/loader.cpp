@@ -70,17 +70,17 @@ class Loader::Reader {
   // Runs on the reading thread.
   void read_all() {
     try {
-      for (int64_t turn = 0; turn < plan_.end_step - plan_.first_step; ++turn) {
+      for (int64_t batch = 0; batch < plan_.end_step - plan_.first_step; ++batch) {
         {
           const MutexLock lock(mutex_);
           if (is_abandoned_) return;
-          if (!ring_.may_write(turn)) reader_is(ReaderState::kAwaitsConsumers);
+          if (!ring_.may_write(batch)) reader_is(ReaderState::kAwaitsConsumers);
         }
         const auto may_write = [&] {
           const MutexLock lock(mutex_);
-          return !is_abandoned_ && ring_.may_write(turn);
+          return !is_abandoned_ && ring_.may_write(batch);
         };
-        if (!poll(closing_, may_write) || !read(turn)) break;
+        if (!poll(closing_, may_write) || !read(batch)) break;
       }
       end([&]() TRI_REQUIRES(mutex_) {
         if (!closing_) reader_is(ReaderState::kDone);
@@ -117,8 +117,8 @@ class Loader::Reader {
   }
 
   // Returns false when closing.
-  bool read(int64_t turn) {
-    const int64_t since = plan_.first_step + turn, step = plan_.period > 0 ? since % plan_.period : since;
+  bool read(int64_t batch) {
+    const int64_t since = plan_.first_step + batch, step = plan_.period > 0 ? since % plan_.period : since;
     int64_t bytes = 0;
     size_t at = 0;
     {
@@ -136,12 +136,13 @@ class Loader::Reader {
           bytes += dataset_.sample(plan_.split, index, sample_);
         const MutexLock lock(mutex_);
         if (is_abandoned_) return false;
-        std::ranges::copy(sample_, ring_.slot(turn).subspan(at).begin());
+        std::ranges::copy(sample_, ring_.slot(batch).subspan(at).begin());
       }
     const MutexLock lock(mutex_);
     if (is_abandoned_) return false;
-    ring_.publish(turn, bytes);
-    if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->published = static_cast<uint32_t>(turn + 1);
+    ring_.publish(batch, bytes);
+    if (flight::LoaderStatus* const shown = loader_status_of(plan_))
+      shown->published = static_cast<uint32_t>(batch + 1);
     return true;
   }
 
@@ -189,13 +190,13 @@ Loader::~Loader() {
 
 void Loader::take_all() {
   try {
-    for (int64_t turn = 0; turn < turns(); ++turn) {
+    for (int64_t batch = 0; batch < num_batches(); ++batch) {
       {
-        const MutexLock lock(mutex_);  // turns 0 and 1 find both buffers free
-        while (!closing_ && turn > released_ + 1) changed_.wait(mutex_);
+        const MutexLock lock(mutex_);  // batches 0 and 1 find both buffers free
+        while (!closing_ && batch > released_ + 1) changed_.wait(mutex_);
       }
-      if (!poll(closing_, [&] { return ring_.ready(turn); })) return;
-      take(turn);
+      if (!poll(closing_, [&] { return ring_.ready(batch); })) return;
+      take(batch);
     }
   } catch (...) {
     const MutexLock lock(mutex_);
@@ -204,12 +205,12 @@ void Loader::take_all() {
   }
 }
 
-void Loader::take(int64_t turn) {
-  const StepTokens& out = buffers_[static_cast<size_t>(turn % 2)];
+void Loader::take(int64_t batch) {
+  const StepTokens& out = buffers_[static_cast<size_t>(batch % 2)];
   const int64_t length = plan_.seq_len, samples = plan_.shape.samples();
   const auto place = std::find(plan_.dp_ranks.begin(), plan_.dp_ranks.end(), plan_.shape.dp_rank);
   const int32_t* tokens =
-      std::as_const(ring_).slot(turn).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);
+      std::as_const(ring_).slot(batch).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);
   for (int64_t n = 0; n < samples; ++n, tokens += length + 1) {
     if (!out.inputs.empty()) {
       int32_t* inputs = out.inputs.data() + n * length;
@@ -220,29 +221,30 @@ void Loader::take(int64_t turn) {
     }
     if (!out.targets.empty()) std::copy_n(tokens + 1, length, out.targets.data() + n * length);
   }
-  const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(turn) : 0;
-  ring_.taken(plan_.member, turn);
+  const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(batch) : 0;
+  ring_.taken(plan_.member, batch);
   const MutexLock lock(mutex_);
-  read_for_[turn % 2] = bytes;
-  filled_ = turn + 1;
+  read_for_[batch % 2] = bytes;
+  filled_ = batch + 1;
   changed_.notify_all();
 }
 
 const StepTokens& Loader::next() {
   const auto start = std::chrono::steady_clock::now();
-  TRI_REQUIRE(turn_ < turns(), "step {} of [{}, {})", plan_.first_step + turn_, plan_.first_step, plan_.end_step);
-  if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->wanted = static_cast<uint32_t>(turn_ + 1);
+  TRI_REQUIRE(batch_ < num_batches(), "step {} of [{}, {})", plan_.first_step + batch_, plan_.first_step,
+              plan_.end_step);
+  if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->wanted = static_cast<uint32_t>(batch_ + 1);
   const HostScope waits(HostState::kAwaitsData);
-  const auto ready = [&]() TRI_REQUIRES(mutex_) { return failure_ || filled_ > turn_; };
+  const auto ready = [&]() TRI_REQUIRES(mutex_) { return failure_ || filled_ > batch_; };
   const MutexLock lock(mutex_);
-  released_ = turn_;
+  released_ = batch_;
   changed_.notify_all();
   while (!changed_.wait_for(mutex_, 20ms, ready))
     if (check_) check_();
   wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (filled_ <= turn_) std::rethrow_exception(failure_);  // batches before the failure are still valid
-  bytes_read_ += read_for_[turn_ % 2];
-  return buffers_[static_cast<size_t>(turn_++ % 2)];
+  if (filled_ <= batch_) std::rethrow_exception(failure_);  // batches before the failure are still valid
+  bytes_read_ += read_for_[batch_ % 2];
+  return buffers_[static_cast<size_t>(batch_++ % 2)];
 }
 
 }  // namespace tri

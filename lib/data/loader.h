@@ -83,9 +83,9 @@ class Loader {
   class Reader;
   static constexpr std::chrono::seconds kReaderTimeout{2};
 
-  int64_t turns() const { return plan_.end_step - plan_.first_step; }
+  int64_t num_batches() const { return plan_.end_step - plan_.first_step; }
   void take_all();
-  void take(int64_t turn);
+  void take(int64_t batch);
 
   const LoaderPlan plan_;
   BatchRing ring_;
@@ -95,12 +95,12 @@ class Loader {
 
   Mutex mutex_;
   ConditionVariable changed_;
-  int64_t filled_ TRI_GUARDED_BY(mutex_) = 0;          // turns copied into the buffers
-  int64_t released_ TRI_GUARDED_BY(mutex_) = 0;        // turns whose buffer may be overwritten
-  int64_t read_for_[2] TRI_GUARDED_BY(mutex_) = {};    // bytes, of the turns in the buffers
+  int64_t filled_ TRI_GUARDED_BY(mutex_) = 0;          // batches copied into the buffers
+  int64_t released_ TRI_GUARDED_BY(mutex_) = 0;        // batches whose buffer may be overwritten
+  int64_t read_for_[2] TRI_GUARDED_BY(mutex_) = {};    // bytes, of the batches in the buffers
   std::exception_ptr failure_ TRI_GUARDED_BY(mutex_);  // of the consumer thread
 
-  int64_t turn_ = 0;  // of the next call of next()
+  int64_t batch_ = 0;  // of the next call of next()
   int64_t bytes_read_ = 0;
   double wait_seconds_ = 0;
   std::shared_ptr<Reader> reader_;  // of member 0, shared with its thread

@@ -112,12 +112,12 @@ TEST(BatchRing, a_slot_is_written_again_only_when_all_have_taken_it) {
   const BatchRing::Shape shape{.slots = 2, .consumers = 2, .slot_tokens = 3};
   RingMemory memory(shape);
   BatchRing writer(memory.data(), shape), consumer(memory.data(), shape);
-  for (const int64_t turn : {0, 1}) {
-    EXPECT_FALSE(consumer.ready(turn));
-    ASSERT_TRUE(writer.may_write(turn));
-    writer.slot(turn)[2] = static_cast<int32_t>(10 + turn);
-    writer.publish(turn, 100 + turn);
-    EXPECT_TRUE(consumer.ready(turn));
+  for (const int64_t batch : {0, 1}) {
+    EXPECT_FALSE(consumer.ready(batch));
+    ASSERT_TRUE(writer.may_write(batch));
+    writer.slot(batch)[2] = static_cast<int32_t>(10 + batch);
+    writer.publish(batch, 100 + batch);
+    EXPECT_TRUE(consumer.ready(batch));
   }
   EXPECT_EQ(std::as_const(consumer).slot(0)[2], 10);
   EXPECT_EQ(std::as_const(consumer).slot(1)[2], 11);
@@ -270,7 +270,7 @@ std::pair<ExitCode, std::string> end_of(Loader& loader) {
   return {};
 }
 
-TEST(Loader, a_failure_of_the_reading_member_reaches_all_with_its_words) {
+TEST(Loader, a_failure_of_the_reading_member_reaches_all_with_its_message) {
   const TemporaryFolder folder;
   write_with_bad_token(folder / "a", 4000, 2000, 400);
   const Dataset data = open_one(folder / "a", 300);

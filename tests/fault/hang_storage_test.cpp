@@ -12,7 +12,7 @@ using namespace hand_written;
 
 class Feeds : public Records {
  public:
-  // Rank 0 reads for all ranks, which have all taken turn 4.
+  // Rank 0 reads for all ranks, which have all taken batch 4.
   Feeds() : Records(1, 4, 1) {
     for (RankRecord& record : all) {
       idle(record.world_rank);
@@ -25,7 +25,7 @@ class Feeds : public Records {
   }
 };
 
-TEST(HangLocator, a_reader_that_does_not_read_is_told) {
+TEST(HangLocator, a_reader_that_does_not_read_is_reported) {
   Feeds r;
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_EQ(verdict.kind, HangKind::kDataReader);
@@ -46,7 +46,7 @@ TEST(HangLocator, a_reader_waits_for_its_slowest_consumer) {
   EXPECT_EQ(verdict.num_waiting, 3);
 }
 
-TEST(HangLocator, a_rank_that_does_not_take_what_was_read_is_told) {
+TEST(HangLocator, a_rank_that_does_not_consume_tokens_is_reported) {
   Feeds r;
   r[0].loaders[0].published = 5;
   r[0].loaders[0].reader_state = ReaderState::kAwaitsConsumers;

@@ -83,7 +83,7 @@ int64_t SimulatedJob::places(SimulatedFaultKind kind, int world_rank) const {
   const Rank& rank = ranks_[static_cast<size_t>(world_rank)];
   const auto& program = *rank.program;
   if (kind == SimulatedFaultKind::kHostBusy) return static_cast<int64_t>(program.host.size());
-  if (kind == SimulatedFaultKind::kReader) return program.turns;
+  if (kind == SimulatedFaultKind::kReader) return program.batches;
   if (kind == SimulatedFaultKind::kWriter) return layout_.steps;
   int64_t count = 0;
   for (int s = 0; s < kNumSimulatedStreams; ++s)
@@ -323,7 +323,7 @@ bool SimulatedJob::move_host(int rank) {
   }
 }
 
-// Consumers copy one turn ahead of the one that they want.
+// Consumers copy one batch ahead of the one that they want.
 bool SimulatedJob::can_read(int rank) const {
   const Rank& r = ranks_[static_cast<size_t>(rank)];
   const int end = std::min(rank + layout_.ranks_a_node, layout_.world_size());
@@ -334,7 +334,7 @@ bool SimulatedJob::can_read(int rank) const {
 
 bool SimulatedJob::move_reader(int rank) {
   Rank& r = ranks_[static_cast<size_t>(rank)];
-  if (rank != reader_of(rank) || static_cast<int>(r.published) == r.program->turns || !can_read(rank)) return false;
+  if (rank != reader_of(rank) || static_cast<int>(r.published) == r.program->batches || !can_read(rank)) return false;
   const bool is_stuck = fault_.kind == SimulatedFaultKind::kReader && reader_of(fault_.world_rank) == rank &&
                         static_cast<int64_t>(r.published) == fault_.when;
   if (is_stuck) return false;
@@ -405,9 +405,9 @@ RankRecord SimulatedJob::record(int rank) const {
   record.loaders[0].published = r.published;
   record.loaders[0].seconds = silent;
   if (rank == reader_of(rank))
-    record.loaders[0].reader_state = static_cast<int>(r.published) == r.program->turns ? ReaderState::kDone
-                                     : can_read(rank)                                  ? ReaderState::kReads
-                                                                                       : ReaderState::kAwaitsConsumers;
+    record.loaders[0].reader_state = static_cast<int>(r.published) == r.program->batches ? ReaderState::kDone
+                                     : can_read(rank)                                    ? ReaderState::kReads
+                                                      : ReaderState::kAwaitsConsumers;
   for (const int stream : {kCompute, kDpStream}) {
     const Stream& s = r.streams[static_cast<size_t>(stream)];
     record.streams.push_back({.name = stream == kCompute ? "compute" : "dp",

@@ -30,7 +30,7 @@ enum class SimulatedFaultKind {
   kGone,
   kHostBusy,  // its host stops before instruction `when`
   kKernel,    // its kernel `when` never ends
-  kReader,    // its reader does not read turn `when`
+  kReader,    // its reader does not read batch `when`
   kWriter,    // its checkpoint `when` is not written
   kSkipped,   // it skips its transfer `when`
   kTransfer,  // its transfer `when` never arrives
@@ -79,7 +79,7 @@ class SimulatedJob {
     RunPhase phase = RunPhase::kSetup;
     HostState state = HostState::kWorks;
     int64_t step = 0, moved = 0;
-    uint32_t wanted = 0, published = 0;  // in turns; published: if it reads
+    uint32_t wanted = 0, published = 0;  // in batches; published: if it reads
     WriterState writer = WriterState::kIdle;
     int saves = 0;
     bool frozen = false;

@@ -28,7 +28,7 @@ class ProgramMaker {
       host(Does::kPhase, static_cast<int>(RunPhase::kStep));
       host(Does::kStep);
       host(Does::kAwaitTokens);
-      ++program_.turns;
+      ++program_.batches;
       const Schedule schedule = layout_.chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
       run(make_plan(schedule, pp_, layout_.num_microbatches, layout_.chunks), true);
       update();

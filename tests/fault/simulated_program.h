@@ -12,7 +12,7 @@ enum class Does {
   // By the host:
   kPhase,         // enters phase `value`
   kStep,          // begins the next step
-  kAwaitTokens,   // waits for the tokens of the next turn
+  kAwaitTokens,   // waits for the tokens of the next batch
   kEnqueue,       // enqueues the next instruction of stream `value`
   kAwaitAction,   // waits for the end of action `value`
   kAwaitStreams,  // waits until all streams are idle
@@ -49,7 +49,7 @@ struct SimulatedProgram {
   std::vector<std::vector<Instruction>> streams;
   std::vector<ActionRecord> actions;
   std::vector<SimulatedChannel> channels;
-  int turns = 0;  // of tokens that are read
+  int batches = 0;  // of tokens that are read
 };
 
 SimulatedProgram make_program(const SimulatedLayout& layout, int stage);
