@@ -182,7 +182,7 @@ struct PruneOptions {
 };
 
 // Returns the requested numbers; those that are not given are the run's own.
-Result<Retention> retention_asked(const PruneOptions& options) {
+Result<Retention> requested_retention(const PruneOptions& options) {
   Retention retention{.source = "as given"};
   if (!options.keep_last || !options.keep_every) {
     auto of_run = retention_of(options.path);
@@ -212,7 +212,7 @@ Result<std::vector<std::string>> prune_or_name(const std::string& dir, const Ret
 Result<void> prune_folder(const PruneOptions& options) {
   const auto dir = find_checkpoints_folder(options.path);
   if (!dir) return dir.error();
-  const auto kept = retention_asked(options);
+  const auto kept = requested_retention(options);
   if (!kept) return kept.error();
   const auto removed = prune_or_name(dir.value(), kept.value(), options.dry_run);
   if (!removed) return removed.error();

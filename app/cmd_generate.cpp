@@ -75,7 +75,7 @@ class Printer {
   void show(std::span<const int32_t> text, bool complete) {
     std::string all = prompt_.tokenizer ? prompt_.tokenizer->decode(text.subspan(prompt_.shown))
                                         : fmt::format("{}", fmt::join(text, " "));
-    if (!complete && prompt_.tokenizer) all.resize(settled(all));
+    if (!complete && prompt_.tokenizer) all.resize(final_bytes(all));
     if (terminal_) all = readable_text(all);  // a file or a pipe gets the unchanged bytes
     if (!all.starts_with(printed_)) return;
     print_bytes(std::string_view(all).substr(printed_.size()));
@@ -89,7 +89,7 @@ class Printer {
 
  private:
   // Returns the bytes before the last character if that is incomplete or represents invalid bytes (U+FFFD).
-  static size_t settled(const std::string& text) {
+  static size_t final_bytes(const std::string& text) {
     size_t begin = text.size();
     while (begin > 0 && text.size() - begin < 4 && (text[begin - 1] & 0xC0) == 0x80) --begin;
     if (begin == 0) return text.size();

@@ -38,14 +38,14 @@ Result<void> plan(const Options& options) {
   auto parsed = parse_config(text.value(), options.config, options.overrides);
   if (!parsed) return parsed.error();
   if (options.fp8) parsed.value().precision.gemm = GemmFormat::kFp8;
-  PlanOptions asked = options.plan;
-  asked.pinned = pinned_by(options.overrides, parsed.value());
-  if (names_field(options.overrides, "data.micro_batch")) asked.micro_batch = parsed.value().data.micro_batch;
+  PlanOptions requested = options.plan;
+  requested.pinned = pinned_by(options.overrides, parsed.value());
+  if (names_field(options.overrides, "data.micro_batch")) requested.micro_batch = parsed.value().data.micro_batch;
   auto config = without_layout(std::move(parsed).value());
   if (!config) return config.error();
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
-  auto search = search_layouts(config.value(), cluster.value(), asked);
+  auto search = search_layouts(config.value(), cluster.value(), requested);
   if (!search) return search.error();
   options.json ? print_answer(to_json(search.value())) : print_text(to_text(search.value(), cluster.value()));
   if (options.output.empty()) return {};

@@ -31,7 +31,7 @@ struct Options {
   WorkloadOptions workload;
   NetworkOptions network;
   std::string placement = "packed";
-  bool json = false, fp8 = false, network_asked = false, startup = false, help_cluster = false, no_stragglers = false;
+  bool json = false, fp8 = false, shows_network = false, startup = false, help_cluster = false, no_stragglers = false;
 };
 
 Error begins_beyond(const std::string& what, const Simulation& simulation, const Options& options) {
@@ -92,11 +92,11 @@ Result<void> write_page(const Simulation& s, const Config& config, const Options
 
 // Also prints a line about the same job with the other placement.
 Result<void> show_network(const Simulation& s, const Options& options) {
-  NetworkOptions asked = options.network, other = options.network;
-  asked.placement = *enum_from_name<Placement>(options.placement);
-  other.placement = asked.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
+  NetworkOptions requested = options.network, other = options.network;
+  requested.placement = *enum_from_name<Placement>(options.placement);
+  other.placement = requested.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
   if (const std::string note = duration_note(s.workload.ranks()); !note.empty()) print_err("{}\n", note);
-  auto network = analyse_network(s.workload, s.cluster, asked);
+  auto network = analyse_network(s.workload, s.cluster, requested);
   if (!network) return network.error();
   if (options.json) {
     print_answer(to_json(network.value(), s.cluster));
@@ -140,7 +140,7 @@ Result<void> run_simulation(const Options& options) {
     if (auto written = draw_step(simulation.value(), options.svg); !written) return written;
   if (options.startup) return show_start_up(simulation.value(), options);
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
-  if (options.network_asked) return show_network(simulation.value(), options);
+  if (options.shows_network) return show_network(simulation.value(), options);
   options.json ? print_answer(to_json(simulation.value())) : print_text(to_text(simulation.value()));
   return {};
 }
@@ -181,7 +181,7 @@ void add_simulate_command(Command& app, int& status) {
                       "Write a picture of one pipeline's step to this file; with --scaling, of where the steps' time "
                       "goes");
   auto* network = command
-                      ->add_flag("--network", options->network_asked,
+                      ->add_flag("--network", options->shows_network,
                                  "Print the share of the network that each axis gets, and why; steps with congestion; "
                                  "link flaps")
                       ->excludes(scaling)

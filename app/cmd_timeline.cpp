@@ -96,9 +96,9 @@ Result<void> show_steps(const Options& options) {
         "{}: no steps were recorded; set metrics.timeline, or request steps of a running run with `trireme timeline "
         "{} --record 3`",
         options.run_dir, options.run_dir);
-  const auto asked = parse_step_range(options.steps);
-  if (!asked && !options.steps.empty()) return usage_error("--steps {}: expected FIRST:LAST", options.steps);
-  const StepRange* const recording = asked ? recording_of(recorded, *asked) : &recorded.back();
+  const auto requested = parse_step_range(options.steps);
+  if (!requested && !options.steps.empty()) return usage_error("--steps {}: expected FIRST:LAST", options.steps);
+  const StepRange* const recording = requested ? recording_of(recorded, *requested) : &recorded.back();
   if (recording == nullptr) {
     std::string known;
     for (const StepRange& range : recorded)
@@ -115,7 +115,7 @@ Result<void> show_steps(const Options& options) {
   const auto segments = read_timeline(options.run_dir, *recording, ranks);
   if (!segments) return segments.error();
   StepRange steps = *recording;
-  if (asked) steps = {std::max(steps.first, asked->first), std::min(steps.last, asked->last)};
+  if (requested) steps = {std::max(steps.first, requested->first), std::min(steps.last, requested->last)};
   const std::string path = !options.output.empty() ? options.output
                                                    : fmt::format("{}/trace/steps_{:08d}_{:08d}.pftrace",
                                                                  options.run_dir, steps.first, steps.last);

@@ -34,7 +34,7 @@ constexpr OtherOption kOtherOptions[] = {
 constexpr std::string_view kConfigOptions[] = {"config", "config-file", "config-path", "config-name",
                                                "job.config-file"};
 
-// Whether the command does as --set of the field says.
+// Whether the command obeys --set of the field.
 bool takes_field(const Command& command, const Field& field) {
   if (command.path() == "trireme checkpoint import") return field.section != "model";
   const bool evaluates = command.path() == "trireme eval", generates = command.path() == "trireme generate";

@@ -60,10 +60,12 @@ Result<CheckpointText> open_checkpoint(const std::string& path, const std::vecto
   const auto config = checkpoint_config(folder.value(), read.value());
   if (!config) return config.error();
   manifest = std::move(read).value();
-  bool asked = false;
+  bool names_layout = false;
   for (const AxisField& field : kAxisFields)
-    asked |= field.axis != AxisName("dp") && names_field(overrides, fmt::format("parallel.{}", field.axis.text()));
-  return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), asked ? 1 : ranks))};
+    names_layout |=
+        field.axis != AxisName("dp") && names_field(overrides, fmt::format("parallel.{}", field.axis.text()));
+  return CheckpointText{folder.value(), manifest->step,
+                        to_yaml(forward_config(config.value(), names_layout ? 1 : ranks))};
 }
 
 // Returns the config of `checkpoint` with the overrides, which must not change its trained model.

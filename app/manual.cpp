@@ -43,7 +43,7 @@ std::string options_of(const Command& command) {
   std::string text;
   for (const bool positional : {true, false})
     for (const OptionText& option : command.options()) {
-      // Of every command, and so said once, below the first.
+      // Every command has the help option, so only the root describes it.
       if (!command.is_root() && option.help) continue;
       if (option.positional == positional) text += entry(option.name, option.values, option.description);
     }

@@ -104,7 +104,7 @@ Result<void> watch_run(const std::string& run_dir, double seconds) {
     return {};
   }
   const Colours colours = colours_wanted() ? Colours::kSome : Colours::kNone;
-  if (auto first = run.screen({}, colours, {}); !first) return first.error();  // said before the screen is taken
+  if (auto first = run.screen({}, colours, {}); !first) return first.error();  // reported before the screen is switched
   Screen screen;
   LiveChoice choice;
   for (;;) {

@@ -96,7 +96,7 @@ bool is_wanted(LogLevel level) {
   return level <= state().level;
 }
 
-void tell_own_file(const std::string& line) {
+void append_to_own_file(const std::string& line) {
   std::shared_ptr<LineFile> own;
   {
     const MutexLock lock(state().mutex);
@@ -112,7 +112,7 @@ Result<std::unique_ptr<LineFile>> open_lines(const std::string& path) {
 }
 
 // Logs a line that only the job's logging rank prints: to stderr unless it is quiet, and to the file.
-void tell(const std::string& text) {
+void log_for_job(const std::string& text) {
   if (!speaks()) return;
   if (!log_is_quiet()) print_line(text);
   write_to_file(text);
@@ -204,23 +204,23 @@ void log_line_debug(const std::string& raw) {
   if (!is_wanted(LogLevel::kDebug)) return;
   const std::string text = readable_text(raw);
   keep_line(text);
-  tell_own_file(text);
-  tell(text);
+  append_to_own_file(text);
+  log_for_job(text);
 }
 
 void log_line_info(const std::string& raw) {
   const std::string text = readable_text(raw);
   keep_line(text);
   if (!is_wanted(LogLevel::kInfo)) return;
-  tell_own_file(text);
-  tell(text);
+  append_to_own_file(text);
+  log_for_job(text);
 }
 
 void log_line_warn(const std::string& text) {
   const std::string line = warning_of(readable_text(text));
   keep_line(line);
   if (!is_wanted(LogLevel::kWarn)) return;
-  tell_own_file(line);
+  append_to_own_file(line);
   print_warning(line);
   write_to_file(line);
 }
@@ -229,13 +229,13 @@ void log_line_alike(const std::string& text) {
   if (speaks()) return log_line_warn(text);
   const std::string line = warning_of(readable_text(text));
   keep_line(line);
-  if (is_wanted(LogLevel::kWarn)) tell_own_file(line);
+  if (is_wanted(LogLevel::kWarn)) append_to_own_file(line);
 }
 
 void log_line_error(const std::string& text) {
   const std::string line = error_of(readable_text(text));
   keep_line(line);
-  tell_own_file(line);
+  append_to_own_file(line);
   print_error(line);
   append_to_file(line);
 }

@@ -39,7 +39,7 @@ class ShardWriter {
   std::string path_, temporary_;
   Descriptor file_;
   Hdf5Image image_;
-  int64_t flushed_ = 0;  // the kernel was asked to write the bytes before it
+  int64_t flushed_ = 0;  // the kernel was requested to write the bytes before it
   std::map<std::string, TensorRecord> tensors_;
   Result<void> state_;  // the first failure
 };

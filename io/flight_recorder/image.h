@@ -206,9 +206,9 @@ struct Action {
 // The status of one of the two loaders, for training and for validation.
 struct LoaderStatus {
   std::atomic<int32_t> reader;  // world rank that reads for this one; -1: none
-  Count wanted;                 // the turn (from 1) for which this rank waits or last waited
+  Count wanted;                 // the batch (from 1) for which this rank waits or last waited
   Count reader_state;           // ReaderState; if this rank reads
-  Count published;              // turns that are complete; if this rank reads
+  Count published;              // batches that are complete; if this rank reads
   Time since;                   // of the reader's state
 };
 
@@ -312,8 +312,7 @@ struct Image {
   Count dump_requested, dump_answered;  // counts
   Count stack_signal;                   // the signal that its threads answer with their stacks; 0: none yet
   Count dumps;  // in the flight recorder of a node's first rank: dumps in which the node has taken part
-  Time dump_claimed,
-      dump_asked;  // ... and when one of its ranks began the last dump: of a hang, and of a request
+  Time hang_dump_began, requested_dump_began;  // ... and when one of its ranks began the last dump of each kind
   Count num_stacks, num_streams;
   Stack stacks[kThreads];
   StreamState streams[kMaxStreams];

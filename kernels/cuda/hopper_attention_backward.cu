@@ -5,8 +5,8 @@
 // registers. The gradients also go to shared memory, from which both warpgroups compute dq: 64 columns by 64 queries
 // each. In the third warpgroup one thread loads boxes and another adds dq to its sums.
 // dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: a counter for
-// each head's query tile tells which block adds next, and a ticket counter assigns key tiles in ascending order, so a
-// block waits only for blocks that run or have finished. The copy engine adds, and the thread that waits does not
+// each head's query tile names the block that adds next, and a ticket counter assigns key tiles in ascending order, so
+// a block waits only for blocks that run or have finished. The copy engine adds, and the thread that waits does not
 // multiply.
 // A small kernel computes the statistics before, another rounds dq after.
 // Limits: a workspace of 4 bytes per element of q and 8 bytes per row of a head; parallelism is B · NKV · T / 128

@@ -167,7 +167,7 @@ class Job {
 };
 
 // Agrees on success: returns each rank's own result if all have succeeded; otherwise all ranks return the same error,
-// the first that any rank met (messages.h, first_error). Collective.
+// the first error of any rank (messages.h, first_error). Collective.
 template <class T>
 Result<T> agree(Job& job, Result<T> mine) {
   if (job.all_of(mine.ok())) return mine;

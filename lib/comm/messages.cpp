@@ -14,9 +14,9 @@ std::optional<Error> first_error(const std::vector<std::optional<Error>>& of_ran
   });
   const auto rank = first - of_ranks.begin();
   if (alike || (rank == 0 && count == 1)) return **first;
-  const std::string who =
+  const std::string place =
       count == 1 ? fmt::format("rank {}", rank) : fmt::format("rank {}, the first of {} that failed", rank, count);
-  return Error{fmt::format("{}: {}", who, (*first)->message), (*first)->code, (*first)->os_error};
+  return Error{fmt::format("{}: {}", place, (*first)->message), (*first)->code, (*first)->os_error};
 }
 
 }  // namespace tri

@@ -98,7 +98,7 @@ Result<Config> resolve_config(Config config, int world_size);
 
 // Returns the number of ranks for which to plan `parsed`: `requested`, or if that is 0 the size of its mesh. Fails with
 // kUsage if parallel.dp 0 leaves it open, or if there are more than kMostRanks.
-Result<int> planned_ranks(const Config& parsed, int asked);
+Result<int> planned_ranks(const Config& parsed, int requested);
 
 // Writes every field of every section; parse_config returns an equal Config.
 std::string to_yaml(const Config& config);

@@ -321,15 +321,16 @@ bool has_qkv_bias(const ModelConfig& m) {
 
 int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
 
-Result<int> planned_ranks(const Config& parsed, int asked) {
-  if (asked < 0) return usage_error("--ranks {}: at least one is needed", asked);
+Result<int> planned_ranks(const Config& parsed, int requested) {
+  if (requested < 0) return usage_error("--ranks {}: at least one is needed", requested);
   const ParallelConfig& p = parsed.parallel;
-  if (asked == 0 && p.dp == 0) return usage_error("--ranks N is needed: parallel.dp 0 leaves the number of ranks open");
+  if (requested == 0 && p.dp == 0)
+    return usage_error("--ranks N is needed: parallel.dp 0 leaves the number of ranks open");
   const int64_t ranks = ranks_along(kAllAxes, p);
-  if (asked == 0 && ranks > kMostRanks)
+  if (requested == 0 && ranks > kMostRanks)
     return usage_error("parallel: {} exceeds the limit of {} ranks", sizes_along(kAllAxes, p), kMostRanks);
-  if (asked > kMostRanks) return usage_error("--ranks {}: at most {} ranks are supported", asked, kMostRanks);
-  return asked > 0 ? asked : static_cast<int>(ranks);
+  if (requested > kMostRanks) return usage_error("--ranks {}: at most {} ranks are supported", requested, kMostRanks);
+  return requested > 0 ? requested : static_cast<int>(ranks);
 }
 
 Result<Config> resolve_config(Config config, int world_size) {

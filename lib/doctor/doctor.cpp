@@ -163,9 +163,9 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
 
   std::vector<int> wanted;
   for (size_t i = 0; i < checks.size(); ++i) {
-    const bool asked = options.only.empty() ||
-                       std::find(options.only.begin(), options.only.end(), checks[i].rule.name) != options.only.end();
-    if (asked && (options.depth == Depth::kFull || checks[i].depth == Depth::kQuick))
+    const bool selected = options.only.empty() || std::find(options.only.begin(), options.only.end(),
+                                                            checks[i].rule.name) != options.only.end();
+    if (selected && (options.depth == Depth::kFull || checks[i].depth == Depth::kQuick))
       wanted.push_back(static_cast<int>(i));
   }
   Gathered all = measure(checks, wanted, context, deadline);

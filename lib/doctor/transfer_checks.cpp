@@ -61,7 +61,7 @@ void measure_host(CheckContext& context, const std::string& memory, const std::s
                                  .value = rate(host.data(), context.source.data)});
 }
 
-void meet(CheckContext& context) {
+void wait_for_own_ranks(CheckContext& context) {
   if (context.nodes.own_ranks().size() > 1) gather_among_members(std::string(), context.nodes.own_ranks());
 }
 
@@ -105,7 +105,7 @@ CheckResult check_peer_copies(CheckContext& context) {
   CheckResult result;
   for (const int distance : distances(members))
     for (int sender = 0; sender < members; ++sender) {
-      meet(context);
+      wait_for_own_ranks(context);
       if (sender != self) continue;
       const int peer = (self + distance) % members;
       char* to = context.peers->memory().at(peer, static_cast<char*>(context.landing.data));
@@ -118,7 +118,7 @@ CheckResult check_peer_copies(CheckContext& context) {
                                      .end_b = to_end,
                                      .value = gigabytes_a_second(context.copy_bytes, seconds)});
     }
-  meet(context);
+  wait_for_own_ranks(context);
   return result;
 }
 
@@ -130,7 +130,7 @@ CheckResult check_all_to_all(CheckContext& context) {
   const int64_t block = context.copy_bytes / members / 256 * 256;
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 4; ++round) {
-    meet(context);
+    wait_for_own_ranks(context);
     const double seconds = best_seconds_on(context.stream, context.device, 1, [&] {
       for (int shift = 1; shift < members; ++shift) {
         const int peer = (self + shift) % members;
@@ -140,7 +140,7 @@ CheckResult check_all_to_all(CheckContext& context) {
     });
     best = std::min(best, seconds);
   }
-  meet(context);
+  wait_for_own_ranks(context);
   return {.measurements = {{.part = context.part, .value = gigabytes_a_second(block * (members - 1), best)}}};
 }
 

@@ -64,12 +64,12 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
 
 // Handles the groups of this rank one after another, in an order that all their members share (see own_edges).
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
-  const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
+  const bool needs_memory = config.parallel.recompute == Recompute::kAuto;
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
-  if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
+  if (device.kind() == DeviceKind::kCpu && !needs_memory && !tp && !dp && !pp) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
   mine.gpu = device.gpu_properties();
-  if (asks_memory) {
+  if (needs_memory) {
     mine.free_bytes = device.free_bytes();
     Arena measuring(device);
     take_kernel_workspace(config, mesh, measuring);

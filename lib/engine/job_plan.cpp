@@ -71,8 +71,8 @@ Error copies_refused(AxisName axis, const std::string& why) {
 
 // " (parallel.tp_transfers: auto: why)"
 template <class E>
-std::string origin(const char* field, E asked, const std::string& why) {
-  return fmt::format(" ({}: {}{}{})", field, enum_name(asked), why.empty() ? "" : ": ", why);
+std::string origin(const char* field, E configured, const std::string& why) {
+  return fmt::format(" ({}: {}{}{})", field, enum_name(configured), why.empty() ? "" : ": ", why);
 }
 
 class Planner {
@@ -109,7 +109,7 @@ class Planner {
   void add(std::string line) { plan_.lines.push_back(std::move(line)); }
 
   // Chooses the transfers of axis `axis`, whose groups extend along `axes`.
-  Result<void> plan_axis(AxisName axis, AxisSet axes, bool overlap, Transfers asked, bool wants_copies,
+  Result<void> plan_axis(AxisName axis, AxisSet axes, bool overlap, Transfers configured, bool wants_copies,
                          std::string RankFacts::*problem, Transfers& choice) {
     choice = Transfers::kCollectives;
     if (ranks_along(axes, config_.parallel) == 1) return {};
@@ -117,14 +117,14 @@ class Planner {
     if (wants_copies) {
       why = problem_of_axes(config_, facts_, axes, problem);
       if (why.empty()) choice = Transfers::kCopies;
-      if (!why.empty() && asked == Transfers::kCopies) return copies_refused(axis, why);
-    } else if (asked == Transfers::kAuto && overlap) {
+      if (!why.empty() && configured == Transfers::kCopies) return copies_refused(axis, why);
+    } else if (configured == Transfers::kAuto && overlap) {
       why = "copies are slower if tp uses copies too, and without parallel.zero";
     }
     add(fmt::format("{}: {}{}", axis.text(),
                     choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
                     overlap ? ", alongside compute" : ", compute waits for them") +
-        origin(fmt::format("parallel.{}_transfers", axis.text()).c_str(), asked, why));
+        origin(fmt::format("parallel.{}_transfers", axis.text()).c_str(), configured, why));
     return {};
   }
 
@@ -249,19 +249,19 @@ class Planner {
     Arena on_paper;
     take_kernel_workspace(tried, mesh_of(tried, 0), on_paper);
     const int64_t paper_workspace = on_paper.used();
-    std::map<int, int64_t> room;  // by stage, the minimum over its ranks
+    std::map<int, int64_t> available;  // by stage, the minimum over its ranks
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       if (!facts_[rank].free_bytes) return;
       const Mesh mesh = mesh_of(config_, static_cast<int>(rank));
       int64_t mine = room_for_arena(plan_.device.kind, *facts_[rank].free_bytes, facts_[rank].node_size);
       // The levels are measured with the workspace of the simulated device, so replace this rank's by that.
       if (facts_[rank].workspace_bytes) mine += paper_workspace - *facts_[rank].workspace_bytes;
-      const auto [known, is_new] = room.try_emplace(mesh.axis("pp").rank, mine);
+      const auto [known, is_new] = available.try_emplace(mesh.axis("pp").rank, mine);
       if (!is_new) known->second = std::min(known->second, mine);
     }
     plan_.recompute = Recompute::kNone;
-    int64_t least = room.begin()->second;
-    for (const auto& [stage, bytes] : room) {
+    int64_t least = available.begin()->second;
+    for (const auto& [stage, bytes] : available) {
       const Mesh place = mesh_of(config_, 0).moved("pp", stage);
       plan_.recompute = std::max(plan_.recompute, least_recompute(tried, place, bytes));
       least = std::min(least, bytes);

@@ -103,13 +103,13 @@ int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
   return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
 }
 
-Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room, const GpuProperties& gpu) {
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t available, const GpuProperties& gpu) {
   Config tried = config;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
     tried.parallel.recompute = recompute;
     Arena measuring(gpu);
     allocate_rank(tried, mesh, measuring);
-    if (measuring.used() <= room) return recompute;
+    if (measuring.used() <= available) return recompute;
   }
   return Recompute::kFull;
 }

@@ -48,8 +48,8 @@ int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, Engin
 // The rest is left to communicators and libraries; on the CPU to the start values, MPI and the system.
 int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
 
-// Returns the first of none, norms and selective with which allocate_rank's memory fits into `room` bytes on this rank,
-// else full. Measured without a device, for `gpu`. Ranks may differ; a job uses the one that saves most memory.
-Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room, const GpuProperties& gpu = {});
+// Returns the first of none, norms and selective with which allocate_rank's memory fits into `available` bytes on this
+// rank, else full. Measured without a device, for `gpu`. Ranks may differ; a job uses the one that saves most memory.
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t available, const GpuProperties& gpu = {});
 
 }  // namespace tri

@@ -65,7 +65,7 @@ class Locator {
   std::vector<HangEdge> shortest_cycle(const Candidate& cycle) const;
   std::optional<HangEdge> first_wait(const Candidate& candidate) const;
   std::string suspect_text(const Candidate& candidate) const;
-  std::string waiting_text(const HangVerdict& verdict, const char* whom) const;
+  std::string waiting_text(const HangVerdict& verdict, const char* object) const;
 
   const WaitGraph& graph_;
   const HangTrigger& trigger_;
@@ -261,18 +261,18 @@ bool Locator::is_healthy(const Candidate& c) const {
 
 // Keeps the candidates that are about as certain as the first one.
 void Locator::keep_root_causes() {
-  const bool was_asked = trigger_.world_rank < 0;
+  const bool is_requested = trigger_.world_rank < 0;
   const auto is_innocent = [&](const Candidate& c) {
     if (c.certainty < kSeenFromCounters) return false;
     if (c.certainty == kNotKnown && c.num_waiting == 0) return true;
-    return was_asked && is_healthy(c);
+    return is_requested && is_healthy(c);
   };
   std::erase_if(candidates_, is_innocent);
   // After a deadline some rank is at fault, but not necessarily one that makes progress and has no waiting rank.
-  const auto goes_on = [&](const Candidate& c) {
+  const auto proceeds = [&](const Candidate& c) {
     return c.certainty >= kSeenFromCounters && c.num_waiting == 0 && is_healthy(c);
   };
-  if (!std::all_of(candidates_.begin(), candidates_.end(), goes_on)) std::erase_if(candidates_, goes_on);
+  if (!std::all_of(candidates_.begin(), candidates_.end(), proceeds)) std::erase_if(candidates_, proceeds);
   if (candidates_.empty()) return;
   const Candidate first = candidates_.front();
   const bool is_certain = first.certainty == kGone || first.certainty == kStopped;
@@ -410,10 +410,10 @@ std::optional<HangEdge> Locator::first_wait(const Candidate& c) const {
   return HangEdge{first, suspect, graph_.edge_text(first, suspect)};
 }
 
-std::string Locator::waiting_text(const HangVerdict& verdict, const char* whom) const {
+std::string Locator::waiting_text(const HangVerdict& verdict, const char* object) const {
   if (verdict.num_waiting == 0) return "";
-  std::string text = verdict.num_waiting == 1 ? fmt::format("; 1 rank waits for {}", whom)
-                                              : fmt::format("; {} ranks wait for {}", verdict.num_waiting, whom);
+  std::string text = verdict.num_waiting == 1 ? fmt::format("; 1 rank waits for {}", object)
+                                              : fmt::format("; {} ranks wait for {}", verdict.num_waiting, object);
   if (!verdict.first_wait) return text;
   text += fmt::format("; the first is {}", graph_.short_place(verdict.first_wait->from));
   const std::string awaited = graph_.awaited_text(verdict.first_wait->from, verdict.first_wait->to);
@@ -461,7 +461,7 @@ std::string Locator::suspect_text(const Candidate& c) const {
 }
 
 // Whether a rank's use of storage makes progress while that of another rank does not.
-enum class StorageUse { kNone, kGoesOn, kStandsStill };
+enum class StorageUse { kNone, kProceeds, kStalls };
 
 // Compares writers or readers of checkpoints. Only rank 0 appends lines and publishes, so these cannot be compared.
 StorageUse writer_use(const RankRecord& stuck, const RankRecord& other) {
@@ -469,9 +469,9 @@ StorageUse writer_use(const RankRecord& stuck, const RankRecord& other) {
   const WriterRecord &own = stuck.writer, &w = other.writer;
   const bool comparable =
       own.state == WriterState::kCopies || own.state == WriterState::kWrites || own.state == WriterState::kReads;
-  if (w.state != WriterState::kIdle && w.seconds >= kShare * own.seconds) return StorageUse::kStandsStill;
+  if (w.state != WriterState::kIdle && w.seconds >= kShare * own.seconds) return StorageUse::kStalls;
   if (!comparable || w.state == WriterState::kAppends || w.progress == 0 || w.step < own.step) return StorageUse::kNone;
-  return StorageUse::kGoesOn;
+  return StorageUse::kProceeds;
 }
 
 // Compares readers of tokens.
@@ -479,15 +479,15 @@ StorageUse reader_use(const RankRecord& stuck, const RankRecord& other, size_t l
   constexpr double kShare = 0.25;
   const LoaderRecord &own = stuck.loaders[loader], &r = other.loaders[loader];
   if (r.reader_state == ReaderState::kNone) return StorageUse::kNone;
-  if (r.reader_state == ReaderState::kReads && r.seconds >= kShare * own.seconds) return StorageUse::kStandsStill;
-  return comes_before(r.published, own.published) ? StorageUse::kNone : StorageUse::kGoesOn;
+  if (r.reader_state == ReaderState::kReads && r.seconds >= kShare * own.seconds) return StorageUse::kStalls;
+  return comes_before(r.published, own.published) ? StorageUse::kNone : StorageUse::kProceeds;
 }
 
 bool waits_for_storage(HangKind kind) { return kind == HangKind::kStorage || kind == HangKind::kDataReader; }
 
 // Whether ranks of all other nodes make progress with the storage that `stuck` waits for.
-bool others_go_on(std::span<const RankRecord> records, const RankRecord& stuck, HangKind kind) {
-  std::map<std::string, bool> goes_on;  // [host]
+bool others_proceed(std::span<const RankRecord> records, const RankRecord& stuck, HangKind kind) {
+  std::map<std::string, bool> proceeds;  // [host]
   const auto reading = std::find_if(stuck.loaders.begin(), stuck.loaders.end(), [](const LoaderRecord& loader) {
     return loader.reader_state == ReaderState::kReads;
   });
@@ -496,13 +496,14 @@ bool others_go_on(std::span<const RankRecord> records, const RankRecord& stuck, 
   const bool takes_none = is_reader && reading == stuck.loaders.end();
   for (const RankRecord& other : records) {
     if (other.host == stuck.host) continue;
-    const StorageUse use = takes_none  ? StorageUse::kGoesOn
+    const StorageUse use = takes_none  ? StorageUse::kProceeds
                            : is_reader ? reader_use(stuck, other, static_cast<size_t>(reading - stuck.loaders.begin()))
                                        : writer_use(stuck, other);
-    if (use == StorageUse::kStandsStill) return false;
-    goes_on[other.host] |= use == StorageUse::kGoesOn;
+    if (use == StorageUse::kStalls) return false;
+    proceeds[other.host] |= use == StorageUse::kProceeds;
   }
-  return !goes_on.empty() && std::all_of(goes_on.begin(), goes_on.end(), [](const auto& host) { return host.second; });
+  return !proceeds.empty() &&
+         std::all_of(proceeds.begin(), proceeds.end(), [](const auto& host) { return host.second; });
 }
 
 }  // namespace
@@ -514,7 +515,7 @@ std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, cons
     const auto of = std::find_if(records.begin(), records.end(),
                                  [&](const RankRecord& r) { return r.world_rank == suspect.world_rank; });
     if (of == records.end() || of->host.empty()) continue;
-    if (waits_for_storage(suspect.kind) && !others_go_on(records, *of, suspect.kind)) return {};
+    if (waits_for_storage(suspect.kind) && !others_proceed(records, *of, suspect.kind)) return {};
     if (std::find(hosts.begin(), hosts.end(), of->host) == hosts.end()) hosts.push_back(of->host);
   }
   return waits_for_storage(verdict.kind) && hosts.size() > 1 ? std::vector<std::string>() : hosts;

@@ -35,22 +35,23 @@ bool await(const std::function<bool()>& done, double seconds, std::chrono::milli
 
 // Requests from the ranks with a running process their stacks and the state of their streams, and waits for the
 // answers.
-void ask_ranks(const DumpingNode& node, double seconds) {
+void request_states(const DumpingNode& node, double seconds) {
   const auto begun = Clock::now();
-  struct Asked {
+  struct Request {
     const flight::Image* image;
-    uint32_t request;
+    uint32_t number;
   };
-  std::vector<Asked> asked;
+  std::vector<Request> requests;
   for (flight::Image* const image : node.images) {
     if (image == nullptr) continue;
     const uint32_t request = image->dump_requested.fetch_add(1) + 1;
-    if (process_state_of(*image) == ProcessState::kRuns && image->stack_signal != 0) asked.push_back({image, request});
+    if (process_state_of(*image) == ProcessState::kRuns && image->stack_signal != 0)
+      requests.push_back({image, request});
   }
   request_stacks(node.images, seconds);
   const auto all_answered = [&] {
-    return std::all_of(asked.begin(), asked.end(), [](const Asked& a) {
-      return static_cast<int32_t>(a.image->dump_answered.load() - a.request) >= 0;
+    return std::all_of(requests.begin(), requests.end(), [](const Request& r) {
+      return static_cast<int32_t>(r.image->dump_answered.load() - r.number) >= 0;
     });
   };
   const std::chrono::duration<double> spent = Clock::now() - begun;
@@ -100,7 +101,7 @@ class Dump {
 
   DumpOutcome run() {
     outcome_.taken = process_wall_seconds();
-    ask_ranks(node_, order_.answer_seconds);
+    request_states(node_, order_.answer_seconds);
     records_ = records_of(node_);
     if (one_node_) locate();  // before the first call that storage can block
     name_functions(records_);

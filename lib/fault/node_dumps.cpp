@@ -91,7 +91,7 @@ struct NodeDumps::State {
     const MutexLock lock(mutex);
     flight::Image* const first = map_records();
     if (first == nullptr || over) return false;
-    flight::Time& word = wanted.trigger.world_rank < 0 ? first->dump_asked : first->dump_claimed;
+    flight::Time& word = wanted.trigger.world_rank < 0 ? first->requested_dump_began : first->hang_dump_began;
     int64_t claimed = word.load();
     const int64_t now = FlightRecorder::now();
     if (claimed > since || !word.compare_exchange_strong(claimed, now)) return false;
@@ -157,7 +157,7 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
       const MutexLock moment(state->mutex);
       if (state->known.claimed == claimed) change(state->known);
     };
-    const DumpProgress tell = [&](const DumpOutcome& outcome) {
+    const DumpProgress note_progress = [&](const DumpOutcome& outcome) {
       know([&](Known& k) {
         k.headline = outcome.verdict.headline;
         k.folder = outcome.folder;
@@ -165,7 +165,7 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
         k.speaks = outcome.folder.empty() || outcome.opened || outcome.wrote_report;
       });
     };
-    const DumpOutcome outcome = carry_out(node, order, tell);
+    const DumpOutcome outcome = carry_out(node, order, note_progress);
     know([&](Known& k) {
       k.problem = outcome.problem;
       k.done = true;

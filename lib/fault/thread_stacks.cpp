@@ -91,12 +91,12 @@ uint32_t ask(flight::Image& image) {
     return 0;  // the signal would end any other process
   for (flight::Stack& stack : image.stacks) stack.depth = 0;
   image.num_stacks = 0;
-  uint32_t asked = 0;
+  uint32_t signalled = 0;
   for (const int thread : threads_of(image.process)) {
     if (blocks(fmt::format("{}/{}", tasks_of(image.process), thread), signal)) continue;
-    asked += ::syscall(SYS_tgkill, image.process, thread, signal) == 0;
+    signalled += ::syscall(SYS_tgkill, image.process, thread, signal) == 0;
   }
-  return std::min<uint32_t>(asked, flight::kThreads);
+  return std::min<uint32_t>(signalled, flight::kThreads);
 }
 
 }  // namespace

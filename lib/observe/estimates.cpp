@@ -78,8 +78,8 @@ std::string dp_warning(const Config& config, const DpTraffic& traffic) {
 
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate) {
   if (std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty()) return warning;
-  const double asked = 60 * config.checkpoint.every_minutes;
-  if (asked == 0 || asked >= estimate.write_seconds) return "";
+  const double interval = 60 * config.checkpoint.every_minutes;
+  if (interval == 0 || interval >= estimate.write_seconds) return "";
   return fmt::format(
       "checkpoint.every_minutes: {:g} is less than the time in which a checkpoint is written; increase it",
       config.checkpoint.every_minutes);

@@ -102,7 +102,7 @@ void RankMonitor::step(const RankStep& step, const StepMetrics& metrics, bool ch
                             .grad_norm = metrics.grad_norm,
                             .mfu = metrics.mfu,
                             .checkpoint = checkpoint}))
-    tell(drift);
+    report(drift);
 }
 
 void RankMonitor::close_window() {
@@ -156,12 +156,12 @@ void RankMonitor::take_arrived() {
   }
   write_window();
   drift_.add(ranks_, arriving_);
-  for (const StragglerNews& news : stragglers_->add(arriving_)) tell(news, arriving_);
+  for (const StragglerNews& news : stragglers_->add(arriving_)) report(news, arriving_);
   if (context_.metrics) context_.metrics->ranks(ranks_json(ranks_, arriving_, stragglers_->stragglers()));
 }
 
-void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
-  const RankStraggler& who = news.straggler;
+void RankMonitor::report(const StragglerNews& news, const RankWindow& window) {
+  const RankStraggler& straggler = news.straggler;
   switch (news.kind) {
     case StragglerNews::Kind::kStages:
       log_info(
@@ -178,35 +178,35 @@ void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
       break;
   }
   const bool over = news.kind == StragglerNews::Kind::kOver;
-  std::string text =
-      over ? to_string_place(ranks_, who.world_rank) + " is no longer slower than its peers" : to_string(ranks_, who);
-  const RankMesh::Place& place = ranks_.places[static_cast<size_t>(who.world_rank)];
-  std::map<std::string, EventField> fields{{"slowdown", who.slowdown},
-                                           {"windows", who.windows},
+  std::string text = over ? to_string_place(ranks_, straggler.world_rank) + " is no longer slower than its peers"
+                          : to_string(ranks_, straggler);
+  const RankMesh::Place& place = ranks_.places[static_cast<size_t>(straggler.world_rank)];
+  std::map<std::string, EventField> fields{{"slowdown", straggler.slowdown},
+                                           {"windows", straggler.windows},
                                            {"step", window.last_step},
-                                           {"what", std::string(enum_name(who.what))},
+                                           {"what", std::string(enum_name(straggler.what))},
                                            {"gpu", place.gpu},
-                                           {"doctor", who.doctor},
+                                           {"doctor", straggler.doctor},
                                            {"over", over}};
-  const double step = window.ranks[static_cast<size_t>(who.world_rank)][RankQuantity::kStep];
-  if (const auto without = over ? std::nullopt : step_without(ranks_, window, who.world_rank)) {
+  const double step = window.ranks[static_cast<size_t>(straggler.world_rank)][RankQuantity::kStep];
+  if (const auto without = over ? std::nullopt : step_without(ranks_, window, straggler.world_rank)) {
     fields["lost_ms"] = 1e3 * (step - *without);
     text += "; " + what_if_text(step, *without);
   }
-  if (who.doctor && !over) text += "; examine its machine with `trireme doctor`";
+  if (straggler.doctor && !over) text += "; examine its machine with `trireme doctor`";
   if (over)
     log_info("{}", text);
   else
     log_warn("{}", text);
   context_.events.post({.time = process_wall_seconds(),
                         .kind = RunEventKind::kStraggler,
-                        .world_rank = who.world_rank,
+                        .world_rank = straggler.world_rank,
                         .host = place.host,
                         .text = text,
                         .fields = std::move(fields)});
 }
 
-void RankMonitor::tell(const Drift& drift) {
+void RankMonitor::report(const Drift& drift) {
   log_warn("{}", to_string(drift));
   std::map<std::string, EventField> fields{
       {"quantity", drift.quantity}, {"growth", drift.growth}, {"since", drift.since}, {"step", drift.step}};

@@ -47,8 +47,8 @@ class RankMonitor {
   void write_window();
   void close_window();
   void take_arrived();
-  void tell(const StragglerNews& news, const RankWindow& window);
-  void tell(const Drift& drift);
+  void report(const StragglerNews& news, const RankWindow& window);
+  void report(const Drift& drift);
 
   const Context context_;
   const int64_t every_;  // steps of a window; 0: no windows

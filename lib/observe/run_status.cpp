@@ -167,7 +167,7 @@ RunState state_of(const RunStatus& status) {
         [](const RankRecord& rank) { return rank.step_seconds; });
     const bool still =
         status.newest_event_age && *status.newest_event_age > std::max(kStillSeconds, kStillSteps * step);
-    return still && !any_moves(status) ? RunState::kStandsStill : RunState::kRuns;
+    return still && !any_moves(status) ? RunState::kStalled : RunState::kRuns;
   }
   if (status.cause) return RunState::kFailed;
   if (status.end) {
@@ -199,7 +199,7 @@ std::string newest_attempt(const std::vector<RankRecord>& records, const std::ve
 // Finds the rank that blocks a run without progress. Ranks without a record count as gone, so all must be on this
 // machine.
 std::optional<HangVerdict> locate(const RunStatus& status) {
-  if (status.state != RunState::kStandsStill || static_cast<int>(status.ranks.size()) != status.world_size)
+  if (status.state != RunState::kStalled || static_cast<int>(status.ranks.size()) != status.world_size)
     return std::nullopt;
   std::array<int, kNumRunPhases> in_phase{};
   for (const RankRecord& rank : status.ranks) ++in_phase[static_cast<size_t>(rank.phase) % kNumRunPhases];
@@ -316,7 +316,7 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   status.state = state_of(status);
   if (status.restart = restart_of(status, known, now); !status.restart.empty()) status.state = RunState::kRestarts;
   status.hang = locate(status);
-  const bool alive = status.state == RunState::kRuns || status.state == RunState::kStandsStill;
+  const bool alive = status.state == RunState::kRuns || status.state == RunState::kStalled;
   if (alive && status.cause && status.cause->kind == RunEventKind::kHang) status.cause.reset();  // the run may recover
   status.newest_dump = newest_dump_of(status.run_dir);
   if (auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) {

@@ -19,19 +19,19 @@
 namespace tri {
 
 enum class RunState {
-  kRuns,         // a rank of this machine runs and makes progress
-  kStandsStill,  // a rank of this machine runs, but none has made progress for some time
-  kEnded,        // without an error: done, or stopped on request
-  kFailed,       // a rank failed, or the watchdog ended the job
-  kGone,         // the ranks of this machine are gone without a word
-  kUnknown,      // unknown here: it has never started, or it runs on other machines
-  kRestarts,     // between two attempts of a supervised run: the supervisor runs, the ranks of the newest do not yet
+  kRuns,      // a rank of this machine runs and makes progress
+  kStalled,   // a rank of this machine runs, but none has made progress for some time
+  kEnded,     // without an error: done, or stopped on request
+  kFailed,    // a rank failed, or the watchdog ended the job
+  kGone,      // the ranks of this machine are gone without a final event
+  kUnknown,   // unknown here: it has never started, or it runs on other machines
+  kRestarts,  // between two attempts of a supervised run: the supervisor runs, the ranks of the newest do not yet
 };
 
 template <>
 struct EnumNames<RunState> {
   static constexpr std::array table{std::pair{RunState::kRuns, std::string_view("runs")},
-                                    std::pair{RunState::kStandsStill, std::string_view("stands still")},
+                                    std::pair{RunState::kStalled, std::string_view("stands still")},
                                     std::pair{RunState::kEnded, std::string_view("ended")},
                                     std::pair{RunState::kFailed, std::string_view("failed")},
                                     std::pair{RunState::kGone, std::string_view("gone")},
@@ -78,7 +78,7 @@ struct RunStatus {
 // Reads the state of a run. Fails with kUsage if `run_dir` is not a run's folder.
 Result<RunStatus> read_run_status(const std::string& run_dir);
 
-// Returns the state for messages: "no progress" for kStandsStill, whose JSON name is older, else its name.
+// Returns the state for messages: "no progress" for kStalled, whose JSON name is older, else its name.
 std::string_view state_text(RunState state);
 
 // Formats some lines for users, then a table of ranks, or of groups of equal ranks if there are many.

@@ -130,7 +130,7 @@ std::string progress_of(const RunStatus& s) {
 std::string remarks(const RunStatus& s) {
   std::string text;
   int failures = 0;
-  const bool alive = s.state == RunState::kRuns || s.state == RunState::kStandsStill;
+  const bool alive = s.state == RunState::kRuns || s.state == RunState::kStalled;
   if (s.slowest && alive)
     text += fmt::format("slowest rank: {}, {} for its last step, {:.2f} x the median\n", s.slowest->world_rank,
                         age(s.slowest->seconds), s.slowest->of_median);
@@ -154,7 +154,7 @@ std::string remarks(const RunStatus& s) {
 }
 
 std::string hang_of(const RunStatus& s) {
-  if (s.state != RunState::kStandsStill) return "";
+  if (s.state != RunState::kStalled) return "";
   if (!s.hang)
     return "the cause is unknown here, since some ranks run elsewhere; the run's watchdog will examine all ranks\n";
   std::string text = s.hang->headline + "\n";
@@ -245,14 +245,12 @@ Json json_of(const HangVerdict& hang, const std::vector<RankRecord>& ranks) {
 
 }  // namespace
 
-std::string_view state_text(RunState state) {
-  return state == RunState::kStandsStill ? "no progress" : enum_name(state);
-}
+std::string_view state_text(RunState state) { return state == RunState::kStalled ? "no progress" : enum_name(state); }
 
 std::string status_text(const RunStatus& status) {
   std::string text =
       fmt::format("{}: {}{}\n", status.run_dir, state_text(status.state),
-                  status.state == RunState::kStandsStill ? fmt::format(" for {}", age(*status.newest_event_age)) : "");
+                  status.state == RunState::kStalled ? fmt::format(" for {}", age(*status.newest_event_age)) : "");
   text += who_and_where(status) + progress_of(status) + hang_of(status) + end_of(status) + remarks(status) +
           elsewhere(status);
   if (status.ranks.empty()) return text;

@@ -183,16 +183,16 @@ void StragglerWatch::look_at_data(const RankWindow& window, std::vector<Straggle
 }
 
 std::string to_string(const RankMesh& mesh, const RankStraggler& straggler) {
-  const std::string who = to_string_place(mesh, straggler.world_rank);
+  const std::string place = to_string_place(mesh, straggler.world_rank);
   const double percent = 100 * straggler.slowdown;
   const std::string role = mesh.in_stage() > 1
                                ? fmt::format("its peers of stage {}", mesh.stage_of(straggler.world_rank))
                                : "the stages with the same work";
   if (straggler.what == RankQuantity::kSend)
     return fmt::format(
-        "{}: its sends to the neighbour stages take {:.0f} % of a step longer than those of {}, since step {}", who,
+        "{}: its sends to the neighbour stages take {:.0f} % of a step longer than those of {}, since step {}", place,
         percent, role, straggler.first_step);
-  return fmt::format("{} computes {:.0f} % longer than {}, since step {}", who, percent, role, straggler.first_step);
+  return fmt::format("{} computes {:.0f} % longer than {}, since step {}", place, percent, role, straggler.first_step);
 }
 
 }  // namespace tri

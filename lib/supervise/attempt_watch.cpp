@@ -115,12 +115,12 @@ bool AttemptWatch::must_end(const NodePool& pool, const Thresholds& thresholds, 
     const auto stopped = overdue(sight.stopped, thresholds.stopped_seconds);
     if (suspended || stopped == sight.stopped.end()) continue;
     const auto& [process, rank] = *stopped;
-    const std::string who =
+    const std::string process_name =
         rank.world_rank < 0 ? fmt::format("process {}", process) : fmt::format("rank {}", rank.world_rank);
     facts_.findings.push_back({.kind = CauseKind::kHang,
                                .node = name,
                                .world_rank = rank.world_rank,
-                               .text = fmt::format("{} on {} is stopped by a signal", who, name)});
+                               .text = fmt::format("{} on {} is stopped by a signal", process_name, name)});
     return true;
   }
   watch_beginning(pool, now);
@@ -178,10 +178,10 @@ std::optional<AttemptCause> AttemptWatch::late_beginning(const NodePool& pool, c
   }
   if (!overdue) return std::nullopt;
   if (num_few == count) {
-    const std::string who = count > 1 ? fmt::format("{} nodes", count) : late.node;
+    const std::string nodes = count > 1 ? fmt::format("{} nodes", count) : late.node;
     return AttemptCause{.kind = CauseKind::kSlowStart,
                         .node = count > 1 ? "" : late.node,
-                        .text = fmt::format("the ranks on {} have not started, but those of other nodes have", who)};
+                        .text = fmt::format("the ranks on {} have not started, but those of other nodes have", nodes)};
   }
   if (count > 1)
     return AttemptCause{.kind = CauseKind::kHangOfProgram,

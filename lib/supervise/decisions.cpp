@@ -226,10 +226,10 @@ int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
   const int64_t newest = attempts.back().checkpoint;
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
     if (a->checkpoint > a->from_step || a->from_step < newest || a->job != attempts.back().job) break;
-    const bool asked = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
+    const bool requested = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
     const bool slow = is_slow_start(a->cause.kind) && a->cause.node.empty();
     num_slow += slow;
-    count += a->ended > 0 && !asked && !slow;
+    count += a->ended > 0 && !requested && !slow;
   }
   return count + num_slow / kSlowStarts;
 }

@@ -58,7 +58,7 @@ std::string NodePool::node_of_host(const std::string& host) const {
 
 void NodePool::start_all(double now) {
   const std::vector<std::string> all = usable(now);
-  for (auto& [name, node] : nodes_) node.asked = node.probed = now;
+  for (auto& [name, node] : nodes_) node.awaited_since = node.probed = now;
   if (!all.empty()) launcher_.start_agents(all);
 }
 
@@ -78,7 +78,7 @@ void NodePool::await_reports(double now) {
 void NodePool::start_again(const std::vector<std::string>& names, double now) {
   for (const std::string& name : names) {
     Node& node = nodes_.at(name);
-    node.asked = node.probed = now;
+    node.awaited_since = node.probed = now;
     node.probes = node.failed = 0;
   }
   launcher_.start_agents(names);
@@ -135,7 +135,7 @@ Contact NodePool::contact(const Node& node, double now) const {
   if (node.lost) return Contact::kLost;
   if (is_foreign(node, now)) return Contact::kForeign;
   if (has_reported(node)) return Contact::kHeard;
-  if (!starts_agents(node.asked)) return Contact::kNoneStarts;
+  if (!starts_agents(node.awaited_since)) return Contact::kNoneStarts;
   // a failed start without a later probe
   if (node.failed > node.probes || node.failed >= kRefusals) return Contact::kRefuses;
   return node.heard == 0 ? Contact::kNeverHeard : Contact::kAwaited;
@@ -147,7 +147,8 @@ bool NodePool::is_lost(const std::string& name, double now) {
   if (state == Contact::kLost) return true;
   if (state == Contact::kForeign) return false;
   const SilenceLimits limits = limits_with(state, thresholds_);
-  const double quiet = thresholds_.silent_seconds, silence = now - std::max({node.heard, node.asked, node.foreign});
+  const double quiet = thresholds_.silent_seconds,
+               silence = now - std::max({node.heard, node.awaited_since, node.foreign});
   const double pause = state == Contact::kRefuses ? kProbeAgainSeconds
                        : node.probes < kProbes    ? quiet / (kProbes + 1)
                                                   : quiet;
@@ -162,13 +163,14 @@ void NodePool::probe(const std::string& name, Node& node, double now) {
   node.probed = now;
   ++node.probes;
   log_warn("supervise: node {} has not reported for {:.0f} s; restarting its agent", name,
-           now - std::max(node.heard, node.asked));
+           now - std::max(node.heard, node.awaited_since));
   launcher_.start_agents({name});
 }
 
 bool NodePool::starts_agents(double since) const {
-  return std::any_of(nodes_.begin(), nodes_.end(),
-                     [&](const auto& known) { return known.second.asked >= since && has_reported(known.second); });
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& known) {
+    return known.second.awaited_since >= since && has_reported(known.second);
+  });
 }
 
 bool NodePool::is_cut_off(double now) const {

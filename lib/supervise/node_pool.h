@@ -26,18 +26,18 @@ enum class Contact {
 class NodePool {
  public:
   struct Node {
-    AgentReport report;  // the newest
-    AgentOrder order;    // the newest; repeated until the agent reports its number
-    double heard = 0;    // when an agent last reported; 0: never
-    double asked = 0;    // since when its agent is awaited
+    AgentReport report;        // the newest
+    AgentOrder order;          // the newest; repeated until the agent reports its number
+    double heard = 0;          // when an agent last reported; 0: never
+    double awaited_since = 0;  // when its agent was last started by an order
 
    private:
     friend class NodePool;
-    double foreign = 0;     // when an agent of another build was last heard; 0: never
+    double foreign = 0;     // when an agent of another build last reported; 0: never
     int64_t outdated = -1;  // agents of this start or earlier ones do not count: a newer one must report
     double excluded = 0;    // when this driver last excluded it; 0: never
     double probed = 0;      // when its agent was last started
-    int probes = 0;         // starts of its agent by probe(), since it was last heard
+    int probes = 0;         // starts of its agent by probe(), since its last report
     int failed = 0;         // failed starts of its agent while it is awaited
     bool lost = false;
   };
@@ -78,7 +78,7 @@ class NodePool {
   bool is_foreign(const Node& node, double now) const;
   // Also starts the agent of a silent node again, up to three times before the node is lost.
   bool is_lost(const std::string& name, double now);
-  bool has_reported(const Node& node) const { return node.heard > node.asked; }  // by the awaited agent
+  bool has_reported(const Node& node) const { return node.heard > node.awaited_since; }  // by the awaited agent
   // Whether an agent that was started at that time or later has reported.
   bool starts_agents(double since) const;
   // Whether the driver's own node is cut off: none of several other nodes responds, so none of them is at fault.

@@ -177,7 +177,8 @@ void Supervisor::gather(double now) {
     if (pool_.is_ready(node, now)) continue;
     all_there = false;
     if (pool_.is_lost(name, now)) {
-      if (!pool_.is_cut_off(now) && pool_.starts_agents(node.asked)) exclude(name, "its agent does not respond", now);
+      if (!pool_.is_cut_off(now) && pool_.starts_agents(node.awaited_since))
+        exclude(name, "its agent does not respond", now);
       return;
     }
     if (pool_.has_reported(node) && now - since_ > thresholds_.start_seconds && node.report.left > 0)

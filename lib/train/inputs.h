@@ -26,7 +26,7 @@ struct Inputs {
 Result<void> open_inputs(const Config& config, Inputs& inputs);
 
 // The same for a job: only the ranks that read token files open them, and they agree that the contents are those of
-// world rank 0. All ranks return the first error that any rank met. Collective.
+// world rank 0. All ranks return the first error of any rank. Collective.
 Result<void> open_inputs(const Config& config, const Mesh& mesh, Job& job, Inputs& inputs);
 
 // Checks that a run that has consumed `consumed` samples resumes in the sample order of its checkpoint. `stored`: the

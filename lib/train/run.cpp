@@ -97,12 +97,12 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
 
 // Returns the batch sizes nearest to data.global_batch that divide the consumed samples and fit the layout: "8 or 12".
 std::string batch_remedy(int64_t consumed, const Config& config) {
-  const int64_t asked = config.data.global_batch, least = int64_t{config.data.micro_batch} * config.parallel.dp;
+  const int64_t configured = config.data.global_batch, least = int64_t{config.data.micro_batch} * config.parallel.dp;
   int64_t below = 0, above = 0;
   for (const int64_t size : divisors(consumed)) {
     if (size % least != 0) continue;
-    if (size < asked) below = size;
-    if (size > asked && above == 0) above = size;
+    if (size < configured) below = size;
+    if (size > configured && above == 0) above = size;
   }
   if (below == 0 && above == 0)
     return fmt::format("a divisor of that number, with a smaller data.micro_batch or parallel.dp");

@@ -107,7 +107,7 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
     return usage_error("{}\nso it is unknown what has changed since; set checkpoint.accept_changes to true to continue",
                        saved.error().message);
 
-  std::string told, refused, names;
+  std::string changes, refused, names;
   for (const FieldChange& change : changed_fields(saved.value(), config)) {
     const bool fixed = change.on_resume == OnResume::kFixed, accepted = fixed && accepts_change(config, change.name);
     const std::string line = fmt::format("\n  {}: {}, now {}", change.name, change.before, change.after);
@@ -116,7 +116,7 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
       names += (names.empty() ? "" : ",") + change.name;
     } else if (fixed || !holds_weights_alone(manifest)) {  // weights without optimizer state do not belong to a run
                                                            // with its own config
-      told += line + (accepted ? " (accepted by checkpoint.accept_changes)" : "");
+      changes += line + (accepted ? " (accepted by checkpoint.accept_changes)" : "");
     }
   }
   if (!refused.empty() && !manifest.tensors.empty())
@@ -129,7 +129,7 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
         "{} was saved with a different model:{}\nrestore these fields or, if the change is intended, set "
         "checkpoint.accept_changes to {}",
         folder, refused, names);
-  if (!told.empty()) log_info("the config has changed since {} was saved:{}", folder, told);
+  if (!changes.empty()) log_info("the config has changed since {} was saved:{}", folder, changes);
   if (const std::string warning = rate_warning(saved.value(), config, manifest.step);
       !warning.empty() && !holds_weights_alone(manifest))
     log_warn_alike("{}", warning);
