@@ -182,7 +182,7 @@ TEST(Sweep, best_first_and_failures_last) {
   EXPECT_EQ(order, (std::vector<int>{2, 3, 0, 1, 4}));
 }
 
-TEST(Sweep, leaves_room_beside_the_arena) {
+TEST(Sweep, leaves_memory_besides_the_arena) {
   constexpr int64_t kGiB = int64_t{1} << 30;
   EXPECT_EQ(room_for_arena(DeviceKind::kCpu, 64 * kGiB, 8), 4 * kGiB);
   EXPECT_EQ(room_for_arena(DeviceKind::kCuda, 40 * kGiB, 8), 38 * kGiB);

@@ -10,7 +10,7 @@
 namespace tri::test {
 namespace {
 
-TEST(LoadWatch, tells_each_numbers_median) {
+TEST(LoadWatch, reports_the_median_of_each_number) {
   const std::vector<GpuLoad> loads = {{1980, 100, 700, 30}, {1470, 690, 700, 60}, {1500, 700, 700, 50}};
   size_t next = 0;  // used by the watch's thread
   std::promise<void> read_all;
@@ -43,7 +43,7 @@ TEST(LoadWatch, ends_while_it_waits_for_its_next_reading) {
   EXPECT_EQ(reads, 1);
 }
 
-TEST(LoadWatch, tells_nothing_where_there_is_nothing_to_read) {
+TEST(LoadWatch, reports_nothing_if_there_is_nothing_to_read) {
   LoadWatch watch([] { return std::nullopt; });
   EXPECT_FALSE(watch.finish());
   const LoadWatch forgotten([] { return GpuLoad{}; }, std::chrono::hours(1));  // its destructor ends the thread

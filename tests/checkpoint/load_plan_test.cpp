@@ -127,7 +127,7 @@ void expect_served(const Manifest& manifest, const std::vector<std::vector<Tenso
   EXPECT_EQ(readers.size(), needed);
 }
 
-TEST(LoadPlan, every_rank_gets_what_it_asks_for_and_each_shard_is_read_once) {
+TEST(LoadPlan, every_rank_gets_its_regions_and_each_shard_is_read_once) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Draw draw(seed);

@@ -439,7 +439,7 @@ TEST(BadConfig, names_of_other_programs_lead_to_fields_that_there_are) {
   for (const Section& section : config_sections())
     for (const Field& field : section.fields) keys.insert(field.key);
   for (const OtherName& other : other_names()) {
-    EXPECT_TRUE(names.insert(std::string(other.name)).second) << other.name << " stands twice";
+    EXPECT_TRUE(names.insert(std::string(other.name)).second) << other.name << " is listed twice";
     EXPECT_FALSE(keys.contains(std::string(other.name))) << other.name << " is a key here";
     EXPECT_EQ(find_field(other.name), nullptr) << other.name << " is a field here";
     const Counterpart here = counterpart_of(other.name);
@@ -449,7 +449,7 @@ TEST(BadConfig, names_of_other_programs_lead_to_fields_that_there_are) {
       continue;
     }
     EXPECT_TRUE(other.field.empty() || other.field == "--ranks") << other.name << ": " << other.field;
-    EXPECT_FALSE(other.remark.empty()) << other.name << " says nothing";
+    EXPECT_FALSE(other.remark.empty()) << other.name << " has no remark";
     EXPECT_EQ(here.option, other.field) << other.name;
   }
 }

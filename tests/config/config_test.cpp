@@ -299,7 +299,7 @@ class ConfigFile : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST(Ranks, are_those_that_are_asked_for_or_the_mesh) {
+TEST(Ranks, are_the_requested_ones_or_those_of_the_mesh) {
   Config config;
   config.parallel = {.tp = 2, .pp = 3, .dp = 4};
   EXPECT_EQ(value_or_throw(planned_ranks(config, 0)), 24);

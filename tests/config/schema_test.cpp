@@ -45,12 +45,12 @@ std::string file_text(const std::string& name) {
   return text.str();
 }
 
-TEST(ConfigSchema, beside_the_presets_is_this_one) {
+TEST(ConfigSchema, next_to_the_presets_is_this_one) {
   EXPECT_EQ(file_text("configs/trireme.schema.json"), config_schema())
       << "run: build/bin/trireme check --schema >configs/trireme.schema.json";
 }
 
-TEST(ConfigReference, beside_the_presets_is_this_one) {
+TEST(ConfigReference, next_to_the_presets_is_this_one) {
   EXPECT_EQ(file_text("configs/REFERENCE.md"), config_reference())
       << "run: build/bin/trireme check --reference >configs/REFERENCE.md";
 }

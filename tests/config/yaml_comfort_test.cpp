@@ -128,7 +128,7 @@ TEST(Environment, takes_overrides_and_the_home_folder) {
   EXPECT_EQ(parsed("run: {dir: a/~/b}").run.dir, "a/~/b");
 }
 
-TEST(Environment, that_lacks_a_variable_is_told_with_the_remedy) {
+TEST(Environment, that_lacks_a_variable_is_reported_with_the_remedy) {
   const Variable unset("TRI_TEST_UNSET", nullptr);
   EXPECT_EQ(error_of("run:\n  dir: $TRI_TEST_UNSET/x"),
             "a.yaml:2: run.dir: $TRI_TEST_UNSET/x: the environment variable TRI_TEST_UNSET is not set; export it, or "

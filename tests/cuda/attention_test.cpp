@@ -265,7 +265,7 @@ TEST(CudaAttention, cudnn_matches_cpu_where_a_batch_is_several_executions) {
   EXPECT_EQ(difference(batch.values("lse"), sequences.values("lse"), elements(5e-3)), "");
 }
 
-TEST(CudaAttention, our_kernels_make_the_same_bits_in_either_order) {
+TEST(CudaAttention, native_kernels_make_the_same_bits_in_either_order) {
   TRI_NEEDS_GPU();
   for (const auto& [dtype, head_size] :
        {std::pair{Dtype::kBF16, 64}, {Dtype::kBF16, 96}, {Dtype::kBF16, 128}, {Dtype::kBF16, 20}, {Dtype::kF32, 48}})

@@ -44,7 +44,7 @@ TEST(WaitFlag, of_a_devices_stream_is_what_the_gpu_can_and_waits_for_the_value) 
 }
 
 // Marks of several streams, in words of mapped memory.
-TEST(Marks, reach_the_hosts_words_and_a_stream_that_stands_still_keeps_only_its_own_back) {
+TEST(Marks, reach_host_memory_and_a_stalled_stream_delays_only_its_own) {
   TRI_NEEDS_GPU();
   const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
   std::vector<std::atomic<uint32_t>> words(100);

@@ -153,7 +153,7 @@ TEST(Dataset, problems_of_all_sources_come_together_at_the_start) {
   EXPECT_EQ(opened.error().code, ExitCode::kFile);
 }
 
-TEST(Dataset, a_token_outside_the_vocabulary_in_the_middle_is_met_when_read) {
+TEST(Dataset, a_token_outside_the_vocabulary_is_found_when_it_is_read) {
   const TemporaryFolder folder;
   auto writer = value_or_throw(TokenFileWriter::create(folder / "a", TokenType::kU16));
   std::vector<int32_t> tokens(4000, 1);

@@ -109,7 +109,7 @@ TEST(Mixer, sources_advance_without_gaps_from_any_block_on) {
   }
 }
 
-TEST(Mixer, every_one_of_many_sources_is_heard_at_its_time) {
+TEST(Mixer, each_of_many_sources_contributes_at_its_time) {
   constexpr int kSources = 3000;
   const Mixer mixer(3, std::vector<double>(kSources, 1.0));
   std::set<int> heard;

@@ -141,7 +141,7 @@ TEST(Judge, the_minority_of_texts_is_found) {
   EXPECT_TRUE(judged({bits("a", "1", "x"), bits("b", "2", "y")}).empty()) << "groups may differ";
 }
 
-TEST(Judge, a_problem_is_bad_and_told) {
+TEST(Judge, a_problem_is_bad_and_reported) {
   const auto found = judged({{.rule = kFsync, .host = "a", .part = "/scratch", .problem = "No space left on device"},
                              number(kFsync, "b", 2)});
   ASSERT_EQ(found.size(), 1u);

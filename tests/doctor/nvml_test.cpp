@@ -22,7 +22,7 @@ class NvmlTest : public ::testing::Test {
   }
 };
 
-TEST_F(NvmlTest, tells_of_healthy_gpus) {
+TEST_F(NvmlTest, reports_healthy_gpus) {
   const auto gpus = gpus_with("gpus=8");
   ASSERT_EQ(gpus.size(), 8u);
   const GpuHealth& gpu = gpus[3];
@@ -42,7 +42,7 @@ TEST_F(NvmlTest, tells_of_healthy_gpus) {
   EXPECT_EQ(value_or_throw(Nvml::open())->driver_version(), "580.65.06");
 }
 
-TEST_F(NvmlTest, tells_each_fault_of_its_gpu_alone) {
+TEST_F(NvmlTest, reports_each_fault_only_for_its_gpu) {
   const auto gpus =
       gpus_with("lanes=1:8 ecc=1:3 remap=1:1 remap=0:2 recovery=1:2 mhz=1:210 slowdown=1:64 nvlinks=1:17");
   ASSERT_EQ(gpus.size(), 2u);

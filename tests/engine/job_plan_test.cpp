@@ -44,7 +44,7 @@ TEST(PlanDevice, without_any_gpu_auto_is_the_cpu_and_cpu_is_the_cpu_always) {
   EXPECT_EQ(device_of(DeviceChoice::kCpu, all_see_all(8, 4, 4)).kind, DeviceKind::kCpu);
 }
 
-TEST(PlanDevice, a_rank_without_a_gpu_among_others_with_theirs_is_an_error_that_names_the_node) {
+TEST(PlanDevice, a_rank_without_a_gpu_among_others_with_gpus_is_an_error_that_names_the_node) {
   JobFacts dead = all_see_all(8, 4, 4);
   for (size_t rank = 4; rank < 8; ++rank) dead[rank].gpus.pop_back();  // node1 lacks one GPU
   JobFacts blind = each_sees_its_own(8, 4);
@@ -296,7 +296,7 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   facts[0].workspace_bytes = bytes(Recompute::kNone, 1);
   EXPECT_EQ(value_or_throw(plan_job(config, facts)).recompute, Recompute::kNone);
   config.parallel.recompute = Recompute::kSelective;
-  EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
+  EXPECT_EQ(planned(much, much), Recompute::kSelective) << "an explicit setting is not changed";
 }
 
 // One GPU per rank. A pass that no kernel supports is refused here, before memory is allocated; a slow one is reported.

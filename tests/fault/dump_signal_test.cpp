@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-TEST(DumpSignal, every_signal_is_counted_anew_by_each_object) {
+TEST(DumpSignal, each_object_counts_signals_from_zero) {
   for (int object = 0; object < 2; ++object) {
     const DumpSignal signal;
     EXPECT_EQ(signal.received(), 0u);

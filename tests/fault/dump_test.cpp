@@ -58,7 +58,7 @@ class Dump : public testing::Test {
   const std::string run_ = folder_ / "run";
 };
 
-TEST_F(Dump, all_nodes_meet_in_the_folder_of_the_first) {
+TEST_F(Dump, all_nodes_write_to_the_folder_of_the_first) {
   std::vector<Result<DumpFolder>> joined(8, Error{});
   {
     std::vector<std::jthread> nodes;
@@ -221,7 +221,7 @@ TEST_F(Dump, the_headline_is_known_where_nothing_can_be_written) {
   recorder->end_well();
 }
 
-TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_where_there_is_one) {
+TEST_F(Dump, a_node_reads_the_records_of_the_others_and_reports_their_verdict_if_there_is_one) {
   const auto recorder = make_record(2, 4);
   const DumpingNode node{.run_dir = run_,
                          .attempt = kAttempt,

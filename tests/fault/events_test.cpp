@@ -267,7 +267,7 @@ TEST(Events, a_consequence_waits_for_the_cause_to_be_written) {
   EXPECT_EQ(cause->code, ExitCode::kDevice);
 }
 
-TEST(Events, a_rank_that_ended_without_a_word_is_written_by_its_neighbour) {
+TEST(Events, the_end_of_a_silent_rank_is_written_by_its_neighbour) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";
   EXPECT_FALSE(event_log_in(path, 2).failure_hook()(

@@ -92,7 +92,7 @@ TEST(HangClock, dumps_once_at_half_of_the_deadline_and_ends_at_all_of_it) {
   }
 }
 
-TEST(HangClock, progress_begins_a_clock_anew_and_a_later_hang_dumps_again) {
+TEST(HangClock, progress_restarts_the_clock_and_a_later_hang_dumps_again) {
   Rank rank(deadlines(20));
   rank.record.phase = RunPhase::kStep;
   EXPECT_FALSE(rank.busy(200).dump);
@@ -106,7 +106,7 @@ TEST(HangClock, progress_begins_a_clock_anew_and_a_later_hang_dumps_again) {
   EXPECT_FALSE(rank.idle(9).dump);
 }
 
-TEST(HangClock, another_phase_begins_a_clock_anew_with_its_own_deadline) {
+TEST(HangClock, another_phase_restarts_the_clock_with_its_own_deadline) {
   Rank rank(deadlines(20));
   rank.record.phase = RunPhase::kStep;
   EXPECT_FALSE(rank.idle(9).dump);
@@ -190,7 +190,7 @@ TEST(HangClock, what_is_configured_holds_from_the_first_step_on) {
   EXPECT_EQ(phase_deadlines(fault, false).step_floor, 180);
 }
 
-TEST(HangClock, the_writer_of_a_checkpoint_has_a_clock_beside_the_steps) {
+TEST(HangClock, the_writer_of_a_checkpoint_has_its_own_clock) {
   Rank rank(deadlines(20));
   rank.record.phase = RunPhase::kStep;
   EXPECT_FALSE(rank.busy(100).dump);  // idle: no clock runs

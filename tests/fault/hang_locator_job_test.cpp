@@ -83,7 +83,7 @@ TEST(HangLocatorJob, a_job_without_a_fault_ends) {
   }
 }
 
-TEST(HangLocatorJob, every_place_of_a_program_is_told) {
+TEST(HangLocatorJob, a_hang_at_every_place_of_a_program_is_located) {
   for (const SimulatedLayout& layout : {kLayouts[0], kLayouts[4], kLayouts[5]}) {
     SimulatedJob job(layout);
     for (const int rank : {0, layout.world_size() / 2 - 1, layout.world_size() - 2})
@@ -100,7 +100,7 @@ TEST(HangLocatorJob, every_place_of_a_program_is_told) {
   }
 }
 
-TEST(HangLocatorJob, a_process_that_stops_or_ends_at_any_moment_is_told) {
+TEST(HangLocatorJob, a_process_that_stops_or_ends_at_any_moment_is_found) {
   int located = 0;
   for (uint64_t seed = 0; seed < 400 && !HasFailure(); ++seed) {
     std::mt19937_64 random(seed);
@@ -163,7 +163,7 @@ class Widened {
   const int faulty_, at_;
 };
 
-TEST(HangLocatorJob, one_of_12288_ranks_is_told) {
+TEST(HangLocatorJob, one_faulty_rank_of_12288_is_found) {
   SimulatedLayout narrow{.pp = 8, .dp = 2, .tp = 8, .num_microbatches = 10, .ranks_a_node = 8};
   SimulatedLayout wide = narrow;
   wide.dp = 192;

@@ -7,7 +7,7 @@ namespace {
 
 using namespace hand_written;
 
-TEST(HangLocator, the_headline_says_who_did_what_and_who_waits) {
+TEST(HangLocator, the_headline_names_the_suspect_its_state_and_the_waiting_ranks) {
   Records r(2, 2, 2);
   r.join_but(5, "tp");
   r.join_but(5, "world");
@@ -45,7 +45,7 @@ TEST(HangLocator, several_processes_that_stop_or_leave_are_all_named) {
   EXPECT_TRUE(has(verdict.headline, "also ranks 2, 3, 6"));
 }
 
-TEST(HangLocator, a_stopped_rank_that_has_joined_is_told_from_a_stuck_transfer) {
+TEST(HangLocator, a_stopped_rank_that_has_joined_differs_from_a_stuck_transfer) {
   Records r(1, 1, 2);
   for (const int rank : {0, 1}) r.joins(rank, "tp");
   EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kTransfer);
@@ -59,17 +59,17 @@ TEST(HangLocator, a_job_that_is_suspended_as_a_whole_is_unattributed) {
   Records r(1, 1, 4);
   r.join_but(2, "tp");
   for (RankRecord& record : r.all) record.process_state = ProcessState::kStopped;
-  const HangVerdict verdict = locate_hang(r.all, kAsked);
+  const HangVerdict verdict = locate_hang(r.all, kRequested);
   EXPECT_EQ(verdict.kind, HangKind::kProcessStopped);
   EXPECT_TRUE(verdict.suspects.empty());
   EXPECT_TRUE(has(verdict.headline, "suspended"));
 }
 
-TEST(HangLocator, where_all_processes_are_gone_the_counters_tell) {
+TEST(HangLocator, if_all_processes_are_gone_the_counters_decide) {
   Records r(1, 1, 4);
   r.join_but(2, "tp");
   for (RankRecord& record : r.all) record.process_state = ProcessState::kGone;
-  const HangVerdict verdict = locate_hang(r.all, kAsked);
+  const HangVerdict verdict = locate_hang(r.all, kRequested);
   EXPECT_EQ(verdict.kind, HangKind::kDeviceBusy);
   EXPECT_EQ(named(verdict), std::vector{2});
 }
@@ -186,7 +186,7 @@ TEST(HangLocator, a_host_that_has_not_enqueued_the_wait_for_blocks_is_no_stuck_t
   EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kTransfer);
 }
 
-TEST(HangLocator, gradients_reduced_beside_a_backward_pass_do_not_hide_a_kernel) {
+TEST(HangLocator, gradients_reduced_during_a_backward_pass_do_not_hide_a_kernel) {
   Records r(1, 2, 1);
   r.join_but(1, "dp");
   r[0].action->kind = ComputeKind::kBackward;
@@ -217,7 +217,7 @@ TEST(HangLocator, numbers_are_compared_as_they_wrap) {
   EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
 }
 
-TEST(HangLocator, a_host_that_has_not_enqueued_is_told_from_a_device_that_has_not_come_to_it) {
+TEST(HangLocator, a_host_that_has_not_enqueued_differs_from_a_device_that_has_not_started) {
   Records r(1, 1, 2);
   r.joins(0, "tp");
   r[1].host_state = HostState::kWorks;
@@ -228,7 +228,7 @@ TEST(HangLocator, a_host_that_has_not_enqueued_is_told_from_a_device_that_has_no
   EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kDeviceBusy);
 }
 
-TEST(HangLocator, who_is_not_in_the_jobs_call_is_awaited) {
+TEST(HangLocator, a_rank_outside_the_jobs_call_is_awaited) {
   Records r(2, 1, 2);
   for (const int rank : {0, 1, 3}) {
     r.idle(rank);
@@ -252,9 +252,9 @@ TEST(HangLocator, a_connection_waits_for_members_that_have_not_come) {
     record.connection_name = "group tp";
     record.connection_set = {0, 1, 4};
   }
-  const HangVerdict met = locate_hang(r.all, kDeadline);
-  EXPECT_EQ(met.kind, HangKind::kTransfer) << "all are in it, and it does not end";
-  EXPECT_EQ(met.suspects.size(), 4u);
+  const HangVerdict all_inside = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(all_inside.kind, HangKind::kTransfer) << "all are in it, and it does not end";
+  EXPECT_EQ(all_inside.suspects.size(), 4u);
 
   r[1].connection = 0;
   r[1].host_state = HostState::kWorks;
@@ -310,16 +310,16 @@ TEST(HangLocator, a_rank_that_goes_on_and_that_no_rank_waits_for_is_no_suspect) 
   EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
 }
 
-TEST(HangLocator, a_healthy_job_that_is_asked_has_no_hang) {
+TEST(HangLocator, a_requested_dump_of_a_healthy_job_has_no_hang) {
   Records r(1, 1, 4);
   r.join_but(1, "tp");
   for (RankRecord& record : r.all) record.last_event_seconds = 0.2;
-  const HangVerdict verdict = locate_hang(r.all, kAsked);
+  const HangVerdict verdict = locate_hang(r.all, kRequested);
   EXPECT_EQ(verdict.kind, HangKind::kUnknown);
   EXPECT_TRUE(verdict.suspects.empty());
   EXPECT_EQ(verdict.headline, "no hang was found: all 4 ranks make progress, the last one 0.2 s ago");
   for (RankRecord& record : r.all) record.last_event_seconds = kSilent;
-  EXPECT_EQ(named(locate_hang(r.all, kAsked)), std::vector{1}) << "after a minute it is one";
+  EXPECT_EQ(named(locate_hang(r.all, kRequested)), std::vector{1}) << "after a minute it is one";
 }
 
 TEST(HangLocator, damaged_records_do_no_harm) {
@@ -337,8 +337,8 @@ TEST(HangLocator, damaged_records_do_no_harm) {
   const HangVerdict verdict = locate_hang(r.all, kDeadline);
   EXPECT_FALSE(verdict.headline.empty());
   EXPECT_FALSE(hang_report(r.all, kDeadline, verdict).empty());
-  EXPECT_EQ(locate_hang({}, kAsked).headline, "the dump holds no flight records");
-  EXPECT_FALSE(hang_report({}, kAsked, {}).empty());
+  EXPECT_EQ(locate_hang({}, kRequested).headline, "the dump holds no flight records");
+  EXPECT_FALSE(hang_report({}, kRequested, {}).empty());
 }
 
 }  // namespace

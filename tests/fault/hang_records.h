@@ -17,7 +17,7 @@ namespace tri::hand_written {
 inline constexpr uint32_t kDone = 10;  // completed operations of every channel
 inline constexpr double kSilent = 60;
 inline const HangTrigger kDeadline{.world_rank = 0, .phase = RunPhase::kStep, .seconds = 60};
-inline const HangTrigger kAsked{};
+inline const HangTrigger kRequested{};
 
 // Ranks whose streams have work that nothing blocks; each test changes them.
 class Records {

@@ -58,18 +58,18 @@ void say(int client, const std::string& text) {
 
 TEST(NcclReport, asks_for_a_timeout_and_the_verbose_status) {
   const std::string status = std::string(100'000, '.') + "\nrank 3 does not answer\n";
-  std::string asked;
+  std::string requests;
   std::string report;
   {
     const Service service([&](int client) {
-      asked = line_from(client);
+      requests = line_from(client);
       say(client, "OK\n");
-      asked += line_from(client);
+      requests += line_from(client);
       say(client, status);
     });
     report = nccl_report(60);
   }
-  EXPECT_EQ(asked, "timeout 30\nverbose status\n");
+  EXPECT_EQ(requests, "timeout 30\nverbose status\n");
   EXPECT_EQ(report, status);
 }
 

@@ -93,7 +93,7 @@ TEST_F(NodeDumpsTest, one_rank_of_a_node_dumps_once_a_hang) {
   EXPECT_EQ(newest_dump(run_, kAttempt), 2);
 }
 
-TEST_F(NodeDumpsTest, a_dump_that_was_asked_for_does_not_stand_for_one_of_a_hang) {
+TEST_F(NodeDumpsTest, a_requested_dump_does_not_replace_one_of_a_hang) {
   make_records(2);
   const auto first = make_rank(0, {0, 1}), second = make_rank(1, {0, 1});
   const int64_t standstill = FlightRecorder::now();

@@ -26,7 +26,7 @@ TEST(ProcessDeadline, ends_what_takes_too_long_and_says_what_that_is) {
   EXPECT_EQ(ended.get_future().get(), "fault.setup_seconds: the start of MPI has not finished after 0 s");
 }
 
-TEST(ProcessDeadline, what_begins_counts_anew_and_has_an_end_of_its_own) {
+TEST(ProcessDeadline, each_phase_restarts_the_count_and_has_its_own_end) {
   std::promise<std::string> ended;
   ProcessDeadline deadline(
       "the start of MPI", [](const std::string& text) { FAIL() << text; }, milliseconds(1));
@@ -67,7 +67,7 @@ TEST(ProcessDeadline, before_the_config_the_environment_says_it) {
   EXPECT_EQ(ended.get_future().get(), "TRIREME_START_SECONDS: the start of MPI has not finished after 0 s");
 }
 
-TEST(ProcessDeadline, a_deadline_that_is_no_number_is_an_error_and_no_job_begins) {
+TEST(ProcessDeadline, an_invalid_deadline_is_an_error_and_no_job_begins) {
   for (const char* text : {"5m", "-1", "", "nan", "inf", "soon"}) {
     ::setenv(kStartSecondsVariable, text, 1);
     const auto seconds = start_seconds();

@@ -154,14 +154,14 @@ TEST(ThreadStacks, symbol_tables_are_read_without_mapping_their_files) {
   EXPECT_EQ(maps(), before);
 }
 
-TEST(ThreadStacks, what_is_mapped_nowhere_or_has_no_name_is_told_by_its_address) {
+TEST(ThreadStacks, unmapped_or_nameless_frames_are_shown_by_their_address) {
   Symbolizer symbolizer;
   const auto names = symbolizer.names(::getpid(), {0x10, 0x20});
   EXPECT_EQ(names, (std::vector<std::string>{"0x10", "0x20"}));
   EXPECT_EQ(symbolizer.names(999999999, {0x10}), std::vector<std::string>{"0x10"});
 }
 
-TEST(ThreadStacks, threads_that_block_signals_are_not_waited_for_and_told_from_proc) {
+TEST(ThreadStacks, threads_that_block_signals_are_reported_from_proc_without_a_wait) {
   SharedImage shared;
   flight::Image* const images[] = {&shared.image()};
   const StackAnswers answers(shared.image());

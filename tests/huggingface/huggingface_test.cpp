@@ -578,7 +578,7 @@ TEST(HuggingFace, scaled_rope_is_written_for_both_versions) {
   }
 }
 
-TEST(HuggingFace, what_a_qwen3_config_leaves_out_is_transformers_default) {
+TEST(HuggingFace, what_a_qwen3_config_omits_is_transformers_default) {
   const std::string base =
       R"({"model_type":"qwen3","hidden_size":64,"intermediate_size":16,"num_hidden_layers":2,)"
       R"("num_attention_heads":64,"vocab_size":9,"max_position_embeddings":9000,"sliding_window":4096)";
@@ -601,13 +601,13 @@ TEST(HuggingFace, what_a_qwen3_config_leaves_out_is_transformers_default) {
   EXPECT_NE(message(with(R"("attention_bias":true)")).find("attention_bias"), std::string::npos);
 }
 
-TEST(HuggingFace, what_a_qwen2_config_leaves_out_is_transformers_default) {
+TEST(HuggingFace, what_a_qwen2_config_omits_is_transformers_default) {
   const std::string base =
       R"({"model_type":"qwen2","hidden_size":64,"intermediate_size":16,"num_hidden_layers":2,)"
       R"("num_attention_heads":32,"vocab_size":9,"max_position_embeddings":9000,"attention_bias":false})";
   const ModelConfig absent = value_or_throw(parse_config_json("c", base)).model;
   EXPECT_FALSE(absent.bias);
-  EXPECT_EQ(absent.qkv_bias, AutoFlag::kTrue) << "whatever attention_bias says";
+  EXPECT_EQ(absent.qkv_bias, AutoFlag::kTrue) << "attention_bias has no effect";
   EXPECT_EQ(absent.kv_heads, 32);
   EXPECT_EQ(absent.window, 0);
   EXPECT_EQ(absent.head_dim, 0) << "hidden_size / num_attention_heads";
@@ -632,7 +632,7 @@ TEST(HuggingFace, an_imported_model_is_exported_as_the_class_that_it_was) {
   EXPECT_TRUE(json["sliding_window"].is_null());
 }
 
-TEST(HuggingFace, what_a_mistral_config_leaves_out_is_transformers_default) {
+TEST(HuggingFace, what_a_mistral_config_omits_is_transformers_default) {
   const std::string base = R"({"model_type":"mistral","hidden_size":64,"intermediate_size":16,"num_hidden_layers":1,)"
                            R"("num_attention_heads":16,"vocab_size":9,"max_position_embeddings":9000)";
   const ModelConfig absent = value_or_throw(parse_config_json("c", base + "}")).model;

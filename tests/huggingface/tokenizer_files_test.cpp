@@ -62,7 +62,7 @@ TEST_F(TokenizerFiles, what_begins_a_text_is_written_into_the_file) {
   EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "out"))->encode("a"), (std::vector<int32_t>{256, 'a'}));
 }
 
-TEST_F(TokenizerFiles, tokens_of_the_files_beside_it_are_written_into_the_file) {
+TEST_F(TokenizerFiles, tokens_of_the_other_files_are_written_into_the_file) {
   write_all(folder_ / "in/tokenizer_config.json",
             R"({"additional_special_tokens": ["<|x|>"], "split_special_tokens": true, "eos_token": "<|endoftext|>"})");
   config_.model.vocab = 300;

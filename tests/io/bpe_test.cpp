@@ -167,7 +167,7 @@ TEST_F(TokenizerJson, an_entry_of_other_letters_is_decoded_and_never_encoded) {
   }
 }
 
-TEST_F(TokenizerJson, the_template_begins_documents_and_the_settings_beside_say_more) {
+TEST_F(TokenizerJson, the_template_begins_documents_and_tokenizer_config_adds_settings) {
   Json json = small_tokenizer(kMerges);
   json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
       "single": [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
@@ -191,7 +191,7 @@ TEST_F(TokenizerJson, the_template_begins_documents_and_the_settings_beside_say_
 }
 
 // The expected ids are those of AutoTokenizer, transformers 5.24.
-TEST_F(TokenizerJson, tokens_of_the_files_beside_it_are_added) {
+TEST_F(TokenizerJson, tokens_of_the_other_files_are_added) {
   const std::string plain_flags = R"("lstrip": false, "rstrip": false, "normalized": false, "special": true)";
   const std::string a = R"({"content": "<|a|>", )" + plain_flags + "}";
   const std::string end = R"("264": {"content": "<|endoftext|>", )" + plain_flags + "}";
@@ -408,7 +408,7 @@ TEST_F(TokenizerJson, what_is_nested_too_deep_is_refused) {
   refused("opened");
 }
 
-TEST(PatternDialect, what_differs_is_written_anew) {
+TEST(PatternDialect, what_differs_is_rewritten) {
   const std::pair<const char*, const char*> table[] = {{"a+?b*+c?", "a+?b*+c?"},
                                                        {"\\r\\n", "\\x{d}\\x{a}"},
                                                        {"a{,3}b{2}c{1,}?", "a{0,3}b{2}c{1,}?"},

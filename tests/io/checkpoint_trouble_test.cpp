@@ -32,14 +32,14 @@ bool mount_small(const std::string& folder, int64_t bytes) {
 
 constexpr int64_t kRows = 100;  // 150 KiB per checkpoint
 
-// Leaves `room` free bytes in `dir`, then saves step 2 alongside step 1.
-std::string save_with_room(const std::string& dir, int64_t room) {
+// Leaves `free_space` free bytes in `dir`, then saves step 2 alongside step 1.
+std::string save_with_free_bytes(const std::string& dir, int64_t free_space) {
   const std::string filler = dir + "/filler";
   struct statvfs status {};
   ::statvfs(dir.c_str(), &status);
   const int64_t free_bytes = static_cast<int64_t>(status.f_bavail * status.f_bsize);
   const Descriptor file(::open(filler.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666));
-  if (free_bytes > room && ::posix_fallocate(file.get(), 0, free_bytes - room) != 0) return "no filler";
+  if (free_bytes > free_space && ::posix_fallocate(file.get(), 0, free_bytes - free_space) != 0) return "no filler";
   const auto saved = save(dir, 2, "two", 22, kRows);
   std::filesystem::remove(filler);
   return saved ? "saved" : saved.error().message;
@@ -51,10 +51,10 @@ TEST(CheckpointTrouble, a_full_disk_is_named_and_the_previous_checkpoint_stays) 
     if (!mount_small(dir.path(), 4 << 20)) return "not allowed";
     value_or_throw(save(dir.path(), 1, "one", 11, kRows));
     std::set<std::string> places;
-    for (int64_t room = 0;; room += 4 << 10) {
-      const std::string result = save_with_room(dir.path(), room);
+    for (int64_t free_space = 0;; free_space += 4 << 10) {
+      const std::string result = save_with_free_bytes(dir.path(), free_space);
       if (result == "saved") return places.size() < 3 ? "few places" : fault_of_newest(dir.path(), 2, 2, kRows);
-      if (room > 2 << 20) return "never saved";
+      if (free_space > 2 << 20) return "never saved";
       if (!contains(result, "No space left on device") || !contains(result, dir.path())) return "message: " + result;
       for (const char* part : {"step_00000002.tmp.two: creating", "shard_00000.h5.two.tmp", "shard_00001.h5.two.tmp",
                                "checkpoint.h5", "manifest.json", "(tensor model/w)", "latest"})
@@ -198,7 +198,7 @@ TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_no
                          {Before::kSameStep, Replace::kSwap},
                          {Before::kSameStep, Replace::kRenameOld}}) {
     int points = 0;
-    for (bool met = true; met; ++points) {
+    for (bool has_fault = true; has_fault; ++points) {
       const FastFolder dir;
       value_or_throw(save(dir.path(), 1, "one", 11, 4));
       if (at.before == Before::kSameStep) value_or_throw(save(dir.path(), 2, "one", 21, 4));
@@ -210,8 +210,8 @@ TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_no
                                        [&] { return publish(dir.path(), 2, "two", at.how); });
         return published ? fmt::format("{} pauses", pauses) : published.error().message;
       });
-      met = said != "0 pauses";
-      ASSERT_TRUE(!met || said == "1 pauses") << "point " << points + 1 << ": " << said;
+      has_fault = said != "0 pauses";
+      ASSERT_TRUE(!has_fault || said == "1 pauses") << "point " << points + 1 << ": " << said;
       EXPECT_EQ(fault_of_newest(dir.path(), 2, 2, 4), "") << "point " << points + 1;
       const auto newest = value_or_throw(newest_checkpoint(dir.path()));
       EXPECT_EQ(value_or_throw(read_manifest(newest->path)).attempt, "two") << "point " << points + 1;
@@ -227,14 +227,14 @@ constexpr int64_t kFewRows = 2;
 
 // Saves `steps` steps, each one twice, and reports the published ones to the parent.
 [[noreturn]] void save_steps(const std::string& dir, int64_t first, int64_t steps, uint64_t seed,
-                             const std::string& attempt, int tell) {
+                             const std::string& attempt, int parent) {
   silence_stderr();
   const auto lock = RunLock::take({.run = dir}, attempt);
   if (!lock || !remove_stale_attempts(dir, attempt)) ::_exit(1);
   for (int64_t step = first; step < first + steps; ++step)
     for (const Replace how : {Replace::kSwap, step % 2 == 0 ? Replace::kSwap : Replace::kRenameOld}) {
       if (!save(dir, step, attempt, seed++, kFewRows, how)) ::_exit(2);
-      if (::write(tell, &step, sizeof step) != sizeof step) ::_exit(3);
+      if (::write(parent, &step, sizeof step) != sizeof step) ::_exit(3);
       if (!prune(dir, 2, 0, attempt)) ::_exit(4);
     }
   ::_exit(0);

@@ -10,7 +10,7 @@
 namespace tri {
 namespace {
 
-TEST(AtomicFile, errors_name_the_file_that_was_asked_for) {
+TEST(AtomicFile, errors_name_the_requested_file) {
   const TemporaryFolder folder;
   const std::string path = folder / "none/x.yaml";
   const auto written = write_file(path, "text");

@@ -98,15 +98,15 @@ TEST(FileWriter, one_that_hangs_is_left_behind_and_reports_nothing_more) {
 }
 
 // A supervisor's query every few seconds must not leave a thread behind each time.
-TEST(Within, storage_that_hangs_is_asked_once_per_path) {
+TEST(Within, storage_that_hangs_is_queried_once_per_path) {
   std::promise<void> go;
   const std::shared_future<void> gone = go.get_future().share();
-  const auto asked = std::make_shared<std::atomic<int>>(0);
+  const auto calls = std::make_shared<std::atomic<int>>(0);
   const auto ask = [&](const std::string& path) {
     return within(
         path, 1ms,
-        [asked, gone] {
-          ++*asked;
+        [calls, gone] {
+          ++*calls;
           gone.wait();
           return 1;
         },
@@ -116,13 +116,13 @@ TEST(Within, storage_that_hangs_is_asked_once_per_path) {
   EXPECT_EQ(within(
                 "b", 10min, [] { return 2; }, -1),
             2);
-  EXPECT_LE(*asked, 1);
+  EXPECT_LE(*calls, 1);
   go.set_value();
   // Once a query has completed, the next one may start.
   while (within(
              "a", 10min, [] { return 3; }, -1) != 3)
     std::this_thread::yield();
-  EXPECT_EQ(*asked, 1);
+  EXPECT_EQ(*calls, 1);
 }
 
 TEST(Within, what_fails_has_the_other_value) {

@@ -50,7 +50,7 @@ TEST(LineFile, lines_of_all_threads_are_whole_and_follow_what_is_there) {
   EXPECT_EQ(count, 400);
 }
 
-TEST(LineFile, who_appends_does_not_wait_for_storage_and_nothing_is_lost_when_it_goes_on) {
+TEST(LineFile, appends_do_not_wait_for_storage_and_nothing_is_lost_when_it_recovers) {
   const TemporaryFolder folder;
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

@@ -235,7 +235,7 @@ TEST_F(PrepareResumed, a_run_goes_on_to_the_same_bytes) {
     EXPECT_EQ(entry.path().string().find(".part"), std::string::npos) << entry.path();
 }
 
-TEST_F(PrepareResumed, inputs_that_were_read_and_have_changed_are_refused_or_begun_anew) {
+TEST_F(PrepareResumed, inputs_that_were_read_and_have_changed_are_refused_or_reread) {
   ASSERT_FALSE(prepare(options("out")));
   write_all(folder_ / "b.jsonl", json_lines(150000, 100));
   write_all(folder_ / "a.jsonl", json_lines(1, 150000));

@@ -217,7 +217,7 @@ TEST(Prepare, packed_inputs_make_what_plain_ones_make) {
   EXPECT_NE(bad.error().message.find("bad.jsonl.gz:40001: not valid JSON"), std::string::npos) << bad.error().message;
 }
 
-TEST(Prepare, what_is_no_text_is_refused_and_leaves_nothing) {
+TEST(Prepare, binary_input_is_refused_and_leaves_nothing) {
   std::string noise, latin, wide, late(3 << 20, 'a');
   for (uint64_t i = 0; i < 50000; ++i) noise += static_cast<char>(random_u64(1, i));
   for (int i = 0; i < 1000; ++i) latin += "un caf\xe9 cr\xe8me\n";
@@ -316,7 +316,7 @@ TEST(Prepare, output_has_a_name_in_its_folder) {
   EXPECT_NE(run(folder / "new/").error().message.find(", such as " + folder / "new/text"), std::string::npos);
 }
 
-TEST(Prepare, tokens_never_stand_beside_the_sidecar_of_others) {
+TEST(Prepare, tokens_are_never_next_to_the_sidecar_of_others) {
   const TemporaryFolder folder;
   write_all(folder / "a.txt", "first");
   write_all(folder / "b.txt", "second");

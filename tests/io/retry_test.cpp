@@ -29,7 +29,7 @@ struct Glitch {
   }
 };
 
-TEST(Retry, tells_what_passes_from_what_lasts) {
+TEST(Retry, distinguishes_transient_from_permanent_errors) {
   const std::set<int> transient = {EIO,        ESTALE,       ETIMEDOUT, EAGAIN,       EREMOTEIO, ENOTCONN,   ESHUTDOWN,
                                    ECONNRESET, ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETDOWN,  ENETUNREACH};
   const std::set<int> of_mounts = {ENOENT, ENODEV, ENXIO};

@@ -41,7 +41,7 @@ std::string taking(const std::string& dir, RunLock::How how = RunLock::How::kFlo
   return lock ? "taken " + log : lock.error().message;
 }
 
-TEST(RunLock, a_second_holder_is_refused_and_told_who_has_it) {
+TEST(RunLock, a_second_holder_is_refused_with_the_name_of_the_first) {
   const TemporaryFolder dir;
   for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
     {
@@ -86,7 +86,7 @@ TEST(RunLock, what_a_killed_holder_left_is_taken_over_with_a_word) {
 }
 
 // Each call on a lock file may meet storage that is temporarily unavailable, which does not mean another holder.
-TEST(RunLock, trouble_that_passes_says_so_and_the_lock_is_still_ours) {
+TEST(RunLock, transient_errors_are_reported_and_keep_the_lock) {
   const TemporaryFolder dir;
   for (const char* phase : {"stat", "read"})
     for (const auto& [name, number] : {std::pair{"EIO", EIO}, {"ESTALE", ESTALE}}) {
@@ -203,7 +203,7 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
 
 // A process that removes checkpoints locks only their folder and has no run: it is refused while a run holds the lock,
 // and a starting run waits for it.
-TEST(RunLock, checkpoints_are_not_pruned_beside_their_run) {
+TEST(RunLock, checkpoints_are_not_pruned_while_their_run_writes) {
   const TemporaryFolder dir;
   const std::string checkpoints = dir / "checkpoints";
   for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
@@ -279,7 +279,7 @@ TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder
       const auto holder = value_or_throw(holder_of_lock(path));
       ASSERT_TRUE(holder);
       EXPECT_EQ(holder->attempt, "driver-1");
-      EXPECT_EQ(stale_lock_remedy(*holder), "") << "the kernel says that it lives";
+      EXPECT_EQ(stale_lock_remedy(*holder), "") << "the kernel reports that the process is alive";
       EXPECT_TRUE(value_or_throw(holder_of_lock(path))) << "to look changes nothing";
       EXPECT_TRUE(first.check());
     }
@@ -313,7 +313,7 @@ TEST(DriverLock, passes_to_a_later_start_of_the_job) {
   const auto heir = value_or_throw(RunLock::take_for_driver(dir.path(), "driver-2", {"4711", 1}));
   EXPECT_FALSE(first.check());
   EXPECT_TRUE(heir.check());
-  EXPECT_FALSE(RunLock::take_for_driver(dir.path(), "driver-1", {"4711", 0})) << "the earlier start comes back";
+  EXPECT_FALSE(RunLock::take_for_driver(dir.path(), "driver-1", {"4711", 0})) << "an earlier start";
 }
 
 TEST(DriverLock, of_drivers_that_start_at_the_same_moment_one_gets_it) {

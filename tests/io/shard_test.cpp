@@ -156,7 +156,7 @@ TEST(Shard, attempts_do_not_share_temporary_files) {
   EXPECT_EQ(read_all(dir / "shard.h5").find(std::string(old.bytes.begin(), old.bytes.end())), std::string::npos);
 }
 
-TEST(Shard, our_own_mistakes_are_caught) {
+TEST(Shard, programming_errors_are_detected) {
   const TemporaryFolder dir;
   auto writer = value_or_throw(ShardWriter::create(dir / "shard.h5", "a"));
   const Bytes bytes(100);

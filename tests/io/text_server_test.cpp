@@ -52,11 +52,11 @@ TEST(HostAndPort, are_read_strictly) {
 
 TEST(TextServer, gives_the_text_as_it_is_now) {
   std::atomic<int> count = 0;
-  const auto server = server_of([&] { return fmt::format("asked {} times\n", ++count); });
+  const auto server = server_of([&] { return fmt::format("served {} times\n", ++count); });
   EXPECT_EQ(answer_to(server->port(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: 14\r\n"
             "Connection: close\r\n\r\nasked 1 times\n");
-  EXPECT_TRUE(answer_to(server->port(), "GET /metrics?a=b HTTP/1.0\r\n\r\n").ends_with("asked 2 times\n"));
+  EXPECT_TRUE(answer_to(server->port(), "GET /metrics?a=b HTTP/1.0\r\n\r\n").ends_with("served 2 times\n"));
   EXPECT_TRUE(answer_to(server->port(), "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("Connection: close\r\n\r\n"));
   EXPECT_TRUE(answer_to(server->port(), "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
   EXPECT_TRUE(answer_to(server->port(), "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
@@ -70,7 +70,7 @@ TEST(TextServer, refuses_a_port_that_is_taken) {
   EXPECT_NE(second.error().message.find("in use"), std::string::npos) << second.error().message;
 }
 
-TEST(TextServer, serves_beside_visitors_who_stand_about) {
+TEST(TextServer, serves_while_idle_clients_are_connected) {
   const std::string large(8 << 20, 'x');  // more than the sockets hold: a client that does not read blocks it
   const auto server = server_of([&] { return large; });
   std::vector<Descriptor> idle;

@@ -228,7 +228,7 @@ TEST(TokenFile, is_opened_without_what_lies_between_the_ends_of_its_index) {
   EXPECT_NE(index.error().message.find("expected"), std::string::npos) << index.error().message;
 }
 
-TEST(TokenFile, the_fingerprint_tells_contents_apart_and_not_places) {
+TEST(TokenFile, the_fingerprint_depends_on_contents_and_not_on_paths) {
   const TemporaryFolder folder;
   const auto write = [&](const std::string& name, const std::vector<std::vector<int32_t>>& documents, TokenType type) {
     auto writer = value_or_throw(TokenFileWriter::create(folder / name, type));

@@ -76,7 +76,7 @@ TEST(Compare, elements_are_judged_one_by_one) {
   }
 }
 
-TEST(Compare, draws_are_told_from_other_draws) {
+TEST(Compare, random_arrays_differ_from_other_random_arrays) {
   constexpr size_t kCount = 4000;
   Values expected;
   for (size_t i = 0; i < kCount; ++i)

@@ -75,7 +75,7 @@ TEST(Fp8, every_bf16_number_rounds_to_the_nearest_even) {
 }
 
 // The result changes in the middle between two numbers; tests it and the floats on either side.
-TEST(Fp8, floats_beside_every_border_round_to_the_nearest_even) {
+TEST(Fp8, floats_next_to_every_border_round_to_the_nearest_even) {
   for (const Dtype dtype : kFormats)
     for (int code = 0; code <= last_finite(dtype); ++code) {
       const double next = code == last_finite(dtype) ? 2 * number_of(code, dtype) - number_of(code - 1, dtype)
@@ -272,7 +272,7 @@ TEST(Fp8Norm, casts_what_the_norm_makes) {
     }
 }
 
-TEST(Fp8Cast, infinity_becomes_nan_and_amax_tells_it) {
+TEST(Fp8Cast, infinity_becomes_nan_and_amax_shows_it) {
   for (const Dtype to : kFormats) {
     const Buffer inp(Dtype::kF32, {1, 4}, {1.0, INFINITY, -INFINITY, 3e38}), scale(Dtype::kF32, {1}, {1024.0});
     const Buffer out(to, {1, 4}), amax(Dtype::kF32, {1}, {0.0}), counts(Dtype::kI64, {kNumFp8Counts}, {0, 0, 0});
@@ -344,7 +344,7 @@ TEST(Fp8Scales, follow_a_maximum_that_decays) {
   const Buffer again(Dtype::kF32, {5});
   const Buffer of_inverse(Dtype::kF32, {5, kFp8InverseStride}, Values(5 * kFp8InverseStride, 1.0));
   cpu::fp8_scales({.from = ScalesFrom::kHistory, .scale = again, .inverse = of_inverse, .history = history});
-  EXPECT_TRUE(again.same_bits(scale)) << "the history alone says it, as a checkpoint holds it";
+  EXPECT_TRUE(again.same_bits(scale)) << "the scale follows from the history alone, which a checkpoint stores";
   EXPECT_TRUE(of_inverse.same_bits(inverse));
 }
 

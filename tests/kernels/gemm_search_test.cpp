@@ -43,7 +43,7 @@ size_t fastest(const std::vector<double>& times) {
 TEST(TimesWhenWarm, what_is_fastest_alone_is_not_what_is_fastest_at_the_limit_of_power) {
   FakeGpu gpu{.cold = {1000, 900, 950, 990}, .settled = {1300, 1200, 1100, 1190}, .settle = 40e3};
   const std::vector<double> times = gpu.times(0, 0);
-  EXPECT_EQ(times, gpu.settled) << "all near, and each timed when its own clock had settled";
+  EXPECT_EQ(times, gpu.settled) << "all are near the fastest, and each is timed at its own steady clock";
   EXPECT_EQ(fastest(times), 2u);
   FakeGpu slow{.cold = {1000, 900}, .settled = {1300, 1350}, .settle = 300e3};
   EXPECT_EQ(slow.times(0, 0)[1], 900) << "needs a longer warm-up";
@@ -51,7 +51,7 @@ TEST(TimesWhenWarm, what_is_fastest_alone_is_not_what_is_fastest_at_the_limit_of
   EXPECT_EQ(warmed.times(0, 400e3)[1], 1350) << "which the first one gets";
 }
 
-TEST(TimesWhenWarm, only_those_near_the_fastest_are_timed_and_the_one_asked_for) {
+TEST(TimesWhenWarm, only_those_near_the_fastest_and_the_requested_one_are_timed) {
   FakeGpu gpu{.cold = {2000, 1000, 1200, 1140, 3000}, .settled = {2000, 1000, 1200, 1140, 3000}};
   EXPECT_EQ(gpu.times(0, 0), (std::vector<double>{2000, 1000, kInfinity, 1140, kInfinity}));
   EXPECT_EQ(gpu.parts, (std::vector<int>{2, 2 + 7, 0, 2, 0}));

@@ -60,10 +60,10 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
   EXPECT_EQ(grouped(8192, 2), AttentionPath::kCudnn);
   EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);                 // a single group's sequences run together
   EXPECT_EQ(grouped(512, 8, kMmaAlone, 80), AttentionPath::kCudnn);  // FlashAttention does not support the head size
-  AttentionShape asked = shape(Dtype::kBF16, 512, 4, 128);
-  EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, asked), AttentionPath::kCudnn);
-  asked.order = QkvOrder::kByKind;  // sequences are processed together
-  EXPECT_EQ(path(AttentionKernel::kAuto, Pass::kForward, asked), AttentionPath::kCudnn);
+  AttentionShape requested = shape(Dtype::kBF16, 512, 4, 128);
+  EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, requested), AttentionPath::kCudnn);
+  requested.order = QkvOrder::kByKind;  // sequences are processed together
+  EXPECT_EQ(path(AttentionKernel::kAuto, Pass::kForward, requested), AttentionPath::kCudnn);
 }
 
 TEST(AttentionPath, auto_takes_hoppers_kernels_where_they_lead) {

@@ -129,7 +129,7 @@ TEST(Bootstrap, collectives_of_a_start_are_few) {
 TEST(Bootstrap, waits_for_a_late_rank_sleep) {
   using std::chrono::milliseconds;
   Job& job = *test_job();
-  if (job.world_size() > 2) GTEST_SKIP() << "two ranks: one that waits has a core, which it could use up";
+  if (job.world_size() > 2) GTEST_SKIP() << "needs at most two ranks, so that a waiting rank has its own core";
   std::vector<int> all(static_cast<size_t>(job.world_size()));
   std::iota(all.begin(), all.end(), 0);
   const auto device = value_or_throw(open_device(DeviceKind::kCpu, 0));  // NCCL's own set-up spins

@@ -109,16 +109,16 @@ TEST(Checkpointer, one_that_is_due_while_another_is_under_way_waits_for_it_and_s
 }
 
 // A checkpointer that is destroyed while it publishes waits for its thread, which may still call the check.
-TEST(Checkpointer, what_is_asked_before_publishing_outlives_the_thread_that_asks) {
+TEST(Checkpointer, the_check_before_publishing_outlives_the_thread_that_runs_it) {
   Job& job = *test_job();
   Rank rank(job);
-  std::atomic<bool> asked{false}, destroyed{false};
+  std::atomic<bool> checked{false}, destroyed{false};
   auto held = std::make_shared<int>(0);
   const std::weak_ptr<int> held_by_function = held;
-  rank.checkpoints->set_may_publish([&asked, &destroyed, held_by_function, held = std::move(held)]() -> Result<void> {
+  rank.checkpoints->set_may_publish([&checked, &destroyed, held_by_function, held = std::move(held)]() -> Result<void> {
     std::atomic<bool>& was_destroyed = destroyed;  // a captured variable would be destroyed with the function
     const std::weak_ptr<int> watched = held_by_function;
-    asked = true;
+    checked = true;
     for (int round = 0; round < 200 && !watched.expired(); ++round)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     was_destroyed = watched.expired();
@@ -127,7 +127,7 @@ TEST(Checkpointer, what_is_asked_before_publishing_outlives_the_thread_that_asks
   ASSERT_TRUE(rank.checkpoints->begin({.steps = 1, .samples = 2}));
   while (rank.checkpoints->part_outcome() == PartOutcome::kNone) std::this_thread::yield();
   ASSERT_TRUE(rank.checkpoints->advance(job.world_size(), 0));
-  while (job.world_rank() == 0 && !asked) std::this_thread::yield();
+  while (job.world_rank() == 0 && !checked) std::this_thread::yield();
   rank.checkpoints.reset();
   EXPECT_FALSE(destroyed);
 }
@@ -315,7 +315,7 @@ TEST(Load, what_fails_on_one_rank_is_the_same_error_on_all_and_the_next_load_wor
   }
 }
 
-TEST(Load, what_one_rank_asks_in_vain_is_the_same_error_on_all) {
+TEST(Load, a_failed_query_of_one_rank_is_the_same_error_on_all) {
   Job& job = *test_job();
   Loading loading(job);
   const int last = job.world_size() - 1;

@@ -340,7 +340,7 @@ checkpoint: {every: 1}
   for (std::thread& worker : workers) worker.join();
   fmt::print("{} storage calls failed or were slow\n{} kills, by phase of the save:\n", tally.errors(), tally.kills());
   if (2 * tally.errors() < errors) {
-    fmt::print("FAILED: most of {} errors were never met\n", errors);
+    fmt::print("FAILED: most of {} errors never occurred\n", errors);
     ++failures;
   }
   tally.print();

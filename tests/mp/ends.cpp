@@ -65,9 +65,9 @@ namespace {
 
 // On the stack of every rank: its destructor waits for the others, like many destructors. An exception that is reported
 // only after it has passed this object is never reported.
-struct MeetsOthers {
+struct BarrierAtEnd {
   Job& job;
-  ~MeetsOthers() { job.barrier(); }
+  ~BarrierAtEnd() { job.barrier(); }
 };
 
 class Trouble {
@@ -75,9 +75,9 @@ class Trouble {
   Trouble(std::string end, Job& job) : end_(std::move(end)), rank_(job.world_rank()) {}
 
   bool is(const char* end) const { return end_ == end; }
-  bool meets(const char* end) const { return is(end) && rank_ == 1; }
+  bool fails_with(const char* end) const { return is(end) && rank_ == 1; }
   void at(const char* end) const {
-    if (meets(end)) fail();
+    if (fails_with(end)) fail();
   }
   [[noreturn]] void fail() const {
     throw Fatal(ExitCode::kDevice, fmt::format("{}: rank {} can't go on", end_, rank_));
@@ -136,7 +136,7 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   g_over_nccl = device->kind() == DeviceKind::kCuda;
   const Config config = config_of(trouble, folder, device->kind(), job);
   const Mesh mesh = mesh_of(config, job.world_rank());
-  const MeetsOthers meets{job};
+  const BarrierAtEnd barrier{job};
   if (trouble.is("avalanche"))
     job.set_failure_hook(
         EventLog(
@@ -149,10 +149,10 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));  // a second call would overlap
       return std::nullopt;
     });
-  if (trouble.meets("absent"))
+  if (trouble.fails_with("absent"))
     for (;;) ::pause();
   // Rank 1 is the last stage: of the group of the world and that of the tied embeddings, the second one fails.
-  if (trouble.meets("group") || trouble.meets("inference-group")) g_groups_before_failure = 1;
+  if (trouble.fails_with("group") || trouble.fails_with("inference-group")) g_groups_before_failure = 1;
   if (trouble.is("inference-group")) return make_inference_engine(config, mesh, job, *device);
 
   bool evaluating = false, third = false;

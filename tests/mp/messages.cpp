@@ -120,12 +120,12 @@ void expect_agreed(const std::function<std::optional<Error>(int)>& error_of, con
   Job& job = *test_job();
   const auto mine = error_of(job.world_rank());
   const Result<int> result = agree(job, mine ? Result<int>(*mine) : Result<int>(job.world_rank()));
-  ASSERT_FALSE(result) << "a rank that met no error goes on alone";
+  ASSERT_FALSE(result) << "a rank without an error continues alone";
   EXPECT_EQ(result.error().message, message);
   EXPECT_EQ(result.error().code, code);
 }
 
-TEST(Agree, an_error_on_one_rank_ends_all_with_its_words_its_code_and_its_rank) {
+TEST(Agree, an_error_on_one_rank_ends_all_with_its_message_code_and_rank) {
   const int n = test_job()->world_size();
   for (int bad = 1; bad < n; ++bad)
     expect_agreed(

@@ -102,7 +102,7 @@ TEST(Drift, a_growth_of_3_percent_over_500_steps_is_found_with_the_part_that_gre
     }
 }
 
-TEST(Drift, steps_beside_checkpoints_that_grow_are_the_checkpoints) {
+TEST(Drift, slower_steps_during_growing_checkpoints_are_due_to_the_checkpoints) {
   const auto slower = [](DriftWatch::Step step) {
     step.checkpoint = step.step % 10 != 0 && step.step > 1000;
     if (step.checkpoint) step.seconds *= 1.1;
@@ -113,7 +113,7 @@ TEST(Drift, steps_beside_checkpoints_that_grow_are_the_checkpoints) {
   EXPECT_EQ(outcome.found[0].part, "checkpoint") << to_string(outcome.found[0]);
 }
 
-TEST(Drift, a_loss_that_rises_and_a_norm_that_grows_are_told_once) {
+TEST(Drift, a_loss_that_rises_and_a_norm_that_grows_are_reported_once) {
   const auto diverging = [](DriftWatch::Step step) {
     if (step.step > 3000) step.loss *= 1.2, step.grad_norm *= 8;
     if (step.step == 700) step.loss = NAN;

@@ -167,7 +167,7 @@ TEST(EffectiveTime, a_clock_that_is_set_between_attempts_changes_no_duration) {
   EXPECT_NEAR(moved.time().of(WallTime::kRestart), 640 - 15, 1e-6);
 }
 
-TEST(EffectiveTime, words_of_an_attempt_that_come_after_the_next_has_begun_are_too_late) {
+TEST(EffectiveTime, events_of_an_attempt_after_the_next_has_begun_are_ignored) {
   Story story;
   story.begin(0).start(0).steps(5).published().failure().begin(20).start(5).steps(5);
   Story late = story;
@@ -198,7 +198,7 @@ TEST(EffectiveTime, definitions_differ_in_what_they_divide) {
   EXPECT_NEAR(badput / 90 + shares["goodput"], 1, 1e-9);
 }
 
-TEST(EffectiveTime, the_doctors_time_is_diagnosis_and_the_drivers_words_are_no_sign_of_life) {
+TEST(EffectiveTime, the_doctors_time_is_diagnosis_and_messages_of_the_driver_are_no_progress) {
   Story story;
   story.driver(RunEventKind::kAttemptStart, 0, 0);
   story.begin(2).start(0).steps(10).published().failure();  // at 17

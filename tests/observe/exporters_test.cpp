@@ -93,7 +93,7 @@ TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
   EXPECT_TRUE(std::filesystem::exists(config.run.dir + "/tensorboard"));
 }
 
-TEST(Exporters, what_is_not_asked_for_is_not_there) {
+TEST(Exporters, exporters_that_are_not_requested_do_not_exist) {
   const TemporaryFolder folder;
   Config config;
   config.run.dir = folder / "run";

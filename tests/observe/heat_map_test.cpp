@@ -45,7 +45,7 @@ TEST(HeatMap, names_the_slow_rank_and_not_the_heads_stage) {
   EXPECT_NE(map.text.find("rank 1 [pp0 dp0 tp1] on node0 (GPU 0000:01:00.0): 34"), std::string::npos) << map.text;
   EXPECT_EQ(standing_out(value_or_throw(heat_of(mesh, window, "compute"))), std::vector<int>{1});
   EXPECT_EQ(standing_out(value_or_throw(heat_of(mesh, window, "rate"))), std::vector<int>{1});
-  EXPECT_TRUE(standing_out(value_or_throw(heat_of(mesh, window, "bubble"))).empty()) << "those who wait are not slow";
+  EXPECT_TRUE(standing_out(value_or_throw(heat_of(mesh, window, "bubble"))).empty()) << "waiting ranks are not slow";
   EXPECT_NE(map_of(mesh, window_with(mesh, -1, 1), "compute", {}).text.find("no rank is slower"), std::string::npos);
 }
 

@@ -170,7 +170,7 @@ TEST(MetricsReader, lines_of_a_newer_release_are_refused) {
   EXPECT_FALSE(begin_metrics(path, 2)) << "a start does not append to it";
 }
 
-TEST(MetricsReader, a_torn_last_line_waits_and_a_shorter_file_is_read_anew) {
+TEST(MetricsReader, a_torn_last_line_waits_and_a_shorter_file_is_reread) {
   TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   write_all(path, step_line(1, 1) + "\n" + step_line(2, 2).substr(0, 20));

@@ -228,7 +228,7 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
   EXPECT_FALSE(status().hang);
   grow_old(*other, 60);
   const RunStatus now = status();
-  EXPECT_EQ(now.state, RunState::kStandsStill);
+  EXPECT_EQ(now.state, RunState::kStalled);
   EXPECT_GE(*now.newest_event_age, 60);
   EXPECT_EQ(now.ranks[0].process_state, ProcessState::kStopped);
   ASSERT_TRUE(now.hang);
@@ -244,11 +244,11 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
 }
 
 // As while a checkpoint is written, or while the first step waits for autotuning.
-TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
+TEST_F(RunStatusTest, a_run_that_continues_without_events_is_not_stalled) {
   const auto recorder = make_record(0, 1);
   train(*recorder);
   grow_old(*recorder, 60);
-  EXPECT_EQ(status().state, RunState::kStandsStill);
+  EXPECT_EQ(status().state, RunState::kStalled);
   for (const bool writer : {false, true}) {
     std::atomic<bool> seen{false};
     std::thread works([&] {
@@ -258,8 +258,8 @@ TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
       }
     });
     // A query takes half a second, in which a busy machine may not run the thread.
-    RunState state = RunState::kStandsStill;
-    for (int look = 0; look < 100 && state == RunState::kStandsStill; ++look) state = status().state;
+    RunState state = RunState::kStalled;
+    for (int look = 0; look < 100 && state == RunState::kStalled; ++look) state = status().state;
     EXPECT_EQ(state, RunState::kRuns);
     seen = true;
     works.join();
@@ -272,7 +272,7 @@ TEST_F(RunStatusTest, no_rank_is_blamed_while_ranks_are_out_of_sight) {
   train(*other);
   grow_old(*other, 60);
   const RunStatus now = status();
-  EXPECT_EQ(now.state, RunState::kStandsStill);
+  EXPECT_EQ(now.state, RunState::kStalled);
   EXPECT_FALSE(now.hang);
   expect_has(status_text(now), "the cause is unknown here, since some ranks run elsewhere");
 }
@@ -290,13 +290,13 @@ TEST_F(RunStatusTest, records_that_were_left_behind_name_the_first_cause) {
   EXPECT_EQ(nlohmann::json::parse(status_json(now))["cause"]["rank"], 1);
 }
 
-TEST_F(RunStatusTest, ranks_without_a_word_are_gone) {
+TEST_F(RunStatusTest, ranks_without_reports_are_gone) {
   for (const int rank : {0, 1}) start_rank(rank, 2, [](FlightRecorder&) {});
   EXPECT_EQ(status().state, RunState::kGone);
   expect_has(status_text(status()), "ended without an error message");
 }
 
-TEST_F(RunStatusTest, events_tell_the_end) {
+TEST_F(RunStatusTest, the_end_is_read_from_events) {
   event_log(5).append(RunEventKind::kFailure, "no GPU", {{"code", int64_t{4}}, {"consequence", false}});
   expect_has(status_text(status()), fmt::format("attempt {}, job 4711\nstep 0\n", kAttempt));
   fs::remove(run_dir_ + "/events.jsonl");
@@ -323,7 +323,7 @@ TEST_F(RunStatusTest, events_tell_the_end) {
 }
 
 // A full disk: the ranks had no time to remove their flight recorders, but the run has reported why it ended.
-TEST_F(RunStatusTest, a_run_that_ended_with_a_reason_is_not_gone_without_a_word) {
+TEST_F(RunStatusTest, a_run_that_ended_with_a_reason_is_reported_with_it) {
   event_log(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{2}}, {"step", int64_t{0}}, {"steps", int64_t{9}}});
   event_log(0).append(RunEventKind::kEnd, "no space left", {{"code", int64_t{3}}});
   write_all(run_dir_ + "/log.txt", "first\nerror: no space left\n");
@@ -348,7 +348,7 @@ TEST_F(RunStatusTest, a_job_that_never_read_its_config_is_looked_up_in_its_log) 
   expect_has(refused.error().message, fresh + "/slurm-17.log");
 }
 
-TEST_F(RunStatusTest, files_alone_tell_what_they_know) {
+TEST_F(RunStatusTest, files_without_processes_still_give_a_status) {
   write_all(run_dir_ + "/metrics.jsonl",
             "{\"step\":7,\"step_ms\":100,\"tokens_per_s\":1000,\"loss\":null,\"time\":2}\n");
   write_all(run_dir_ + "/log.txt", "first\nlast words\n");

@@ -215,7 +215,7 @@ TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
   }
 }
 
-TEST(Timeline, shows_the_steps_and_ranks_that_are_asked_for) {
+TEST(Timeline, shows_the_requested_steps_and_ranks) {
   const TemporaryFolder folder;
   auto segments = SimulatedSegments(2, 2, 1, 3).make([](int) { return 0; });
   written(segments, {2, 2}, folder / "one.pftrace");
@@ -230,7 +230,7 @@ TEST(Timeline, shows_the_steps_and_ranks_that_are_asked_for) {
   EXPECT_EQ(count(trace, "receive"), 3 * 2 * 4);
 }
 
-TEST(Timeline, who_comes_late_is_waited_for) {
+TEST(Timeline, a_late_rank_is_waited_for) {
   const TemporaryFolder folder;
   const auto segments = SimulatedSegments(1, 4, 2, 3, 4, 7 * kUnit).make([](int) { return 0; });
   const TimelineSummary summary = written(segments, {1, 3}, folder / "late.pftrace");
@@ -255,7 +255,7 @@ TEST(Timeline, who_comes_late_is_waited_for) {
   }
 }
 
-TEST(Timeline, clocks_that_are_wrong_are_told_and_invert_nothing) {
+TEST(Timeline, wrong_clocks_are_reported_and_invert_nothing) {
   const TemporaryFolder folder;
   auto segments = SimulatedSegments(2, 1, 1, 3).make([](int) { return 0; });
   segments[1].clock = {.offset = -3 * kUnit, .error = 1000};  // receives end before their sends begin

@@ -126,7 +126,7 @@ TEST(ReportPage, loads_nothing) {
   EXPECT_NE(page.find("default-src 'none'"), page.npos) << "the browser knows it as well";
 }
 
-TEST(ReportPage, texts_from_files_arrive_as_they_are_but_for_what_is_no_utf8) {
+TEST(ReportPage, texts_from_files_arrive_unchanged_except_for_invalid_utf8) {
   const std::string page = page_of({hostile_run()});
   const Json data = Json::parse(between(page, "<script type=\"application/json\" id=\"data\">", "</script>"));
   const Json& run = data["runs"][0];

@@ -71,7 +71,7 @@ TEST(BufferRules, a_buffer_is_filled_then_read_then_released) {
 
 // Buffers are used round-robin: the order of filling must equal the order of releasing, and no ring may need more
 // buffers than it has, by the clock of the host that issues the plan.
-TEST(BufferRules, turns_suffice_and_no_ring_runs_out) {
+TEST(BufferRules, slots_suffice_and_no_ring_runs_out) {
   for_all_plans([](const Plan& plan, Axis pp, int chunks) {
     std::map<std::pair<BufferRing, int>, std::vector<Action>> filled, released;  // by ring and chunk of the inputs
     for (const Action& action : plan)

@@ -46,7 +46,7 @@ TEST(FairShare, what_a_limit_leaves_goes_to_no_flow) {
 
 // Adapters 0 and 1 send into link 4, which is full. The port before it, link 3, is paused, and with it the flow of
 // adapter 2, which goes elsewhere.
-TEST(FairShare, a_paused_port_holds_up_who_only_passes_by) {
+TEST(FairShare, a_paused_port_delays_flows_that_only_pass_through) {
   const std::vector<double> capacities{1, 1, 1, 2, 0.5, 1};
   const std::vector<Path> flows{path_of({0, 3, 4}), path_of({1, 4}), path_of({2, 3, 5})};
   EXPECT_EQ(fair_share(capacities, flows, kNoLimit).rate, (std::vector<double>{0.25, 0.25, 1}));
@@ -363,7 +363,7 @@ TEST(Network, a_ring_of_whole_chunks_is_that_of_the_step_model) {
   EXPECT_DOUBLE_EQ(ring, RingTimes(c).seconds(transfer));
 }
 
-TEST(Flaps, are_ridden_out_until_the_retries_end) {
+TEST(Flaps, are_tolerated_until_the_retries_end) {
   ClusterFabric f;
   f.timeout_exponent = 20;
   f.retry_count = 7;

@@ -47,7 +47,7 @@ TEST(NewConfig, of_every_preset_resolves_for_the_ranks_it_was_made_for) {
   }
 }
 
-TEST(NewConfig, keeps_what_is_asked_for) {
+TEST(NewConfig, keeps_requested_settings) {
   const auto text = value_or_throw(new_config(
       {.model = "llama_8b", .ranks = 16, .tokenizer = "t.model", .overrides = {"parallel.tp=4", "lr.peak=1e-3"}},
       h100()));

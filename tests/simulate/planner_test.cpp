@@ -43,14 +43,14 @@ TEST(Planner, searches_the_precision_of_the_config_alone) {
   EXPECT_NE(refused.error().message.find("device.fp8_tflops is 0"), std::string::npos) << refused.error().message;
 }
 
-TEST(Planner, searches_the_microbatches_that_are_asked_for) {
+TEST(Planner, searches_the_requested_microbatches) {
   const auto all = search_layouts(config_with("compute"), cluster_of("h200"), {.ranks = 16, .keep = 200});
   std::set<int> sizes;
   for (const PlannedLayout& layout : value_or_throw(all).best) sizes.insert(layout.workload.micro_batch);
   EXPECT_GT(sizes.size(), 2u);
-  const auto asked =
+  const auto requested =
       search_layouts(config_with("compute"), cluster_of("h200"), {.ranks = 16, .keep = 200, .micro_batch = 2});
-  for (const PlannedLayout& layout : value_or_throw(asked).best) EXPECT_EQ(layout.workload.micro_batch, 2);
+  for (const PlannedLayout& layout : value_or_throw(requested).best) EXPECT_EQ(layout.workload.micro_batch, 2);
   const auto none = search_layouts(config_with("compute"), cluster_of("h200"), {.ranks = 16, .micro_batch = 7});
   ASSERT_FALSE(none);
   EXPECT_NE(none.error().message.find("; change data.global_batch or data.micro_batch"), std::string::npos);

@@ -157,7 +157,7 @@ TEST(StepModel, gemms_pay_for_waves_and_crooked_rows) {
   EXPECT_NEAR(seconds(2560, 1280, 4096 + 8) / one_wave, 1 / c.software.misaligned_share, 0.01);
 }
 
-TEST(StepModel, measured_gemms_are_met_where_they_were_measured) {
+TEST(StepModel, measured_gemms_are_exact_at_their_sizes) {
   Cluster c;
   c.software.launch_us = 0;
   c.gemms = {{1024, 1024, 1024, 100, 0}, {4096, 4096, 4096, 400, 0}};

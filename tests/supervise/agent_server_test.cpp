@@ -284,7 +284,7 @@ TEST_F(AgentServerTest, no_more_connections_are_taken_than_a_second_may_bring) {
   expect_served(agent);
 }
 
-TEST_F(AgentServerTest, an_agent_that_was_started_anew_takes_the_place_of_the_one_before) {
+TEST_F(AgentServerTest, a_restarted_agent_replaces_the_one_before) {
   open();
   auto& first = known_agent("node1", 10);
   auto& second = known_agent("node1", 20);
@@ -310,7 +310,7 @@ TEST_F(AgentServerTest, an_agent_that_does_not_fetch_its_orders_is_dropped) {
   expect_served(agent);
 }
 
-TEST_F(AgentServerTest, words_that_make_no_sense_or_another_name_end_the_connection) {
+TEST_F(AgentServerTest, invalid_messages_and_another_name_end_the_connection) {
   open();
   auto &agent = known_agent("node1"), &renamed = known_agent("node2");
   renamed.report.node = "node3";

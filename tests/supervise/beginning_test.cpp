@@ -77,7 +77,7 @@ TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
     EXPECT_EQ(cluster->starts.size(), 2u);
     EXPECT_EQ(cluster->count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
     EXPECT_EQ(cluster->count(RunEventKind::kAttemptEnd, "node", "node0"), 1);
-    EXPECT_EQ(play(needed, 1, 1, 250)->starts.size(), 1u) << "who waits may compute, too";
+    EXPECT_EQ(play(needed, 1, 1, 250)->starts.size(), 1u) << "waiting ranks may compute, too";
     EXPECT_EQ(play(needed, 0.05, 0.05, 250)->starts.size(), 1u) << "a slow start";
     EXPECT_EQ(play(needed, 1, 0.05, 250, true)->starts.size(), 1u) << "it trains without flight recorders";
     EXPECT_EQ(play(needed, 1, 0.05, 250, false, true)->starts.size(), 1u)

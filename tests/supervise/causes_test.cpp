@@ -112,7 +112,7 @@ TEST(Causes, a_consequence_gives_way_to_the_rank_that_was_seen_gone_first) {
   EXPECT_EQ(cause(facts).world_rank, 7);
   EXPECT_EQ(cause(facts).step, 31) << "its flight recorder outlives it";
   facts.event = failure(4, 0);
-  EXPECT_EQ(cause(facts).node, "node0") << "a failure of its own is no consequence";
+  EXPECT_EQ(cause(facts).node, "node0") << "an independent failure is not a consequence";
 }
 
 TEST(Causes, a_hang_is_its_sinks_or_unattributed) {
@@ -209,7 +209,7 @@ TEST(GpuFindings, xids_by_their_kind) {
   for (const int xid : {1, 31, 43, 45, 63, 92, 154, 999}) EXPECT_EQ(kind_of_xid(xid), std::nullopt) << xid;
 }
 
-TEST(GpuFindings, only_what_is_new_counts_and_the_worst_is_told) {
+TEST(GpuFindings, only_new_findings_count_and_the_worst_is_reported) {
   const GpuSight before{.pci = "a", .xids = {79}, .num_xids = 1};
   EXPECT_FALSE(gpu_finding("node1", before, before));
   const auto found = gpu_finding("node1", before, {.pci = "a", .xids = {79, 13, 74}, .num_xids = 3});

@@ -230,7 +230,7 @@ TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
   EXPECT_EQ(decide(after(past)).action, Response::kRetry) << "a newer checkpoint restarts the count";
 }
 
-TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew) {
+TEST(Decisions, a_checkpoint_saved_without_a_driver_restarts_the_count) {
   std::vector<PastAttempt> past{without_progress(CauseKind::kCommunication, 1),
                                 without_progress(CauseKind::kCommunication, 2),
                                 without_progress(CauseKind::kCommunication, 3)};
@@ -305,7 +305,7 @@ TEST(Decisions, every_cause_has_an_answer_that_fits) {
             SCOPED_TRACE(fmt::format("{} {} {} {}", name, node, usable, earlier));
             const bool of_a_node = decision.action == Response::kExclude || decision.action == Response::kDoctor;
             EXPECT_EQ(of_a_node && decision.node.empty(), false);
-            EXPECT_FALSE(diagnosis && decision.action == Response::kDoctor) << "asked twice about one attempt";
+            EXPECT_FALSE(diagnosis && decision.action == Response::kDoctor) << "the doctor ran twice for one attempt";
             const bool ends = decision.action == Response::kStop || decision.action == Response::kLeave ||
                               decision.action == Response::kSuccessor;
             EXPECT_EQ(decision.status != 0, ends);

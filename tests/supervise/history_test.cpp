@@ -78,7 +78,7 @@ TEST(History, every_cause_comes_back_by_its_name) {
   }
 }
 
-TEST(History, exclusions_expire_and_are_lifted) {
+TEST(History, exclusions_expire_and_are_cleared) {
   std::vector<RunEvent> events{
       at(0, exclusion_event({.node = "node1", .why = "lost", .since = 0, .until = 24 * kHour})),
       at(kHour, exclusion_event({.node = "node2", .why = "sick", .since = kHour, .until = 25 * kHour}))};

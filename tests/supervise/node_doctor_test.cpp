@@ -24,7 +24,7 @@ int status_of(NodeDoctor& doctor) {
   return doctor.status();
 }
 
-TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
+TEST(NodeDoctor, its_verdict_and_its_message_arrive_once) {
   const TemporaryFolder folder;
   const std::string program = folder / "doctor.sh", report = folder / "report";
   // Larger than a pipe's buffer: its writer must not wait for a reader.

@@ -173,7 +173,7 @@ TEST_F(GpuWatchTest, gpus_of_other_jobs_are_none_that_are_lost) {
   EXPECT_EQ(gpus[1].xids, std::vector<int>{13});
 }
 
-TEST_F(GpuWatchTest, what_a_driver_that_hangs_has_told_grows_old) {
+TEST_F(GpuWatchTest, reports_of_a_hanging_gpu_driver_become_stale) {
   constexpr std::chrono::milliseconds kPause{5};
   const HealthWatch watch;
   const auto until = [&](const auto& holds) {

@@ -60,7 +60,7 @@ TEST_F(Pool, every_state_of_a_node_is_reached) {
   hear("node1", kStart + 2);
   EXPECT_EQ(contact("node1", kStart + 2), Contact::kHeard);
   pool_.start_again({"node1"}, kStart + 3);
-  EXPECT_EQ(contact("node1", kStart + 3), Contact::kNoneStarts) << "no agent was asked for since";
+  EXPECT_EQ(contact("node1", kStart + 3), Contact::kNoneStarts) << "no agent was started since";
   pool_.start_again({"node0"}, kStart + 4);
   hear("node0", kStart + 5);
   EXPECT_EQ(contact("node1", kStart + 5), Contact::kAwaited);

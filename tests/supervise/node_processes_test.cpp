@@ -79,7 +79,7 @@ TEST(RanksWithoutRecord, are_the_processes_that_the_launcher_has_started) {
   EXPECT_EQ(ranks_without_record(run, {&record, 1}, "now").size(), 1u);
 }
 
-TEST(RanksWithoutRecord, tell_how_long_they_have_computed) {
+TEST(RanksWithoutRecord, report_how_long_they_have_computed) {
   const TemporaryFolder folder;
   RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
   const Rank spins(folder.path(), "now", 0, "node1", "while :; do :; done"), sleeps(folder.path(), "now", 1);
@@ -104,7 +104,7 @@ TEST(RunFolder, is_seen_by_its_event_log) {
   EXPECT_FALSE(sees_run_folder(folder / "not_mounted"));
 }
 
-TEST(FirstFailure, is_the_first_that_a_rank_met_by_itself) {
+TEST(FirstFailure, is_the_first_own_failure_of_a_rank) {
   const auto record = [](const std::string& attempt, int rank, std::optional<FailureRecord> failure) {
     RankRecord record;
     record.attempt = attempt;

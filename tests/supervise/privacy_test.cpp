@@ -26,7 +26,7 @@ std::string contents(const std::string& path) {
 }
 
 // Returns a shell command that writes its environment and command line to two files; it ignores further words.
-std::vector<std::string> tell(const std::string& path) {
+std::vector<std::string> record_environment(const std::string& path) {
   return {"sh", "-c", fmt::format("env >{0}.env.part; cat /proc/$$/cmdline >{0}.cmd; mv {0}.env.part {0}.env", path)};
 }
 
@@ -40,10 +40,11 @@ TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   const TemporaryFolder folder;
   const std::string token = to_text(new_token()), agents = folder / "agents", ranks = folder / "ranks";
   ProcessLauncher launcher(
-      {.commands = {.agents = [&](const auto&) { return std::vector<LaunchCommands::Words>{tell(agents)}; },
-                    .ranks = [](const auto&) { return std::vector<std::string>(); }},
+      {.commands = {
+           .agents = [&](const auto&) { return std::vector<LaunchCommands::Words>{record_environment(agents)}; },
+           .ranks = [](const auto&) { return std::vector<std::string>(); }},
        .agent = {"agent"},
-       .ranks = tell(ranks),
+       .ranks = record_environment(ranks),
        .run_dir = folder / "run",
        .job = "job",
        .secret = {std::string(kTokenVariable) + "=" + token}});
@@ -59,7 +60,7 @@ TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
 }
 
 // As with ssh, which passes on its input but not its environment.
-TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
+TEST(Privacy, an_agent_without_its_environment_is_identified_by_its_input) {
   const TemporaryFolder folder;
   const std::string token = to_text(new_token()), agents = folder / "agents";
   LaunchCommands commands = own_commands("", "");

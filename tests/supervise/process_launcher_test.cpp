@@ -128,7 +128,7 @@ bool has(const Words& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-TEST(LaunchCommands, own_ones_name_the_nodes_where_they_are_asked_to) {
+TEST(LaunchCommands, own_commands_name_the_nodes_if_requested) {
   const LaunchCommands commands = own_commands("mpirun --host {nodes} -n 4", "ssh {node} env SLURMD_NODENAME={node}");
   EXPECT_EQ(commands.ranks({"a", "b"}), (Words{"mpirun", "--host", "a,b", "-n", "4"}));
   EXPECT_EQ(commands.agents({"a", "b"}),

@@ -111,7 +111,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
   std::vector<std::pair<double, std::string>> failed;  // starts of agents, and when known; until the next query
   std::optional<int> ranks = 1;                        // exit status; none: running
   std::optional<int> status_if_drained = 75;
-  bool leaves_when_asked = true;
+  bool exits_on_stop = true;
   int drains = 0, stop_requests = 0, kills = 0;
   double timeout = 0;  // for the doctor requested last
   // State of the run folder:
@@ -159,7 +159,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunLog {
   }
   void end_ranks(End how) override {
     ++(how == End::kRequest ? stop_requests : kills);
-    if (!ranks && (how == End::kKill || leaves_when_asked)) ranks = 143;
+    if (!ranks && (how == End::kKill || exits_on_stop)) ranks = 143;
   }
   // AgentLink
   bool send(const std::string& name, const AgentOrder& order) override {

@@ -78,7 +78,7 @@ TEST_F(SlurmDaemonTest, that_was_not_known_is_looked_for_again) {
   EXPECT_GT(two.gone_seconds(), 0);
 }
 
-TEST_F(SlurmDaemonTest, that_cannot_be_told_apart_or_seen_is_not_missed) {
+TEST_F(SlurmDaemonTest, that_cannot_be_identified_or_seen_is_not_reported_missing) {
   SlurmDaemon hidden = daemon("node1");
   begin(30, "slurmd", "slurmd");
   SlurmDaemon without_slurm = daemon("");

@@ -41,7 +41,7 @@ TEST(OrphanedJob, is_not_put_back_while_slurm_does_not_answer) {
 }
 
 // 1,536 agents lose their driver in the same second.
-TEST(OrphanedJob, is_asked_for_by_its_agents_at_different_times) {
+TEST(OrphanedJob, is_requested_by_its_agents_at_different_times) {
   std::mt19937_64 random(36);
   const auto chance = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   for (const int nodes : {2, 48, 1536}) {

@@ -21,7 +21,7 @@ TEST(Supervisor, errors_of_ports_call_the_doctor_when_an_attempt_fails) {
       cluster.node(1).ports[0].errors += errors / 2;
       cluster.play(10);
     }
-    EXPECT_EQ(cluster.starts.size(), 1u) << "the attempt goes on";
+    EXPECT_EQ(cluster.starts.size(), 1u) << "the attempt continues";
     cluster.end_ranks_with(5, 10);
     ASSERT_TRUE(cluster.play_until_attempt(2, 60));
     EXPECT_EQ(cluster.excluded(), errors > 100 ? Names{"node1"} : Names{});
@@ -42,14 +42,14 @@ TEST(Supervisor, counters_of_ports_that_wrap_or_cannot_be_read_are_no_errors) {
     cluster.node(1).ports[0].errors = errors;
     cluster.play(10);
   }
-  EXPECT_EQ(cluster.starts.size(), 1u) << "the attempt goes on";
+  EXPECT_EQ(cluster.starts.size(), 1u) << "the attempt continues";
   cluster.end_ranks_with(5, 10);
   ASSERT_TRUE(cluster.play_until_attempt(2, 60));
   EXPECT_EQ(cluster.excluded(), Names{});
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "port errors"), 0);
 }
 
-TEST(Supervisor, a_driver_of_gpus_that_hangs_is_suspect_and_its_last_words_do_not_count) {
+TEST(Supervisor, a_hanging_gpu_driver_is_suspect_and_its_last_report_does_not_count) {
   SimulatedCluster cluster(3, 2);
   cluster.node(1).gpus = {{.pci = "0000:18:00.0"}};
   cluster.node(1).doctor = 41;
@@ -85,7 +85,7 @@ TEST(Supervisor, a_sick_gpu_is_replaced_where_a_spare_is_there) {
   cluster.end_ranks_with(5, 20);
   cluster.play(60);
   EXPECT_EQ(cluster.supervisor->status(), 75);
-  EXPECT_EQ(cluster.excluded(), (Names{"node0", "node1"})) << "the successor goes on without it";
+  EXPECT_EQ(cluster.excluded(), (Names{"node0", "node1"})) << "the requeued job continues without it";
 }
 
 TEST(Supervisor, ranks_that_do_not_leave_when_replaced_are_ended) {
@@ -97,7 +97,7 @@ TEST(Supervisor, ranks_that_do_not_leave_when_replaced_are_ended) {
   cluster.node(0).gpus[0].lost = true;
   cluster.play(290);
   EXPECT_EQ(cluster.starts.size(), 1u);
-  EXPECT_GT(cluster.drains, 1) << "asked again and again";
+  EXPECT_GT(cluster.drains, 1) << "the drain was requested only once";
   ASSERT_TRUE(cluster.play_until_attempt(2, 40));
   EXPECT_EQ(cluster.stop_requests, 1);
   EXPECT_EQ(cluster.excluded(), Names{"node0"});
@@ -133,7 +133,7 @@ TEST(Supervisor, no_decision_is_made_before_each_node_has_looked_at_its_gpus) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
-TEST(Supervisor, one_flap_is_ridden_out_and_two_within_five_minutes_are_not) {
+TEST(Supervisor, one_flap_is_tolerated_and_two_within_five_minutes_are_not) {
   SimulatedCluster cluster(3, 2);
   for (int n = 0; n < 3; ++n) cluster.node(n).ports = {{.name = "eth0", .changes = 5}};
   ASSERT_TRUE(cluster.play_until_attempt(1));

@@ -64,7 +64,7 @@ TEST(Supervisor, a_launcher_that_stays_without_ranks_is_killed) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(20);
-  cluster.leaves_when_asked = false;
+  cluster.exits_on_stop = false;
   cluster.node(1).ranks[1].state = ProcessState::kGone;
   const double began = cluster.now;
   ASSERT_TRUE(cluster.play_until_attempt(2, 30));
@@ -101,7 +101,7 @@ TEST(Supervisor, ranks_that_are_gone_end_an_attempt_and_the_first_of_them_is_nam
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "death by signal"), 1);
 }
 
-TEST(Supervisor, a_death_is_retried_and_the_second_asks_the_doctor) {
+TEST(Supervisor, a_death_is_retried_and_the_second_runs_the_doctor) {
   SimulatedCluster cluster(3, 2);
   cluster.node(1).doctor = 41;
   for (int time = 1; time <= 2; ++time) {
@@ -142,7 +142,7 @@ TEST(Supervisor, three_attempts_without_a_checkpoint_end_it_with_a_status_of_its
   EXPECT_EQ(cluster.excluded(), Names{});
 }
 
-TEST(Supervisor, asked_to_stop_it_lets_the_ranks_save_and_leaves) {
+TEST(Supervisor, on_a_stop_request_it_lets_the_ranks_save_and_exits) {
   SimulatedCluster cluster(2, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(20);

@@ -47,7 +47,7 @@ TEST(Thresholds, each_wrong_line_is_named_with_its_number_and_a_remedy) {
   EXPECT_NE(error_of("attempts: 0\nsilent_seconds: 1").find("2 errors"), std::string::npos) << "all of them at once";
 }
 
-TEST(Thresholds, the_file_is_read_anew_and_a_wrong_one_changes_nothing) {
+TEST(Thresholds, the_file_is_reread_and_an_invalid_one_changes_nothing) {
   const TemporaryFolder folder;
   const std::string path = folder / "supervise.conf";
   RunFolderLog event_log(folder / "", folder / "checkpoints", "job");

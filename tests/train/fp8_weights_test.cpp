@@ -144,7 +144,8 @@ TEST(Fp8Weights, are_the_master_weights_quantized) {
           ASSERT_EQ(fp8_bytes(parameter.weight)[i], fp8_encode(master[i] * scale, kE4M3Format)) << parameter.spec.name;
           most = std::max(most, std::fabs(master[i]));
         }
-        EXPECT_EQ(fp8.amax().as<float>()[parameter.spec.fp8_slot], most) << "met for the step that begins";
+        EXPECT_EQ(fp8.amax().as<float>()[parameter.spec.fp8_slot], most)
+            << "the statistics of the next step must include the new weights";
         EXPECT_EQ(fp8.counts.as<int64_t>()[parameter.spec.fp8_slot * kNumFp8Counts], n);
         if (step == 0) {
           EXPECT_LE(most * scale, 448 / kFp8Headroom);

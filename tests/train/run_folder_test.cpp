@@ -12,7 +12,7 @@ namespace {
 
 Config parse(const std::string& yaml) { return value_or_throw(parse_config(yaml, "test.yaml", {})); }
 
-TEST(RunFolder, keeps_what_was_asked_apart_from_what_was_decided) {
+TEST(RunFolder, separates_requested_from_decided_settings) {
   const TemporaryFolder folder;
   const Config written = parse("run: {name: mine, steps: 7}\nparallel: {tp: 2}");
   const Config decided = value_or_throw(resolve_config(written, 8));
@@ -139,7 +139,7 @@ TEST(RateWarning, names_both_rates_where_a_changed_schedule_makes_them_jump) {
   EXPECT_EQ(rate_warning(before, before, 30), "");
   EXPECT_EQ(rate_warning(before, longer, 2), "") << "the warm-up is the same";
   EXPECT_NE(rate_warning(before, config("run: {steps: 60}\nlr: {peak: 1e-3, warmup_steps: 10}"), 30), "");
-  EXPECT_EQ(rate_warning(before, longer, 120), "") << "no step is left";
+  EXPECT_EQ(rate_warning(before, longer, 120), "") << "no step remains";
 }
 
 TEST(AcceptCheckpoint, refuses_what_it_cannot_compare) {

@@ -80,7 +80,7 @@ TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
 }
 
 // With beta1 = 0 the first moment is the gradient, which is equal at each step here: only the rounding differs.
-TEST(Trainer, moments_in_bf16_are_rounded_anew_at_each_step) {
+TEST(Trainer, moments_in_bf16_are_rounded_again_at_each_step) {
   Config c = tiny_config();
   c.optimizer.moments = Dtype::kBF16;
   c.optimizer.beta1 = 0;
@@ -185,7 +185,7 @@ TEST(Trainer, an_evaluation_counts_every_sample_once_whatever_the_batch) {
   EXPECT_GT(expected, 1);
 }
 
-TEST(Trainer, evaluations_cover_what_a_split_has_up_to_the_batches_asked_for) {
+TEST(Trainer, evaluations_cover_a_split_up_to_the_requested_batches) {
   Config c = tiny_config();
   c.data.global_batch = 4;
   const auto size = [&](int64_t available, int64_t most) {

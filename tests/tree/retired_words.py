@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Refuses words that the project has retired: each has one name in the field's vocabulary.
+"""Refuses words that the project has retired, in texts and in the names of files and tests. The table below gives the
+field's term for each.
 
-  retired_words.py SOURCE_FOLDER     status 0: none is used; 1: prints FILE:LINE: WORD, and what to write instead
-  retired_words.py --test            checks this script itself
+  retired_words.py SOURCE_FOLDER     exits with 0 if none is used; otherwise prints each with its file, line and
+                                     replacement, and exits with 1
+  retired_words.py --test            tests this script
 
-Names that files of runs keep (keys of events.jsonl, dumps and manifests, file names, environment variables) stay
-readable for ever and are allowed below, one by one.
+Names in the files of runs (keys of events.jsonl, dumps and manifests, file names, environment variables) must stay
+readable, so the table allows them individually.
 """
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-# A pattern, its replacement, and where the pattern is allowed: patterns of the line and of the path.
+# (pattern, replacement, pattern of the lines that may contain it, pattern of the paths that may contain it)
 WORDS = [
     (r"\bblack[ _-]?box(es)?\b|BlackBox", "flight recorder", r"fault\.black_box|`black_box[`=]|\bblack_box[,:]|\"black_box\"|TRIREME_BLACK_BOXES", None),
     (r"\bEventBook\b|\bRunBook\b|\bbooked\b|\w_book\b|\bbook_\w*", "event log, account", None, None),
@@ -47,13 +49,23 @@ WORDS = [
     (r"\bset aside\b", "renamed, quarantined", r'"set aside"', None),
     (r"\bours\b|\btheirs\b", "native, Hugging Face, own, the peer's",
      r"closed theirs|write theirs", None),
+    (r"\b[tT](?:old|ells?)\b(?! apart)", "reported, determines", None, None),
+    (r"\b[wW]hom\b", "which", None, None),
+    (r"\b[aA]sked (?:for|as)\b|\bas asked\b", "requested", None, r"\.md$"),
+    (r"\b[lL]ift(?:s|ed)?\b", "clear an exclusion", r'--lift\b|"lift"', None),
+    (r"\bstands? still\b|\bk?StandsStill\b", "stalled", r'[`"]stands still[`"]|runs, stands still, ended', None),
+    (r"\b(?:all|ranks|nodes|threads|processes|they) meet\b|\bmet (?:by|for|at|when|where)\b", "rendezvous, encounter",
+     None, None),
+    (r"\bis no (?:number|text|matrix|list)\b", "is not a", r"[tT]here is no ", None),
 ]
+# The patterns also check the names of files and tests, whose words are separated by underscores.
+TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\(\w+, (\w+)\)", re.M)
 SKIPPED = re.compile(r"\.(json|svg|csv|png|h5|gz|bin)$|(^|/)retired_words\.py$|^tests/golden/.*\.txt$")
 SKIPPED_FOLDERS = {"build", "runs", "third_party", ".git", "__pycache__"}
 
 
 def sources(root):
-    """The files of a checkout; of an unpacked archive all that are no products of a build."""
+    """Returns the files of a checkout, or those of an unpacked archive that are not products of a build."""
     listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z"], capture_output=True, check=False)
     if listed.returncode == 0 and listed.stdout:
         return sorted(listed.stdout.decode().rstrip("\0").split("\0"))
@@ -62,8 +74,18 @@ def sources(root):
                                                 for part in path.relative_to(root).parts))
 
 
+def problems_of_name(name, place, path):
+    """Returns the retired words in a name, such as that of a file, which `place` shows in messages."""
+    words = re.sub(r"[^A-Za-z0-9]+", " ", name)
+    return [f"{place}: \"{match[0]}\" in the name {name}: write {instead}" for pattern, instead, _, places in WORDS
+            if not (places and re.search(places, path)) for match in re.finditer(pattern, words)]
+
+
 def problems_of(name, text):
-    found = []
+    """Returns a message for every retired word in the file's name, its test names and its text."""
+    found = problems_of_name(Path(name).stem, name, name)
+    for match in TEST_NAME.finditer(text):
+        found += problems_of_name(match[1], f"{name}:{text.count(chr(10), 0, match.start()) + 1}", name)
     for pattern, instead, allowed, places in WORDS:
         if places and re.search(places, name):
             continue
@@ -100,6 +122,10 @@ def test():
     assert problems_of("a.h", "BlackBox* const box = null_twin();\n") != []
     assert problems_of("a.cpp", 'setenv("TRIREME_BLACK_BOXES", f);  {"culprits", suspects}\n') == []
     assert problems_of("a.cpp", "verdict.culprits.size();\n") != []
+    assert problems_of("tests/rides_out_a_flap.sh", "") != [] and problems_of("tests/books.sh", "") != []
+    assert problems_of("a.cpp", "TEST_F(Agent, that_is_started_anew_reports) {\n")[0].startswith('a.cpp:1: "anew" in')
+    assert problems_of("a.cpp", "// A mask tells apart two ranks, and there is no text.\n") == []
+    assert problems_of("a.cpp", "// what has told\n// whom\n// is no\n// text\n") != []
     print("retired_words.py: passed")
 
 
