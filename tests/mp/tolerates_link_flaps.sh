@@ -147,7 +147,7 @@ wait "$driver" || status=$?
 run 0 "$trireme" supervise run --nodes
 has "node1  until "
 run 0 "$trireme" supervise run --nodes --clear node1
-run 2 "$trireme" supervise run --nodes --lift node1
+run 2 "$trireme" supervise run --nodes --clear node1
 [[ -z $(excluded_nodes) ]] || fail "node1 is still excluded"
 
 train 0 "$PWD/whole" 4

@@ -52,7 +52,7 @@ WORDS = [
     (r"\b[tT](?:old|ells?)\b(?! apart)", "reported, determines", None, None),
     (r"\b[wW]hom\b", "which", None, None),
     (r"\b[aA]sked (?:for|as)\b|\bas asked\b", "requested", None, r"\.md$"),
-    (r"\b[lL]ift(?:s|ed)?\b", "clear an exclusion", r'--lift\b|"lift"', None),
+    (r"\b[lL]ift(?:s|ed)?\b", "clear an exclusion", r'"lift"|--lift', None),
     (r"\bstands? still\b|\bk?StandsStill\b", "stalled", r'[`"]stands still[`"]|runs, stands still, ended', None),
     (r"\b(?:all|ranks|nodes|threads|processes|they) meet\b|\bmet (?:by|for|at|when|where)\b", "rendezvous, encounter",
      None, None),
