@@ -60,9 +60,6 @@ struct RingPlace {
 __device__ __forceinline__ void named_barrier_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
-__device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
 
 // ---- copies of boxes; `map` is a CUtensorMap, a __grid_constant__ parameter
 

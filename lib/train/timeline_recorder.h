@@ -48,7 +48,6 @@ class TimelineRecorder {
   void host_span(const char* name, int64_t begin);
   // Returns whether storage has accepted or refused everything recorded, within `timeout`.
   bool flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }
-  bool is_recording() const { return recorder_ != nullptr; }
 
  private:
   class RequestWatch;

@@ -31,13 +31,6 @@ Json read_beside(const std::string& path, const char* name) {
   return json;
 }
 
-std::string named_token(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end()) return {};
-  if (found->is_object()) return found->value("content", "");
-  return found->is_string() ? found->get<std::string>() : std::string();
-}
-
 nlohmann::ordered_json begin_template(const BpeDescription& d) {
   if (d.begin.empty()) return nullptr;
   using Ordered = nlohmann::ordered_json;

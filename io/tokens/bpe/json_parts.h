@@ -21,9 +21,6 @@ nlohmann::json parse_shallow(std::string_view text, const char* name);
 // Returns the object in the file `name` next to `path`; {} if there is no such file. Throws Error.
 nlohmann::json read_beside(const std::string& path, const char* name);
 
-// Returns a token in one of these files: a text, or an object that has it as "content". Empty: none.
-std::string named_token(const nlohmann::json& json, const char* key);
-
 // Objects of a tokenizer.json that is written here: a special token, ByteLevel, and the model, by its vocabulary and
 // merges; `ignore_merges`: a whole word of the vocabulary is a token even if no merge makes it.
 nlohmann::ordered_json special_token_json(int64_t id, const std::string& content);
