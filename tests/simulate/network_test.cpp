@@ -363,19 +363,7 @@ TEST(Network, a_ring_of_whole_chunks_is_that_of_the_step_model) {
   EXPECT_DOUBLE_EQ(ring, RingTimes(c).seconds(transfer));
 }
 
-TEST(Flaps, are_tolerated_until_the_retries_end) {
-  ClusterFabric f;
-  f.timeout_exponent = 20;
-  f.retry_count = 7;
-  const double timeout = 4.096e-6 * 1048576;
-  EXPECT_NEAR(retransmit_seconds(f), timeout, 1e-12);
-  EXPECT_FALSE(flap(f, 5).dies);
-  EXPECT_NEAR(flap(f, 5).seconds, 2 * timeout, 1e-9) << "the second try finds the link";
-  EXPECT_TRUE(flap(f, 31).dies);
-  f.timeout_exponent = 14;  // NCCL's former default: half a second altogether
-  EXPECT_TRUE(flap(f, 5).dies);
-}
-
+// Simulates single flaps, retransmission by retransmission.
 TEST(Flaps, odds_are_those_of_simulated_flaps) {
   ClusterFabric f;
   f.timeout_exponent = 18;
@@ -383,11 +371,17 @@ TEST(Flaps, odds_are_those_of_simulated_flaps) {
   f.flap_s = 3;
   f.flaps_per_link_day = 0.01;
   constexpr int kTrials = 200000;
+  const double timeout = 4.096e-6 * 262144;
+  EXPECT_NEAR(retransmit_seconds(f), timeout, 1e-12);
   double dies = 0, stall = 0;
   for (int i = 0; i < kTrials; ++i) {
-    const FlapOutcome outcome = flap(f, -f.flap_s * std::log(1 - random_uniform(1, static_cast<uint64_t>(i))));
-    dies += outcome.dies ? 1 : 0;
-    stall += outcome.dies ? 0 : outcome.seconds;
+    const double away = -f.flap_s * std::log(1 - random_uniform(1, static_cast<uint64_t>(i)));
+    int sent = 1;  // retransmissions
+    while (sent <= f.retry_count && sent * timeout < away) ++sent;
+    if (sent > f.retry_count)
+      dies += 1;
+    else
+      stall += sent * timeout;
   }
   const FlapOdds odds = flap_odds(f, 1000);
   EXPECT_NEAR(odds.dies, dies / kTrials, 0.005);

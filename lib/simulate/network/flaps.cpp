@@ -1,18 +1,10 @@
 #include "lib/simulate/network/flaps.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace tri {
 
 double retransmit_seconds(const ClusterFabric& fabric) { return 4.096e-6 * std::exp2(fabric.timeout_exponent); }
-
-FlapOutcome flap(const ClusterFabric& fabric, double away) {
-  const double timeout = retransmit_seconds(fabric);
-  const double tries = std::max(1.0, std::ceil(away / timeout));
-  if (tries > fabric.retry_count) return {true, (fabric.retry_count + 1) * timeout};
-  return {false, tries * timeout};
-}
 
 // The time X of a flap is exponential with mean f. With q = exp(-timeout / f), attempt k = 1 ... n is the first one to
 // find the link up with probability q^(k-1) · (1 - q); all attempts fail with probability q^n.

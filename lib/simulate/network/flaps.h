@@ -9,15 +9,8 @@ namespace tri {
 // (InfiniBand's local ACK timeout; adapters may take up to four times as long).
 double retransmit_seconds(const ClusterFabric& fabric);
 
-struct FlapOutcome {
-  bool dies = false;   // the last retransmission is lost too: the connection breaks and ends the step
-  double seconds = 0;  // duration of the stall, at most until the connection breaks
-};
-
-// Simulates a link that is down for `away` seconds, starting when a packet is lost.
-FlapOutcome flap(const ClusterFabric& fabric, double away);
-
-// Statistics of flaps with exponential durations of mean fabric.flap_s.
+// Statistics of flaps with exponential durations of mean fabric.flap_s, each starting when a packet is lost. If the
+// last retransmission is lost too, the connection breaks and ends the step.
 struct FlapOdds {
   double dies = 0;           // the share of flaps that end a step
   double stall_s = 0;        // the mean of the other flaps
