@@ -101,25 +101,6 @@ TensorRecord tensor_of(const Json& json) {
   return tensor;
 }
 
-// Returns the result of `parse`, or an error if it throws.
-template <class Value>
-Result<Value> parsed(std::string_view text, const std::string& name, Value (*parse)(std::string_view text)) {
-  try {
-    return parse(text);
-  } catch (const Json::exception& problem) {
-    return file_error("{}: {}", name, problem.what());
-  } catch (const Fatal& problem) {
-    return file_error("{}: {}", name, problem.what());
-  }
-}
-
-ShardRecord shard_of(std::string_view text) {
-  const Json json = Json::parse(text);
-  ShardRecord record{.file = file_of(json.at("file"))};
-  for (const Json& tensor : json.at("tensors")) record.tensors.push_back(tensor_of(tensor));
-  return record;
-}
-
 void check_format(const Json& json) {
   if (const int64_t format = integer_of(json); format != kFormat)
     refuse(fmt::format("the format is {}, but this program reads {}; the file was written by another version", format,
@@ -148,6 +129,16 @@ Manifest manifest_of(std::string_view text) {
   for (const Json& file : json.at("files")) manifest.files.push_back(file_of(file));
   if (const Json& left = json.at("tensors"); !left.is_array() || !left.empty()) refuse("expected a list of tensors");
   return manifest;
+}
+
+Result<Manifest> parsed(std::string_view text, const std::string& path) {
+  try {
+    return manifest_of(text);
+  } catch (const Json::exception& problem) {
+    return file_error("{}: {}", path, problem.what());
+  } catch (const Fatal& problem) {
+    return file_error("{}: {}", path, problem.what());
+  }
 }
 
 // Only shards that overlap in one dim can overlap at all. The dim in which the shards begin at the most different
@@ -230,14 +221,6 @@ Result<void> check_places(const Manifest& manifest) {
 }
 
 }  // namespace
-
-std::string to_text(const ShardRecord& record) {
-  return fmt::format("{{\"file\": {}, \"tensors\": {}}}\n", json_of(record.file).dump(), tensors_text(record.tensors));
-}
-
-Result<ShardRecord> shard_record_from_text(std::string_view text) {
-  return parsed<ShardRecord>(text, "a writer's record", shard_of);
-}
 
 Result<void> Manifest::add(const ShardRecord& shard) {
   files.push_back(shard.file);
@@ -365,7 +348,7 @@ Result<Manifest> read_manifest(const std::string& folder, const Retry& retry) {
   if (const std::string found = hex64(xxh3_64(text)); found != expected)
     return file_error("{}: it is damaged: XXH3-64 of its text is {}, but it says {}", path, found, expected);
 
-  auto manifest = parsed<Manifest>(text, path, manifest_of);
+  auto manifest = parsed(text, path);
   if (!manifest) return manifest;
   if (auto checked = check(manifest.value()); !checked) return file_error("{}: {}", path, checked.error().message);
   return manifest;

@@ -53,14 +53,11 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
-// The output of one writer. Writers send it as text to the process that writes the manifest.
+// The output of one writer.
 struct ShardRecord {
   FileRecord file;
   std::vector<TensorRecord> tensors;
-  bool operator==(const ShardRecord&) const = default;
 };
-std::string to_text(const ShardRecord& record);
-Result<ShardRecord> shard_record_from_text(std::string_view text);
 
 // The run's state in addition to tensors: versions, the config, counters. Text is UTF-8.
 struct CheckpointInfo {
