@@ -17,30 +17,6 @@ int64_t sample_index(const BatchShape& shape, int dp_rank, int64_t step, int n) 
   return step * shape.global_batch + (int64_t{m} * shape.dp_size + dp_rank) * shape.micro_batch + j;
 }
 
-}  // namespace
-
-Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchShape& shape) {
-  const auto length = static_cast<size_t>(dataset.seq_len());
-  Batch batch{.step = step, .inputs = {}, .targets = {}};
-  batch.inputs.reserve(static_cast<size_t>(shape.samples()) * length);
-  batch.targets.reserve(batch.inputs.capacity());
-  std::vector<int32_t> tokens(length + 1);
-  for (int n = 0; n < shape.samples(); ++n) {
-    dataset.sample(split, sample_index(shape, shape.dp_rank, step, n), tokens);
-    batch.inputs.insert(batch.inputs.end(), tokens.begin(), tokens.end() - 1);
-    batch.targets.insert(batch.targets.end(), tokens.begin() + 1, tokens.end());
-  }
-  return batch;
-}
-
-BatchRing::Shape LoaderPlan::ring() const {
-  return {.slots = prefetch,
-          .consumers = members,
-          .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * (seq_len + 1)};
-}
-
-namespace {
-
 // Polls, since another process could not signal a lock of this one. The pauses grow with the time waited, so that a
 // ring without a consumer for minutes costs nothing. Returns false when closing.
 template <class Done>
@@ -59,6 +35,12 @@ flight::LoaderStatus* loader_status_of(const LoaderPlan& plan) {
 }
 
 }  // namespace
+
+BatchRing::Shape LoaderPlan::ring() const {
+  return {.slots = prefetch,
+          .consumers = members,
+          .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * (seq_len + 1)};
+}
 
 // The state of member 0's reading thread. The thread shares its ownership: a read that storage does not answer may
 // outlive the loader, the ring and the flight recorder. Only file reads run without mutex_.

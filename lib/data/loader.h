@@ -27,14 +27,6 @@ struct BatchShape {
   int samples() const { return num_microbatches() * micro_batch; }  // of one dp rank
 };
 
-struct Batch {
-  int64_t step = 0;
-  std::vector<int32_t> inputs;   // (M, B, T)
-  std::vector<int32_t> targets;  // (M, B, T): inputs shifted by one
-};
-
-Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchShape& shape);
-
 // Host memory for a step's tokens, (M, B, T) each; empty if they are not needed.
 struct StepTokens {
   std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget

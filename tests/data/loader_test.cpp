@@ -14,6 +14,7 @@
 
 #include "io/base/random.h"
 #include "kernels/no_target.h"
+#include "tests/data/expected_batch.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 

@@ -16,9 +16,9 @@
 #include "io/base/file.h"
 #include "io/base/random.h"
 #include "lib/config/config.h"
-#include "lib/data/loader.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/lr.h"
+#include "tests/data/expected_batch.h"
 #include "tests/golden/tool.h"
 #include "tests/model/initial_values.h"
 

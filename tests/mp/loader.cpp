@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lib/train/inputs.h"
+#include "tests/data/expected_batch.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/mp/mp_test.h"
