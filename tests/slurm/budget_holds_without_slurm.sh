@@ -255,6 +255,9 @@ done
 start "" SPARES=1 SUPERVISE=1
 ends 2 0 "no node is left"
 says "SPARES=1 of 1 nodes" || fail "SPARES of one node"
+start "" SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3
+ends 2 0 "a task of a job array"
+says "stopped: tasks of a job array" || fail "a job array is not named"
 for name in SLURM_JOB_NUM_NODES SLURM_JOB_NODELIST SLURM_CPUS_ON_NODE SLURM_SUBMIT_DIR; do
   without=$name start ""
   ((status == 0 && $(requeues) == 0)) || fail "$name is not set: status $status"
@@ -296,6 +299,21 @@ for how in "" no_comment; do
   ends 2 0 "a settings file that breaks later, budget used up"
   echo "export SITE=here" >site.sh
 done
+# Each newer checkpoint restores the whole budget. Without one the job stops, and so does a further start of it.
+fresh
+echo 5 >status
+touch saves
+for restart in 0 1 2; do
+  start "$restart" RESTART_BUDGET=1
+  ends 5 1 "a newer checkpoint, restart $restart"
+done
+rm saves
+start 3 RESTART_BUDGET=1
+ends 5 0 "no newer checkpoint"
+says "stopped: 1 restarts in a row made no checkpoint after step 3, .* resumes from step 3" || fail "no budget is named"
+start 4 RESTART_BUDGET=1
+ends 8 0 "a start whose budget is exhausted"
+[[ ! -e trained ]] || fail "trains without a budget"
 # A folder with a manifest that no run can load is not progress.
 fresh
 echo 75 >status
@@ -311,6 +329,31 @@ touch run
 for restart in 0 1 2 3; do
   start "$restart"
   (($(requeues) <= (restart < 2))) || fail "an unwritable run folder, restart $restart: $(requeues) requeues"
+done
+
+# A state file that cannot be written does not end the run: a folder has the name of its temporary file.
+fresh
+echo 5 >status
+mkdir -p run/slurm.state.7.0.tmp
+start ""
+ends 5 1 "a state file that cannot be written"
+says "the state file .* could not be written" || fail "an unwritable state file is not named"
+# The run folder is gone, so nothing shows that this job has ever begun.
+fresh
+for restart in 1 2; do
+  start "$restart"
+  ends 3 $((restart < 2)) "no run folder, restart $restart"
+  says "run holds no files of this job's earlier starts" || fail "a run folder that is gone is not named"
+done
+says "stopped: 2 restarts in a row made no progress" || fail "the budget is not named without a run folder"
+[[ ! -e run ]] || fail "a new run folder replaces the one that is gone"
+# Statuses of the trainer that a restart would not change.
+for code in 2 3 7; do
+  fresh
+  echo "$code" >status
+  start ""
+  ends "$code" 0 "status $code of the trainer"
+  says "stopped: a restart would fail in the same way" || fail "status $code: no reason in the log"
 done
 
 # Neither a damaged state file nor an unexpected comment ends the count or the script.
@@ -385,6 +428,7 @@ fresh
 for name in no-such-file.sh /; do TRIREME_ENV=$name refuses "TRIREME_ENV=.*$name: cannot read"; done
 echo "if then" >bad.sh
 TRIREME_ENV=bad.sh refuses "bad.sh: .*syntax error"
+refuses "one run folder" --array=0-1
 RESTART_BUDGET=three refuses "RESTART_BUDGET=three: expected a whole number"
 TRIREME=/no/such/trireme refuses "cannot run /no/such/trireme"
 for time in 2 2:00 2:59 0:01:30 --time=1; do refuses "--time=.* leaves no time to train" "--time=${time#--time=}"; done

@@ -20,12 +20,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 # Cases that run concurrently, the longest first; those that need the cluster exclusively; and those of both that any
 # trainer supports.
-together=(faults_are_retried checkpoints_fill_the_budget folder_away node_dies orphaned_script
-  dead_node_noticed_first deaths_are_retried budget budget_counts_checkpoints nothing_left dies_before_its_state_file
-  storage_away state_file_fails settings_file_breaks
-  submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal time_limit
-  overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
-  plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
+together=(faults_are_retried folder_away node_dies orphaned_script dead_node_noticed_first
+  dies_before_its_state_file settings_file_breaks submitted_twice any_folder finished mistake_in_config data_missing
+  killed_rank signal time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand in_a_row row_breaks
+  mesh_gives_nodes plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
 alone=(controller_dies)
 any_trainer=(finished mistake_in_config killed_rank signal time_limit overtime cancelled requeue_forbidden
   requeued_by_hand plain_sbatch preempted node_dies controller_dies)
@@ -70,16 +68,6 @@ case_data_missing() {
   finish COMPLETED 0:0 0
 }
 
-case_not_retried() {
-  local status
-  for status in 2 3 7; do
-    start "status$status" --set stand_in.ends="0:8:$status"
-    finish FAILED "$status:0" 0
-    expect_log "status $status .*after step 8, newest checkpoint: step 5"
-    expect_log "stopped: a restart would fail in the same way"
-  done
-}
-
 case_faults_are_retried() {
   STRAGGLER_SECONDS=30 start faults --comment="project a" --set stand_in.ends="0:12:4 1:17:5 2:22:6"
   finish COMPLETED 0:0 3
@@ -98,14 +86,6 @@ $((restart == 0 ? 0 : 2)) steps lost"
   comment=$(scontrol show job "$job" | sed -nE 's/^ *Comment=(.*[^ ]) *$/\1/p')
   [[ $comment == "project a trireme-progress:2" ]] || fail "comment: $comment"
 }
-case_deaths_are_retried() {
-  STRAGGLER_SECONDS=30 start deaths --set stand_in.ends="0:27:kill 1:32:139"
-  finish COMPLETED 0:0 2
-  expect_log "restart 0: status 137 \(killed by signal 9\)"
-  expect_log "restart 1: status 139 \(killed by signal 11\)"
-  expect_log "restart 2: 2 ranks .* resumes from step 30, 2 steps lost"
-}
-
 case_killed_rank() {
   STRAGGLER_SECONDS=5 start killed_rank ${held[@]+"${held[@]}"}
   until_true "step 7" beyond 6
@@ -189,57 +169,6 @@ case_requeued_by_hand() {
   finish COMPLETED 0:0 1
 }
 
-case_budget() {
-  RESTART_BUDGET=2 start budget --set stand_in.ends="0:12:5 1:12:5 2:12:5 3:12:5"
-  finish FAILED 5:0 2
-  expect_log "restart 2: stopped: 2 restarts in a row made no checkpoint after step 10, .* resumes from step 10"
-}
-
-# Steps that no checkpoint contains are repeated again and again: they are not progress.
-case_budget_counts_checkpoints() {
-  RESTART_BUDGET=2 start steps_only --set stand_in.ends="0:12:5 1:13:5 2:14:5 3:14:5"
-  finish FAILED 5:0 2
-  expect_log "restart 2: stopped: 2 restarts in a row made no checkpoint after step 10, .* resumes from step 10"
-}
-
-case_checkpoints_fill_the_budget() {
-  RESTART_BUDGET=1 start progress --set stand_in.ends="0:12:5 1:17:5 2:22:5 3:22:5"
-  finish FAILED 5:0 3
-  expect_log "restart 3: stopped: 1 restarts in a row made no checkpoint after step 20"
-}
-
-case_budget_at_start() {
-  # The next attempt detects an attempt that could not end normally.
-  RESTART_BUDGET=0 start budget_at_start "${held[@]}"
-  until_true "step 7" beyond 6
-  scontrol requeue "$job"
-  finish FAILED 8:0 1
-  expect_log "restart 1: stopped: 0 restarts in a row"
-}
-
-# Failures that do not concern the training do not end the run.
-case_state_file_fails() {
-  start state_file_fails --hold --set stand_in.ends=0:12:5
-  mkdir -p "$run_dir/slurm.state.$job.0.tmp" # a file of this name would be written
-  scontrol release "$job"
-  finish COMPLETED 0:0 1
-  expect_log "restart 0: the state file .* could not be written"
-  expect_log "restart 1: .* resumes from step 10"
-}
-
-# A config that has become unreadable, as on unavailable storage; at the first start that is a mistake.
-case_storage_away() {
-  STORAGE_SECONDS=3 start storage_away --set stand_in.ends=0:12:5 --set stand_in.check=1:3
-  finish COMPLETED 0:0 2
-  expect_log "restart 1: .*job begin .* failed with status 3; retrying for 3 s"
-  expect_log "restart 1: requeued"
-  expect_log "restart 2: .* resumes from step 10"
-  log=$run_dir/slurm-first.log
-  job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
-    "$root/slurm/train.sbatch" "$config" --set run.name=never --set stand_in.check=0:3)
-  finish FAILED 3:0 0
-}
-
 # A first start that dies before it has a state file, for example if Slurm requeues a job that could not be launched:
 # the next start learns from submit.sh's file that the run folder exists, and begins.
 case_dies_before_its_state_file() {
@@ -250,22 +179,6 @@ case_dies_before_its_state_file() {
   [[ $(lines "restart 0") -eq 0 ]] || fail "its first start has written a state file"
   expect_log "restart 1: .* resumes from step 0, 0 steps lost"
   expect_log "restart 1: finished at step $steps"
-}
-
-# The same without submit.sh, so nothing is left: the job does not restart forever.
-case_nothing_left() {
-  run_dir=runs/nothing_left log=$TRIREME_ROOT/nothing_left.log
-  job=$(RESTART_BUDGET=1 STORAGE_SECONDS=0 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 \
-    --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 "$root/slurm/train.sbatch" "$config" \
-    --set run.name=nothing_left --set stand_in.ends=0:3:wait --set checkpoint.every=100)
-  until_true "step 3" beyond 2
-  scontrol requeue "$job"
-  until_true "the end of the first start" grep -q "restart 0: .* the job has already been requeued" "$log"
-  mv "$run_dir" "$work/nothing_left"
-  finish FAILED 3:0 1
-  expect_log "$run_dir holds no files of this job's earlier starts"
-  expect_log "restart 1: stopped: 1 restarts in a row made no progress"
-  [[ ! -e $run_dir ]] || fail "a new run folder replaces the unavailable one"
 }
 
 # A run folder whose file system is unavailable at a restart: nothing is created in its place, and nothing starts over.
@@ -319,18 +232,6 @@ case_submitted_twice() {
   touch "$run_dir/go"
   job=$first log=$first_log
   finish COMPLETED 0:0 0
-}
-
-case_array() {
-  local output
-  run_dir=runs/array log=$TRIREME_ROOT/array.log
-  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --array=0-1 2>&1); then fail "submit.sh accepts an array"; fi
-  [[ $output == *"one run folder"* ]] || fail "submit.sh says: $output"
-  job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 --array=3 \
-    "$root/slurm/train.sbatch" "$config" --set run.name=array)
-  finish FAILED 2:0 0
-  expect_log "stopped: tasks of a job array"
-  [[ ! -e $run_dir ]] || fail "a task of an array has begun"
 }
 
 # The current folder does not matter: executable and settings are those next to the script.

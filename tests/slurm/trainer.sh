@@ -10,8 +10,8 @@
 # The config file only has to exist; fields come from --set. In addition to trireme's own:
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts end before the last step. END is an exit
-#                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or
-#                      `wait` (no further step until there is a signal, or a file `go` in the run folder)
+#                      status, `deaf` (signals are ignored from here on) or `wait` (no further step until there is a
+#                      signal, or a file `go` in the run folder)
 #   stand_in.check     RESTART:STATUS: `check` and `job begin` end with that status in that start of the job
 #   stand_in.data      the data file, which must exist
 set -euo pipefail
@@ -105,10 +105,6 @@ ready=$run_dir/ready.$SLURM_JOB_ID.$restart
 if ((SLURM_PROCID > 0)); then
   until [[ -s $verdict ]]; do rest 0.1; done
   end=$(<"$verdict")
-  if [[ $end == kill ]]; then
-    ((SLURM_PROCID < SLURM_NTASKS - 1)) || kill -KILL $$
-    while true; do rest 1; done # as in a collective whose other end has ended
-  fi
   trap '' TERM USR1 USR2 # bash resets its traps before it has ended
   exit "$end"
 fi
@@ -117,7 +113,6 @@ save() { until "$MAKE_CHECKPOINT" "$checkpoints" "$1"; do rest 0.1; done; }
 end_all() {
   echo "$1" >"$verdict.tmp"
   rename "$verdict.tmp" "$verdict"
-  [[ $1 != kill ]] || while true; do rest 1; done
   trap '' TERM USR1 USR2 # bash resets its traps before it has ended
   exit "$1"
 }
