@@ -179,7 +179,10 @@ Result<void> BatchJob::await_other_job() const {
 }
 
 Result<std::string> BatchJob::state_text() const {
-  return with_limit(state_path(), limit(), [path = state_path()] { return read_text(path); });
+  auto text = with_limit(state_path(), limit(), [path = state_path()] { return read_text(path); });
+  if (text)
+    if (auto checked = check_record_schema(state_path(), text.value()); !checked) return checked.error();
+  return text;
 }
 
 // Sets record_ and newest_. If the record can't be read, record_ is that of a job without progress and is not saved. If

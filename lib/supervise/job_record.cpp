@@ -5,12 +5,14 @@
 #include <optional>
 
 #include "io/base/format.h"
+#include "io/base/schema.h"
 #include "lib/supervise/command.h"
 #include "lib/supervise/history.h"
 
 namespace tri {
 namespace {
 
+constexpr int64_t kSchema = 1;
 constexpr std::string_view kMark = "trireme-progress:";
 
 std::optional<int64_t> whole(std::string_view text) {
@@ -37,9 +39,13 @@ std::string value_of(std::string_view text, const std::string& name) {
 std::string to_text(const JobRecord& record) {
   return fmt::format(
       "# State of this Slurm job (lib/supervise/job_record.h).\n"
-      "best_step={}\njob={}\nexcluded={}\nprogress_restart={}\n",
-      record.best_step, record.job, record.excluded.empty() ? "none" : joined(record.excluded),
+      "schema={}\nbest_step={}\njob={}\nexcluded={}\nprogress_restart={}\n",
+      kSchema, record.best_step, record.job, record.excluded.empty() ? "none" : joined(record.excluded),
       record.progress_restart);
+}
+
+Result<void> check_record_schema(std::string_view source, std::string_view text) {
+  return check_schema(source, whole(value_of(text, "schema")).value_or(kSchema), kSchema);
 }
 
 std::string job_of_record(std::string_view text) {

@@ -1,4 +1,5 @@
 // What a batch job stores between its starts: run.dir/slurm.state, lines "name=value". submit.sh reads the job from it.
+// The line "schema=1" is the format's version; files of earlier releases lack it.
 //
 // Slurm counts the starts of a job, so none is missed. Restarts since the last start that produced a newer checkpoint
 // count against the job's budget. That start's number is in the record and at the end of the job's comment
@@ -9,6 +10,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "io/base/error.h"
 
 namespace tri {
 
@@ -22,6 +25,8 @@ struct JobRecord {
 };
 
 std::string to_text(const JobRecord& record);
+// Fails if a newer release wrote `text`. `source`: the path, for the message.
+Result<void> check_record_schema(std::string_view source, std::string_view text);
 // Returns the record in `text` if it is that of `fresh.job`, else `fresh`. `fresh` replaces missing and damaged fields.
 // `restart`: the number of this start, which progress_restart cannot exceed.
 JobRecord job_record_from(std::string_view text, const JobRecord& fresh, int restart);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "io/base/file.h"
 #include "io/base/text_file.h"
 #include "lib/supervise/command.h"
 #include "tests/io/temporary_folder.h"
@@ -58,6 +59,16 @@ TEST_F(WithoutSlurm, a_second_job_does_not_touch_a_run_that_is_under_way) {
   EXPECT_EQ(job_of_record(value_or_throw(read_text(state))), "7");
 }
 
+TEST_F(WithoutSlurm, a_state_file_of_a_newer_release_is_refused_and_kept) {
+  const std::string newer = "schema=2\njob=7\nbest_step=90\n";
+  value_or_throw(write_file(state, newer));
+  const auto begun = BatchJob(options_of("7")).begin("2 ranks");
+  ASSERT_FALSE(begun);
+  EXPECT_EQ(begun.error().message,
+            state + ": a newer release of Trireme wrote it (schema 2); this one reads schemas up to 1");
+  EXPECT_EQ(value_or_throw(read_text(state)), newer);
+}
+
 // A pipe without a writer simulates storage that hangs: open() does not return.
 TEST_F(WithoutSlurm, storage_that_hangs_is_an_error_after_a_while) {
   ASSERT_EQ(::mkfifo(state.c_str(), 0600), 0);
@@ -77,6 +88,8 @@ TEST(JobRecord, reads_back_equal) {
   const JobRecord record{.job = "7", .best_step = 120, .progress_restart = 3, .excluded = {"node1", "node2"}};
   EXPECT_EQ(job_record_from(to_text(record), kFresh, 5), record);
   EXPECT_EQ(job_record_from(to_text(kFresh), {.job = "7"}, 0), kFresh);
+  EXPECT_TRUE(check_record_schema("slurm.state", to_text(record)));
+  EXPECT_TRUE(check_record_schema("slurm.state", "job=7\n")) << "of an earlier release";
 }
 
 TEST(JobRecord, of_another_job_or_damaged_is_replaced) {
