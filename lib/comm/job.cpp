@@ -66,6 +66,8 @@ Job::Job(int* argc, char*** argv) {
   }
 }
 
+const std::string& Job::machine() const { return machine_; }
+
 // Every rank of this node stops watching before any of them ends: the memory is freed once all have released it.
 Job::~Job() {
   watch_.reset();

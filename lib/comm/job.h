@@ -42,8 +42,7 @@ class Job {
   const std::vector<int>& node_ranks() const { return node_ranks_; }      // world ranks of this node, ascending
   const std::string& host() const { return host_; }                       // this node's name, for messages
   // Equal on all ranks of one running machine, which can open each other's memory, and different on other machines.
-  const std::string& machine() const { return machine_; }
-  void set_machine(std::string name) { machine_ = std::move(name); }
+  const std::string& machine() const;
 
   // Returns rank 0's value on all ranks. T is any type that can be sent (messages.h), the same on all ranks.
   template <class T>

@@ -28,19 +28,6 @@ inline std::unique_ptr<Device> open_test_device() {
   return value_or_throw(open_device(test_device_kind(), test_job()->node_rank()));
 }
 
-// While it lives, this rank claims to run on another machine, so one machine counts as several.
-class PretendedMachine {
- public:
-  PretendedMachine(Job& job, const std::string& name) : job_(job), own_(job.machine()) { job.set_machine(name); }
-  ~PretendedMachine() { job_.set_machine(own_); }
-  PretendedMachine(const PretendedMachine&) = delete;
-  PretendedMachine& operator=(const PretendedMachine&) = delete;
-
- private:
-  Job& job_;
-  const std::string own_;
-};
-
 // Runs all tests on all ranks. A failure on any rank fails the program.
 inline int run_mp_tests(int argc, char** argv) {
   return run_job(&argc, &argv, [&](Job& job) {

@@ -3,6 +3,7 @@
 #include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
 #include "tests/mp/layout.h"
+#include "tests/mp/simulated_machine.h"
 
 namespace tri {
 namespace {
@@ -212,7 +213,7 @@ TEST(Parity, several_machines_train_like_one_rank) {
     layout.transfers = Transfers::kAuto;
     layout.pp_transfers = PpTransfers::kAuto;
     layout.machines_count = true;
-    const PretendedMachine pretended(*test_job(), machine);
+    const SimulatedMachine simulated(machine);
     expect_like_one_rank(layout);
   }
 }
@@ -226,7 +227,7 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
                                                   {{.pp = 2}, "parallel.pp_transfers: copies: "}};
   for (const auto& [layout, words] : table) {
     if (rank < layout.ranks()) {
-      const PretendedMachine pretended(*test_job(), fmt::format("machine {}", rank));
+      const SimulatedMachine simulated(fmt::format("machine {}", rank));
       try {
         train(layout, false);
         ADD_FAILURE() << layout.name() << " starts";

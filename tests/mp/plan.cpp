@@ -5,6 +5,7 @@
 #include "lib/comm/peer/memory.h"
 #include "lib/engine/job_plan.h"
 #include "tests/mp/mp_test.h"
+#include "tests/mp/simulated_machine.h"
 
 namespace tri {
 namespace {
@@ -78,13 +79,13 @@ TEST(Plan, ranks_on_several_machines_decide_alike) {
   Job& job = *test_job();
   const int n = job.world_size();
   if (n < 4) GTEST_SKIP() << "needs four ranks";
-  auto pretended = std::make_unique<PretendedMachine>(job, fmt::format("machine {}", job.world_rank() / 2));
+  auto simulated = std::make_unique<SimulatedMachine>(fmt::format("machine {}", job.world_rank() / 2));
   const auto wide = plan_for_job(config_of(n, 1, 1), job), deep = plan_for_job(config_of(1, 1, n), job);
   const auto pairs = plan_for_job(config_of(2, n / 2, 1), job);
   Config insists = config_of(1, n, 1);
   insists.parallel.dp_transfers = Transfers::kCopies;
   const auto refused = plan_for_job(insists, job);
-  pretended.reset();
+  simulated.reset();
   ASSERT_TRUE(wide && deep && pairs);
   EXPECT_EQ(wide.value().plan.tp, Transfers::kCollectives);
   EXPECT_EQ(pairs.value().plan.tp, Transfers::kCopies);
