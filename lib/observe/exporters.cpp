@@ -128,7 +128,6 @@ class Exporters::Prometheus {
   }
 
   SharedFigures& figures() { return *figures_; }
-  int port() const { return server_ ? server_->port() : 0; }
 
  private:
   std::shared_ptr<SharedFigures> figures_;
@@ -147,8 +146,6 @@ Exporters::Exporters(const Context& context) {
 Exporters::~Exporters() = default;
 
 bool Exporters::flush(std::chrono::milliseconds timeout) { return !tensorboard_ || tensorboard_->flush(timeout); }
-
-int Exporters::prometheus_port() const { return prometheus_ ? prometheus_->port() : 0; }
 
 Scalars scalars_of(const StepMetrics& m) {
   Scalars values{{"train/loss", m.loss},

@@ -34,8 +34,6 @@ class Exporters {
   // Returns whether storage has accepted or rejected TensorBoard's data within `timeout`.
   bool flush(std::chrono::milliseconds timeout);
 
-  int prometheus_port() const;  // 0: no port is open
-
  private:
   class Prometheus;
   std::unique_ptr<TensorBoardFiles> tensorboard_;
