@@ -130,16 +130,12 @@ Result<bool> swap_folders(const std::string& a, const std::string& b) {
 
 // Gives `folder` the name `target`, which is in use. A valid checkpoint of the step exists at every moment:
 // list_checkpoints also considers .old. folders.
-Result<void> replace(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
+Result<void> replace(const std::string& dir, int64_t step, const std::string& attempt) {
   const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
-  bool swapped = false;
-  if (how == Replace::kSwap) {
-    auto done = swap_folders(folder, target);
-    if (!done) return done.error();
-    swapped = done.value();
-  }
-  const Name old{step, swapped ? Kind::kUnfinished : Kind::kOld, attempt};
-  if (!swapped) {
+  const auto swapped = swap_folders(folder, target);
+  if (!swapped) return swapped.error();
+  const Name old{step, swapped.value() ? Kind::kUnfinished : Kind::kOld, attempt};
+  if (!swapped.value()) {
     if (auto removed = remove_folder(path_of(dir, old)); !removed) return removed;
     if (auto renamed = rename_path(target, path_of(dir, old)); !renamed) return renamed;
     if (auto renamed = rename_path(folder, target); !renamed) {
@@ -203,7 +199,7 @@ Result<std::string> begin_attempt(const std::string& dir, int64_t step, const st
   return folder;
 }
 
-Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
+Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt) {
   const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
   const auto fit = usable(folder, step);
   if (!fit || fit.value().attempt != attempt) {
@@ -217,7 +213,7 @@ Result<void> publish(const std::string& dir, int64_t step, const std::string& at
   const auto taken = exists(target);
   if (!taken) return taken.error();
   if (taken.value()) {
-    if (auto replaced = replace(dir, step, attempt, how); !replaced) return replaced;
+    if (auto replaced = replace(dir, step, attempt); !replaced) return replaced;
   } else {
     if (auto renamed = rename_path(folder, target); !renamed) return renamed;
     if (auto synced = sync_folder(dir); !synced) return synced;

@@ -36,16 +36,12 @@ std::string new_attempt();
 // into it.
 Result<std::string> begin_attempt(const std::string& dir, int64_t step, const std::string& attempt);
 
-enum class Replace {
-  kSwap,       // exchange the folders atomically if the file system can
-  kRenameOld,  // rename the old folder away first
-};
-
 // Publishes the attempt's folder durably under its final name, replacing a checkpoint of the same step, and points
-// `latest` to it. Writers must have made their files' contents durable; one fsync of the folder here makes the names
-// durable. Fails without any change if the folder has no valid manifest of this step and attempt, or lacks a file.
-// After any other error it may be called again and completes what the attempt has begun.
-Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how = Replace::kSwap);
+// `latest` to it. Exchanges the two folders atomically if the file system can. Writers must have made their files'
+// contents durable; one fsync of the folder here makes the names durable. Fails without any change if the folder has no
+// valid manifest of this step and attempt, or lacks a file. After any other error it may be called again and completes
+// what the attempt has begun.
+Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt);
 
 // A folder whose name is that of a checkpoint.
 struct CheckpointCandidate {

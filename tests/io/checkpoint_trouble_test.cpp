@@ -192,11 +192,11 @@ TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_no
   enum class Before { kNothing, kSameStep };
   struct Case {
     Before before;
-    Replace how;
+    bool swaps;
   };
-  for (const Case& at : {Case{Before::kNothing, Replace::kSwap},
-                         {Before::kSameStep, Replace::kSwap},
-                         {Before::kSameStep, Replace::kRenameOld}}) {
+  for (const Case& at : {Case{Before::kNothing, true}, {Before::kSameStep, true}, {Before::kSameStep, false}}) {
+    std::optional<NoSwaps> none;
+    if (!at.swaps) none.emplace();
     int points = 0;
     for (bool has_fault = true; has_fault; ++points) {
       const FastFolder dir;
@@ -207,7 +207,7 @@ TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_no
       const std::string said = on_storage(dir.path(), fmt::format("0/any/{}/fail={}", points + 1, error), [&] {
         int pauses = 0;
         const auto published = retried({.tries = 2, .pause = [&](std::chrono::milliseconds) { ++pauses; }},
-                                       [&] { return publish(dir.path(), 2, "two", at.how); });
+                                       [&] { return publish(dir.path(), 2, "two"); });
         return published ? fmt::format("{} pauses", pauses) : published.error().message;
       });
       has_fault = said != "0 pauses";
@@ -232,8 +232,10 @@ constexpr int64_t kFewRows = 2;
   const auto lock = RunLock::take({.run = dir}, attempt);
   if (!lock || !remove_stale_attempts(dir, attempt)) ::_exit(1);
   for (int64_t step = first; step < first + steps; ++step)
-    for (const Replace how : {Replace::kSwap, step % 2 == 0 ? Replace::kSwap : Replace::kRenameOld}) {
-      if (!save(dir, step, attempt, seed++, kFewRows, how)) ::_exit(2);
+    for (const bool swaps : {true, step % 2 == 0}) {
+      std::optional<NoSwaps> none;
+      if (!swaps) none.emplace();
+      if (!save(dir, step, attempt, seed++, kFewRows)) ::_exit(2);
       if (::write(parent, &step, sizeof step) != sizeof step) ::_exit(3);
       if (!prune(dir, 2, 0, attempt)) ::_exit(4);
     }
@@ -311,7 +313,10 @@ void change_everything(const std::string& dir) {
   const auto lock = value_or_throw(RunLock::take({.run = dir}, "b"));
   value_or_throw(remove_stale_attempts(dir, "b"));
   value_or_throw(save(dir, 2, "b", 21, kFewRows));
-  value_or_throw(save(dir, 2, "b", 22, kFewRows, Replace::kRenameOld));
+  {
+    const NoSwaps none;
+    value_or_throw(save(dir, 2, "b", 22, kFewRows));
+  }
   value_or_throw(save(dir, 2, "b", 23, kFewRows));
   value_or_throw(prune(dir, 1, 0, "b"));
 }

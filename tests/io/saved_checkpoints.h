@@ -25,11 +25,11 @@ inline std::vector<TestTensor> tensors_of(uint64_t seed, int64_t rows = 6) {
           make_tensor(seed, "optimizer/w/exp_avg", StoredType::kBf16, {rows, 256})};
 }
 
-inline Result<void> save(const std::string& dir, int64_t step, const std::string& attempt, uint64_t seed, int64_t rows,
-                         Replace how = Replace::kSwap) {
+inline Result<void> save(const std::string& dir, int64_t step, const std::string& attempt, uint64_t seed,
+                         int64_t rows) {
   auto written = write_checkpoint(dir, step, attempt, tensors_of(seed, rows), 2, 3, seed, static_cast<int64_t>(seed));
   if (!written) return written.error();
-  return publish(dir, step, attempt, how);
+  return publish(dir, step, attempt);
 }
 
 // Returns "" if the newest checkpoint is `first` to `last`, complete, and made from the seed that it names.

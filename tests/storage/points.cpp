@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -46,6 +47,7 @@ struct Watch {
 };
 
 thread_local bool inside = false;  // calls of this file are not points
+std::atomic<bool> swaps_fail = false;
 
 std::string rank_text() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"})
@@ -234,6 +236,9 @@ void watch_storage(const std::string& folder, const std::string& rules, const st
   set_up(watch(), folder, rules, trace, reads, "0");
 }
 
+NoSwaps::NoSwaps() { swaps_fail = true; }
+NoSwaps::~NoSwaps() { swaps_fail = false; }
+
 }  // namespace tri
 
 // Functions that replace those of the C library for the program and its libraries.
@@ -369,6 +374,10 @@ int rename(const char* from, const char* to) noexcept {
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   TRI_NEXT(renameat2);
+  if (tri::swaps_fail && (flags & RENAME_EXCHANGE) != 0) {
+    errno = EINVAL;
+    return -1;
+  }
   if (TRI_FAILS(point("swap", tri::absolute(from_folder, from), to, false))) return -1;
   return real(from_folder, from, to_folder, to, flags);
 }

@@ -39,4 +39,13 @@ inline constexpr const char* kStoragePhases[] = {"begin",  "shard",    "shard-fs
 void watch_storage(const std::string& folder, const std::string& rules, const std::string& trace = "",
                    const std::string& reads = "");
 
+// While it lives, no two names can be exchanged, as on file systems that lack renameat2's RENAME_EXCHANGE.
+class NoSwaps {
+ public:
+  NoSwaps();
+  ~NoSwaps();
+  NoSwaps(const NoSwaps&) = delete;
+  NoSwaps& operator=(const NoSwaps&) = delete;
+};
+
 }  // namespace tri
