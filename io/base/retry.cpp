@@ -41,10 +41,7 @@ bool try_again(const Retry& how, int tried, Error& error) {
   }
   const std::chrono::milliseconds pause = how.first_pause * (int64_t{1} << (tried - 1));
   log_warn("{}; trying again in {}", error.message, format_duration(std::chrono::duration<double>(pause).count()));
-  if (how.pause)
-    how.pause(pause);
-  else
-    std::this_thread::sleep_for(pause);
+  std::this_thread::sleep_for(pause);
   return true;
 }
 

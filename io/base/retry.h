@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <type_traits>
 
 #include "io/base/error.h"
@@ -29,7 +28,6 @@ struct Retry {
   int tries = 5;                               // in total
   std::chrono::milliseconds first_pause{500};  // each pause is twice the previous one: 7.5 s in total
   Missing missing = Missing::kPermanent;
-  std::function<void(std::chrono::milliseconds)> pause;  // how to wait; empty: this thread sleeps
 };
 
 // Call after try number `tried` (from 1) has failed. If the error is transient and tries are left, logs a warning,

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tests/io/saved_checkpoints.h"
+#include "tests/io/skipped_sleeps.h"
 
 namespace tri {
 namespace {
@@ -79,7 +80,8 @@ TEST(ListingTrouble, what_cannot_be_read_is_not_taken_for_damaged_and_stays) {
 // Returns "read" if the newest checkpoint was read completely and correctly, and the number of pauses.
 std::string read_newest(const std::string& dir, const std::vector<TestTensor>& tensors, int tries) {
   int pauses = 0;
-  const Retry retry{.tries = tries, .pause = [&](std::chrono::milliseconds) { ++pauses; }};
+  const SkippedSleeps skipped([&](std::chrono::milliseconds) { ++pauses; });
+  const Retry retry{.tries = tries};
   const auto said = [&](const std::string& text) { return fmt::format("{}, {} pauses", text, pauses); };
   const auto newest = newest_checkpoint(dir, retry);
   if (!newest) return said(newest.error().message);
@@ -138,10 +140,10 @@ TEST(ListingTrouble, a_rank_whose_mount_comes_late_waits_for_it) {
     std::filesystem::rename(dir / "mount", dir / "not yet");
     int pauses = 0;
     testing::internal::CaptureStderr();
-    const auto reader = CheckpointReader::open(folder, {.missing = missing, .pause = [&](std::chrono::milliseconds) {
-                                                          if (++pauses == 3)
-                                                            std::filesystem::rename(dir / "not yet", dir / "mount");
-                                                        }});
+    const SkippedSleeps skipped([&](std::chrono::milliseconds) {
+      if (++pauses == 3) std::filesystem::rename(dir / "not yet", dir / "mount");
+    });
+    const auto reader = CheckpointReader::open(folder, {.missing = missing});
     testing::internal::GetCapturedStderr();
     EXPECT_EQ(reader.ok(), missing == Missing::kTransient);
     EXPECT_EQ(pauses, missing == Missing::kTransient ? 3 : 0);

@@ -6,17 +6,17 @@
 #include <set>
 #include <vector>
 
+#include "tests/io/skipped_sleeps.h"
+
 namespace tri {
 namespace {
 
 using std::chrono::milliseconds;
 
-// A Retry whose pauses are only recorded.
+// Records the pauses of this thread, which take no time.
 struct Noted {
   std::vector<milliseconds> pauses;
-  Retry retry(int tries = 5, Missing missing = Missing::kPermanent) {
-    return {.tries = tries, .missing = missing, .pause = [this](milliseconds pause) { pauses.push_back(pause); }};
-  }
+  const SkippedSleeps skipped{[this](milliseconds pause) { pauses.push_back(pause); }};
 };
 
 // Fails `failures` times with `os_error`, then returns 42. Counts its calls.
@@ -46,7 +46,7 @@ TEST(Retry, what_passes_is_tried_again_after_longer_and_longer_pauses) {
     Noted noted;
     Glitch glitch{.failures = failures, .os_error = EIO};
     testing::internal::CaptureStderr();
-    const auto result = retried(noted.retry(), glitch);
+    const auto result = retried({}, glitch);
     const std::string log = testing::internal::GetCapturedStderr();
     ASSERT_TRUE(result) << result.error().message;
     EXPECT_EQ(result.value(), 42);
@@ -61,7 +61,7 @@ TEST(Retry, gives_up_after_its_tries_and_says_how_many) {
   for (const int tries : {1, 2, 5}) {
     Noted noted;
     int calls = 0;
-    const auto result = retried(noted.retry(tries), [&]() -> Result<void> {
+    const auto result = retried({.tries = tries}, [&]() -> Result<void> {
       ++calls;
       return system_error(ESTALE, "file");
     });
@@ -83,7 +83,7 @@ TEST(Retry, what_lasts_ends_at_once) {
   for (const auto& [os_error, missing] : table) {
     Noted noted;
     int calls = 0;
-    const auto result = retried(noted.retry(5, missing), [&, number = os_error]() -> Result<int> {
+    const auto result = retried({.missing = missing}, [&, number = os_error]() -> Result<int> {
       ++calls;
       return Error{"as it was", ExitCode::kFile, number};
     });
