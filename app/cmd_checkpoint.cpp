@@ -1,12 +1,10 @@
 // trireme checkpoint: what is in a folder of checkpoints, and its way to and from other programs.
-#include <fmt/chrono.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "io/base/date.h"
 #include "io/base/format.h"
 #include "io/base/progress.h"
 #include "io/checkpoint/folder.h"
@@ -80,7 +79,7 @@ Json list_entry(const CheckpointEntry& entry, const RunMetrics& metrics) {
 
 std::string date_of(const Json& time) {
   if (time.is_null()) return std::string(16, ' ');
-  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(static_cast<time_t>(time.get<double>())));
+  return local_date(time.get<double>(), "%F %H:%M");
 }
 
 Result<void> list(const std::string& path, bool json) {

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 
 #include "app/commands.h"
 #include "io/base/clock.h"
+#include "io/base/date.h"
 #include "io/base/host.h"
 #include "io/base/stderr.h"
 #include "io/base/within.h"
@@ -79,14 +79,8 @@ Result<void> list_or_clear(const std::string& run_dir, const std::string& cleare
     }
     return usage_error("--clear {}: the run in {} excludes no such node", cleared, run_dir);
   }
-  for (const Exclusion& exclusion : history.exclusions) {
-    const auto until = static_cast<time_t>(exclusion.until);
-    struct tm local {};
-    ::localtime_r(&until, &local);
-    char text[32];
-    ::strftime(text, sizeof text, "%F %T", &local);
-    print_out("{}  until {}  {}\n", exclusion.node, text, exclusion.why);
-  }
+  for (const Exclusion& exclusion : history.exclusions)
+    print_out("{}  until {}  {}\n", exclusion.node, local_date(exclusion.until), exclusion.why);
   return {};
 }
 

@@ -1,16 +1,14 @@
 #include "app/watch_run.h"
 
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <sstream>
 #include <vector>
 
 #include "io/base/clock.h"
 #include "io/base/console.h"
+#include "io/base/date.h"
 #include "lib/observe/heat_map.h"
 #include "lib/observe/run_status.h"
 #include "lib/report/terminal.h"
@@ -52,7 +50,7 @@ class WatchedRun {
          .incidents = incidents_of(events, std::nullopt, reader_.metrics()),
          .log = status.value().last_log_lines,
          .name = run_dir_.substr(run_dir_.find_last_of('/') + 1),
-         .clock = fmt::format("{:%H:%M:%S}", fmt::localtime(std::time(nullptr))),
+         .clock = local_date(wall_seconds(), "%T"),
          .now = wall_seconds(),
          .attempts = static_cast<size_t>(std::count_if(
              events.begin(), events.end(), [](const RunEvent& event) { return event.kind == RunEventKind::kBegin; })),

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,8 @@
 #include <random>
 #include <tuple>
 
+#include "io/base/clock.h"
+#include "io/base/date.h"
 #include "io/base/file.h"
 #include "io/base/log.h"
 
@@ -184,12 +185,7 @@ bool valid_attempt(std::string_view attempt) {
 }
 
 std::string new_attempt() {
-  const time_t now = ::time(nullptr);
-  struct tm utc {};
-  ::gmtime_r(&now, &utc);
-  char text[32];
-  ::strftime(text, sizeof text, "%Y%m%dT%H%M%S", &utc);
-  return fmt::format("{}-{:08x}", text, std::random_device()());
+  return fmt::format("{}-{:08x}", utc_date(wall_seconds(), "%Y%m%dT%H%M%S"), std::random_device()());
 }
 
 Result<std::string> begin_attempt(const std::string& dir, int64_t step, const std::string& attempt) {

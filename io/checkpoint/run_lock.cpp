@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,8 @@
 #include <sstream>
 #include <thread>
 
+#include "io/base/clock.h"
+#include "io/base/date.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/base/within.h"
@@ -116,14 +117,7 @@ class LockTimeout {
   int tries_ = 0;
 };
 
-std::string now() {
-  const time_t seconds = ::time(nullptr);
-  struct tm utc {};
-  ::gmtime_r(&seconds, &utc);
-  char text[32];
-  ::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
+std::string now() { return utc_date(wall_seconds(), "%FT%TZ"); }
 
 Result<std::string> contents(int fd, const std::string& path) {
   std::string text(16 << 10, '\0');  // paths may be long

@@ -8,12 +8,13 @@
 #include <charconv>
 #include <climits>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <tuple>
 
+#include "io/base/clock.h"
+#include "io/base/date.h"
 #include "io/base/file.h"
 #include "io/base/parallel.h"
 #include "io/flight_recorder/record_json.h"
@@ -32,14 +33,7 @@ std::string record_path(const std::string& folder, int world_rank) {
 }
 
 // Returns the time in UTC: "20261122T155959".
-std::string name_of_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y%m%dT%H%M%S", &parts);
-  return text;
-}
+std::string name_of_now() { return utc_date(wall_seconds(), "%Y%m%dT%H%M%S"); }
 
 // Whether the text has the form of name_of_now().
 bool is_date(std::string_view text) {

@@ -1,12 +1,10 @@
 // Formats how a run's time was spent, as text and as JSON.
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "io/base/date.h"
 #include "io/base/format.h"
 #include "lib/observe/effective_time.h"
 
@@ -17,10 +15,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxPhases = 5, kMaxAttempts = 8;
 constexpr size_t kMaxOutcome = 60;  // characters
-
-std::string moment(double seconds_since_1970) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(static_cast<time_t>(seconds_since_1970)));
-}
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
@@ -61,7 +55,7 @@ std::string table_of_attempts(const EffectiveTime& time) {
     if (outcome.size() > kMaxOutcome) outcome = outcome.substr(0, kMaxOutcome - 3) + "...";
     const bool any = attempt.last_step > attempt.first_step;
     const std::string steps = any ? fmt::format("{} to {}", attempt.first_step + 1, attempt.last_step) : "none";
-    text += fmt::format("  {:<20}{:>10}{:>18}{:>8}  {:>8.1f} %  {}\n", moment(attempt.begin),
+    text += fmt::format("  {:<20}{:>10}{:>18}{:>8}  {:>8.1f} %  {}\n", local_date(attempt.begin),
                         format_duration(attempt.end - attempt.begin), steps, attempt.lost_steps,
                         percent(attempt.productive_seconds, attempt.end - attempt.begin), outcome);
   }
@@ -86,7 +80,7 @@ std::string effective_time_line(const EffectiveTime& time) {
 
 std::string effective_time_text(const EffectiveTime& time) {
   std::string text =
-      fmt::format("{} to {}: {}, {}, {} kept, {} lost\n", moment(time.begin), moment(time.end),
+      fmt::format("{} to {}: {}, {}, {} kept, {} lost\n", local_date(time.begin), local_date(time.end),
                   format_duration(time.wall()), counted(static_cast<int64_t>(time.attempts.size()), "attempt"),
                   counted(time.kept_steps, "step"), time.lost_steps);
   text += table_of_categories(time);

@@ -1,12 +1,10 @@
 // Formats a run's status as text and as JSON.
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "io/base/date.h"
 #include "io/base/format.h"
 #include "lib/fault/rank_text.h"
 #include "lib/observe/run_status.h"
@@ -24,11 +22,6 @@ constexpr double kWriterStill = 60;  // seconds without progress after which a c
 
 std::string age(double seconds) {
   return seconds < 1 ? fmt::format("{:.0f} ms", 1e3 * seconds) : format_duration(seconds);
-}
-
-std::string moment(double seconds_since_1970) {
-  const auto whole = static_cast<time_t>(seconds_since_1970);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
 }
 
 // Returns what the compute stream runs or waits to run: "forward of microbatch 3, chunk 1", "before backward of ...".
@@ -167,13 +160,13 @@ std::string end_of(const RunStatus& s) {
   if (!s.restart.empty()) text += s.restart + "\n";
   if (s.state == RunState::kFailed || s.state == RunState::kGone) {
     if (s.cause)
-      text +=
-          fmt::format("first cause, at {}: {}\n", moment(s.cause->number("began", s.cause->time)), describe(*s.cause));
+      text += fmt::format("first cause, at {}: {}\n", local_date(s.cause->number("began", s.cause->time)),
+                          describe(*s.cause));
     else if (!s.end)
       text += "its ranks ended without an error message: they were killed, or their machine ran out of memory\n";
   }
   if (s.end)
-    text += fmt::format("ended at {} with status {:.0f}{}\n", moment(s.end->time), s.end->number("code", 0),
+    text += fmt::format("ended at {} with status {:.0f}{}\n", local_date(s.end->time), s.end->number("code", 0),
                         s.end->text.empty() ? "" : ": " + s.end->text);
   if (s.state == RunState::kUnknown)
     text += fmt::format(

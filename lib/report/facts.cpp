@@ -1,11 +1,9 @@
 // Collects the facts about a run that its report shows first.
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <map>
 
+#include "io/base/date.h"
 #include "io/base/format.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/config.h"
@@ -16,10 +14,6 @@ namespace tri {
 namespace {
 
 constexpr int kMaxLayers = 10000;  // larger models are not counted
-
-std::string moment(double seconds_since_1970) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(static_cast<time_t>(seconds_since_1970)));
-}
 
 // Lists the fields that have values, each after its word: "tp 2, pp 2".
 using NamedFields = std::vector<std::pair<std::string, std::string>>;
@@ -86,7 +80,7 @@ std::string speed_of(const RunData& run) {
 
 std::string time_of(const RunData& run) {
   if (!run.time) return "";
-  return fmt::format("{} to {} ({})", moment(run.time->begin), moment(run.time->end),
+  return fmt::format("{} to {} ({})", local_date(run.time->begin), local_date(run.time->end),
                      format_duration(run.time->wall()));
 }
 

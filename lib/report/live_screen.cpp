@@ -1,10 +1,8 @@
 // The screen of `trireme status --watch`.
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 
+#include "io/base/date.h"
 #include "io/base/format.h"
 #include "lib/report/terminal_chart.h"
 #include "lib/report/text.h"
@@ -17,10 +15,6 @@ using Lines = std::vector<std::string>;
 constexpr size_t kShareSteps = 100;  // last steps whose time the bar shows
 constexpr int kWide = 110;           // from this number of columns on, two curves are side by side
 constexpr int kLeastCurve = 3, kMostCurve = 16;
-
-std::string hour(double seconds_since_1970) {
-  return fmt::format("{:%H:%M:%S}", fmt::localtime(static_cast<time_t>(seconds_since_1970)));
-}
 
 std::string state_line(const LiveView& view) {
   const RunStatus& s = view.status;
@@ -130,7 +124,8 @@ Lines events(const std::vector<Incident>& incidents, int columns, int height) {
   const size_t first = incidents.size() > most ? incidents.size() - most : 0;
   for (size_t i = first; i < incidents.size(); ++i)
     lines.push_back(
-        cut(plain(fmt::format("{} {}: {}", hour(incidents[i].time), incidents[i].kind, incidents[i].text)), columns));
+        cut(plain(fmt::format("{} {}: {}", local_date(incidents[i].time, "%T"), incidents[i].kind, incidents[i].text)),
+            columns));
   return lines;
 }
 

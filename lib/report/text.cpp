@@ -1,12 +1,10 @@
 #include "lib/report/text.h"
 
-#include <fmt/chrono.h>
-
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <map>
 
+#include "io/base/date.h"
 #include "io/base/format.h"
 #include "io/base/median.h"
 #include "lib/report/terminal_chart.h"
@@ -20,10 +18,6 @@ constexpr size_t kDifferences = 8;  // listed fields that differ between runs
 constexpr size_t kChanges = 6;      // listed fields that differ between the starts of one run
 
 using Lines = std::vector<std::string>;
-
-std::string moment(double seconds_since_1970) {
-  return fmt::format("{:%m-%d %H:%M:%S}", fmt::localtime(static_cast<time_t>(seconds_since_1970)));
-}
 
 std::vector<double> losses_of(const RunMetrics& metrics) {
   std::vector<double> values;
@@ -83,8 +77,8 @@ void add_incidents(Lines& lines, const RunData& run, int columns) {
            columns);
   for (size_t i = first; i < run.incidents.size(); ++i) {
     const Incident& incident = run.incidents[i];
-    const std::string text =
-        fmt::format("  {}  step {}  {}: {}", moment(incident.time), incident.step, incident.kind, incident.text);
+    const std::string text = fmt::format("  {}  step {}  {}: {}", local_date(incident.time, "%m-%d %T"), incident.step,
+                                         incident.kind, incident.text);
     lines.push_back(cut(plain(text), columns));
   }
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <set>
 #include <thread>
@@ -12,6 +11,7 @@
 
 #include "io/base/clock.h"
 #include "io/base/console.h"
+#include "io/base/date.h"
 #include "io/base/file.h"
 #include "io/base/format.h"
 #include "io/base/host.h"
@@ -131,12 +131,7 @@ StatusMeaning meaning_of(int status) {
 BatchJob::BatchJob(Options options) : options_(std::move(options)), slurm_(options_.start) {}
 
 void BatchJob::say(const std::string& text) const {
-  const auto now = static_cast<time_t>(wall_seconds());
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char date[32];
-  ::strftime(date, sizeof date, "%F %T", &local);
-  print_err("{} job {} restart {}: {}\n", date, options_.start.batch.job, restart(), text);
+  print_err("{} job {} restart {}: {}\n", local_date(wall_seconds()), options_.start.batch.job, restart(), text);
 }
 
 void BatchJob::say_stalled(int count) const {

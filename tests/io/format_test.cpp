@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "io/base/date.h"
+
 namespace tri {
 namespace {
 
@@ -35,6 +37,13 @@ TEST(Format, one_of_a_thing_is_no_plural) {
   EXPECT_EQ(counted(2, "spare machine"), "2 spare machines");
   EXPECT_EQ(counted(1, "microbatch"), "1 microbatch");
   EXPECT_EQ(counted(2, "microbatch"), "2 microbatches");
+}
+
+TEST(Date, has_the_format_of_strftime) {
+  EXPECT_EQ(utc_date(1769903999.9, "%FT%TZ"), "2026-01-31T23:59:59Z");
+  EXPECT_EQ(utc_date(0, "%Y%m%dT%H%M%S"), "19700101T000000");
+  EXPECT_EQ(local_date(1769903999).size(), std::string("2026-01-31 23:59:59").size());
+  EXPECT_EQ(utc_date(1e18, "%F"), "?");
 }
 
 }  // namespace
