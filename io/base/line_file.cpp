@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/poll.h"
 
 namespace tri {
 namespace {
@@ -77,10 +77,7 @@ Result<void> append_line(const std::string& path, const std::string& line, std::
   constexpr std::chrono::milliseconds kPause{20};
   const int file = open_to_append(path);
   if (file < 0) return system_error(errno, "{}", path);
-  for (const auto end = std::chrono::steady_clock::now() + lock_timeout; ::flock(file, LOCK_EX | LOCK_NB) != 0;) {
-    if (std::chrono::steady_clock::now() >= end || errno != EWOULDBLOCK) break;
-    std::this_thread::sleep_for(kPause);
-  }
+  poll_for(lock_timeout, kPause, [&] { return ::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; });
   const std::string bytes = (ends_torn(file) ? "\n" : "") + line + "\n";
   const ssize_t written = ::write(file, bytes.data(), bytes.size());
   const bool whole = written == static_cast<ssize_t>(bytes.size());

@@ -12,10 +12,10 @@
 #include <csignal>
 #include <iterator>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/poll.h"
 #include "io/base/text_file.h"
 
 namespace tri {
@@ -74,14 +74,15 @@ std::string signal_text(int signal) {
 }
 
 std::optional<int> wait_status_of(int pidfd, pid_t process) {
-  using namespace std::chrono;
-  constexpr milliseconds kTimeout{200}, kPause{5};  // between the parent's wait and the kernel's note of the status
-  for (const auto end = steady_clock::now() + kTimeout;;) {
-    if (const auto status = status_of_zombie(process)) return status;
-    if (const auto status = status_behind(pidfd)) return status;
-    if (steady_clock::now() >= end) return std::nullopt;
-    std::this_thread::sleep_for(kPause);
-  }
+  // Between the parent's wait and the kernel's note of the status.
+  constexpr std::chrono::milliseconds kTimeout{200}, kPause{5};
+  std::optional<int> status;
+  poll_for(kTimeout, kPause, [&] {
+    status = status_of_zombie(process);
+    if (!status) status = status_behind(pidfd);
+    return status.has_value();
+  });
+  return status;
 }
 
 std::optional<int64_t> out_of_memory_kills() {

@@ -13,6 +13,7 @@
 #include "io/base/hash.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
+#include "io/base/poll.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/host_traffic.h"
 #include "lib/comm/mpi_check.h"
@@ -143,8 +144,7 @@ void Job::end_all(ExitCode code) {
   constexpr std::chrono::milliseconds kAbortTimeout{1500};  // MPI's calls may hang
   const auto await_reaper = [node = node_] {
     constexpr std::chrono::milliseconds kForkTimeout{3000}, kPause{1};
-    const auto end = std::chrono::steady_clock::now() + kForkTimeout;
-    while (!node->reaper_there && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(kPause);
+    poll_for(kForkTimeout, kPause, [&] { return node->reaper_there.load(); });
   };
   const auto abort = [=] {
     await_reaper();
@@ -179,9 +179,7 @@ bool Job::report(const std::string& line, const std::string& what) {
     return true;
   }
   // If this rank ended now, it would interrupt the first one's report.
-  for (const auto end = std::chrono::steady_clock::now() + kTimeout;
-       !node_->reported && std::chrono::steady_clock::now() < end;)
-    std::this_thread::sleep_for(kPause);
+  poll_for(kTimeout, kPause, [&] { return node_->reported.load(); });
   if (first == mine) return false;
   log_error("{}", line);
   return true;

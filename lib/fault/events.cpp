@@ -13,6 +13,7 @@
 #include "io/base/line_file.h"
 #include "io/base/log.h"
 #include "io/base/mutex.h"
+#include "io/base/poll.h"
 #include "io/base/schema.h"
 #include "io/base/text_file.h"
 #include "io/base/within.h"
@@ -21,7 +22,6 @@ namespace tri {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTimeout{1};  // for storage that hangs
 constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320};
@@ -35,14 +35,13 @@ double now() { return std::round(process_wall_seconds() * 1000) / 1000; }
 std::optional<RunEvent> await_cause(const std::string& path, const std::string& attempt,
                                     std::chrono::milliseconds timeout, bool only_causes) {
   std::optional<RunEvent> cause;
-  const auto end = Clock::now() + timeout;
-  auto pause = kPause;  // grows, because thousands of ranks may read the same file
-  do {
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongestPause);
+  std::this_thread::sleep_for(kPause);
+  // The pauses grow, because thousands of ranks may read the same file.
+  poll_for(timeout - kPause, 2 * kPause, kLongestPause, [&] {
     const auto events = read_events(path);
     if (events) cause = first_cause(events.value(), attempt);
-  } while (Clock::now() < end && !(only_causes && cause && !cause->flag("consequence")));
+    return only_causes && cause && !cause->flag("consequence");
+  });
   return cause;
 }
 

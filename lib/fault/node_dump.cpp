@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <thread>
 
 #include "io/base/clock.h"
 #include "io/base/file.h"
+#include "io/base/poll.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "io/flight_recorder/record.h"
 #include "lib/fault/dump_folder.h"
@@ -17,26 +17,16 @@
 namespace tri {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
 
 constexpr int kMaxEvents = 256;        // per rank, in its record
 constexpr double kNcclSeconds = 5;     // for NCCL's own report
 constexpr double kFirstNodeFirst = 3;  // seconds; then another node writes the report
 
-// Sleeps until `done` is true, for at most `seconds`. Returns whether it is.
-bool await(const std::function<bool()>& done, double seconds, std::chrono::milliseconds pause) {
-  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
-  while (!done()) {
-    if (Clock::now() >= until) return false;
-    std::this_thread::sleep_for(pause);
-  }
-  return true;
-}
-
 // Requests from the ranks with a running process their stacks and the state of their streams, and waits for the
 // answers.
 void request_states(const DumpingNode& node, double seconds) {
-  const auto begun = Clock::now();
+  const auto begun = std::chrono::steady_clock::now();
   struct Request {
     const flight::Image* image;
     uint32_t number;
@@ -54,8 +44,7 @@ void request_states(const DumpingNode& node, double seconds) {
       return static_cast<int32_t>(r.image->dump_answered.load() - r.number) >= 0;
     });
   };
-  const std::chrono::duration<double> spent = Clock::now() - begun;
-  await(all_answered, seconds - spent.count(), std::chrono::milliseconds(10));
+  poll_for(Seconds(seconds - seconds_since(begun)), std::chrono::milliseconds(10), all_answered);
 }
 
 std::vector<RankRecord> records_of(const DumpingNode& node) {
@@ -149,8 +138,8 @@ class Dump {
 
   Result<void> first_node() {
     const auto size = static_cast<size_t>(node_.world_size);
-    await([&] { return recorded_ranks(outcome_.folder).size() >= size; }, order_.timeout_seconds,
-          std::chrono::milliseconds(500));
+    poll_for(Seconds(order_.timeout_seconds), std::chrono::milliseconds(500),
+             [&] { return recorded_ranks(outcome_.folder).size() >= size; });
     return report();
   }
 
@@ -162,7 +151,7 @@ class Dump {
       return headline.has_value();
     };
     const double timeout = order_.timeout_seconds + (node_.uses_nccl ? kNcclSeconds : 0) + kFirstNodeFirst;
-    if (!await(reported, timeout, std::chrono::milliseconds(1000))) return report();
+    if (!poll_for(Seconds(timeout), std::chrono::milliseconds(1000), reported)) return report();
     progress_(outcome_);
     return {};
   }

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/poll.h"
 #include "io/base/proc.h"
 #include "io/base/text_file.h"
 
@@ -129,8 +130,7 @@ void request_stacks(std::span<flight::Image* const> images, double seconds) {
       if (expected[i] > 0 && num_answers(*images[i]) < expected[i]) return false;
     return true;
   };
-  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (!complete() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kPause);
+  poll_for(std::chrono::duration<double>(seconds), kPause, complete);
 }
 
 std::vector<StackRecord> silent_threads(const RankRecord& record) {

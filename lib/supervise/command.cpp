@@ -10,10 +10,10 @@
 #include <chrono>
 #include <csignal>
 #include <sstream>
-#include <thread>
 
 #include "io/base/clock.h"
 #include "io/base/file.h"
+#include "io/base/poll.h"
 
 namespace tri {
 namespace {
@@ -21,14 +21,13 @@ namespace {
 constexpr double kTermSeconds = 10;  // from SIGTERM to SIGKILL
 constexpr double kKillSeconds = 5;   // from SIGKILL until waiting for the process ends
 
-// Waits until `end` for the child to exit. Returns false if it still runs. Polls, because waitpid has no timeout.
-bool has_ended_by(double end, pid_t child, int& status) {
-  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+// Waits for the child to exit. Returns false if it still runs. Polls, because waitpid has no timeout.
+bool ends_within(double seconds, pid_t child, int& status) {
+  constexpr std::chrono::milliseconds kPause{1}, kLongestPause{50};
+  return poll_for(std::chrono::duration<double>(seconds), kPause, kLongestPause, [&] {
     const pid_t got = ::waitpid(child, &status, WNOHANG);
-    if (got == child || (got < 0 && errno != EINTR)) return true;
-    if (monotonic_seconds() >= end) return false;
-    std::this_thread::sleep_for(pause);
-  }
+    return got == child || (got < 0 && errno != EINTR);
+  });
 }
 
 CommandResult run_once(const std::vector<std::string>& words, double timeout, CommandErrors errors) {
@@ -65,13 +64,13 @@ CommandResult run_once(const std::vector<std::string>& words, double timeout, Co
     open = got > 0 || (got < 0 && errno == EINTR);
   }
   int status = 0;
-  result.timed_out = result.timed_out || !has_ended_by(end, child, status);
+  result.timed_out = result.timed_out || !ends_within(end - monotonic_seconds(), child, status);
   if (result.timed_out) {
     ::kill(child, SIGTERM);  // srun then ends its step
-    if (!has_ended_by(monotonic_seconds() + kTermSeconds, child, status)) {
+    if (!ends_within(kTermSeconds, child, status)) {
       ::kill(child, SIGKILL);
       // While storage hangs, a process blocked in the kernel does not end; stop waiting for it.
-      (void)has_ended_by(monotonic_seconds() + kKillSeconds, child, status);
+      (void)ends_within(kKillSeconds, child, status);
     }
     return result;
   }
