@@ -24,8 +24,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
-constexpr int kExchangeTag = 32000;                     // groups under construction have smaller tags
+constexpr int kExchangeTag = 32000;  // groups under construction have smaller tags
 
 }  // namespace
 

@@ -15,8 +15,7 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kShardElements = 64 * 1024;           // of a reduction: bounds the scratch memory
-constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
+constexpr int64_t kShardElements = 64 * 1024;  // of a reduction: bounds the scratch memory
 constexpr int64_t kMaxMessageElements = kMaxMessageBytes / static_cast<int64_t>(sizeof(float));
 constexpr int kTag = 1;
 
