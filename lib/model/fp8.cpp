@@ -5,11 +5,10 @@
 #include <charconv>
 
 #include "kernels/ops.h"
+#include "lib/model/layers.h"
 
 namespace tri {
 namespace {
-
-Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
 // Returns (columns, rows) of `format` at the beginning of `scratch`.
 Tensor transpose_in(Tensor scratch, Dtype format, int64_t rows, int64_t columns) {

@@ -7,9 +7,6 @@
 namespace tri {
 namespace {
 
-// Returns a weight of any shape as the matrix (N, K) of a GEMM with K columns.
-Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
-
 LinearId id_of(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec, int layer) {
   const std::vector<LinearSpec> all = layer_spec.linears();
   const auto at = std::ranges::find(all, spec.module, &LinearSpec::module);

@@ -11,6 +11,9 @@
 
 namespace tri {
 
+// Returns a weight of any shape as the matrix (N, K) of a GEMM with K columns.
+inline Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
+
 // The residual stream has the value inp + add + add_bias. A new stage input has no `add`.
 struct ResidualStream {
   Tensor inp;       // (Rl, C)
