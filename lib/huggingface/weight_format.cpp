@@ -90,7 +90,7 @@ struct FormatTable {
   bool tied_when_absent;
   std::string_view eps;
   double eps_when_absent;
-  std::span<const SizeField> sizes;
+  std::span<const SizeField> sizes, more_sizes = {};
   std::span<const FixedField> fixed;
   QkNorm qk_norm = QkNorm::kNone;
   bool window_of_layers = false;  // the window counts with use_sliding_window, from layer max_window_layers on
@@ -113,126 +113,95 @@ constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"
 // Masks that old versions stored alongside the weights.
 constexpr std::string_view kGpt2Ignored[] = {"attn.bias", "attn.masked_bias"};
 
-constexpr SizeField kLlamaSizes[] = {{"vocab_size", &ModelConfig::vocab},
-                                     {"hidden_size", &ModelConfig::hidden},
-                                     {"intermediate_size", &ModelConfig::ffn_hidden},
-                                     {"num_hidden_layers", &ModelConfig::layers},
-                                     {"num_attention_heads", &ModelConfig::heads},
-                                     {"num_key_value_heads", &ModelConfig::kv_heads, true},
-                                     {"max_position_embeddings", &ModelConfig::seq_len}};
-constexpr SizeField kMistralSizes[] = {{"vocab_size", &ModelConfig::vocab},
+// Of all decoder families, followed by those of one family.
+constexpr SizeField kDecoderSizes[] = {{"vocab_size", &ModelConfig::vocab},
                                        {"hidden_size", &ModelConfig::hidden},
                                        {"intermediate_size", &ModelConfig::ffn_hidden},
                                        {"num_hidden_layers", &ModelConfig::layers},
-                                       {"num_attention_heads", &ModelConfig::heads},
-                                       {"num_key_value_heads", &ModelConfig::kv_heads, true, 8},
-                                       {"max_position_embeddings", &ModelConfig::seq_len},
-                                       {"sliding_window", &ModelConfig::window, true, 4096}};
-constexpr SizeField kQwen2Sizes[] = {{"vocab_size", &ModelConfig::vocab},
-                                     {"hidden_size", &ModelConfig::hidden},
-                                     {"intermediate_size", &ModelConfig::ffn_hidden},
-                                     {"num_hidden_layers", &ModelConfig::layers},
-                                     {"num_attention_heads", &ModelConfig::heads},
-                                     {"num_key_value_heads", &ModelConfig::kv_heads, true, 32},
-                                     {"max_position_embeddings", &ModelConfig::seq_len},
-                                     {"sliding_window", &ModelConfig::window, true, 4096}};
-constexpr SizeField kQwen3Sizes[] = {{"vocab_size", &ModelConfig::vocab},
-                                     {"hidden_size", &ModelConfig::hidden},
-                                     {"intermediate_size", &ModelConfig::ffn_hidden},
-                                     {"num_hidden_layers", &ModelConfig::layers},
-                                     {"num_attention_heads", &ModelConfig::heads},
-                                     {"num_key_value_heads", &ModelConfig::kv_heads, true, 32},
+                                       {"num_attention_heads", &ModelConfig::heads}};
+constexpr SizeField kContext{"max_position_embeddings", &ModelConfig::seq_len};
+constexpr SizeField kWindow{"sliding_window", &ModelConfig::window, true, 4096};
+constexpr SizeField kLlamaSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true}, kContext};
+constexpr SizeField kMistralSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 8}, kContext, kWindow};
+constexpr SizeField kQwen2Sizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 32}, kContext, kWindow};
+constexpr SizeField kQwen3Sizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 32},
                                      {"head_dim", &ModelConfig::head_dim, true, 128},
-                                     {"max_position_embeddings", &ModelConfig::seq_len},
-                                     {"sliding_window", &ModelConfig::window, true, 4096}};
+                                     kContext,
+                                     kWindow};
 constexpr FixedField kLlamaFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}};
 // Tables that are computed from the config.
 constexpr std::string_view kLlamaIgnored[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"};
 
-constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
-                                                .architecture = "GPT2LMHeadModel",
-                                                .prefix = "transformer.",
-                                                .tensors = kGpt2Tensors,
-                                                .ignored = kGpt2Ignored,
-                                                .zero_biases = true},
-                                     .norm = Norm::kLayerNorm,
-                                     .activation = Activation::kGelu,
-                                     .position = Position::kLearned,
-                                     .groups = false,
-                                     .window = false,
-                                     .biases = Biases::kAny,
-                                     .tied_when_absent = true,
-                                     .eps = "layer_norm_epsilon",
-                                     .eps_when_absent = 1e-5,
-                                     .sizes = kGpt2Sizes,
-                                     .fixed = kGpt2Fixed},
-                                    {.format = {.model_type = "llama",
-                                                .architecture = "LlamaForCausalLM",
-                                                .prefix = "model.",
-                                                .tensors = kLlamaTensors,
-                                                .ignored = kLlamaIgnored},
-                                     .norm = Norm::kRmsNorm,
-                                     .activation = Activation::kSwiglu,
-                                     .position = Position::kRope,
-                                     .groups = true,
-                                     .window = false,
-                                     .biases = Biases::kSame,
-                                     .tied_when_absent = false,
-                                     .eps = "rms_norm_eps",
-                                     .eps_when_absent = 1e-6,
-                                     .sizes = kLlamaSizes,
-                                     .fixed = kLlamaFixed},
-                                    {.format = {.model_type = "mistral",
-                                                .architecture = "MistralForCausalLM",
-                                                .prefix = "model.",
-                                                .tensors = kLlamaTensors,
-                                                .ignored = kLlamaIgnored},
-                                     .norm = Norm::kRmsNorm,
-                                     .activation = Activation::kSwiglu,
-                                     .position = Position::kRope,
-                                     .groups = true,
-                                     .window = true,
-                                     .biases = Biases::kNone,
-                                     .tied_when_absent = false,
-                                     .eps = "rms_norm_eps",
-                                     .eps_when_absent = 1e-6,
-                                     .sizes = kMistralSizes,
-                                     .fixed = kLlamaFixed},
-                                    {.format = {.model_type = "qwen2",
-                                                .architecture = "Qwen2ForCausalLM",
-                                                .prefix = "model.",
-                                                .tensors = kLlamaTensors,
-                                                .ignored = kLlamaIgnored},
-                                     .norm = Norm::kRmsNorm,
-                                     .activation = Activation::kSwiglu,
-                                     .position = Position::kRope,
-                                     .groups = true,
-                                     .window = true,
-                                     .biases = Biases::kQkv,
-                                     .tied_when_absent = false,
-                                     .eps = "rms_norm_eps",
-                                     .eps_when_absent = 1e-6,
-                                     .sizes = kQwen2Sizes,
-                                     .fixed = kLlamaFixed,
-                                     .window_of_layers = true},
-                                    {.format = {.model_type = "qwen3",
-                                                .architecture = "Qwen3ForCausalLM",
-                                                .prefix = "model.",
-                                                .tensors = kLlamaTensors,
-                                                .ignored = kLlamaIgnored},
-                                     .norm = Norm::kRmsNorm,
-                                     .activation = Activation::kSwiglu,
-                                     .position = Position::kRope,
-                                     .groups = true,
-                                     .window = true,
-                                     .biases = Biases::kNone,
-                                     .tied_when_absent = false,
-                                     .eps = "rms_norm_eps",
-                                     .eps_when_absent = 1e-6,
-                                     .sizes = kQwen3Sizes,
-                                     .fixed = kLlamaFixed,
-                                     .qk_norm = QkNorm::kHead,
-                                     .window_of_layers = true}};
+// What decoder families differ in; the rest is like Llama.
+struct Decoder {
+  std::string_view model_type, architecture;
+  std::span<const SizeField> sizes;  // after kDecoderSizes
+  Biases biases = Biases::kNone;
+  bool window = true, window_of_layers = false;
+  QkNorm qk_norm = QkNorm::kNone;
+};
+constexpr FormatTable decoder(const Decoder& family) {
+  return {.format = {.model_type = family.model_type,
+                     .architecture = family.architecture,
+                     .prefix = "model.",
+                     .tensors = kLlamaTensors,
+                     .ignored = kLlamaIgnored},
+          .norm = Norm::kRmsNorm,
+          .activation = Activation::kSwiglu,
+          .position = Position::kRope,
+          .groups = true,
+          .window = family.window,
+          .biases = family.biases,
+          .tied_when_absent = false,
+          .eps = "rms_norm_eps",
+          .eps_when_absent = 1e-6,
+          .sizes = kDecoderSizes,
+          .more_sizes = family.sizes,
+          .fixed = kLlamaFixed,
+          .qk_norm = family.qk_norm,
+          .window_of_layers = family.window_of_layers};
+}
+
+constexpr FormatTable kFormats[] = {
+    {.format = {.model_type = "gpt2",
+                .architecture = "GPT2LMHeadModel",
+                .prefix = "transformer.",
+                .tensors = kGpt2Tensors,
+                .ignored = kGpt2Ignored,
+                .zero_biases = true},
+     .norm = Norm::kLayerNorm,
+     .activation = Activation::kGelu,
+     .position = Position::kLearned,
+     .groups = false,
+     .window = false,
+     .biases = Biases::kAny,
+     .tied_when_absent = true,
+     .eps = "layer_norm_epsilon",
+     .eps_when_absent = 1e-5,
+     .sizes = kGpt2Sizes,
+     .fixed = kGpt2Fixed},
+    decoder({.model_type = "llama",
+             .architecture = "LlamaForCausalLM",
+             .sizes = kLlamaSizes,
+             .biases = Biases::kSame,
+             .window = false}),
+    decoder({.model_type = "mistral", .architecture = "MistralForCausalLM", .sizes = kMistralSizes}),
+    decoder({.model_type = "qwen2",
+             .architecture = "Qwen2ForCausalLM",
+             .sizes = kQwen2Sizes,
+             .biases = Biases::kQkv,
+             .window_of_layers = true}),
+    decoder({.model_type = "qwen3",
+             .architecture = "Qwen3ForCausalLM",
+             .sizes = kQwen3Sizes,
+             .window_of_layers = true,
+             .qk_norm = QkNorm::kHead})};
+
+std::vector<SizeField> sizes_of(const FormatTable& table) {
+  std::vector<SizeField> sizes(table.sizes.begin(), table.sizes.end());
+  sizes.insert(sizes.end(), table.more_sizes.begin(), table.more_sizes.end());
+  return sizes;
+}
 
 const FormatTable& table_of(const WeightFormat& format) {
   for (const FormatTable& table : kFormats)
@@ -350,7 +319,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   m.qk_norm = table->qk_norm;
   m.block = Block::kSequential;
   m.kv_heads = m.head_dim = m.ffn_hidden = m.window = 0;
-  for (const SizeField& field : table->sizes) {
+  for (const SizeField& field : sizes_of(*table)) {
     const auto found = size_value(path, json, field);
     if (!found) return found.error();
     const Json* const value = found.value();
@@ -429,7 +398,7 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   const FormatTable& table = table_of(format);
   Json json = {{"architectures", {format.architecture}}, {"model_type", format.model_type}};
   json["torch_dtype"] = dtype == Dtype::kF32 ? "float32" : "bfloat16";
-  for (const SizeField& field : table.sizes) {
+  for (const SizeField& field : sizes_of(table)) {
     Json& value = json[std::string(field.hf)];
     if (field.native != &ModelConfig::window || model.window > 0) value = model.*field.native;
   }
