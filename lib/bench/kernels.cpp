@@ -65,36 +65,23 @@ class Cases {
     const std::string shape = fmt::format("R {} C {}", R_, C);
     const double rows = static_cast<double>(R_) * static_cast<double>(C);
     const Norm kind = c_.model.norm;
-    memory_case("norm_forward", shape, 2 * rows, [=](Stream& s) {
-      norm_forward({.kind = kind, .out = out, .mean = mean, .rstd = rstd, .inp = inp, .weight = weight, .bias = shift},
-                   s);
-    });
-    memory_case("norm_forward, residual", shape, 4 * rows, [=](Stream& s) {
-      norm_forward({.kind = kind,
-                    .out = out,
-                    .mean = mean,
-                    .rstd = rstd,
-                    .sum = sum,
-                    .inp = inp,
-                    .add = add,
-                    .add_bias = add_bias,
-                    .weight = weight,
-                    .bias = shift},
-                   s);
-    });
-    const Tensor quantized = take(Dtype::kE4M3, {R_, C}), one = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
-    const Fp8Cast to_fp8{.out = quantized, .scale = one, .amax = amax, .counts = take(Dtype::kI64, {kNumFp8Counts})};
-    const NormForward rows_of{.kind = kind, .mean = mean, .rstd = rstd, .inp = inp, .weight = weight, .bias = shift};
-    memory_case(
-        "fp8 norm_forward", shape, rows, [=](Stream& s) { fp8_norm_forward({.norm = rows_of, .cast = to_fp8}, s); },
-        rows);
-    NormForward added = rows_of;
+    const NormForward plain{
+        .kind = kind, .out = out, .mean = mean, .rstd = rstd, .inp = inp, .weight = weight, .bias = shift};
+    NormForward added = plain;
     added.sum = sum;
     added.add = add;
     added.add_bias = add_bias;
-    memory_case(
-        "fp8 norm_forward, residual", shape, 3 * rows,
-        [=](Stream& s) { fp8_norm_forward({.norm = added, .cast = to_fp8}, s); }, rows);
+    memory_case("norm_forward", shape, 2 * rows, [=](Stream& s) { norm_forward(plain, s); });
+    memory_case("norm_forward, residual", shape, 4 * rows, [=](Stream& s) { norm_forward(added, s); });
+    const Tensor quantized = take(Dtype::kE4M3, {R_, C}), one = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
+    const Fp8Cast to_fp8{.out = quantized, .scale = one, .amax = amax, .counts = take(Dtype::kI64, {kNumFp8Counts})};
+    const auto fp8_case = [&](const std::string& name, double elements, NormForward norm) {
+      norm.out = {};
+      memory_case(
+          name, shape, elements, [=](Stream& s) { fp8_norm_forward({.norm = norm, .cast = to_fp8}, s); }, rows);
+    };
+    fp8_case("fp8 norm_forward", rows, plain);
+    fp8_case("fp8 norm_forward, residual", 3 * rows, added);
     memory_case("norm_backward", shape, 4 * rows, [=](Stream& s) {
       norm_backward({.kind = kind,
                      .dinp = out,
