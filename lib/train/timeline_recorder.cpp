@@ -5,12 +5,13 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
 #include "io/base/log.h"
 #include "io/base/mutex.h"
+#include "io/base/text_file.h"
 #include "io/flight_recorder/flight_recorder.h"
 
 namespace tri {
@@ -59,10 +60,11 @@ class TimelineRecorder::RequestWatch {
   }
 
   static int look(const std::string& path) {
-    std::ifstream file(path);
-    if (!file) return 0;
+    const Result<std::string> text = read_text(path);
+    if (!text) return 0;
     int steps = 0;
-    const bool read = static_cast<bool>(file >> steps) && steps >= 1 && steps <= kMostRecordedSteps;
+    std::istringstream words(text.value());
+    const bool read = static_cast<bool>(words >> steps) && steps >= 1 && steps <= kMostRecordedSteps;
     std::remove(path.c_str());
     if (!read) log_warn("{}: expected the number of steps to record, 1 to {}", path, kMostRecordedSteps);
     return read ? steps : 0;
