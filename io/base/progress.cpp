@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "io/base/clock.h"
 #include "io/base/console.h"
 #include "io/base/log.h"
 #include "io/base/stderr.h"
@@ -46,7 +47,7 @@ void ProgressBar::add(int64_t amount) {
 
 void ProgressBar::print(bool final) {
   if (log_is_quiet()) return;
-  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double seconds = seconds_since(start_);
   const double share = std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const double rate = static_cast<double>(done_) / std::max(seconds, 1e-9);
   const double scale = rate < 1e3 ? 1 : rate < 1e6 ? 1e3 : 1e6;

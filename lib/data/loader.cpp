@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "io/base/clock.h"
 #include "io/base/mutex.h"
 #include "kernels/no_target.h"
 
@@ -223,7 +224,7 @@ const StepTokens& Loader::next() {
   changed_.notify_all();
   while (!changed_.wait_for(mutex_, 20ms, ready))
     if (check_) check_();
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  wait_seconds_ += seconds_since(start);
   if (filled_ <= batch_) std::rethrow_exception(failure_);  // batches before the failure are still valid
   bytes_read_ += read_for_[batch_ % 2];
   return buffers_[static_cast<size_t>(batch_++ % 2)];

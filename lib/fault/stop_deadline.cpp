@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "io/base/clock.h"
 #include "io/base/log.h"
 
 namespace tri {
@@ -66,7 +67,7 @@ bool StopDeadline::is_due() const {
   double limit = grace_;
   if (!stepping_) limit = grace_ > 0 ? std::min(grace_, kStartTimeout) : kStartTimeout;
   if (job_ != nullptr && job_->world_rank() != 0) limit += kRank0First;
-  return std::chrono::duration<double>(Clock::now() - *first).count() > limit;
+  return seconds_since(*first) > limit;
 }
 
 void StopDeadline::watch() {
