@@ -36,9 +36,14 @@ class NcclGroup final : public CommGroup {
       : CommGroup(group_name, rank, size), device_(device), connect_seconds_(connect_seconds) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
-    wait_for_completion("ncclCommInitRankConfig");
-    connect();
+    try {
+      TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
+      wait_for_completion("ncclCommInitRankConfig");
+      connect();
+    } catch (...) {  // the destructor will not run
+      if (comm_ != nullptr) ncclCommAbort(comm_);
+      throw;
+    }
     connected_ = true;
     device_.watch(this, [this] {
       ncclResult_t state = ncclSuccess;
