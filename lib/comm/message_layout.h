@@ -8,11 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "io/base/enum_names.h"
 #include "lib/comm/messages.h"
 
 namespace tri::messages {
 
-// Collects the names of the types that a value is sent as.
+template <class E>
+concept HasValueNames = requires {
+  EnumNames<E>::table;
+};
+
+// Collects the names of the types that a value is sent as, and those of an enum's values.
 class Layout {
  public:
   template <class... Ts>
@@ -28,9 +34,11 @@ class Layout {
       text_ += "{";
       fields(*this, const_cast<T&>(value));
       text_ += "}";
+    } else if constexpr (std::is_enum_v<T>) {
+      static_assert(HasValueNames<T>, "an enum without EnumNames: a new value would not change the layout");
+      text_ += "e" + std::to_string(sizeof(T)) + "(" + enum_choices<T>() + "),";
     } else {
-      const char kind = std::is_enum_v<T>                              ? 'e'
-                        : std::is_floating_point_v<T>                  ? 'f'
+      const char kind = std::is_floating_point_v<T>                    ? 'f'
                         : std::is_same_v<T, bool>                      ? 'b'
                         : std::is_integral_v<T> && std::is_signed_v<T> ? 'i'
                         : std::is_integral_v<T>                        ? 'u'
@@ -53,7 +61,8 @@ class Layout {
   std::string text_;
 };
 
-// Returns the fields of a T in order: "{t,i8,v{i4,b1,}}". Two builds with equal texts can read each other's T.
+// Returns the fields of a T in order: "{t,i8,v{i4,b1,}e4(first|second),}". Two builds with equal texts can read each
+// other's T.
 template <class T>
 std::string layout_of() {
   Layout layout;

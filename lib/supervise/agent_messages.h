@@ -2,13 +2,16 @@
 // both sides must have the same message layout. An agent's first message identifies its layout.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "io/base/enum_names.h"
 #include "io/flight_recorder/record.h"
 #include "lib/comm/messages.h"
 
@@ -132,6 +135,13 @@ enum class OrderKind : uint32_t {
   kDoctor,  // run `trireme doctor`
   kLeave,   // the run is over
 };
+template <>
+struct EnumNames<OrderKind> {
+  static constexpr std::array table{
+      std::pair{OrderKind::kPulse, std::string_view("pulse")}, std::pair{OrderKind::kWatch, std::string_view("watch")},
+      std::pair{OrderKind::kEnd, std::string_view("end")}, std::pair{OrderKind::kDoctor, std::string_view("doctor")},
+      std::pair{OrderKind::kLeave, std::string_view("leave")}};
+};
 
 struct AgentOrder {
   OrderKind kind = OrderKind::kPulse;
@@ -147,7 +157,8 @@ void fields(Archive& archive, AgentOrder& o) {
 // Returns the order in `bytes`, or nothing if it is of another build or its values are invalid.
 std::optional<AgentOrder> order_from(std::string_view bytes);
 
-// Returns a hash of the types of all fields of reports and orders, in order: equal for builds with the same messages.
+// Returns a hash of the types of all fields of reports and orders, in order, and of the names of enum values: equal for
+// builds with the same messages.
 uint64_t messages_layout();
 
 }  // namespace tri
