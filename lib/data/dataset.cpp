@@ -1,6 +1,8 @@
 #include "lib/data/dataset.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
+#include <cerrno>
 
 namespace tri {
 
@@ -11,10 +13,21 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
   OrderFields fields{.seed = seed, .validation_fraction = validation_fraction, .seq_len = seq_len, .sources = {}};
   std::vector<TokenFile> files;
 
-  std::string problems;
-  const auto note = [&](const std::string& text) { problems += (problems.empty() ? "" : "\n") + text; };
+  constexpr size_t kMostShown = 100;
+  std::vector<std::string> problems;  // the first ones
+  size_t num_problems = 0;
+  const auto note = [&](const std::string& text) {
+    if (++num_problems <= kMostShown) problems.push_back(text);
+  };
   for (const SourceSpec& spec : specs) {
     auto opened = TokenFile::open(spec.path);
+    if (!opened && (opened.error().os_error == EMFILE || opened.error().os_error == ENFILE)) {
+      note(fmt::format(
+          "data.sources: {}; {} of {} sources are open, and each needs an open file: raise the limit (ulimit -Hn), or "
+          "prepare several sources into one",
+          opened.error().message, files.size(), specs.size()));
+      break;  // no further source can be opened
+    }
     if (!opened) {
       note("data.sources: " + opened.error().message);
       continue;
@@ -41,7 +54,9 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
     fields.sources.push_back({spec.path, spec.weight, fingerprint.value(), shuffle_key.value(), file.num_tokens()});
     files.push_back(std::move(file));
   }
-  if (!problems.empty()) return Error{problems, ExitCode::kFile};
+  if (num_problems > kMostShown)
+    problems.push_back(fmt::format("{} errors, of which the first {} are shown", num_problems, kMostShown));
+  if (!problems.empty()) return Error{fmt::format("{}", fmt::join(problems, "\n")), ExitCode::kFile};
   return Dataset(fields, std::move(files), vocab);
 }
 

@@ -153,6 +153,35 @@ TEST(Dataset, problems_of_all_sources_come_together_at_the_start) {
   EXPECT_EQ(opened.error().code, ExitCode::kFile);
 }
 
+TEST(Dataset, very_many_problems_are_counted) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 100);
+  std::vector<SourceSpec> sources{{folder / "a", 1}};
+  for (int s = 0; s < 250; ++s) sources.push_back({folder / "missing" + std::to_string(s), 1});
+  const std::string text = Dataset::open(sources, kSeqLen, 0, 1, 1 << 20).error().message;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 100);
+  EXPECT_NE(text.find("missing99.idx"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("\n250 errors, of which the first 100 are shown")) << text;
+  sources.resize(101);
+  EXPECT_EQ(Dataset::open(sources, kSeqLen, 0, 1, 1 << 20).error().message.find("errors"), std::string::npos);
+}
+
+TEST(DatasetDeathTest, too_many_sources_for_the_limit_of_open_files_are_one_problem) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 100);
+  const auto open_limited = [&] {
+    const struct rlimit few { 40, 40 };
+    if (::setrlimit(RLIMIT_NOFILE, &few) != 0) std::_Exit(1);
+    const auto opened = Dataset::open(std::vector<SourceSpec>(200, {folder / "a", 1}), kSeqLen, 0, 1, 1 << 20);
+    const std::string text = opened ? "opened" : opened.error().message;
+    std::fprintf(stderr, "%d lines: %s\n", static_cast<int>(1 + std::count(text.begin(), text.end(), '\n')),
+                 text.c_str());
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(open_limited(), ::testing::ExitedWithCode(0),
+              "^1 lines: data.sources: .*: Too many open files; [0-9]+ of 200 sources are open.*ulimit");
+}
+
 TEST(Dataset, a_token_outside_the_vocabulary_is_found_when_it_is_read) {
   const TemporaryFolder folder;
   auto writer = value_or_throw(TokenFileWriter::create(folder / "a", TokenType::kU16));
