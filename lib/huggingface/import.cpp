@@ -16,6 +16,7 @@
 #include "io/safetensors.h"
 #include "io/tokens/tokenizer.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/config/utf8_text.h"
 #include "lib/huggingface/companions.h"
 #include "lib/huggingface/elements.h"
 #include "lib/huggingface/tokenizer_files.h"
@@ -254,6 +255,8 @@ Result<void> publish_weights(const std::string& dir, const std::string& attempt,
 }  // namespace
 
 Result<ImportSummary> import_model(const ImportOptions& options) {
+  // The checkpoint names the first, the config the second.
+  if (auto named = check_utf8({options.folder, options.run_dir}); !named) return named.error();
   const std::string json_path = options.folder + "/config.json";
   auto json = MappedFile::open(json_path);
   if (!json) return json.error();

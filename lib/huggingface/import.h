@@ -24,7 +24,8 @@ struct ImportSummary {
 
 // Writes a checkpoint of weights only, at step 0, and a config with the model and, if this program supports it, the
 // tokenizer. `trireme train` begins from it with zero moments. Holds one tensor in memory at a time. Fails if
-// config.json or a tensor has no native counterpart, if a tensor is missing, or if the run has begun.
+// config.json or a tensor has no native counterpart, if a tensor is missing, if the run has begun, or if a path is not
+// UTF-8.
 Result<ImportSummary> import_model(const ImportOptions& options);
 
 }  // namespace tri::huggingface

@@ -8,6 +8,7 @@
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 #include "lib/config/presets.h"
+#include "lib/config/utf8_text.h"
 #include "lib/simulate/planner.h"
 #include "lib/simulate/simulation.h"
 
@@ -166,6 +167,9 @@ std::string ffn_hidden_remark(const NewConfig& options) {
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster) {
   if (options.ranks < 1) return usage_error("--gpus {}: expected at least 1", options.ranks);
   if (options.ranks > kMostRanks) return usage_error("--gpus {}: expected at most {}", options.ranks, kMostRanks);
+  if (auto named = check_utf8({options.model, options.name, options.tokenizer}); !named) return named.error();
+  for (const std::string& path : options.data)
+    if (auto named = check_utf8({path}); !named) return named.error();
   auto preset = preset_config(options);
   if (!preset) return preset.error();
   auto layout = choose_layout(preset.value(), options, cluster);

@@ -288,6 +288,23 @@ TEST(HuggingFace, a_folder_with_a_missing_a_strange_or_a_misshapen_tensor_is_ref
             std::string::npos);
 }
 
+TEST(HuggingFace, an_import_with_a_path_that_is_not_utf8_is_refused_before_it_begins) {
+  const TemporaryFolder dir;
+  write_run(gpt2(), dir / "run");
+  const std::string latin1 = dir / "caf\xe9";
+  // An export stores no path, so it may have any name.
+  value_or_throw(export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = latin1 + "/hf"}));
+  std::filesystem::copy(latin1 + "/hf", dir / "hf");
+  for (const auto& [from, to] : {std::pair{latin1 + "/hf", dir / "back"}, {dir / "hf", latin1 + "/back"}}) {
+    const auto imported = import_model({.folder = from, .run_dir = to});
+    ASSERT_FALSE(imported);
+    EXPECT_EQ(imported.error().code, ExitCode::kUsage);
+    EXPECT_NE(imported.error().message.find("not UTF-8 text"), std::string::npos) << imported.error().message;
+    EXPECT_TRUE(imported.error().message.starts_with(latin1)) << imported.error().message;
+    EXPECT_FALSE(std::filesystem::exists(to));
+  }
+}
+
 TEST(HuggingFace, tensors_without_a_place_are_refused_and_old_masks_and_short_names_are_not) {
   const TemporaryFolder dir;
   write_run(gpt2(), dir / "run");

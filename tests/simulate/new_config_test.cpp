@@ -146,6 +146,9 @@ TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
   EXPECT_EQ(error({.model = "llama_8b", .ranks = kMostRanks + 1}), "--gpus 1048577: expected at most 1048576");
   EXPECT_NE(error({.model = "llama_70b", .ranks = 1}), "");
   EXPECT_NE(error({.model = "llama_8b", .ranks = 8, .name = "a/b"}).find("is not a file name"), std::string::npos);
+  for (const NewConfig& named : {NewConfig{.model = "llama_8b", .ranks = 8, .data = {"text", "caf\xe9/text"}},
+                                 {.model = "llama_8b", .ranks = 8, .tokenizer = "caf\xe9/m.model"}})
+    EXPECT_TRUE(error(named).starts_with("caf\xe9/")) << error(named);
   EXPECT_NE(error({.model = "llama_8b", .ranks = 16, .overrides = {"parallel.tp=3"}}).find("parallel.tp: 3 does not"),
             std::string::npos);
 }
