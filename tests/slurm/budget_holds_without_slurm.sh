@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# slurm/train.sbatch and slurm/submit.sh with simulated Slurm commands: a start that fails before it trains is requeued
-# within RESTART_BUDGET only, whatever fails; settings files of all kinds affect the trainer's environment and nothing
-# else; the log and submit.sh name what is wrong. No Slurm is needed.
+# slurm/train.sbatch, slurm/submit.sh and the sweep with simulated Slurm commands: a start that fails before it trains is
+# requeued within RESTART_BUDGET only, whatever fails; settings files of all kinds affect the trainer's environment and
+# nothing else; the log and submit.sh name what is wrong. No Slurm is needed.
 #   budget_holds_without_slurm.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_make_checkpoint
 # shellcheck disable=SC2016 # texts of scripts are not expanded here
 set -uo pipefail
@@ -227,14 +227,46 @@ ends 2 1 "no settings file at a restart"
 start 2
 ends 2 0 "no settings file, budget used up"
 
-# The sweep passes its signal on in the same way.
+# The sweep passes its signal on in the same way, and has the same budget.
+sweep() { # RESTART [VARIABLE=VALUE...]
+  rm -f trained
+  : >requeued
+  status=0
+  timeout 60 env SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=0 ${1:+SLURM_RESTART_COUNT=$1} \
+    SLURM_SUBMIT_DIR="$work" SLURM_CPUS_PER_TASK=1 SLURM_NTASKS=2 \
+    TRIREME_ENV="$work/site.sh" RESTART_BUDGET=2 "${@:2}" bash "$root/slurm/examples/sweep.sbatch" config.yaml \
+    >log 2>&1 || status=$?
+}
 fresh
 echo 'echo $PPID >"$SIM/batch"' >site.sh
-status=0
-timeout 60 env SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=0 SLURM_SUBMIT_DIR="$work" SLURM_CPUS_PER_TASK=1 \
-  TRIREME_ENV="$work/site.sh" bash "$root/slurm/examples/sweep.sbatch" config.yaml >log 2>&1 || status=$?
+sweep ""
 ends 75 1 "a sweep whose signal srun has lost"
 rm batch
+echo "export SITE=here; echo loaded" >site.sh
+for code in 75 5 138; do
+  fresh
+  echo "$code" >status
+  for restart in "" 1 2 50; do
+    sweep "$restart"
+    ends "$code" $((${restart:-0} < 2)) "a sweep without progress, restart $restart"
+  done
+  says "task 0: stopped: 50 restarts in a row made no newer checkpoint" || fail "the budget of a sweep is not named"
+done
+fresh
+echo 75 >status
+touch saves
+for restart in 0 1 2 3 4; do
+  sweep "$restart"
+  ends 75 1 "a sweep that saves, restart $restart"
+done
+[[ $(cat comment) == trireme-progress:4 ]] || fail "the comment of a sweep: $(cat comment)"
+rm saves
+for restart in 5 6; do
+  sweep "$restart"
+  ends 75 $((restart < 6)) "a sweep that no longer saves, restart $restart"
+done
+sweep 0 RESTART_BUDGET=two
+ends 2 0 "a sweep with RESTART_BUDGET=two"
 
 # --- Variables that are missing or wrong --------------------------------------------------------------------------
 echo "export SITE=here" >site.sh
