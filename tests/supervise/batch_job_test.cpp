@@ -9,8 +9,12 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/text_file.h"
+#include "lib/fault/events.h"
+#include "lib/observe/effective_time.h"
+#include "lib/observe/metrics.h"
 #include "lib/supervise/command.h"
 #include "tests/io/temporary_folder.h"
 
@@ -80,6 +84,24 @@ TEST_F(WithoutSlurm, storage_that_hangs_is_an_error_after_a_while) {
   EXPECT_EQ(begun.error().message, state + ": storage does not respond");
   const Descriptor writer(::open(state.c_str(), O_RDWR | O_CLOEXEC));  // ends the read
   EXPECT_GE(writer.get(), 0);
+}
+
+// The job's last line and that of the training in it, which both count from the job's submission.
+TEST_F(WithoutSlurm, the_end_reports_the_effective_time_that_the_training_reports) {
+  const EventLog events({.path = run + "/events.jsonl", .attempt = "a", .job = "7", .world_rank = 0, .host = "node"});
+  const double now = wall_seconds();
+  events.append(RunEventKind::kBegin, "", {{"began", now - 60}, {"allocated", now - 60}, {"submitted", now - 100}});
+  events.append(RunEventKind::kStart, "", {{"step", int64_t{0}}, {"metrics_bytes", int64_t{0}}});
+  MetricsFile(run + "/metrics.jsonl").step({.step = 1, .step_ms = 50000});
+  events.append(RunEventKind::kEnd, "", {{"code", int64_t{0}}});
+  const EffectiveTime time = effective_time(value_or_throw(read_events_and_steps(run))).value();
+  EXPECT_NEAR(time.effective(), 0.5, 0.1) << "of 100 s, with the queue";
+  const std::string line = effective_time_line(time);
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(BatchJob(options_of("7")).end(0).requeue);
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string share = line.substr(0, line.find('%') + 1);  // "effective time 49.9 %"
+  EXPECT_NE(said.find("finished at step 1, " + share), std::string::npos) << said << line;
 }
 
 const JobRecord kFresh{.job = "7", .best_step = 40};
