@@ -123,6 +123,13 @@ train 3 full 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_fai
 has "failed (3 consecutive failures)"
 [[ $(curve full | wc -l) -ge 6 ]] || fail "training did not continue after a failure" "$output"
 
+echo "a checkpoint's folder that cannot be created is one failure, of rank 0, however many ranks there are"
+export TRIREME_TEST_STORAGE=$folder/refused/checkpoints TRIREME_TEST_STORAGE_RULES="0/begin/2/fail=EACCES+"
+train 3 refused 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_failures=1
+has "failed (1 consecutive failure)"
+has $'\n  rank 0: refused/checkpoints/'
+for rank in 1 2 3; do lacks $'\n'"  rank $rank: "; done
+
 echo "log.txt contains the error that ended a rank, with its rank and host"
 mkdir tokens && cp text.bin text.idx tokens
 export TRIREME_TEST_STORAGE=$folder/tokens TRIREME_TEST_STORAGE_RULES="1/read/200/fail=EACCES+"
