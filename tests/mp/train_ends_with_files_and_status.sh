@@ -94,6 +94,12 @@ grep -qx '  dp: 2' runs/tiny/resolved.yaml && grep -qx '  device: cpu' runs/tiny
 run 0 "$mpirun" -n 4 "$trireme" train runs/tiny/config.yaml --set run.steps=5
 grep -qx '  dp: 1' runs/tiny/resolved.yaml || fail "resolved.yaml is not this start's"
 
+echo "an unreadable resolved.yaml: the run continues, and says what the event log lacks"
+ln -sfn resolved.yaml runs/tiny/resolved.yaml
+run 0 "$mpirun" -n 4 "$trireme" train runs/tiny/config.yaml --set run.steps=6
+has "runs/tiny/resolved.yaml: Too many levels of symbolic links; so events.jsonl does not record what this start has changed"
+grep -qx '  steps: 6' runs/tiny/resolved.yaml || fail "resolved.yaml is not this start's"
+
 echo "invalid configs give status 2 and each error once, and create nothing"
 rm -r runs
 run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set model.heds=4 --set run.steps=none
