@@ -100,8 +100,9 @@ int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, Proce
   }
   ProcessDeadline deadline("the start of MPI", leave_alone(ExitCode::kWatchdog));
   return run_job(argc, argv, [&](Job& job) {
-    deadline.begin("reading the config and planning the run",
-                   [&job](const std::string& text) { job.fail(text, ExitCode::kWatchdog); });
+    deadline.begin("reading the config and planning the run", [&job](const std::string& text) {
+      job.fail(text + "; the storage of the config, the data or the run may not respond", ExitCode::kWatchdog);
+    });
     const int status = body(job, deadline);
     // The job's exit status is decided; only a status of 0 would hide the hang.
     deadline.begin("the end of MPI", leave_alone(status == 0 ? ExitCode::kWatchdog : static_cast<ExitCode>(status)));
