@@ -9,6 +9,8 @@
 #include <filesystem>
 
 #include "io/base/file.h"
+#include "io/base/format.h"
+#include "io/base/log.h"
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/text_reader.h"
@@ -192,6 +194,9 @@ Result<void> train_tokenizer(const TokenizerTraining& t) {
   if (lines.error()) return *lines.error();
   if (!lines.any()) return file_error("{}: the inputs contain no text", fmt::join(t.inputs, ", "));
   if (!status.ok()) return usage_error("tokenizer training: {}", status.ToString());
+  if (lines.num_split_words() > 0)
+    log_warn("{}: {} of more than {} bytes without a space; the model is trained on parts of them",
+             fmt::join(t.inputs, ", "), counted(lines.num_split_words(), "word"), TrainingLines::kLongest);
   return write_file(t.model_path, model);
 }
 

@@ -14,13 +14,17 @@ std::pair<size_t, size_t> find_reserved(std::string_view line) {
   return nul < unknown ? std::pair{nul, size_t{1}} : std::pair{unknown, kUnknown.size()};
 }
 
-// Returns the length of the first part of a line that is too long: up to a space, which begins the next part, or up to
-// the end of a character.
+// Returns the length of the first part of a line that is too long: up to a space, which begins the next part, or 0 if
+// there is none.
 size_t part_of(std::string_view line) {
   const size_t space = line.rfind(' ', TrainingLines::kLongest);
-  if (space != std::string_view::npos && space > 0) return space;
-  size_t end = TrainingLines::kLongest / 2;
-  while (end > 1 && (line[end] & 0xC0) == 0x80) --end;
+  return space == std::string_view::npos ? 0 : space;
+}
+
+// Returns the length of the first part of a word that is too long: whole characters.
+size_t part_of_word(std::string_view word) {
+  size_t end = TrainingLines::kLongest;
+  while (end > 1 && (word[end] & 0xC0) == 0x80) --end;
   return end;
 }
 
@@ -52,7 +56,13 @@ void TrainingLines::Next() {
   const size_t newline = rest_.substr(0, kLongest + 1).find('\n');
   const std::string_view line = rest_.substr(0, newline);
   auto [taken, dropped] = find_reserved(line.substr(0, kLongest + 1));
-  if (taken > kLongest) taken = part_of(line);
+  bool splits_word = false;
+  if (taken > kLongest && (taken = part_of(line)) == 0) {
+    taken = part_of_word(line);
+    splits_word = true;
+    num_split_words_ += in_split_word_ ? 0 : 1;
+  }
+  in_split_word_ = splits_word;
   line_ = line.substr(0, taken);
   any_ = any_ || !line_.empty();
   rest_.remove_prefix(taken + dropped);

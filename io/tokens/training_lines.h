@@ -3,6 +3,7 @@
 
 #include <sentencepiece_trainer.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,11 +14,13 @@
 
 namespace tri {
 
-// SentencePiece drops lines that are long or hold one of its reserved characters. Here they are split instead: a long
-// line before a space if it has one, and every line at a reserved character, which is then dropped.
+// SentencePiece drops lines that are long or hold one of its reserved characters, and crashes on a word of more than
+// 32,767 characters (version 0.1.97: a position in a word has 16 bits). Here lines are split instead: a long line
+// before a space, or inside a word if that word alone is too long, and every line at a reserved character, which is
+// then dropped.
 class TrainingLines final : public sentencepiece::SentenceIterator {
  public:
-  static constexpr size_t kLongest = 65536;  // bytes of a line
+  static constexpr size_t kLongest = 32000;  // bytes of a line, and thus of a word
 
   explicit TrainingLines(std::vector<std::string> paths);
 
@@ -30,6 +33,8 @@ class TrainingLines final : public sentencepiece::SentenceIterator {
   const std::optional<Error>& error() const { return error_; }
   // Returns whether there was a line with text.
   bool any() const { return any_; }
+  // Returns the number of words that were longer than kLongest and are therefore trained on in parts.
+  int64_t num_split_words() const { return num_split_words_; }
 
  private:
   bool next_block();
@@ -41,6 +46,8 @@ class TrainingLines final : public sentencepiece::SentenceIterator {
   std::string_view rest_;  // of it
   std::string line_;
   bool done_ = false, any_ = false;
+  bool in_split_word_ = false;  // the next line continues a word
+  int64_t num_split_words_ = 0;
   std::optional<Error> error_;
 };
 

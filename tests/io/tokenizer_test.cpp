@@ -103,6 +103,33 @@ TEST(SentencePiece, lines_of_any_length_are_trained_on) {
   }
 }
 
+// SentencePiece itself crashes on a word of more than 32,767 characters.
+TEST(SentencePiece, words_of_any_length_are_trained_on) {
+  const TemporaryFolder folder;
+  uint64_t state = 1;
+  const auto letters = [&](int count) {
+    std::string word;
+    for (; count > 0; --count)
+      word += static_cast<char>('a' + (state = state * 6364136223846793005u + 1442695040888963407u) % 2311 % 26);
+    return word;
+  };
+  const std::string alone = letters(40000) + "\n", inside = "a word " + letters(90000) + " and more\n",
+                    blanks = "a" + std::string(40000, ' ') + "b\n",
+                    allowed = letters(32000) + " " + letters(31999) + "\n";
+  for (const auto& [text, split] :
+       {std::pair{alone, 1}, {inside, 1}, {alone + inside + alone, 3}, {blanks, 0}, {allowed, 0}}) {
+    write_all(folder / "text.txt", text);
+    testing::internal::CaptureStderr();
+    const auto trained =
+        train_tokenizer({.inputs = {folder / "text.txt"}, .model_path = folder / "m.model", .vocab_size = 300});
+    const std::string said = testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(trained) << trained.error().message;
+    const std::string words = fmt::format("text.txt: {} word{} of more than 32000 bytes", split, split == 1 ? "" : "s");
+    EXPECT_EQ(said.find(words) != said.npos, split > 0) << said;
+    EXPECT_FALSE(value_or_throw(open_tokenizer(folder / "m.model"))->encode(text).empty());
+  }
+}
+
 // Returns a field of Protocol Buffers with fewer than 128 bytes.
 std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
