@@ -265,6 +265,19 @@ TEST_F(TokenizerJson, tokens_of_the_other_files_are_added) {
   EXPECT_EQ(of(settings(R"({"pad_token": "!"})"), "a!"), (Ids{'a', '!'}));
   EXPECT_EQ(of(settings(R"({"split_special_tokens": true})"), "<|begin|>"),
             (Ids{'<', '|', 'b', 'e', 'g', 'i', 'n', '|', '>'}));
+  // A named token is special, unless a list without it precedes tokenizer.json. 266 is not special there.
+  const std::string longest = "<|endoftext|><|x|>";
+  const Ids split(longest.begin(), longest.end());
+  const std::string own = R"("split_special_tokens": true, "pad_token": "<|endoftext|><|x|>")";
+  const std::string listed = R"("266": {"content": "<|endoftext|><|x|>", "normalized": false, "special": false})";
+  for (const auto& [content, ids] :
+       {std::pair{std::string(R"({"split_special_tokens": true})"), Ids{kLong}},
+        {"{" + own + "}", split},
+        {R"({"split_special_tokens": true, "image_token": "<|endoftext|><|x|>"})", split},
+        {R"({"split_special_tokens": true, "extra_special_tokens": ["<|endoftext|><|x|>"]})", Ids{kLong}},
+        {"{" + own + R"(, "added_tokens_decoder": {)" + listed + "}}", split},
+        {"{" + own + R"(, "added_tokens_decoder": {)" + end + "}}", Ids{kLong}}})
+    EXPECT_EQ(of(settings(content), longest.c_str()), ids) << content;
   // GPT2Tokenizer sets add_prefix_space itself and reads the added tokens from the decoder.
   EXPECT_EQ(of(settings(R"({"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": true})"), "x"),
             (Ids{' ', 'x'}));

@@ -328,11 +328,14 @@ class FolderReader {
   }
 
   // Adds the tokens with ids, in the order of the ids. If the class builds its own tokenizer, these include the tokens
-  // of tokenizer.json only if tokenizer_config.json has no list.
+  // of tokenizer.json only if tokenizer_config.json has no list. A named token among them becomes a special one, which
+  // matters only where special tokens are split.
   void add_numbered(bool decodes) {
     if (!decodes)
       for (const AddedToken& token : added_) numbered_[token.id] = token;
-    for (const auto& [id, token] : numbered_) {
+    const bool splits = flag_of(settings_, "split_special_tokens", false, kSettings);
+    for (auto& [id, token] : numbered_) {
+      token.special = token.special || (splits && names(token.content));
       const bool known = std::any_of(added_.begin(), added_.end(), [&](const auto& old) { return same(old, token); });
       if (own_ != nullptr || !known) d_.tokens.push_back(token);
     }
