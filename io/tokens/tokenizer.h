@@ -32,8 +32,9 @@ class Tokenizer {
 // tokenizer.json, else its only .tiktoken; `spec` if there is none of these.
 std::string tokenizer_file(const std::string& spec);
 
-// What to do if transformers 5 uses a class that splits text differently than the tokenizer.json says. kRefuse is for
-// new token files; runs whose tokens exist use the file as it is, and log a warning.
+// What to do if transformers 5 encodes text differently than the tokenizer.json says, because it uses another class or
+// gives added tokens other ids. kRefuse is for new token files; runs whose tokens exist use the file as it is, and log
+// a warning.
 enum class OtherClass { kRefuse, kWarn };
 
 // Loads "bytes" (256 bytes, then end-of-document as token 256), or the path of a tokenizer.json (byte-level BPE:

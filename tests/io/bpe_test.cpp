@@ -49,6 +49,12 @@ Json small_tokenizer(const std::vector<std::pair<std::string, std::string>>& mer
             {"vocab", vocab},
             {"merges", pairs}}}};
 }
+// Lists the added tokens in the vocabulary as well, where transformers also reads their ids.
+Json with_fixed_ids(Json json) {
+  for (const Json& token : json["added_tokens"])
+    json["model"]["vocab"][token["content"].get<std::string>()] = token["id"];
+  return json;
+}
 const std::vector<std::pair<std::string, std::string>> kMerges = {
     {"a", "b"}, {"b", "c"}, {"ab", "c"}, {" ", "a"}, {" a", "b"}, {"\xc3", "\xa9"}, {"a", "a"}, {"aa", "aa"}};
 constexpr int32_t kAb = 256, kBc = 257, kAbc = 258, kEnd = 264, kBegin = 265, kLong = 266;
@@ -145,7 +151,7 @@ TEST_F(TokenizerJson, words_of_any_length_are_merged_as_the_definition_says) {
 }
 
 TEST_F(TokenizerJson, a_word_that_is_a_token_is_taken_whole_with_ignore_merges) {
-  Json json = small_tokenizer(kMerges);
+  Json json = with_fixed_ids(small_tokenizer(kMerges));
   json["model"]["vocab"]["hello"] = 270;
   EXPECT_EQ(value_or_throw(open(json))->encode("hello"), (Ids{'h', 'e', 'l', 'l', 'o'}));
   json["model"]["ignore_merges"] = true;
@@ -154,7 +160,7 @@ TEST_F(TokenizerJson, a_word_that_is_a_token_is_taken_whole_with_ignore_merges) 
 
 // Vocabulary entries are written in byte letters, and a word is looked up by its byte letters.
 TEST_F(TokenizerJson, an_entry_of_other_letters_is_decoded_and_never_encoded) {
-  Json json = small_tokenizer(kMerges);
+  Json json = with_fixed_ids(small_tokenizer(kMerges));
   const std::string japan = "\xe6\x97\xa5\xe6\x9c\xac";
   json["model"]["vocab"][" "] = 270;
   json["model"]["vocab"][japan] = 271;
@@ -318,6 +324,34 @@ TEST_F(TokenizerJson, another_class_of_transformers_is_only_warned_of_on_request
   EXPECT_EQ(opened.value()->encode("ab"), Ids{kAb});
 }
 
+// The expected ids are those of AutoTokenizer, transformers 5.24 with tokenizers 0.23: ids in the file do not count.
+TEST_F(TokenizerJson, ids_of_added_tokens_that_transformers_changes_are_refused) {
+  const Json plain = small_tokenizer(kMerges);
+  Json gap = plain, small_gap = plain, order = plain, twice = plain, in_vocabulary = plain;
+  gap["added_tokens"][2]["id"] = 300;
+  small_gap["added_tokens"][2]["id"] = 267;
+  std::swap(order["added_tokens"][0], order["added_tokens"][1]);
+  twice["added_tokens"].push_back(plain["added_tokens"][0]);
+  in_vocabulary["model"]["vocab"]["<|endoftext|>"] = kEnd;
+  for (const auto& [json, message] :
+       {std::pair{gap, "gives token <|endoftext|><|x|> of added_tokens the id 266, not 300"},
+        {small_gap, "gives token <|endoftext|><|x|> of added_tokens the id 266, not 267"},
+        {order, "gives token <|begin|> of added_tokens the id 264, not 265"},
+        {twice, "opened"},
+        {in_vocabulary, "opened"}})
+    EXPECT_NE(refusal(json).find(message), std::string::npos) << refusal(json);
+  EXPECT_EQ(value_or_throw(open(with_fixed_ids(gap)))->encode("<|endoftext|><|x|>"), Ids{300});
+  EXPECT_FALSE(open(gap));
+  testing::internal::CaptureStderr();
+  const auto opened = open_tokenizer(folder_ / "tokenizer.json", OtherClass::kWarn);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("the id 266, not 300"), std::string::npos) << said;
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened.value()->encode("<|endoftext|><|x|>"), Ids{300}) << "as a run that began earlier uses it";
+  const Json exported = Json::parse(value_or_throw(portable_tokenizer_json(folder_ / "tokenizer.json")));
+  EXPECT_EQ(value_or_throw(open(exported))->encode("<|endoftext|><|x|>"), Ids{300});
+}
+
 TEST_F(TokenizerJson, anchors_stand_at_every_line) {
   const auto of = [&](const char* regex, const char* text) {
     Json json = small_tokenizer({{" ", " "}, {"!", " "}, {"!", "  "}});
@@ -382,7 +416,7 @@ TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
     EXPECT_NE(said.find(message), std::string::npos) << place << ": " << said;
     EXPECT_EQ(said.find((folder_ / "tokenizer.json") + ": "), 0u) << said;
   }
-  Json lacking = small_tokenizer(kMerges);
+  Json lacking = with_fixed_ids(small_tokenizer(kMerges));
   lacking["model"]["vocab"].erase("z");
   EXPECT_NE(refusal(lacking).find("byte 0x7a has no token"), std::string::npos) << refusal(lacking);
   EXPECT_EQ(refusal(small_tokenizer(kMerges)), "opened");

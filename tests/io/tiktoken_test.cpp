@@ -138,6 +138,8 @@ TEST_F(Tiktoken, a_tokenizer_json_of_it_makes_the_same_ids) {
   for (const char* text : {"hello hell's 1234", "aab  aaa\n\n", "é<|eot_id|>x", ""})
     EXPECT_EQ(first->encode(text), second->encode(text)) << text;
   EXPECT_EQ(first->eod(), second->eod());
+  EXPECT_NE(read_all(json).find("\"<|eot_id|>\": 272"), std::string::npos)
+      << "transformers reads ids in the vocabulary";
 }
 
 }  // namespace

@@ -140,9 +140,21 @@ def check_folders(base):
             made["tokenizer_class"] = rng.choice(["PreTrainedTokenizerFast", "GPT2TokenizerFast", "GPT2Tokenizer",
                                                   "LlamaTokenizerFast", "NoSuchTokenizer"])
         return made
+    def change_added(path):
+        """Adds a token to tokenizer.json, whose id AutoTokenizer may change, and may make tokens not special."""
+        made = json.loads(path.read_text())
+        token = {"id": last + 1 + (rng.random() < 0.3), **flags("<|d|>")}
+        made["added_tokens"].insert(rng.randrange(2) * len(made["added_tokens"]), token)
+        if rng.random() < 0.3:
+            made["model"]["vocab"]["<|d|>"] = token["id"]
+        made["added_tokens"][0]["special"] = rng.random() < 0.5
+        path.write_text(json.dumps(made))
+
     same = refused = 0
-    for number in range(60):
+    for number in range(90):
         folder = agree.save(base, f"folder {number}", SCRATCH)
+        if number >= 60:
+            change_added(folder / "tokenizer.json")
         (folder / "tokenizer_config.json").write_text(json.dumps(settings()))
         if rng.random() < 0.3:
             (folder / "special_tokens_map.json").write_text(json.dumps(

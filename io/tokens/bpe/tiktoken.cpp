@@ -228,8 +228,9 @@ Result<std::string> tiktoken_as_json(const std::string& path) {
   nlohmann::json vocab = nlohmann::json::object();
   for (size_t id = 0; id < d.token_bytes.size(); ++id)
     if (!d.token_bytes[id].empty()) vocab[letters_of(d.token_bytes[id])] = id;
-  for (const AddedToken& token : d.added) {
+  for (const AddedToken& token : d.added) {  // in the vocabulary, since transformers ignores ids in added_tokens
     vocab.erase(letters_of(token.content));
+    vocab[token.content] = token.id;
     added.push_back(special_token_json(token.id, token.content));
   }
   const auto letters = [&](int32_t id) { return letters_of(d.token_bytes[static_cast<size_t>(id)]); };

@@ -87,6 +87,21 @@ class Reader {
     d_.splits_special = folder.splits_special;
   }
 
+  // Returns how the ids of the file's own added tokens differ from those that AutoTokenizer gives them; empty: not. The
+  // package `tokenizers` (0.23) ignores the ids of tokens that are not in the vocabulary, and numbers them in order.
+  std::string id_change() const {
+    std::unordered_map<std::string, int32_t> given;
+    auto next = static_cast<int32_t>(ids_.size());
+    for (const AddedToken& token : d_.added) {
+      const auto known = ids_.find(token.content);
+      const auto [entry, is_new] = given.emplace(token.content, known == ids_.end() ? next : known->second);
+      if (is_new && known == ids_.end()) ++next;
+      if (entry->second != token.id)
+        return fmt::format("gives token {} of added_tokens the id {}, not {}", token.content, entry->second, token.id);
+    }
+    return {};
+  }
+
   // Returns the token of this text in the added tokens or the vocabulary; -1: none.
   int32_t find(const std::string& content) const {
     for (const AddedToken& token : d_.added)
@@ -449,6 +464,7 @@ struct ReadFile {
   BpeDescription description;
   std::string change;      // made by the files next to it; empty: none
   bool as_it_says = true;  // the file alone describes everything
+  bool fixes_ids = false;  // its added tokens have ids that transformers 5 gives them only if the vocabulary lists them
   std::string warning;     // that transformers 5 produces other ids; empty: it does not
 };
 
@@ -470,12 +486,23 @@ Result<ReadFile> read_file(const std::string& path, std::string_view text, Other
           path, folder.own_class, change);
       folder = read_folder_tokens(path, d.added, OwnClassUse::kIgnore);
     }
+    if (const std::string change = folder.own_class.empty() ? reader.id_change() : ""; !change.empty()) {
+      if (other_class == OtherClass::kRefuse)
+        refuse(fmt::format(
+            "transformers 5 {}: it numbers tokens that are not in the vocabulary without gaps, in the order of the "
+            "file; correct the ids, or also list the tokens with their ids in model.vocab",
+            change));
+      read.fixes_ids = true;
+      if (read.warning.empty())
+        read.warning = fmt::format(
+            "{}: used unchanged, but transformers 5 {}: its tokens can differ from those of this run", path, change);
+    }
     const bool prefix = reader.adds_prefix_space();
     reader.apply(folder);
     warn_of_bos(path, folder, d);
     read_ends(reader, folder, d);
     read.change = change_of(alone, d, reader.adds_prefix_space() != prefix);
-    read.as_it_says = reader.ends_.empty() && begin == d.begin && read.change.empty();
+    read.as_it_says = reader.ends_.empty() && begin == d.begin && read.change.empty() && !read.fixes_ids;
   } catch (const Error& error) {
     return Error{fmt::format("{}: {}", path, error.message), error.code};
   } catch (const Json::exception& problem) {
@@ -509,6 +536,8 @@ Result<std::string> portable_tokenizer_json(const std::string& path) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(file.value().text());
   const BpeDescription& d = read.value().description;
   json["post_processor"] = begin_template(d);
+  if (read.value().fixes_ids)
+    for (const AddedToken& token : d.added) json["model"]["vocab"][token.content] = token.id;
   if (!read.value().change.empty()) {
     auto& added = json["added_tokens"] = nlohmann::ordered_json::array();
     std::vector<AddedToken> tokens = d.added;
