@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "lib/report/picture.h"
 #include "lib/report/simulation_page.h"
 #include "lib/simulate/network/network.h"
+#include "lib/simulate/published.h"
 #include "lib/simulate/scaling.h"
 #include "lib/simulate/simulation.h"
 
@@ -23,15 +25,17 @@ namespace {
 
 struct Options {
   std::string config, cluster;
-  std::string scaling, svg;  // scaling: "", strong or weak; svg: the file of the picture
-  std::string trace, page;   // files to write; "": none
+  std::string rows, program;  // a CSV file of measurements; a Program, "": trireme, or that of each row
+  std::string scaling, svg;   // scaling: "", strong or weak; svg: the file of the picture
+  std::string trace, page;    // files to write; "": none
   int most_ranks = 131072;
   std::vector<std::string> overrides, constants;
   int ranks = 0;  // 0: the number that the config's mesh has
   WorkloadOptions workload;
   NetworkOptions network;
   std::string placement = "packed";
-  bool json = false, fp8 = false, shows_network = false, startup = false, help_cluster = false, no_stragglers = false;
+  bool json = false, fp8 = false, fsdp = false, shows_network = false, startup = false, help_cluster = false,
+       no_stragglers = false;
 };
 
 Error begins_beyond(const std::string& what, const Simulation& simulation, const Options& options) {
@@ -82,8 +86,10 @@ Result<void> write_page(const Simulation& s, const Config& config, const Options
   report.weak = scaling_rows(s.workload, s.cluster, Scaling::kWeak, options.most_ranks);
   report.strong = scaling_rows(s.workload, s.cluster, Scaling::kStrong, options.most_ranks);
   report.ablation = ablation_rows(s.workload, s.cluster, options.no_stragglers ? Stragglers::kOff : Stragglers::kOn);
-  auto layouts = search_layouts(config, s.cluster, {.ranks = s.workload.ranks(), .keep = kLayouts});
-  if (layouts) report.layouts = std::move(layouts.value().best);
+  if (options.workload.program == Program::kTrireme) {
+    auto layouts = search_layouts(config, s.cluster, {.ranks = s.workload.ranks(), .keep = kLayouts});
+    if (layouts) report.layouts = std::move(layouts.value().best);
+  }
   const std::string page = simulation_page(report, {.made = wall_seconds(), .version = version_line()});
   if (auto written = write_file(options.page, page); !written) return written;
   print_err("{}: {}; any browser opens it\n", options.page, format_bytes(static_cast<int64_t>(page.size())));
@@ -108,13 +114,30 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   return {};
 }
 
-Result<void> run_simulation(const Options& options) {
+Result<void> show_errors(const Options& options, std::optional<Program> program) {
+  if (!options.config.empty())
+    return usage_error("--rows {} predicts no CONFIG; omit {}", options.rows, options.config);
+  const auto rows = published::read_rows(
+      options.rows, {.program = program, .cluster = options.cluster, .constants = options.constants});
+  if (!rows) return rows.error();
+  const auto table = published::error_table(rows.value());
+  if (!table) return table.error();
+  options.json ? print_answer(published::to_json(table.value())) : print_text(published::to_text(table.value()));
+  return {};
+}
+
+Result<void> run_simulation(const Options& requested) {
+  Options options = requested;
   if (options.help_cluster) {
     print_out("{}", cluster_help());
     return {};
   }
+  const auto program = options.fsdp ? std::optional(Program::kFsdp) : enum_from_name<Program>(options.program);
+  if (!options.rows.empty()) return show_errors(options, program);
+  options.workload.program = program.value_or(Program::kTrireme);
   if (options.config.empty() || options.cluster.empty())
-    return usage_error("simulate needs CONFIG and --cluster FILE (see configs/clusters/), or only --constants");
+    return usage_error(
+        "simulate needs CONFIG and --cluster FILE (see configs/clusters/), or --rows FILE, or only --constants");
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
@@ -126,7 +149,7 @@ Result<void> run_simulation(const Options& options) {
   if (!ranks) return ranks.error();
   config.cluster.ranks_per_node = cluster.value().node.ranks;  // a tp group must fit into the cluster's nodes
   if (options.fp8) config.precision.gemm = GemmFormat::kFp8;
-  auto resolved = resolve_config(std::move(config), ranks.value());
+  auto resolved = resolve_for(options.workload.program, std::move(config), ranks.value());
   if (!resolved) return resolved.error();
   WorkloadOptions workload = options.workload;
   if (options.no_stragglers) workload.stragglers = Stragglers::kOff;
@@ -161,7 +184,17 @@ void add_simulate_command(Command& app, int& status) {
   command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8: precision.gemm=fp8");
   command->add_option("--cp", options->workload.cp, "Context parallelism as in other programs; uses ranks of dp")
       ->check(in_range(1, kMostRanks));
-  command->add_flag("--fsdp", options->workload.fsdp, "Shard weights over dp as well, as other programs do");
+  std::vector<std::string> programs;
+  for (const auto& [program, name] : EnumNames<Program>::table) programs.emplace_back(name);
+  auto* as = command
+                 ->add_option("--as", options->program,
+                              "Simulate the step of another program: its gradient bytes, buckets, overlaps, sharding, "
+                              "and uneven stages; nemo includes Megatron Core")
+                 ->check(one_of(programs));
+  command->add_flag("--fsdp", options->fsdp, "The same as --as fsdp")->excludes(as);
+  command->add_option("--rows", options->rows,
+                      "Predict the measurements in this CSV file (see configs/published/) and print the errors; its "
+                      "columns name programs and cluster files unless --as and --cluster do");
   auto* scaling = command
                       ->add_option("--scaling", options->scaling,
                                    "Simulate strong or weak scaling: the same stages with more replicas")

@@ -1,4 +1,4 @@
-// The run configs of configs/ and the cluster of configs/clusters/h100.yaml, embedded as text.
+// The run configs of configs/ and a cluster of H100, embedded as text.
 #pragma once
 
 #include <span>
@@ -12,6 +12,7 @@ struct Preset {
 };
 
 std::span<const Preset> presets();       // by name
-std::string_view preset_cluster_h100();  // for parse_cluster (lib/simulate/cluster.h)
+// For parse_cluster (lib/simulate/cluster.h): this program's file for H100, or another program's if there is none.
+std::string_view preset_cluster_h100();
 
 }  // namespace tri

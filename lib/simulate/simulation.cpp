@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "lib/config/axis_fields.h"
+#include "lib/simulate/planner.h"
 
 namespace tri {
 namespace {
@@ -36,21 +38,43 @@ Recompute least_estimated_recompute(Workload w, const GpuProperties& gpu, double
 
 std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& options) {
   std::vector<std::string> notes;
-  if (options.fsdp)
+  if (options.program == Program::kFsdp)
     notes.push_back(
-        "--fsdp: for published steps of PyTorch's FSDP to which no constant was fitted, predictions are off by 8 to "
-        "19 % "
-        "on average, and by up to 41 % (lib/bench/measurements/simulator_errors.md): an allocator that runs out of "
-        "memory and retries is not modelled");
+        "--as fsdp: for published steps of PyTorch's FSDP to which no constant was fitted, predictions are off by 8 to "
+        "19 % on average, and by up to 41 % (`trireme simulate --rows configs/published/never_fitted.csv`): an "
+        "allocator that runs out of memory and retries is not modelled");
   if (s.memory_estimated)
-    notes.push_back("the memory is an estimate, since Trireme has neither context parallelism nor sharded weights");
+    notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
   return notes;
 }
 
 }  // namespace
 
+Result<Config> resolve_for(Program program, Config parsed, int ranks) {
+  if (program == Program::kTrireme) return resolve_config(std::move(parsed), ranks);
+  const ParallelConfig asked = parsed.parallel;
+  const int micro_batch = parsed.data.micro_batch;
+  auto resolved = without_layout(std::move(parsed));
+  if (!resolved) return resolved;
+  Config& config = resolved.value();
+  ParallelConfig& p = config.parallel;
+  const int64_t stages = int64_t{asked.tp} * asked.pp * ranks_along(kOtherAxes, p);
+  if (ranks % stages != 0 || (asked.dp > 0 && stages * asked.dp != ranks))
+    return usage_error("{} ranks are not parallel.tp {} x pp {} x dp {}", ranks, asked.tp, asked.pp,
+                       asked.dp > 0 ? fmt::to_string(asked.dp) : "N");
+  p.tp = asked.tp;
+  p.pp = asked.pp;
+  p.dp = static_cast<int>(ranks / stages);
+  p.chunks = asked.chunks;
+  p.schedule = asked.schedule;
+  config.data.micro_batch = micro_batch;
+  return resolved;
+}
+
 Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const WorkloadOptions& options) {
-  auto planned = planned_for(asked, cluster);
+  const bool is_program = options.program != Program::kTrireme;
+  if (auto known = check_numbers(asked, cluster); !known) return known.error();
+  auto planned = is_program ? Result<Config>(asked) : planned_for(asked, cluster);
   if (!planned) return planned.error();
   Config config = std::move(planned).value();
   // Checked before the memory plan, which lists the actions of all microbatches.
@@ -62,19 +86,19 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   simulation.name = config.run.name;
   simulation.cluster = cluster;
   simulation.room_bytes = room_of(cluster);
-  const bool is_other = options.fsdp || options.cp > 1;  // another program; only this one can plan its memory
+  const bool is_other = is_program || options.cp > 1;  // only this program can plan its memory
   const bool is_auto = config.parallel.recompute == Recompute::kAuto;
   if (is_auto)
     config.parallel.recompute = is_other ? Recompute::kNone : planned_recompute(config, gpu, simulation.room_bytes);
   simulation.workload = workload_of(config);
   Workload& w = simulation.workload;
-  if (options.fsdp) w.zero = 3;
   if (options.cp > 1) {
     if (w.dp % options.cp != 0)
       return usage_error("--cp {} does not divide parallel.dp {}, whose ranks it uses", options.cp, w.dp);
     w.cp = options.cp;
     w.dp /= options.cp;
   }
+  run_as(options.program, w);
   if (const std::string problem = problem_of(w); !problem.empty()) return usage_error("{}", problem);
   simulation.memory_estimated = is_other;
   if (is_other) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/simulate/goodput.h"
+#include "lib/simulate/programs.h"
 #include "lib/simulate/step_memory.h"
 #include "lib/simulate/step_model.h"
 
@@ -25,12 +26,16 @@ struct Simulation {
 
 // Features of other programs that the config can't express.
 struct WorkloadOptions {
-  int cp = 1;         // context parallelism
-  bool fsdp = false;  // weights sharded over dp as well
+  int cp = 1;  // context parallelism
+  Program program = Program::kTrireme;
   Stragglers stragglers = Stragglers::kOn;
 };
 
-// Simulates `config`, which is resolved for its ranks. recompute: auto becomes the first level that fits into the
+// Returns `parsed` resolved for `ranks` as the program would accept it: other programs split any number of layers over
+// stages. Fails with kUsage, like resolve_config.
+Result<Config> resolve_for(Program program, Config parsed, int ranks);
+
+// Simulates `config`, which resolve_for returned. recompute: auto becomes the first level that fits into the
 // cluster's memory. Fails with kUsage for a workload that can't be timed.
 Result<Simulation> simulate(const Config& config, const Cluster& cluster, const WorkloadOptions& options = {});
 

@@ -121,7 +121,7 @@ shape 0 'checkpoint prune' checkpoint prune back
 equal "$(value 'a["folder"], a["removed"], a["left"], a["keep_last"]')" "back/checkpoints [] 1 3"
 
 echo "answers with predictions"
-llama=$source_dir/configs/llama_70b.yaml h100=$source_dir/configs/clusters/h100.yaml
+llama=$source_dir/configs/llama_70b.yaml h100=$source_dir/configs/clusters/h100_nemo.yaml
 predict=(simulate "$llama" --ranks 512 --cluster "$h100")
 shape 0 simulate "${predict[@]}"
 equal "$(value 'a["ranks"], a["fits"], abs(sum(a["parts_s"].values()) / a["step_s"] - 1) < 1e-6')" "512 True True"
@@ -129,6 +129,9 @@ shape 0 'simulate --scaling`, `--startup' "${predict[@]}" --scaling weak --to 10
 equal "$(value '[row["ranks"] for row in a]')" "[512, 1024]"
 shape 0 'simulate --scaling`, `--startup' "${predict[@]}" --startup --to 512
 shape 0 'simulate --network' "${predict[@]}" --network
+(cat "$source_dir/configs/published/never_fitted.csv"; echo NeMo,without_sizes) >rows.csv
+shape 0 'simulate --rows' simulate --rows rows.csv --cluster "$h100" --as nemo
+equal "$(value 'len(a["rows"]), len(a["skipped"])')" "176 1"
 shape 0 plan plan "$llama" --ranks 512 --cluster "$h100" --keep 2
 run 0 "$trireme" plan "$llama" --ranks 512 --cluster "$h100" --keep 2
 has "$(value 'a["reason"]')"

@@ -69,7 +69,7 @@ for number, name in enumerate(["plain", *NAMES]):
         run("report", run_dir, "--text", cwd=place)
 
     # A cluster file names a machine, which appears in the picture of a simulated step and on its page.
-    cluster = (configs / "clusters/h100.yaml").read_text()
+    cluster = (configs / "clusters/h100_nemo.yaml").read_text()
     place = folder / f"{number} cluster"
     place.mkdir()
     (place / "cluster.yaml").write_text(

@@ -253,7 +253,7 @@ TEST(Algorithms, follow_nccls_formulas) {
 // nccl-tests on 1,024 H100: the share of the adapters' bandwidth that ring collectives reach, limited by the latency of
 // a thousand steps.
 TEST(Algorithms, a_thousand_ranks_are_as_slow_as_measured) {
-  const Cluster c = read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h100.yaml").value();
+  const Cluster c = read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h100_nemo.yaml").value();
   const NetworkTimes times(c, {});
   for (const auto& [mib, share] : {std::pair{16.0, .0087}, std::pair{1024.0, .31}, std::pair{8192.0, .76}}) {
     const double bytes = mib * 1048576;

@@ -78,7 +78,7 @@ TEST(Planner, steps_of_millions_of_microbatches_are_refused) {
   Config config = config_with("compute");
   config.data.micro_batch = 1;
   config.data.global_batch = 1 << 30;
-  const Cluster cluster = cluster_of("h100");
+  const Cluster cluster = cluster_of("h100_nemo");
   const auto search = search_layouts(config, cluster, {.ranks = 16});
   ASSERT_FALSE(search);
   EXPECT_NE(search.error().message.find("at most 100000 microbatches"), std::string::npos) << search.error().message;
@@ -98,7 +98,7 @@ Config preset(const std::string& name, const std::vector<std::string>& overrides
 TEST(Planner, the_winner_does_not_depend_on_how_many_are_kept) {
   int searched = 0;
   for (const char* name : {"gpt2_124m", "gpt_13b", "llama_8b", "llama_70b", "megascale_175b"})
-    for (const char* machines : {"h100", "a100_megascale", "h200"})
+    for (const char* machines : {"h100_nemo", "a100_megascale", "h200"})
       for (const int ranks : {8, 64, 1024, 2048, 12288}) {
         const Config config = preset(name);
         const Cluster cluster = cluster_of(machines);
@@ -122,7 +122,7 @@ TEST(Planner, the_winner_does_not_depend_on_how_many_are_kept) {
 // The results equal those of `simulate` for the config that is written: time, memory, and that it fits.
 TEST(Planner, layouts_fit_by_the_programs_own_plan) {
   for (const char* name : {"llama_1b", "llama_8b", "gpt_13b"})
-    for (const char* machines : {"h100", "a100_megascale"}) {
+    for (const char* machines : {"h100_nemo", "a100_megascale"}) {
       const Config config = preset(name);
       const Cluster cluster = cluster_of(machines);
       const auto search = search_layouts(config, cluster, {.ranks = 8, .keep = 10});
@@ -146,7 +146,7 @@ TEST(Planner, winners_are_no_slower_than_the_presets_own_layouts) {
                                     {"llama_8b", 64},
                                     {"llama_70b", 512},
                                     {"megascale_175b", 256}})
-    for (const char* machines : {"h100", "a100_megascale", "h200"}) {
+    for (const char* machines : {"h100_nemo", "a100_megascale", "h200"}) {
       const Cluster cluster = cluster_of(machines);
       const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/" + name + ".yaml";
       const Config own = value_or_throw(
@@ -163,7 +163,7 @@ TEST(Planner, keeps_what_is_set) {
   const auto found = [](const std::vector<std::string>& overrides) {
     const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/gpt_13b.yaml";
     const Config parsed = value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, overrides));
-    return search_layouts(value_or_throw(without_layout(parsed)), cluster_of("h100"),
+    return search_layouts(value_or_throw(without_layout(parsed)), cluster_of("h100_nemo"),
                           {.ranks = 64, .keep = 100, .pinned = pinned_by(overrides, parsed)});
   };
   const auto all = [&](const std::string& setting, auto has) {

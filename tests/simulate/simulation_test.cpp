@@ -10,20 +10,22 @@
 namespace tri {
 namespace {
 
-Cluster h100() { return value_or_throw(read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h100.yaml")); }
+Cluster h100() {
+  return value_or_throw(read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h100_nemo.yaml"));
+}
 
 Simulation simulated(const std::string& preset, int ranks, const std::vector<std::string>& settings,
                      const WorkloadOptions& options = {}, const Cluster& cluster = h100()) {
   const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/" + preset + ".yaml";
   const Config parsed = value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, settings));
-  return value_or_throw(simulate(value_or_throw(resolve_config(parsed, ranks)), cluster, options));
+  return value_or_throw(simulate(value_or_throw(resolve_for(options.program, parsed, ranks)), cluster, options));
 }
 
 TEST(Simulation, memory_is_that_of_sharded_weights_and_split_sequences) {
   const std::vector<std::string> flat{"parallel.tp=1", "parallel.pp=1", "parallel.chunks=1", "parallel.schedule=1f1b",
                                       "parallel.recompute=full"};
   const Simulation own = simulated("llama_70b", 512, flat);
-  const Simulation fsdp = simulated("llama_70b", 512, flat, {.fsdp = true});
+  const Simulation fsdp = simulated("llama_70b", 512, flat, {.program = Program::kFsdp});
   EXPECT_GT(static_cast<double>(own.memory_bytes), own.room_bytes);
   EXPECT_LT(static_cast<double>(fsdp.memory_bytes), 0.2 * static_cast<double>(own.memory_bytes));
   EXPECT_FALSE(own.memory_estimated);
@@ -86,8 +88,9 @@ TEST(Simulation, says_what_to_know_of_the_answer) {
   const Simulation plain = simulated("gpt2_124m", 8, {});
   EXPECT_TRUE(plain.notes.empty());
   EXPECT_TRUE(says(plain, "the constants are those of NeMo 2025's software: 200.0 ms of each step"));
-  EXPECT_TRUE(says(simulated("llama_8b", 64, {}, {.fsdp = true}), "--fsdp: for published steps of PyTorch's FSDP"));
-  EXPECT_FALSE(nlohmann::json::parse(to_json(simulated("llama_8b", 64, {}, {.fsdp = true})))["notes"].empty());
+  const Simulation fsdp = simulated("llama_8b", 64, {}, {.program = Program::kFsdp});
+  EXPECT_TRUE(says(fsdp, "--as fsdp: for published steps of PyTorch's FSDP"));
+  EXPECT_FALSE(nlohmann::json::parse(to_json(fsdp))["notes"].empty());
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST(StepMemory, a_plan_has_the_scratch_of_the_clusters_gpus) {
   const int64_t scores = heads * config.data.micro_batch * seq_len * seq_len * 2;
   EXPECT_GT(bytes("a100_megascale"), bytes("h200") + scores / 2);
   EXPECT_LT(bytes("a100_megascale"), bytes("h200") + 2 * scores);
-  EXPECT_EQ(bytes("h100"), bytes("h200"));
+  EXPECT_EQ(bytes("h100_nemo"), bytes("h200"));
   Config on_cpu = config;
   on_cpu.run.device = DeviceChoice::kCpu;
   EXPECT_EQ(planned_bytes(on_cpu, gpu_of(cluster_of("a100_megascale"))),

@@ -60,12 +60,12 @@ says 2 '--tensor-model-parallel-size: not an option of trireme plan; --set paral
 says 2 '--micro-batch-size: not an option of trireme plan; --set data.micro_batch=VALUE sets it' \
   plan x --micro-batch-size 2
 says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 \
-  --cluster "$source_dir/configs/clusters/h100.yaml" --set parallel.tp=3
+  --cluster "$source_dir/configs/clusters/h100_nemo.yaml" --set parallel.tp=3
 # Only one suggestion is made at a time, and none that does not exist.
 for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network'; do
   # shellcheck disable=SC2086
   says 2 'excludes' simulate "$source_dir/configs/gpt_13b.yaml" --ranks 64 \
-    --cluster "$source_dir/configs/clusters/h100.yaml" $pair
+    --cluster "$source_dir/configs/clusters/h100_nemo.yaml" $pair
 done
 says 2 '--output /: this is a folder; name a file in it' plan nowhere.yaml --ranks 8 --cluster x --output /
 says 2 '--output /nowhere/x.yaml: the folder /nowhere does not exist' plan nowhere.yaml --ranks 8 --cluster x \
