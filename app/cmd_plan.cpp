@@ -47,7 +47,9 @@ Result<void> plan(const Options& options) {
   if (!cluster) return cluster.error();
   auto search = search_layouts(config.value(), cluster.value(), requested);
   if (!search) return search.error();
-  options.json ? print_answer(to_json(search.value())) : print_text(to_text(search.value(), cluster.value()));
+  search.value().notes = plan_notes(config.value(), cluster.value(), requested, search.value());
+  options.json ? print_answer(to_json(search.value(), cluster.value()))
+               : print_text(to_text(search.value(), cluster.value()));
   if (options.output.empty()) return {};
   const PlannedLayout& best = search.value().best.front();
   const Config winner =

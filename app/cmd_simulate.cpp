@@ -47,10 +47,15 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
   const Scaling scaling = *enum_from_name<Scaling>(options.scaling);
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, scaling, options.most_ranks);
   if (rows.empty()) return begins_beyond("--scaling " + options.scaling, simulation, options);
-  options.json ? print_answer(to_json(rows)) : print_text(to_text(rows));
+  const Cluster& cluster = simulation.cluster;
+  const std::string within = plus_minus(cluster).empty() ? "" : fmt::format(", steps{}", plus_minus(cluster));
+  options.json ? print_answer(to_json(rows))
+               : print_text(to_text(rows) + fmt::format("MFU is of {}{}\n{}\n", mfu_peak(simulation.workload, cluster),
+                                                        within, software_note(cluster, simulation.memory_estimated)));
   if (options.svg.empty()) return {};
-  return write_file(options.svg, to_svg(rows, fmt::format("{}, {} scaling on {}", simulation.name, options.scaling,
-                                                          simulation.cluster.device.name)));
+  return write_file(options.svg,
+                    to_svg(rows, fmt::format("{}, {} scaling on {} with {}{}", simulation.name, options.scaling,
+                                             cluster.device.name, cluster.software.name, within)));
 }
 
 Result<void> show_start_up(const Simulation& simulation, const Options& options) {
@@ -72,9 +77,10 @@ Result<void> write_trace(const Simulation& s, const std::string& path) {
 }
 
 Result<void> draw_step(const Simulation& s, const std::string& path) {
-  const auto picture = step_picture(simulated_segments(s.workload, s.cluster, RingTimes(s.cluster)), 1,
-                                    fmt::format("A step of {}, {} microbatches, simulated on {}", s.name,
-                                                s.workload.num_microbatches(), s.cluster.device.name));
+  const auto picture = step_picture(
+      simulated_segments(s.workload, s.cluster, RingTimes(s.cluster)), 1,
+      fmt::format("A step of {}, {} microbatches, simulated on {} with {}{}", s.name, s.workload.num_microbatches(),
+                  s.cluster.device.name, s.cluster.software.name, plus_minus(s.cluster)));
   if (!picture) return picture.error();
   return write_file(path, picture.value());
 }
@@ -110,7 +116,8 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   }
   const auto compared = analyse_network(s.workload, s.cluster, other);
   if (!compared) return compared.error();
-  print_out("{}", to_text(network.value(), &compared.value(), s.workload, s.cluster));
+  print_out("{}{}\n", to_text(network.value(), &compared.value(), s.workload, s.cluster),
+            software_note(s.cluster, s.memory_estimated));
   return {};
 }
 

@@ -43,13 +43,15 @@ Json start_json(const ScalingRow& row) {
           {"load_s", s.load_s}};
 }
 
-Json layout_json(const PlannedLayout& layout) {
+Json layout_json(const PlannedLayout& layout, const PlannedLayout& best, const Cluster& cluster) {
   const Workload& w = layout.workload;
   Json json = json_of(layout.step);
   json["layout"] = axes_json(w);
   json["layout"].update(
       {{"chunks", w.chunks}, {"micro_batch", w.micro_batch}, {"zero", w.zero}, {"recompute", enum_name(w.recompute)}});
   json["memory_bytes"] = layout.memory_bytes;
+  json["equal"] = &layout != &best && equals_best(layout, best, cluster);
+  json["tight"] = is_tight(static_cast<double>(layout.memory_bytes), room_of(cluster));
   return json;
 }
 
@@ -63,7 +65,8 @@ std::string simulation_page(const SimulationReport& report, const PageHead& head
     json["name"] = row.name;
     ablation.push_back(json);
   }
-  for (const PlannedLayout& layout : report.layouts) layouts.push_back(layout_json(layout));
+  for (const PlannedLayout& layout : report.layouts)
+    layouts.push_back(layout_json(layout, report.layouts.front(), s.cluster));
   Json start = Json::array();
   for (const ScalingRow& row : report.weak) start.push_back(start_json(row));
   const Json data{{"made", head.made},
@@ -71,6 +74,7 @@ std::string simulation_page(const SimulationReport& report, const PageHead& head
                   {"name", s.name},
                   {"cluster", fmt::format("{}, {} a machine, with {}", s.cluster.device.name, s.cluster.node.ranks,
                                           s.cluster.software.name)},
+                  {"sources", software_note(s.cluster, s.memory_estimated)},
                   {"simulation", Json::parse(to_json(s))},
                   {"weak", json_of(report.weak)},
                   {"strong", json_of(report.strong)},

@@ -108,11 +108,15 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
   const PlannedLayout& best = search.value().best.front();
   const Config config =
       on_cluster(with_layout(preset, layout_of(best.workload)), cluster, best.step, options.overrides);
-  return Layout{config,
-                fmt::format("{} ranks of {}. Predicted: {:.3g} s per step, {:.0f} tokens/s, MFU {:.0f} %, {} per rank; "
-                            "`trireme plan` shows other layouts",
-                            options.ranks, cluster.device.name, best.step.seconds, best.step.tokens_per_second,
-                            100 * best.step.mfu, format_bytes(best.memory_bytes))};
+  return Layout{
+      config,
+      fmt::format("{} ranks of {}. Predicted{}: {:.3g} s{} per step, {:.0f} tokens/s, MFU {:.0f} % of {}, {} "
+                  "per rank{}; `trireme plan` shows other layouts",
+                  options.ranks, cluster.device.name,
+                  is_own(cluster) ? "" : " with the speeds of " + cluster.software.name + " and Trireme's memory",
+                  best.step.seconds, plus_minus(cluster), best.step.tokens_per_second, 100 * best.step.mfu,
+                  mfu_peak(best.workload, cluster), format_bytes(best.memory_bytes),
+                  is_tight(static_cast<double>(best.memory_bytes), room_of(cluster)) ? ", a tight fit" : "")};
 }
 
 // Returns comment lines of at most 120 columns.

@@ -22,6 +22,7 @@ struct PlanSearch {
   int64_t tried = 0;                // layouts that the config's rules allow
   int64_t fitted = 0;               // those that fit into memory, by an estimate
   double seconds = 0;               // duration of the search
+  std::vector<std::string> notes;   // sentences that qualify the answer (plan_notes)
 };
 
 // Returns `parsed` with its derived fields, and with tp, pp and dp of 1: the starting point of the search. Does not
@@ -56,9 +57,16 @@ struct PlanOptions {
 // memory, or none divides the model or matches what is pinned.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
-// Formats a table of the best layouts, why the first one is faster than the second, and what limits it.
+// Returns what other numbers of ranks would give, if that matters: far fewer ranks that are hardly slower.
+std::vector<std::string> plan_notes(const Config& config, const Cluster& cluster, const PlanOptions& options,
+                                    const PlanSearch& search);
+
+// Returns whether the layout's step equals the best one's within the cluster file's uncertainty.
+bool equals_best(const PlannedLayout& layout, const PlannedLayout& best, const Cluster& cluster);
+
+// Formats a table of the best layouts, how the first and the second one differ, and what limits each.
 std::string to_text(const PlanSearch& search, const Cluster& cluster);
-std::string to_json(const PlanSearch& search);
+std::string to_json(const PlanSearch& search, const Cluster& cluster);
 
 // Returns `config` with the cluster file's constants of the machines, for the estimates of `trireme check`, and a
 // rank's speed as `step` predicts it. Keeps fields that the file omits or `overrides` names.

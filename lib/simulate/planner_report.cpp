@@ -34,36 +34,62 @@ std::string limits_of(const StepPrediction& step) {
   return text;
 }
 
-// Names the part in which the second layout loses most against the first.
+// Says how much longer the second layout takes, and in which parts it loses and gains most.
 std::string why(const PlannedLayout& first, const PlannedLayout& second) {
   const auto a = named_parts(first.step.parts), b = named_parts(second.step.parts);
-  size_t most = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (b[i].second - a[i].second > b[most].second - a[most].second) most = i;
-  return fmt::format("the first layout spends {:.1f} ms less on {} than the second",
-                     1e3 * (b[most].second - a[most].second), part_title(a[most].first));
+  size_t loss = 0, gain = 0;
+  const auto more = [&](size_t part) { return b[part].second - a[part].second; };
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (more(i) > more(loss)) loss = i;
+    if (more(i) < more(gain)) gain = i;
+  }
+  const double net = second.step.seconds - first.step.seconds;
+  std::string text = fmt::format("the second layout takes {:.1f} ms ({:.1f} %) longer than the first", 1e3 * net,
+                                 100 * net / first.step.seconds);
+  if (more(loss) > 0) text += fmt::format(": {:+.1f} ms {}", 1e3 * more(loss), part_title(a[loss].first));
+  if (more(gain) < 0)
+    text += fmt::format("{} {:+.1f} ms {}", more(loss) > 0 ? "," : ":", 1e3 * more(gain), part_title(a[gain].first));
+  return text;
 }
 
 }  // namespace
+
+bool equals_best(const PlannedLayout& layout, const PlannedLayout& best, const Cluster& cluster) {
+  return layout.step.seconds <= (1 + cluster.uncertainty) * best.step.seconds;
+}
 
 std::string to_text(const PlanSearch& search, const Cluster& cluster) {
   std::string text = fmt::format(
       "{} layouts, of which {} fit into {:.1f} GiB; the best ones on {} of {} (the search took {:.0f} ms):\n",
       search.tried, search.fitted, room_of(cluster) / kGib, counted(search.best.front().workload.ranks(), "rank"),
       cluster.device.name, 1e3 * search.seconds);
-  text += fmt::format("  {:>3}  {:<75}  {:>9}  {:>8}  {:>6}  {:>9}  limited by\n", "", "layout", "step", "tokens/s",
+  text += fmt::format("  {:>4}  {:<75}  {:>9}  {:>8}  {:>6}  {:>9}   limited by\n", "", "layout", "step", "tokens/s",
                       "MFU", "memory");
   int place = 1;
-  for (const PlannedLayout& layout : search.best)
-    text += fmt::format("  {:>3}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB  {}\n", place++,
-                        layout_text(layout.workload), layout.step.seconds, format_count(layout.step.tokens_per_second),
-                        100 * layout.step.mfu, static_cast<double>(layout.memory_bytes) / kGib, limits_of(layout.step));
+  const PlannedLayout& best = search.best[0];
+  bool equal = false, tight = false;
+  for (const PlannedLayout& layout : search.best) {
+    const bool is_equal = place > 1 && equals_best(layout, best, cluster);
+    const auto bytes = static_cast<double>(layout.memory_bytes);
+    const bool fits_tightly = is_tight(bytes, room_of(cluster));
+    text += fmt::format("  {:>3}{}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB{}  {}\n", place++,
+                        is_equal ? "=" : " ", layout_text(layout.workload), layout.step.seconds,
+                        format_count(layout.step.tokens_per_second), 100 * layout.step.mfu, bytes / kGib,
+                        fits_tightly ? "!" : " ", limits_of(layout.step));
+    equal |= is_equal;
+    tight |= fits_tightly;
+  }
+  text += fmt::format("MFU is of {}; steps are uncertain by{}\n", mfu_peak(best.workload, cluster),
+                      cluster.uncertainty > 0 ? plus_minus(cluster) : " an unknown share");
+  if (equal) text += fmt::format("=: as fast as the first layout within{}\n", plus_minus(cluster));
+  if (tight) text += fmt::format("!: a tight fit into {:.1f} GiB\n", room_of(cluster) / kGib);
   if (search.best.size() > 1) text += why(search.best[0], search.best[1]) + "\n";
-  text += software_note(cluster, search.best[0].step.seconds) + "\n";
+  text += software_note(cluster) + "\n";
+  for (const std::string& note : search.notes) text += note + "\n";
   return text;
 }
 
-std::string to_json(const PlanSearch& search) {
+std::string to_json(const PlanSearch& search, const Cluster& cluster) {
   nlohmann::ordered_json layouts = nlohmann::ordered_json::array();
   for (const PlannedLayout& layout : search.best) {
     const Workload& w = layout.workload;
@@ -80,15 +106,24 @@ std::string to_json(const PlanSearch& search) {
                  {"tokens_per_s", layout.step.tokens_per_second},
                  {"mfu", layout.step.mfu},
                  {"memory_bytes", layout.memory_bytes},
+                 {"equal", equals_best(layout, search.best[0], cluster)},
+                 {"tight", is_tight(static_cast<double>(layout.memory_bytes), room_of(cluster))},
                  {"parts_s", parts},
                  {"limited_by", largest_others(layout.step)}});
     layouts.push_back(std::move(json));
   }
-  nlohmann::ordered_json json{{"tried", search.tried},
-                              {"fitted", search.fitted},
-                              {"search_s", search.seconds},
-                              {"reason", nullptr},
-                              {"layouts", layouts}};
+  const double peak =
+      search.best[0].workload.numbers == Numbers::kFp32 ? cluster.device.fp32_tflops : cluster.device.bf16_tflops;
+  nlohmann::ordered_json json{
+      {"tried", search.tried},
+      {"fitted", search.fitted},
+      {"search_s", search.seconds},
+      {"reason", nullptr},
+      {"uncertainty", cluster.uncertainty > 0 ? nlohmann::ordered_json(cluster.uncertainty) : nullptr},
+      {"mfu_peak_tflops", peak},
+      {"speeds_of", cluster.software.name},
+      {"notes", search.notes},
+      {"layouts", layouts}};
   if (search.best.size() > 1) json["reason"] = why(search.best[0], search.best[1]);
   return json.dump() + "\n";
 }

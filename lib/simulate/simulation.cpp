@@ -24,10 +24,6 @@ std::string seconds_text(double seconds) {
   return seconds < 1 ? fmt::format("{:.1f} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
 }
 
-bool is_own(const Cluster& cluster) {
-  return cluster.software.name == "Trireme" || cluster.software.name == ClusterSoftware{}.name;
-}
-
 Recompute least_estimated_recompute(Workload w, const GpuProperties& gpu, double room) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
     w.recompute = recompute;
@@ -114,12 +110,30 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   return simulation;
 }
 
-std::string software_note(const Cluster& cluster, double step_seconds) {
-  const double fixed = cluster.software.fixed_s;
-  return fmt::format("the constants are those of {}'s software: {} of each step ({:.0f} %) do not depend on the config",
-                     cluster.software.name, seconds_text(fixed), 100 * fixed / step_seconds) +
-         (is_own(cluster) ? "" : "; configs/clusters/h200.yaml has Trireme's own, on H200s");
+bool is_own(const Cluster& cluster) {
+  return cluster.software.name == "Trireme" || cluster.software.name == ClusterSoftware{}.name;
 }
+
+std::string plus_minus(const Cluster& cluster) {
+  return cluster.uncertainty > 0 ? fmt::format(" ± {:.1f} %", 100 * cluster.uncertainty) : "";
+}
+
+std::string software_note(const Cluster& cluster, bool memory_estimated) {
+  const std::string unknown = cluster.uncertainty > 0 ? "" : "; the cluster file states no uncertainty";
+  if (is_own(cluster) && !memory_estimated) return "the speeds and the memory are Trireme's" + unknown;
+  const std::string speeds = is_own(cluster) ? "Trireme" : cluster.software.name;
+  return fmt::format("the speeds are those of {} on {}{}, the memory is {}", speeds, cluster.device.name,
+                     cluster.uncertainty > 0 ? fmt::format(" (uncertain by{})", plus_minus(cluster)) : "",
+                     memory_estimated ? "an estimate" : "Trireme's own plan") +
+         unknown + (is_own(cluster) ? "" : "; configs/clusters/h200.yaml has Trireme's speeds on H200");
+}
+
+std::string mfu_peak(const Workload& w, const Cluster& cluster) {
+  return fmt::format("{:.0f} TFLOP/s",
+                     w.numbers == Numbers::kFp32 ? cluster.device.fp32_tflops : cluster.device.bf16_tflops);
+}
+
+bool is_tight(double bytes, double room_bytes) { return bytes <= room_bytes && bytes > 0.95 * room_bytes; }
 
 std::string to_text(const Simulation& s) {
   const StepPrediction& step = s.step;
@@ -127,18 +141,18 @@ std::string to_text(const Simulation& s) {
   std::string text =
       fmt::format("{} on {} of {} with {}, {} per node\n  {}\n", s.name, counted(s.workload.ranks(), "rank"),
                   c.device.name, c.software.name, c.node.ranks, layout_text(s.workload));
-  const std::string uncertainty =
-      c.uncertainty > 0 ? fmt::format(" ± {:.1f} % (scatter of the calibration)", 100 * c.uncertainty) : "";
-  text +=
-      fmt::format("step: {}{}; {} tokens/s, {:.1f} TFLOP/s per rank, MFU {:.1f} %, {:.1f} % with causal attention{}\n",
-                  seconds_text(step.seconds), uncertainty, format_count(step.tokens_per_second), step.tflops_per_rank,
-                  100 * step.mfu, 100 * step.mfu_causal,
-                  step.mfu_fp8 > 0 ? fmt::format(", {:.1f} % of the FP8 peak", 100 * step.mfu_fp8) : "");
+  text += fmt::format(
+      "step: {}{}; {} tokens/s, {:.1f} TFLOP/s per rank, MFU {:.1f} % of {}, {:.1f} % with causal "
+      "attention{}\n",
+      seconds_text(step.seconds), plus_minus(c), format_count(step.tokens_per_second), step.tflops_per_rank,
+      100 * step.mfu, mfu_peak(s.workload, c), 100 * step.mfu_causal,
+      step.mfu_fp8 > 0 ? fmt::format(", {:.1f} % of the FP8 peak", 100 * step.mfu_fp8) : "");
   const double memory = static_cast<double>(s.memory_bytes);
   text += fmt::format(
       "memory of the fullest rank{}: {} of {:.0f} GiB{}\n", s.memory_estimated ? ", estimated" : "",
       format_bytes(s.memory_bytes), c.device.memory_gib,
-      memory <= s.room_bytes
+      is_tight(memory, s.room_bytes) ? fmt::format(": a tight fit, {:.1f} GiB can be used", s.room_bytes / kGib)
+      : memory <= s.room_bytes
           ? ""
           : fmt::format(": DOES NOT FIT, {:.1f} GiB are left after communicators and libraries", s.room_bytes / kGib));
   text += fmt::format("time of a step on stage {}, the busiest one:\n", step.busiest_stage);
@@ -152,7 +166,7 @@ std::string to_text(const Simulation& s) {
       format_duration(g.rates.mtbf_s), format_duration(g.rates.recovery_s), format_duration(g.interval_s),
       format_duration(g.best_interval_s), 100 * g.effective, counted(g.spares, "spare machine"),
       g.spares == 1 ? "s" : "");
-  text += software_note(c, step.seconds) + "\n";
+  text += software_note(c, s.memory_estimated) + "\n";
   for (const std::string& note : s.notes) text += note + "\n";
   if (!c.defaults.empty())
     text += fmt::format("the cluster file omits these constants, so their defaults apply: {}\n",
@@ -187,11 +201,13 @@ std::string to_json(const Simulation& s) {
       {"tokens_per_s", s.step.tokens_per_second},
       {"tflops_per_rank", s.step.tflops_per_rank},
       {"mfu", s.step.mfu},
+      {"mfu_peak_tflops", w.numbers == Numbers::kFp32 ? s.cluster.device.fp32_tflops : s.cluster.device.bf16_tflops},
       {"mfu_causal", s.step.mfu_causal},
       {"mfu_fp8", s.step.mfu_fp8 > 0 ? nlohmann::ordered_json(s.step.mfu_fp8) : nullptr},
       {"memory_bytes", s.memory_bytes},
       {"memory_estimated", s.memory_estimated},
       {"fits", static_cast<double>(s.memory_bytes) <= s.room_bytes},
+      {"tight", is_tight(static_cast<double>(s.memory_bytes), s.room_bytes)},
       {"busiest_stage", s.step.busiest_stage},
       {"parts_s", parts},
       {"faults",

@@ -39,9 +39,16 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks);
 // cluster's memory. Fails with kUsage for a workload that can't be timed.
 Result<Simulation> simulate(const Config& config, const Cluster& cluster, const WorkloadOptions& options = {});
 
-// Returns a sentence that names the program whose software constants, including fixed seconds, the cluster file
-// contains.
-std::string software_note(const Cluster& cluster, double step_seconds);
+// Whether the cluster file describes this program's speeds rather than another program's.
+bool is_own(const Cluster& cluster);
+// Returns " ± 3.7 %", by which a prediction is uncertain, or "" if the cluster file does not say.
+std::string plus_minus(const Cluster& cluster);
+// Returns a sentence that says whose speeds and whose memory a prediction combines.
+std::string software_note(const Cluster& cluster, bool memory_estimated = false);
+// Returns "989 TFLOP/s", to which MFU is relative.
+std::string mfu_peak(const Workload& workload, const Cluster& cluster);
+// Whether this much memory fits, but with less than 5 % to spare.
+bool is_tight(double bytes, double room_bytes);
 
 std::string to_text(const Simulation& simulation);
 std::string to_json(const Simulation& simulation);  // one object, one line

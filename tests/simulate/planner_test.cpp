@@ -64,6 +64,39 @@ TEST(Planner, asks_nothing_of_the_layout_that_the_config_has) {
   EXPECT_EQ(value_or_throw(search).best[0].step.seconds, value_or_throw(plain).best[0].step.seconds);
 }
 
+// Layouts whose steps equal the best one's within the uncertainty are marked, and so is memory that is nearly full.
+TEST(Planner, marks_equal_layouts_and_tight_memory) {
+  Cluster cluster = cluster_of("h200");
+  cluster.uncertainty = 0.03;
+  PlanSearch search = value_or_throw(search_layouts(config_of({}), cluster, {.ranks = 16, .keep = 200}));
+  size_t equal = 0;
+  for (const PlannedLayout& layout : search.best) equal += equals_best(layout, search.best[0], cluster) ? 1 : 0;
+  EXPECT_GT(equal, 1u);
+  EXPECT_LT(equal, search.best.size());
+  search.best.resize(equal + 1);
+  search.best[1].memory_bytes = static_cast<int64_t>(0.97 * room_of(cluster));
+  const std::string text = to_text(search, cluster);
+  for (const char* part : {"\n    1   tp", "\n    2=  tp", " GiB!", "=: as fast as the first layout within ± 3.0 %",
+                           "!: a tight fit into", "MFU is of 989 TFLOP/s", " longer than the first: +"})
+    EXPECT_NE(text.find(part), text.npos) << part << "\n" << text;
+  EXPECT_NE(text.find(fmt::format("\n  {:>3}   tp", equal + 1)), text.npos) << text;
+  cluster.uncertainty = 0;
+  EXPECT_NE(to_text(search, cluster).find("steps are uncertain by an unknown share"), text.npos);
+}
+
+// A batch of 32 samples cannot use 512 ranks: half of them are hardly slower.
+TEST(Planner, warns_of_ranks_that_hardly_help) {
+  const Cluster cluster = cluster_of("h200");
+  const auto notes = [&](int batch, int ranks) {
+    const Config config = config_of({fmt::format("data.global_batch={}", batch), "data.micro_batch=1"});
+    const PlanOptions options{.ranks = ranks, .keep = 1};
+    return plan_notes(config, cluster, options, value_or_throw(search_layouts(config, cluster, options)));
+  };
+  ASSERT_EQ(notes(32, 512).size(), 1u);
+  EXPECT_NE(notes(32, 512)[0].find("512 ranks are too many for this batch and model: "), std::string::npos);
+  EXPECT_TRUE(notes(4096, 64).empty());
+}
+
 TEST(Planner, keeps_the_precision_of_the_config) {
   for (const auto& [gemm, numbers] : {std::pair{"fp8", Numbers::kFp8}, {"compute", Numbers::kBf16}}) {
     const Config config = config_with(gemm);

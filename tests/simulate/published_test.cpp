@@ -161,6 +161,17 @@ TEST(Published, other_stacks) {
   EXPECT_LE(published::mean_error(calibrated), 0.05);
 }
 
+// The uncertainty that each shipped cluster file states is the root mean square error of its program's rows.
+TEST(Published, cluster_files_state_their_own_errors) {
+  std::vector<Row> rows = all_rows();
+  const std::vector<Row> more = published::rows_of_file("never_fitted.csv");
+  rows.insert(rows.end(), more.begin(), more.end());
+  const auto summaries = published::summaries_by_cluster(value_or_throw(published::error_table(rows)));
+  EXPECT_EQ(summaries.size(), 5u);
+  for (const auto& [file, sum] : summaries)
+    EXPECT_NEAR(value_or_throw(read_cluster(file)).uncertainty, sum.rms, 0.001) << file;
+}
+
 // The spread between the sources themselves. 530B with tp 8, pp 35 and microbatches of one sample: the time of a step
 // divided by the microbatches that a stage processes or, in the bubble, waits for.
 TEST(Published, megatron_530b_by_source) {

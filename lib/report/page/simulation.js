@@ -26,6 +26,7 @@ const layoutText = (l) => [`tp ${l.tp}`, l.cp > 1 ? `cp ${l.cp}` : '', `dp ${l.d
 function story() {
   const list = [], best = report.layouts[0];
   if (!simulated.fits) list.push(['it does not fit into the memory of the fullest rank', true]);
+  if (simulated.tight) list.push(['less than 5 % of the memory is left on the fullest rank', true]);
   if (best) {
     const more = simulated.step_s / best.seconds - 1, sure = Math.max(0.005, uncertainty || 0);
     const other = `${layoutText(best.layout)}, microbatches of ${best.layout.micro_batch}: ${predicted(best.seconds)}`;
@@ -39,6 +40,7 @@ function story() {
              'the cluster\'s file has no table of errors, so the uncertainty is unknown',
     false
   ]);
+  list.push([report.sources, false]);
   for (const note of simulated.notes) list.push([note, false]);
   return element(
       'ul', {class: 'story'}, list.map(([text, alarm]) => element('li', {class: alarm ? 'alarm' : ''}, text)));
@@ -58,9 +60,9 @@ function overview() {
       element(
           'div', {class: 'figures'}, box('Step', predicted(simulated.step_s), within || 'uncertainty unknown'),
           box('Tokens a second', counted(simulated.tokens_per_s), within),
-          box('MFU', mfu(simulated), `${digits(simulated.tflops_per_rank, 3)} TFLOP/s a rank${within}`),
+          box('MFU', mfu(simulated), `${digits(simulated.tflops_per_rank, 3)} of ${whole(simulated.mfu_peak_tflops)} TFLOP/s a rank${within}`),
           box('Memory', bytesText(simulated.memory_bytes),
-              'of the fullest rank' + (simulated.fits ? '' : ': does not fit')),
+              'of the fullest rank' + (simulated.tight ? ': a tight fit' : simulated.fits ? '' : ': does not fit')),
           box('Under faults', percent(f.effective), `of the time is training; a fault every ${duration(f.mtbf_s)}`)),
       story(), wide([unbroken(''), long('')], [
         ['Cluster', report.cluster], ['Ranks', whole(simulated.ranks)], ['Layout', parts.join(', ')],
@@ -145,12 +147,14 @@ function layouts() {
       }),
       wide(
           ['tp', 'pp', 'chunks', 'dp', 'microbatch', 'zero'].map(number).concat(
-              ['recompute', number('step'), number('tokens a second'), number('MFU'), number('memory')]),
+              ['recompute', number('step'), unbroken(''), number('tokens a second'), number('MFU'), number('memory'),
+               unbroken('')]),
           report.layouts.map((row) => {
             const l = row.layout;
             return [
               l.tp, l.pp, l.chunks, l.dp, l.micro_batch, l.zero, l.recompute, predicted(row.seconds),
-              counted(row.tokens_per_s), mfu(row), bytesText(row.memory_bytes)
+              row.equal ? 'equal to the first' : '', counted(row.tokens_per_s), mfu(row), bytesText(row.memory_bytes),
+              row.tight ? 'tight' : ''
             ];
           })));
 }
