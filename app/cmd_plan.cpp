@@ -46,7 +46,11 @@ Result<void> plan(const Options& options) {
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
   auto search = search_layouts(config.value(), cluster.value(), requested);
-  if (!search) return search.error();
+  if (!search) {
+    Error error = search.error();
+    error.message += without_layout_note(config.value(), cluster.value(), requested);
+    return error;
+  }
   search.value().notes = plan_notes(config.value(), cluster.value(), requested, search.value());
   options.json ? print_answer(to_json(search.value(), cluster.value()))
                : print_text(to_text(search.value(), cluster.value()));

@@ -57,9 +57,12 @@ struct PlanOptions {
 // memory, or none divides the model or matches what is pinned.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
-// Returns what other numbers of ranks would give, if that matters: far fewer ranks that are hardly slower.
+// Returns what other numbers of ranks or layers would give, if that matters: far fewer ranks that are hardly slower, or
+// a nearby number that divides better.
 std::vector<std::string> plan_notes(const Config& config, const Cluster& cluster, const PlanOptions& options,
                                     const PlanSearch& search);
+// The same where no layout was found: "\n" and what nearby numbers of layers or ranks would give, or "".
+std::string without_layout_note(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
 // Returns whether the layout's step equals the best one's within the cluster file's uncertainty.
 bool equals_best(const PlannedLayout& layout, const PlannedLayout& best, const Cluster& cluster);

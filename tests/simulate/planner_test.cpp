@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/ranges.h>
+
 #include <set>
 #include <string>
 #include <vector>
@@ -82,6 +84,30 @@ TEST(Planner, marks_equal_layouts_and_tight_memory) {
   EXPECT_NE(text.find(fmt::format("\n  {:>3}   tp", equal + 1)), text.npos) << text;
   cluster.uncertainty = 0;
   EXPECT_NE(to_text(search, cluster).find("steps are uncertain by an unknown share"), text.npos);
+}
+
+// 126 layers divide by few numbers of stages: 128 layers, or a number of ranks with 7 or 9 stages, may run better.
+TEST(Planner, says_what_nearby_layers_and_ranks_would_give) {
+  Cluster cluster = cluster_of("h100_nemo");
+  cluster.uncertainty = 0.01;
+  const auto config_with_layers = [](int layers) {
+    return config_of({fmt::format("model.layers={}", layers), "model.hidden=16384", "model.heads=128",
+                      "data.global_batch=2048", "data.micro_batch=1"});
+  };
+  const PlanOptions options{.ranks = 1024, .keep = 1};
+  const auto search = value_or_throw(search_layouts(config_with_layers(126), cluster, options));
+  const auto notes = plan_notes(config_with_layers(126), cluster, options, search);
+  const std::string text = fmt::format("{}", fmt::join(notes, "\n"));
+  EXPECT_NE(text.find("model.layers 128 instead of 126 would reach an MFU of "), text.npos) << text;
+  const auto even = value_or_throw(search_layouts(config_with_layers(128), cluster, options));
+  EXPECT_GT(even.best[0].step.mfu, search.best[0].step.mfu);
+  for (const std::string& note : plan_notes(config_with_layers(128), cluster, options, even))
+    EXPECT_EQ(note.find("model.layers"), note.npos) << note;
+  // Without any layout the error has the same advice.
+  const PlanOptions prime{.ranks = 1024 + 9, .keep = 1};
+  EXPECT_FALSE(search_layouts(config_with_layers(126), cluster, prime));
+  EXPECT_NE(without_layout_note(config_with_layers(126), cluster, prime).find(" ranks instead of 1033 would reach"),
+            text.npos);
 }
 
 // A batch of 32 samples cannot use 512 ranks: half of them are hardly slower.
