@@ -57,7 +57,7 @@ Result<void> plan(const Options& options) {
   if (options.output.empty()) return {};
   const PlannedLayout& best = search.value().best.front();
   const Config winner =
-      on_cluster(with_layout(config.value(), layout_of(best.workload)), cluster.value(), best.step, options.overrides);
+      on_cluster(with_planned(config.value(), best.workload), cluster.value(), best.step, options.overrides);
   if (auto written = write_file(options.output, to_yaml(winner)); !written) return written.error();
   if (!options.json)
     print_out("wrote {}; `trireme check {} --ranks {} --no-data` shows its memory and time\n", options.output,

@@ -103,11 +103,14 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
   if (!resolved) return resolved.error();
   const int micro_batch = names_field(options.overrides, "data.micro_batch") ? preset.data.micro_batch : 0;
   const auto search =
-      search_layouts(resolved.value(), cluster, {.ranks = options.ranks, .keep = 1, .micro_batch = micro_batch});
+      search_layouts(resolved.value(), cluster,
+                     {.ranks = options.ranks,
+                      .keep = 1,
+                      .micro_batch = micro_batch,
+                      .pinned = {.buckets = names_field(options.overrides, "parallel.bucket_elements")}});
   if (!search) return search.error();
   const PlannedLayout& best = search.value().best.front();
-  const Config config =
-      on_cluster(with_layout(preset, layout_of(best.workload)), cluster, best.step, options.overrides);
+  const Config config = on_cluster(with_planned(preset, best.workload), cluster, best.step, options.overrides);
   return Layout{
       config,
       fmt::format("{} ranks of {}. Predicted{}: {:.3g} s{} per step, {:.0f} tokens/s, MFU {:.0f} % of {}, {} "

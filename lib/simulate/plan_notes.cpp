@@ -37,6 +37,17 @@ std::string scale_note(const Config& config, const Cluster& cluster, PlanOptions
       config.data.global_batch);
 }
 
+// Says what the config's own buckets would cost; "" if the best layout keeps them.
+std::string bucket_note(const Config& config, const Cluster& cluster, const PlanSearch& search) {
+  const PlannedLayout& best = search.best.front();
+  const int64_t own = config.parallel.bucket_elements;
+  if (best.workload.bucket_elements == own) return "";
+  Workload w = best.workload;
+  w.bucket_elements = own;
+  return fmt::format("parallel.bucket_elements is {} in the first layout; with {} its step would take {:.3f} s",
+                     best.workload.bucket_elements, own, predict_step(w, cluster).seconds);
+}
+
 // A nearby number of layers or ranks, and its best layout.
 struct Alternative {
   int number = 0;
@@ -126,6 +137,7 @@ std::string without_layout_note(const Config& config, const Cluster& cluster, co
 std::vector<std::string> plan_notes(const Config& config, const Cluster& cluster, const PlanOptions& options,
                                     const PlanSearch& search) {
   std::vector<std::string> notes;
+  if (std::string note = bucket_note(config, cluster, search); !note.empty()) notes.push_back(std::move(note));
   if (std::string note = scale_note(config, cluster, options, search); !note.empty()) notes.push_back(std::move(note));
   // An alternative must be better by more than the uncertainty, or at least by 2 %.
   const double better = 1 + std::max(0.02, cluster.uncertainty);

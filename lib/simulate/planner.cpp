@@ -133,16 +133,17 @@ class Search {
       const Candidate next = std::move(candidates_.back());
       candidates_.pop_back();
       if (best.size() >= keep && kSlack * next.bound >= best.back().step.seconds) break;
-      const StepPrediction step = predict_step(next.workload, cluster_, times_);
+      Workload w = next.workload;
+      const StepPrediction step = predict_with_buckets(w);
       if (best.size() >= keep && step.seconds >= best.back().step.seconds) continue;
-      const int64_t bytes = bytes_of(next.workload);
+      const int64_t bytes = bytes_of(w);
       if (static_cast<double>(bytes) > room_) {
         add_level(next.workload, static_cast<size_t>(next.workload.recompute) + 1);
         continue;
       }
       best.insert(
           std::ranges::upper_bound(best, step.seconds, {}, [](const auto& layout) { return layout.step.seconds; }),
-          {next.workload, step, bytes});
+          {w, step, bytes});
       if (best.size() > keep) best.pop_back();
     }
     return std::move(result_);
@@ -240,16 +241,41 @@ class Search {
       least_bytes_ = std::min(least_bytes_, bytes);
       if (bytes > (1 + kError) * room_) continue;
       fits_ |= bytes <= room_;
-      candidates_.push_back({w, bound_step(w, cluster_, times_), num_candidates_++});
+      candidates_.push_back({w, bound_of(w), num_candidates_++});
       std::ranges::push_heap(candidates_, may_be_slower);
       return {level, bytes <= (1 - kError) * room_};
     }
     return {kRecomputes.size(), false};
   }
 
+  // Predicts the step with the smallest buckets, of the config's size times powers of two, from which on larger ones gain
+  // less than half a percent; sets them in `w`.
+  StepPrediction predict_with_buckets(Workload& w) {
+    constexpr double kWorthIt = 0.995;
+    StepPrediction best = predict_step(w, cluster_, times_);
+    if (options_.pinned.buckets || w.reducing() == 1) return best;
+    double largest = 0;  // elements of a stage
+    for (int stage = 0; stage < w.pp; ++stage) largest = std::max(largest, parameters_of_stage(w, stage));
+    Workload larger = w;
+    while (static_cast<double>(larger.bucket_elements) < largest) {
+      larger.bucket_elements *= 2;
+      const StepPrediction step = predict_step(larger, cluster_, times_);
+      if (step.seconds >= kWorthIt * best.seconds) continue;
+      best = step;
+      w.bucket_elements = larger.bucket_elements;
+    }
+    return best;
+  }
+
+  // Bounds the step with any buckets.
+  double bound_of(Workload w) const {
+    if (!options_.pinned.buckets) w.bucket_elements = std::numeric_limits<int64_t>::max();
+    return bound_step(w, cluster_, times_);
+  }
+
   // Returns the memory of the program's own plan.
   int64_t bytes_of(const Workload& w) const {
-    Config config = with_layout(config_, layout_of(w));
+    Config config = with_planned(config_, w);
     config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
     config.parallel.tp_transfers = w.tp_copies ? Transfers::kCopies : Transfers::kCollectives;
     config.parallel.dp_transfers = w.dp_copies ? Transfers::kCopies : Transfers::kCollectives;
@@ -299,6 +325,7 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
     if (field == "parallel.pp") pinned.pp = p.pp;
     if (field == "parallel.dp" && p.dp > 0) pinned.dp = p.dp;
     if (field == "parallel.chunks") pinned.chunks = p.chunks;
+    if (field == "parallel.bucket_elements") pinned.buckets = true;
     if (field == "parallel.zero") pinned.zero = p.zero;
     if (field == "parallel.schedule") pinned.schedule = p.schedule;
     if (field == "parallel.recompute" && p.recompute != Recompute::kAuto) pinned.recompute = p.recompute;
@@ -324,9 +351,15 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
         "none of {} layouts fits into {:.1f} GiB per rank; the smallest takes {:.1f} GiB; use more ranks", search.tried,
         room_of(cluster) / kGib, walk.least_bytes() / kGib);
   // A start rejects some configs in every layout; report that here.
-  if (auto planned = planned_for(with_layout(config, layout_of(search.best.front().workload)), cluster); !planned)
+  if (auto planned = planned_for(with_planned(config, search.best.front().workload), cluster); !planned)
     return planned.error();
   return search;
+}
+
+Config with_planned(Config config, const Workload& layout) {
+  config = with_layout(std::move(config), layout_of(layout));
+  config.parallel.bucket_elements = layout.bucket_elements;
+  return config;
 }
 
 Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,

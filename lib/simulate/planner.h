@@ -37,6 +37,7 @@ struct PinnedLayout {
   std::optional<int> tp, pp, dp, chunks, zero;
   std::optional<Schedule> schedule;
   std::optional<Recompute> recompute;
+  bool buckets = false;  // keeps parallel.bucket_elements
 };
 // Returns the fields of `config` that `overrides` ("section.key=value") name. parallel.dp: 0 and recompute: auto are
 // not pinned.
@@ -52,8 +53,9 @@ struct PlanOptions {
   PinnedLayout pinned;
 };
 
-// Searches the layouts for `config`, which must be resolved. Of its parallel section it keeps overlaps, transfers,
-// buckets and the axes other than tp, pp and dp; it also keeps the precision. Fails with kUsage if no layout fits into
+// Searches the layouts for `config`, which must be resolved. Of its parallel section it keeps overlaps, transfers and
+// the axes other than tp, pp and dp; it also keeps the precision. parallel.bucket_elements may grow by powers of two: a
+// bucket's ring has latency in proportion to dp, so small buckets of many replicas are slow. Fails with kUsage if no layout fits into
 // memory, or none divides the model or matches what is pinned.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
@@ -70,6 +72,9 @@ bool equals_best(const PlannedLayout& layout, const PlannedLayout& best, const C
 // Formats a table of the best layouts, how the first and the second one differ, and what limits each.
 std::string to_text(const PlanSearch& search, const Cluster& cluster);
 std::string to_json(const PlanSearch& search, const Cluster& cluster);
+
+// Returns `config` with the layout's fields, and with its buckets.
+Config with_planned(Config config, const Workload& layout);
 
 // Returns `config` with the cluster file's constants of the machines, for the estimates of `trireme check`, and a
 // rank's speed as `step` predicts it. Keeps fields that the file omits or `overrides` names.

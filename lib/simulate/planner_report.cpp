@@ -101,6 +101,7 @@ std::string to_json(const PlanSearch& search, const Cluster& cluster) {
                  {"micro_batch", w.micro_batch},
                  {"zero", w.zero},
                  {"recompute", enum_name(w.recompute)},
+                 {"bucket_elements", w.bucket_elements},
                  {"numbers", enum_name(w.numbers)},
                  {"step_s", layout.step.seconds},
                  {"tokens_per_s", layout.step.tokens_per_second},

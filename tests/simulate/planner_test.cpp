@@ -86,6 +86,32 @@ TEST(Planner, marks_equal_layouts_and_tight_memory) {
   EXPECT_NE(to_text(search, cluster).find("steps are uncertain by an unknown share"), text.npos);
 }
 
+// The latency of a bucket's ring grows with dp, so buckets grow too, unless they are pinned.
+TEST(Planner, chooses_larger_buckets_for_many_replicas) {
+  const Cluster cluster = cluster_of("h200");
+  const auto found = [&](int ranks, bool pinned) {
+    const Config config = config_of({"data.global_batch=4096", "data.micro_batch=1"});
+    PlanOptions options{.ranks = ranks, .keep = 1};
+    options.pinned.tp = options.pinned.pp = 1;
+    options.pinned.buckets = pinned;
+    PlanSearch search = value_or_throw(search_layouts(config, cluster, options));
+    search.notes = plan_notes(config, cluster, options, search);
+    return search;
+  };
+  const PlanSearch few = found(8, false), many = found(2048, false), pinned = found(2048, true);
+  EXPECT_EQ(few.best[0].workload.bucket_elements, 40'000'000);
+  EXPECT_GT(many.best[0].workload.bucket_elements, 40'000'000);
+  EXPECT_EQ(pinned.best[0].workload.bucket_elements, 40'000'000);
+  EXPECT_LT(many.best[0].step.seconds, 0.9 * pinned.best[0].step.seconds);
+  EXPECT_EQ(many.notes.front().find("parallel.bucket_elements is "), 0u);
+  // The prediction is that of the config that `plan --output` writes, memory included.
+  const Config written =
+      with_planned(config_of({"data.global_batch=4096", "data.micro_batch=1"}), many.best[0].workload);
+  const Simulation again = value_or_throw(simulate(value_or_throw(resolve_config(written, 2048)), cluster));
+  EXPECT_DOUBLE_EQ(again.step.seconds, many.best[0].step.seconds);
+  EXPECT_EQ(again.memory_bytes, many.best[0].memory_bytes);
+}
+
 // 126 layers divide by few numbers of stages: 128 layers, or a number of ranks with 7 or 9 stages, may run better.
 TEST(Planner, says_what_nearby_layers_and_ranks_would_give) {
   Cluster cluster = cluster_of("h100_nemo");
