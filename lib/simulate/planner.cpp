@@ -134,13 +134,20 @@ class Search {
       candidates_.pop_back();
       if (best.size() >= keep && kSlack * next.bound >= best.back().step.seconds) break;
       Workload w = next.workload;
-      const StepPrediction step = predict_with_buckets(w);
-      if (best.size() >= keep && step.seconds >= best.back().step.seconds) continue;
-      const int64_t bytes = bytes_of(w);
+      StepPrediction step = predict_with_buckets(w);
+      const auto is_slower = [&] { return best.size() >= keep && step.seconds >= best.back().step.seconds; };
+      if (is_slower()) continue;
+      int64_t bytes = bytes_of(w);
+      while (static_cast<double>(bytes) > room_ && w.bucket_elements > base_.bucket_elements) {
+        w.bucket_elements /= 2;  // smaller buckets may take less memory
+        bytes = bytes_of(w);
+        step = predict_step(w, cluster_, times_);
+      }
       if (static_cast<double>(bytes) > room_) {
         add_level(next.workload, static_cast<size_t>(next.workload.recompute) + 1);
         continue;
       }
+      if (is_slower()) continue;
       best.insert(
           std::ranges::upper_bound(best, step.seconds, {}, [](const auto& layout) { return layout.step.seconds; }),
           {w, step, bytes});

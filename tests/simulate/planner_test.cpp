@@ -112,6 +112,28 @@ TEST(Planner, chooses_larger_buckets_for_many_replicas) {
   EXPECT_EQ(again.memory_bytes, many.best[0].memory_bytes);
 }
 
+// Larger buckets take more memory with zero 2: where they do not fit, smaller ones are found.
+TEST(Planner, larger_buckets_never_displace_a_layout_that_fits) {
+  const Config config = config_of({"data.global_batch=4096", "data.micro_batch=1"});
+  Cluster cluster = cluster_of("h200");
+  int fitting = 0;
+  for (double gib = 18; gib < 60; gib += 3) {
+    cluster.device.memory_gib = gib;
+    PlanOptions options{.ranks = 2048, .keep = 1};
+    options.pinned.tp = options.pinned.pp = 1;
+    options.pinned.zero = 2;
+    const auto chosen = search_layouts(config, cluster, options);
+    options.pinned.buckets = true;
+    const auto pinned = search_layouts(config, cluster, options);
+    ASSERT_EQ(static_cast<bool>(chosen), static_cast<bool>(pinned)) << gib;
+    if (!chosen) continue;
+    ++fitting;
+    EXPECT_LE(static_cast<double>(chosen.value().best[0].memory_bytes), room_of(cluster)) << gib;
+    EXPECT_LE(chosen.value().best[0].step.seconds, pinned.value().best[0].step.seconds) << gib;
+  }
+  EXPECT_GT(fitting, 3);
+}
+
 // 126 layers divide by few numbers of stages: 128 layers, or a number of ranks with 7 or 9 stages, may run better.
 TEST(Planner, says_what_nearby_layers_and_ranks_would_give) {
   Cluster cluster = cluster_of("h100_nemo");
