@@ -38,6 +38,11 @@ struct Options {
        no_stragglers = false;
 };
 
+// Returns ", steps ± 4.3 %", or "".
+std::string within_text(const Cluster& cluster) {
+  return plus_minus(cluster).empty() ? "" : fmt::format(", steps{}", plus_minus(cluster));
+}
+
 Error begins_beyond(const std::string& what, const Simulation& simulation, const Options& options) {
   return usage_error("{} starts at {} ranks, more than --to {}; raise --to", what, simulation.workload.ranks(),
                      options.most_ranks);
@@ -48,7 +53,7 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, scaling, options.most_ranks);
   if (rows.empty()) return begins_beyond("--scaling " + options.scaling, simulation, options);
   const Cluster& cluster = simulation.cluster;
-  const std::string within = plus_minus(cluster).empty() ? "" : fmt::format(", steps{}", plus_minus(cluster));
+  const std::string within = within_text(cluster);
   options.json ? print_answer(to_json(rows))
                : print_text(to_text(rows) + fmt::format("MFU is of {}{}\n{}\n", mfu_peak(simulation.workload, cluster),
                                                         within, software_note(cluster, simulation.memory_estimated)));
@@ -80,7 +85,7 @@ Result<void> draw_step(const Simulation& s, const std::string& path) {
   const auto picture = step_picture(
       simulated_segments(s.workload, s.cluster, RingTimes(s.cluster)), 1,
       fmt::format("A step of {}, {} microbatches, simulated on {} with {}{}", s.name, s.workload.num_microbatches(),
-                  s.cluster.device.name, s.cluster.software.name, plus_minus(s.cluster)));
+                  s.cluster.device.name, s.cluster.software.name, within_text(s.cluster)));
   if (!picture) return picture.error();
   return write_file(path, picture.value());
 }
@@ -116,7 +121,9 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   }
   const auto compared = analyse_network(s.workload, s.cluster, other);
   if (!compared) return compared.error();
-  print_out("{}{}\n", to_text(network.value(), &compared.value(), s.workload, s.cluster),
+  const std::string within =
+      plus_minus(s.cluster).empty() ? "" : fmt::format("steps are uncertain by{}\n", plus_minus(s.cluster));
+  print_out("{}{}{}\n", to_text(network.value(), &compared.value(), s.workload, s.cluster), within,
             software_note(s.cluster, s.memory_estimated));
   return {};
 }

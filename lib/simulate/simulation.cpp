@@ -36,8 +36,8 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
   std::vector<std::string> notes;
   if (options.program == Program::kFsdp)
     notes.push_back(
-        "--as fsdp: for published steps of PyTorch's FSDP to which no constant was fitted, predictions are off by 8 to "
-        "19 % on average, and by up to 41 % (`trireme simulate --rows configs/published/never_fitted.csv`): an "
+        "--as fsdp: for published steps of PyTorch's FSDP to which no constant was fitted, predictions are off by 7 to "
+        "18 % on average, and by up to 41 % (`trireme simulate --rows configs/published/never_fitted.csv`): an "
         "allocator that runs out of memory and retries is not modelled");
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
@@ -121,11 +121,10 @@ std::string plus_minus(const Cluster& cluster) {
 std::string software_note(const Cluster& cluster, bool memory_estimated) {
   const std::string unknown = cluster.uncertainty > 0 ? "" : "; the cluster file states no uncertainty";
   if (is_own(cluster) && !memory_estimated) return "the speeds and the memory are Trireme's" + unknown;
-  const std::string speeds = is_own(cluster) ? "Trireme" : cluster.software.name;
-  return fmt::format("the speeds are those of {} on {}{}, the memory is {}", speeds, cluster.device.name,
-                     cluster.uncertainty > 0 ? fmt::format(" (uncertain by{})", plus_minus(cluster)) : "",
-                     memory_estimated ? "an estimate" : "Trireme's own plan") +
-         unknown + (is_own(cluster) ? "" : "; configs/clusters/h200.yaml has Trireme's speeds on H200");
+  return fmt::format("the speeds are those of {} on {}, the memory is {}{}{}",
+                     is_own(cluster) ? "Trireme" : cluster.software.name, cluster.device.name,
+                     memory_estimated ? "an estimate" : "Trireme's own plan", unknown,
+                     is_own(cluster) ? "" : "; configs/clusters/h200.yaml has Trireme's speeds on H200");
 }
 
 std::string mfu_peak(const Workload& w, const Cluster& cluster) {

@@ -87,7 +87,7 @@ TEST(Simulation, says_what_to_know_of_the_answer) {
   };
   const Simulation plain = simulated("gpt2_124m", 8, {});
   EXPECT_TRUE(plain.notes.empty());
-  EXPECT_TRUE(says(plain, "the speeds are those of NeMo 2025 on H100-80GB (uncertain by ± "));
+  EXPECT_TRUE(says(plain, "the speeds are those of NeMo 2025 on H100-80GB, the memory is Trireme's own plan"));
   EXPECT_TRUE(says(plain, "the memory is Trireme's own plan"));
   EXPECT_TRUE(says(plain, " % of 989 TFLOP/s"));
   EXPECT_TRUE(says(plain, " ± "));
