@@ -11,7 +11,7 @@ struct Preset {
   std::string_view yaml;
 };
 
-std::span<const Preset> presets();       // by name
+std::span<const Preset> presets();  // by name
 // For parse_cluster (lib/simulate/cluster.h): this program's file for H100, or another program's if there is none.
 std::string_view preset_cluster_h100();
 

@@ -28,7 +28,8 @@ class SimulatedStep {
     std::vector<double> first_forwards;  // by virtual stage
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       for (int stage = 0; stage < w.pp; ++stage) first_forwards.push_back(first_forward(stage, chunk));
-    begin_ = gather_wait(w, costs_.column, costs_.traffic, first_forwards);  // no action begins earlier
+    begin_ = gather_wait(w, costs_.column, costs_.traffic, first_forwards,
+                         c.software.hidden_share);  // no action begins earlier
   }
 
   std::vector<TimelineSegment> segments() {
@@ -113,8 +114,9 @@ class SimulatedStep {
   void add_parts(const PipelineSpan& span, double begin, TimelineSegment& segment) const {
     const LayerTimes& times = costs_.stages[static_cast<size_t>(span.action.chunk * w_.pp + span.stage)];
     const PassTimes& pass = span.action.kind == ActionKind::kForward ? times.forward : times.backward;
-    for (const auto& [name, seconds] : {std::pair{kGemm, pass.gemm}, std::pair{kAttention, pass.attention},
-                                        std::pair{kMemory, pass.memory}, std::pair{kTp, pass.tp}}) {
+    for (const auto& [name, seconds] :
+         {std::pair{kGemm, pass.gemm}, std::pair{kAttention, pass.attention}, std::pair{kMemory, pass.memory},
+          std::pair{kTp, pass.tp}, std::pair{kFixed, pass.fixed}}) {
       if (seconds > 0) add_span(segment, kCompute, name, begin, begin + seconds);
       begin += seconds;
     }
@@ -145,7 +147,7 @@ class SimulatedStep {
       if (span.action.kind == ActionKind::kBackward)
         last_backward[static_cast<size_t>(span.action.chunk)] = begin_ + span.end;
     }
-    double stream = w_.overlap_dp ? gathered : compute;
+    double stream = w_.overlap_dp ? gathered : compute, total = 0;
     for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
       const auto of = static_cast<size_t>(chunk * w_.pp + stage);
       const ChunkTraffic& traffic = costs_.traffic[of];
@@ -154,9 +156,12 @@ class SimulatedStep {
         stream = std::max(stream, last_backward[static_cast<size_t>(chunk)] - left * costs_.column.backward[of]);
         add_span(segment, kDp, kReduce, stream, stream + traffic.reduce);
         stream += traffic.reduce;
+        total += traffic.reduce;
       }
     }
-    const double tied = costs_.tied[static_cast<size_t>(stage)], own = std::max(compute, stream), reduced = own + tied;
+    const double exposed =
+        w_.overlap_dp ? reductions_exposed(stream - compute, total, c_.software.hidden_share) : stream - compute;
+    const double tied = costs_.tied[static_cast<size_t>(stage)], own = compute + exposed, reduced = own + tied;
     if (tied > 0) add_span(segment, kDp, kTied, own, reduced);
     const double updated = reduced + costs_.optimizer[static_cast<size_t>(stage)];
     add_span(segment, kCompute, kUpdate, reduced, updated);

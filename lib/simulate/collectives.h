@@ -33,7 +33,8 @@ class TransferTimes {
 
 // Ring collectives. T = start + steps · latency + bytes · (n - 1) / n / bandwidth, twice that for an all-reduce. Of the
 // n - 1 steps, those that cross machines have the network's latency. A machine with k members of the group has k
-// adapters for its ring.
+// adapters for its ring. If ranks share adapters, dp's groups with several ranks on a machine share one of them: on
+// vTrain's machines their rates add up to that of one, while tp over machines gets all (configs/published).
 class RingTimes : public TransferTimes {
  public:
   explicit RingTimes(const Cluster& cluster) : cluster_(cluster) {}
@@ -42,6 +43,9 @@ class RingTimes : public TransferTimes {
  private:
   const Cluster& cluster_;
 };
+
+// Returns a rank's share of the line rate of its machine's adapters.
+double rank_gb_per_s(const Cluster& cluster);
 
 // Returns how many members of a group of `size` ranks, `stride` apart, share a machine.
 int members_on_node(const Cluster& cluster, int stride, int size);

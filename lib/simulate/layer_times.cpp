@@ -326,6 +326,7 @@ PassTimes& PassTimes::operator+=(const PassTimes& other) {
   attention += other.attention;
   memory += other.memory;
   tp += other.tp;
+  fixed += other.fixed;
   return *this;
 }
 
@@ -334,6 +335,7 @@ PassTimes operator*(double factor, PassTimes times) {
   times.attention *= factor;
   times.memory *= factor;
   times.tp *= factor;
+  times.fixed *= factor;
   return times;
 }
 
@@ -355,6 +357,9 @@ LayerTimes layer_times(const Workload& w, const LayerSpec& layer, const Cluster&
   forward.wait_for_host();
   backward.wait_for_host();
   LayerTimes times{forward.times(), backward.times()};
+  constexpr double kForwardShare = 1.0 / 3;  // of a layer's kernels
+  times.forward.fixed = kForwardShare * c.software.layer_us * 1e-6;
+  times.backward.fixed = (1 - kForwardShare) * c.software.layer_us * 1e-6;
   if (w.recompute == Recompute::kFull) {
     times.backward += times.forward;
   } else if (w.tp > 1 && gathers_again(w)) {

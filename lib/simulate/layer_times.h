@@ -12,9 +12,10 @@ namespace tri {
 // Seconds by kind of work.
 struct PassTimes {
   double gemm = 0, attention = 0, memory = 0;
-  double tp = 0;  // exposed: compute waits for it, or slows down alongside it
+  double tp = 0;     // exposed: compute waits for it, or slows down alongside it
+  double fixed = 0;  // software.layer_us
 
-  double total() const { return gemm + attention + memory + tp; }
+  double total() const { return gemm + attention + memory + tp + fixed; }
   PassTimes& operator+=(const PassTimes& other);
   friend PassTimes operator*(double factor, PassTimes times);
 };

@@ -255,8 +255,8 @@ class Search {
     return {kRecomputes.size(), false};
   }
 
-  // Predicts the step with the smallest buckets, of the config's size times powers of two, from which on larger ones gain
-  // less than half a percent; sets them in `w`.
+  // Predicts the step with the smallest buckets, of the config's size times powers of two, from which on larger ones
+  // gain less than half a percent; sets them in `w`.
   StepPrediction predict_with_buckets(Workload& w) {
     constexpr double kWorthIt = 0.995;
     StepPrediction best = predict_step(w, cluster_, times_);
@@ -378,7 +378,7 @@ Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& s
   c.ranks_per_node = cluster.node.ranks;
   set(c.rank_tflops, "cluster.rank_tflops", std::max(1.0, std::round(step.tflops_per_rank)), "device.bf16_tflops");
   set(c.node_gb_per_s, "cluster.node_gb_per_s", cluster.node.gb_per_s, "node.gb_per_s");
-  set(c.network_gb_per_s, "cluster.network_gb_per_s", cluster.network.gb_per_s, "network.gb_per_s");
+  set(c.network_gb_per_s, "cluster.network_gb_per_s", rank_gb_per_s(cluster), "network.gb_per_s");
   set(c.storage_gb_per_s, "cluster.storage_gb_per_s", cluster.network.storage_gb_per_s, "network.storage_gb_per_s");
   set(c.rank_mtbf_hours, "cluster.rank_mtbf_hours", cluster.faults.device_mtbf_hours, "faults.device_mtbf_hours");
   return config;

@@ -410,7 +410,7 @@ Result<ErrorTable> error_table(const std::vector<Row>& rows) {
 
 namespace {
 
-// Groups rows by a text of theirs, in the order of first appearance.
+// Groups rows by a text that `key` returns, in the order of first appearance; rows without text are not counted.
 template <class Key>
 std::vector<std::pair<std::string, ErrorSummary>> summaries(const ErrorTable& table, Key key) {
   std::vector<std::pair<std::string, std::vector<double>>> groups;

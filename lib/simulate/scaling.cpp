@@ -59,7 +59,7 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   start.gathered_bytes = kBytesOnce + ranks * (kBytesARank + gpus * kBytesAGpu);
   start.data_readers = machines_of_ends(w, c);
   start.exchange_s = kStartCalls * tree_depth(static_cast<int>(ranks)) * c.network.host_message_us * 1e-6 +
-                     static_cast<double>(start.gathered_bytes) / (c.network.gb_per_s * c.network.share * 1e9);
+                     static_cast<double>(start.gathered_bytes) / (rank_gb_per_s(c) * c.network.share * 1e9);
   add_groups(c, 1, static_cast<int>(ranks), 1, start);  // all
   add_groups(c, ranks / w.tp, w.tp, 1, start);
   add_groups(c, ranks / w.reducing(), w.reducing(), 1, start);
@@ -68,8 +68,8 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, w.ranks_of_stage(), 2, 1, start);
   const double bytes = checkpoint_bytes(w);
   const double passed_on =
-      bytes / (w.reducing_stride() * w.pp) / (c.network.gb_per_s * c.network.share * 1e9);  // among ranks with equal
-                                                                                            // weights
+      bytes / (w.reducing_stride() * w.pp) / (rank_gb_per_s(c) * c.network.share * 1e9);  // among ranks with equal
+                                                                                          // weights
   start.load_s = bytes / (c.network.storage_gb_per_s * 1e9) + (w.reducing() > 1 ? passed_on : 0);
   return start;
 }

@@ -119,12 +119,13 @@ class StepModel {
       parts.attention += sum.attention;
       parts.memory += sum.memory;
       parts.tp += sum.tp;
+      parts.fixed += sum.fixed;
       waits += costs.num_microbatches * (weight_waits(stage, false) + weight_waits(stage, true));
     }
     parts.optimizer = optimizer_seconds(busiest);
     std::vector<ChunkTraffic> buckets;
     for (int stage = 0; stage < w_.pp * w_.chunks; ++stage) buckets.push_back(traffic(stage));
-    const double gathered = gather_wait(w_, costs, buckets, times.first_forward);
+    const double gathered = gather_wait(w_, costs, buckets, times.first_forward, c_.software.hidden_share);
     parts.dp = end - parts.optimizer - times.makespan + gathered + waits;
     if (parts.dp < 0) parts.dp = 0;
     ColumnCosts without = costs;
@@ -134,7 +135,7 @@ class StepModel {
     parts.bubble = times.makespan - times.busy[busiest] - parts.pp + turns;
     const double busy = end + gathered + turns;
     parts.stragglers = stragglers == Stragglers::kOn ? busy * straggler_share() : 0;
-    parts.fixed = c_.software.fixed_s;
+    parts.fixed += c_.software.fixed_s;
     prediction.seconds = 0;
     for (const auto& [name, seconds] : named_parts(parts)) prediction.seconds += seconds;
     return prediction;
@@ -225,7 +226,7 @@ class StepModel {
       const double transfer = weight_gather_seconds(layer) + (backward ? weight_reduce_seconds(layer) : 0);
       const LayerTimes& times = times_of(layer);
       const double compute = (backward ? times.backward : times.forward).total();
-      const double hidden = w_.overlap_dp ? std::min(transfer, compute) : 0;
+      const double hidden = w_.overlap_dp ? std::min(transfer * c_.software.hidden_share, compute) : 0;
       seconds += count * (transfer - hidden + hidden * c_.software.beside_slowdown);
     });
     return seconds;
@@ -261,8 +262,9 @@ class StepModel {
     }
     const double compute = times.end[rank];
     if (!w_.overlap_dp) return compute + total * (w_.zero == 2 ? costs.num_microbatches : 1);
-    const double hidden = std::min(total, std::max(0.0, total - (stream - compute)));
-    return std::max(compute, stream) + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
+    const double exposed = reductions_exposed(stream - compute, total, c_.software.hidden_share);
+    const double hidden = std::max(0.0, total - exposed);
+    return compute + exposed + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
   }
 
   // What zero 2's reductions of all microbatches except the last one, `total` each, add to a step with this compute
@@ -271,7 +273,7 @@ class StepModel {
     if (w_.zero != 2) return 0;
     const int microbatches = w_.num_microbatches();
     const double all = (microbatches - 1) * total;
-    const double hidden = std::min(all, compute * (microbatches - 1) / microbatches);
+    const double hidden = std::min(all * c_.software.hidden_share, compute * (microbatches - 1) / microbatches);
     return all - hidden + hidden * c_.software.beside_slowdown;
   }
 
@@ -312,7 +314,7 @@ class StepModel {
 }  // namespace
 
 double gather_wait(const Workload& w, const ColumnCosts& column, const std::vector<ChunkTraffic>& traffic,
-                   const std::vector<double>& first_forward) {
+                   const std::vector<double>& first_forward, double hidden_share) {
   double most = 0;
   for (int rank = 0; rank < w.pp; ++rank) {
     double stream = 0;
@@ -326,6 +328,7 @@ double gather_wait(const Workload& w, const ColumnCosts& column, const std::vect
       const double before_last = column.forward[stage] * (t.buckets - 1) / t.buckets;
       most = std::max(most, w.overlap_dp ? std::max(first, stream - before_last) - first_forward[stage] : stream);
     }
+    most = std::max(most, (1 - hidden_share) * stream);
   }
   return most;
 }

@@ -3,6 +3,7 @@
 // the step.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -50,9 +51,14 @@ StepCosts step_costs(const Workload& workload, const Cluster& cluster, const Tra
 
 // Returns how long a step's forward passes, which would otherwise begin at `first_forward` (pp · chunks, by virtual
 // stage), wait for their parameters, which dp gathers bucket by bucket from the step's beginning. This is the maximum
-// over all stages.
+// over all stages. Overlap hides at most `hidden_share` of the gathers.
 double gather_wait(const Workload& workload, const ColumnCosts& column, const std::vector<ChunkTraffic>& traffic,
-                   const std::vector<double>& first_forward);
+                   const std::vector<double>& first_forward, double hidden_share);
+// Returns how long after its compute a rank's reductions end that take `total` seconds, if their stream would end
+// `late` seconds after compute.
+inline double reductions_exposed(double late, double total, double hidden_share) {
+  return std::max({0.0, late, (1 - hidden_share) * total});
+}
 
 // `workload` must be valid (problem_of in workload.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers,

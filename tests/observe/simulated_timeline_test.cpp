@@ -68,6 +68,7 @@ TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
 TEST(SimulatedTimeline, lasts_as_long_as_the_prediction) {
   Cluster cluster;
   cluster.software.fixed_s = 0.01;
+  cluster.software.layer_us = 500;
   cluster.software.beside_slowdown = 0;  // of compute alongside dp: the trace shows compute without slowdown
   for (const int chunks : {1, 2})
     for (const bool overlap : {true, false}) {

@@ -261,7 +261,7 @@ TEST(StepModel, parameters_are_waited_for_bucket_by_bucket) {
   Workload w = gpt_13b();
   ColumnCosts column{.forward = {0.010}};
   const auto wait = [&](double gather, double first_forward = 0) {
-    return gather_wait(w, column, {{.buckets = 5, .gather = gather}}, {first_forward});
+    return gather_wait(w, column, {{.buckets = 5, .gather = gather}}, {first_forward}, 1);
   };
   EXPECT_NEAR(wait(0.001), 0.001, 1e-12);
   EXPECT_NEAR(wait(0.004), 5 * 0.004 - 0.008, 1e-12);  // the last bucket is used after four fifths of the pass
@@ -283,6 +283,54 @@ TEST(StepModel, rings_match_their_formula) {
   EXPECT_NEAR(times.seconds({Collective::kAllGather, 1, 1536, 1}), 21.5e-3, 0.1e-3);
 }
 
+// A machine's ranks share its adapters. One ring of a group with several ranks on a machine uses one of them, together
+// with the rings of the other groups.
+TEST(StepModel, shared_adapters_divide_their_rate) {
+  Cluster c;
+  c.node = {.ranks = 8, .adapters = 4, .gb_per_s = 200, .latency_us = 0, .start_us = 0};
+  c.network = {.gb_per_s = 25, .share = 1, .latency_us = 0};
+  EXPECT_EQ(rank_gb_per_s(c), 12.5);
+  const RingTimes times(c);
+  const auto seconds = [&](int on_node) { return times.seconds({Collective::kAllGather, 16e9, 16, on_node}); };
+  EXPECT_DOUBLE_EQ(seconds(1), 15e9 / 12.5e9);
+  EXPECT_DOUBLE_EQ(seconds(8), 15e9 / 25e9);
+  EXPECT_DOUBLE_EQ(seconds(2), 15e9 / 6.25e9);
+  EXPECT_DOUBLE_EQ(seconds(16), 15e9 / 200e9);
+  EXPECT_DOUBLE_EQ(times.seconds({Collective::kMessage, 25e9, 2, 1}), 2);
+  c.node.adapters = 8;
+  EXPECT_EQ(rank_gb_per_s(c), 25);
+  EXPECT_DOUBLE_EQ(seconds(2), 15e9 / 50e9);
+}
+
+// software.layer_us counts per layer and microbatch, on each rank for its own layers.
+TEST(StepModel, layers_take_constant_time_per_microbatch) {
+  Workload w = gpt_13b();
+  Cluster slower;
+  slower.software.layer_us = 300;
+  EXPECT_NEAR(step(w, slower) - step(w), 300e-6 * 40 * w.num_microbatches(), 1e-9);
+  w.pp = 4;
+  const StepPrediction split = predict_step(w, slower, RingTimes(slower), Stragglers::kOff);
+  EXPECT_NEAR(split.parts.fixed, 300e-6 * 10 * w.num_microbatches(), 1e-9);
+}
+
+// However long compute lasts, overlap hides no more than hidden_share of dp's transfers.
+TEST(StepModel, a_share_of_dp_transfers_stays_exposed) {
+  Workload w = gpt_13b();
+  w.dp = 4;
+  w.global_batch = 512;
+  Cluster c;
+  c.software.beside_slowdown = 0;
+  const double transfers = transfer_loads(w, c, RingTimes(c)).dp;
+  for (const int zero : {1, 2, 3}) {
+    w.zero = zero;
+    c.software.hidden_share = 1;
+    const double hidden = step(w, c);
+    c.software.hidden_share = 0.5;
+    const double all = zero == 1 ? transfers : transfer_loads(w, c, RingTimes(c)).dp;
+    EXPECT_NEAR((step(w, c) - hidden) / (0.5 * all), 1, 0.1) << zero;
+  }
+}
+
 // Reductions hidden behind compute are not free: they slow it down, including those of earlier microbatches.
 TEST(StepModel, zero_2_pays_for_every_microbatchs_reductions) {
   Workload one = gpt_13b();
@@ -294,6 +342,7 @@ TEST(StepModel, zero_2_pays_for_every_microbatchs_reductions) {
   two.zero = 2;
   Cluster c;
   c.software.beside_slowdown = 0;
+  c.software.hidden_share = 1;
   EXPECT_NEAR(step(two, c), step(one, c), 1e-9) << "all of them hide";
   c.software.beside_slowdown = 0.2;
   const TransferLoads loads = transfer_loads(two, c, RingTimes(c)), single = transfer_loads(one, c, RingTimes(c));

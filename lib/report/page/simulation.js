@@ -60,7 +60,8 @@ function overview() {
       element(
           'div', {class: 'figures'}, box('Step', predicted(simulated.step_s), within || 'uncertainty unknown'),
           box('Tokens a second', counted(simulated.tokens_per_s), within),
-          box('MFU', mfu(simulated), `${digits(simulated.tflops_per_rank, 3)} of ${whole(simulated.mfu_peak_tflops)} TFLOP/s a rank${within}`),
+          box('MFU', mfu(simulated),
+              `${digits(simulated.tflops_per_rank, 3)} of ${whole(simulated.mfu_peak_tflops)} TFLOP/s a rank${within}`),
           box('Memory', bytesText(simulated.memory_bytes),
               'of the fullest rank' + (simulated.tight ? ': a tight fit' : simulated.fits ? '' : ': does not fit')),
           box('Under faults', percent(f.effective), `of the time is training; a fault every ${duration(f.mtbf_s)}`)),

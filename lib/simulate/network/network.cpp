@@ -166,6 +166,11 @@ class NetworkModel {
 }  // namespace
 
 Result<NetworkAnalysis> analyse_network(const Workload& w, const Cluster& c, const NetworkOptions& options) {
+  if (c.node.adapters > 0)
+    return usage_error(
+        "node.adapters {}: --network simulates machines with an adapter per rank; set node.adapters to 0, and "
+        "network.gb_per_s to a rank's share",
+        c.node.adapters);
   if (const std::string problem = Clos::problem_of(c, machines_of(w, c)); !problem.empty())
     return usage_error("{}", problem);
   return NetworkModel(w, c, options).analyse();
