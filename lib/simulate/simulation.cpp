@@ -121,10 +121,11 @@ std::string plus_minus(const Cluster& cluster) {
 std::string software_note(const Cluster& cluster, bool memory_estimated) {
   const std::string unknown = cluster.uncertainty > 0 ? "" : "; the cluster file states no uncertainty";
   if (is_own(cluster) && !memory_estimated) return "the speeds and the memory are Trireme's" + unknown;
-  return fmt::format("the speeds are those of {} on {}, the memory is {}{}{}",
-                     is_own(cluster) ? "Trireme" : cluster.software.name, cluster.device.name,
-                     memory_estimated ? "an estimate" : "Trireme's own plan", unknown,
-                     is_own(cluster) ? "" : "; configs/clusters/h200.yaml has Trireme's speeds on H200");
+  const std::string speeds = fmt::format("the speeds are those of {} on {}, the memory is ",
+                                         is_own(cluster) ? "Trireme" : cluster.software.name, cluster.device.name);
+  if (memory_estimated) return speeds + "an estimate" + unknown;
+  return speeds + "Trireme's own plan" + unknown +
+         "; Trireme's steps may differ by more than the uncertainty: configs/clusters/h200.yaml has its own speeds";
 }
 
 std::string mfu_peak(const Workload& w, const Cluster& cluster) {
