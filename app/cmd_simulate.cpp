@@ -131,6 +131,10 @@ Result<void> show_network(const Simulation& s, const Options& options) {
 Result<void> show_errors(const Options& options, std::optional<Program> program) {
   if (!options.config.empty())
     return usage_error("--rows {} predicts no CONFIG; omit {}", options.rows, options.config);
+  if (!options.overrides.empty() || options.ranks > 0 || options.fp8 || options.workload.cp > 1 ||
+      options.shows_network || options.startup || options.no_stragglers ||
+      !(options.scaling + options.svg + options.trace + options.page).empty())
+    return usage_error("--rows {}: works with --as, --cluster, --cluster-set and --json only", options.rows);
   const auto rows = published::read_rows(
       options.rows, {.program = program, .cluster = options.cluster, .constants = options.constants});
   if (!rows) return rows.error();

@@ -100,18 +100,16 @@ std::string layout_text(const Workload& w) { return fmt::format("tp {}, pp {}, d
 std::string alternatives_note(const Config& config, const Cluster& cluster, PlanOptions options, double mfu) {
   options.keep = 1;
   std::string text;
-  if (!options.pinned.pp) {
-    const auto with_layers = [&](int layers) -> Result<PlanSearch> {
-      Config changed = config;
-      changed.model.layers = layers;
-      return search_layouts(changed, cluster, options);
-    };
-    const Alternative layers = best_of(nearby_layers(config.model.layers), mfu, with_layers);
-    if (layers.number > 0)
-      text += fmt::format("model.layers {} instead of {} would reach an MFU of {:.1f} %, {:.3f} s per step, with {}",
-                          layers.number, config.model.layers, 100 * layers.layout.step.mfu, layers.layout.step.seconds,
-                          layout_text(layers.layout.workload));
-  }
+  const auto with_layers = [&](int layers) -> Result<PlanSearch> {
+    Config changed = config;
+    changed.model.layers = layers;
+    return search_layouts(changed, cluster, options);
+  };
+  const Alternative layers = best_of(nearby_layers(config.model.layers), mfu, with_layers);
+  if (layers.number > 0)
+    text += fmt::format("model.layers {} instead of {} would reach an MFU of {:.1f} %, {:.3f} s per step, with {}",
+                        layers.number, config.model.layers, 100 * layers.layout.step.mfu, layers.layout.step.seconds,
+                        layout_text(layers.layout.workload));
   if (!options.pinned.tp && !options.pinned.pp && !options.pinned.dp) {
     const int requested = options.ranks;
     const auto with_ranks = [&](int ranks) {

@@ -156,6 +156,11 @@ TEST(Planner, says_what_nearby_layers_and_ranks_would_give) {
   EXPECT_FALSE(search_layouts(config_with_layers(126), cluster, prime));
   EXPECT_NE(without_layout_note(config_with_layers(126), cluster, prime).find(" ranks instead of 1033 would reach"),
             text.npos);
+  PlanOptions stages{.ranks = 1024, .keep = 1};
+  stages.pinned.pp = 16;
+  EXPECT_FALSE(search_layouts(config_with_layers(126), cluster, stages));
+  EXPECT_NE(without_layout_note(config_with_layers(126), cluster, stages).find("model.layers 128 instead of 126 would"),
+            text.npos);
 }
 
 // A batch of 32 samples cannot use 512 ranks: half of them are hardly slower.
