@@ -157,8 +157,9 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
     light += fmt::format(" .part{} {{ fill: {}; }}", i, kTones[i].first);
     dark += fmt::format(" .part{} {{ fill: {}; }}", i, kTones[i].second);
   }
-  constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 190;
-  const int width = kLeft + static_cast<int>(rows.size()) * (kBar + kGap) + kLegend + 20, height = kTop + kHeight + 60;
+  constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 190, kLetter = 8;
+  const int bars = kLeft + static_cast<int>(rows.size()) * (kBar + kGap) + kLegend + 20, height = kTop + kHeight + 60;
+  const int width = std::max(bars, kLeft + kLetter * static_cast<int>(title.size()));
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
       "style=\"max-width:100%;height:auto\" role=\"img\">\n<title>{2}</title>\n"
