@@ -6,6 +6,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/cached_attention.h"
 #include "kernels/core/profile.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
@@ -45,6 +46,7 @@
   ROW(qk_norm_rope_backward, QkNormRopeBackward)      \
   ROW(attention_forward, AttentionForward)            \
   ROW(attention_backward, AttentionBackward)          \
+  ROW(cached_attention, CachedAttention)              \
   ROW(cross_entropy_stats, CrossEntropyStats)         \
   ROW(cross_entropy_loss, CrossEntropyLoss)           \
   ROW(adamw_update, AdamwUpdate)                      \

@@ -353,6 +353,51 @@ TEST(CudaAttention, a_sequence_too_long_for_the_scalar_kernels_is_refused) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+// Rows at the end of cached sequences of different lengths, one of them several tokens long, and padding. With a window
+// the slots are used several times.
+TEST(CudaAttention, cached_rows_match_the_cpu) {
+  TRI_NEEDS_GPU();
+  for (const Dtype dtype : kTypes)
+    for (const auto& [kv_heads, group, head_size, window, slots] : {std::tuple{1, 1, 2, 0, 300},
+                                                                    {2, 3, 33, 0, 300},
+                                                                    {2, 4, 64, 0, 1000},
+                                                                    {8, 1, 128, 128, 140},
+                                                                    {3, 2, 80, 1, 9},
+                                                                    {1, 8, 256, 200, 205},
+                                                                    {1, 1, 1024, 0, 300}})
+      for (const QkvOrder order : kOrders) {
+        const std::string what = fmt::format("{} heads {} x {} HS {} W {} slots {} {}", enum_name(dtype), kv_heads,
+                                             group, head_size, window, slots, enum_name(order));
+        const Values sequences{0, 1, 1, 1, -1, 2, 3}, positions{0, 5, 6, 7, 0, 127, 299};
+        const int64_t rows = std::ssize(sequences), width = int64_t{kv_heads} * head_size;
+        const auto cache = [&, kv = kv_heads, hs = head_size, slots = slots](const char* name) {
+          return Buffer(dtype, {4, slots, kv * hs}, random_values(int64_t{4} * slots * kv * hs, name));
+        };
+        const int64_t qkv_width = width * (group + 2);
+        TRI_COMPARE(cached_attention, what,
+                    (Operands{{"out", Buffer(dtype, {rows, width * group})},
+                              {"keys", cache("keys")},
+                              {"values", cache("values")},
+                              {"qkv", Buffer(dtype, {rows, qkv_width}, random_values(rows * qkv_width, "qkv"))},
+                              {"sequences", Buffer(Dtype::kI32, {rows}, sequences)},
+                              {"positions", Buffer(Dtype::kI32, {rows}, positions)}}),
+                    ([&, kv = kv_heads, g = group, hs = head_size, w = window](const Place& on) {
+                      return CachedAttention{.out = on("out"),
+                                             .keys = on("keys"),
+                                             .values = on("values"),
+                                             .qkv = on("qkv"),
+                                             .sequences = on("sequences"),
+                                             .positions = on("positions"),
+                                             .order = order,
+                                             .num_kv_heads = kv,
+                                             .group = g,
+                                             .window = w,
+                                             .scale = 1.0f / std::sqrt(static_cast<float>(hs))};
+                    }),
+                    Comparisons(rounding_of(dtype), {{"keys", same_bits}, {"values", same_bits}}));
+      }
+}
+
 // The workspace that cuDNN's graphs request is within the bound that the arena reserves.
 TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
   TRI_NEEDS_GPU();
