@@ -50,9 +50,9 @@ float loss_scale(const Config& config) {
 
 }  // namespace
 
-Engine::Engine(const RankContext& rank, EngineKind kind)
+Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
     : rank_(rank),
-      tensors_(allocate_rank(config(), mesh(), rank.arena, kind)),
+      tensors_(allocate_rank(config(), mesh(), rank.arena, kind, cache)),
       runtime_(rank_,
                {.tp = tensors_.stage.peer_copies, .dp = tensors_.store.peer_copies, .boundaries = tensors_.boundaries}),
       store_(kind == EngineKind::kTraining
@@ -74,7 +74,8 @@ Engine::Engine(const RankContext& rank, EngineKind kind)
               .compute = runtime_.compute(),
               .tp = runtime_.tp(),
               .splits = overlap_splits_,
-              .loss_scale = loss_scale(config())}),
+              .loss_scale = loss_scale(config()),
+              .cache = cache}),
       executor_({.pp = mesh().axis("pp"),
                  .chunks = config().parallel.chunks,
                  .tensors = tensors_.boundaries,

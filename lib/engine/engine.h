@@ -20,8 +20,8 @@ class Engine {
  public:
   // Allocates the rank's memory and connects its parts. Fills the tables that no checkpoint stores, and waits for them.
   // The weights have no values yet. Throws Fatal if memory, groups or peers' memory cannot be opened. Collective over
-  // the mesh.
-  explicit Engine(const RankContext& rank, EngineKind kind = EngineKind::kTraining);
+  // the mesh. `cache`: inference, for passes over cached sequences instead of batches.
+  explicit Engine(const RankContext& rank, EngineKind kind = EngineKind::kTraining, const CacheSize& cache = {});
   // Waits for enqueued work, or cancels it while an exception unwinds.
   ~Engine();
   Engine(const Engine&) = delete;

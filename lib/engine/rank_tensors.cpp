@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/dims.h"
 #include "kernels/workspace.h"
 
 namespace tri {
@@ -54,7 +55,8 @@ std::vector<std::vector<Parameter>> allocate_weights(const Config& config, const
 
 }  // namespace
 
-RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, EngineKind kind) {
+RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, EngineKind kind,
+                          const CacheSize& cache) {
   const bool training = kind == EngineKind::kTraining;
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
   std::vector<Plan> plans{evaluation_plan(config, mesh.axis("pp"), num_microbatches)};  // every plan that will run
@@ -66,7 +68,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
       slots[c] = std::max(slots[c], max_in_flight(plan, chunk));
       inputs[c] = std::max(inputs[c], max_inputs(plan, chunk));
     }
-  const StageDims dims = stage_dims(config, mesh);
+  const StageDims dims = stage_dims(config, mesh, cache);
   RankTensors t;
   if (training) {
     t.store = allocate_store(config, mesh, arena);
@@ -78,22 +80,23 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     t.weights = allocate_weights(config, mesh, arena);
     t.loss = arena.take("head", Dtype::kF32, {1});
   }
-  t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
+  t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena, cache);
   if (training && t.stage.fp8.slots() > 0)
     t.stage.fp8.float_counts = t.step_statistics.flat(kMaxStepStatistics, t.stage.fp8.slots() * kNumFp8Counts);
   t.boundaries = allocate_boundaries(mesh.axis("pp"), chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
   if (mesh.axis("pp").last()) {
     t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});
-    t.sample_logits = arena.take("head", dims.dtype, {padded_vocab(config.model)});
+    const int64_t samples = cache.sequences == 0 ? 1 : round_up(cache.sequences, dims.tp);
+    t.sample_logits = arena.take("head", dims.dtype, {samples * padded_vocab(config.model)});
   }
   t.kernel_workspace = take_kernel_workspace(config, mesh, arena);
-  t.sample_token = arena.take("tokens", Dtype::kI32, {1});
+  t.sample_tokens = arena.take("tokens", Dtype::kI32, {std::max(1, cache.sequences)});
   return t;
 }
 
-int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, EngineKind kind) {
+int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, EngineKind kind, const CacheSize& cache) {
   Arena measuring(device);
-  allocate_rank(config, mesh, measuring, kind);
+  allocate_rank(config, mesh, measuring, kind, cache);
   return measuring.used();
 }
 

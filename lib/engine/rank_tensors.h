@@ -31,18 +31,21 @@ struct RankTensors {
   // Training; f32: numbers that ranks sum in a step: kMaxStepStatistics, then stage.fp8.float_counts.
   Tensor step_statistics;
   std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
-  Tensor loss;              // (1) f32: the mean loss of a batch; in training an element of step_statistics
-  Tensor loss_weight;       // (M) f32: 1 / tokens of a step if this rank's losses count, else 0; last stage only
-  Tensor sample_logits;     // (V) compute dtype: one row of logits, gathered over tp; last stage only
-  Tensor sample_token;      // (1) i32
+  Tensor loss;         // (1) f32: the mean loss of a batch; in training an element of step_statistics
+  Tensor loss_weight;  // (M) f32: 1 / tokens of a step if this rank's losses count, else 0; last stage only
+  // Compute dtype: a row of logits per sequence, gathered over tp; (tp · N · Vl) with N = max(1, S rounded up to a
+  // multiple of tp); last stage only.
+  Tensor sample_logits;
+  Tensor sample_tokens;     // (max(1, S)) i32
   Tensor kernel_workspace;  // bytes as i32; CUDA only: lent to the kernels and libraries
 };
 
 // `config` must be resolved. A measuring arena is not written to.
-RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena,
-                          EngineKind kind = EngineKind::kTraining);
+RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, EngineKind kind = EngineKind::kTraining,
+                          const CacheSize& cache = {});
 // Returns the bytes that allocate_rank takes on `device`.
-int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, EngineKind kind = EngineKind::kTraining);
+int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, EngineKind kind = EngineKind::kTraining,
+                   const CacheSize& cache = {});
 
 // Returns the bytes of a rank's arena, given `free` bytes, which on the CPU the `node_size` ranks of a machine share.
 // The rest is left to communicators and libraries; on the CPU to the start values, MPI and the system.

@@ -116,7 +116,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
 int32_t Evaluator::broadcast_token(int32_t token, int root) {
   Stream& compute = engine_.runtime().compute();
   GroupOnStream& world = engine_.runtime().world();
-  const Tensor on_device = engine_.tensors().sample_token;
+  const Tensor on_device = engine_.tensors().sample_tokens;
   compute.copy(on_device.data, &token, sizeof token);
   world.after(compute);
   world.broadcast(on_device, root);

@@ -125,7 +125,10 @@ class AttentionLayer final : public BranchLayer {
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner) const override {
     const AttentionTensors& a = t.attention;
     rotate_forward(ctx, a.qkv, projected(ctx, a));
-    attention_forward(with_shape(ctx, AttentionForward{.out = a.out, .lse = a.lse, .qkv = a.qkv}), ctx.compute);
+    if (a.cache.keys.empty())
+      attention_forward(with_shape(ctx, AttentionForward{.out = a.out, .lse = a.lse, .qkv = a.qkv}), ctx.compute);
+    else
+      cached_forward(ctx, a);
     if (fp8_) ctx.fp8->cast(Fp8Operand::kInput, proj_.linear, a.out, ctx.work.attention.fp8_out);
   }
 
@@ -176,6 +179,23 @@ class AttentionLayer final : public BranchLayer {
   const RowLinear& row_linear() const override { return proj_; }
 
  private:
+  void cached_forward(const LayerContext& ctx, const AttentionTensors& a) const {
+    const AttentionShare share = share_of(spec_, ctx.dims.tp);
+    cached_attention({.out = a.out,
+                      .keys = a.cache.keys,
+                      .values = a.cache.values,
+                      .qkv = a.qkv,
+                      .sequences = ctx.work.attention.sequences,
+                      .positions = ctx.work.attention.positions,
+                      .order = share.order,
+                      .num_kv_heads = share.NKVl,
+                      .group = share.G,
+                      .window = spec_.window,
+                      .scale = scale()},
+                     ctx.compute);
+  }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)); }
+
   // Returns `args` of either pass with the shape and the kernel that both passes share.
   template <class Args>
   Args with_shape(const LayerContext& ctx, Args args) const {
@@ -185,7 +205,7 @@ class AttentionLayer final : public BranchLayer {
     args.num_kv_heads = share.NKVl;
     args.group = share.G;
     args.window = spec_.window;
-    args.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+    args.scale = scale();
     args.kernel = ctx.config.model.attention;
     return args;
   }

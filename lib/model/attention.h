@@ -65,12 +65,18 @@ struct AttentionShare {
 };
 AttentionShare share_of(const AttentionSpec& attention, int tp);
 
+// One layer's keys and values of earlier tokens, in passes over cached sequences (cached_rows.h). S sequences, P slots.
+struct KeyValueCache {
+  Tensor keys, values;  // (S, P, NKVl · HS)
+};
+
 // What one layer saves for the backward pass of a microbatch.
 struct AttentionTensors {
-  Tensor projected;  // (R, qkv_width), grouped: qkv's output, only with QK-norm, whose backward pass reads it
-  Tensor qkv;        // (R, qkv_width), after QK-norm and RoPE, in attention_order()
-  Tensor out;        // (R, NHl · HS): what proj reads
-  Tensor lse;        // (B, NHl, T) f32
+  Tensor projected;     // (R, qkv_width), grouped: qkv's output, only with QK-norm, whose backward pass reads it
+  Tensor qkv;           // (R, qkv_width), after QK-norm and RoPE, in attention_order()
+  Tensor out;           // (R, NHl · HS): what proj reads
+  Tensor lse;           // (B, NHl, T) f32
+  KeyValueCache cache;  // present: a pass over cached sequences, without a backward pass
 };
 
 // The workspace that the layers of a stage share.
@@ -79,7 +85,8 @@ struct AttentionWorkspace {
   Tensor dqkv;        // (R, qkv_width), grouped
   Tensor rope_input;  // (R, qkv_width); only if RoPE changes the order of heads: qkv's output, or attention's gradient
   Tensor delta;       // (B, NHl, T) f32
-  Tensor rope_table;  // (T, HS/2, 2) f32
+  Tensor rope_table;  // (T, HS/2, 2) f32; in passes over cached sequences (R, HS/2, 2), the angles of each row
+  Tensor sequences, positions;  // (R) i32, of each row in such a pass
   // FP8 casts, if any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the transpose of the latter.
   Tensor fp8_out, fp8_dqkv, fp8_dqkv_t;
 };

@@ -18,7 +18,7 @@ Stage::Stage(StageContext context)
                                              context.tp.collectives(), context.hooks)
                : nullptr),
       ctx_{.config = context.config,
-           .dims = stage_dims(context.config, context.mesh),
+           .dims = stage_dims(context.config, context.mesh, context.cache),
            .work = tensors_.work,
            .compute = context.compute,
            .tp = context.tp,
@@ -52,6 +52,7 @@ Stage::Stage(StageContext context)
 
 void Stage::begin(Mode mode) {
   mode_ = mode;
+  cached_ctx_.reset();
   if (fp8_) fp8_->begin(mode == Mode::kTrain ? Fp8Layers::Run::kStep : Fp8Layers::Run::kForward);
   for (size_t c = 0; c < chunks_.size(); ++c) {
     chunks_[c].slot_of.clear();
@@ -59,6 +60,30 @@ void Stage::begin(Mode mode) {
     for (int slot = static_cast<int>(tensors_.chunks[c].size()) - 1; slot >= 0; --slot)
       chunks_[c].free_slots.push_back(slot);
   }
+}
+
+void Stage::begin_cached(int64_t rows, CachedHead head) {
+  begin(Mode::kCached);
+  const int tp = ctx_.dims.tp;
+  const CachedRowTensors& cached = tensors_.cached;
+  StageDims dims = ctx_.dims;
+  dims.R = rows;
+  dims.Rl = rows / tp;
+  cached_work_ = first_rows(tensors_.work, cached, rows, tp);
+  cached_head_ = head;
+  cached_ctx_.emplace(LayerContext{.config = ctx_.config,
+                                   .dims = dims,
+                                   .work = cached_work_,
+                                   .compute = ctx_.compute,
+                                   .tp = ctx_.tp,
+                                   .splits = ctx_.splits,
+                                   .hooks = ctx_.hooks});
+  if (cached.angles.empty()) return;
+  const Tensor angles = cached_work_.attention.rope_table, table = tensors_.work.attention.rope_table;
+  embedding_forward({.out = angles.view({rows, 2 * angles[1]}),
+                     .tokens = cached_work_.attention.positions,
+                     .weight = table.view({table[0], 2 * table[1]})},
+                    ctx_.compute);
 }
 
 void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output) {
@@ -73,28 +98,37 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   }
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
 
-  if (chunk.first) embed(chunk, microbatch, input);
+  const LayerContext& ctx = forward_context();
+  const bool cached = mode_ == Mode::kCached;
+  const auto rows_of_pass = [&](Tensor rows) { return cached && !rows.empty() ? rows.rows(0, ctx.dims.Rl) : rows; };
+  input = rows_of_pass(input);
+  output = rows_of_pass(output);
+  if (chunk.first) embed(ctx, chunk, tensors_.inputs.rows(microbatch, 1).flat(0, ctx.dims.R), input);
   ResidualStream stream{.inp = input};
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
     const bool is_fp8 = chunk.blocks[i].is_fp8();
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = recomputed_tensors(ctx_.work, is_fp8);  // only the layer's input is saved
-      shared.input = t.input;
-      stream = chunk.blocks[i].forward(ctx_, stream, shared);
-      t.input = shared.input;
+      LayerTensors shared = recomputed_tensors(ctx.work, is_fp8);  // only the layer's input is saved
+      shared.input = rows_of_pass(t.input);
+      if (cached) shared.attention.cache = tensors_.cached.layers[static_cast<size_t>(chunk_index)][i];
+      stream = chunk.blocks[i].forward(ctx, stream, shared);
+      if (!cached) t.input = shared.input;
     } else {
       LayerTensors with_shared = with_workspace(t, ctx_.work, is_fp8);
       stream = chunk.blocks[i].forward(ctx_, stream, with_shared);
       t.input = with_shared.input;
     }
   }
-  const Tensor end = chunk.last ? kept.output : output;
-  residual_add({.out = end, .inp = stream.inp, .add = stream.add, .add_bias = stream.add_bias}, ctx_.compute);
-  if (!chunk.last || mode_ == Mode::kTrain) return;
-  head_forward(chunk, end);
-  if (mode_ == Mode::kEvaluate) loss(microbatch, LogitGradient::kNone);
-  if (mode_ == Mode::kLogits && on_logits_) on_logits_(microbatch);
+  const Tensor end = chunk.last ? rows_of_pass(kept.output) : output;
+  residual_add({.out = end, .inp = stream.inp, .add = stream.add, .add_bias = stream.add_bias}, ctx.compute);
+  if (!chunk.last || mode_ == Mode::kTrain || (cached && cached_head_ == CachedHead::kNone)) return;
+  head_forward(ctx, chunk, end);
+  if (mode_ == Mode::kEvaluate) return loss(microbatch, LogitGradient::kNone);
+  if (cached && cached_head_ == CachedHead::kStats)
+    gather_stats(ctx, tensors_.head.stats.flat(0, 3 * ctx.dims.tp * ctx.dims.R).view({ctx.dims.tp, ctx.dims.R, 3}),
+                 tensors_.targets.flat(0, ctx.dims.R));
+  if (on_logits_) on_logits_(microbatch);
 }
 
 void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutput, Tensor dinput) {
@@ -108,7 +142,7 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   ctx_.hooks.begin_backward(chunk_index, microbatch);
   const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
   if (chunk.last) {
-    head_forward(chunk, kept.output);
+    head_forward(ctx_, chunk, kept.output);
     loss(microbatch, LogitGradient::kInPlace);
     head_backward(chunk, kept.output);
   } else {
@@ -125,26 +159,35 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   chunk.free_slots.push_back(slot);
 }
 
-void Stage::embed(const Chunk& chunk, int microbatch, Tensor out) {
-  const Tensor tokens = tensors_.inputs.rows(microbatch, 1).flat(), weight = ctx_.use(*chunk.tokens);
+void Stage::embed(const LayerContext& ctx, const Chunk& chunk, Tensor tokens, Tensor out) {
+  const Tensor weight = ctx.use(*chunk.tokens);
   const auto embed_rows = [&](Tensor rows, int64_t first) {
     embedding_forward(
         {.out = rows, .tokens = tokens.flat(first, rows[0]), .weight = weight, .first_token = first_token_},
-        ctx_.compute);
+        ctx.compute);
   };
-  if (ctx_.tp.size() == 1) {
+  if (ctx.tp.size() == 1) {
     embed_rows(out, 0);
   } else {
     // A token's row is in one tp rank's share of the vocabulary, and zero on the others.
-    for (const RowBlock& block : ctx_.begin_reduce(ctx_.work.partial, {})) {
+    for (const RowBlock& block : ctx.begin_reduce(ctx.work.partial, {})) {
       embed_rows(block.out, block.first);
-      ctx_.send(block);
+      ctx.send(block);
     }
-    sum_parts({.out = out, .parts = ctx_.finish_reduce()}, ctx_.compute);
+    sum_parts({.out = out, .parts = ctx.finish_reduce()}, ctx.compute);
   }
-  if (chunk.positions != nullptr)
-    position_forward({.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
-                     ctx_.compute);
+  if (chunk.positions != nullptr) add_positions(ctx, *chunk.positions, out);
+}
+
+void Stage::add_positions(const LayerContext& ctx, const Parameter& positions, Tensor out) {
+  const Tensor weight = ctx.use(positions);
+  const int64_t first_row = ctx.tp.rank() * ctx.dims.Rl;
+  if (mode_ != Mode::kCached)
+    return position_forward({.inout = out, .weight = weight, .first_row = first_row}, ctx.compute);
+  const Tensor rows = tensors_.cached.position_rows.rows(0, ctx.dims.Rl);
+  const Tensor of_rows = ctx.work.attention.positions.flat(first_row, ctx.dims.Rl);
+  embedding_forward({.out = rows, .tokens = of_rows, .weight = weight}, ctx.compute);
+  accumulate({.inout = out.flat(), .inp = rows.flat()}, ctx.compute);
 }
 
 void Stage::embed_backward(const Chunk& chunk, int microbatch) {
@@ -166,31 +209,34 @@ void Stage::embed_backward(const Chunk& chunk, int microbatch) {
   ctx_.hooks.gradient_ready(*chunk.tokens);
 }
 
-void Stage::head_forward(const Chunk& chunk, Tensor inp) {
-  const LayerWorkspace& w = ctx_.work;
+void Stage::head_forward(const LayerContext& ctx, const Chunk& chunk, Tensor inp) {
+  const LayerWorkspace& w = ctx.work;
   const HeadTensors& h = tensors_.head;
-  chunk.final_norm.forward(ctx_, {.inp = inp}, {}, {h.mean, h.rstd, w.normed});
-  const Tensor weight = ctx_.use(*chunk.head);
-  ctx_.for_arriving(w.normed, kHeadForward, [&](int64_t first, int64_t count) {
+  const Tensor mean = h.mean.empty() ? h.mean : h.mean.rows(0, ctx.dims.Rl), rstd = h.rstd.rows(0, ctx.dims.Rl);
+  chunk.final_norm.forward(ctx, {.inp = inp}, {}, {mean, rstd, w.normed});
+  const Tensor weight = ctx.use(*chunk.head);
+  ctx.for_arriving(w.normed, kHeadForward, [&](int64_t first, int64_t count) {
     gemm({.out = h.logits.rows(first, count), .a = w.normed.rows(first, count), .b = weight, .trans_b = Trans::kYes},
-         ctx_.compute);
+         ctx.compute);
   });
+}
+
+void Stage::gather_stats(const LayerContext& ctx, Tensor stats, Tensor targets) {
+  ctx.begin_gather(stats);
+  cross_entropy_stats({.stats = ctx.local_rows(stats).view({ctx.dims.R, 3}),
+                       .logits = tensors_.head.logits.rows(0, ctx.dims.R),
+                       .targets = targets,
+                       .first_token = first_token_,
+                       .vocab = vocab_},
+                      ctx.compute);
+  ctx.start_gather(stats);
+  ctx.need(stats);
 }
 
 void Stage::loss(int microbatch, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
   const Tensor targets = tensors_.targets.rows(microbatch, 1).flat();
-  if (ctx_.tp.size() > 1) {
-    ctx_.begin_gather(h.stats);
-    cross_entropy_stats({.stats = ctx_.local_rows(h.stats).view({ctx_.dims.R, 3}),
-                         .logits = h.logits,
-                         .targets = targets,
-                         .first_token = first_token_,
-                         .vocab = vocab_},
-                        ctx_.compute);
-    ctx_.start_gather(h.stats);
-    ctx_.need(h.stats);
-  }
+  if (ctx_.tp.size() > 1) gather_stats(ctx_, h.stats, targets);
   cross_entropy_loss({.loss = h.losses.rows(microbatch, 1),
                       .logits = h.logits,
                       .stats = h.stats,

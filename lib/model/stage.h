@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/cross_entropy.h"
@@ -26,6 +27,14 @@ struct StageContext {
   AxisTransfers& tp;
   const OverlapSplits& splits;  // may change between runs of a plan
   float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / tokens of a step
+  CacheSize cache;              // as for the tensors
+};
+
+// What the last virtual stage computes in a pass over cached sequences (cached_rows.h).
+enum class CachedHead {
+  kNone,
+  kLogits,  // head().logits (R, Vl), the first rows
+  kStats,   // cross_entropy_stats of the rows' targets, gathered over tp: head().stats as (tp, rows, 3)
 };
 
 class Stage final : public StageCompute {
@@ -37,8 +46,12 @@ class Stage final : public StageCompute {
     kTrain,     // saves activations for the backward pass
     kEvaluate,  // the last virtual stage adds its microbatch's loss
     kLogits,    // the last virtual stage writes its logits to head().logits and calls `on_logits`
+    kCached,    // begin_cached()
   };
   void begin(Mode mode);
+  // The next run, of one microbatch, is a pass over the first `rows` rows of inputs(), targets() and cached(), a
+  // multiple of tp: it appends their keys and values to the cache. With a head it calls `on_logits`.
+  void begin_cached(int64_t rows, CachedHead head);
   void set_on_logits(std::function<void(int microbatch)> on_logits) { on_logits_ = std::move(on_logits); }
 
   void forward(int chunk, int microbatch, Tensor input, Tensor output) override;
@@ -48,6 +61,7 @@ class Stage final : public StageCompute {
   const HeadTensors& head() const { return tensors_.head; }
   Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty except on the first stage
   Tensor targets() const { return tensors_.targets; }  // (M, B, T) i32; empty except on the last stage
+  const CachedRowTensors& cached() const { return tensors_.cached; }
 
  private:
   struct Chunk {
@@ -61,10 +75,16 @@ class Stage final : public StageCompute {
     std::vector<int> slot_of;              // [microbatch]
   };
 
-  void embed(const Chunk& chunk, int microbatch, Tensor out);
+  // The context of the current run's forward actions.
+  const LayerContext& forward_context() const { return cached_ctx_ ? *cached_ctx_ : ctx_; }
+  // `tokens` (R): those of the microbatch.
+  void embed(const LayerContext& ctx, const Chunk& chunk, Tensor tokens, Tensor out);
+  void add_positions(const LayerContext& ctx, const Parameter& positions, Tensor out);
   void embed_backward(const Chunk& chunk, int microbatch);
   // Computes the logits of final-norm rows `inp` (Rl, C); the gathered norm stays in work.normed.
-  void head_forward(const Chunk& chunk, Tensor inp);
+  void head_forward(const LayerContext& ctx, const Chunk& chunk, Tensor inp);
+  // Computes this rank's statistics of the loss and gathers them over tp. `stats` (tp, R, 3).
+  void gather_stats(const LayerContext& ctx, Tensor stats, Tensor targets);
   void loss(int microbatch, LogitGradient gradient);
   // Computes the gradient of the local rows, in work.dstream, from that of the logits.
   void head_backward(const Chunk& chunk, Tensor inp);
@@ -76,6 +96,10 @@ class Stage final : public StageCompute {
   const int first_token_;  // of this tp rank's share of the vocabulary
   const float loss_scale_;
   Mode mode_ = Mode::kTrain;
+  // In passes over cached sequences: views of the first rows, the context with them, and the head.
+  LayerWorkspace cached_work_;
+  std::optional<LayerContext> cached_ctx_;
+  CachedHead cached_head_ = CachedHead::kNone;
   std::function<void(int)> on_logits_;
   std::vector<Chunk> chunks_;
 };

@@ -8,8 +8,8 @@ namespace {
 
 class Allocator {
  public:
-  Allocator(const Config& config, const Mesh& mesh, Arena& arena)
-      : config_(config), tp_(mesh.axis("tp")), d_(stage_dims(config, mesh)), arena_(arena) {}
+  Allocator(const Config& config, const Mesh& mesh, Arena& arena, const CacheSize& cache)
+      : config_(config), tp_(mesh.axis("tp")), d_(stage_dims(config, mesh, cache)), cache_(cache), arena_(arena) {}
 
   // Returns the tensors of a layer except `input`: the saved ones or, for `full` recompute, those that all layers
   // share.
@@ -71,9 +71,27 @@ class Allocator {
     if (config_.model.norm == Norm::kLayerNorm) h.mean = arena_.take("head", Dtype::kF32, {d_.Rl});
     h.rstd = arena_.take("head", Dtype::kF32, {d_.Rl});
     h.logits = arena_.take("head", d_.dtype, {d_.R, d_.Vl});
-    if (tp_.size > 1) h.stats = arena_.take("head", Dtype::kF32, {tp_.size, d_.R, 3});
+    if (tp_.size > 1 || cache_.sequences > 0) h.stats = arena_.take("head", Dtype::kF32, {tp_.size, d_.R, 3});
     h.losses = arena_.take("head", Dtype::kF32, {num_microbatches});
     return h;
+  }
+
+  CachedRowTensors cached_rows(const Mesh& mesh) {
+    const std::string name = "workspace";
+    CachedRowTensors t;
+    t.sequences = arena_.take(name, Dtype::kI32, {d_.R});
+    t.positions = arena_.take(name, Dtype::kI32, {d_.R});
+    if (const AttentionSpec a = layer_spec(config_.model, 0).attention; a.rope)
+      t.angles = arena_.take(name, Dtype::kF32, {d_.R, a.head_dim / 2, 2});
+    if (mesh.axis("pp").first() && config_.model.position == Position::kLearned)
+      t.position_rows = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
+    for (int chunk = 0; chunk < config_.parallel.chunks; ++chunk) {
+      const LayerRange layers = layers_of(config_, mesh.axis("pp"), chunk);
+      auto& caches = t.layers.emplace_back();
+      for (int i = 0; i < layers.count; ++i)
+        caches.push_back(allocate_cache(layer_spec(config_.model, layers.first + i).attention, cache_, d_, arena_));
+    }
+    return t;
   }
 
  private:
@@ -86,6 +104,7 @@ class Allocator {
   const Config& config_;
   const Axis tp_;
   const StageDims d_;
+  const CacheSize cache_;
   Arena& arena_;
 };
 
@@ -119,7 +138,7 @@ LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8) {
   return t;
 }
 
-StageDims stage_dims(const Config& config, const Mesh& mesh) {
+StageDims stage_dims(const Config& config, const Mesh& mesh, const CacheSize& cache) {
   const ModelConfig& m = config.model;
   StageDims d{};
   d.tp = mesh.axis("tp").size;
@@ -127,16 +146,23 @@ StageDims stage_dims(const Config& config, const Mesh& mesh) {
   d.T = m.seq_len;
   d.C = m.hidden;
   d.Vl = static_cast<int>(padded_vocab(m) / d.tp);
-  d.R = int64_t{d.B} * d.T;
+  d.R = cache.sequences > 0 ? cache.rows : int64_t{d.B} * d.T;
   d.Rl = d.R / d.tp;
   d.dtype = config.precision.compute;
   return d;
 }
 
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
-                            Arena& arena) {
+                            Arena& arena, const CacheSize& cache) {
   TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute: auto has not been resolved");
-  Allocator allocator(config, mesh, arena);
+  if (cache.sequences > 0) {
+    TRI_REQUIRE(cache.rows > 0 && cache.rows % mesh.axis("tp").size == 0, "{} rows for {} tp ranks", cache.rows,
+                mesh.axis("tp").size);
+    TRI_REQUIRE(config.data.micro_batch == 1 && num_microbatches == 1 &&
+                    config.parallel.recompute == Recompute::kFull && !any_fp8_layer(config),
+                "passes over cached sequences need one microbatch of one sequence, full recompute and no FP8 layer");
+  }
+  Allocator allocator(config, mesh, arena, cache);
   const int chunks = config.parallel.chunks;
   StageTensors stage;
   for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -148,12 +174,14 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   }
   stage.work = allocator.workspace();
   if (mesh.axis("pp").last()) stage.head = allocator.head(num_microbatches);
-  const StageDims d = stage_dims(config, mesh);
+  if (cache.sequences > 0) stage.cached = allocator.cached_rows(mesh);
+  const StageDims d = stage_dims(config, mesh, cache);
   if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, arena);
   if (by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size))
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.axis("tp").size, d.R * d.C, d.dtype, 2, arena);
-  if (mesh.axis("pp").first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
-  if (mesh.axis("pp").last()) stage.targets = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
+  const auto tokens = {int64_t{num_microbatches}, int64_t{d.B}, d.R / d.B};
+  if (mesh.axis("pp").first()) stage.inputs = arena.take("tokens", Dtype::kI32, tokens);
+  if (mesh.axis("pp").last()) stage.targets = arena.take("tokens", Dtype::kI32, tokens);
   return stage;
 }
 

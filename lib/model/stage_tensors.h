@@ -7,6 +7,7 @@
 
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/copies.h"
+#include "lib/model/cached_rows.h"
 #include "lib/model/fp8_tensors.h"
 #include "lib/model/parameter.h"
 #include "lib/parallel/mesh.h"
@@ -20,7 +21,8 @@ struct StageDims {
   int tp;
   Dtype dtype;  // of weights and activations
 };
-StageDims stage_dims(const Config& config, const Mesh& mesh);
+// `cache`: for passes over cached sequences, R is cache.rows.
+StageDims stage_dims(const Config& config, const Mesh& mesh, const CacheSize& cache = {});
 
 // A norm's statistics, and its rows gathered over tp.
 struct NormTensors {
@@ -66,7 +68,7 @@ struct LayerWorkspace {
 struct HeadTensors {
   Tensor mean, rstd;  // (Rl) f32
   Tensor logits;      // (R, Vl)
-  Tensor stats;       // (tp, R, 3) f32; tp > 1 only
+  Tensor stats;       // (tp, R, 3) f32; only if tp > 1 or sequences are cached
   Tensor losses;      // (M) f32: sum over a microbatch's tokens
 };
 
@@ -81,11 +83,14 @@ struct StageTensors {
   HeadTensors head;
   Fp8Tensors fp8;               // without slots if no layer's GEMMs are FP8
   PeerCopyTensors peer_copies;  // if parallel.tp_transfers is copies
-  Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, if the stage needs them
+  // (M, B, T) i32: the step's tokens, if the stage needs them; with cached sequences (1, 1, R), those of a pass
+  Tensor inputs, targets;
+  CachedRowTensors cached;
 };
 
-// `config` must be planned. `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step.
+// `config` must be planned. `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step. A
+// config with cached sequences has a microbatch of one sequence, one microbatch, full recompute and no FP8 layer.
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
-                            Arena& arena);
+                            Arena& arena, const CacheSize& cache = {});
 
 }  // namespace tri

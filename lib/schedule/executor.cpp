@@ -110,7 +110,8 @@ Executor::Ring& Executor::ring(BufferRing ring, int chunk) {
 // One pass over a plan. Tracks the contents of the buffers.
 class Executor::Run {
  public:
-  Run(Executor& executor, StageCompute& stage, const Plan& plan) : x_(executor), stage_(stage) {
+  Run(Executor& executor, StageCompute& stage, const Plan& plan, int64_t rows)
+      : x_(executor), stage_(stage), rows_(rows) {
     for (int chunk = 0; chunk < x_.chunks_; ++chunk)
       rules_.push_back(buffer_rules(x_.pp_, chunk, x_.chunks_, last_use(plan, chunk)));
   }
@@ -204,7 +205,7 @@ class Executor::Run {
   void recv(const Action& action, int index, const Link& link) {
     Held buffers = take(action, *link.stream);
     Buffer* held = buffers.only();
-    link.recv(held->tensor, index);
+    link.recv(sent_rows(held->tensor), index);
     held->received = {&link.channel->progress(), link.channel->progress().last()};
     finish(action, *link.stream, buffers);
   }
@@ -215,12 +216,14 @@ class Executor::Run {
     Buffer* held = buffers.only();
     TimedSend& times = x_.next_send();
     link.stream->record(*times.begin);
-    link.send(held->tensor, ring);
+    link.send(sent_rows(held->tensor), ring);
     held->sent = {&link.channel->progress(), link.channel->progress().last()};
     link.stream->record(*times.end);
     finish(action, *link.stream, buffers);
     if (x_.overlap_ == Overlap::kOff) wait(x_.compute_, *held->freed);  // coupled: compute waits for the send
   }
+
+  Tensor sent_rows(Tensor tensor) const { return rows_ == 0 ? tensor : tensor.rows(0, rows_); }
 
   void wait(Stream& user, Event& event) {
     const TimeCategoryScope scope(user, x_.waits_);
@@ -229,6 +232,7 @@ class Executor::Run {
 
   Executor& x_;
   StageCompute& stage_;
+  const int64_t rows_;                                            // of each transfer; 0: all
   std::vector<std::vector<BufferRule>> rules_;                    // [chunk]
   std::array<std::map<Key, Buffer*>, kNumBufferRings> in_use_{};  // [BufferRing]
 };
@@ -249,9 +253,9 @@ double Executor::fastest_send() {
   return fastest;
 }
 
-void Executor::run(const Plan& plan, StageCompute& stage) {
+void Executor::run(const Plan& plan, StageCompute& stage, int64_t rows) {
   num_sends_ = 0;
-  Run run(*this, stage, plan);
+  Run run(*this, stage, plan, rows);
   for (const Action& action : plan) run.issue(action);
 }
 

@@ -70,8 +70,9 @@ class Executor {
   explicit Executor(const ExecutorContext& context);
   ~Executor();
 
-  // Enqueues the whole plan (with transfers). Returns before it has run.
-  void run(const Plan& plan, StageCompute& stage);
+  // Enqueues the whole plan (with transfers). Returns before it has run. `rows`: transfers only the first rows of the
+  // boundary's tensors; 0: all.
+  void run(const Plan& plan, StageCompute& stage, int64_t rows = 0);
   // Returns the seconds of the last run's fastest send, from when its tensor is ready to its end; 0 without one. Waits
   // for all sends.
   double fastest_send();
