@@ -1,4 +1,4 @@
-// trireme eval: the loss of a checkpoint's model on token files.
+// trireme eval: the loss of a checkpoint's model on token files, or log-likelihoods of texts.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,8 +12,11 @@
 #include "app/job_config.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
+#include "io/base/text_file.h"
 #include "io/tokens/prepare.h"
 #include "lib/infer/loaded_model.h"
+#include "lib/infer/scoring.h"
+#include "lib/infer/text_lines.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
 #include "lib/train/rank_recorder.h"
@@ -22,7 +25,7 @@ namespace tri {
 namespace {
 
 struct Options {
-  std::string path;
+  std::string path, texts;
   std::vector<std::string> data, overrides;
   int64_t batches = 0;
   bool json = false, quiet = false;
@@ -57,8 +60,101 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
             bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
 }
 
+struct Texts {
+  std::vector<ScoredText> tokens;
+  std::vector<int64_t> bytes;  // of the text that is scored
+};
+template <class Archive>
+void fields(Archive& archive, Texts& texts) {
+  archive(texts.tokens, texts.bytes);
+}
+
+Result<Texts> read_texts(const std::string& path, const Config& config) {
+  const auto text = read_text(path);
+  if (!text) return text.error();
+  const auto lines = read_text_lines(text.value(), path);
+  if (!lines) return lines.error();
+  const auto tokenizer = open_tokenizer(config.data.tokenizer, OtherClass::kWarn);
+  if (!tokenizer)
+    return usage_error("data.tokenizer: {}; name it with --set data.tokenizer=PATH", tokenizer.error().message);
+  if (const int vocab = tokenizer.value()->vocab_size(); vocab > config.model.vocab)
+    return usage_error(
+        "data.tokenizer: {} has {} tokens, but the model has {}; name the tokenizer that the model was trained with",
+        config.data.tokenizer, vocab, config.model.vocab);
+  Texts texts;
+  for (const TextLine& line : lines.value()) {
+    auto scored = tokens_to_score(line, *tokenizer.value());
+    if (!scored) return usage_error("{}: text {}: {}", path, texts.tokens.size() + 1, scored.error().message);
+    texts.tokens.push_back(std::move(scored).value());
+    texts.bytes.push_back(static_cast<int64_t>(line.text.size()));
+  }
+  return texts;
+}
+
+// Returns the size of the cache: enough sequences to fill a pass with texts of this length.
+CacheSize scoring_cache(const Config& config, const std::vector<ScoredText>& texts) {
+  constexpr int64_t kMostRows = 256, kMostSequences = 64, kMostCached = 1 << 16;  // kMostCached: tokens
+  int64_t tokens = 0;
+  for (const ScoredText& text : texts) tokens += std::min<int64_t>(std::ssize(text.tokens), config.model.seq_len);
+  const int64_t filling = kMostRows * std::ssize(texts) / tokens + 2;
+  const int64_t fitting = std::max<int64_t>(1, kMostCached / config.model.seq_len);
+  return cache_size(config, static_cast<int>(std::min({filling, fitting, kMostSequences, std::ssize(texts)})),
+                    std::min(kMostRows, tokens));
+}
+
+Result<void> eval_texts(const Options& options, Job& job, ProcessDeadline& deadline) {
+  Result<Texts> read = Texts{};
+  Result<void> cached;
+  const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
+    read = job.broadcast(job.world_rank() == 0 ? read_texts(options.texts, config) : Texts{});
+    if (!read) return;
+    int64_t longest = 0;
+    for (const ScoredText& text : read.value().tokens) longest = std::max<int64_t>(longest, std::ssize(text.tokens));
+    cached = use_cache(config, longest, job.world_size());
+  });
+  if (!read) return read.error();
+  if (!cached) return cached.error();
+  if (!loaded) return loaded.error();
+  const Texts& texts = read.value();
+  const Config& config = loaded.value().job.config;
+  deadline.set(config.fault);
+  auto device = open_planned_device(loaded.value().job.plan.device, job);
+  if (!device) return device.error();
+  const WatchedUse watched(loaded.value().job, job, *device.value(), deadline);
+  auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, job, *device.value(),
+                                 scoring_cache(config, texts.tokens));
+  if (!model) return model.error();
+  std::optional<ProgressBar> progress;
+  if (job.world_rank() == 0) {
+    int64_t tokens = 0;
+    for (const ScoredText& text : texts.tokens) tokens += std::ssize(text.tokens) - static_cast<int64_t>(text.first);
+    progress.emplace("eval", "token", tokens);
+  }
+  const PhaseScope phase(RunPhase::kEvaluation);
+  const std::vector<TextScore> scores = score_texts(model.value()->text(), texts.tokens, [&](int64_t tokens) {
+    tick_flight_recorder();
+    if (progress) progress->add(tokens);
+  });
+  progress.reset();
+  Result<void> finite;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const TextScore& score = scores[i];
+    const double bits = -score.logprob / std::log(2.0);
+    if (!std::isfinite(score.logprob) && finite)
+      finite = Error{fmt::format("{}: text {}: the log-probability is {}", options.texts, i + 1, score.logprob),
+                     ExitCode::kNotFinite};
+    print_object(nlohmann::ordered_json{{"logprob", score.logprob},
+                                        {"tokens", score.tokens},
+                                        {"bytes", texts.bytes[i]},
+                                        {"bits_per_byte", bits / static_cast<double>(texts.bytes[i])},
+                                        {"is_greedy", score.is_greedy}});
+  }
+  return job.broadcast(finite);
+}
+
 Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
   if (options.quiet) log_quiet();
+  if (!options.texts.empty()) return eval_texts(options, job, deadline);
   // Files named on the command line are read whole; of the run's own files only the part that training does not read.
   const Split split = options.data.empty() ? Split::kValidation : Split::kWhole;
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
@@ -126,12 +222,20 @@ void add_eval_command(Command& app, int& status, int* argc, char*** argv) {
   auto options = std::make_shared<Options>();
   command->add_option("checkpoint", options->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
-  command->add_option(
+  auto* data = command->add_option(
       "--data", options->data,
       "PREFIX of a token file; all its samples are read once; repeatable; default: the run's validation samples");
-  command->add_option("--batches", options->batches, "At most this many batches of data.global_batch samples; 0: all")
-      ->check(kCountOrZero)
-      ->capture_default_str();
+  auto* batches =
+      command
+          ->add_option("--batches", options->batches, "At most this many batches of data.global_batch samples; 0: all")
+          ->check(kCountOrZero)
+          ->capture_default_str();
+  command
+      ->add_option("--texts", options->texts,
+                   "File with a JSON object per line: \"text\", or \"context\" and \"continuation\"; prints the "
+                   "log-likelihood of each text or continuation, a JSON object per line")
+      ->excludes(data)
+      ->excludes(batches);
   command->add_option(
       "--set", options->overrides,
       "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is split as in "

@@ -2,55 +2,61 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 #include <algorithm>
-#include <cstdio>
+#include <array>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/commands.h"
 #include "app/job_config.h"
 #include "io/base/log.h"
+#include "io/base/progress.h"
 #include "io/base/random.h"
 #include "io/base/readable_text.h"
-#include "lib/config/axis_fields.h"
-#include "lib/config/error_list.h"
+#include "io/base/text_file.h"
+#include "lib/infer/generation.h"
 #include "lib/infer/loaded_model.h"
+#include "lib/infer/text_lines.h"
+#include "lib/infer/text_stream.h"
 #include "lib/train/rank_recorder.h"
 
 namespace tri {
 namespace {
 
 struct Options {
-  std::string path, prompt;
+  std::string path, prompt, prompts;
   std::vector<int32_t> prompt_ids;
-  std::vector<std::string> overrides;
-  int tokens = 200;
+  std::vector<std::string> stops, overrides;
+  int tokens = 200, batch = 8;
   uint64_t seed = 1234;
   Sampling sampling;
   bool ignore_end = false, json = false, quiet = false;
 };
 
-// The text before the generated text. The maximum length is known before the model is loaded.
 struct Prompt {
+  std::vector<int32_t> tokens;  // not empty
+  size_t shown = 0;             // the first token that is text
+  uint64_t seed = 0;
+};
+struct Prompts {
   std::unique_ptr<Tokenizer> tokenizer;  // none: only ids
-  std::vector<int32_t> tokens;           // not empty
-  size_t shown = 0;                      // the first token that is text
+  std::vector<Prompt> list;
+  int64_t longest = 0;  // tokens
+
+  std::string text_of(const Prompt& prompt, std::span<const int32_t> tokens) const {
+    return tokenizer ? tokenizer->decode(tokens.subspan(prompt.shown)) : fmt::format("{}", fmt::join(tokens, " "));
+  }
 };
 
-Result<Prompt> read_prompt(const Options& options, const Config& config) {
-  Prompt prompt;
-  prompt.tokens = options.prompt_ids;
-  for (const int32_t id : prompt.tokens)
-    if (id < 0 || id >= config.model.vocab)
-      return usage_error("--prompt-ids: {} is outside the model's vocabulary of {}", id, config.model.vocab);
-  if (!prompt.tokens.empty()) return prompt;
+Result<std::unique_ptr<Tokenizer>> open_model_tokenizer(const Config& config) {
   auto tokenizer = open_tokenizer(config.data.tokenizer, OtherClass::kWarn);
   if (!tokenizer)
     return usage_error("data.tokenizer: {}; name it with --set data.tokenizer=PATH, or give token ids: --prompt-ids",
                        tokenizer.error().message);
-  prompt.tokenizer = std::move(tokenizer).value();
-  const int vocab = prompt.tokenizer->vocab_size();
+  const int vocab = tokenizer.value()->vocab_size();
   if (vocab > config.model.vocab)
     return usage_error(
         "data.tokenizer: {} has {} tokens, but the model has {}; name the tokenizer that the model was trained with",
@@ -59,110 +65,179 @@ Result<Prompt> read_prompt(const Options& options, const Config& config) {
     log_info(
         "data.tokenizer: {} has {} tokens, but the model has {}: check that the model was trained with this tokenizer",
         config.data.tokenizer, vocab, config.model.vocab);
-  prompt.tokens = prompt.tokenizer->encode(options.prompt);
-  if (prompt.tokens.empty()) {  // starts as if a document began
-    prompt.tokens.push_back(prompt.tokenizer->eod());
-    prompt.shown = 1;
-  }
-  return prompt;
+  return tokenizer;
 }
 
-// Prints a growing text, except the end that may still change: an incomplete character is held back.
+// Returns the prompts of the command line. Only rank 0 reads the file. Collective.
+Result<std::vector<PromptLine>> read_lines(const Options& options, Job& job) {
+  if (options.prompts.empty()) return std::vector{PromptLine{.text = options.prompt, .ids = options.prompt_ids}};
+  const auto text = job.broadcast(job.world_rank() == 0 ? read_text(options.prompts) : Result<std::string>(""));
+  if (!text) return text.error();
+  return read_prompt_lines(text.value(), options.prompts);
+}
+
+Result<Prompts> encode(const Options& options, const std::vector<PromptLine>& lines, const Config& config) {
+  Prompts prompts;
+  const bool only_ids = std::ranges::none_of(lines, [](const PromptLine& line) { return line.ids.empty(); });
+  if (!only_ids || !options.stops.empty()) {
+    auto tokenizer = open_model_tokenizer(config);
+    if (!tokenizer) return tokenizer.error();
+    prompts.tokenizer = std::move(tokenizer).value();
+  }
+  for (const PromptLine& line : lines) {
+    Prompt prompt{.tokens = line.ids, .seed = line.seed.value_or(options.seed)};
+    for (const int32_t id : prompt.tokens)
+      if (id < 0 || id >= config.model.vocab)
+        return usage_error("{}: {} is outside the model's vocabulary of {}",
+                           options.prompts.empty() ? "--prompt-ids" : options.prompts + ": \"prompt_ids\"", id,
+                           config.model.vocab);
+    if (prompt.tokens.empty()) prompt.tokens = prompts.tokenizer->encode(line.text);
+    if (prompt.tokens.empty()) {  // starts as if a document began
+      prompt.tokens.push_back(prompts.tokenizer->eod());
+      prompt.shown = 1;
+    }
+    prompts.longest = std::max(prompts.longest, static_cast<int64_t>(prompt.tokens.size()));
+    prompts.list.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+// Prints a growing text. A terminal gets readable characters, a file or a pipe the unchanged bytes.
 class Printer {
  public:
-  explicit Printer(const Prompt& prompt) : prompt_(prompt) {}
-
-  void show(std::span<const int32_t> text, bool complete) {
-    std::string all = prompt_.tokenizer ? prompt_.tokenizer->decode(text.subspan(prompt_.shown))
-                                        : fmt::format("{}", fmt::join(text, " "));
-    if (!complete && prompt_.tokenizer) all.resize(final_bytes(all));
-    if (terminal_) all = readable_text(all);  // a file or a pipe gets the unchanged bytes
-    if (!all.starts_with(printed_)) return;
-    print_bytes(std::string_view(all).substr(printed_.size()));
-    printed_ = std::move(all);
-  }
-  // Prints what has changed since it was printed on separate lines.
-  void finish(std::span<const int32_t> text) {
-    show(text, true);
-    print_bytes("\n");
+  // Prints the part of `text` that it has not printed yet.
+  void show(std::string_view text) {
+    const std::string_view added = text.substr(printed_);
+    print_bytes(terminal_ ? readable_text(added) : std::string(added));
+    printed_ = text.size();
   }
 
  private:
-  // Returns the bytes before the last character if that is incomplete or represents invalid bytes (U+FFFD).
-  static size_t final_bytes(const std::string& text) {
-    size_t begin = text.size();
-    while (begin > 0 && text.size() - begin < 4 && (text[begin - 1] & 0xC0) == 0x80) --begin;
-    if (begin == 0) return text.size();
-    const auto lead = static_cast<unsigned char>(text[begin - 1]);
-    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
-    const bool whole = text.size() - (begin - 1) >= length;
-    return whole && text.compare(begin - 1, 3, "\xEF\xBF\xBD") != 0 ? text.size() : begin - 1;
-  }
-
-  const Prompt& prompt_;
   const bool terminal_ = isatty(STDOUT_FILENO) == 1;
-  std::string printed_;
+  size_t printed_ = 0;
 };
 
-void print_json(const CheckpointJob& loaded, const Prompt& prompt, std::span<const int32_t> text, int most) {
-  const std::span<const int32_t> said = text.subspan(prompt.tokens.size());
-  nlohmann::ordered_json object = {{"checkpoint", loaded.checkpoint.folder},
-                                   {"step", loaded.step},
-                                   {"prompt_ids", prompt.tokens},
-                                   {"ids", said},
-                                   {"finish", static_cast<int>(said.size()) < most ? "end" : "length"},
-                                   {"text", nullptr}};
-  if (prompt.tokenizer) object["text"] = prompt.tokenizer->decode(text.subspan(prompt.shown));
-  // Tokens may end inside a character, which becomes U+FFFD.
-  print_object(object);
-}
+// The answers, on world rank 0: a text as it is generated, or a JSON object per text, in the order of the prompts.
+class Answers {
+ public:
+  Answers(const Options& options, const CheckpointJob& loaded, const Prompts& prompts)
+      : options_(options), loaded_(loaded), prompts_(prompts) {
+    if (is_json()) return;
+    const Prompt& prompt = prompts_.list.front();
+    shown_ = prompts_.text_of(prompt, prompt.tokens);
+    printer_.show(shown_);
+  }
+
+  // Shows the final part of the generated text, `final_text`. Without a tokenizer it is empty, and the last id of
+  // `generated` is shown.
+  void add(std::string_view final_text, std::span<const int32_t> generated) {
+    if (is_json()) return;
+    if (prompts_.tokenizer == nullptr) {
+      shown_ += fmt::format(" {}", generated.back());
+      return printer_.show(shown_);
+    }
+    printer_.show(shown_ + std::string(final_text));
+  }
+
+  // `text`: all that is generated, cut before a stop string; without a tokenizer empty.
+  void finish(size_t request, std::span<const int32_t> generated, const std::string& text, Finish finish) {
+    if (!is_json()) {
+      printer_.show(shown_ + text);
+      return print_bytes("\n");
+    }
+    const Prompt& prompt = prompts_.list[request];
+    constexpr std::array kNames{"end", "stop", "length"};
+    nlohmann::ordered_json object = {{"checkpoint", loaded_.checkpoint.folder},
+                                     {"step", loaded_.step},
+                                     {"prompt_ids", prompt.tokens},
+                                     {"ids", generated},
+                                     {"finish", kNames[static_cast<size_t>(finish)]},
+                                     {"text", nullptr}};
+    // Tokens may end inside a character, which becomes U+FFFD.
+    if (prompts_.tokenizer) object["text"] = prompts_.text_of(prompt, prompt.tokens) + text;
+    waiting_[request] = std::move(object);
+    for (; waiting_.contains(next_); ++next_) {
+      print_object(waiting_[next_]);
+      waiting_.erase(next_);
+    }
+  }
+
+ private:
+  bool is_json() const { return options_.json || !options_.prompts.empty(); }
+
+  const Options& options_;
+  const CheckpointJob& loaded_;
+  const Prompts& prompts_;
+  Printer printer_;
+  std::string shown_;                                 // the prompt; without a tokenizer all ids
+  std::map<size_t, nlohmann::ordered_json> waiting_;  // finished before the text of an earlier prompt
+  size_t next_ = 0;
+};
 
 Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadline) {
   if (options.quiet) log_quiet();
-  Result<Prompt> prompt = Prompt{};
+  for (const std::string& stop : options.stops)
+    if (stop.empty()) return usage_error("--stop: the text is empty");
+  const auto lines = read_lines(options, job);
+  if (!lines) return lines.error();
+  Result<Prompts> read = Prompts{};
+  Result<void> cached;
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
-    prompt = read_prompt(options, config);
-    if (!prompt) return;
-    // Limits the length to that of the text, because each token costs a pass over all of seq_len.
-    const ParallelConfig& p = config.parallel;
-    const auto longest = static_cast<int64_t>(prompt.value().tokens.size()) + options.tokens;
-    const int64_t rows = (longest + p.tp - 1) / p.tp * p.tp;
-    config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, rows));
-    if (config.model.window > config.model.seq_len) config.model.window = 0;
-    config.data.micro_batch = 1;
-    config.data.global_batch =
-        std::max(1, static_cast<int>(job.world_size() / ranks_along(AxisSet::outside({"dp"}), p)));
+    read = encode(options, lines.value(), config);
+    if (read) cached = use_cache(config, read.value().longest + options.tokens, job.world_size());
   });
-  prompt = agree(job, std::move(prompt));
-  if (!prompt) return prompt.error();
+  read = agree(job, std::move(read));
+  if (!read) return read.error();
+  if (!cached) return cached.error();
   if (!loaded) return loaded.error();
+  const Prompts& prompts = read.value();
   const Config& config = loaded.value().job.config;
   deadline.set(config.fault);
   auto device = open_planned_device(loaded.value().job.plan.device, job);
   if (!device) return device.error();
   const WatchedUse watched(loaded.value().job, job, *device.value(), deadline);
-  auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, job, *device.value());
+  constexpr int64_t kMostRows = 256;
+  const int sequences = static_cast<int>(std::min<size_t>(static_cast<size_t>(options.batch), prompts.list.size()));
+  auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, job, *device.value(),
+                                 cache_size(config, sequences, std::min(kMostRows, prompts.longest)));
   if (!model) return model.error();
   log_info("{}: step {}", loaded.value().checkpoint.folder, loaded.value().step);
 
-  const Tokenizer* tokenizer = prompt.value().tokenizer.get();
-  Printer printer(prompt.value());
-  Generation generation{.tokens = options.tokens,
-                        .sampling = options.sampling,
-                        .key = derive_key(options.seed, "generate"),
-                        .vocab = tokenizer ? tokenizer->vocab_size() : config.model.vocab,
-                        .stop = tokenizer && !options.ignore_end ? tokenizer->eod() : -1};
-  const bool speaks = job.world_rank() == 0;
-  generation.on_token = [&](std::span<const int32_t> text) {
-    tick_flight_recorder();
-    if (speaks && !options.json) printer.show(text, false);
+  const Tokenizer* tokenizer = prompts.tokenizer.get();
+  std::vector<TextRequest> requests;
+  for (const Prompt& prompt : prompts.list)
+    requests.push_back({prompt.tokens, options.tokens, derive_key(prompt.seed, "generate")});
+  std::optional<Answers> answers;
+  std::optional<ProgressBar> progress;
+  if (job.world_rank() == 0) {
+    answers.emplace(options, loaded.value(), prompts);
+    if (!options.prompts.empty()) progress.emplace("generate", "text", static_cast<int64_t>(requests.size()));
+  }
+  std::map<size_t, TextStream> streams;  // [request], of texts that have begun
+  const auto stream_of = [&](size_t request) -> TextStream& {
+    return streams.try_emplace(request, *tokenizer, prompts.list[request].tokens, options.stops).first->second;
   };
+  const GenerationRules rules{
+      .sampling = options.sampling,
+      .vocab = tokenizer ? tokenizer->vocab_size() : config.model.vocab,
+      .end = tokenizer && !options.ignore_end ? tokenizer->eod() : -1,
+      .on_token =
+          [&](size_t request, std::span<const int32_t> generated) {
+            const bool stops = tokenizer && stream_of(request).add(generated.back());
+            if (!answers) return stops;
+            const std::string_view text = tokenizer ? std::string_view(stream_of(request).text()) : "";
+            answers->add(tokenizer ? text.substr(0, stream_of(request).final_bytes()) : text, generated);
+            return stops;
+          },
+      .on_finish =
+          [&](size_t request, std::span<const int32_t> generated, Finish finish) {
+            if (answers) answers->finish(request, generated, tokenizer ? stream_of(request).text() : "", finish);
+            if (progress) progress->add(1);
+            streams.erase(request);
+          },
+      .on_pass = [] { tick_flight_recorder(); }};
   const PhaseScope phase(RunPhase::kSample);
-  const auto text = model.value()->evaluator().generate(prompt.value().tokens, generation);
-  if (speaks && options.json)
-    print_json(loaded.value(), prompt.value(), text, options.tokens);
-  else if (speaks)
-    printer.finish(text);
+  generate_texts(model.value()->text(), requests, rules);
   return {};
 }
 
@@ -176,11 +251,20 @@ void add_generate_command(Command& app, int& status, int* argc, char*** argv) {
   command->add_option("checkpoint", o->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
   auto* text = command->add_option("--prompt", o->prompt, "Text to continue; default: a new document");
+  auto* ids = command
+                  ->add_option("--prompt-ids", o->prompt_ids,
+                               "Token ids to continue instead of text, separated by commas; prints ids")
+                  ->delimiter(',')
+                  ->excludes(text);
   command
-      ->add_option("--prompt-ids", o->prompt_ids,
-                   "Token ids to continue instead of text, separated by commas; prints ids")
-      ->delimiter(',')
-      ->excludes(text);
+      ->add_option("--prompts", o->prompts,
+                   "File with a JSON object per line: \"prompt\" (text) or \"prompt_ids\", and optionally \"seed\"; "
+                   "prints a JSON object per line, in this order")
+      ->excludes(text)
+      ->excludes(ids);
+  command->add_option("--batch", o->batch, "Prompts that are continued at the same time; each needs cache memory")
+      ->check(kCount)
+      ->capture_default_str();
   command->add_option("--tokens", o->tokens, "Largest number of tokens to generate")
       ->check(kCount)
       ->capture_default_str();
@@ -196,6 +280,7 @@ void add_generate_command(Command& app, int& status, int* argc, char*** argv) {
       ->check(in_range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--seed", o->seed, "Equal seeds give equal texts")->capture_default_str();
+  command->add_option("--stop", o->stops, "End a text before this string; repeatable")->excludes(ids);
   command->add_flag("--ignore-end", o->ignore_end, "Continue after the model ends the document");
   command->add_flag("--json", o->json, "Print one JSON object at the end, including the prompt's text");
   command->add_flag("--quiet", o->quiet, "Print only the answer, warnings and errors on the terminal");

@@ -6,6 +6,7 @@
 #include "io/base/random.h"
 #include "kernels/no_target.h"
 #include "lib/comm/job.h"
+#include "lib/infer/context.h"
 
 namespace tri {
 
@@ -130,10 +131,11 @@ std::vector<int32_t> Evaluator::generate(std::vector<int32_t> text, const Genera
   const ModelConfig& model = engine_.config().model;
   const Mesh& mesh = engine_.mesh();
   TRI_REQUIRE(!text.empty() && g.vocab > 0 && g.vocab <= model.vocab, "{} tokens, vocabulary {}", text.size(), g.vocab);
+  const size_t prompt = text.size();
   const int root = mesh.grid.rank_at({{"pp", mesh.axis("pp").size - 1}});
   for (int i = 0; i < g.tokens; ++i) {
-    const size_t window = std::min(text.size(), static_cast<size_t>(model.seq_len));
-    const std::vector<float> logits = next_token_logits(std::span(text).subspan(text.size() - window));
+    const size_t begin = context_begin(prompt, text.size(), static_cast<size_t>(model.seq_len));
+    const std::vector<float> logits = next_token_logits(std::span(text).subspan(begin));
     int32_t token = 0;
     if (mesh.world_rank == root)
       token = sample_token(std::span(logits).first(static_cast<size_t>(g.vocab)), g.sampling,

@@ -1,5 +1,6 @@
 // Uses of a model without a backward pass: losses of batches, logits, text. The training loop's evaluations and
-// samples, `trireme eval` and `trireme generate` share it. All calls are collective over the mesh.
+// samples and `trireme eval` share it. It needs no memory beyond a training run's: for each token of a text it
+// processes the whole text (generation.h keeps a cache instead). All calls are collective over the mesh.
 #pragma once
 
 #include <functional>
@@ -57,7 +58,8 @@ class Evaluator {
 
   // Returns the logits of the token after `tokens` (1 <= size <= T) on the ranks of the last stage; empty elsewhere.
   std::vector<float> next_token_logits(std::span<const int32_t> tokens);
-  // Returns `text` (not empty) and the model's continuation, on all ranks. Beyond T tokens the model sees the last T.
+  // Returns `text` (not empty) and the model's continuation, on all ranks. context.h says what the model sees of more
+  // than T tokens.
   std::vector<int32_t> generate(std::vector<int32_t> text, const Generation& generation);
 
  private:

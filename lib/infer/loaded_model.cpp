@@ -1,6 +1,9 @@
 #include "lib/infer/loaded_model.h"
 
+#include <algorithm>
+
 #include "io/flight_recorder/flight_recorder.h"
+#include "kernels/core/dims.h"
 #include "lib/comm/job.h"
 #include "lib/config/axis_fields.h"
 
@@ -21,15 +24,39 @@ Config forward_config(Config config, int ranks) {
   return config;
 }
 
-LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job& job, Device& device)
-    : arena_(device, rank_bytes(config, mesh, device, EngineKind::kInference)),
-      engine_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena_}, EngineKind::kInference),
-      evaluator_(engine_) {}
+Result<void> use_cache(Config& config, int64_t longest, int ranks) {
+  ParallelConfig& p = config.parallel;
+  if (config.precision.gemm == GemmFormat::kFp8)
+    return usage_error("precision.gemm: fp8: text is generated and scored without FP8 GEMMs; remove the override");
+  config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, round_up(longest, p.tp)));
+  if (config.model.window > config.model.seq_len) config.model.window = 0;
+  config.data.micro_batch = 1;
+  config.data.global_batch = std::max(1, static_cast<int>(ranks / ranks_along(AxisSet::outside({"dp"}), p)));
+  p.recompute = Recompute::kFull;
+  p.tp_transfers = Transfers::kCollectives;  // few rows at a time
+  p.pp_transfers = PpTransfers::kMessages;
+  return {};
+}
+
+CacheSize cache_size(const Config& config, int sequences, int64_t rows) {
+  return {.sequences = sequences, .rows = round_up(std::max<int64_t>(sequences, rows), config.parallel.tp)};
+}
+
+LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job& job, Device& device, const CacheSize& cache)
+    : arena_(device, rank_bytes(config, mesh, device, EngineKind::kInference, cache)),
+      engine_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena_}, EngineKind::kInference,
+              cache) {
+  if (cache.sequences > 0)
+    text_.emplace(engine_, cache);
+  else
+    evaluator_.emplace(engine_);
+}
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& checkpoint, const Config& config,
-                                                       const Mesh& mesh, Job& job, Device& device) {
+                                                       const Mesh& mesh, Job& job, Device& device,
+                                                       const CacheSize& cache) {
   const PhaseScope phase(RunPhase::kLoad);
-  std::unique_ptr<LoadedModel> model(new LoadedModel(config, mesh, job, device));
+  std::unique_ptr<LoadedModel> model(new LoadedModel(config, mesh, job, device, cache));
   const auto loaded =
       load_weights(checkpoint, mesh, model->engine_.parameters(), model->engine_.runtime().compute(), job);
   if (!loaded) return loaded.error();

@@ -103,6 +103,10 @@ shape 1 'checkpoint diff' checkpoint diff run/checkpoints/step_00000002 run
 equal "$(value 'a["equal"], len(a["different"]) > 10, a["config"][0]')" \
   "False True {'field': 'run.steps', 'a': '2', 'b': '4'}"
 shape 0 eval eval run
+echo '{"text": "7 green bottles"}' >one.jsonl
+shape 0 "eval --texts" eval run --texts one.jsonl
+echo '{"prompt": "7 green"}' >prompt.jsonl
+shape 0 generate generate run --prompts prompt.jsonl --tokens 5 --temperature 0 --ignore-end
 shape 0 generate generate run --prompt "7 green" --tokens 5 --temperature 0 --ignore-end
 equal "$(value 'len(a["prompt_ids"]), len(a["ids"]), a["finish"], a["text"][:7]')" "7 5 length 7 green"
 run 0 "$trireme" generate run --prompt "7 green" --tokens 5 --temperature 0 --ignore-end

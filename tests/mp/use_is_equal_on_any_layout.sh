@@ -78,6 +78,82 @@ run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --t
 run 0 "$trireme" generate runs/tiny --prompt-ids 5,6,7 --tokens 3
 [[ $(tail -1 <<<"$output") =~ ^5\ 6\ 7(\ [0-9]+){3}$ ]] || fail "ids" "$output"
 run 0 "$trireme" generate runs/tiny --tokens 3
+run 0 "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0 --stop "tles sh" --stop never
+[[ $(tail -1 <<<"$output") == "7 green bot" ]] || fail "a text that should stop" "$output"
+
+echo "prompts of a file are continued together as if alone, on any layout"
+long=$(printf '%s green bottles hanging on the wall, ' 9 8 7 6 5)
+cat >prompts.jsonl <<JSONL
+{"prompt": "7 green"}
+{"prompt": "$long"}
+{"prompt_ids": [5, 6, 7]}
+
+{"prompt": "", "seed": 9}
+{"prompt": "And if one green", "name": "another field"}
+JSONL
+for sampling in "--temperature 0" "--seed 5 --top-p 0.9"; do
+  read -ra sampled <<<"$sampling"
+  generate=("$trireme" generate runs/tiny --tokens 40 --stop "wall" "${sampled[@]}" --quiet)
+  run 0 "${generate[@]}" --prompts prompts.jsonl
+  together=$output
+  [[ $(grep -c '"finish":"\(end\|stop\|length\)"' <<<"$together") -eq 5 ]] || fail "answers to 5 prompts" "$together"
+  run 0 "${generate[@]}" --prompts prompts.jsonl --batch 2
+  [[ $output == "$together" ]] || fail "two at a time generate other texts" "$output"
+  for prompt in "1 7 green" "2 $long" "5 And if one green"; do
+    run 0 "${generate[@]}" --json --prompt "${prompt#* }"
+    [[ $output == "$(sed -n "${prompt%% *}p" <<<"$together")" ]] || fail "alone: another text" "$output"
+  done
+  for layout in "4" "2" "2 parallel.pp=2" "4 parallel.pp=4"; do
+    read -ra words <<<"$layout"
+    settings=()
+    for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done
+    run 0 "$mpirun" -n "${words[0]}" "${generate[@]}" --prompts prompts.jsonl "${settings[@]}"
+    [[ $output == "$together" ]] || fail "$sampling on $layout: other texts" "$output"
+  done
+done
+
+echo "texts have the same log-likelihoods on any layout"
+cat >texts.jsonl <<JSONL
+{"text": "7 green bottles hanging on the wall"}
+{"context": "7 green", "continuation": " bottles"}
+{"context": "$long", "continuation": "4 green bottles"}
+{"text": "$long$long"}
+{"text": "\u00e9"}
+JSONL
+run 0 "$trireme" eval runs/tiny --texts texts.jsonl --quiet
+scores=$output
+[[ $(sed -n 2p <<<"$scores") == *'"bytes":8,'*'"is_greedy":true}' ]] || fail "the model knows its text" "$scores"
+[[ $(sed -n 5p <<<"$scores") == *'"bytes":2,'*'"is_greedy":false}' ]] || fail "a text that it does not know" "$scores"
+for layout in "4" "2" "4 parallel.pp=4" "2 parallel.tp=1 parallel.pp=2"; do
+  read -ra words <<<"$layout"
+  settings=()
+  for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done
+  run 0 "$mpirun" -n "${words[0]}" "$trireme" eval runs/tiny --texts texts.jsonl --quiet "${settings[@]}"
+  for line in 1 2 3 4 5; do
+    one=$(sed -n ${line}p <<<"$scores") other=$(sed -n ${line}p <<<"$output")
+    near "$(sed -n 's/.*"bits_per_byte":\([^,]*\).*/\1/p' <<<"$other")" \
+      "$(sed -n 's/.*"bits_per_byte":\([^,]*\).*/\1/p' <<<"$one")" || fail "text $line on $layout: $other, expected $one"
+  done
+done
+
+echo "files of prompts and texts that are wrong are refused"
+echo '{"prompt": 3}' >bad.jsonl
+run 2 "$mpirun" -n 2 "$trireme" generate runs/tiny --prompts bad.jsonl
+has 'bad.jsonl:1: "prompt" is not a string'
+run 3 "$trireme" generate runs/tiny --prompts none.jsonl
+has "none.jsonl"
+echo '{"prompt_ids": [400]}' >bad.jsonl
+run 2 "$trireme" generate runs/tiny --prompts bad.jsonl
+has "outside the model's vocabulary"
+run 2 "$trireme" generate runs/tiny --stop ""
+has "--stop"
+run 2 "$trireme" generate runs/tiny --prompts prompts.jsonl --set precision.gemm=fp8
+has "precision.gemm"
+run 2 "$mpirun" -n 2 "$trireme" eval runs/tiny --texts bad.jsonl
+has 'bad.jsonl:1: expected either "text", or "context" and "continuation"'
+echo '{"text": ""}' >bad.jsonl
+run 2 "$trireme" eval runs/tiny --texts bad.jsonl
+has "text 1: there is no text to score"
 [[ $(state) == "$before" ]] || fail "the run's folder was changed" "$(diff <(echo "$before") <(state))"
 
 echo "settings that change the trained model are refused"
