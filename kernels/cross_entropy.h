@@ -3,6 +3,8 @@
 //   1. CrossEntropyStats: over the own columns, the largest logit, the sum of exp(logit - max), the target's logit.
 //   2. The caller all-gathers the stats over tp.
 //   3. CrossEntropyLoss: loss += sum_r lse[r] - target[r];  logits <- (softmax - onehot) · grad_scale, in place.
+//      With z-loss (Chowdhery et al. 2022) the gradient is that of the loss plus z_loss · sum_r lse[r]², which adds
+//      2 · z_loss · lse · softmax · grad_scale. The loss itself stays the cross-entropy.
 // A rank that holds the full vocabulary skips 1 and 2: without `stats` the loss computes them from its logits.
 // Columns at or beyond `vocab` are padding: they are ignored and their gradient is zero.
 #pragma once
@@ -31,6 +33,7 @@ struct CrossEntropyLoss {
   int vocab = 0;
   LogitGradient gradient = LogitGradient::kInPlace;
   float grad_scale = 1.0f;
+  float z_loss = 0.0f;
 };
 void check(const CrossEntropyLoss&);
 

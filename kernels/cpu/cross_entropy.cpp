@@ -106,10 +106,12 @@ RowStats combine(const Tensor& stats, int64_t r) {
   return row;
 }
 
-// logits <- (softmax - onehot) · grad_scale, zero in padding.
+// logits <- (softmax · (1 + 2 z_loss lse) - onehot) · grad_scale, zero in padding.
 template <class T>
-void row_gradient(T* __restrict row, const Columns& columns, int64_t target, const RowStats& stats, float grad_scale) {
-  const float max = stats.max, scale = static_cast<float>(grad_scale / stats.sum);
+void row_gradient(T* __restrict row, const Columns& columns, int64_t target, const RowStats& stats, float grad_scale,
+                  float z_loss) {
+  const double factor = z_loss == 0 ? 1.0 : 1.0 + 2.0 * z_loss * (stats.max + std::log(stats.sum));
+  const float max = stats.max, scale = static_cast<float>(grad_scale * factor / stats.sum);
   const float target_logit = target >= 0 ? to_float(row[target]) : 0.0f;
   for (int64_t c = 0; c < columns.real; ++c) row[c] = from_float<T>(exp_f32(to_float(row[c]) - max) * scale);
   std::fill(row + columns.real, row + columns.width, from_float<T>(0.0f));
@@ -136,7 +138,7 @@ void loss(const CrossEntropyLoss& a) {
     const RowStats row =
         a.stats.empty() ? full_row(logits, columns, static_cast<int32_t>(target)) : combine(a.stats, r);
     total += row.max + std::log(row.sum) - row.target;
-    if (a.gradient == LogitGradient::kInPlace) row_gradient(logits, columns, target, row, a.grad_scale);
+    if (a.gradient == LogitGradient::kInPlace) row_gradient(logits, columns, target, row, a.grad_scale, a.z_loss);
   }
   a.loss.as<float>()[0] += static_cast<float>(total);
 }

@@ -113,11 +113,14 @@ __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targe
   out[2] = target >= 0 ? to_float(row[target]) : -INFINITY;
 }
 
-// logits <- (softmax - onehot) · grad_scale, zero in padding. `from` is the row, or its copy in shared memory.
+// logits <- (softmax · (1 + 2 z_loss lse) - onehot) · grad_scale, zero in padding. `from` is the row, or its copy in
+// shared memory.
 template <class T, int kVec>
-__device__ void write_gradient(T* row, const T* from, const Columns& c, int target, float lse, float grad_scale) {
+__device__ void write_gradient(T* row, const T* from, const Columns& c, int target, float lse, float grad_scale,
+                               float z_loss) {
+  const float scale = z_loss == 0.0f ? grad_scale : grad_scale * (1.0f + 2.0f * z_loss * lse);
   // softmax · |scale| = 2^(x · log2(e) + shift): the exponent absorbs the factor.
-  const float shift = log2f(fabsf(grad_scale)) - lse * kLog2E, sign = grad_scale < 0.0f ? -1.0f : 1.0f;
+  const float shift = log2f(fabsf(scale)) - lse * kLog2E, sign = scale < 0.0f ? -1.0f : 1.0f;
   const auto derivative = [&](T logit) { return sign * exp2_fast(fmaf(to_float(logit), kLog2E, shift)); };
   const int whole = c.columns - c.columns % kVec;
 #pragma unroll 2
@@ -146,7 +149,7 @@ struct Loss {
   const int32_t* targets;
   int tp;
   bool gradient;
-  float grad_scale;
+  float grad_scale, z_loss;
 
   // A row without a target adds nothing to the loss, and its gradient is zero.
   __device__ bool counts(int64_t row) const { return targets[row] != kNoTarget; }
@@ -172,7 +175,7 @@ __global__ void split_loss_kernel(Loss<T> a, Columns c) {
   }
   __syncthreads();
   T* row = a.logits + r * c.stride;
-  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.row_scale(r));
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.row_scale(r), a.z_loss);
 }
 
 template <class T, int kVec>
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) full_loss_kernel(Loss<T> a, Columns 
   const Stats found = read_row<T, kVec>(row, c, reduce);  // its barriers ensure that the target's logit has been read
   const float lse = found.most + logf(found.sum);
   if (threadIdx.x == 0) a.row_losses[blockIdx.x] = a.counts(blockIdx.x) ? lse - target_logit : 0.0f;
-  if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.row_scale(blockIdx.x));
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.row_scale(blockIdx.x), a.z_loss);
 }
 
 // Barriers of a cluster (sm_90 and later); on earlier GPUs a cluster is one block.
@@ -264,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   if (blocks > 1) stats = combine_cluster(stats, blocks, own);
   const float lse = stats.most + logf(stats.sum);
   if (threadIdx.x == 0 && writes_loss) a.row_losses[r] = a.counts(r) ? lse - target_logit : 0.0f;
-  write_gradient<T, kVec>(row, copy, c, target, lse, a.row_scale(r));
+  write_gradient<T, kVec>(row, copy, c, target, lse, a.row_scale(r), a.z_loss);
   if (blocks > 1) cluster_wait();  // the others have read this block's statistics
 }
 
@@ -323,7 +326,8 @@ void launch_loss(const CrossEntropyLoss& a, float* row_losses, CudaStream& strea
                      pointer<int32_t>(a.targets),
                      a.stats.empty() ? 1 : static_cast<int>(a.stats[0]),
                      a.gradient == LogitGradient::kInPlace,
-                     a.grad_scale};
+                     a.grad_scale,
+                     a.z_loss};
   const auto rows = static_cast<unsigned>(a.logits[0]);
   const Columns columns = columns_of(a);
   if (!a.stats.empty()) {

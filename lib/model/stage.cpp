@@ -244,7 +244,8 @@ void Stage::loss(int microbatch, LogitGradient gradient) {
                       .first_token = first_token_,
                       .vocab = vocab_,
                       .gradient = gradient,
-                      .grad_scale = loss_scale_},
+                      .grad_scale = loss_scale_,
+                      .z_loss = static_cast<float>(ctx_.config.optimizer.z_loss)},
                      ctx_.compute);
 }
 

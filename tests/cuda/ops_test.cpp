@@ -350,6 +350,7 @@ struct CrossEntropyCase {
   int vocab;
   int tp;
   LogitGradient gradient;
+  float z_loss = 0.0f;
 };
 
 // The statistics and the loss of each of tp ranks, with the stats gathered in between.
@@ -361,8 +362,8 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
     return Buffer(c.dtype, {c.rows, c.columns}, random_values(c.rows * c.columns, fmt::format("logits {}", rank), 3.0));
   };
   const auto name = [&](int rank) {
-    return fmt::format("{} R {} Vl {} of {}, tp rank {} of {}", enum_name(c.dtype), c.rows, c.columns, c.vocab, rank,
-                       c.tp);
+    return fmt::format("{} R {} Vl {} of {}, tp rank {} of {}, z-loss {}", enum_name(c.dtype), c.rows, c.columns,
+                       c.vocab, rank, c.tp, c.z_loss);
   };
   Values gathered;
   for (int rank = 0; rank < c.tp; ++rank) {
@@ -396,7 +397,8 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
                                     .first_token = static_cast<int>(rank * c.columns),
                                     .vocab = c.vocab,
                                     .gradient = c.gradient,
-                                    .grad_scale = 0.25f};
+                                    .grad_scale = 0.25f,
+                                    .z_loss = c.z_loss};
           }),
           rounding_of(c.dtype, 5e-5));
     }
@@ -418,6 +420,21 @@ TEST(CudaOps, cross_entropy) {
                                                  {2, 229384, 229377},
                                                  {2, 460000, 459999}})
         compare_cross_entropy({dtype, rows, columns, vocab, 1, gradient});
+}
+
+// Rows that one block stages, that a cluster stages, that are read twice, and that are split. The last factor makes the
+// gradient of the softmax negative where the log of its denominator is below -1.
+TEST(CudaOps, cross_entropy_with_z_loss) {
+  TRI_NEEDS_GPU();
+  for (const Dtype dtype : kTypes)
+    for (const float z_loss : {1e-4f, 0.5f})
+      for (const auto& [rows, columns, vocab, tp] : {std::tuple<int64_t, int64_t, int, int>{5, 7, 6, 1},
+                                                     {1, 1, 1, 1},
+                                                     {16, 50304, 50257, 1},
+                                                     {40, 128256, 128256, 1},
+                                                     {2, 460000, 459999, 1},
+                                                     {64, 64, 100, 2}})
+        compare_cross_entropy({dtype, rows, columns, vocab, tp, LogitGradient::kInPlace, z_loss});
 }
 
 // first_token > 0: targets on another rank, padding on the last rank, and a rank with only padding.

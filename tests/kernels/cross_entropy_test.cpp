@@ -12,8 +12,8 @@ namespace {
 constexpr float kGradScale = 0.25f;
 constexpr float kLossBefore = 2.0f;  // the loss is added to it
 
-// sum_r log(sum_c exp(logits[r, c])) - logits[r, target]
-double reference_loss(const Values& logits, const Values& targets) {
+// sum_r lse + z_loss · lse² - logits[r, target],  lse = log(sum_c exp(logits[r, c]))
+double reference_loss(const Values& logits, const Values& targets, double z_loss = 0) {
   const size_t vocab = logits.size() / targets.size();
   double loss = 0;
   for (size_t r = 0; r < targets.size(); ++r) {
@@ -21,7 +21,8 @@ double reference_loss(const Values& logits, const Values& targets) {
     const double largest = *std::max_element(row, row + vocab);
     double sum = 0;
     for (size_t c = 0; c < vocab; ++c) sum += std::exp(row[c] - largest);
-    loss += largest + std::log(sum) - row[static_cast<size_t>(targets[r])];
+    const double lse = largest + std::log(sum);
+    loss += lse + z_loss * lse * lse - row[static_cast<size_t>(targets[r])];
   }
   return loss;
 }
@@ -50,7 +51,8 @@ struct Outcome {
 };
 
 // Runs tp ranks on logits (R, vocab), each rank `width` columns wide. Padding holds NaN.
-Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t width, Dtype dtype = Dtype::kF32) {
+Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t width, Dtype dtype = Dtype::kF32,
+                  float z_loss = 0) {
   const int64_t rows = static_cast<int64_t>(targets.size()), vocab = static_cast<int64_t>(logits.size()) / rows;
   const Buffer target_buffer(Dtype::kI32, {rows}, targets);
   const Buffer stats(Dtype::kF32, {tp, rows, 3});
@@ -79,7 +81,8 @@ Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t w
                                 .targets = target_buffer,
                                 .first_token = static_cast<int>(k * width),
                                 .vocab = static_cast<int>(vocab),
-                                .grad_scale = kGradScale};
+                                .grad_scale = kGradScale,
+                                .z_loss = z_loss};
     check(args);
     cpu::cross_entropy_loss(args);
     const double own_loss = loss.values()[0] - kLossBefore;
@@ -125,6 +128,21 @@ TEST(CrossEntropy, gradient_matches_finite_differences) {
                     [&] { return kGradScale * reference_loss(logits, targets_of(s)); });
     if (HasFatalFailure()) return;
   }
+}
+
+TEST(CrossEntropy, z_loss_changes_the_gradient_alone) {
+  constexpr float kZLoss = 0.05f;
+  for (const Shape& s : kShapes)
+    for (const int tp : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{}, tp {}", s.text(), tp));
+      Values logits = logits_of(s);
+      const int64_t width = ceil_div(s.vocab, tp);
+      const Outcome outcome = run_split(logits, targets_of(s), tp, width, Dtype::kF32, kZLoss);
+      EXPECT_EQ(outcome.loss, run_split(logits, targets_of(s), tp, width).loss);
+      expect_gradient("logits", outcome.gradient, logits,
+                      [&] { return kGradScale * reference_loss(logits, targets_of(s), kZLoss); });
+      if (HasFatalFailure()) return;
+    }
 }
 
 TEST(CrossEntropy, split_over_ranks_equals_one_rank) {
