@@ -78,6 +78,7 @@ void check(const ClipScale& a) {
   require_tensor("clip_scale", "scale", a.scale, Dtype::kF32, {1});
   require_tensor("clip_scale", "norm", a.norm, Dtype::kF32, {1});
   require_tensor("clip_scale", "norm_sq", a.norm_sq, Dtype::kF32, {1});
+  require_optional("clip_scale", "loss", a.loss, Dtype::kF32, {1});
   TRI_REQUIRE(a.max_norm >= 0 && std::isfinite(a.max_norm), "clip_scale: max_norm {}", a.max_norm);
 }
 

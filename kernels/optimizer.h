@@ -10,6 +10,8 @@
 // decay[tensor] < 0 marks tensors (norms, biases) without weight decay and without a trust ratio.
 #pragma once
 
+#include <limits>
+
 #include "kernels/core/tensor.h"
 #include "kernels/fp8.h"
 
@@ -30,7 +32,7 @@ struct Moments {
   Tensor exp_avg;     // m: f32|bf16
   Tensor exp_avg_sq;  // v: as m
   Tensor grad;
-  Tensor grad_scale;    // (1) f32: the clipping factor; NaN: the gradients are not finite, and nothing is changed
+  Tensor grad_scale;    // (1) f32: the clipping factor; NaN: nothing is changed
   Tensor block_tensor;  // (n / kBlock) i32
   Tensor decay;         // (S) f32: weight decay of each tensor; below 0: excluded
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
@@ -88,12 +90,16 @@ struct WeightedSum {
 };
 void check(const WeightedSum&);
 
-// norm = sqrt(norm_sq);  scale = min(1, max_norm / norm), or 1 when max_norm is 0; NaN when the norm is not finite.
+// norm = sqrt(norm_sq);  scale = min(1, max_norm / norm), or 1 when max_norm is 0; NaN when the norm is not finite, or
+// when the norm or the loss is above its limit: then the update changes nothing.
 struct ClipScale {
   Tensor scale;    // (1) f32
   Tensor norm;     // (1) f32
   Tensor norm_sq;  // (1) f32
+  Tensor loss;     // (1) f32, optional: without it there is no limit of the loss
   float max_norm = 0.0f;
+  float norm_limit = std::numeric_limits<float>::infinity();
+  float loss_limit = std::numeric_limits<float>::infinity();
 };
 void check(const ClipScale&);
 

@@ -172,7 +172,8 @@ void clip_scale(const ClipScale& a) {
   const float norm = std::sqrt(a.norm_sq.as<float>()[0]);
   a.norm.as<float>()[0] = norm;
   float scale = a.max_norm == 0 || norm <= a.max_norm ? 1.0f : a.max_norm / norm;
-  if (!std::isfinite(norm)) scale = std::numeric_limits<float>::quiet_NaN();
+  const bool spike = norm > a.norm_limit || (!a.loss.empty() && a.loss.as<float>()[0] > a.loss_limit);
+  if (!std::isfinite(norm) || spike) scale = std::numeric_limits<float>::quiet_NaN();
   a.scale.as<float>()[0] = scale;
 }
 

@@ -260,10 +260,12 @@ __global__ void weighted_sum_kernel(float* out, const float* inp, const float* w
   out[0] += static_cast<float>(total);
 }
 
-__global__ void clip_scale_kernel(float* scale, float* norm, const float* norm_sq, float max_norm) {
+__global__ void clip_scale_kernel(float* scale, float* norm, const float* norm_sq, const float* loss, float max_norm,
+                                  float norm_limit, float loss_limit) {
   const float value = sqrtf(norm_sq[0]);
   norm[0] = value;
-  scale[0] = !isfinite(value) ? NAN : max_norm == 0.0f || value <= max_norm ? 1.0f : max_norm / value;
+  const bool spike = value > norm_limit || (loss != nullptr && loss[0] > loss_limit);
+  scale[0] = !isfinite(value) || spike ? NAN : max_norm == 0.0f || value <= max_norm ? 1.0f : max_norm / value;
 }
 
 }  // namespace
@@ -324,7 +326,7 @@ void weighted_sum(const WeightedSum& a, CudaStream& stream) {
 
 void clip_scale(const ClipScale& a, CudaStream& stream) {
   clip_scale_kernel<<<1, 1, 0, stream>>>(pointer<float>(a.scale), pointer<float>(a.norm), pointer<float>(a.norm_sq),
-                                         a.max_norm);
+                                         pointer<float>(a.loss), a.max_norm, a.norm_limit, a.loss_limit);
   TRI_CUDA_LAUNCH("clip_scale");
 }
 

@@ -315,6 +315,7 @@ Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
       fmt::format("{}, {} chunk(s), zero {}", mesh_.grid.sizes(), config_.parallel.chunks, config_.parallel.zero);
   manifest.info.numbers = {{"samples", progress.samples}};
   if (!progress.fp8_history.empty()) manifest.info.lists[kFp8History] = progress.fp8_history;
+  if (!progress.recent_steps.empty()) manifest.info.lists[kRecentSteps] = progress.recent_steps;
   return manifest;
 }
 

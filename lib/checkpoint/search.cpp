@@ -16,12 +16,12 @@ struct LoadFrom {
   bool any = false;                   // checkpoints exist, readable or not
   int64_t step = 0;
   std::optional<int64_t> samples;
-  std::vector<float> fp8_history;
+  std::vector<float> fp8_history, recent_steps;
   bool weights_alone = false;
 };
 template <class Archive>
 void fields(Archive& archive, LoadFrom& from) {
-  archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.weights_alone);
+  archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.recent_steps, from.weights_alone);
 }
 
 // Rank 0: returns the first readable candidate from `next` on, with its manifest, and moves `next` past it. Skips
@@ -45,6 +45,8 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     auto history = fp8_history_of(manifest->info);
     if (!history) return file_error("{}: {}", candidate.path, history.error().message);
     from.fp8_history = std::move(history).value();
+    if (const auto recent = manifest->info.lists.find(kRecentSteps); recent != manifest->info.lists.end())
+      from.recent_steps = recent->second;
     from.weights_alone = holds_weights_alone(*manifest);
   }
   return from;
@@ -114,7 +116,7 @@ Result<void> CheckpointSearch::next() {
   const Result<void> may = manifest_ && may_load_ ? may_load_(*from.folder, *manifest_) : Result<void>{};
   if (auto agreed = agree(job_, may); !agreed) return agreed;
   found_ = {.folder = *from.folder,
-            .progress = {from.step, *from.samples, from.fp8_history},
+            .progress = {from.step, *from.samples, from.fp8_history, from.recent_steps},
             .weights_alone = from.weights_alone};
   return {};
 }

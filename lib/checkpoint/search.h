@@ -13,7 +13,9 @@
 
 namespace tri {
 
-inline constexpr const char* kFp8History = "fp8_history";  // name of RunProgress::fp8_history in a checkpoint
+// The names of RunProgress::fp8_history and recent_steps in a checkpoint.
+inline constexpr const char* kFp8History = "fp8_history";
+inline constexpr const char* kRecentSteps = "recent_steps";
 
 // How far a run has progressed.
 struct RunProgress {
@@ -21,6 +23,7 @@ struct RunProgress {
   // The remembered amax from which FP8 scales are derived after these steps, by slot (lib/model/fp8_tensors.h); empty:
   // there are none. Rank 0's are stored.
   std::vector<float> fp8_history = {};
+  std::vector<float> recent_steps = {};  // SpikeWindow::values (lib/train/spikes.h); empty: spikes are not skipped
 };
 
 // A checkpoint that can be read and may be loaded, according to its manifest.

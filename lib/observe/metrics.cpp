@@ -51,6 +51,11 @@ void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& place
   write(Json({{"step", step}, {"not_finite", places}, {"skipped_steps", skipped}}).dump());
 }
 
+void MetricsFile::spike(int64_t step, double loss_limit, double grad_norm_limit, int64_t skipped) {
+  const Json limits{{"loss_limit", number(loss_limit)}, {"grad_norm_limit", number(grad_norm_limit)}};
+  write(Json({{"step", step}, {"spike", limits}, {"skipped_steps", skipped}}).dump());
+}
+
 void MetricsFile::ranks(const std::string& object) { write(object); }
 
 void MetricsFile::fp8(const std::string& object) { write(object); }

@@ -43,6 +43,9 @@ class MetricsFile {
   // `places`: the ranks whose values were not finite. `skipped`: steps skipped since this start of the run, including
   // this one if it was; 0: it ends the run.
   void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);
+  // A step that was skipped because its loss or gradient norm was above the limit. `skipped`: such steps since this
+  // start of the run.
+  void spike(int64_t step, double loss_limit, double grad_norm_limit, int64_t skipped);
   // Writes a window of all ranks' times, ranks_json() (lib/observe/rank_monitor.h). Its line has no "step" field.
   void ranks(const std::string& object);
   // Writes the statistics of a step's FP8 casts, fp8_json() (lib/observe/fp8_report.h). Its line has no "step" field.

@@ -30,12 +30,15 @@ void Optimizer::reduce() {
   c.world.before(c.compute);  // the clipping factor needs the whole model's norm
 }
 
-void Optimizer::clip() {
+void Optimizer::clip(const StepLimits& limits) {
   const OptimizerContext& c = context_;
   clip_scale({.scale = c.tensors.grad_scale,
               .norm = c.tensors.norm,
               .norm_sq = c.norm_sq,
-              .max_norm = static_cast<float>(c.config.optimizer.clip)},
+              .loss = c.loss,
+              .max_norm = static_cast<float>(c.config.optimizer.clip),
+              .norm_limit = limits.grad_norm,
+              .loss_limit = limits.loss},
              c.compute);
 }
 

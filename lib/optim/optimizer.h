@@ -3,6 +3,8 @@
 // rank's main thread.
 #pragma once
 
+#include <limits>
+
 #include "lib/optim/optimizers.h"
 #include "lib/optim/parameter_store.h"
 
@@ -18,12 +20,20 @@ struct OptimizerTensors {
 // `num_tensors` is S.
 OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena);
 
+// Above these limits a step is a spike, whose update changes nothing.
+struct StepLimits {
+  float loss = std::numeric_limits<float>::infinity(), grad_norm = std::numeric_limits<float>::infinity();
+
+  bool exceeded_by(float a_loss, float a_grad_norm) const { return a_loss > loss || a_grad_norm > grad_norm; }
+};
+
 struct OptimizerContext {
   const Config& config;
   ParameterStore& store;
   OptimizerTensors tensors;
   Tensor sums;                    // (n) f32: numbers that reduce() sums over all ranks, among them norm_sq
   Tensor norm_sq;                 // (1) f32, an element of `sums`, which reduce() writes
+  Tensor loss;                    // (1) f32, an element of `sums`
   std::vector<AxisGroup> groups;  // groups that sum over the axes of shards, and over the buckets' remaining axes
   GroupOnStream& dp;
   GroupOnStream& world;
@@ -38,8 +48,9 @@ class Optimizer {
   // Completes the gradients and the squared norm; `sums` become the sums over all ranks. Collective.
   void reduce();
   // Computes the clipping factor from the norm of reduce().
-  void clip();
-  // Updates and gathers the parameters. `step` counts from 0. Gradients that are not finite change nothing. Collective.
+  void clip(const StepLimits& limits);
+  // Updates and gathers the parameters. `step` counts from 0. Gradients that are not finite, and spikes, change
+  // nothing. Collective.
   void update(int64_t step, double learning_rate);
 
   const OptimizerTensors& tensors() const { return context_.tensors; }

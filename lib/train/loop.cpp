@@ -45,6 +45,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
       evaluation_(
           evaluation_size(rank_.config, context.inputs.num_samples(Split::kValidation), rank_.config.run.eval_batches)),
       progress_(context.begun),
+      spikes_(rank_.config.optimizer.skip_spikes, context.begun.recent_steps),
       metrics_(rank_.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(rank_.config.run.dir + "/metrics.jsonl")
                                           : nullptr),
       ranks_({.config = rank_.config,
@@ -89,6 +90,7 @@ Result<void> TrainingLoop::run() {
       const PhaseScope phase(RunPhase::kCheckpoint);
       saved_at_ = Clock::now();
       progress_.fp8_history = context_.trainer.fp8_history();
+      progress_.recent_steps = spikes_.values();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
       account(WallTime::kCheckpoint, saved_at_);
       step_end_.reset();
@@ -112,8 +114,9 @@ Result<void> TrainingLoop::train_step() {
   timeline_.host_span("data", data_began);
   const StepStatistics local = local_statistics(rank_.mesh.world_rank == 0 ? timeline_.take_request() : 0);
   const auto sent_at = Clock::now();
-  const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, local,
-                                                  [this] { context_.checkpoints.before_update(); });
+  const StepLimits limits = spikes_.limits();
+  const StepResult result = context_.trainer.step(
+      progress_.steps, tokens.inputs, tokens.targets, local, [this] { context_.checkpoints.before_update(); }, limits);
   const auto end = Clock::now();
   step_seconds_ = seconds_between(start, end);
   if (FlightRecorder* const recorder = flight_recorder()) recorder->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
@@ -137,7 +140,11 @@ Result<void> TrainingLoop::train_step() {
   save_due_ = result.sums.save_due();
   if (!result.finite())
     if (auto skipped = after_not_finite(metrics); !skipped) return skipped;
-  if (result.finite()) skipped_in_a_row_ = 0;
+  if (result.is_spike) after_spike(metrics, limits);
+  if (result.finite()) {
+    skipped_in_a_row_ = 0;
+    spikes_.add(result.sums.loss, static_cast<float>(result.grad_norm));
+  }
   if (auto advanced = context_.checkpoints.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced)
     return advanced;
   report_checkpoints();
@@ -194,6 +201,17 @@ Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
     if (auto saved = context_.checkpoints.finish(); !saved) error.message += "\n" + saved.error().message;
   report_checkpoints();
   return error;
+}
+
+// The step changed neither weights nor moments.
+void TrainingLoop::after_spike(const StepMetrics& metrics, const StepLimits& limits) {
+  ++skipped_spikes_;
+  if (rank_.mesh.world_rank != 0) return;
+  metrics_->spike(metrics.step, limits.loss, limits.grad_norm, skipped_spikes_);
+  log_warn(
+      "step {}: loss {:.4f} or gradient norm {:.3f} is above {:.4f} or {:.3f}, the limits of optimizer.skip_spikes; "
+      "the step is skipped",
+      metrics.step, metrics.loss, metrics.grad_norm, limits.loss, limits.grad_norm);
 }
 
 StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
@@ -370,6 +388,7 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   }
   log_summary(job(), rank_.mesh, times_, context_.trainer.runtime().times(), seconds_between(start, Clock::now()));
   log_data(job(), rank_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
+  if (skipped_spikes_ > 0) log_info("{} of these steps were skipped as spikes", skipped_spikes_);
   if (skipped_ > 0) log_info("{} of these steps were skipped, since their loss or gradients were not finite", skipped_);
   flush_shown_files();
   if (stop_ == Stop::kLeave)

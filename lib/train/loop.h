@@ -21,6 +21,7 @@
 #include "lib/observe/startup.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
+#include "lib/train/spikes.h"
 #include "lib/train/timeline_recorder.h"
 #include "lib/train/trainer.h"
 
@@ -60,6 +61,7 @@ class TrainingLoop {
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
+  void after_spike(const StepMetrics& metrics, const StepLimits& limits);
   double oldest_stop_age(Clock::time_point sent_at) const;
   Stop answer_to_signal(const StepResult& result, Clock::time_point sent_at);
 
@@ -84,6 +86,8 @@ class TrainingLoop {
   Stop stop_ = Stop::kNo;
   Clock::time_point saved_at_ = Clock::now();  // when the last checkpoint began, or the loop
   bool save_due_ = false;  // every_minutes have passed: save after the step in progress; the same on all ranks
+  SpikeWindow spikes_;
+  int64_t skipped_spikes_ = 0;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;  // steps that were not finite
   double step_seconds_ = 0;                     // of the last step
   StepTimes times_;                             // of all steps

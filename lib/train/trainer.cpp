@@ -23,6 +23,7 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
                   .tensors = engine_.tensors().optimizer,
                   .sums = engine_.tensors().stage.fp8.slots() > 0 ? engine_.tensors().step_statistics : statistics_,
                   .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
+                  .loss = step_statistic(statistics_, offsetof(StepStatistics, loss)),
                   .groups = runtime().axis_groups(),
                   .dp = runtime().dp().collectives(),
                   .world = runtime().world(),
@@ -78,7 +79,8 @@ void Trainer::run_plan() {
 }
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                         const StepStatistics& local, const std::function<void()>& before_update) {
+                         const StepStatistics& local, const std::function<void()>& before_update,
+                         const StepLimits& limits) {
   TRI_REQUIRE(has_state_, "step() was called before make_start_values() or state_loaded()");
   const OptimizerTensors& tensors = engine_.tensors().optimizer;
   Stream& compute = runtime().compute();
@@ -101,7 +103,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   }
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
-  optimizer_.clip();
+  optimizer_.clip(limits);
   if (fp8 != nullptr) fp8->update(tensors.grad_scale);  // the update casts weights with the new scales
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
@@ -114,9 +116,10 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   result.sums = *h_sums_.data();
   result.loss = result.sums.loss;
   result.grad_norm = *h_norm_.data();
+  result.is_spike = result.finite() && limits.exceeded_by(result.sums.loss, *h_norm_.data());
   if (fp8_) {
     result.fp8 = fp8_->numbers();
-    if (result.finite()) fp8_->finished();
+    if (result.finite() && !result.is_spike) fp8_->finished();
   }
   return result;
 }

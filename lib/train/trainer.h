@@ -27,6 +27,7 @@ struct StepResult {
   // Of this rank:
   Timeline::Times timeline;        // of the compute stream
   double pp_transfer_seconds = 0;  // the time of a transfer between stages by itself: the fastest send of the step
+  bool is_spike = false;           // the step exceeded its limits
   bool finite() const;
 };
 
@@ -49,10 +50,11 @@ class Trainer {
 
   // Runs one step. `inputs`, `targets`: (M, B, T) of this dp rank if this rank's stage needs them, ideally in host
   // memory of the device's kind. `local`: this rank's statistics, which are summed over all ranks. Calls
-  // `before_update` once, before the work that changes the state is enqueued. A step whose result is not finite leaves
-  // parameters and moments unchanged.
+  // `before_update` once, before the work that changes the state is enqueued. A step whose result is not finite, or
+  // exceeds `limits` (the same on all ranks), leaves parameters and moments unchanged.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                  const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr);
+                  const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
+                  const StepLimits& limits = {});
 
   void make_start_values();
   // Call after this rank's part of the state was overwritten: completes the data derived from it. `fp8_history`: the

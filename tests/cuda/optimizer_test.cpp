@@ -231,6 +231,23 @@ TEST(CudaOptimizers, clip_scale) {
                         .scale = on("scale"), .norm = on("norm"), .norm_sq = on("norm_sq"), .max_norm = most};
                   }),
                   elements(1e-6));
+  for (const float norm_limit : {1.9f, 2.0f})
+    for (const float loss_limit : {2.9f, 3.0f})
+      TRI_COMPARE(clip_scale, fmt::format("limits {} {}", norm_limit, loss_limit),
+                  (Operands{{"scale", Buffer(Dtype::kF32, {1})},
+                            {"norm", Buffer(Dtype::kF32, {1})},
+                            {"norm_sq", Buffer(Dtype::kF32, {1}, {4.0})},
+                            {"loss", Buffer(Dtype::kF32, {1}, {3.0})}}),
+                  ([&](const Place& on) {
+                    return ClipScale{.scale = on("scale"),
+                                     .norm = on("norm"),
+                                     .norm_sq = on("norm_sq"),
+                                     .loss = on("loss"),
+                                     .max_norm = 1,
+                                     .norm_limit = norm_limit,
+                                     .loss_limit = loss_limit};
+                  }),
+                  elements(1e-6));
 }
 
 }  // namespace

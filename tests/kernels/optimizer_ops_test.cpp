@@ -399,6 +399,28 @@ TEST(OptimizerOps, clip_scale_bounds_the_norm) {
   EXPECT_TRUE(std::isnan(clip(NAN, 1).second));
 }
 
+TEST(OptimizerOps, clip_scale_is_nan_above_a_limit) {
+  const auto clip = [](float norm_limit, float loss_limit) {
+    const Buffer scale(Dtype::kF32, {1}), norm(Dtype::kF32, {1}), square(Dtype::kF32, {1}, {16}),
+        loss(Dtype::kF32, {1}, {3});
+    const ClipScale args{.scale = scale,
+                         .norm = norm,
+                         .norm_sq = square,
+                         .loss = loss,
+                         .max_norm = 2,
+                         .norm_limit = norm_limit,
+                         .loss_limit = loss_limit};
+    check(args);
+    cpu::clip_scale(args);
+    EXPECT_EQ(norm.values()[0], 4);
+    return scale.values()[0];
+  };
+  EXPECT_EQ(clip(4, 3), 0.5);
+  EXPECT_EQ(clip(INFINITY, INFINITY), 0.5);
+  EXPECT_TRUE(std::isnan(clip(3.9f, 3)));
+  EXPECT_TRUE(std::isnan(clip(4, 2.9f)));
+}
+
 TEST(OptimizerOps, unknown_owner_is_refused) {
   const Buffer inp(Dtype::kF32, {kBlock}, Values(kBlock, 0.0)), sumsq(Dtype::kF32, {1}, {0.0});
   for (const double owner : {-2.0, 1.0}) {

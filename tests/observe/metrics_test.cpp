@@ -60,18 +60,22 @@ TEST(Metrics, what_is_not_finite_is_null_in_json) {
   EXPECT_TRUE(object["grad_norm"].is_null());
 }
 
-TEST(Metrics, a_step_that_is_not_finite_has_a_line_that_says_where) {
+TEST(Metrics, skipped_steps_have_a_line_that_says_why) {
   const std::string path = testing::TempDir() + "metrics_test.jsonl";
   std::remove(path.c_str());
   {
     MetricsFile file(path);
     file.not_finite(7, {"rank 3 [pp0 dp1 tp1]: gradient of layers/3/norm1/weight and 2 more", "and 5 more ranks"}, 2);
     file.not_finite(8, {}, 0);
+    file.spike(9, 2.5, 0.75, 1);
   }
   std::ifstream in(path);
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
-  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[2]["step"], 9);
+  EXPECT_EQ(lines[2]["spike"], (nlohmann::json{{"loss_limit", 2.5}, {"grad_norm_limit", 0.75}}));
+  EXPECT_EQ(lines[2]["skipped_steps"], 1);
   EXPECT_EQ(lines[0]["step"], 7);
   EXPECT_EQ(lines[0]["skipped_steps"], 2);
   EXPECT_EQ(lines[0]["not_finite"][0], "rank 3 [pp0 dp1 tp1]: gradient of layers/3/norm1/weight and 2 more");

@@ -106,6 +106,34 @@ TEST(Trainer, moments_in_bf16_are_rounded_again_at_each_step) {
   EXPECT_EQ(first_moments_after(0), at_0);
 }
 
+TEST(Trainer, a_spike_changes_nothing) {
+  for (const OptimizerRow& row : optimizers())
+    for (const int zero : {0, 1, 2}) {
+      Config c = tiny_config();
+      c.optimizer.name = row.kind;
+      c.parallel.zero = zero;
+      OneRank rank(c), other(c);
+      rank.step(0);
+      other.step(0);
+      const auto before = rank.weights();
+      const StepResult normal = other.step(1);
+      const auto loss = static_cast<float>(normal.loss), norm = static_cast<float>(normal.grad_norm);
+      const auto spike = [&](const StepLimits& limits) {
+        return rank.trainer->step(1, rank.tokens(1, 0), rank.tokens(1, 1), {}, nullptr, limits);
+      };
+      for (const StepLimits& limits :
+           {StepLimits{.loss = std::nextafter(loss, 0.0f)}, StepLimits{.grad_norm = std::nextafter(norm, 0.0f)}}) {
+        const StepResult skipped = spike(limits);
+        EXPECT_TRUE(skipped.is_spike && skipped.finite());
+        EXPECT_EQ(skipped.loss, normal.loss);
+        EXPECT_EQ(skipped.grad_norm, normal.grad_norm);
+        EXPECT_EQ(rank.weights(), before);
+      }
+      EXPECT_FALSE(spike({.loss = loss, .grad_norm = norm}).is_spike);
+      EXPECT_EQ(rank.weights(), other.weights()) << "the moments have changed";
+    }
+}
+
 // Casts of a layer without FP8 see no tensor, so its history only decays: scales from it would be far too large.
 TEST(Trainer, layers_that_multiply_fp8_again_make_new_scales) {
   Config c = tiny_config();
