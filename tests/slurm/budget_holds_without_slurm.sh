@@ -269,6 +269,7 @@ sweep 0 RESTART_BUDGET=two
 ends 2 0 "a sweep with RESTART_BUDGET=two"
 
 # --- Variables that are missing or wrong --------------------------------------------------------------------------
+fresh
 echo "export SITE=here" >site.sh
 for restart in "" 1 50; do
   without="SLURM_NTASKS SLURM_NTASKS_PER_NODE" start "$restart"
