@@ -157,7 +157,7 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
     light += fmt::format(" .part{} {{ fill: {}; }}", i, kTones[i].first);
     dark += fmt::format(" .part{} {{ fill: {}; }}", i, kTones[i].second);
   }
-  constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 190, kLetter = 8;
+  constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 190, kLetter = 9;
   const int bars = kLeft + static_cast<int>(rows.size()) * (kBar + kGap) + kLegend + 20, height = kTop + kHeight + 60;
   const int width = std::max(bars, kLeft + kLetter * static_cast<int>(title.size()));
   std::string svg = fmt::format(

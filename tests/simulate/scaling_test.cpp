@@ -83,7 +83,7 @@ TEST(Scaling, json_and_svg_hold_every_row) {
   for (size_t at = svg.find("<rect"); at != svg.npos; at = svg.find("<rect", at + 1)) ++bars;
   EXPECT_EQ(bars, 10 * rows.size() + 10);  // ten parts per row, and the legend
   EXPECT_NE(svg.find("</svg>"), svg.npos);
-  EXPECT_NE(to_svg({rows[0]}, std::string(200, 'x')).find("viewBox=\"0 0 1650 "), svg.npos) << "the title is cut";
+  EXPECT_NE(to_svg({rows[0]}, std::string(200, 'x')).find("viewBox=\"0 0 1850 "), svg.npos) << "the title is cut";
 }
 
 // A separate box per action took 4 MB for 512 microbatches.
