@@ -79,8 +79,7 @@ void Trainer::run_plan() {
 }
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                         const StepStatistics& local, const std::function<void()>& before_update,
-                         const StepLimits& limits) {
+                         const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
   TRI_REQUIRE(has_state_, "step() was called before make_start_values() or state_loaded()");
   const OptimizerTensors& tensors = engine_.tensors().optimizer;
   Stream& compute = runtime().compute();

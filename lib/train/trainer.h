@@ -54,7 +54,7 @@ class Trainer {
   // exceeds `limits` (the same on all ranks), leaves parameters and moments unchanged.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
-                  const StepLimits& limits = {});
+                  StepLimits limits = {});
 
   void make_start_values();
   // Call after this rank's part of the state was overwritten: completes the data derived from it. `fp8_history`: the

@@ -255,12 +255,12 @@ void wrapped_begin(ConnectDeadline* self, std::string what) {
 }
 #undef TRI_SYMBOL
 
-#define TRI_SYMBOL "_ZN3tri8Executor3runERKSt6vectorINS_6ActionESaIS2_EERNS_12StageComputeE"
-void real_run(Executor* self, const Plan& plan, StageCompute& stage) TRI_REAL(TRI_SYMBOL);
-void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage) TRI_WRAPPED(TRI_SYMBOL);
-void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage) {
+#define TRI_SYMBOL "_ZN3tri8Executor3runERKSt6vectorINS_6ActionESaIS2_EERNS_12StageComputeEl"
+void real_run(Executor* self, const Plan& plan, StageCompute& stage, int64_t rows) TRI_REAL(TRI_SYMBOL);
+void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage, int64_t rows) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage, int64_t rows) {
   Actions actions(stage, plan);
-  real_run(self, plan, actions);
+  real_run(self, plan, actions, rows);
 }
 #undef TRI_SYMBOL
 

@@ -154,15 +154,16 @@ void wrapped_send(CommGroup* self, Tensor tensor, int peer, Stream& stream) {
 #undef TRI_SYMBOL
 
 #define TRI_SYMBOL \
-  "_ZN3tri7Trainer4stepElSt4spanIKiLm18446744073709551615EES3_RKNS_14StepStatisticsERKSt8functionIFvvEE"
+  "_ZN3tri7Trainer4stepElSt4spanIKiLm18446744073709551615EES3_RKNS_14StepStatisticsERKSt8functionIFvvEENS_10StepLimitsE"
 StepResult real_step(Trainer* self, int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                     const StepStatistics& local, const std::function<void()>& before_update) TRI_REAL(TRI_SYMBOL);
+                     const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits)
+    TRI_REAL(TRI_SYMBOL);
 StepResult wrapped_step(Trainer* self, int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                        const StepStatistics& local, const std::function<void()>& before_update)
+                        const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits)
     TRI_WRAPPED(TRI_SYMBOL);
 StepResult wrapped_step(Trainer* self, int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                        const StepStatistics& local, const std::function<void()>& before_update) {
-  const StepResult result = real_step(self, step, inputs, targets, local, before_update);
+                        const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
+  const StepResult result = real_step(self, step, inputs, targets, local, before_update, limits);
   if (g_wrong_bits && step == 0 && g_right_trainings-- == 0) flip_a_bit(*self);
   return result;
 }
