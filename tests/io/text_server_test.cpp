@@ -54,8 +54,8 @@ TEST(TextServer, gives_the_text_as_it_is_now) {
   std::atomic<int> count = 0;
   const auto server = server_of([&] { return fmt::format("served {} times\n", ++count); });
   EXPECT_EQ(answer_to(server->port(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: 14\r\n"
-            "Connection: close\r\n\r\nasked 1 times\n");
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: 15\r\n"
+            "Connection: close\r\n\r\nserved 1 times\n");
   EXPECT_TRUE(answer_to(server->port(), "GET /metrics?a=b HTTP/1.0\r\n\r\n").ends_with("served 2 times\n"));
   EXPECT_TRUE(answer_to(server->port(), "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("Connection: close\r\n\r\n"));
   EXPECT_TRUE(answer_to(server->port(), "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
