@@ -216,7 +216,8 @@ void add_supervise_command(Command& app, int& status) {
   command->add_flag("--doctor", options->doctor,
                     "Run `trireme doctor` on all nodes before the first attempt, and exclude bad ones");
   command->add_flag("--nodes", options->nodes, "List the nodes that the run excludes, until when and why");
-  command->add_option("--clear", options->cleared, "With --nodes: clear this node's exclusion")->type_name("NODE");
+  command->add_option("--clear,--lift", options->cleared, "With --nodes: clear this node's exclusion")
+      ->type_name("NODE");
   command->add_flag("--agent", options->agent, "Run as the agent of a node; `trireme supervise` itself uses this");
   command->footer(
       "Exit status: 0: done; 2, 3, 7: as for train, if another attempt would not help; 8: consecutive attempts\n"

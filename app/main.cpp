@@ -28,7 +28,7 @@ bool notes_stop_signals(int argc, char** argv) {
   if (argc < 2) return false;
   if (std::strcmp(argv[1], "train") == 0) return true;
   return std::strcmp(argv[1], "supervise") == 0 && !has_word(argc, argv, "--agent") &&
-         !has_word(argc, argv, "--nodes") && !has_word(argc, argv, "--clear");
+         !has_word(argc, argv, "--nodes") && !has_word(argc, argv, "--clear") && !has_word(argc, argv, "--lift");
 }
 
 // Returns whether the command continues when the reader of its output leaves, since it may write files, which must not

@@ -68,12 +68,13 @@ int64_t reached_step(const std::string& run_dir, Limit limit) {
   return within(run_dir + "/metrics.jsonl", limit, read, int64_t{0});
 }
 
-// Returns ", effective time 96.3 %", as in the last line of a training's log, or "" if no attempt has begun.
+// Returns ", effective training time 96.3 %", the share in the last line of a training's log, or "" if no attempt has
+// begun.
 std::string effective_part(const std::string& run_dir, Limit limit) {
   const auto read = [run_dir]() -> std::string {
     const auto history = read_events_and_steps(run_dir);
     const auto time = history ? effective_time(history.value()) : std::nullopt;
-    return time ? fmt::format(", effective time {:.1f} %", 100 * time->effective()) : "";
+    return time ? fmt::format(", effective training time {:.1f} %", 100 * time->effective()) : "";
   };
   return within(run_dir + "/metrics.jsonl, all of it", limit, read, std::string());
 }

@@ -41,7 +41,7 @@ case_finished() {
   start finished
   finish COMPLETED 0:0 0
   expect_log "restart 0: 2 ranks on node[0-9]+, .* resumes from step 0, 0 steps lost"
-  expect_log "finished at step $steps, effective time [0-9.]+ %"
+  expect_log "finished at step $steps, effective training time [0-9.]+ %"
 }
 
 case_mistake_in_config() {

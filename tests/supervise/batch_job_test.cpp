@@ -100,7 +100,8 @@ TEST_F(WithoutSlurm, the_end_reports_the_effective_time_that_the_training_report
   testing::internal::CaptureStderr();
   EXPECT_FALSE(BatchJob(options_of("7")).end(0).requeue);
   const std::string said = testing::internal::GetCapturedStderr();
-  const std::string share = line.substr(0, line.find('%') + 1);  // "effective time 49.9 %"
+  const size_t number = line.find_first_of("0123456789");
+  const std::string share = "effective training time " + line.substr(number, line.find('%') + 1 - number);
   EXPECT_NE(said.find("finished at step 1, " + share), std::string::npos) << said << line;
 }
 
