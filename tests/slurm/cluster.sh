@@ -120,7 +120,7 @@ GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-# The default values: a daemon that merely waits for a core is not considered dead. Tests mark dead nodes with `notice`.
+# The default values: a daemon that merely waits for a core is not considered dead. Tests mark dead nodes with 'notice'.
 SlurmctldTimeout=300
 SlurmdTimeout=300
 MessageTimeout=30
