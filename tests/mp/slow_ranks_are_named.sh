@@ -7,7 +7,7 @@
 # others may be named, since a shared machine does slow ranks down. HIDDEN: width of the model; to detect small
 # differences its GEMMs must dominate, since in a tiny model the first tp ranks, which have all the tokens, are slower.
 source "$(dirname "$0")/checks.sh"
-percent=${3:-60} window=${4:-12} rounds=${5:-0} hidden=${6:-64}
+percent=${3:-200} window=${4:-12} rounds=${5:-0} hidden=${6:-64}
 steps=$((3 * window))
 export TRIREME_BLACK_BOXES=$folder OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
