@@ -9,7 +9,7 @@
 #include "io/base/file.h"
 #include "lib/config/config.h"
 #include "lib/config/schema.h"
-#include "lib/observe/check_report.h"
+#include "lib/observe/status/check_report.h"
 #include "lib/report/picture.h"
 #include "lib/train/inputs.h"
 

@@ -28,7 +28,7 @@
 #include "lib/checkpoint/weights.h"
 #include "lib/huggingface/export.h"
 #include "lib/huggingface/import.h"
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
 
 namespace tri {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "app/commands.h"
 #include "app/watch_run.h"
-#include "lib/observe/heat_map.h"
-#include "lib/observe/run_status.h"
+#include "lib/observe/ranks/heat_map.h"
+#include "lib/observe/status/run_status.h"
 
 namespace tri {
 namespace {

@@ -10,9 +10,9 @@
 #include "app/commands.h"
 #include "io/base/file.h"
 #include "lib/fault/dump_folder.h"
-#include "lib/observe/hang_trace.h"
-#include "lib/observe/run_status.h"
-#include "lib/observe/timeline.h"
+#include "lib/observe/status/run_status.h"
+#include "lib/observe/timeline/hang_trace.h"
+#include "lib/observe/timeline/timeline.h"
 #include "lib/train/timeline_recorder.h"
 
 namespace tri {

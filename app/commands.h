@@ -8,7 +8,7 @@
 #include "app/command_line.h"
 #include "io/base/console.h"
 #include "io/base/error.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/fault/process_deadline.h"
 
 namespace tri {

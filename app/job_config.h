@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/checkpoint/weights.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/engine/job_plan.h"
 
 namespace tri {

@@ -9,8 +9,8 @@
 #include "io/base/clock.h"
 #include "io/base/console.h"
 #include "io/base/date.h"
-#include "lib/observe/heat_map.h"
-#include "lib/observe/run_status.h"
+#include "lib/observe/ranks/heat_map.h"
+#include "lib/observe/status/run_status.h"
 #include "lib/report/terminal.h"
 #include "lib/report/text.h"
 

@@ -91,7 +91,7 @@ Error usage_error(fmt::format_string<Args...> format, Args&&... args) {
 // Whether the failure originates in this process, or is how the failure of another rank appears here.
 enum class Cause { kHere, kPeer };
 
-// A failure of the machine, a peer or this program. It ends the whole job where it is thrown (lib/comm/job.h, run_job).
+// A failure of the machine, a peer or this program. It ends the whole job where it is thrown (lib/comm/job/job.h, run_job).
 class Fatal : public std::runtime_error {
  public:
   Fatal(ExitCode code, const std::string& message, Cause cause = Cause::kHere)

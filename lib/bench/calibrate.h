@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/simulate/cluster.h"
 

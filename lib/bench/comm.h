@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
 

@@ -8,9 +8,9 @@
 #include "kernels/core/gpu.h"
 #include "kernels/core/profile.h"
 #include "kernels/gemm_search.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/step_times.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
@@ -26,7 +26,7 @@ struct StepBenchResult {
   double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
   double tokens_per_s = 0;  // at the median
   double tflops_per_rank = 0;
-  std::optional<double> mfu, mfu_causal, mfu_fp8;  // lib/observe/metrics.h
+  std::optional<double> mfu, mfu_causal, mfu_fp8;  // lib/observe/metrics/metrics.h
   int64_t memory_bytes = 0;                        // this rank's arena
   std::optional<GpuLoad> gpu_load;                 // this rank's, medians over the measured steps
   std::vector<StepTimes> times;                    // [stage]: a measured step's mean, on the stage's first rank

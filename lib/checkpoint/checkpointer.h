@@ -29,7 +29,7 @@
 #include "kernels/core/device.h"
 #include "lib/checkpoint/search.h"
 #include "lib/checkpoint/state.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 

@@ -9,7 +9,7 @@
 
 #include "io/checkpoint/manifest.h"
 #include "lib/checkpoint/load_plan.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 

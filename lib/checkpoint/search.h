@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/checkpoint/folder.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 

@@ -7,7 +7,7 @@
 
 #include "io/checkpoint/manifest.h"
 #include "kernels/core/device.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/model/parameter.h"
 

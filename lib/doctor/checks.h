@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/comm/peer/memory.h"
 #include "lib/doctor/measurement.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/base/mutex.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/doctor/checks.h"
 #include "lib/doctor/measurement.h"
 

@@ -15,7 +15,7 @@
 
 #include "io/base/file.h"
 #include "io/base/text_file.h"
-#include "lib/comm/bootstrap.h"
+#include "lib/comm/host/bootstrap.h"
 #include "lib/doctor/checks.h"
 #include "lib/doctor/host_facts.h"
 #include "lib/doctor/timing.h"

@@ -7,7 +7,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/gpu.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/core/device.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/engine/job_facts.h"
 #include "lib/engine/rank_tensors.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "io/flight_recorder/flight_recorder.h"
-#include "lib/comm/bootstrap.h"
-#include "lib/comm/job.h"
+#include "lib/comm/host/bootstrap.h"
+#include "lib/comm/job/job.h"
 #include "lib/comm/peer/channel.h"
 #include "lib/engine/wanted_copies.h"
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "io/flight_recorder/flight_recorder.h"
-#include "lib/comm/connect_deadline.h"
+#include "lib/comm/job/connect_deadline.h"
 #include "lib/comm/peer/copies.h"
 #include "lib/engine/rank_context.h"
 #include "lib/optim/gradient_buckets.h"

@@ -10,7 +10,7 @@
 
 #include "io/base/error.h"
 #include "io/base/mutex.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 
 namespace tri {
@@ -60,7 +60,7 @@ class ProcessDeadline {
 // Returns a function that prints the text on stderr and exits with `code`, without help from other threads.
 ProcessDeadline::End leave_alone(ExitCode code);
 
-// Runs run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2,
+// Runs run_job (lib/comm/job/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2,
 // without starting MPI, if start_seconds() fails.
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body);
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "io/base/mutex.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/fault/stop_signals.h"
 
 namespace tri {

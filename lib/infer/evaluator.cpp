@@ -5,7 +5,7 @@
 
 #include "io/base/random.h"
 #include "kernels/no_target.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/infer/context.h"
 
 namespace tri {

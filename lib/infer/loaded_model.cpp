@@ -4,7 +4,7 @@
 
 #include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/dims.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/axis_fields.h"
 
 namespace tri {

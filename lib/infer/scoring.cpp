@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/infer/context.h"
 
 namespace tri {

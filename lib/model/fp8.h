@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/group_on_stream.h"
+#include "lib/comm/groups/group_on_stream.h"
 #include "lib/model/fp8_tensors.h"
 #include "lib/model/parameter.h"
 

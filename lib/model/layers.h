@@ -5,7 +5,7 @@
 #include <array>
 
 #include "kernels/rope.h"
-#include "lib/comm/axis_transfers.h"
+#include "lib/comm/groups/axis_transfers.h"
 #include "lib/model/fp8.h"
 #include "lib/model/stage_tensors.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/elementwise.h"
-#include "lib/comm/axis_transfers.h"
+#include "lib/comm/groups/axis_transfers.h"
 #include "lib/optim/parameter_memory.h"
 
 namespace tri {

@@ -4,7 +4,7 @@
 // Threads: call only from the rank's main thread. Publishing and loading are collective over dp.
 #pragma once
 
-#include "lib/comm/axis_transfers.h"
+#include "lib/comm/groups/axis_transfers.h"
 #include "lib/optim/parameter_memory.h"
 
 namespace tri {

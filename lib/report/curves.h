@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
 
 namespace tri {
 

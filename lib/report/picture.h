@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/config/config.h"
-#include "lib/observe/timeline_segment.h"
+#include "lib/observe/timeline/timeline_segment.h"
 #include "lib/report/run_data.h"
 
 namespace tri {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "io/ranks/ranks_file.h"
-#include "lib/observe/heat_map.h"
-#include "lib/observe/stragglers.h"
+#include "lib/observe/ranks/heat_map.h"
+#include "lib/observe/ranks/stragglers.h"
 
 namespace tri {
 namespace {

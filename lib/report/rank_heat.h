@@ -12,13 +12,13 @@
 namespace tri {
 
 enum class HeatScale {
-  kRatio,  // relative to the median of the rank's role (lib/observe/stragglers.h), whose work is the same: byte = 128 +
+  kRatio,  // relative to the median of the rank's role (lib/observe/ranks/stragglers.h), whose work is the same: byte = 128 +
            // 127 · log2(slower); slower, in [1/2, 2], is the amount over the median, or for rates the median over it
   kAmount,  // byte = 255 · amount / maximum over all ranks and slices
 };
 
 struct HeatQuantity {
-  std::string name;  // as in heat_quantities() of lib/observe/heat_map.h
+  std::string name;  // as in heat_quantities() of lib/observe/ranks/heat_map.h
   HeatScale scale = HeatScale::kRatio;
   bool is_rate = false;                     // amounts are TFLOP/s; else seconds per step
   double most = 0;                          // over all ranks and slices

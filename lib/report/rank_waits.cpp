@@ -8,8 +8,8 @@
 #include "io/base/folder_entries.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/wait_graph.h"
-#include "lib/observe/run_status.h"
-#include "lib/observe/timeline_slices.h"
+#include "lib/observe/status/run_status.h"
+#include "lib/observe/timeline/timeline_slices.h"
 
 namespace tri {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/flight_recorder/record.h"
-#include "lib/observe/timeline.h"
+#include "lib/observe/timeline/timeline.h"
 
 namespace tri {
 

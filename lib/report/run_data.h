@@ -11,8 +11,8 @@
 #include "io/base/error.h"
 #include "lib/config/flat.h"
 #include "lib/fault/events.h"
-#include "lib/observe/effective_time.h"
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
+#include "lib/observe/status/effective_time.h"
 #include "lib/report/rank_heat.h"
 #include "lib/report/rank_waits.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "io/base/format.h"
-#include "lib/observe/timeline_slices.h"
+#include "lib/observe/timeline/timeline_slices.h"
 #include "lib/report/picture.h"
 
 namespace tri {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/observe/run_status.h"
+#include "lib/observe/status/run_status.h"
 #include "lib/report/run_data.h"
 #include "lib/report/terminal.h"
 

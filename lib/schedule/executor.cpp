@@ -6,7 +6,7 @@
 
 #include "kernels/core/span_recorder.h"
 #include "kernels/core/timeline.h"
-#include "lib/comm/compute_progress.h"
+#include "lib/comm/groups/compute_progress.h"
 
 namespace tri {
 

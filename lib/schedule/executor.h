@@ -12,7 +12,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/device.h"
 #include "kernels/core/timeline.h"
-#include "lib/comm/stage_channel.h"
+#include "lib/comm/groups/stage_channel.h"
 #include "lib/schedule/buffer_rules.h"
 
 namespace tri {

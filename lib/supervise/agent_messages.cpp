@@ -6,7 +6,7 @@
 #include "io/base/error.h"
 #include "io/base/hash.h"
 #include "io/checkpoint/folder.h"
-#include "lib/comm/message_layout.h"
+#include "lib/comm/host/message_layout.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-// What an agent reports to the driver once a second, and the driver's orders. Sent as bytes (lib/comm/messages.h), so
+// What an agent reports to the driver once a second, and the driver's orders. Sent as bytes (lib/comm/host/messages.h), so
 // both sides must have the same message layout. An agent's first message identifies its layout.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include "io/base/enum_names.h"
 #include "io/flight_recorder/record.h"
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 
 namespace tri {
 

@@ -18,8 +18,8 @@
 #include "io/base/text_file.h"
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
-#include "lib/observe/effective_time.h"
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
+#include "lib/observe/status/effective_time.h"
 #include "lib/supervise/history.h"
 
 namespace tri {

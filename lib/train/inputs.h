@@ -6,7 +6,7 @@
 #include <string>
 
 #include "io/tokens/tokenizer.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/data/dataset.h"
 #include "lib/parallel/mesh.h"

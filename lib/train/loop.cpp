@@ -8,11 +8,11 @@
 #include "io/base/progress.h"
 #include "io/base/random.h"
 #include "io/flight_recorder/flight_recorder.h"
-#include "lib/comm/host_traffic.h"
+#include "lib/comm/host/host_traffic.h"
 #include "lib/model/flops.h"
-#include "lib/observe/fp8_report.h"
-#include "lib/observe/run_summary.h"
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/step_times.h"
+#include "lib/observe/status/fp8_report.h"
+#include "lib/observe/status/run_summary.h"
 #include "lib/train/not_finite.h"
 
 namespace tri {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/core/device.h"
-#include "lib/comm/shared_window.h"
+#include "lib/comm/job/shared_window.h"
 #include "lib/config/config.h"
 #include "lib/data/loader.h"
 #include "lib/parallel/mesh.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/job.h"
-#include "lib/observe/metrics.h"
+#include "lib/comm/job/job.h"
+#include "lib/observe/metrics/metrics.h"
 #include "lib/train/trainer.h"
 
 namespace tri {

@@ -10,7 +10,7 @@
 
 #include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/device.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/engine/job_plan.h"
 #include "lib/fault/process_deadline.h"

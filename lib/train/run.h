@@ -4,11 +4,11 @@
 #include <functional>
 #include <string>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/engine/job_plan.h"
 #include "lib/fault/stop_deadline.h"
 #include "lib/fault/stop_signals.h"
-#include "lib/observe/startup.h"
+#include "lib/observe/metrics/startup.h"
 
 namespace tri {
 

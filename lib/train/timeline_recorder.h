@@ -14,10 +14,10 @@
 
 #include "io/base/file_writer.h"
 #include "kernels/core/span_recorder.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/step_range.h"
 #include "lib/engine/engine.h"
-#include "lib/observe/timeline_segment.h"
+#include "lib/observe/timeline/timeline_segment.h"
 
 namespace tri {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "lib/comm/compute_progress.h"
+#include "lib/comm/groups/compute_progress.h"
 #include "lib/optim/lr.h"
 #include "lib/tune/overlap_splits.h"
 

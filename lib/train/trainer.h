@@ -11,7 +11,7 @@
 
 #include "kernels/core/timeline.h"
 #include "lib/engine/engine.h"
-#include "lib/observe/startup.h"
+#include "lib/observe/metrics/startup.h"
 #include "lib/train/fp8_state.h"
 #include "lib/train/step_statistics.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/engine/engine.h"
 
 namespace tri {

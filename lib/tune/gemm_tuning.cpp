@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "kernels/gemm_search.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/tune/null_objects.h"
 #include "lib/tune/tuning_file.h"
 

@@ -1,7 +1,7 @@
 // Null objects for a step's transfers and for the bookkeeping of its gradients, with which layers run as in a step.
 #pragma once
 
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 #include "lib/optim/parameter_memory.h"
 #include "lib/parallel/mesh.h"
 

@@ -5,7 +5,7 @@
 
 #include "io/base/median.h"
 #include "kernels/gemm_search.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
 #include "lib/tune/layer_transfers.h"

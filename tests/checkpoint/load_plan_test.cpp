@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "io/checkpoint/shard_writer.h"
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 #include "tests/io/checkpoint_files.h"
 
 namespace tri {

@@ -1,6 +1,6 @@
 // Gathers and reduces of an axis with every transport, between several ranks of one process: one host thread enqueues
 // for all of them. Also run under ThreadSanitizer.
-#include "lib/comm/axis_transfers.h"
+#include "lib/comm/groups/axis_transfers.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/device.h"
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 
 namespace tri {
 

@@ -1,5 +1,5 @@
 // The serialiser of host messages: received values equal those sent, and bytes from any other source are rejected.
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 
 #include <gtest/gtest.h>
 

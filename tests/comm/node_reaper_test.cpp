@@ -1,5 +1,5 @@
 // Ranks that cannot execute code are killed, and the process that kills them exits.
-#include "lib/comm/node_reaper.h"
+#include "lib/comm/job/node_reaper.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

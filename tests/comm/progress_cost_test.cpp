@@ -12,8 +12,8 @@
 
 #include "io/base/format.h"
 #include "kernels/cpu/device.h"
-#include "lib/comm/channel_progress.h"
-#include "lib/comm/compute_progress.h"
+#include "lib/comm/groups/channel_progress.h"
+#include "lib/comm/groups/compute_progress.h"
 
 namespace tri {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "lib/config/config.h"
-#include "lib/observe/estimates.h"
+#include "lib/observe/status/estimates.h"
 
 namespace tri {
 namespace {

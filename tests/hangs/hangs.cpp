@@ -18,10 +18,10 @@
 #include <thread>
 #include <utility>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/data/dataset.h"
 #include "lib/engine/runtime.h"
-#include "lib/observe/run_summary.h"
+#include "lib/observe/status/run_summary.h"
 #include "lib/optim/optimizer.h"
 #include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"

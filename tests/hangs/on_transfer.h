@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lib/comm/stage_channel.h"
+#include "lib/comm/groups/stage_channel.h"
 
 namespace tri {
 

@@ -12,7 +12,7 @@
 #include <numeric>
 #include <thread>
 
-#include "lib/comm/bootstrap.h"
+#include "lib/comm/host/bootstrap.h"
 #include "lib/parallel/mesh.h"
 #include "tests/mp/mp_test.h"
 

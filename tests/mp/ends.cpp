@@ -26,7 +26,7 @@
 
 #include "kernels/cpu/device.h"
 #include "lib/checkpoint/checkpointer.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/fault/events.h"

@@ -1,14 +1,14 @@
 // Typed messages between the hosts of a job, and agreement among all ranks.
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
-#include "lib/comm/background_gather.h"
-#include "lib/comm/bootstrap.h"
-#include "lib/comm/clock_offset.h"
+#include "lib/comm/groups/background_gather.h"
+#include "lib/comm/host/bootstrap.h"
+#include "lib/comm/job/clock_offset.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {

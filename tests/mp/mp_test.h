@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 namespace {

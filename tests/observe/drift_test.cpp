@@ -1,5 +1,5 @@
 // Steps that become longer are detected, with the part that grew; clean steps raise nothing.
-#include "lib/observe/drift.h"
+#include "lib/observe/ranks/drift.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lib/observe/metrics.h"
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics.h"
+#include "lib/observe/metrics/metrics_reader.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/story.h"
 

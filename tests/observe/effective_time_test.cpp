@@ -1,4 +1,4 @@
-#include "lib/observe/effective_time.h"
+#include "lib/observe/status/effective_time.h"
 
 #include "tests/observe/story.h"
 

@@ -1,5 +1,5 @@
 // The traffic and checkpoints that `check` reports, compared with arithmetic by hand.
-#include "lib/observe/estimates.h"
+#include "lib/observe/status/estimates.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "lib/data/order.h"
 #include "lib/engine/job_plan.h"
-#include "lib/observe/check_report.h"
+#include "lib/observe/status/check_report.h"
 #include "lib/simulate/goodput.h"
 
 namespace tri {

@@ -1,4 +1,4 @@
-#include "lib/observe/exporters.h"
+#include "lib/observe/metrics/exporters.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "lib/observe/prometheus.h"
+#include "lib/observe/metrics/prometheus.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {

@@ -1,5 +1,5 @@
 // The report of FP8 casts.
-#include "lib/observe/fp8_report.h"
+#include "lib/observe/status/fp8_report.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The map of ranks: its contents, and that it fits.
-#include "lib/observe/heat_map.h"
+#include "lib/observe/ranks/heat_map.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,11 +1,11 @@
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <fstream>
 
-#include "lib/observe/metrics.h"
+#include "lib/observe/metrics/metrics.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {

@@ -1,4 +1,4 @@
-#include "lib/observe/metrics.h"
+#include "lib/observe/metrics/metrics.h"
 
 #include <gtest/gtest.h>
 

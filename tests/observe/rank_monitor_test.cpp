@@ -1,5 +1,5 @@
 // The entries of metrics.jsonl about a window of ranks' times.
-#include "lib/observe/rank_monitor.h"
+#include "lib/observe/ranks/rank_monitor.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // trireme status: from hand-made flight recorders of processes that run, are stopped or have ended, and from a run's
 // files.
-#include "lib/observe/run_status.h"
+#include "lib/observe/status/run_status.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

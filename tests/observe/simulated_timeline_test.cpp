@@ -1,12 +1,12 @@
 // A simulated step's trace, read by a decoder that is independent of its writer.
-#include "lib/observe/simulated_timeline.h"
+#include "lib/observe/timeline/simulated_timeline.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
-#include "lib/observe/timeline.h"
+#include "lib/observe/timeline/timeline.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/perfetto_decoder.h"
 

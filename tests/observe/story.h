@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string>
 
-#include "lib/observe/effective_time.h"
+#include "lib/observe/status/effective_time.h"
 
 namespace tri::test {
 

@@ -1,9 +1,9 @@
 // Slow ranks are named, and no others.
-#include "lib/observe/stragglers.h"
+#include "lib/observe/ranks/stragglers.h"
 
 #include <gtest/gtest.h>
 
-#include "lib/observe/what_if.h"
+#include "lib/observe/ranks/what_if.h"
 #include "tests/observe/synthetic_ranks.h"
 
 namespace tri {

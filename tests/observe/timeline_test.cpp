@@ -1,4 +1,4 @@
-#include "lib/observe/timeline.h"
+#include "lib/observe/timeline/timeline.h"
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@
 #include "io/base/hash.h"
 #include "kernels/core/profile.h"
 #include "kernels/core/timeline.h"
-#include "lib/comm/channel_progress.h"
-#include "lib/comm/messages.h"
-#include "lib/observe/hang_trace.h"
+#include "lib/comm/groups/channel_progress.h"
+#include "lib/comm/host/messages.h"
+#include "lib/observe/timeline/hang_trace.h"
 #include "lib/parallel/mesh.h"
 #include "lib/simulate/pipeline.h"
 #include "tests/hangs/stream_task.h"

@@ -1,5 +1,5 @@
 // A rank's statistics of a window, computed from the timeline of its steps.
-#include "lib/observe/window_clock.h"
+#include "lib/observe/ranks/window_clock.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "kernels/cpu/device.h"
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 
 namespace tri {
 

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/observe/simulated_timeline.h"
+#include "lib/observe/timeline/simulated_timeline.h"
 #include "lib/report/picture.h"
 #include "lib/simulate/planner.h"
 

@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "lib/comm/message_layout.h"
+#include "lib/comm/host/message_layout.h"
 #include "lib/supervise/agent.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/supervise/simulated_agent.h"

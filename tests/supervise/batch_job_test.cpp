@@ -13,8 +13,8 @@
 #include "io/base/file.h"
 #include "io/base/text_file.h"
 #include "lib/fault/events.h"
-#include "lib/observe/effective_time.h"
-#include "lib/observe/metrics.h"
+#include "lib/observe/metrics/metrics.h"
+#include "lib/observe/status/effective_time.h"
 #include "lib/supervise/command.h"
 #include "tests/io/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-#include "lib/comm/axis_transfers.h"
+#include "lib/comm/groups/axis_transfers.h"
 
 #include <algorithm>
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/group_on_stream.h"
+#include "lib/comm/groups/group_on_stream.h"
 
 namespace tri {
 

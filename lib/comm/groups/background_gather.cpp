@@ -1,4 +1,4 @@
-#include "lib/comm/background_gather.h"
+#include "lib/comm/groups/background_gather.h"
 
 #include <mpi.h>
 
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
-#include "lib/comm/mpi_check.h"
-#include "lib/comm/mpi_wait.h"
+#include "lib/comm/host/mpi_check.h"
+#include "lib/comm/host/mpi_wait.h"
 
 namespace tri {
 

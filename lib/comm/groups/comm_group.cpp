@@ -1,4 +1,4 @@
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 
 #include "kernels/core/profile.h"
 

@@ -10,7 +10,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/tensor.h"
-#include "lib/comm/channel_progress.h"
+#include "lib/comm/groups/channel_progress.h"
 
 namespace tri {
 

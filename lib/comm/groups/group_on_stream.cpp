@@ -1,4 +1,4 @@
-#include "lib/comm/group_on_stream.h"
+#include "lib/comm/groups/group_on_stream.h"
 
 namespace tri {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "kernels/core/timeline.h"
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 
 namespace tri {
 

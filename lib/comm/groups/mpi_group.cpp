@@ -1,7 +1,7 @@
 // Collectives as direct exchanges of segments between the members. Every sum is taken in rank order, whatever arrives
 // first (bf16 is summed in fp32 and rounded once), so results are bit-identical from run to run. Waits poll with
 // growing pauses instead of spinning inside MPI, because ranks may outnumber cores, and end after a fault.
-#include "lib/comm/mpi_group.h"
+#include "lib/comm/groups/mpi_group.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/cpu/device.h"
-#include "lib/comm/mpi_check.h"
+#include "lib/comm/host/mpi_check.h"
 
 namespace tri {
 namespace {

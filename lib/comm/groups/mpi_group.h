@@ -3,7 +3,7 @@
 
 #include <mpi.h>
 
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 
 namespace tri {
 

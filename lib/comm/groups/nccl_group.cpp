@@ -1,4 +1,4 @@
-#include "lib/comm/nccl_group.h"
+#include "lib/comm/groups/nccl_group.h"
 
 #include <nccl.h>
 
@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "kernels/cuda/stream.h"
-#include "lib/comm/bootstrap.h"
+#include "lib/comm/host/bootstrap.h"
 
 namespace tri {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/nccl_group.h"
+#include "lib/comm/groups/nccl_group.h"
 
 namespace tri {
 

@@ -1,7 +1,7 @@
 // StageChannel: one-way transfers of tensors between two neighbouring stages, with the same calls for every transport.
 #pragma once
 
-#include "lib/comm/comm_group.h"
+#include "lib/comm/groups/comm_group.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/bootstrap.h"
+#include "lib/comm/host/bootstrap.h"
 
 #include <mpi.h>
 
@@ -7,9 +7,9 @@
 #include <numeric>
 #include <thread>
 
-#include "lib/comm/host_traffic.h"
-#include "lib/comm/mpi_check.h"
-#include "lib/comm/mpi_wait.h"
+#include "lib/comm/host/host_traffic.h"
+#include "lib/comm/host/mpi_check.h"
+#include "lib/comm/host/mpi_wait.h"
 
 namespace tri {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 
 namespace tri {
 

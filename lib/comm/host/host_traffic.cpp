@@ -1,4 +1,4 @@
-#include "lib/comm/host_traffic.h"
+#include "lib/comm/host/host_traffic.h"
 
 #include <atomic>
 

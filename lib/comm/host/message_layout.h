@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/base/enum_names.h"
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 
 namespace tri::messages {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 
 #include <algorithm>
 

@@ -78,7 +78,8 @@ class Writer {
     if constexpr (NamesItsFields<T>) {
       fields(*this, const_cast<T&>(value));  // only read here: one list of fields serves both directions
     } else {
-      static_assert(Bytewise<T>, "this type can't be sent: give it fields(archive, value), see lib/comm/messages.h");
+      static_assert(Bytewise<T>,
+                    "this type can't be sent: give it fields(archive, value), see lib/comm/host/messages.h");
       append(&value, sizeof value);
     }
   }
@@ -164,7 +165,8 @@ class Reader {
     if constexpr (NamesItsFields<T>) {
       fields(*this, value);
     } else {
-      static_assert(Bytewise<T>, "this type can't be sent: give it fields(archive, value), see lib/comm/messages.h");
+      static_assert(Bytewise<T>,
+                    "this type can't be sent: give it fields(archive, value), see lib/comm/host/messages.h");
       extract(&value, sizeof value);
     }
   }

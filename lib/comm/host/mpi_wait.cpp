@@ -1,11 +1,11 @@
-#include "lib/comm/mpi_wait.h"
+#include "lib/comm/host/mpi_wait.h"
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
-#include "lib/comm/bootstrap.h"
-#include "lib/comm/mpi_check.h"
+#include "lib/comm/host/bootstrap.h"
+#include "lib/comm/host/mpi_check.h"
 
 namespace tri {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/comm/clock_offset.h"
+#include "lib/comm/job/clock_offset.h"
 
 #include <mpi.h>
 
@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "io/flight_recorder/flight_recorder.h"
-#include "lib/comm/job.h"
-#include "lib/comm/mpi_check.h"
+#include "lib/comm/host/mpi_check.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 namespace {
 
-constexpr int kTag = 32001;  // on MPI_COMM_WORLD, distinct from those of lib/comm/job.cpp
+constexpr int kTag = 32001;  // on MPI_COMM_WORLD, distinct from those of lib/comm/job/job.cpp
 constexpr int kPings = 24;   // some are slow: the first one, and those during which another process runs
 
 // Both sides use MPI's own waits, which spin, so that no answer waits for a sleeping rank.

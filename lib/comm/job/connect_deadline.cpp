@@ -1,6 +1,6 @@
-#include "lib/comm/connect_deadline.h"
+#include "lib/comm/job/connect_deadline.h"
 
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 
 #include <mpi.h>
 #include <unistd.h>
@@ -15,11 +15,11 @@
 #include "io/base/log.h"
 #include "io/base/poll.h"
 #include "io/flight_recorder/flight_recorder.h"
-#include "lib/comm/host_traffic.h"
-#include "lib/comm/mpi_check.h"
-#include "lib/comm/mpi_group.h"
-#include "lib/comm/mpi_wait.h"
-#include "lib/comm/nccl_group.h"
+#include "lib/comm/groups/mpi_group.h"
+#include "lib/comm/groups/nccl_group.h"
+#include "lib/comm/host/host_traffic.h"
+#include "lib/comm/host/mpi_check.h"
+#include "lib/comm/host/mpi_wait.h"
 
 namespace tri {
 namespace {

@@ -17,12 +17,12 @@
 #include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/device.h"
-#include "lib/comm/bootstrap.h"
-#include "lib/comm/comm_group.h"
-#include "lib/comm/messages.h"
-#include "lib/comm/node_reaper.h"
-#include "lib/comm/process_watch.h"
-#include "lib/comm/shared_window.h"
+#include "lib/comm/groups/comm_group.h"
+#include "lib/comm/host/bootstrap.h"
+#include "lib/comm/host/messages.h"
+#include "lib/comm/job/node_reaper.h"
+#include "lib/comm/job/process_watch.h"
+#include "lib/comm/job/shared_window.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/node_reaper.h"
+#include "lib/comm/job/node_reaper.h"
 
 #include <poll.h>
 #include <sys/syscall.h>

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "lib/comm/process_watch.h"
+#include "lib/comm/job/process_watch.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/process_watch.h"
+#include "lib/comm/job/process_watch.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-#include "lib/comm/shared_window.h"
+#include "lib/comm/job/shared_window.h"
 
 #include <mpi.h>
 
@@ -6,9 +6,9 @@
 #include <new>
 
 #include "io/base/log.h"
-#include "lib/comm/job.h"
-#include "lib/comm/mpi_check.h"
-#include "lib/comm/mpi_wait.h"
+#include "lib/comm/host/mpi_check.h"
+#include "lib/comm/host/mpi_wait.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 namespace {

@@ -11,8 +11,8 @@
 
 #include <vector>
 
+#include "lib/comm/groups/stage_channel.h"
 #include "lib/comm/peer/memory.h"
-#include "lib/comm/stage_channel.h"
 
 namespace tri {
 

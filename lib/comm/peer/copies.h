@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/axis_transfers.h"
+#include "lib/comm/groups/axis_transfers.h"
 #include "lib/comm/peer/memory.h"
 
 namespace tri {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lib/comm/bootstrap.h"
-#include "lib/comm/job.h"
+#include "lib/comm/host/bootstrap.h"
+#include "lib/comm/job/job.h"
 
 namespace tri {
 Result<std::unique_ptr<PeerArenas>> PeerArenas::open(const std::vector<int>& world_ranks, Job& job, Device& device,

@@ -1,4 +1,4 @@
-#include "lib/observe/exporters.h"
+#include "lib/observe/metrics/exporters.h"
 
 #include <chrono>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "io/base/mutex.h"
 #include "io/net/text_server.h"
 #include "lib/config/axis_fields.h"
-#include "lib/observe/prometheus.h"
+#include "lib/observe/metrics/prometheus.h"
 
 namespace tri {
 namespace {

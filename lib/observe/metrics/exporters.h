@@ -10,7 +10,7 @@
 
 #include "io/tensorboard/event_file.h"
 #include "lib/config/config.h"
-#include "lib/observe/metrics.h"
+#include "lib/observe/metrics/metrics.h"
 
 namespace tri {
 

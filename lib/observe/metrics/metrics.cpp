@@ -1,4 +1,4 @@
-#include "lib/observe/metrics.h"
+#include "lib/observe/metrics/metrics.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,7 @@
 
 #include "io/base/clock.h"
 #include "io/base/log.h"
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
 
 namespace tri {
 namespace {

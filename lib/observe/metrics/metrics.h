@@ -10,7 +10,7 @@
 #include "io/base/error.h"
 #include "io/base/format.h"
 #include "io/base/line_file.h"
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/step_times.h"
 
 namespace tri {
 
@@ -46,9 +46,9 @@ class MetricsFile {
   // A step that was skipped because its loss or gradient norm was above the limit. `skipped`: such steps since this
   // start of the run.
   void spike(int64_t step, double loss_limit, double grad_norm_limit, int64_t skipped);
-  // Writes a window of all ranks' times, ranks_json() (lib/observe/rank_monitor.h). Its line has no "step" field.
+  // Writes a window of all ranks' times, ranks_json() (lib/observe/ranks/rank_monitor.h). Its line has no "step" field.
   void ranks(const std::string& object);
-  // Writes the statistics of a step's FP8 casts, fp8_json() (lib/observe/fp8_report.h). Its line has no "step" field.
+  // Writes the statistics of a step's FP8 casts, fp8_json() (lib/observe/status/fp8_report.h). Its line has no "step" field.
   void fp8(const std::string& object);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
   void finish() { lines_->flush(); }  // waits until storage has all lines, as the destructor does

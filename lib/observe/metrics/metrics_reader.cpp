@@ -1,4 +1,4 @@
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
 
 #include <algorithm>
 #include <cerrno>

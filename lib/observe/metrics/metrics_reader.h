@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "io/base/error.h"
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/step_times.h"
 
 namespace tri {
 

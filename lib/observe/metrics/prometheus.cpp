@@ -1,4 +1,4 @@
-#include "lib/observe/prometheus.h"
+#include "lib/observe/metrics/prometheus.h"
 
 #include <fmt/format.h>
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/observe/metrics.h"
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/metrics.h"
+#include "lib/observe/metrics/step_times.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-#include "lib/observe/startup.h"
+#include "lib/observe/metrics/startup.h"
 
 #include "io/base/log.h"
 

@@ -1,4 +1,4 @@
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/step_times.h"
 
 #include <fmt/format.h>
 

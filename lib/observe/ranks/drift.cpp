@@ -1,4 +1,4 @@
-#include "lib/observe/drift.h"
+#include "lib/observe/ranks/drift.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "io/base/median.h"
-#include "lib/observe/stragglers.h"
+#include "lib/observe/ranks/stragglers.h"
 
 namespace tri {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/observe/heat_map.h"
+#include "lib/observe/ranks/heat_map.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +10,7 @@
 
 #include "io/base/median.h"
 #include "io/ranks/ranks_file.h"
-#include "lib/observe/stragglers.h"
+#include "lib/observe/ranks/stragglers.h"
 
 namespace tri {
 namespace {

@@ -1,5 +1,5 @@
 // Shows the mesh as text: every rank's value of one quantity, coloured by its distance from its role's median
-// (lib/observe/stragglers.h), so that different stages are not compared with each other.
+// (lib/observe/ranks/stragglers.h), so that different stages are not compared with each other.
 #pragma once
 
 #include <string>

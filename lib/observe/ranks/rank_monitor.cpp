@@ -1,4 +1,4 @@
-#include "lib/observe/rank_monitor.h"
+#include "lib/observe/ranks/rank_monitor.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,8 +9,8 @@
 #include "io/base/log.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
-#include "lib/observe/heat_map.h"
-#include "lib/observe/what_if.h"
+#include "lib/observe/ranks/heat_map.h"
+#include "lib/observe/ranks/what_if.h"
 
 namespace tri {
 namespace {

@@ -10,14 +10,14 @@
 
 #include "io/base/file_writer.h"
 #include "io/ranks/ranks_file.h"
-#include "lib/comm/background_gather.h"
-#include "lib/comm/job.h"
+#include "lib/comm/groups/background_gather.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/fault/events.h"
-#include "lib/observe/drift.h"
-#include "lib/observe/metrics.h"
-#include "lib/observe/stragglers.h"
-#include "lib/observe/window_clock.h"
+#include "lib/observe/metrics/metrics.h"
+#include "lib/observe/ranks/drift.h"
+#include "lib/observe/ranks/stragglers.h"
+#include "lib/observe/ranks/window_clock.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {

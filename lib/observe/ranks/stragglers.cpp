@@ -1,4 +1,4 @@
-#include "lib/observe/stragglers.h"
+#include "lib/observe/ranks/stragglers.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
-#include "lib/observe/what_if.h"
+#include "lib/observe/ranks/what_if.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "lib/observe/stragglers.h"
+#include "lib/observe/ranks/stragglers.h"
 #include "lib/simulate/pipeline.h"
 
 namespace tri {

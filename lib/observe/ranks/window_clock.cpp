@@ -1,4 +1,4 @@
-#include "lib/observe/window_clock.h"
+#include "lib/observe/ranks/window_clock.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 
 #include "io/ranks/rank_times.h"
 #include "kernels/core/timeline.h"
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/step_times.h"
 
 namespace tri {
 

@@ -4,8 +4,8 @@
 #include "lib/config/axis_fields.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
-#include "lib/observe/check_report.h"
-#include "lib/observe/estimates.h"
+#include "lib/observe/status/check_report.h"
+#include "lib/observe/status/estimates.h"
 #include "lib/simulate/pipeline.h"
 
 namespace tri {

@@ -1,4 +1,4 @@
-#include "lib/observe/check_report.h"
+#include "lib/observe/status/check_report.h"
 
 #include <algorithm>
 
@@ -8,8 +8,8 @@
 #include "lib/config/axis_fields.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
-#include "lib/observe/estimates.h"
-#include "lib/observe/run_summary.h"
+#include "lib/observe/status/estimates.h"
+#include "lib/observe/status/run_summary.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/simulate/pipeline.h"
 

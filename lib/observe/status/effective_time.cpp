@@ -1,11 +1,11 @@
-#include "lib/observe/effective_time.h"
+#include "lib/observe/status/effective_time.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "io/base/median.h"
-#include "lib/observe/run_attempts.h"
+#include "lib/observe/status/run_attempts.h"
 
 namespace tri {
 namespace {

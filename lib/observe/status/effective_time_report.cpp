@@ -6,7 +6,7 @@
 
 #include "io/base/date.h"
 #include "io/base/format.h"
-#include "lib/observe/effective_time.h"
+#include "lib/observe/status/effective_time.h"
 
 namespace tri {
 namespace {

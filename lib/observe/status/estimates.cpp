@@ -1,4 +1,4 @@
-#include "lib/observe/estimates.h"
+#include "lib/observe/status/estimates.h"
 
 #include <algorithm>
 

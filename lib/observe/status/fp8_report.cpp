@@ -1,4 +1,4 @@
-#include "lib/observe/fp8_report.h"
+#include "lib/observe/status/fp8_report.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

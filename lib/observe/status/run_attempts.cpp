@@ -1,4 +1,4 @@
-#include "lib/observe/run_attempts.h"
+#include "lib/observe/status/run_attempts.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/fault/events.h"
-#include "lib/observe/effective_time.h"
+#include "lib/observe/status/effective_time.h"
 
 namespace tri {
 

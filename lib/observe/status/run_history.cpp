@@ -1,8 +1,8 @@
 // Reads the events and steps of a run folder.
 #include <algorithm>
 
-#include "lib/observe/effective_time.h"
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
+#include "lib/observe/status/effective_time.h"
 
 namespace tri {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/observe/run_status.h"
+#include "lib/observe/status/run_status.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,7 +20,7 @@
 #include "io/checkpoint/run_lock.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/rank_text.h"
-#include "lib/observe/metrics_reader.h"
+#include "lib/observe/metrics/metrics_reader.h"
 
 namespace tri {
 namespace {

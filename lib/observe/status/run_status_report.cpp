@@ -7,7 +7,7 @@
 #include "io/base/date.h"
 #include "io/base/format.h"
 #include "lib/fault/rank_text.h"
-#include "lib/observe/run_status.h"
+#include "lib/observe/status/run_status.h"
 
 namespace tri {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/observe/run_summary.h"
+#include "lib/observe/status/run_summary.h"
 
 #include <algorithm>
 #include <map>

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/job.h"
+#include "lib/comm/job/job.h"
 #include "lib/config/config.h"
 #include "lib/data/order.h"
-#include "lib/observe/step_times.h"
+#include "lib/observe/metrics/step_times.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {

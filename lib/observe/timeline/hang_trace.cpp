@@ -1,4 +1,4 @@
-#include "lib/observe/hang_trace.h"
+#include "lib/observe/timeline/hang_trace.h"
 
 #include <algorithm>
 #include <cmath>

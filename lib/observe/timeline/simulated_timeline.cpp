@@ -1,4 +1,4 @@
-#include "lib/observe/simulated_timeline.h"
+#include "lib/observe/timeline/simulated_timeline.h"
 
 #include <algorithm>
 #include <map>

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "lib/observe/timeline_segment.h"
+#include "lib/observe/timeline/timeline_segment.h"
 #include "lib/simulate/step_model.h"
 
 namespace tri {

@@ -1,4 +1,4 @@
-#include "lib/observe/timeline.h"
+#include "lib/observe/timeline/timeline.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include "io/base/file.h"
 #include "io/base/format.h"
 #include "io/base/parallel.h"
-#include "lib/observe/timeline_slices.h"
+#include "lib/observe/timeline/timeline_slices.h"
 
 namespace tri {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "io/base/error.h"
 #include "lib/config/step_range.h"
-#include "lib/observe/timeline_segment.h"
+#include "lib/observe/timeline/timeline_segment.h"
 
 namespace tri {
 

@@ -1,4 +1,4 @@
-#include "lib/observe/timeline_segment.h"
+#include "lib/observe/timeline/timeline_segment.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,7 +8,7 @@
 #include "io/base/file.h"
 #include "io/base/hash.h"
 #include "io/flight_recorder/flight_recorder.h"
-#include "lib/comm/messages.h"
+#include "lib/comm/host/messages.h"
 
 namespace tri {
 namespace {

@@ -1,5 +1,5 @@
 // One rank's recording of some steps for a timeline: one file per rank,
-// run.dir/trace/steps_00000020_00000022/rank_00003.piece, which lib/observe/timeline merges with the others'.
+// run.dir/trace/steps_00000020_00000022/rank_00003.piece, which lib/observe/timeline/timeline merges with the others'.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "io/base/error.h"
 #include "io/flight_recorder/image.h"
 #include "kernels/core/span_recorder.h"
-#include "lib/comm/clock_offset.h"
+#include "lib/comm/job/clock_offset.h"
 #include "lib/config/step_range.h"
 
 namespace tri {

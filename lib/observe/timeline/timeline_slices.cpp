@@ -1,4 +1,4 @@
-#include "lib/observe/timeline_slices.h"
+#include "lib/observe/timeline/timeline_slices.h"
 
 #include <algorithm>
 #include <map>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "io/perfetto/trace_writer.h"
-#include "lib/observe/timeline.h"
+#include "lib/observe/timeline/timeline.h"
 
 namespace tri {
 

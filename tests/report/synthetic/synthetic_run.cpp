@@ -9,7 +9,7 @@
 #include "io/ranks/ranks_file.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/events.h"
-#include "lib/observe/metrics.h"
+#include "lib/observe/metrics/metrics.h"
 #include "tests/fault/simulated_job.h"
 
 namespace tri {
