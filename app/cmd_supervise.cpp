@@ -220,8 +220,9 @@ void add_supervise_command(Command& app, int& status) {
       ->type_name("NODE");
   command->add_flag("--agent", options->agent, "Run as the agent of a node; `trireme supervise` itself uses this");
   command->footer(
-      "Exit status: 0: done; 2, 3, 7: as for train, if another attempt would not help; 8: consecutive attempts\n"
-      "made no newer checkpoint; 75: stop signal, or too few nodes: re-run it without the nodes that --nodes lists.\n"
+      "Exit status: 0: done; 2, 3, 7: as for train, if another attempt would fail in the same way; 8: consecutive\n"
+      "attempts made no newer checkpoint; 75: stopped early by a signal, unavailable storage or too few nodes: run\n"
+      "the same command again; if there were too few nodes, without those that --nodes lists.\n"
       "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run continues:\n"
       "slurm/OPERATIONS.md.");
   command->callback([=, &status] {

@@ -68,9 +68,9 @@ void add_train_command(Command& app, int& status, int* argc, char*** argv) {
   command->add_flag("--quiet", options->quiet,
                     "Print only warnings and errors on the terminal; log.txt still follows metrics.log");
   command->footer(
-      "Config fields: trireme check --fields prints them, trireme check CONFIG --ranks N what a config will do.\n"
+      "trireme check --fields prints the config fields; trireme check CONFIG --ranks N shows what a config will do.\n"
       "Exit status: 0: done; 2: config or usage; 3: file or checkpoint; 4: device; 5: communication; 6: hang;\n"
-      "7: not finite; 75: stopped by a signal or a missing storage, re-run it.");
+      "7: loss or gradients are not finite; 75: stopped by a signal, or storage was unavailable: run it again.");
   command->callback([=, &status] {
     const StartupClock startup;
     write_stderr_in_background();                         // steps do not wait for it

@@ -1,4 +1,4 @@
-// The config of a job, for subcommands that run under mpirun: rank 0 reads it, all ranks resolve and plan it.
+// Loads the config of a subcommand that runs under mpirun: rank 0 reads the file, every rank resolves and plans it.
 #pragma once
 
 #include <functional>

@@ -66,7 +66,7 @@ std::string exit_statuses() {
       {static_cast<int>(ExitCode::kOk), "Done."},
       {1, "An internal error, or the checked condition is false: checkpoints or configs differ."},
       {static_cast<int>(ExitCode::kUsage), "An error in the config or on the command line."},
-      {static_cast<int>(ExitCode::kFile), "A file or a checkpoint failed."},
+      {static_cast<int>(ExitCode::kFile), "A file or a checkpoint is missing, damaged or cannot be written."},
       {static_cast<int>(ExitCode::kDevice), "A device or its driver failed."},
       {static_cast<int>(ExitCode::kComm), "MPI, NCCL or another rank failed."},
       {static_cast<int>(ExitCode::kWatchdog), "The run hung: runs/NAME/hang names the rank that blocked it."},
@@ -74,7 +74,8 @@ std::string exit_statuses() {
       {static_cast<int>(ExitCode::kNoProgress), "supervise: consecutive attempts made no newer checkpoint."},
       {static_cast<int>(ExitCode::kSuspect), "doctor: a machine is slower than its peers, or configured differently."},
       {static_cast<int>(ExitCode::kBad), "doctor: a machine is broken; do not use it."},
-      {static_cast<int>(ExitCode::kDrained), "Stopped by a signal, or storage was unavailable: re-run the job."},
+      {static_cast<int>(ExitCode::kDrained),
+       "Stopped by a signal, by unavailable storage or for lack of nodes: re-run the job."},
   };
   std::string text;
   for (const auto& [status, meaning] : meanings) text += entry(fmt::format("{}", status), "", meaning);

@@ -26,7 +26,7 @@ enum class ExitCode : int {
   kNoProgress = 8,  // supervise: several attempts in a row saved no newer checkpoint
   kSuspect = 40,    // doctor: slower than its peers, or configured differently
   kBad = 41,        // doctor: broken, do not use it
-  kDrained = 75,    // stopped by a signal, with a checkpoint if there was time: re-run the job
+  kDrained = 75,    // stopped early by a signal, unavailable storage or too few nodes: re-run the same command
 };
 
 // An error that the user can fix. `message` is complete: it is printed as it is.
@@ -91,7 +91,7 @@ Error usage_error(fmt::format_string<Args...> format, Args&&... args) {
 // Whether the failure originates in this process, or is how the failure of another rank appears here.
 enum class Cause { kHere, kPeer };
 
-// A failure of the machine, a peer or this program. It ends the whole job where it is thrown (lib/comm/job/job.h, run_job).
+// A failure of the machine, a peer or this program. It ends the job where it is thrown (lib/comm/job/job.h, run_job).
 class Fatal : public std::runtime_error {
  public:
   Fatal(ExitCode code, const std::string& message, Cause cause = Cause::kHere)
