@@ -33,8 +33,8 @@ enum class RunEventKind {
   kStart,  // of an attempt's steps; fields: ranks, step (done before it), steps (of the run), metrics_bytes (length of
            // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`),
            // version (of the executable), before.SECTION.KEY and after.SECTION.KEY (against the start before)
-  kSpan,  // of time that was no step, and ends now; fields: what (a category of lib/observe/status/effective_time.h, such as
-          // "checkpoint" or "diagnosis"), seconds, step (done before it)
+  kSpan,   // of time that was no step, and ends now; fields: what (a category of lib/observe/status/effective_time.h,
+           // such as "checkpoint" or "diagnosis"), seconds, step (done before it)
   kFailure,  // of `rank`; fields: code, consequence; gpu, if there is one; seen_by, if another rank reported the
              // failure; step, if loss or gradients were not finite (`rank` is -1 if no rank is known)
   kHang,     // the watchdog has dumped the job, and ends it unless progress resumes; `text`: the headline, `rank`: the

@@ -2,7 +2,7 @@
 //
 // A thread checks the rank's flight recorder five times a second. After half of the phase's deadline without progress,
 // it dumps the ranks of all nodes (node_dumps.h) and reports the suspect. After the full deadline it ends the job with
-// status 6, even if ranks can't run any more (lib/comm/job/node_reaper.h). SIGQUIT dumps all ranks, and the run continues.
+// status 6, even if ranks can't run any more (lib/comm/job/node_reaper.h). SIGQUIT only dumps all ranks.
 #pragma once
 
 #include <atomic>

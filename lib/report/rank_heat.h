@@ -12,8 +12,9 @@
 namespace tri {
 
 enum class HeatScale {
-  kRatio,  // relative to the median of the rank's role (lib/observe/ranks/stragglers.h), whose work is the same: byte = 128 +
-           // 127 · log2(slower); slower, in [1/2, 2], is the amount over the median, or for rates the median over it
+  kRatio,   // relative to the median of the rank's role (lib/observe/ranks/stragglers.h), whose work is the same:
+            // byte = 128 + 127 · log2(slower); slower, in [1/2, 2], is the amount over the median, or for rates the
+            // median over it
   kAmount,  // byte = 255 · amount / maximum over all ranks and slices
 };
 

@@ -19,9 +19,9 @@ struct EnumNames<Scaling> {
 };
 
 // The start of a job. Its ranks exchange facts about themselves in calls of all ranks (kStartCalls ... in scaling.cpp,
-// as counted by HostTraffic: lib/comm/host/host_traffic.h). Groups are created one after another, each with an id broadcast
-// along a binomial tree (lib/comm/host/bootstrap.h) and a ring of handles among its members. One rank of each dp group reads
-// its part of a checkpoint and sends it to the others. One rank of each machine reads the first samples.
+// as counted by HostTraffic: lib/comm/host/host_traffic.h). Groups are created one after another, each with an id
+// broadcast along a binomial tree (lib/comm/host/bootstrap.h) and a ring of handles among its members. One rank of each
+// dp group reads its part of a checkpoint and sends it to the others. One rank of each machine reads the first samples.
 struct StartUp {
   int64_t groups = 0;          // over all ranks
   int64_t messages = 0;        // to create the groups: ids and handles

@@ -1,5 +1,6 @@
-// What an agent reports to the driver once a second, and the driver's orders. Sent as bytes (lib/comm/host/messages.h), so
-// both sides must have the same message layout. An agent's first message identifies its layout.
+// What an agent reports to the driver once a second, and the driver's orders. They are sent as bytes
+// (lib/comm/host/messages.h), so both sides must have the same message layout. An agent's first message identifies its
+// layout.
 #pragma once
 
 #include <array>

@@ -423,8 +423,8 @@ TEST(CudaOps, cross_entropy) {
 }
 
 // Rows that one block stages, that a cluster stages, that are read twice, and that are split. The last factor makes the
-// gradient of the softmax negative where the log of its denominator is below -1. No vocabulary of one token: its gradient
-// is the rounding error of p - 1 plus a small number.
+// gradient of the softmax negative where the log of its denominator is below -1. No vocabulary has one token: its
+// gradient would be the rounding error of p - 1 plus a small number.
 TEST(CudaOps, cross_entropy_with_z_loss) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)

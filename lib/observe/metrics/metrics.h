@@ -48,7 +48,7 @@ class MetricsFile {
   void spike(int64_t step, double loss_limit, double grad_norm_limit, int64_t skipped);
   // Writes a window of all ranks' times, ranks_json() (lib/observe/ranks/rank_monitor.h). Its line has no "step" field.
   void ranks(const std::string& object);
-  // Writes the statistics of a step's FP8 casts, fp8_json() (lib/observe/status/fp8_report.h). Its line has no "step" field.
+  // Writes the statistics of a step's FP8 casts, fp8_json() (lib/observe/status/fp8_report.h). Its line has no "step".
   void fp8(const std::string& object);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
   void finish() { lines_->flush(); }  // waits until storage has all lines, as the destructor does
