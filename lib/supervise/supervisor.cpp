@@ -262,7 +262,7 @@ void Supervisor::await_examination(double now) {
   }
   for (const Decision& decision :
        decide_before_start(nodes, setup_.nodes_needed, static_cast<int>(pool_.usable(now).size()))) {
-    log_warn("supervise: before the first attempt: {} {}: {}", enum_name(decision.action), decision.node, decision.why);
+    log_warn("supervise: before the first attempt, node {}: {}", decision.node, decision.why);
     event_log_.append({.kind = RunEventKind::kDecision,
                        .host = decision.node,
                        .text = decision.why,
@@ -331,7 +331,8 @@ void Supervisor::found(AttemptCause finding, double now) {
   } else if (!attempt_.is_first_report_of(finding)) {
     return;
   }
-  log_warn("supervise: {}: {}: {}", finding.text, enum_name(decision.action), decision.why);
+  log_warn("supervise: {}; {}{}", finding.text,
+           decision.action == Response::kReplace ? "the attempt saves a checkpoint and ends: " : "", decision.why);
   event_log_.append({.kind = RunEventKind::kDecision,
                      .host = finding.node,
                      .text = finding.text + ": " + decision.why,
@@ -445,7 +446,8 @@ void Supervisor::conclude(double now) {
   }
   event_log_.append(end_event(attempt), attempt.attempt);
   log_info("supervise: attempt {} ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", attempt.number,
-           attempt_.seconds(now), attempt.step, attempt.checkpoint, enum_name(attempt.cause.kind),
+           attempt_.seconds(now), attempt.step, attempt.checkpoint,
+           attempt.cause.kind == CauseKind::kDrainedItself ? "stopped early" : enum_name(attempt.cause.kind),
            attempt.cause.node.empty() ? "" : " (node " + attempt.cause.node + ")", attempt.cause.text);
   read_history(now);
   // This attempt counts even if the events can't be read.
@@ -463,14 +465,13 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
                                     .nodes_needed = setup_.nodes_needed,
                                     .nodes_usable = num_usable,
                                     .thresholds = thresholds_});
-  event_log_.append({.kind = RunEventKind::kDecision,
-                     .host = decision.node,
-                     .text = decision.why,
-                     .fields = {{"action", std::string(enum_name(decision.action))},
-                                {"cause", std::string(enum_name(attempt.cause.kind))}}},
-                    attempt.attempt);
-  log_info("supervise: {}{}: {}", enum_name(decision.action), decision.node.empty() ? "" : " " + decision.node,
-           decision.why);
+  const RunEvent event{.kind = RunEventKind::kDecision,
+                       .host = decision.node,
+                       .text = decision.why,
+                       .fields = {{"action", std::string(enum_name(decision.action))},
+                                  {"cause", std::string(enum_name(attempt.cause.kind))}}};
+  event_log_.append(event, attempt.attempt);
+  log_info("supervise: {}", describe_decision(event));
   if (decision.action == Response::kDoctor) {
     suspect_ = decision.node;
     if (!pool_.has(suspect_)) return decide_now(Diagnosis::kUnknown, now);
