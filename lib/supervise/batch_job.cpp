@@ -106,7 +106,7 @@ StatusMeaning meaning_of(int status) {
     case 0:
       return {JobOutcome::kFinished, "finished"};
     case 1:
-      return {JobOutcome::kRequeue, "srun failed, or the cause is unknown"};
+      return {JobOutcome::kRequeue, "srun failed, or an internal error"};
     case static_cast<int>(ExitCode::kUsage):
       return {JobOutcome::kStop, "config or usage error"};
     case static_cast<int>(ExitCode::kFile):
@@ -122,7 +122,7 @@ StatusMeaning meaning_of(int status) {
     case static_cast<int>(ExitCode::kNoProgress):
       return {JobOutcome::kStop, "consecutive attempts made no newer checkpoint"};
     case static_cast<int>(ExitCode::kDrained):
-      return {JobOutcome::kRequeue, "drained"};
+      return {JobOutcome::kRequeue, "stopped early"};
     default:
       if (status > 128) return {JobOutcome::kRequeue, fmt::format("killed by signal {}", status - 128)};
       return {JobOutcome::kStop, "not an exit status of trireme"};
@@ -328,7 +328,7 @@ void BatchJob::await_nodes() const {
   const double end = monotonic_seconds() + options_.node_seconds;
   for (bool said = false; !slurm_.nodes_answer() && !slurm_.has_node_out_of_service(); said = true) {
     if (!said)
-      say(fmt::format("a node of {} does not respond; the job is requeued when Slurm has noticed that",
+      say(fmt::format("a node of {} does not respond; the job is requeued when Slurm has marked the node DOWN",
                       options_.start.node_list));
     if (monotonic_seconds() >= end)
       return say(fmt::format("a node still does not respond after {:.0f} s; the job is requeued anyway",

@@ -46,7 +46,7 @@ Decision leave(const Situation& s) {
   return {.action = Response::kLeave,
           .status = static_cast<int>(ExitCode::kDrained),
           .why = last_of(s).cause.kind == CauseKind::kDrained ? "the run received a stop signal"
-                                                              : "the ranks exited on their own"};
+                                                              : "the ranks stopped without a stop signal"};
 }
 
 Decision retry(const Situation& s) {
@@ -94,7 +94,8 @@ Decision not_finite(const Situation& s) {
     return {.action = Response::kStop,
             .status = static_cast<int>(ExitCode::kNotFinite),
             .why = fmt::format("loss or gradients were not finite twice at step {}", last.cause.step)};
-  return {.action = Response::kRetry, .why = "if it does not recur, a device has computed a wrong result"};
+  return {.action = Response::kRetry,
+          .why = "a device may have computed a wrong result; if the step fails again, the run itself is at fault"};
 }
 
 // The first failure may be transient. After a second failure on the same node within a day, the doctor examines it, and

@@ -82,7 +82,7 @@ signals_and_limits() {
   until_true "step 30" beyond 30
 
   scancel --batch --signal=USR1 "$job"
-  expect_log "restart 0: status 75 \(drained\)"
+  expect_log "restart 0: status 75 \(stopped early\)"
   restarted 1 "a signal"
   freeze
 
@@ -96,7 +96,7 @@ signals_and_limits() {
   scontrol update JobId="$job" EndTime=now+120 # the signal comes two minutes before the end: when Slurm next checks
   expect_log "restart 2: signal USR1: draining"
   thaw
-  expect_log "restart 2: status 75 \(drained\)"
+  expect_log "restart 2: status 75 \(stopped early\)"
   scontrol update JobId="$job" TimeLimit=60
   restarted 3 "the time limit"
   finish COMPLETED 0:0 3
@@ -108,7 +108,7 @@ lost_nodes() {
   freeze
 
   sbatch --partition=urgent --nodelist="$(show NodeList)" --exclusive --output=/dev/null --wrap='sleep 2' >/dev/null
-  expect_log "restart 0: status 75 \(drained\)"
+  expect_log "restart 0: status 75 \(stopped early\)"
   restarted 1 "preemption"
   freeze
 

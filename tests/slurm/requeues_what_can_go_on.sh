@@ -99,7 +99,7 @@ case_signal() {
   until_true "step 7" beyond 6
   scancel --batch --signal=USR1 "$job"
   expect_log "restart 0: signal USR1: draining"
-  expect_log "restart 0: status 75 \(drained\)"
+  expect_log "restart 0: status 75 \(stopped early\)"
   expect_log "restart 1: .*, 0 steps lost"
   finish COMPLETED 0:0 1
   [[ $(lines ": draining") -eq 1 ]] || fail "more than one drain"
@@ -111,7 +111,7 @@ case_time_limit() {
   # Slurm checks time limits every 30 s: the signal comes then, a quarter of an hour before the end.
   scontrol update JobId="$job" EndTime=now+900
   expect_log "restart 0: signal USR1: draining"
-  expect_log "restart 0: status 75 \(drained\)"
+  expect_log "restart 0: status 75 \(stopped early\)"
   expect_log "restart 1: .*, 0 steps lost"
   scancel "$job"
 }
@@ -347,7 +347,7 @@ case_preempted() {
   start preempted ${held[@]+"${held[@]}"}
   until_true "step 7" beyond 6
   sbatch --partition=urgent --nodelist="$(show NodeList)" --exclusive --output=/dev/null --wrap='sleep 3' >/dev/null
-  expect_log "restart 0: status 75 \(drained\)"
+  expect_log "restart 0: status 75 \(stopped early\)"
   expect_log "restart 1: .*, 0 steps lost"
   finish COMPLETED 0:0 1
 }
@@ -388,7 +388,7 @@ case_dead_node_noticed_first() {
   node=$(nodes_of | tail -n 1)
   "$cluster" kill-daemon "$node"
   kill -KILL "$(rank_process 3)"
-  expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has noticed that"
+  expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has marked the node DOWN"
   state_is RUNNING || fail "the job did not wait: $(show JobState)"
   "$cluster" kill-node "$node"
   "$cluster" notice "$node"
@@ -409,7 +409,7 @@ case_cancelled_while_a_node_is_awaited() {
   node=$(nodes_of | tail -n 1)
   "$cluster" kill-daemon "$node"
   kill -KILL "$(rank_process 3)"
-  expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has noticed that"
+  expect_log "restart 0: a node of .* does not respond; the job is requeued when Slurm has marked the node DOWN"
   scancel "$job"
   expect_log "stopped: the job was cancelled; the next submission resumes from step" # then the script does nothing more
   "$cluster" kill-node "$node"
