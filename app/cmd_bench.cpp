@@ -188,9 +188,8 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
     return {};
   }
   print_out(
-      "device copy: {:.0f} GB/s read and written. A floor is the time for the fewest bytes at that rate, or for the "
-      "FLOPs "
-      "at the data sheet's peak\n\n",
+      "device copy: {:.0f} GB/s, reads and writes added. A floor is the least possible time: that of the smallest "
+      "number of bytes at this rate, or of the FLOPs at the data sheet's peak\n\n",
       result.copy_bytes_per_s * 1e-9);
   print_out("{:<38}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
             "of floor");
@@ -341,13 +340,13 @@ void add_bench_command(Command& app, int& status, int* argc, char*** argv) {
         ->default_str(fmt::format("{}, in a sweep {}", options->step.*field, options->layouts.step.*field));
   };
   add_steps("--steps", &StepBench::steps, "Steps to measure");
-  add_steps("--warmup", &StepBench::warmup, "Warm-up steps before them");
-  step->add_option("--profiled", options->step.profiled, "Steps after them in which every operation is timed")
+  add_steps("--warmup", &StepBench::warmup, "Warm-up steps before the measured ones");
+  step->add_option("--profiled", options->step.profiled, "Further steps in which every operation is timed")
       ->check(kCountOrZero)
       ->capture_default_str()
       ->excludes(sweep);
   step->add_flag("!--untimed", options->step.timed,
-                 "Do not measure where the time goes; shows what that measurement costs")
+                 "Skip the measurement of where the time goes, for example to see what it costs")
       ->excludes(sweep);
   step->add_option("--limit", options->layouts.limit, "Largest number of layouts that a sweep tries")
       ->check(kCount)
@@ -355,32 +354,34 @@ void add_bench_command(Command& app, int& status, int* argc, char*** argv) {
       ->needs(sweep);
   step->footer(kSweepHelp);
   auto* kernels =
-      add("kernels", "Measure every operation at a config's shapes and compare it with its floor, on one rank",
+      add("kernels",
+          "Measure every operation at a config's shapes and compare it with the least possible time, on one rank",
           bench_the_kernels);
-  add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the median counts");
+  add_count(kernels, "--rounds", options->kernels.rounds, "Number of runs of each; the median is printed");
   add("gemm", "Autotune a config's GEMMs over the library's algorithms", bench_gemms);
   auto* comm = add("comm", "Measure each collective on each axis of a config's mesh", bench_the_comm);
   add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; each smaller one is 1/16 of the one before");
-  add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the median counts");
+  add_count(comm, "--rounds", options->comm.rounds, "Number of runs of each; the median is printed");
   auto* overlap =
       add("overlap", "Measure how much of each axis's communication compute hides: mpirun -n RANKS", bench_the_overlap);
-  add_count(overlap, "--rounds", options->overlap.rounds, "Rounds of each; the median counts");
+  add_count(overlap, "--rounds", options->overlap.rounds, "Number of rounds of each; the median is printed");
   overlap->footer(kOverlapHelp);
   auto* checkpoint =
       add("checkpoint", "Measure saving and loading a config's state, compared with plain copies, writes and reads",
           bench_the_checkpoint);
   checkpoint->add_option("--dir", options->checkpoint.dir,
                          "Folder on the storage to measure; the files written there are removed; default: run.dir");
-  add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "Refuse a larger state per rank");
-  add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Runs of each; the median counts");
+  add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "Fail if the state of a rank has more bytes");
+  add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Number of runs of each; the median is printed");
   checkpoint->add_flag("--stall", options->checkpoint.stall_only,
                        "Measure only the snapshot and how long steps wait for it: a third of the time for a large "
                        "state");
   auto* calibration = add("calibrate", "Measure steps and write a cluster file for `trireme simulate`: mpirun -n RANKS",
                           bench_calibration);
   calibration->add_option("--output", options->output, "Write the cluster file here");
-  add_count(calibration, "--steps", options->calibration.steps, "Steps to measure of each variant");
-  add_count(calibration, "--rounds", options->calibration.rounds, "Rounds through all variants; the fastest counts");
+  add_count(calibration, "--steps", options->calibration.steps, "Number of steps to measure of each variant");
+  add_count(calibration, "--rounds", options->calibration.rounds,
+            "Number of rounds through all variants; the fastest round of each is used");
 }
 
 }  // namespace tri

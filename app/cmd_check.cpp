@@ -93,7 +93,7 @@ void add_check_command(Command& app, int& status) {
   command->add_option("--svg", options->svg, "Write a picture of the mesh to this file");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--verbose", options->verbose, "Also print exact counts, and the bytes of each rank by name");
-  command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
+  command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, meaning");
   command->add_flag("--reference", options->reference, "Print the fields as Markdown: configs/REFERENCE.md");
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {

@@ -186,7 +186,7 @@ Result<Retention> requested_retention(const PruneOptions& options) {
   if (!options.keep_last || !options.keep_every) {
     auto of_run = retention_of(options.path);
     if (!of_run)
-      return Error{of_run.error().message + "; --keep-last and --keep-every together need no config",
+      return Error{of_run.error().message + "; with both --keep-last and --keep-every the run's config is not needed",
                    of_run.error().code};
     retention = std::move(of_run).value();
   }
@@ -258,7 +258,7 @@ Result<void> export_model(huggingface::ExportOptions options, const std::string&
   }
   print_out("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
             s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
-  if (!s.kept.empty()) print_out("of the imported model: {}\n", fmt::join(s.kept, ", "));
+  if (!s.kept.empty()) print_out("also written, from the imported model: {}\n", fmt::join(s.kept, ", "));
   return {};
 }
 
@@ -275,7 +275,7 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
   }
   print_out("{}: {}, {} tensors, {} of weights\ntokenizer: {}\n", s.checkpoint, s.architecture, s.tensors,
             format_bytes(s.bytes), s.tokenizer);
-  if (!s.kept.empty()) print_out("kept for an export: {}\n", fmt::join(s.kept, ", "));
+  if (!s.kept.empty()) print_out("stored for a later export: {}\n", fmt::join(s.kept, ", "));
   print_out("to train: trireme train {} --set data.sources=...\n", s.config);
   return {};
 }
@@ -405,7 +405,9 @@ void print_differences(const CheckpointDiff& d) {
   }
   for (size_t i = 0; i < std::min(forms.size(), kMost); ++i)
     print_out("{:<48} {}\n", forms[i]->name, line_of(*forms[i]));
-  if (forms.size() > kMost) print_out("and {} more tensors of other forms\n", forms.size() - kMost);
+  if (forms.size() > kMost)
+    print_out("and {} more tensors that differ in type or shape, or are in only one checkpoint\n",
+              forms.size() - kMost);
   std::vector<Group> sorted;
   for (const auto& [name, group] : groups) sorted.push_back(group);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Group& a, const Group& b) { return a.largest > b.largest; });

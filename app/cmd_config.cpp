@@ -90,8 +90,7 @@ Result<void> look_at_folder(const std::string& folder, NewConfig& config) {
 }
 
 Result<void> make_new(NewOptions& options) {
-  if (options.hf.empty() == options.config.model.empty())
-    return usage_error("either --model NAME or --hf FOLDER is needed");
+  if (options.hf.empty() == options.config.model.empty()) return usage_error("give either --model NAME or --hf FOLDER");
   if (!options.hf.empty())
     if (auto looked = look_at_folder(options.hf, options.config); !looked) return looked;
   if (auto looked = look_at_data(options.config); !looked) return looked;

@@ -128,7 +128,7 @@ void add_train_tokenizer(Command& data, int& status) {
     const int pieces = tokenizer.value()->vocab_size();
     print_out("{}: {} pieces{}\n", options->model_path, pieces,
               pieces < options->vocab_size
-                  ? fmt::format(", fewer than the {} of --vocab: the text has no more", options->vocab_size)
+                  ? fmt::format(", fewer than --vocab {}: the text does not yield more", options->vocab_size)
                   : "");
     return {};
   });
@@ -168,7 +168,7 @@ Result<void> inspect(const InspectOptions& options) {
     const auto origin = prepared_with(options.prefix);
     if (!origin) return origin.error();
     if (!origin.value().fingerprint.empty() && origin.value().fingerprint != tokenizer->fingerprint())
-      log_warn("{}: prepared with the tokenizer {}; the given tokenizer, {}, decodes its tokens to other text",
+      log_warn("{}: prepared with the tokenizer {}; the given tokenizer, {}, would decode its tokens to different text",
                options.prefix, origin.value().tokenizer, options.tokenizer);
   }
   int32_t largest = 0;

@@ -67,7 +67,8 @@ void add_doctor_command(Command& app, int& status, int* argc, char*** argv) {
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config, for its device and its folder of checkpoints");
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
-  command->add_flag("--full", options->full, "Take up to two minutes instead of ten seconds: compute, copies, links");
+  command->add_flag("--full", options->full,
+                    "Also measure compute, copies and links; takes up to two minutes instead of ten seconds");
   command->add_option("--dir", options->dir,
                       "Folder whose storage is measured; default: the config's, else the current one");
   command->add_option("--device", options->device, "auto, cpu or cuda; auto: the config's, else GPUs if there are any")

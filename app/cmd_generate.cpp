@@ -262,7 +262,9 @@ void add_generate_command(Command& app, int& status, int* argc, char*** argv) {
                    "prints a JSON object per line, in this order")
       ->excludes(text)
       ->excludes(ids);
-  command->add_option("--batch", o->batch, "Prompts that are continued at the same time; each needs cache memory")
+  command
+      ->add_option("--batch", o->batch,
+                   "Number of prompts that are continued at the same time; each needs memory for its cache")
       ->check(kCount)
       ->capture_default_str();
   command->add_option("--tokens", o->tokens, "Largest number of tokens to generate")
@@ -276,10 +278,10 @@ void add_generate_command(Command& app, int& status, int* argc, char*** argv) {
       ->capture_default_str();
   command
       ->add_option("--top-p", o->sampling.top_p,
-                   "Sample among the fewest of those tokens that hold this much of the probability")
+                   "Sample among the smallest set of likeliest tokens whose probabilities add up to this")
       ->check(in_range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--seed", o->seed, "Equal seeds give equal texts")->capture_default_str();
+  command->add_option("--seed", o->seed, "Seed of the sampling; equal seeds give equal texts")->capture_default_str();
   command->add_option("--stop", o->stops, "End a text before this string; repeatable")->excludes(ids);
   command->add_flag("--ignore-end", o->ignore_end, "Continue after the model ends the document");
   command->add_flag("--json", o->json, "Print one JSON object at the end, including the prompt's text");

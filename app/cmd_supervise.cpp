@@ -65,7 +65,7 @@ Result<void> list_or_clear(const std::string& run_dir, const std::string& cleare
         return read_events(path);
       },
       Read());
-  if (!read) return file_error("{}: storage does not answer", path);
+  if (!read) return file_error("{}: storage does not respond", path);
   const Result<std::vector<RunEvent>>& events = *read;
   if (!events && events.error().os_error != ENOENT) return events.error();
   const RunHistory history = history_from(events ? events.value() : std::vector<RunEvent>(), wall_seconds());
@@ -77,7 +77,8 @@ Result<void> list_or_clear(const std::string& run_dir, const std::string& cleare
       print_out("node {}: exclusion cleared\n", cleared);
       return {};
     }
-    return usage_error("--clear {}: the run in {} excludes no such node", cleared, run_dir);
+    return usage_error("--clear {}: the run in {} does not exclude this node; --nodes lists the excluded ones", cleared,
+                       run_dir);
   }
   for (const Exclusion& exclusion : history.exclusions)
     print_out("{}  until {}  {}\n", exclusion.node, local_date(exclusion.until), exclusion.why);
@@ -104,14 +105,14 @@ Result<SupervisedRun> plan_of(const Options& options, int offered) {
 Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
   if (environment("SLURM_JOB_NODELIST").empty())
     return usage_error(
-        "supervise reads its nodes from a Slurm job, but this is not one; on this machine, run trireme supervise {} "
-        "--launcher \"slurm/mpirun -n RANKS\"",
+        "supervise: SLURM_JOB_NODELIST is not set, so this is not a Slurm job; submit slurm/train.sbatch or, on one "
+        "machine, run trireme supervise {} --launcher \"slurm/mpirun -n RANKS\"",
         options.config);
   const int tasks = number("SLURM_NTASKS", 0);
   int per_node = number("SLURM_NTASKS_PER_NODE", 0);
   std::vector<std::string> nodes = host_names(environment("SLURM_JOB_NODELIST"));
   if (nodes.empty())
-    return usage_error("`scontrol show hostnames {}` prints no node", environment("SLURM_JOB_NODELIST"));
+    return usage_error("`scontrol show hostnames {}` printed no node", environment("SLURM_JOB_NODELIST"));
   const int count = static_cast<int>(nodes.size());
   if (per_node == 0) per_node = tasks > 0 ? std::max(1, tasks / count) : 1;
   auto planned = plan_of(options, (count - options.spares) * per_node);
@@ -121,8 +122,9 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
     return usage_error("{} ranks are not a multiple of {} ranks per node (--ntasks-per-node)", plan.ranks, per_node);
   const int needed = plan.ranks / per_node;
   if (needed + options.spares > count)
-    return usage_error("{} nodes and {} spares are more than the {} nodes of the allocation", needed, options.spares,
-                       count);
+    return usage_error(
+        "{} nodes and {} spares are more than the {} nodes of the allocation; request more nodes, or lower --spares",
+        needed, options.spares, count);
   SlurmShape shape{.ranks_per_node = per_node,
                    .cpus_per_rank = std::max(1, number("SLURM_CPUS_ON_NODE", 1) / per_node),
                    .straggler_seconds = static_cast<double>(number("STRAGGLER_SECONDS", 60))};

@@ -15,7 +15,7 @@ OptionRule whole_number_from(int least) {
   return rule({[least](std::string& text) {
                  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
                  const bool some = least == 0 || text.find_first_not_of('0') != text.npos;
-                 return digits && some ? std::string() : fmt::format("{} is not a whole number from {}", text, least);
+                 return digits && some ? std::string() : fmt::format("{} is not a whole number >= {}", text, least);
                },
                "COUNT"});
 }

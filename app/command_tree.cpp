@@ -74,8 +74,7 @@ std::string in_place_of(const Command& command, const std::string& name) {
   if (!settings.empty() && here.remark.empty()) return fmt::format("; {} sets it", fmt::join(settings, " or "));
   if (!settings.empty())
     return fmt::format("; the closest setting is {} ({})", fmt::join(settings, " or "), here.remark);
-  if (here.fields[0].starts_with("model."))
-    return fmt::format("; {} is fixed by the model that is read", here.fields[0]);
+  if (here.fields[0].starts_with("model.")) return fmt::format("; {} comes from the checkpoint", here.fields[0]);
   return "";
 }
 

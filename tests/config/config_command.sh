@@ -66,8 +66,8 @@ says 0 'topology: 2 ranks' check hf.yaml
 sed -i 's/yarn/dynamic/' hf/config.json
 says 3 'hf/config.json: rope_scaling.type: "dynamic" is not supported' config new --hf hf --gpus 2
 says 3 'nowhere/config.json' config new --hf nowhere --gpus 2
-says 2 'either --model NAME or --hf FOLDER is needed' config new --hf hf --model llama_8b --gpus 2
-says 2 'either --model NAME or --hf FOLDER is needed' config new --gpus 2
+says 2 'give either --model NAME or --hf FOLDER' config new --hf hf --model llama_8b --gpus 2
+says 2 'give either --model NAME or --hf FOLDER' config new --gpus 2
 
 echo "config diff prints the differences"
 says 0 'EQUAL: 0 fields differ' config diff a.yaml a.yaml

@@ -172,5 +172,5 @@ equal "$(value '[c["valid"] for c in a["checkpoints"]], len(a["checkpoints"][0][
 
 echo "supervise reports what it needs outside Slurm"
 run 2 env -u SLURM_JOB_NODELIST "$trireme" supervise tiny.yaml
-has "this is not one; on this machine, run trireme supervise tiny.yaml --launcher"
+has "so this is not a Slurm job; submit slurm/train.sbatch or, on one machine, run trireme supervise tiny.yaml --launcher"
 finish

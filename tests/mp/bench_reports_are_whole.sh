@@ -72,7 +72,7 @@ has "layouts not in"
 run 2 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --limit 3
 has "--limit requires --sweep"
 run 2 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --sweep layout --limit 0
-has "--limit: 0 is not a whole number from 1"
+has "--limit: 0 is not a whole number >= 1"
 run 2 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --sweep layout --set model.hidden=33
 has "model.heads"
 [[ $(grep -c 'model.heads: 4 does not divide' <<<"$output") -eq 1 ]] || fail "the error is printed more than once" "$output"

@@ -74,7 +74,7 @@ says 2 '--output /: this is a folder; name a file in it' plan nowhere.yaml --ran
 says 2 '--output /nowhere/x.yaml: the folder /nowhere does not exist' plan nowhere.yaml --ranks 8 --cluster x \
   --output /nowhere/x.yaml
 # If --set would not work, it is not suggested.
-says 2 '--num-layers: not an option of trireme eval; model.layers is fixed by the model that is read' \
+says 2 '--num-layers: not an option of trireme eval; model.layers comes from the checkpoint' \
   eval x --num-layers 4
 says 2 '--max-steps: unknown option of trireme generate' generate x --max-steps 5
 [[ $output != *--set* ]] || fail "generate takes no run.steps: $output"
@@ -82,8 +82,8 @@ says 2 '--max-new-tokens: not an option of trireme generate; --tokens sets their
 says 2 '--workers: not an option of trireme data prepare; --threads sets the number' \
   data prepare x --workers=4 --output y
 says 2 '--num-layers: unknown option of trireme data prepare' data prepare x --num-layers 4 --output y
-says 2 '--keep-last: 0 is not a whole number from 1' checkpoint prune x --keep-last 0
-says 2 '--top-k: 1.5 is not a whole number from 0' generate x --top-k 1.5
+says 2 '--keep-last: 0 is not a whole number >= 1' checkpoint prune x --keep-last 0
+says 2 '--top-k: 1.5 is not a whole number >= 0' generate x --top-k 1.5
 says 2 '--temperature: nan is not a number from 0' generate x --temperature nan
 says 2 '--max-shard-size: 0 is not a number above 0' checkpoint export x y --max-shard-size 0
 says 2 '1048577 not in range' plan x --ranks 1048577 --cluster x
