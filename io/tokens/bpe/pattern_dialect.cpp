@@ -67,7 +67,7 @@ class Translator {
     return true;
   }
   Error refuse(size_t length, std::string_view what) const {
-    return file_error("the regular expression {} is not understood at byte {}, \"{}\": {}", pattern_, at_,
+    return file_error("the regular expression {} cannot be parsed at byte {}, \"{}\": {}", pattern_, at_,
                       pattern_.substr(at_, length), what);
   }
 
@@ -81,7 +81,8 @@ class Translator {
   // Only \n separates lines in both dialects, but PCRE2's own anchors depend on its build options.
   Result<void> take_anchor() {
     out_ += take() == '^' ? "(?:\\A|(?<=\\x{a})(?!\\z))" : "(?=\\x{a}|\\z)";
-    if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{') return refuse(1, "a quantifier of an anchor");
+    if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{')
+      return refuse(1, "an anchor cannot have a quantifier");
     return {};
   }
 
@@ -188,7 +189,7 @@ class Translator {
       if (peek() == '?' && comma != std::string_view::npos) out_ += take();
     }
     if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{')
-      return refuse(1, "a quantifier of a quantifier");
+      return refuse(1, "a quantifier cannot follow another one");
     return {};
   }
 
@@ -221,11 +222,12 @@ class Translator {
     if (!first) return first.error();
     out_ += first.value().text;
     if (peek() != '-' || peek(1) == ']' || at_ + 1 >= pattern_.size()) return {};
-    if (!first.value().single || peek(1) == '[') return refuse(2, "a hyphen that is neither a range's nor the last");
+    if (!first.value().single || peek(1) == '[')
+      return refuse(2, "a hyphen must be part of a range or the last character of the class");
     ++at_;
     const auto last = read_item();
     if (!last) return last.error();
-    if (!last.value().single) return refuse(1, "a range that does not end in a character");
+    if (!last.value().single) return refuse(1, "a range must end in a single character");
     out_ += "-" + last.value().text;
     return {};
   }

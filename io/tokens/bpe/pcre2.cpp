@@ -63,7 +63,7 @@ Result<SplitPattern> SplitPattern::compile(std::string_view pattern) {
   made->code.reset(::pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP,
                                    &problem, &offset, nullptr));
   if (!made->code)
-    return file_error("the regular expression {} is not understood: {} (as {}, byte {})", pattern, message_of(problem),
+    return file_error("the regular expression {} cannot be parsed: {} (as {}, byte {})", pattern, message_of(problem),
                       text, offset);
   uint32_t matches_nothing = 0;
   ::pcre2_pattern_info(made->code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
