@@ -388,8 +388,10 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   }
   log_summary(job(), rank_.mesh, times_, context_.trainer.runtime().times(), seconds_between(start, Clock::now()));
   log_data(job(), rank_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
-  if (skipped_spikes_ > 0) log_info("{} of these steps were skipped as spikes", skipped_spikes_);
-  if (skipped_ > 0) log_info("{} of these steps were skipped, since their loss or gradients were not finite", skipped_);
+  if (skipped_spikes_ > 0)
+    log_info("{} of these steps were skipped because of spikes (optimizer.skip_spikes)", skipped_spikes_);
+  if (skipped_ > 0)
+    log_info("{} of these steps were skipped because their loss or gradients were not finite", skipped_);
   flush_shown_files();
   if (stop_ == Stop::kLeave)
     return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save a checkpoint, so the "

@@ -31,7 +31,7 @@ rm -rf whole parts
 # With such a learning rate losses and norms vary around their means.
 spikes=(run.steps=90 lr.decay_steps=90 lr.peak=1e-6 optimizer.skip_spikes=0.5)
 train 0 whole 2 parallel.tp=2 "${spikes[@]}"
-has "of these steps were skipped as spikes"
+has "of these steps were skipped because of spikes"
 train 0 parts 2 parallel.tp=2 "${spikes[@]}" run.steps=70
 train 0 parts 2 parallel.tp=2 "${spikes[@]}"
 skipped() { sed -n 's/.*"step":\([0-9]*\),"spike":.*/\1/p' "$1/metrics.jsonl"; }

@@ -177,7 +177,7 @@ for layout in "1 tp=1 pp=1 zero=0" "4 tp=2 pp=1 zero=2" "8 tp=2 pp=2 zero=1"; do
   has "step 2: loss "
   has "skipped (1 of at most 3 consecutive skips"
   has "rank 0 [pp0 dp0 tp0]: "
-  has "3 of these steps were skipped, since their loss or gradients were not finite"
+  has "3 of these steps were skipped because their loss or gradients were not finite"
   [[ $(grep -c '"not_finite":\["rank ' runs/tiny/metrics.jsonl) -eq 3 ]] || fail "$layout: metrics.jsonl lacks skipped steps" "$(cat runs/tiny/metrics.jsonl)"
   grep -q '"step":4,.*"skipped_steps":3,' runs/tiny/metrics.jsonl || fail "$layout: they are not counted" "$(cat runs/tiny/metrics.jsonl)"
   rm -rf runs
