@@ -302,7 +302,7 @@ Result<void> see_lock(const std::string& checkpoints, const std::string& attempt
   const auto holder = holder_of(text.value());
   if (holder && holder->attempt == attempt) return {};
   // Reported as a missing file: this start's text may not be visible here yet, or be in another file system.
-  return Error{fmt::format("{}: the file does not name this start's attempt {} but {}", path, attempt,
+  return Error{fmt::format("{}: expected the lock of this start's attempt {}, found {}", path, attempt,
                            holder ? describe(holder) : "no attempt"),
                ExitCode::kFile, ENOENT};
 }

@@ -107,7 +107,7 @@ std::string Nvml::driver_version() const {
 Result<int> Nvml::num_gpus() const {
   unsigned count = 0;
   if (const Return status = functions_->call("nvmlDeviceGetCount_v2", &count); status != 0)
-    return Error{fmt::format("NVML does not count its GPUs: {}", functions_->error_text(status)), ExitCode::kDevice};
+    return Error{fmt::format("NVML cannot count the GPUs: {}", functions_->error_text(status)), ExitCode::kDevice};
   return static_cast<int>(count);
 }
 
@@ -140,9 +140,10 @@ Result<GpuHealth> Nvml::gpu(int index, NvlinkFigures nvlinks) const {
     if (status != kLost) status = 0;
   }
   if (status == kNoPermission)
-    return Error{fmt::format("GPU {} is not this job's: {}", index, f.error_text(status)), ExitCode::kDevice, EACCES};
+    return Error{fmt::format("GPU {} is not accessible to this job: {}", index, f.error_text(status)),
+                 ExitCode::kDevice, EACCES};
   if (status != 0)
-    return Error{fmt::format("GPU {} does not answer: {}", index, f.error_text(status)), ExitCode::kDevice};
+    return Error{fmt::format("GPU {} does not respond: {}", index, f.error_text(status)), ExitCode::kDevice};
   if (const auto pci = f.ask<PciInfo>("nvmlDeviceGetPciInfo_v3", gpu)) g.bus_id = pci->bus_id;
   g.pcie_lanes = f.ask<unsigned>("nvmlDeviceGetCurrPcieLinkWidth", gpu);
   g.most_pcie_lanes = f.ask<unsigned>("nvmlDeviceGetMaxPcieLinkWidth", gpu);

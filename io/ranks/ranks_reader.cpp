@@ -29,7 +29,7 @@ std::vector<int64_t> number_attribute(hid_t group, const char* name, size_t coun
   const Hid attribute = attribute_of(group, name, path);
   const Hid space(TRI_HDF5(H5Aget_space(attribute), path), H5Sclose);
   if (H5Sget_simple_extent_npoints(space) != static_cast<hssize_t>(count))
-    throw Fatal(ExitCode::kFile, fmt::format("{}: attribute {} has not {} numbers", path, name, count));
+    throw Fatal(ExitCode::kFile, fmt::format("{}: attribute {} does not have {} numbers", path, name, count));
   std::vector<int64_t> values(count);
   TRI_HDF5(H5Aread(attribute, H5T_NATIVE_INT64, values.data()), path);
   return values;
@@ -48,7 +48,7 @@ int64_t offset_of(hid_t group, const char* name, std::vector<hsize_t> extent, hs
   if (!found.empty()) extent[0] = *count == 0 ? found[0] : *count;
   const haddr_t offset = H5Dget_offset(dataset);
   if (found != extent || offset == HADDR_UNDEF)
-    throw Fatal(ExitCode::kFile, fmt::format("{}: dataset {} has another shape", path, name));
+    throw Fatal(ExitCode::kFile, fmt::format("{}: dataset {} has an unexpected shape", path, name));
   *count = extent[0];
   return static_cast<int64_t>(offset);
 }
@@ -57,7 +57,7 @@ std::vector<std::string> read_texts(hid_t group, const char* name, int64_t width
   const Hid dataset = dataset_of(group, name, path);
   const Hid space(TRI_HDF5(H5Dget_space(dataset), path), H5Sclose);
   if (H5Sget_simple_extent_npoints(space) != count)
-    throw Fatal(ExitCode::kFile, fmt::format("{}: dataset {} has another shape", path, name));
+    throw Fatal(ExitCode::kFile, fmt::format("{}: dataset {} has an unexpected shape", path, name));
   std::string bytes(static_cast<size_t>(count * width), '\0');
   TRI_HDF5(H5Dread(dataset, ranks_text_type(width, path), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
   std::vector<std::string> texts;

@@ -134,7 +134,7 @@ TensorBoardFiles::TensorBoardFiles(std::string folder, int64_t first_step)
                            log_warn("TensorBoard: {}", message);
                          }});
   if (!writer) {
-    log_warn("TensorBoard: {}; training goes on without it", writer.error().message);
+    log_warn("TensorBoard: {}; training continues without an event file", writer.error().message);
     return;
   }
   writer_ = std::move(writer).value();

@@ -195,8 +195,8 @@ Result<void> train_tokenizer(const TokenizerTraining& t) {
   if (!lines.any()) return file_error("{}: the inputs contain no text", fmt::join(t.inputs, ", "));
   if (!status.ok()) return usage_error("tokenizer training: {}", status.ToString());
   if (lines.num_split_words() > 0)
-    log_warn("{}: {} of more than {} bytes without a space; the model is trained on parts of them",
-             fmt::join(t.inputs, ", "), counted(lines.num_split_words(), "word"), TrainingLines::kLongest);
+    log_warn("{}: {} of more than {} bytes without a space; training splits them", fmt::join(t.inputs, ", "),
+             counted(lines.num_split_words(), "word"), TrainingLines::kLongest);
   return write_file(t.model_path, model);
 }
 

@@ -62,7 +62,7 @@ TEST_F(NvmlTest, a_gpu_that_does_not_answer_is_named) {
   ::setenv("TRIREME_TEST_NVML", "missing=1:0", 1);
   const auto gpus = value_or_throw(Nvml::open())->gpus();
   ASSERT_FALSE(gpus.ok());
-  EXPECT_EQ(gpus.error().message, "GPU 1 does not answer: GPU is lost");
+  EXPECT_EQ(gpus.error().message, "GPU 1 does not respond: GPU is lost");
 }
 
 // NVML counts all GPUs of a machine, including those that a container or a job's control group hides.
