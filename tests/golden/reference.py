@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Repeats an exported run in plain PyTorch and writes its loss curve.
 
-    reference.py RUN_DIR OUT.txt [--precision fp32|bf16] [--device cpu|cuda] [--steps N] [--parts N]
+    reference.py RUN_DIR OUT.txt [--precision fp32|bf16] [--device cpu|cuda] [--steps N] [--parts N=OUT.txt ...]
 
 RUN_DIR contains the files that export_run wrote. OUT.txt receives a line "step loss grad_norm" per step. The script
 imports nothing of Trireme and uses autograd for the backward pass: the two share formulas, initial weights and data,
@@ -10,8 +10,9 @@ but no code.
 On the CPU, values are stored in bf16 and arithmetic is fp32, as inside a GPU's GEMMs. PyTorch's own bf16 on the CPU
 sums some shapes in bf16, depending on the processor.
 
---parts adds the same numbers in another order: the sums of linear layers in N parts, and the microbatches from the last
-to the first. The difference from a run without --parts is the effect of rounding alone on this machine.
+--parts also writes the curve of a run that adds the same numbers in another order: the sums of linear layers in N parts,
+and the microbatches from the last to the first. The difference from OUT.txt is the effect of rounding alone on this
+machine.
 """
 import argparse
 import json
@@ -245,7 +246,8 @@ def main():
     parser.add_argument("--precision", choices=["fp32", "bf16"], help="default: the run's")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, help="train only the first N steps")
-    parser.add_argument("--parts", type=int, default=1, help="add numbers in another order: sums in N parts")
+    parser.add_argument("--parts", nargs="+", default=[], metavar="N=OUT",
+                        help="also write the curve of sums in N parts to OUT")
     args = parser.parse_args()
 
     with open(os.path.join(args.run_dir, "run.json")) as file:
@@ -255,10 +257,11 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     steps = min(args.steps or run["settings"]["steps"], run["settings"]["steps"])
     precision = args.precision or run["precision"]
-    with open(args.out, "w") as out:
-        out.write(f"# run {run['fingerprint']} PyTorch {torch.__version__} {precision} {args.device}\n")
-        out.write("# step loss grad_norm\n")
-        train(run, args.run_dir, steps, precision, args.device, args.parts, out)
+    for parts, path in [(1, args.out), *((int(parts), path) for parts, path in (p.split("=", 1) for p in args.parts))]:
+        with open(path, "w") as out:
+            out.write(f"# run {run['fingerprint']} PyTorch {torch.__version__} {precision} {args.device}\n")
+            out.write("# step loss grad_norm\n")
+            train(run, args.run_dir, steps, precision, args.device, parts, out)
 
 
 if __name__ == "__main__":
