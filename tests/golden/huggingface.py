@@ -4,8 +4,8 @@
     huggingface.py BIN_DIR MPIRUN SCRATCH_DIR
 
 The weights are random and nothing is downloaded. Every conversion is also reversed and must restore the same bytes.
-Each imported model trains one AdamW step on eight ranks; the new parameters, which reveal every gradient, must equal
-those of PyTorch.
+Each imported model trains one AdamW step; the new parameters, which reveal every gradient, must equal those of PyTorch.
+Some of the models are split over several ranks: the tests of mp_parity compare layouts.
 """
 import json
 import os
@@ -71,6 +71,10 @@ HUGGING_FACE = {
                                               "original_max_position_embeddings": 8}}),
     "llama_narrow_heads": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 6}),
 }
+# Models that train on several ranks, and models that are also converted to or from 16 bits: SPLIT_NATIVE and HALVED.
+SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head"}
+SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn"}
+HALVED = {"gpt2_untied", "llama_tied_biases", "qwen3"}
 
 
 def run(*command, status=0):
@@ -80,8 +84,9 @@ def run(*command, status=0):
     return done.stdout
 
 
-def trireme(*words, **options):
-    return run(os.path.join(BIN, "trireme"), *words, **options)
+def trireme(*words, ranks=1, **options):
+    launcher = (MPIRUN, "-n", ranks) if ranks > 1 else ()
+    return run(*launcher, os.path.join(BIN, "trireme"), *words, **options)
 
 
 def native_logits(checkpoint, ids):
@@ -138,18 +143,18 @@ def same(name, a, b):
 
 
 def export_native(name, model):
-    """Trains one step on four ranks, which changes every initial value, exports the run, compares logits and imports
-    it."""
+    """Trains one step, which changes every initial value, exports the run, compares logits and imports it."""
     config = {"run": {"name": name, "steps": 1, "device": "cpu", "eval_batches": 0, "sample_tokens": 0},
               "model": {"layers": 2, "hidden": 32, "heads": 4, "vocab": 257, "seq_len": 24, "init_std": 0.2},
-              "data": {"sources": ["text"], "global_batch": 4}, "parallel": {"tp": 1, "pp": 2, "dp": 2},
+              "data": {"sources": ["text"], "global_batch": 4}, "parallel": {"tp": 1, "pp": 1, "dp": 1},
               "lr": {"peak": 0.01}}
     config["model"].update({k: {"true": True, "false": False}.get(v, v) for k, v in model.items()})
-    if config["model"].get("kv_heads", 4) > 1:
-        config["parallel"] = {"tp": 2, "pp": 2, "dp": 1}
+    if name in SPLIT_NATIVE:
+        tp = min(2, config["model"].get("kv_heads", 2))
+        config["parallel"] = {"tp": tp, "pp": 2, "dp": 2 // tp}
     with open(os.path.join(SCRATCH, name + ".yaml"), "w") as file:
         json.dump(config, file)
-    run(MPIRUN, "-n", 4, os.path.join(BIN, "trireme"), "train", name + ".yaml")
+    trireme("train", name + ".yaml", ranks=4 if name in SPLIT_NATIVE else 1)
     run_dir = "runs/" + name
     ids = list(np.random.default_rng(1).integers(0, 257, 24))
 
@@ -168,23 +173,26 @@ def export_native(name, model):
     else:  # transformers' GPT-2 has biases, which the import adds as zeros
         trireme("checkpoint", "diff", run_dir, "runs/back_" + name, "--only", "model/", status=1)
 
+    if name not in SPLIT_NATIVE:
+        return
     trireme("checkpoint", "export", run_dir, name + "_bf16", "--dtype", "bf16")
     same(name + ", bf16", {k: v.bfloat16() for k, v in tensors_of(name).items()}, tensors_of(name + "_bf16"))
     load(name + "_bf16")
 
 
 def compare_step(name, model, run_dir):
-    """Compares an AdamW step on eight ranks with PyTorch. With eps = 1 and a learning rate of 1, a parameter moves by
+    """Compares an AdamW step with PyTorch. With eps = 1 and a learning rate of 1, a parameter moves by
     g / (1 + |g|), so that the result reveals the gradient."""
     samples, length, lr, decay = 4, 24, 1.0, 0.1
+    parts = 2 if name in SPLIT else 1
     ids = np.random.default_rng(3).integers(0, model.config.vocab_size, samples * length + 1)
     write_tokens("step", ids)
     settings = {"run.steps": 1, "run.eval_batches": 0, "run.sample_tokens": 0, "data.sources": "[step]",
-                "data.validation_fraction": 0, "data.global_batch": samples, "data.micro_batch": 1, "parallel.tp": 2,
-                "parallel.pp": 2, "parallel.dp": 2, "lr.rule": "constant", "lr.peak": lr, "optimizer.eps": 1,
+                "data.validation_fraction": 0, "data.global_batch": samples, "data.micro_batch": 1,
+                "parallel.tp": parts, "parallel.pp": parts, "parallel.dp": parts, "lr.rule": "constant", "lr.peak": lr, "optimizer.eps": 1,
                 "optimizer.weight_decay": decay, "optimizer.clip": 0}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    run(MPIRUN, "-n", 8, os.path.join(BIN, "trireme"), "train", run_dir + "/config.yaml", *words)
+    trireme("train", run_dir + "/config.yaml", *words, ranks=parts**3)
     trireme("checkpoint", "export", run_dir, "stepped_" + name)
 
     matrices = [p for p in model.parameters() if p.dim() > 1]
@@ -201,8 +209,8 @@ def compare_step(name, model, run_dir):
         worst = max(worst, (stepped - expected[key].detach()).abs().max().item())
         least = min(least, gradients[key].abs().max().item())
     good = worst <= TOLERANCE and least > 10 * TOLERANCE
-    print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: a step on eight ranks differs by {worst:.2g}, the "
-          f"largest gradients of all tensors exceed {least:.2g}")
+    print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: a step on {parts**3} rank(s) differs by "
+          f"{worst:.2g}, the largest gradients of all tensors exceed {least:.2g}")
     if not good:
         sys.exit(1)
 
@@ -230,7 +238,7 @@ def import_hugging_face(name, family, settings):
         sys.exit(f"{name}: {type(model).__name__} is exported as {type(back).__name__}")
     compare(f"{name}, exported again", native_logits(run_dir, ids), reference_logits(back, ids))
 
-    for dtype in () if scaled else (torch.bfloat16, torch.float16):
+    for dtype in (torch.bfloat16, torch.float16) if name in HALVED else ():
         folder = f"hf_{name}_{str(dtype)[6:]}"
         half = type(model)(config)
         half.load_state_dict(model.state_dict())
