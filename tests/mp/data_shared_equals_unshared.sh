@@ -16,7 +16,7 @@ data_bytes() { sed -n 's/.*"data_bytes":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | 
 validation() { sed -n 's/,"time":.*//; /validation_loss/p' "$1/metrics.jsonl"; }
 
 echo "shared or not, the losses are bit-identical; if shared, the node reads every byte once"
-for layout in "1 1 1" "4 4 4 tp=4" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" "8 8 4 tp=2 pp=2 dp=2" \
+for layout in "1 1 1" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" \
   "8 8 4 tp=2 pp=2 dp=2 parallel.chunks=2 parallel.schedule=interleaved data.prefetch=5" \
   "8 4 2 pp=4 dp=2 parallel.zero=2 data.micro_batch=2"; do
   read -r ranks off_readers off_bytes settings <<<"$layout" # not shared: number of readers, reads of every byte
