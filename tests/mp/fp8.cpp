@@ -13,6 +13,7 @@ constexpr GemmFormat kFp8 = GemmFormat::kFp8;
 Layout fp8(Layout layout) {
   layout.wide = true;
   layout.gemms = kFp8;
+  layout.steps = kStepsOfRareRounding;
   if (test_device_kind() == DeviceKind::kCuda) layout.precision = Dtype::kBF16;  // FP8 GEMMs on GPUs need it
   return layout;
 }

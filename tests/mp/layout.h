@@ -12,7 +12,9 @@
 
 namespace tri {
 
-inline constexpr int kSteps = 20;
+inline constexpr int kSteps = 10;
+// If few numbers round differently, deviations become visible only after some steps.
+inline constexpr int kStepsOfRareRounding = 20;
 
 // What happens to steps 0 and 3 of a training.
 enum class BadSteps {
@@ -63,7 +65,8 @@ struct Layout {
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
            (moments == Dtype::kF32 ? "" : " bf16 moments") + (qkv_bias ? " qkv_bias" : "") +
            (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
-           (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) + (wide ? " wide" : "") +
+           (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) +
+           (steps == kSteps ? "" : fmt::format(" {} steps", steps)) + (wide ? " wide" : "") +
            (gemms == GemmFormat::kCompute
                 ? ""
                 : fmt::format(" fp8 but {} layers, {}", 2 * compute_layers, enum_name(fp8_gradients)));
@@ -93,7 +96,7 @@ struct Deviation {
 };
 Deviation deviation(const Layout& layout, const History& history, const History& from);
 
-// Compares 20 steps with one rank: losses and gradient norms of each step, then all parameters. Collective.
+// Compares all steps with one rank: losses and gradient norms of each step, then all parameters. Collective.
 //
 // For fp32 the bounds are those of sums in another order. If numbers are rounded to less than fp32, a number near a
 // rounding border may fall on either side of it, and training amplifies that by a factor which depends on the model,

@@ -86,10 +86,10 @@ std::vector<Layout> matrix() {
        .llama = true},
       {.dp = 4, .tp = 2, .zero = 1, .precision = B, .optimizer = Lamb},
       // moments in bf16
-      {.dp = 2, .zero = 1, .moments = B},
-      {.tp = 2, .moments = B, .llama = true},
-      {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .moments = B},
-      {.dp = 4, .tp = 2, .zero = 1, .optimizer = Lamb, .moments = B},
+      {.dp = 2, .zero = 1, .moments = B, .steps = kStepsOfRareRounding},
+      {.tp = 2, .moments = B, .llama = true, .steps = kStepsOfRareRounding},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .moments = B, .steps = kStepsOfRareRounding},
+      {.dp = 4, .tp = 2, .zero = 1, .optimizer = Lamb, .moments = B, .steps = kStepsOfRareRounding},
   };
   // Turns every overlap off.
   for (size_t i = 0, n = rows.size(); i < n; ++i)
@@ -117,7 +117,7 @@ TEST(Parity, bounds_find_faulty_gradients_of_a_layer) {
   expect_faults_are_found({.precision = Dtype::kBF16});
   expect_faults_are_found({.precision = Dtype::kBF16, .optimizer = OptimizerKind::kLamb});
   expect_faults_are_found({.block = Block::kParallel, .precision = Dtype::kBF16, .llama = true});
-  expect_faults_are_found({.moments = Dtype::kBF16});
+  expect_faults_are_found({.moments = Dtype::kBF16, .steps = kStepsOfRareRounding});
 }
 
 TEST(Parity, the_same_layout_twice_is_bit_identical) {
