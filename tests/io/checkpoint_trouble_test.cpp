@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -274,7 +276,7 @@ TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
   std::filesystem::remove(dir.path() + ".trace.0");
   const int64_t calls = std::count(trace.begin(), trace.end(), '\n');
 
-  constexpr int kKills = 300;
+  constexpr int kKills = 120;
   int unfinished = 0, replacing = 0, progressed = 0;
   Draw draw(42);
   for (int kill = 0; kill < kKills; ++kill) {
@@ -322,9 +324,9 @@ void change_everything(const std::string& dir) {
   value_or_throw(prune(dir, 1, 0, "b"));
 }
 
-// Runs change_everything() in a child and kills it before its `call`th system call. Returns false if it ended before
-// that, nullopt if tracing is not allowed.
-std::optional<bool> killed_at(const std::string& dir, int call) {
+// Runs change_everything() in a child and kills it before the first of its system calls for which `kills(call)` returns
+// true; calls count from 1. Returns false if it ended before that, nullopt if tracing is not allowed.
+std::optional<bool> killed_at(const std::string& dir, const std::function<bool(int call)>& kills) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(9);
@@ -335,14 +337,14 @@ std::optional<bool> killed_at(const std::string& dir, int call) {
   int status = 0;
   ::waitpid(child, &status, 0);
   if (!WIFSTOPPED(status)) return std::nullopt;
-  for (int stop = 0; stop < 2 * call - 1; ++stop) {  // each call stops at its begin and its end
+  for (int stop = 0;; ++stop) {  // each call stops at its begin and its end
     ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
     ::waitpid(child, &status, 0);
     if (WIFEXITED(status)) {
       EXPECT_EQ(WEXITSTATUS(status), 0);
       return false;
     }
-    if (!WIFSTOPPED(status)) break;
+    if (!WIFSTOPPED(status) || (stop % 2 == 0 && kills(stop / 2 + 1))) break;
   }
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
@@ -350,16 +352,40 @@ std::optional<bool> killed_at(const std::string& dir, int call) {
   return true;
 }
 
+// Returns the contents of all files by their paths; of folders "".
+std::map<std::string, std::string> contents_of(const std::string& dir) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir))
+    files[entry.path().string()] = entry.is_regular_file() ? read_all(entry.path().string()) : "";
+  return files;
+}
+
+// A kill before a call that finds the folder as the call before it did would leave the same files.
 TEST(CheckpointTrouble, a_kill_at_every_system_call_leaves_a_checkpoint_that_only_advances) {
   std::map<std::string, int> seen;  // kinds of leftovers
   int64_t step = 1;
   int64_t mark = 11;
   int calls = 0;
-  for (int call = 1;; ++call) {
+  std::vector<int> changed;  // calls before which the folder has changed
+  {
     const FastFolder dir;
     value_or_throw(save(dir.path(), 1, "a", 11, kFewRows));
-    const std::optional<bool> killed = killed_at(dir.path(), call);
-    if (!killed) GTEST_SKIP() << "skipped: no right to trace a child";
+    std::map<std::string, std::string> before;
+    const auto traced = killed_at(dir.path(), [&](int call) {
+      calls = call;
+      auto now = contents_of(dir.path());
+      if (now != before) changed.push_back(call);
+      before = std::move(now);
+      return false;
+    });
+    if (!traced) GTEST_SKIP() << "skipped: no right to trace a child";
+  }
+  changed.push_back(std::numeric_limits<int>::max());  // it ends before
+  for (const int call : changed) {
+    const FastFolder dir;
+    value_or_throw(save(dir.path(), 1, "a", 11, kFewRows));
+    const std::optional<bool> killed = killed_at(dir.path(), [&](int now) { return now == call; });
+    ASSERT_TRUE(killed);
     for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
       for (const char* kind : {".tmp.b", ".old.b", ".trash.b", "latest.b.tmp"})
         seen[kind] += contains(entry.path().filename(), kind);
@@ -379,10 +405,8 @@ TEST(CheckpointTrouble, a_kill_at_every_system_call_leaves_a_checkpoint_that_onl
     }
     for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
       ASSERT_FALSE(contains(entry.path().filename(), ".b")) << entry.path() << " was not cleaned up";
-    if (!*killed) break;
-    calls = call;
   }
-  fmt::print("killed at each of the calls up to the {}th, the last\n", calls);
+  fmt::print("killed at {} of {} calls, those before which the folder has changed\n", changed.size() - 1, calls);
   EXPECT_EQ(mark, 23) << "the last round was not the whole of it";
   for (const char* kind : {".tmp.b", ".old.b", ".trash.b", "latest.b.tmp"}) EXPECT_GT(seen[kind], 0) << kind;
 }

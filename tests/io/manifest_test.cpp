@@ -83,7 +83,7 @@ TEST(Manifest, sealed_nonsense_is_refused_without_a_crash) {
   write_all(path, seal(good));
   ASSERT_TRUE(read_manifest(dir.path())) << "the test seals wrongly";
   int refused = 0, read = 0;
-  for (uint64_t i = 0; i < 5000; ++i) {
+  for (uint64_t i = 0; i < 2000; ++i) {
     Draw draw(i);
     std::string text = good;
     for (int64_t flips = 1 + draw(3); flips > 0; --flips)
@@ -96,8 +96,8 @@ TEST(Manifest, sealed_nonsense_is_refused_without_a_crash) {
       EXPECT_NE(result.error().message.find(path), std::string::npos);
     }
   }
-  EXPECT_GT(refused, 3000);
-  EXPECT_GT(read, 50);
+  EXPECT_GT(refused, 1200);
+  EXPECT_GT(read, 20);
   write_all(path, seal(good.substr(0, 12) + "2" + good.substr(13)));
   const auto other = read_manifest(dir.path());
   ASSERT_FALSE(other);

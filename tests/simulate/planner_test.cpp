@@ -211,7 +211,7 @@ TEST(Planner, the_winner_does_not_depend_on_how_many_are_kept) {
   int searched = 0;
   for (const char* name : {"gpt2_124m", "gpt_13b", "llama_8b", "llama_70b", "megascale_175b"})
     for (const char* machines : {"h100_nemo", "a100_megascale", "h200"})
-      for (const int ranks : {8, 64, 1024, 2048, 12288}) {
+      for (const int ranks : {8, 1024, 12288}) {
         const Config config = preset(name);
         const Cluster cluster = cluster_of(machines);
         const auto one = search_layouts(config, cluster, {.ranks = ranks, .keep = 1});
@@ -228,7 +228,7 @@ TEST(Planner, the_winner_does_not_depend_on_how_many_are_kept) {
               << " micro-batch " << w.micro_batch << " zero " << w.zero;
         }
       }
-  EXPECT_GT(searched, 40);
+  EXPECT_GT(searched, 20);
 }
 
 // The results equal those of `simulate` for the config that is written: time, memory, and that it fits.
