@@ -44,11 +44,11 @@ doctor 0 2 --full --only nic_loopback,cpu_clock
 has "skipped: this check runs alone"
 
 echo "a slow copy is named with its rank"
-with '2/slow-copy=300000' 40 4 --full
+with '2/slow-copy=300000' 40 4 --full --only peer_copies
 named peer_copies 'rank 2'
 
 echo "wrong bits in the training of a rank are detected"
-with '1/wrong-bits' 41 3 --full
+with '1/wrong-bits' 41 3 --full --only repeatable_step,equal_steps
 named repeatable_step 'rank 1 1?[0-9]* bits'
 named equal_steps 'rank 1 bits'
 [[ $output != *"rank 0 bits"* ]] || fail "another rank is named" "$output"

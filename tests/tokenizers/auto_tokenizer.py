@@ -151,9 +151,9 @@ def check_folders(base):
         path.write_text(json.dumps(made))
 
     same = refused = 0
-    for number in range(90):
+    for number in range(60):
         folder = agree.save(base, f"folder {number}", SCRATCH)
-        if number >= 60:
+        if number >= 40:
             change_added(folder / "tokenizer.json")
         (folder / "tokenizer_config.json").write_text(json.dumps(settings()))
         if rng.random() < 0.3:
@@ -180,8 +180,8 @@ def check_folders(base):
                 f"{file.name}: {file.read_text()}\n" for file in folder.glob("*_*.json")))
         same += 1
     print(f"{same} randomized folders have the ids of AutoTokenizer, {refused} are refused")
-    if same < 20:
-        sys.exit("expected at least 20 readable folders")
+    if same < 14:
+        sys.exit("expected at least 14 readable folders")
 
 
 def main():
