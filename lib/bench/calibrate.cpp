@@ -169,7 +169,7 @@ bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
       if (seconds <= 0) continue;
       Workload w = workload_of(step.config);
       w.recompute = Recompute::kNone;
-      const LayerSpec layer = layer_spec(w.model, 0);
+      const LayerSpec layer = w.layers()[0];
       const LayerTimes times = layer_times(w, layer, ideal, RingTimes(ideal));
       const double at_peak = (forward ? times.forward : times.backward).attention;
       points.emplace_back(1 / (2 * layer.attention.keys_per_query(AttentionWork::kCausal)), seconds / at_peak);

@@ -368,7 +368,7 @@ class Cases {
 
   const Config& c_;
   Arena& arena_;
-  const LayerSpec layer_ = layer_spec(c_.model, 0);
+  const LayerSpec layer_ = layers_of_model(c_)[0];
   const AttentionShare heads_ = share_of(layer_.attention, 1);
   Dtype type_;
   double element_;

@@ -140,7 +140,7 @@ class Bench {
   void bind() {
     const std::vector<Parameter>& parameters = engine_.parameters().front();
     const int layer = layers_of(config_, mesh_.axis("pp"), 0).first;
-    const LayerSpec spec = layer_spec(config_.model, layer);
+    const LayerSpec spec = layers_of_model(config_)[layer];
     fc1_ = ColumnLinear::bind(Branch::kMlp, spec.mlp.linears()[0], spec, parameters, layer);
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
   }

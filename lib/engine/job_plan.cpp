@@ -166,7 +166,7 @@ class Planner {
     if (plan_.device.kind != DeviceKind::kCuda) return {};
     const ModelConfig& m = config_.model;
     std::vector<AttentionShape> shapes;  // one per kind of layer
-    for_layer_kinds(m, 0, m.layers, [&](const LayerSpec& layer, int) {
+    for (const LayerSpec& layer : layers_of_model(config_).kinds) {
       const AttentionShare a = share_of(layer.attention, config_.parallel.tp);
       shapes.push_back({.dtype = config_.precision.compute,
                         .seq_len = layer.attention.seq_len,
@@ -176,7 +176,7 @@ class Planner {
                         .window = layer.attention.window,
                         .order = a.order,
                         .batch = config_.data.micro_batch});
-    });
+    }
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;
@@ -231,8 +231,9 @@ class Planner {
     if (kind_ != EngineKind::kTraining || p.gemm != GemmFormat::kFp8) return {};
     if (const std::string problem = fp8_problem(); !problem.empty())
       return usage_error("precision.gemm: fp8: {}; set precision.gemm to compute", problem);
-    const int layers = config_.model.layers - p.fp8_first_layers - p.fp8_last_layers;
-    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, {}", layers, config_.model.layers,
+    const Layers layers = layers_of_model(config_);
+    const double num_fp8 = layers.sum(layers.all(), [](const LayerSpec& layer) { return layer.fp8 ? 1 : 0; });
+    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, {}", num_fp8, config_.model.layers,
                     enum_name(p.fp8_gradients),
                     plan_.device.kind == DeviceKind::kCpu
                         ? "emulated"

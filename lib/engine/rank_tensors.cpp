@@ -11,14 +11,14 @@ Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& aren
   const StageDims d = stage_dims(config, mesh);
   const DeviceKind kind = config.run.device == DeviceChoice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
   int64_t bytes = 0;
-  for_layer_kinds(config.model, 0, config.model.layers, [&](const LayerSpec& layer, int) {
+  for (const LayerSpec& layer : layers_of_model(config).kinds) {
     WorkspaceDims dims = layer.kernel_workspace(d.tp);
     dims.dtype = d.dtype;
     dims.attention = config.model.attention;
     dims.batch = d.B;
     bytes = std::max(bytes, arena.device() != nullptr ? arena.device()->workspace_bytes(dims)
                                                       : workspace_bytes(kind, dims, arena.absent_gpu()));
-  });
+  }
   return bytes == 0 ? Tensor() : arena.take("kernel workspace", Dtype::kI32, {bytes / 4});
 }
 

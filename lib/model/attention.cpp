@@ -107,8 +107,8 @@ namespace {
 // qkv, then QK-norm and RoPE if the model has them, then attention and proj.
 class AttentionLayer final : public BranchLayer {
  public:
-  AttentionLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
-      : spec_(spec.attention), fp8_(is_fp8_layer(config, layer)) {
+  AttentionLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)
+      : spec_(spec.attention), fp8_(spec.fp8) {
     const auto [qkv, proj] = spec_.linears();
     qkv_ = ColumnLinear::bind(Branch::kAttention, qkv, spec, parameters, layer);
     if (spec_.qk_norm) {
@@ -286,9 +286,9 @@ class AttentionLayer final : public BranchLayer {
 
 }  // namespace
 
-std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
-                                            const Config& config) {
-  return std::make_unique<AttentionLayer>(spec, layer, parameters, config);
+std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer,
+                                            const std::vector<Parameter>& parameters) {
+  return std::make_unique<AttentionLayer>(spec, layer, parameters);
 }
 
 }  // namespace tri

@@ -21,9 +21,8 @@ struct TransformerBlock::State {
 };
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
-    : block_(config.model.block), fp8_(is_fp8_layer(config, layer)) {
-  const LayerSpec spec = layer_spec(config.model, layer);
-  branches_ = {make_attention(spec, layer, parameters, config), make_mlp(spec, layer, parameters, config)};
+    : block_(config.model.block), spec_(layers_of_model(config)[layer]) {
+  branches_ = {make_attention(spec_, layer, parameters), make_mlp(spec_, layer, parameters)};
   for (const Branch branch : kBranches) {
     if (is_parallel() && branch != kBranches.front()) continue;
     NormLayer& norm = norms_[static_cast<size_t>(branch)];
@@ -117,7 +116,7 @@ void TransformerBlock::run(State& s, const TransferRegion& region, const BlockSt
       return;
     case Step::kRecomputeNorm: {
       const NormTensors& norm = s.t.norms[norm_of(at.branch)];
-      if (norm.rows.data == (fp8_ ? ctx.work.fp8.normed : ctx.work.normed).data)
+      if (norm.rows.data == (spec_.fp8 ? ctx.work.fp8.normed : ctx.work.normed).data)
         norms_[norm_of(at.branch)].forward(ctx, {.inp = s.t.input}, {}, norm);
       return;
     }
@@ -132,7 +131,7 @@ void TransformerBlock::gather_norm(State& s, Branch branch) const {
 void TransformerBlock::gather_gradient(State& s, Branch branch) const {
   const LayerContext& ctx = s.ctx;
   const LayerWorkspace& w = ctx.work;
-  if (!fp8_) return ctx.gather(w.dstream);
+  if (!spec_.fp8) return ctx.gather(w.dstream);
   const RowLinear& reader = of(branch).row_linear();
   if (ctx.tp.size() == 1) {  // all rows are local: one pass makes the transpose and the bias' gradient
     ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t,
@@ -161,14 +160,14 @@ void TransformerBlock::defer_weight(State& s, Branch branch) const {
 // Returns `kept` plus the recomputed tensors that backward reads. Of the norms, recomputes the one that is read first.
 LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTensors& kept) const {
   if (ctx.config.parallel.recompute == Recompute::kFull) {
-    State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, fp8_), .stream = {.inp = kept.input}};
+    State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, spec_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
     s.inner = Inner::kAgain;
     const std::span<const TransferRegion> regions = block_order(block_, Pass::kForward);
     run_forward(s, regions.first(regions.size() - 1));  // backward reads no tensor of the last one
     return s.t;
   }
-  LayerTensors t = with_workspace(kept, ctx.work, fp8_);
+  LayerTensors t = with_workspace(kept, ctx.work, spec_);
   if (!keeps_activated(ctx.config.parallel.recompute)) of(Branch::kMlp).inner_forward(ctx, t, Inner::kRecomputed);
   // Both norms share work.normed, so the second is computed only when it is needed.
   const size_t norm = norm_of(Branch::kMlp);

@@ -45,7 +45,7 @@ class TransformerBlock {
   void run_gemms(const TransferRegion& region, const LayerContext& ctx, const LayerTensors& t,
                  const std::vector<RowBlock>& sums) const;
 
-  bool is_fp8() const { return fp8_; }  // is_fp8_layer() of the layer
+  const LayerSpec& spec() const { return spec_; }
 
  private:
   struct State;
@@ -70,8 +70,8 @@ class TransformerBlock {
   Tensor normed(const LayerTensors& t, Branch branch) const { return t.norms[norm_of(branch)].rows; }
 
   Block block_;
-  bool fp8_;                        // the GEMMs multiply FP8; rows that only they read are saved and gathered as FP8
-  std::array<NormLayer, 2> norms_;  // [Branch]; the parallel block has one
+  LayerSpec spec_;
+  std::array<NormLayer, 2> norms_;                        // [Branch]; the parallel block has one
   std::array<std::unique_ptr<BranchLayer>, 2> branches_;  // [Branch]
 };
 

@@ -47,9 +47,7 @@ class BranchLayer {
 };
 
 // `parameters` belong to the chunk that holds layer `layer` and outlive the branch.
-std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
-                                            const Config& config);
-std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
-                                      const Config& config);
+std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters);
+std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters);
 
 }  // namespace tri

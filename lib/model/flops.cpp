@@ -6,8 +6,9 @@ double head_flops_per_token(const ModelConfig& m) { return 6.0 * static_cast<dou
 
 double model_flops_per_token(const Config& config, AttentionWork work) {
   const ModelConfig& m = config.model;
+  const Layers layers = layers_of_model(config);
   return head_flops_per_token(m) +
-         sum_over_layers(m, 0, m.layers, [&](const LayerSpec& layer) { return layer.flops_per_token(work); });
+         layers.sum(layers.all(), [&](const LayerSpec& layer) { return layer.flops_per_token(work); });
 }
 
 }  // namespace tri

@@ -255,9 +255,10 @@ void Fp8Layers::update(Tensor grad_scale) {
 }
 
 std::vector<float> Fp8Layers::saved_history(std::span<const float> history) const {
+  const Layers layers = layers_of_model(config_);
   std::vector<float> kept(history.begin(), history.end());
   for (size_t i = 0; i < kept.size(); ++i)
-    if (!is_fp8_layer(config_, slots_.layer_of(static_cast<int64_t>(i)))) kept[i] = 0.0f;
+    if (!layers[slots_.layer_of(static_cast<int64_t>(i))].fp8) kept[i] = 0.0f;
   return kept;
 }
 
@@ -268,8 +269,9 @@ void Fp8Layers::load_history(std::span<const float> history) {
   make_scales(ScalesFrom::kHistory, {});
   compute_.synchronize();  // the caller owns `history`
   has_history_ = true;
+  const Layers layers = layers_of_model(config_);
   for (int layer = 0; layer < config_.model.layers; ++layer)  // norms are never all zero
-    if (is_fp8_layer(config_, layer) && history[static_cast<size_t>(slots_.of(Fp8Operand::kInput, layer, 0))] == 0.0f)
+    if (layers[layer].fp8 && history[static_cast<size_t>(slots_.of(Fp8Operand::kInput, layer, 0))] == 0.0f)
       has_history_ = false;
 }
 

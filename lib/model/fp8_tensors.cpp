@@ -7,12 +7,6 @@
 
 namespace tri {
 
-bool is_fp8_layer(const Config& config, int layer) {
-  const PrecisionConfig& p = config.precision;
-  const bool inside = layer >= p.fp8_first_layers && layer < config.model.layers - p.fp8_last_layers;
-  return p.gemm == GemmFormat::kFp8 && inside;
-}
-
 bool any_fp8_layer(const Config& config) { return config.precision.gemm == GemmFormat::kFp8; }
 
 bool keeps_fp8_weights(const Config& config) {
@@ -21,9 +15,10 @@ bool keeps_fp8_weights(const Config& config) {
 
 Fp8Slots::Fp8Slots(const Config& config) {
   if (!any_fp8_layer(config)) return;
+  const Layers layers = layers_of_model(config);
   for (int layer = 0; layer < config.model.layers; ++layer) {
     first_.push_back(linears());
-    for (const LinearSpec& linear : layer_spec(config.model, layer).linears()) modules_.push_back(linear.module);
+    for (const LinearSpec& linear : layers[layer].linears()) modules_.push_back(linear.module);
   }
 }
 
@@ -50,12 +45,14 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, Arena& arena) {
   t.counts = arena.take(name, Dtype::kI64, {slots, kNumFp8Counts});
   t.numbers = arena.take(name, Dtype::kF32, {3 * slots});
   const int tp = mesh.axis("tp").size;
+  const Layers all = layers_of_model(config);
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
     const LayerRange layers = layers_of(config, mesh.axis("pp"), chunk);
     auto& of_chunk = t.weights.emplace_back(static_cast<size_t>(layers.count));
     for (int i = 0; i < layers.count; ++i) {
-      if (!is_fp8_layer(config, layers.first + i)) continue;
-      for (const LinearSpec& linear : layer_spec(config.model, layers.first + i).linears()) {
+      const LayerSpec& layer = all[layers.first + i];
+      if (!layer.fp8) continue;
+      for (const LinearSpec& linear : layer.linears()) {
         Fp8Weight& weight = of_chunk[static_cast<size_t>(i)].emplace_back();
         const int64_t n = linear.n(tp), k = linear.k(tp);
         if (!keeps_fp8_weights(config)) weight.values = arena.take("fp8 weights", Dtype::kE4M3, {n, k});

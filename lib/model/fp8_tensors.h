@@ -17,8 +17,7 @@ namespace tri {
 enum class Fp8Operand { kInput, kWeight, kGradient };
 inline constexpr int kNumFp8Operands = 3;
 
-// Whether the GEMMs of a layer of the model multiply FP8. Rows that only they read are then saved and gathered as FP8.
-bool is_fp8_layer(const Config& config, int layer);
+// Whether any layer's GEMMs multiply FP8 (LayerSpec::fp8).
 bool any_fp8_layer(const Config& config);
 // Whether the weights of those GEMMs are stored only in FP8; the optimizer's update casts them from the master weights.
 // This needs master weights (precision.compute: bf16). Otherwise the weights are stored in precision.compute and cast

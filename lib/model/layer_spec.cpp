@@ -57,10 +57,9 @@ WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
           .window = attention.window};
 }
 
-int layer_period(const ModelConfig&) { return 1; }
+namespace {
 
-LayerSpec layer_spec(const ModelConfig& m, int layer) {
-  TRI_REQUIRE(layer >= 0 && layer < m.layers, "layer {} is not in a model of {} layers", layer, m.layers);
+LayerSpec layer_spec(const ModelConfig& m) {
   TRI_REQUIRE(m.head_dim > 0, "model.head_dim is not resolved");
   return {.attention = {.hidden = m.hidden,
                         .heads = m.heads,
@@ -74,6 +73,26 @@ LayerSpec layer_spec(const ModelConfig& m, int layer) {
                         .bias = has_qkv_bias(m),
                         .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches
           .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias}};
+}
+
+}  // namespace
+
+Layers layers_of_model(const ModelConfig& model, LayerRange fp8) {
+  Layers layers;
+  for (int layer = 0; layer < model.layers; ++layer) {
+    LayerSpec spec = layer_spec(model);
+    spec.fp8 = layer >= fp8.first && layer < fp8.first + fp8.count;
+    const auto known = std::ranges::find(layers.kinds, spec);
+    layers.kind_of.push_back(static_cast<int>(known - layers.kinds.begin()));
+    if (known == layers.kinds.end()) layers.kinds.push_back(spec);
+  }
+  return layers;
+}
+
+Layers layers_of_model(const Config& config) {
+  const PrecisionConfig& p = config.precision;
+  const int inside = config.model.layers - p.fp8_first_layers - p.fp8_last_layers;
+  return layers_of_model(config.model, {p.fp8_first_layers, p.gemm == GemmFormat::kFp8 ? inside : 0});
 }
 
 }  // namespace tri

@@ -19,6 +19,7 @@ namespace tri {
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;
+  bool fp8 = false;  // its GEMMs multiply FP8; rows that only they read are then saved and gathered as FP8
 
   std::array<LinearSpec, 2> linears(Branch branch) const;
   // Returns the norms of a branch between its two linears.
@@ -48,31 +49,47 @@ struct LayerSpec {
   // Whether the other layer's tensors and workspace have the same shapes.
   bool same_sizes(LayerSpec other) const {
     other.attention.window = attention.window;
+    other.fp8 = fp8;
     return other == *this;
   }
   bool operator==(const LayerSpec&) const = default;
 };
 
-// Returns layer `layer` of the model, from 0. `model` must be resolved.
-LayerSpec layer_spec(const ModelConfig& model, int layer);
+// Layers [first, first + count) of a model.
+struct LayerRange {
+  int first = 0, count = 0;
+};
 
-// Returns the period with which layers repeat: layers with equal numbers modulo it are alike. 1: all are alike.
-int layer_period(const ModelConfig& model);
+// All layers of a model.
+struct Layers {
+  std::vector<LayerSpec> kinds;  // no two are equal
+  std::vector<int> kind_of;      // [layer]: index into `kinds`
 
-// Calls visit(spec, count) for each kind of layer among layers [first, first + count), with their number.
-template <class Visit>
-void for_layer_kinds(const ModelConfig& model, int first, int count, Visit visit) {
-  const int period = layer_period(model);
-  for (int i = 0; i < std::min(period, count); ++i)
-    visit(layer_spec(model, first + i), count / period + (i < count % period ? 1 : 0));
-}
+  LayerRange all() const { return {.count = static_cast<int>(kind_of.size())}; }
+  const LayerSpec& operator[](int layer) const {
+    return kinds[static_cast<size_t>(kind_of.at(static_cast<size_t>(layer)))];
+  }
 
-// Sums `number(spec)` over those layers.
-template <class Number>
-double sum_over_layers(const ModelConfig& model, int first, int count, Number number) {
-  double sum = 0;
-  for_layer_kinds(model, first, count, [&](const LayerSpec& spec, int alike) { sum += alike * number(spec); });
-  return sum;
-}
+  // Calls visit(spec, count) for each kind that occurs in `range`, with the number of its layers there.
+  template <class Visit>
+  void for_kinds(LayerRange range, Visit visit) const {
+    const auto first = kind_of.begin() + range.first;
+    for (size_t kind = 0; kind < kinds.size(); ++kind)
+      if (const auto alike = std::count(first, first + range.count, static_cast<int>(kind)); alike > 0)
+        visit(kinds[kind], static_cast<int>(alike));
+  }
+  // Sums `number(spec)` over the layers of `range`.
+  template <class Number>
+  double sum(LayerRange range, Number number) const {
+    double sum = 0;
+    for_kinds(range, [&](const LayerSpec& spec, int alike) { sum += alike * number(spec); });
+    return sum;
+  }
+};
+
+// Returns the layers of a resolved model. Those in `fp8` multiply FP8.
+Layers layers_of_model(const ModelConfig& model, LayerRange fp8);
+// `precision` chooses the layers that multiply FP8.
+Layers layers_of_model(const Config& config);
 
 }  // namespace tri

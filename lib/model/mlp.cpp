@@ -29,14 +29,15 @@ double MlpSpec::activation_elements(Pass pass) const {
   return static_cast<double>((pass == Pass::kForward ? 1 : 2) * fc1_width() + ffn_hidden);
 }
 
-MlpTensors allocate_mlp(const MlpSpec& mlp, const Config& config, bool is_fp8, const StageDims& d,
-                        const std::string& name, Arena& arena) {
+MlpTensors allocate_mlp(const LayerSpec& layer, const Config& config, const StageDims& d, const std::string& name,
+                        Arena& arena) {
+  const MlpSpec& mlp = layer.mlp;
   const Recompute recompute = config.parallel.recompute;
   const int64_t Fl = mlp.ffn_hidden / d.tp;
   MlpTensors t;
   t.fc1 = arena.take(name, d.dtype, {d.R, mlp.fc1_width() / d.tp});
-  if (!is_fp8 && recompute != Recompute::kSelective) t.activated = arena.take(name, d.dtype, {d.R, Fl});
-  if (is_fp8 && keeps_activated(recompute)) t.activated_t = arena.take(name, Dtype::kE4M3, {Fl, d.R});
+  if (!layer.fp8 && recompute != Recompute::kSelective) t.activated = arena.take(name, d.dtype, {d.R, Fl});
+  if (layer.fp8 && keeps_activated(recompute)) t.activated_t = arena.take(name, Dtype::kE4M3, {Fl, d.R});
   return t;
 }
 
@@ -60,8 +61,8 @@ namespace {
 // GEMMs have no such epilogue.
 class MlpLayer final : public BranchLayer {
  public:
-  MlpLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters, const Config& config)
-      : spec_(spec.mlp), fp8_(is_fp8_layer(config, layer)), fused_(spec_.in_epilogue() && !fp8_) {
+  MlpLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)
+      : spec_(spec.mlp), fp8_(spec.fp8), fused_(spec_.in_epilogue() && !fp8_) {
     const auto [fc1, fc2] = spec_.linears();
     fc1_ = ColumnLinear::bind(Branch::kMlp, fc1, spec, parameters, layer);
     fc2_ = RowLinear::bind(Branch::kMlp, fc2, spec, parameters, layer);
@@ -134,9 +135,8 @@ class MlpLayer final : public BranchLayer {
 
 }  // namespace
 
-std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters,
-                                      const Config& config) {
-  return std::make_unique<MlpLayer>(spec, layer, parameters, config);
+std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters) {
+  return std::make_unique<MlpLayer>(spec, layer, parameters);
 }
 
 }  // namespace tri

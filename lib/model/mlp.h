@@ -52,9 +52,10 @@ struct MlpWorkspace {
 };
 
 struct Config;
+struct LayerSpec;
 struct StageDims;
-MlpTensors allocate_mlp(const MlpSpec& mlp, const Config& config, bool is_fp8, const StageDims& dims,
-                        const std::string& name, Arena& arena);
+MlpTensors allocate_mlp(const LayerSpec& layer, const Config& config, const StageDims& dims, const std::string& name,
+                        Arena& arena);
 MlpWorkspace allocate_mlp_workspace(const MlpSpec& mlp, const Config& config, const StageDims& dims,
                                     const std::string& name, Arena& arena);
 

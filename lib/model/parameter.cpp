@@ -25,7 +25,8 @@ const Parameter* find(const std::vector<Parameter>& parameters, const std::strin
 // Builds the specs of one chunk; each kind of layer has a function.
 class ListBuilder {
  public:
-  explicit ListBuilder(const Config& config) : config_(config), m_(config.model), slots_(config) {}
+  explicit ListBuilder(const Config& config)
+      : config_(config), m_(config.model), layers_(layers_of_model(config)), slots_(config) {}
   std::vector<ParamSpec> take() { return std::move(specs_); }
 
   void embedding(bool tied_over_stages) {
@@ -36,7 +37,7 @@ class ListBuilder {
 
   // The norms and linears of a layer, in the order of the forward pass.
   void layer(int layer) {
-    const LayerSpec spec = layer_spec(m_, layer);
+    const LayerSpec& spec = layers_[layer];
     int index = 0;
     for (const Branch branch : kBranches) {
       const bool shares_norm = m_.block == Block::kParallel && branch == Branch::kMlp;
@@ -91,7 +92,7 @@ class ListBuilder {
     // (Radford et al. 2019).
     const double std = linear.split == LinearSplit::kRow ? m_.init_std / std::sqrt(2.0 * m_.layers) : m_.init_std;
     matrix(weight_of(linear.module, layer), linear.weight_shape(), linear.split_dim(), std);
-    if (keeps_fp8_weights(config_) && is_fp8_layer(config_, layer))
+    if (keeps_fp8_weights(config_) && layers_[layer].fp8)
       specs_.back().fp8_slot = slots_.of(Fp8Operand::kWeight, layer, index);
     if (!linear.bias) return;
     const std::string name = bias_of(linear.module, layer);
@@ -115,6 +116,7 @@ class ListBuilder {
 
   const Config& config_;
   const ModelConfig& m_;
+  const Layers layers_;
   const Fp8Slots slots_;
   std::vector<ParamSpec> specs_;
 };

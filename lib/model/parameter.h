@@ -54,10 +54,7 @@ const Parameter* find_weight(const std::vector<Parameter>& parameters, std::stri
 // Returns the bias of a module; null if the model has none there.
 const Parameter* find_bias(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
 
-// Global layers [first, first + count) of a virtual stage.
-struct LayerRange {
-  int first = 0, count = 0;
-};
+// Returns the layers of a virtual stage.
 LayerRange layers_of(const Config& config, Axis pp, int chunk);
 
 // Returns the parameters of `chunk` on pp rank `pp.rank`, in the order of their use in the forward pass. The backward

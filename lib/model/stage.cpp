@@ -107,15 +107,15 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   ResidualStream stream{.inp = input};
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
-    const bool is_fp8 = chunk.blocks[i].is_fp8();
+    const LayerSpec& layer = chunk.blocks[i].spec();
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = recomputed_tensors(ctx.work, is_fp8);  // only the layer's input is saved
+      LayerTensors shared = recomputed_tensors(ctx.work, layer);  // only the layer's input is saved
       shared.input = rows_of_pass(t.input);
       if (cached) shared.attention.cache = tensors_.cached.layers[static_cast<size_t>(chunk_index)][i];
       stream = chunk.blocks[i].forward(ctx, stream, shared);
       if (!cached) t.input = shared.input;
     } else {
-      LayerTensors with_shared = with_workspace(t, ctx_.work, is_fp8);
+      LayerTensors with_shared = with_workspace(t, ctx_.work, layer);
       stream = chunk.blocks[i].forward(ctx_, stream, with_shared);
       t.input = with_shared.input;
     }

@@ -9,13 +9,18 @@ namespace {
 class Allocator {
  public:
   Allocator(const Config& config, const Mesh& mesh, Arena& arena, const CacheSize& cache)
-      : config_(config), tp_(mesh.axis("tp")), d_(stage_dims(config, mesh, cache)), cache_(cache), arena_(arena) {}
+      : config_(config),
+        layers_(layers_of_model(config)),
+        tp_(mesh.axis("tp")),
+        d_(stage_dims(config, mesh, cache)),
+        cache_(cache),
+        arena_(arena) {}
 
   // Returns the tensors of a layer except `input`: the saved ones or, for `full` recompute, those that all layers
   // share.
-  LayerTensors layer(const std::string& name, const LayerSpec& spec, bool is_fp8) {
+  LayerTensors layer(const std::string& name, const LayerSpec& spec) {
     const Recompute recompute = config_.parallel.recompute;
-    const Dtype read = is_fp8 ? Dtype::kE4M3 : d_.dtype;  // of tensors that only GEMMs read
+    const Dtype read = spec.fp8 ? Dtype::kE4M3 : d_.dtype;  // of tensors that only GEMMs read
     const bool sequential = config_.model.block == Block::kSequential;
     LayerTensors t;
     for (size_t norm = 0; norm < (sequential ? 2 : 1); ++norm) {
@@ -26,7 +31,7 @@ class Allocator {
     }
     if (sequential) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     t.attention = allocate_attention(spec.attention, d_, name, arena_);
-    t.mlp = allocate_mlp(spec.mlp, config_, is_fp8, d_, name, arena_);
+    t.mlp = allocate_mlp(spec, config_, d_, name, arena_);
     return t;
   }
 
@@ -35,8 +40,7 @@ class Allocator {
     MicrobatchTensors m;
     for (int i = 0; i < layers.count; ++i) {
       LayerTensors t;
-      if (config_.parallel.recompute != Recompute::kFull)
-        t = layer(name, layer_spec(config_.model, layers.first + i), is_fp8_layer(config_, layers.first + i));
+      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, layers_[layers.first + i]);
       if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
       m.layers.push_back(t);
     }
@@ -47,10 +51,11 @@ class Allocator {
   LayerWorkspace workspace() {
     const std::string name = "workspace";
     // All layers share the workspace, so the sizes that it depends on must be equal.
-    const LayerSpec spec = layer_spec(config_.model, 0);
-    for_layer_kinds(config_.model, 0, config_.model.layers, [&](const LayerSpec& other, int) {
+    LayerSpec spec = layers_[0];
+    for (const LayerSpec& other : layers_.kinds) {
       TRI_REQUIRE(other.same_sizes(spec), "layers that share a workspace have different sizes");
-    });
+      spec.fp8 = spec.fp8 && other.fp8;  // tensors of the compute type are larger
+    }
     LayerWorkspace w;
     w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
@@ -62,7 +67,7 @@ class Allocator {
       w.fp8 = allocate_fp8_workspace(config_, spec, d_, arena_);
       w.mlp.fp8_activated = w.fp8.rows_of(d_.R, spec.mlp.ffn_hidden / d_.tp);
     }
-    if (config_.parallel.recompute == Recompute::kFull) w.recomputed = layer(name, spec, all_layers_are_fp8());
+    if (config_.parallel.recompute == Recompute::kFull) w.recomputed = layer(name, spec);
     return w;
   }
 
@@ -81,7 +86,7 @@ class Allocator {
     CachedRowTensors t;
     t.sequences = arena_.take(name, Dtype::kI32, {d_.R});
     t.positions = arena_.take(name, Dtype::kI32, {d_.R});
-    if (const AttentionSpec a = layer_spec(config_.model, 0).attention; a.rope)
+    if (const AttentionSpec a = layers_[0].attention; a.rope)
       t.angles = arena_.take(name, Dtype::kF32, {d_.R, a.head_dim / 2, 2});
     if (mesh.axis("pp").first() && config_.model.position == Position::kLearned)
       t.position_rows = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
@@ -89,19 +94,14 @@ class Allocator {
       const LayerRange layers = layers_of(config_, mesh.axis("pp"), chunk);
       auto& caches = t.layers.emplace_back();
       for (int i = 0; i < layers.count; ++i)
-        caches.push_back(allocate_cache(layer_spec(config_.model, layers.first + i).attention, cache_, d_, arena_));
+        caches.push_back(allocate_cache(layers_[layers.first + i].attention, cache_, d_, arena_));
     }
     return t;
   }
 
  private:
-  // If false, memory that all layers share is sized for precision.compute, whose tensors are larger.
-  bool all_layers_are_fp8() const {
-    const PrecisionConfig& p = config_.precision;
-    return any_fp8_layer(config_) && p.fp8_first_layers + p.fp8_last_layers == 0;
-  }
-
   const Config& config_;
+  const Layers layers_;
   const Axis tp_;
   const StageDims d_;
   const CacheSize cache_;
@@ -118,21 +118,21 @@ void add_activated(MlpTensors& t, const MlpWorkspace& work) {
 
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
 
-LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, bool is_fp8) {
+LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const LayerSpec& layer) {
   for (NormTensors& norm : t.norms)
-    if (norm.rows.empty()) norm.rows = is_fp8 ? work.fp8.normed : work.normed;
-  if (is_fp8)
+    if (norm.rows.empty()) norm.rows = layer.fp8 ? work.fp8.normed : work.normed;
+  if (layer.fp8)
     add_activated(t.mlp, work.mlp);
   else if (t.mlp.activated.empty())
     t.mlp.activated = work.mlp.activated;
   return t;
 }
 
-LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8) {
+LayerTensors recomputed_tensors(const LayerWorkspace& work, const LayerSpec& layer) {
   LayerTensors t = work.recomputed;
-  TRI_REQUIRE(is_fp8 || !tri::is_fp8(t.norms[0].rows.dtype),
+  TRI_REQUIRE(layer.fp8 || !is_fp8(t.norms[0].rows.dtype),
               "a layer of another format was given the memory of an FP8 layer");
-  if (!is_fp8) return t;
+  if (!layer.fp8) return t;
   for (NormTensors& norm : t.norms) norm.rows.dtype = Dtype::kE4M3;
   add_activated(t.mlp, work.mlp);
   return t;

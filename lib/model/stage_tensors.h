@@ -35,7 +35,7 @@ struct NormTensors {
 //   norms      all but the norms' rows, which are recomputed from the saved stream and gathered over tp again
 //   selective  also without mlp.activated, which is cheap to recompute from what is saved
 //   full       only `input`; the rest is recomputed into a set shared by all layers
-// The norms' rows and mlp.activated, which only GEMMs read, are FP8 in layers that multiply FP8 (is_fp8_layer). Such a
+// The norms' rows and mlp.activated, which only GEMMs read, are FP8 in layers that multiply FP8. Such a
 // layer saves the transpose of mlp.activated, which the weight gradient reads; the rows last until fc2's forward GEMM.
 struct LayerTensors {
   Tensor input;   // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
@@ -72,10 +72,10 @@ struct HeadTensors {
   Tensor losses;      // (M) f32: sum over a microbatch's tokens
 };
 
-// Returns `t` with the workspace's memory for what is not saved. `is_fp8`: is_fp8_layer() of the layer, here and below.
-LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, bool is_fp8);
+// Returns `t` with the workspace's memory for what is not saved.
+LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const LayerSpec& layer);
 // Returns work.recomputed as one layer uses it.
-LayerTensors recomputed_tensors(const LayerWorkspace& work, bool is_fp8);
+LayerTensors recomputed_tensors(const LayerWorkspace& work, const LayerSpec& layer);
 
 struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]

@@ -339,7 +339,9 @@ PassTimes operator*(double factor, PassTimes times) {
   return times;
 }
 
-LayerTimes layer_times(const Workload& w, const LayerSpec& layer, const Cluster& c, const TransferTimes& transfers) {
+LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const Cluster& c,
+                       const TransferTimes& transfers) {
+  const Workload w = workload_of_layer(workload, layer);
   const LayerSteps steps(w, layer, c);
   const bool sequential = w.model.block == Block::kSequential;
   Kernels forward(w, c), backward(w, c);

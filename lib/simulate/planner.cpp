@@ -262,7 +262,8 @@ class Search {
     StepPrediction best = predict_step(w, cluster_, times_);
     if (options_.pinned.buckets || w.reducing() == 1) return best;
     double largest = 0;  // elements of a stage
-    for (int stage = 0; stage < w.pp; ++stage) largest = std::max(largest, parameters_of_stage(w, stage));
+    const Layers layers = w.layers();
+    for (int stage = 0; stage < w.pp; ++stage) largest = std::max(largest, parameters_of_stage(w, layers, stage));
     Workload larger = w;
     while (static_cast<double>(larger.bucket_elements) < largest) {
       larger.bucket_elements *= 2;

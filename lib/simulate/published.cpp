@@ -357,7 +357,7 @@ Comparison compare(const Row& r, const Cluster& cluster) {
     case Quantity::kStep:
       return {step_seconds(r, w, cluster), predict_step(w, cluster, transfers).seconds};
     case Quantity::kLayer: {
-      const LayerTimes times = layer_times(w, layer_spec(w.model, 0), cluster, transfers);
+      const LayerTimes times = layer_times(w, w.layers()[0], cluster, transfers);
       return {r.value / 1000, (r.metric == "layer_fwd_ms" ? times.forward : times.backward).total()};
     }
     case Quantity::kMemory: {

@@ -44,15 +44,15 @@ struct InFlight {
   double outputs = 0;  // outputs of the model's last layer
 };
 
-InFlight in_flight(const Workload& w, int stage) {
+InFlight in_flight(const Workload& w, const Layers& layers, int stage) {
   const Axis pp{stage, w.pp};
   const Plan plan =
       with_transfers(make_plan(w.schedule, pp, std::min(w.num_microbatches(), 4 * w.pp), w.chunks), pp, w.chunks);
   InFlight most;
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
     const int microbatches = max_in_flight(plan, chunk);
-    for_layer_kinds(w, chunk * w.pp + stage, [&](const LayerSpec& layer, int count) {
-      most.kept += static_cast<double>(microbatches) * count * kept_bytes(w, layer);
+    layers.for_kinds(layers_of_stage(w, chunk * w.pp + stage), [&](const LayerSpec& layer, int count) {
+      most.kept += static_cast<double>(microbatches) * count * kept_bytes(workload_of_layer(w, layer), layer);
     });
     most.inputs += max_inputs(plan, chunk) - microbatches;
     if (chunk * w.pp + stage == w.pp * w.chunks - 1) most.outputs = microbatches;
@@ -69,11 +69,10 @@ struct LargestBuckets {
   double tied = 0;  // the tied table, which has its own bucket between stages
 };
 
-LargestBuckets largest_buckets(const Workload& w, int stage) {
+LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stage) {
   const ModelConfig& m = w.model;
   const double table = embedding_parameters(w) / w.tp;
   const bool tied = m.tie_embeddings && w.pp > 1;  // the table has its own bucket
-  const bool quantized = w.numbers == Numbers::kFp8 && w.fp8_weights;
   LargestBuckets largest;
   const auto close = [&](double& open) {
     if (open == 0) return;
@@ -89,13 +88,13 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
     const int virtual_stage = chunk * w.pp + stage;
     double open = 0, open_quantized = 0;
     if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
-    for_layer_kinds(w, virtual_stage, [&](const LayerSpec& layer, int count) {
+    layers.for_kinds(layers_of_stage(w, virtual_stage), [&](const LayerSpec& layer, int count) {
       const std::vector<LinearSpec> linears = layer.linears();
       for (int i = 0; i < count; ++i)
         for (auto linear = linears.rbegin(); linear != linears.rend(); ++linear)
-          add(quantized ? open_quantized : open, static_cast<double>(linear->weights()) / w.tp);
+          add(layer.fp8 && w.fp8_weights ? open_quantized : open, static_cast<double>(linear->weights()) / w.tp);
     });
-    if (quantized && layers_of_stage(w, virtual_stage) > 0)
+    if (w.fp8_weights && fp8_layer_parameters(w, layers, virtual_stage) > 0)
       close(open);  // else the head's bucket would stay open until the embedding
     if (virtual_stage == 0 && !tied) add(open, table);
     close(open);
@@ -128,23 +127,23 @@ double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuPrope
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, width = rows * w.model.hidden;
   const double share = rows / w.tp;
   double workspace = (4 * width + share * layer.workspace_elements(order_of(w, layer))) * bytes;
-  Workload whole = w;
+  Workload whole = workload_of_layer(w, layer);
   whole.recompute = Recompute::kNone;
   if (w.recompute == Recompute::kFull) workspace += kept_bytes(whole, layer);
   if (!w.scores_kept) workspace += kernel_workspace(w, layer, gpu);
   // Softmax in bf16, the dropout's mask, and the dropout's result.
   if (w.scores_kept) workspace += 5.0 * rows * layer.attention.seq_len * layer.attention.heads / w.tp;
   if (w.recompute == Recompute::kSelective) workspace += share * layer.activated_elements() * bytes;
-  if (w.numbers == Numbers::kFp8)  // lib/model/fp8_tensors.cpp
+  if (w.numbers == Numbers::kFp8)  // in all layers, which share it (lib/model/fp8_tensors.cpp)
     workspace += 2 * width + share * layer.cast_bytes() + rows * static_cast<double>(layer.widest_input(w.tp));
   return workspace;
 }
 
-StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gpu) {
+StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
-  const double elements = parameters_of_stage(w, stage), shards = w.reducing();
+  const double elements = parameters_of_stage(w, layers, stage), shards = w.reducing();
   StepMemory memory;
   const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // in fp32 the master weights are the weights
   memory.parameters = elements * weights;
@@ -153,13 +152,13 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
     // the head's gradient before and after its reduction, the layer in use and the next one.
     const double ends = embedding_parameters(w) / w.tp;
     const double whole =
-        (stage == 0 ? ends : 0) + (stage == w.pp - 1 ? ends : 0) + 2 * largest_layer_parameters(w) / w.tp;
+        (stage == 0 ? ends : 0) + (stage == w.pp - 1 ? ends : 0) + 2 * largest_layer_parameters(layers) / w.tp;
     memory.parameters = elements * w.gradient_bytes / shards + weights * whole +
                         (stage == w.pp - 1 ? (weights + w.gradient_bytes) * ends : 0);
   }
   if (w.zero < 2) memory.parameters += elements * 4;
   if (w.zero == 2 || w.dp_copies) {
-    const LargestBuckets largest = largest_buckets(w, stage);
+    const LargestBuckets largest = largest_buckets(w, layers, stage);
     if (w.zero == 2) {  // slices, the pool of whole buckets, and the tied table, whose bucket stays open for a pass
       constexpr int kPool = 4;
       memory.parameters +=
@@ -169,18 +168,17 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
   }
   // GEMM weights in both FP8 orientations: either in addition to the parameter, or as quantized values (one byte
   // instead of two) and their transposes.
-  if (w.numbers == Numbers::kFp8 && !w.fp8_weights && w.zero < 3)
+  if (!w.fp8_weights && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
-      memory.parameters += 2 * layer_parameters(w, chunk * w.pp + stage) / w.tp;
+      memory.parameters += 2 * fp8_layer_parameters(w, layers, chunk * w.pp + stage) / w.tp;
   memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);
-  const InFlight alive = in_flight(w, stage);
+  const InFlight alive = in_flight(w, layers, stage);
   const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;
   memory.activations = alive.kept;
   if (w.stage_buffers) memory.activations += (alive.inputs + alive.outputs) * boundary;
   // The workspace is that of the layer that needs most. The boundary's buffers and the head's logits are added.
   double most = 0;
-  for_layer_kinds(m, 0, m.layers,
-                  [&](const LayerSpec& layer, int) { most = std::max(most, layer_workspace(w, layer, gpu)); });
+  for (const LayerSpec& layer : layers.kinds) most = std::max(most, layer_workspace(w, layer, gpu));
   memory.workspace += most;
   if (w.tp_copies) memory.workspace += 2 * rows * m.hidden * bytes;
   // Rows in transfer between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
@@ -218,10 +216,11 @@ GpuProperties gpu_of(const Cluster& cluster) {
 }
 
 StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
+  const Layers layers = w.layers();
   StepMemory most;
   for (int stage = 0; stage < w.pp; ++stage) {
     if (stage > 0 && stage < w.pp - 1) continue;  // stages in between hold fewer microbatches than the first
-    const StepMemory memory = memory_of_stage(w, stage, gpu);
+    const StepMemory memory = memory_of_stage(w, layers, stage, gpu);
     if (memory.total() > most.total()) most = memory;
   }
   return most;

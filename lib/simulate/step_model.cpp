@@ -17,10 +17,9 @@ double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ?
 
 class StepModel {
  public:
-  StepModel(const Workload& w, const Cluster& c, const TransferTimes& transfers) : w_(w), c_(c), transfers_(transfers) {
-    for_layer_kinds(w.model, 0, layer_period(w.model), [&](const LayerSpec& layer, int) {
-      layers_.push_back({layer, layer_times(w, layer, c, transfers)});
-    });
+  StepModel(const Workload& w, const Cluster& c, const TransferTimes& transfers)
+      : w_(w), c_(c), transfers_(transfers), layers_(w.layers()) {
+    for (const LayerSpec& layer : layers_.kinds) layer_times_.push_back(layer_times(w, layer, c, transfers));
     embedding_ = embedding_times(w, c, transfers);
     head_ = head_times(w, c, transfers);
   }
@@ -88,7 +87,7 @@ class StepModel {
       const int reductions = w_.zero == 2 ? w_.num_microbatches() : 1;
       loads.dp += buckets.buckets * (reductions * buckets.reduce + buckets.gather);
       if (w_.zero == 3 && w_.reducing() > 1)
-        for_layer_kinds(w_, chunk * w_.pp, [&](const LayerSpec& layer, int count) {
+        layers_.for_kinds(layers_of_stage(w_, chunk * w_.pp), [&](const LayerSpec& layer, int count) {
           loads.dp += w_.num_microbatches() * count * (2 * weight_gather_seconds(layer) + weight_reduce_seconds(layer));
         });
     }
@@ -144,7 +143,7 @@ class StepModel {
  private:
   LayerTimes stage_times(int stage) const {
     LayerTimes times;
-    for_layer_kinds(w_, stage, [&](const LayerSpec& layer, int count) {
+    layers_.for_kinds(layers_of_stage(w_, stage), [&](const LayerSpec& layer, int count) {
       const LayerTimes& one = times_of(layer);
       times.forward += count * one.forward;
       times.backward += count * one.backward;
@@ -179,10 +178,10 @@ class StepModel {
 
   // The part of stage_parameters() that is stored in FP8.
   double stage_fp8_weights(int stage) const {
-    return w_.numbers == Numbers::kFp8 && w_.fp8_weights ? layer_parameters(w_, stage) / w_.tp : 0;
+    return w_.fp8_weights ? fp8_layer_parameters(w_, layers_, stage) / w_.tp : 0;
   }
   double stage_parameters(int stage) const {
-    double parameters = layer_parameters(w_, stage);
+    double parameters = layer_parameters(w_, layers_, stage);
     if (stage == 0) parameters += embedding_parameters(w_);
     if (stage + 1 == w_.pp * w_.chunks && (stage > 0 || !w_.model.tie_embeddings))
       parameters += embedding_parameters(w_);
@@ -206,9 +205,8 @@ class StepModel {
   }
 
   const LayerTimes& times_of(const LayerSpec& layer) const {
-    const auto at = std::ranges::find(layers_, layer, &KindOfLayer::spec);
-    TRI_REQUIRE(at != layers_.end(), "no times are known for a kind of layer");
-    return at->times;
+    const auto at = std::ranges::find(layers_.kinds, layer) - layers_.kinds.begin();
+    return layer_times_.at(static_cast<size_t>(at));
   }
   double weight_gather_seconds(const LayerSpec& layer) const {
     return transfers_.seconds(over_dp(Collective::kAllGather, layer.weights() / w_.tp * parameter_bytes(w_)));
@@ -222,7 +220,7 @@ class StepModel {
   double weight_waits(int stage, bool backward) const {
     if (w_.zero < 3 || w_.reducing() == 1) return 0;
     double seconds = 0;
-    for_layer_kinds(w_, stage, [&](const LayerSpec& layer, int count) {
+    layers_.for_kinds(layers_of_stage(w_, stage), [&](const LayerSpec& layer, int count) {
       const double transfer = weight_gather_seconds(layer) + (backward ? weight_reduce_seconds(layer) : 0);
       const LayerTimes& times = times_of(layer);
       const double compute = (backward ? times.backward : times.forward).total();
@@ -285,10 +283,8 @@ class StepModel {
     // FP8 GEMMs read weights in both orientations, once a step. Either the update writes quantized values instead of
     // the copy (1 byte instead of 2) and these are transposed (1 read, 1 written), or the copy is cast (2 read, 1
     // written for each orientation).
-    for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk) {
-      const double quantized = stage_fp8_weights(chunk * w_.pp + rank);
-      bytes += quantized > 0 ? quantized * (2 - 1 / slices) : 4 * layer_parameters(w_, chunk * w_.pp + rank) / w_.tp;
-    }
+    for (int chunk = 0; chunk < w_.chunks; ++chunk)
+      bytes += fp8_layer_parameters(w_, layers_, chunk * w_.pp + rank) / w_.tp * (w_.fp8_weights ? 2 - 1 / slices : 4);
     return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }
 
@@ -303,11 +299,8 @@ class StepModel {
   const Workload& w_;
   const Cluster& c_;
   const TransferTimes& transfers_;
-  struct KindOfLayer {
-    LayerSpec spec;
-    LayerTimes times;
-  };
-  std::vector<KindOfLayer> layers_;
+  const Layers layers_;
+  std::vector<LayerTimes> layer_times_;  // [kind of layers_]
   LayerTimes embedding_, head_;
 };
 

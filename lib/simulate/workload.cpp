@@ -36,6 +36,16 @@ std::vector<GridAxis> Workload::axes() const {
   return all;
 }
 
+Layers Workload::layers() const {
+  const int inside = numbers == Numbers::kFp8 ? model.layers - fp8_first_layers - fp8_last_layers : 0;
+  return layers_of_model(model, {fp8_first_layers, inside});
+}
+
+Workload workload_of_layer(Workload workload, const LayerSpec& layer) {
+  if (workload.numbers == Numbers::kFp8 && !layer.fp8) workload.numbers = Numbers::kBf16;
+  return workload;
+}
+
 nlohmann::ordered_json axes_json(const Workload& workload) {
   nlohmann::ordered_json json;
   for (const GridAxis& axis : workload.axes()) json[axis.name] = axis.size;
@@ -49,6 +59,8 @@ Workload workload_of(const Config& config) {
   std::erase_if(others, [](const AxisSize& named) { return !kOtherAxes.contains(named.axis); });
   return {.model = config.model,
           .numbers = numbers_of(config.precision),
+          .fp8_first_layers = config.precision.fp8_first_layers,
+          .fp8_last_layers = config.precision.fp8_last_layers,
           .fp8_weights = true,  // the rule of keeps_fp8_weights (lib/model/fp8_tensors.h)
           .tp = p.tp,
           .dp = p.dp,
@@ -98,40 +110,45 @@ std::string problem_of(const Workload& w) {
   return "";
 }
 
-int layers_of_stage(const Workload& w, int virtual_stage) {
+LayerRange layers_of_stage(const Workload& w, int virtual_stage) {
   const int stages = w.pp * w.chunks, layers = w.model.layers;
-  if (layers % stages == 0) return layers / stages;
-  if ((layers + 2) % stages == 0 && stages > 1)
-    return (layers + 2) / stages - (virtual_stage == 0 || virtual_stage == stages - 1 ? 1 : 0);
-  return layers / stages + (virtual_stage < layers % stages ? 1 : 0);
+  const bool ends_count = layers % stages != 0 && (layers + 2) % stages == 0 && stages > 1;
+  const auto first_of = [&](int stage) {
+    if (ends_count) return stage * ((layers + 2) / stages) - (stage > 0 ? 1 : 0) - (stage == stages ? 1 : 0);
+    return stage * (layers / stages) + std::min(stage, layers % stages);
+  };
+  return {.first = first_of(virtual_stage), .count = first_of(virtual_stage + 1) - first_of(virtual_stage)};
 }
 
-double layer_parameters(const Workload& w, int virtual_stage) {
-  double weights = 0;
-  for_layer_kinds(w, virtual_stage, [&](const LayerSpec& layer, int count) { weights += count * layer.weights(); });
-  return weights;
+double layer_parameters(const Workload& w, const Layers& layers, int virtual_stage) {
+  return layers.sum(layers_of_stage(w, virtual_stage), [](const LayerSpec& layer) { return layer.weights(); });
 }
 
-double largest_layer_parameters(const Workload& w) {
+double fp8_layer_parameters(const Workload& w, const Layers& layers, int virtual_stage) {
+  return layers.sum(layers_of_stage(w, virtual_stage),
+                    [](const LayerSpec& layer) { return layer.fp8 ? layer.weights() : 0; });
+}
+
+double largest_layer_parameters(const Layers& layers) {
   double most = 0;
-  for_layer_kinds(w.model, 0, w.model.layers,
-                  [&](const LayerSpec& layer, int) { most = std::max(most, layer.weights()); });
+  for (const LayerSpec& layer : layers.kinds) most = std::max(most, layer.weights());
   return most;
 }
 
 double embedding_parameters(const Workload& w) { return static_cast<double>(padded_vocab(w.model)) * w.model.hidden; }
 
-double parameters_of_stage(const Workload& w, int stage) {
+double parameters_of_stage(const Workload& w, const Layers& layers, int stage) {
   double parameters = 0;
-  for (int chunk = 0; chunk < w.chunks; ++chunk) parameters += layer_parameters(w, chunk * w.pp + stage);
+  for (int chunk = 0; chunk < w.chunks; ++chunk) parameters += layer_parameters(w, layers, chunk * w.pp + stage);
   if (stage == 0) parameters += embedding_parameters(w);
   if (stage == w.pp - 1 && (w.pp > 1 || !w.model.tie_embeddings)) parameters += embedding_parameters(w);
   return parameters / w.tp;
 }
 
 double checkpoint_bytes(const Workload& w) {
+  const Layers layers = w.layers();
   double parameters = 0;
-  for (int stage = 0; stage < w.pp; ++stage) parameters += parameters_of_stage(w, stage) * w.tp;
+  for (int stage = 0; stage < w.pp; ++stage) parameters += parameters_of_stage(w, layers, stage) * w.tp;
   return parameters * (4 + w.optimizer_bytes);
 }
 

@@ -36,7 +36,8 @@ inline constexpr int kMostMicrobatches = 100'000;
 struct Workload {
   ModelConfig model;  // with its derived sizes (fill_derived)
   Numbers numbers = Numbers::kBf16;
-  bool fp8_weights = false;  // if numbers is kFp8: the layers' weights are stored only in FP8
+  int fp8_first_layers = 0, fp8_last_layers = 0;  // if numbers is kFp8: the layers at both ends that multiply bf16
+  bool fp8_weights = false;                       // if numbers is kFp8: the layers' weights are stored only in FP8
 
   // ranks = tp · others · cp · dp · pp, tp fastest, pp slowest. cp is other programs' context parallelism, whose ranks
   // split a sequence; this program has 1.
@@ -78,6 +79,7 @@ struct Workload {
   int reducing_stride() const { return tp * ranks_of_others(AxisSet::outside(kBucketAxes)); }
   int ranks_of_others(AxisSet axes) const;
   std::vector<GridAxis> axes() const;  // axes that reports name, fastest first
+  Layers layers() const;
   int num_microbatches() const { return global_batch / (micro_batch * dp); }
 };
 
@@ -91,25 +93,21 @@ nlohmann::ordered_json axes_json(const Workload& workload);
 // Returns what the mesh's rules reject, or "" for a valid workload, which can be timed.
 std::string problem_of(const Workload& workload);
 
-// Returns the number of layers of a virtual stage. If the total does not divide evenly, the embedding and the head
-// count as a layer each if that makes it divide (as Megatron-LM can), else the first virtual stages have one more.
-int layers_of_stage(const Workload& workload, int virtual_stage);
-// Calls visit(spec, count) for each kind of layer of a virtual stage.
-template <class Visit>
-void for_layer_kinds(const Workload& workload, int virtual_stage, Visit visit) {
-  int first = 0;
-  if (layer_period(workload.model) > 1)
-    for (int stage = 0; stage < virtual_stage; ++stage) first += layers_of_stage(workload, stage);
-  for_layer_kinds(workload.model, first, layers_of_stage(workload, virtual_stage), visit);
-}
+// Returns the workload with the numbers of one layer, for what depends on that layer alone.
+Workload workload_of_layer(Workload workload, const LayerSpec& layer);
 
-// Per rank of this pp stage: its tp share, with embedding and head.
-double parameters_of_stage(const Workload& workload, int stage);
-// Of all layers of a virtual stage, over all tp ranks: the weights of their linears.
-double layer_parameters(const Workload& workload, int virtual_stage);
-double largest_layer_parameters(const Workload& workload);  // of the largest layer
-double embedding_parameters(const Workload& workload);      // of the whole token table
-double checkpoint_bytes(const Workload& workload);          // of all ranks
+// Returns the layers of a virtual stage. If the total does not divide evenly, the embedding and the head
+// count as a layer each if that makes it divide (as Megatron-LM can), else the first virtual stages have one more.
+LayerRange layers_of_stage(const Workload& workload, int virtual_stage);
+
+// `layers` are the workload's here. Per rank of this pp stage: its tp share, with embedding and head.
+double parameters_of_stage(const Workload& workload, const Layers& layers, int stage);
+// Of all layers of a virtual stage, over all tp ranks: the weights of their linears, and of those that multiply FP8.
+double layer_parameters(const Workload& workload, const Layers& layers, int virtual_stage);
+double fp8_layer_parameters(const Workload& workload, const Layers& layers, int virtual_stage);
+double largest_layer_parameters(const Layers& layers);  // of the largest layer
+double embedding_parameters(const Workload& workload);  // of the whole token table
+double checkpoint_bytes(const Workload& workload);      // of all ranks
 
 double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);
 

@@ -33,16 +33,16 @@ void transfer_with_gemms(const LayerContext& ctx, const TransformerBlock& block,
 
 LayerTensors first_layer(const Config& config, const Mesh& mesh, const StageTensors& stage) {
   const LayerTensors& layer = stage.chunks.front().front().layers.front();
-  const bool is_fp8 = is_fp8_layer(config, layers_of(config, mesh.axis("pp"), 0).first);
-  if (config.parallel.recompute == Recompute::kFull) return recomputed_tensors(stage.work, is_fp8);
-  return with_workspace(layer, stage.work, is_fp8);
+  const LayerSpec spec = layers_of_model(config)[layers_of(config, mesh.axis("pp"), 0).first];
+  if (config.parallel.recompute == Recompute::kFull) return recomputed_tensors(stage.work, spec);
+  return with_workspace(layer, stage.work, spec);
 }
 
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
                                            const std::vector<Parameter>& parameters) {
   const int first = layers_of(config, mesh.axis("pp"), 0).first;
   const auto block = std::make_shared<TransformerBlock>(first, parameters, config);
-  const LayerSpec layer = layer_spec(config.model, first);
+  const LayerSpec layer = layers_of_model(config)[first];
   const LayerTensors t = first_layer(config, mesh, stage);
   std::vector<LayerTransfer> transfers;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})

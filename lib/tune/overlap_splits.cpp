@@ -40,7 +40,7 @@ std::string shape_key(const Config& config, const Mesh& mesh, const std::string&
   const StageDims d = stage_dims(config, mesh);
   std::string key = fmt::format("tp{}:{}x{}", d.tp, d.R, d.C);
   // N of a column-parallel linear, K of a row-parallel one.
-  for (const LinearSpec& linear : layer_spec(config.model, 0).linears())
+  for (const LinearSpec& linear : layers_of_model(config)[0].linears())
     key += fmt::format(":{}", linear.split == LinearSplit::kColumn ? linear.n(d.tp) : linear.k(d.tp));
   key += fmt::format(":{}:{}:{}:{}", enum_name(d.dtype), enum_name(config.precision.gemm),
                      enum_name(config.model.block), library);

@@ -26,11 +26,15 @@ Config config_of(int first, int last) {
 
 TEST(Fp8Layers, the_first_and_the_last_stay_as_they_are) {
   const Config config = config_of(1, 2);
-  const std::vector<bool> expected = {false, true, true, true, false, false};
-  for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(is_fp8_layer(config, layer), expected[static_cast<size_t>(layer)]);
+  const std::vector<int> expected = {0, 1, 1, 1, 0, 0};
+  const Layers layers = layers_of_model(config);
+  EXPECT_EQ(layers.kind_of, expected);
+  ASSERT_EQ(layers.kinds.size(), 2);
+  EXPECT_FALSE(layers.kinds[0].fp8);
+  EXPECT_TRUE(layers.kinds[1].fp8);
   Config without = config;
   without.precision.gemm = GemmFormat::kCompute;
-  for (int layer = 0; layer < 6; ++layer) EXPECT_FALSE(is_fp8_layer(without, layer));
+  EXPECT_EQ(layers_of_model(without).kinds, std::vector{layers.kinds[0]});
 }
 
 // Two bytes per parameter of the linears, on the stage with the layer; tensors that only GEMMs read are bytes.
@@ -64,8 +68,8 @@ TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
   config.parallel.recompute = Recompute::kFull;
   Arena arena;
   const StageTensors tensors = allocate_stage(config, make_mesh(0, {{"pp", 2}}), {1}, 8, arena);
-  const LayerTensors compute = recomputed_tensors(tensors.work, false);
-  const LayerTensors fp8 = recomputed_tensors(tensors.work, true);
+  const LayerTensors compute = recomputed_tensors(tensors.work, layers_of_model(config)[0]);
+  const LayerTensors fp8 = recomputed_tensors(tensors.work, layers_of_model(config)[1]);
   EXPECT_EQ(compute.norms[0].rows.dtype, Dtype::kF32);
   EXPECT_EQ(fp8.norms[0].rows.dtype, Dtype::kE4M3);
   EXPECT_EQ(fp8.norms[0].rows.data, compute.norms[0].rows.data);

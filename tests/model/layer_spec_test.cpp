@@ -33,8 +33,9 @@ TEST(LayerSpec, linears_are_the_matrices_of_the_parameter_list_in_their_order) {
         if (spec.decay && spec.name.starts_with("layers/")) matrices.push_back(spec);
       size_t next = 0;
       double weights = 0;
+      const Layers layers = layers_of_model(config);
       for (int layer = 0; layer < config.model.layers; ++layer)
-        for (const LinearSpec& linear : layer_spec(config.model, layer).linears()) {
+        for (const LinearSpec& linear : layers[layer].linears()) {
           ASSERT_LT(next, matrices.size());
           const ParamSpec& spec = matrices[next++];
           EXPECT_EQ(spec.name, weight_of(linear.module, layer));
@@ -44,13 +45,13 @@ TEST(LayerSpec, linears_are_the_matrices_of_the_parameter_list_in_their_order) {
           weights += static_cast<double>(linear.weights());
         }
       EXPECT_EQ(next, matrices.size());
-      EXPECT_EQ(sum_over_layers(config.model, 0, 3, [](const LayerSpec& layer) { return layer.weights(); }), weights);
+      EXPECT_EQ(layers.sum(layers.all(), [](const LayerSpec& layer) { return layer.weights(); }), weights);
     }
 }
 
 TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
   EXPECT_EQ(config_of(0, Activation::kGelu).model.head_dim, 8) << "derived: 64 / 8";
-  const AttentionSpec attention = layer_spec(config_of(32, Activation::kGelu).model, 0).attention;
+  const AttentionSpec attention = layers_of_model(config_of(32, Activation::kGelu))[0].attention;
   EXPECT_EQ(attention.width(), 8 * 32);
   EXPECT_EQ(attention.qkv_width(), (8 + 2 * 2) * 32);
   Config odd;
@@ -70,7 +71,7 @@ TEST(LayerSpec, queries_keys_and_values_may_have_biases_alone) {
     config.model.qkv_bias = qkv;
     config = value_or_throw(resolve_config(config, 1));
     std::vector<bool> list;
-    for (const LinearSpec& linear : layer_spec(config.model, 0).linears()) list.push_back(linear.bias);
+    for (const LinearSpec& linear : layers_of_model(config)[0].linears()) list.push_back(linear.bias);
     int64_t elements = 0;
     for (const ParamSpec& spec : model_parameters(config))
       if (spec.name == bias_of(modules::kQkv, 0)) elements += spec.numel();
@@ -93,7 +94,8 @@ TEST(LayerSpec, weights_of_a_published_model_with_wide_heads) {
   m.head_dim = 128;
   m.ffn_hidden = 25600;
   m.activation = Activation::kSwiglu;
-  EXPECT_NEAR(sum_over_layers(m, 0, 64, [](const LayerSpec& layer) { return layer.weights(); }), 31.2e9, 0.05e9);
+  const Layers layers = layers_of_model(m, {});
+  EXPECT_NEAR(layers.sum(layers.all(), [](const LayerSpec& layer) { return layer.weights(); }), 31.2e9, 0.05e9);
 }
 
 // fp8_obstacles names config fields, whereas lib/config does not know layers.
@@ -115,7 +117,7 @@ TEST(LayerSpec, fp8_obstacles_are_linears_whose_sizes_on_a_rank_are_no_multiples
                 m.activation = activation;
                 m.seq_len = 8;
                 bool fit = micro_batch * m.seq_len % 16 == 0;
-                for (const LinearSpec& linear : layer_spec(m, 0).linears())
+                for (const LinearSpec& linear : layers_of_model(m, {})[0].linears())
                   fit = fit && linear.n(tp) % 16 == 0 && linear.k(tp) % 16 == 0;
                 const auto obstacles = fp8_obstacles(m, micro_batch, tp);
                 EXPECT_EQ(obstacles.empty(), fit) << fmt::format("{}", fmt::join(obstacles, "; "));

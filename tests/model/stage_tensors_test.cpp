@@ -25,7 +25,7 @@ Config config_of(int heads, int kv_heads, Position position) {
 
 TEST(AttentionOrder, rope_changes_it_where_a_rank_has_several_groups) {
   const auto order = [](int heads, int kv_heads, int tp, Position position = Position::kRope) {
-    return attention_order(layer_spec(config_of(heads, kv_heads, position).model, 0).attention, tp);
+    return attention_order(layers_of_model(config_of(heads, kv_heads, position))[0].attention, tp);
   };
   EXPECT_EQ(order(8, 4, 1), QkvOrder::kByKind);
   EXPECT_EQ(order(8, 4, 2), QkvOrder::kByKind);
@@ -65,7 +65,7 @@ TEST(StageTensors, a_layer_states_what_is_allocated_for_it) {
           config.precision.gemm = gemm;
           Arena arena;
           const StageTensors stage = allocate_stage(config, make_mesh(0, {{"tp", tp}}), {1}, 1, arena);
-          const LayerSpec layer = layer_spec(config.model, 1);
+          const LayerSpec layer = layers_of_model(config)[1];
           const LayerTensors& kept = stage.chunks[0][0].layers[1];
           const AttentionWorkspace& attention = stage.work.attention;
           const MlpWorkspace& mlp = stage.work.mlp;

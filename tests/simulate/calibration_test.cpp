@@ -153,7 +153,7 @@ TEST(Calibration, finds_attentions_rates_from_its_kernels) {
   std::vector<MeasuredStep> steps;
   for (const std::string length : {"2048", "1024"}) {
     const Config config = config_of({"model.seq_len=" + length});
-    const LayerTimes times = layer_times(workload_of(config), layer_spec(config.model, 0), truth, RingTimes(truth));
+    const LayerTimes times = layer_times(workload_of(config), layers_of_model(config)[0], truth, RingTimes(truth));
     steps.push_back({config, 1, times.forward.attention, times.backward.attention});
   }
   Cluster found = h200();

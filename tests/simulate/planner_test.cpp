@@ -183,6 +183,16 @@ TEST(Planner, keeps_the_precision_of_the_config) {
     ASSERT_TRUE(search) << search.error().message;
     EXPECT_EQ(search.value().best.front().workload.numbers, numbers) << gemm;
   }
+  Config config = config_with("fp8");
+  const auto best = [&] {
+    return value_or_throw(search_layouts(config, cluster_of("h200"), {.ranks = 16, .keep = 1})).best.front();
+  };
+  const double fp8 = best().step.seconds;
+  config.precision.fp8_first_layers = config.model.layers / 2;
+  const double half = best().step.seconds;
+  config.precision.gemm = GemmFormat::kCompute;
+  EXPECT_LT(fp8, half);
+  EXPECT_LT(half, best().step.seconds);
 }
 
 // A Plan lists every microbatch: this many caused bad_alloc in `plan`, and minutes and gigabytes in `simulate`.

@@ -47,6 +47,15 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=none"}},
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=norms", "parallel.tp=2", "parallel.pp=2"}},
       {"llama_8b", 16, {"precision.gemm=fp8", "parallel.recompute=selective"}},
+      // Layers that multiply bf16 at one end or both.
+      {"gpt_13b", 16, {"precision.gemm=fp8", "precision.fp8_first_layers=20", "parallel.recompute=none"}},
+      {"gpt_13b",
+       16,
+       {"precision.gemm=fp8", "precision.fp8_last_layers=39", "parallel.recompute=norms", "parallel.pp=2"}},
+      {"llama_8b", 16, {"precision.gemm=fp8", "precision.fp8_first_layers=1", "parallel.recompute=full"}},
+      {"gpt_1b3",
+       8,
+       {"precision.gemm=fp8", "precision.fp8_first_layers=2", "precision.fp8_last_layers=4", "parallel.zero=2"}},
       // FP8 weights have separate buckets.
       {"llama_8b",
        16,

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "lib/simulate/step_memory.h"
 
 namespace tri {
 namespace {
@@ -33,7 +36,7 @@ double step(const Workload& w, const Cluster& c = {}, Stragglers stragglers = St
 }
 
 LayerTimes times_of_layer(const Workload& w, const Cluster& c) {
-  return layer_times(w, layer_spec(w.model, 0), c, RingTimes(c));
+  return layer_times(w, w.layers()[0], c, RingTimes(c));
 }
 
 TEST(StepModel, parts_add_up_to_the_step) {
@@ -143,6 +146,43 @@ TEST(StepModel, parallel_block_halves_tp_transfers_and_a_window_attention) {
   EXPECT_DOUBLE_EQ(predict_step(w, Cluster{}).parts.attention, full);
 }
 
+TEST(StepModel, layers_that_keep_bf16_count_as_such) {
+  Cluster c;
+  c.device.fp8_tflops = 1979;
+  const GpuProperties gpu = gpu_of(c);
+  for (const bool fp8_weights : {true, false})
+    for (const int pp : {1, 4}) {
+      Workload bf16 = gpt_13b();
+      bf16.tp = 2;
+      bf16.dp = 2;
+      bf16.pp = pp;
+      bf16.fp8_weights = fp8_weights;
+      Workload fp8 = bf16, most = bf16, half = bf16, few = bf16;
+      for (Workload* w : {&fp8, &most, &half, &few}) w->numbers = Numbers::kFp8;
+      most.fp8_first_layers = most.fp8_last_layers = 1;
+      half.fp8_last_layers = 20;
+      few.fp8_first_layers = 39;
+      const auto ascends = [&](const auto& number) {
+        const std::vector<double> numbers{number(fp8), number(most), number(half), number(few), number(bf16)};
+        EXPECT_TRUE(std::ranges::is_sorted(numbers)) << fmt::format("{}", fmt::join(numbers, ", "));
+        EXPECT_LT(numbers[0], numbers[1]) << pp;
+        EXPECT_LT(numbers[3], numbers[4]) << pp;
+      };
+      if (pp == 1) {
+        ascends([&](const Workload& w) { return step(w, c); });
+        ascends([&](const Workload& w) { return bound_step(w, c, RingTimes(c)); });
+        ascends([&](const Workload& w) { return predict_step(w, c).parts.gemm; });
+        ascends([&](const Workload& w) { return estimate_memory(w, gpu).activations; });
+      }
+      EXPECT_LT(step(fp8, c), step(half, c)) << pp;
+      EXPECT_LE(step(half, c), step(bf16, c)) << pp;
+      // The bytes that dp gathers: a stage whose layers are all bf16 gathers as many as without FP8.
+      const auto gather = [&](const Workload& w) { return step_costs(w, c, RingTimes(c)).traffic.front().gather; };
+      EXPECT_EQ(gather(few) == gather(bf16), pp > 1 || !fp8_weights);
+      EXPECT_EQ(gather(fp8) < gather(bf16), fp8_weights);
+    }
+}
+
 TEST(StepModel, gemms_pay_for_waves_and_crooked_rows) {
   Cluster c;
   c.software.launch_us = 0;
@@ -217,7 +257,7 @@ TEST(StepModel, sums_of_gradients_cost_their_bytes) {
   const auto backward = [&] { return times_of_layer(w, c).backward.memory; };
   const double before = backward();
   c.software.accumulate_bytes = 12;
-  EXPECT_NEAR(backward() - before, 12 * largest_layer_parameters(w) / (c.device.memory_gb_per_s * 1e9), 1e-9);
+  EXPECT_NEAR(backward() - before, 12 * largest_layer_parameters(w.layers()) / (c.device.memory_gb_per_s * 1e9), 1e-9);
 }
 
 // Heads of 64 have an exponential per half as many FLOPs.

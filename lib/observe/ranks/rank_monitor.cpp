@@ -23,13 +23,13 @@ Json milliseconds(double seconds) { return std::strtod(fmt::format("{:.4g}", 1e3
 std::vector<double> stage_flops(const Config& config, const Mesh& mesh) {
   const int stages = mesh.axis("pp").size;
   const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  const Layers all = layers_of_model(config);
   std::vector<double> flops;
   for (int stage = 0; stage < stages; ++stage) {
     double of_token = stage + 1 == stages ? head_flops_per_token(config.model) : 0;
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
       const LayerRange layers = layers_of(config, {stage, stages}, chunk);
-      of_token += sum_over_layers(config.model, layers.first, layers.count,
-                                  [](const LayerSpec& layer) { return layer.flops_per_token(AttentionWork::kBand); });
+      of_token += all.sum(layers, [](const LayerSpec& layer) { return layer.flops_per_token(AttentionWork::kBand); });
     }
     flops.push_back(of_token * tokens / (mesh.axis("dp").size * mesh.axis("tp").size));
   }
