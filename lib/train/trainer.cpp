@@ -18,10 +18,11 @@ bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(gr
 Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
     : engine_(rank),
       statistics_(engine_.tensors().step_statistics.flat(0, kNumStepStatistics)),
+      fp8_(rank.device, engine_.stage().fp8(), runtime().compute()),
       optimizer_({.config = rank.config,
                   .store = store(),
                   .tensors = engine_.tensors().optimizer,
-                  .sums = engine_.tensors().stage.fp8.slots() > 0 ? engine_.tensors().step_statistics : statistics_,
+                  .sums = fp8_.summed(engine_.tensors().step_statistics, statistics_),
                   .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
                   .loss = step_statistic(statistics_, offsetof(StepStatistics, loss)),
                   .groups = runtime().axis_groups(),
@@ -40,7 +41,6 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
   };
   // All slots are summed, including those between the statistics and FP8's counts.
   runtime().compute().zero(engine_.tensors().step_statistics);
-  if (Fp8Layers* const fp8 = engine_.stage().fp8(); fp8 != nullptr) fp8_.emplace(rank.device, *fp8);
   phase_done("communicators");
   engine_.set_overlap_splits(find_overlap_splits(engine_, options.tuning_dir));
   phase_done("searches");
@@ -57,19 +57,12 @@ void Trainer::make_start_values() {
 Result<void> Trainer::state_loaded(const std::vector<float>& fp8_history) {
   store().gathers.state_loaded();
   has_state_ = true;
-  if (!fp8_) return {};
-  if (!fp8_history.empty())
-    if (auto loaded = fp8_->load(fp8_history); !loaded) return loaded;
+  if (auto loaded = fp8_.load(fp8_history); !loaded) return loaded;
   engine_.make_quantized_weights();
   return {};
 }
 
-std::vector<float> Trainer::fp8_history() {
-  if (!fp8_) return {};
-  fp8_->read_history(runtime().compute());
-  runtime().compute().synchronize();
-  return fp8_->saved_history();
-}
+std::vector<float> Trainer::fp8_history() { return fp8_.saved_history(); }
 
 void Trainer::run_plan() {
   store().gradients.begin_step();
@@ -93,17 +86,13 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
   std::optional<SpanScope> span(std::in_place, compute, SpanKind::kAction, "update");
-  Fp8Layers* const fp8 = engine_.stage().fp8();
-  if (fp8 != nullptr) fp8->count();
+  fp8_.count();
   optimizer_.reduce();
-  if (fp8 != nullptr) {
-    fp8->reduce(runtime().world());  // before the gathers of parameters, for which it would wait otherwise
-    fp8_->read_numbers(compute);
-  }
+  fp8_.reduce(runtime().world());  // before the gathers of parameters, for which it would wait otherwise
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
   optimizer_.clip(limits);
-  if (fp8 != nullptr) fp8->update(tensors.grad_scale);  // the update casts weights with the new scales
+  fp8_.update(tensors.grad_scale);  // the update casts weights with the new scales
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
@@ -116,10 +105,8 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   result.loss = result.sums.loss;
   result.grad_norm = *h_norm_.data();
   result.is_spike = result.finite() && limits.exceeded_by(result.sums.loss, *h_norm_.data());
-  if (fp8_) {
-    result.fp8 = fp8_->numbers();
-    if (result.finite() && !result.is_spike) fp8_->finished();
-  }
+  result.fp8 = fp8_.numbers();
+  if (result.finite() && !result.is_spike) fp8_.finished();
   return result;
 }
 

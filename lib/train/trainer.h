@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +76,7 @@ class Trainer {
 
   Engine engine_;
   const Tensor statistics_;  // (kNumStepStatistics) f32: a StepStatistics
+  Fp8State fp8_;
   Optimizer optimizer_;
   Timeline timeline_;
   const Plan plan_;
@@ -84,7 +84,6 @@ class Trainer {
   bool has_state_ = false;
   HostBuffer<StepStatistics> h_statistics_, h_sums_;
   HostBuffer<float> h_norm_;
-  std::optional<Fp8State> fp8_;  // with FP8 GEMMs
 };
 
 }  // namespace tri

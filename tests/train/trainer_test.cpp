@@ -169,6 +169,15 @@ TEST(Trainer, fp8_history_of_another_model_is_refused) {
   EXPECT_EQ(refused.error().code, ExitCode::kFile);
 }
 
+// Including the history of a checkpoint that was written with FP8.
+TEST(Trainer, without_fp8_its_state_is_empty) {
+  OneRank rank(tiny_config());
+  ASSERT_EQ(rank.trainer->engine().stage().fp8(), nullptr);
+  ASSERT_TRUE(rank.trainer->state_loaded({1.0f, 2.0f}));
+  EXPECT_TRUE(rank.step(0).fp8.empty());
+  EXPECT_TRUE(rank.trainer->fp8_history().empty());
+}
+
 TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
   OneRank rank(tiny_config());
   const auto before = rank.weights();
