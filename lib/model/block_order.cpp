@@ -9,42 +9,60 @@ using enum LinearSplit;
 using enum Step;
 using enum Pass;
 
-// Each row is a transfer and the steps that run concurrently with it. A weight gradient runs concurrently with each
-// transfer of a backward pass; that of qkv runs alongside the first transfer of the layer below. The inputs of a weight
-// gradient are not overwritten before its transfer has ended.
+// Each row is a transfer over tp and the steps that run concurrently with it, below the formulas that they compute.
+// Norms and residual additions process local rows (Rl, C): a forward gather begins with its norm, and a backward reduce
+// ends with that of its norm (TransformerBlock::gather_norm, norm_backward). Weights W (N, K) are tp shards: W_qkv and
+// W_fc1 of N, W_proj and W_fc2 of K. A bias b exists if the model has it; its gradient sums the rows of its output's.
+//
+// A weight gradient runs concurrently with each transfer of a backward pass; that of qkv runs alongside the first
+// transfer of the layer below. The inputs of a weight gradient are not overwritten before its transfer has ended.
 
 // m = x + attention(norm1(x)), y = m + mlp(norm2(m)).
 const Regions kSequentialForward = {
-    {{kAttention, kColumn}, kForward, {{kAttention, kColumnForward}, {kAttention, kInnerForward}}},  // qkv, attention
-    {{kAttention, kRow}, kForward, {{kAttention, kRowForward}}},                                     // proj
-    {{kMlp, kColumn}, kForward, {{kMlp, kColumnForward}, {kMlp, kInnerForward}}},                    // fc1, activation
-    {{kMlp, kRow}, kForward, {{kMlp, kRowForward}}},                                                 // fc2
+    // n1 = gather(norm1(x)) (R, C);  qkv = n1 W_qkv^T + b (R, (NHl + 2 NKVl) HS)
+    // q, k = rope(qk_norm(q, k)), if the model has these;  a = softmax(mask(q k^T / sqrt(HS))) v (R, NHl HS)
+    {{kAttention, kColumn}, kForward, {{kAttention, kColumnForward}, {kAttention, kInnerForward}}},
+    // m = x + reduce(a W_proj^T) + b (Rl, C); norm2 adds and stores it
+    {{kAttention, kRow}, kForward, {{kAttention, kRowForward}}},
+    // n2 = gather(norm2(m)) (R, C);  f = n2 W_fc1^T + b (R, Fl), or (R, 2 Fl) with a gate;  g = activation(f) (R, Fl)
+    {{kMlp, kColumn}, kForward, {{kMlp, kColumnForward}, {kMlp, kInnerForward}}},
+    // y = m + reduce(g W_fc2^T) + b (Rl, C); norm1 of the next layer adds and stores it
+    {{kMlp, kRow}, kForward, {{kMlp, kRowForward}}},
 };
 const Regions kSequentialBackward = {
-    {{kMlp, kRow},  // dy, gathered, through fc2 and the activation
+    // dy = gather(dy) (R, C);  dW_qkv of the layer above;  dg = dy W_fc2 (R, Fl)
+    // df = activation'(f) dg (R, Fl | 2 Fl)
+    {{kMlp, kRow},
      kBackward,
      {{kAttention, kDeferred}, {kMlp, kRecompute}, {kMlp, kRowGradient}, {kMlp, kInnerBackward}}},
-    {{kMlp, kColumn}, kBackward, {{kMlp, kColumnGradient}, {kMlp, kRowWeight}}},  // through fc1 to norm2's rows
-    {{kAttention, kRow},  // dm, gathered, through proj and attention
+    // dn2 = reduce(df W_fc1) (Rl, C);  dW_fc2 += dy^T g (C, Fl);  dm = dy + norm2'(dn2) (Rl, C)
+    {{kMlp, kColumn}, kBackward, {{kMlp, kColumnGradient}, {kMlp, kRowWeight}}},
+    // dm = gather(dm) (R, C);  dW_fc1 += df^T n2 (Fl | 2 Fl, C);  da = dm W_proj (R, NHl HS)
+    // dqkv = qk_norm'(rope'(attention'(da))) (R, (NHl + 2 NKVl) HS)
+    {{kAttention, kRow},
      kBackward,
      {{kMlp, kColumnWeight}, {kAttention, kRecomputeNorm}, {kAttention, kRowGradient}, {kAttention, kInnerBackward}}},
-    {{kAttention, kColumn},  // through qkv to norm1's rows
-     kBackward,
-     {{kAttention, kColumnGradient}, {kAttention, kRowWeight}, {kAttention, kDefer}}},
+    // dn1 = reduce(dqkv W_qkv) (Rl, C);  dW_proj += dm^T a (C, NHl HS);  dx = dm + norm1'(dn1) (Rl, C)
+    // dW_qkv += dqkv^T n1 ((NHl + 2 NKVl) HS, C), later
+    {{kAttention, kColumn}, kBackward, {{kAttention, kColumnGradient}, {kAttention, kRowWeight}, {kAttention, kDefer}}},
 };
 
 // n = norm1(x), y = x + attention(n) + mlp(n). Both branches share a gather and a reduce: the second GEMM adds to the
 // partial sums of the first and sends them.
 const Regions kParallelForward = {
+    // n = gather(norm1(x)) (R, C);  qkv, a, f and g from n as above
     {{kAttention, kColumn},
      kForward,
      {{kAttention, kColumnForward}, {kAttention, kInnerForward}, {kMlp, kColumnForward}, {kMlp, kInnerForward}}},
+    // y = x + reduce(a W_proj^T + g W_fc2^T) + b (Rl, C)
     {{kMlp, kRow}, kForward, {{kAttention, kRowForward}, {kMlp, kRowForward}}},
 };
 const Regions kParallelBackward = {
+    // dy = gather(dy) (R, C);  dW_qkv of the layer above;  dg, df
     {{kMlp, kRow},
      kBackward,
      {{kAttention, kDeferred}, {kMlp, kRecompute}, {kMlp, kRowGradient}, {kMlp, kInnerBackward}}},
+    // da, dqkv;  dn = reduce(df W_fc1 + dqkv W_qkv) (Rl, C);  the weights' gradients;  dx = dy + norm1'(dn) (Rl, C)
     {{kAttention, kColumn},
      kBackward,
      {{kMlp, kColumnGradient},
