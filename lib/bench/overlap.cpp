@@ -39,7 +39,8 @@ const Bucket& largest_bucket(const StoreTensors& store) {
   const Bucket* largest = nullptr;
   for (const ChunkStoreTensors& chunk : store.chunks)
     for (const Bucket& bucket : chunk.layout.buckets)
-      if (bucket.matrices && (largest == nullptr || bucket.size > largest->size)) largest = &bucket;
+      if (bucket.matrices && !bucket.sharded_over().empty() && (largest == nullptr || bucket.size > largest->size))
+        largest = &bucket;
   TRI_REQUIRE(largest != nullptr, "a stage of {} chunks has no bucket of matrices", store.chunks.size());
   return *largest;
 }
@@ -199,7 +200,7 @@ class Bench {
         [=, this, &dp, &collectives] {
           collectives.after(runtime_.compute());
           if (sharded)
-            reduce_bucket(dp, SumInto::kOverwrite, dp.local_rows(bucket), bucket, collectives.stream());
+            reduce_bucket(&dp, SumInto::kOverwrite, dp.local_rows(bucket), bucket, collectives.stream());
           else
             collectives.all_reduce(bucket, ReduceOp::kSum);
         },

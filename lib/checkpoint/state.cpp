@@ -8,35 +8,39 @@
 namespace tri {
 namespace {
 
-// The part of one bucket of the chunk's flat buffer that this rank holds, and its share of that among the dp ranks.
+// The part of one bucket of the chunk's flat buffer that this rank holds, and its share of that among the ranks of
+// Bucket::sharded_over().
 struct Slice {
   const std::vector<ParamSpec>& specs;
   const FlatLayout& layout;
   const Bucket& bucket;
-  int64_t begin, end;
-  int64_t local_begin, local_end;
+  SliceRange held, local;
   int number;  // number of the bucket in the rank: ranks that hold the same bucket take turns writing
   Tensor master;
   std::vector<Tensor> state;  // of the optimizer, in the order of state_names
   const std::vector<std::string>& state_names;
 };
 
+std::pair<int64_t, int64_t> range_of(const SliceRange& slice) { return {slice.begin, slice.begin + slice.size}; }
+
 void add_shards(const Slice& slice, const Mesh& mesh, std::vector<StateShard>& shards) {
   for (const int index : slice.bucket.parameters) {
     const ParamSpec& spec = slice.specs[static_cast<size_t>(index)];
     const std::vector<int64_t> local = spec.local_shape(mesh);
-    const Axis holders = mesh.joint_axis(AxisSet::outside(spec.sharded | kBucketAxes | AxisSet{"pp"}));
+    const Axis holders = mesh.joint_axis(AxisSet::outside(spec.sharded | slice.bucket.sharded_over() | AxisSet{"pp"}));
     const int64_t offset = slice.layout.offset[static_cast<size_t>(index)];
+    const auto [begin, end] = range_of(slice.held);
+    const auto [local_begin, local_end] = range_of(slice.local);
     // Cut at the borders of the local share, so that a shard is written whole or not at all.
-    std::vector<int64_t> cuts = {std::max(slice.begin, offset), std::min(slice.end, offset + num_elements(local))};
+    std::vector<int64_t> cuts = {std::max(begin, offset), std::min(end, offset + num_elements(local))};
     if (cuts[0] >= cuts[1]) continue;
-    for (const int64_t border : {slice.local_begin, slice.local_end})
+    for (const int64_t border : {local_begin, local_end})
       if (border > cuts[0] && border < cuts[1]) cuts.push_back(border);
     std::sort(cuts.begin(), cuts.end());
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
-      const bool is_local = cuts[c] >= slice.local_begin && cuts[c] < slice.local_end;
+      const bool is_local = cuts[c] >= local_begin && cuts[c] < local_end;
       const bool writes = is_local && slice.number % holders.size == holders.rank && !spec.tied_copy;
-      int64_t at = cuts[c] - slice.begin;
+      int64_t at = cuts[c] - begin;
       for (Region& region : regions_of_range(local, cuts[c] - offset, cuts[c + 1] - offset)) {
         if (spec.split_dim >= 0) {
           const auto dim = static_cast<size_t>(spec.split_dim);
@@ -62,32 +66,26 @@ void add_shards(const Slice& slice, const Mesh& mesh, std::vector<StateShard>& s
 }  // namespace
 
 std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, const StoreTensors& store) {
-  const bool sharded = config.parallel.zero >= 1;
-  const Axis dp = mesh.joint_axis(kBucketAxes);
-  const int64_t parts = sharded ? dp.size : 1;
   std::vector<StateShard> shards;
   int number = 0;  // of the bucket
-  for (size_t c = 0; c < store.chunks.size(); ++c) {
-    const ChunkStoreTensors& chunk = store.chunks[c];
-    const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.axis("pp"), static_cast<int>(c));
-    for (const Bucket& bucket : chunk.layout.buckets) {
-      const int64_t share = bucket.size / dp.size, held = bucket.size / parts;
-      const int64_t local_begin = bucket.first + dp.rank * share, begin = sharded ? local_begin : bucket.first;
-      const auto slice_of = [&](const Tensor& slices) { return slices.flat(bucket.first / parts, held); };
+  for (const ChunkStoreTensors& chunk : store.chunks) {
+    const std::vector<SliceRange> local = slice_ranges(chunk.layout, mesh, Slices::kSharded);
+    for (size_t b = 0; b < local.size(); ++b) {
+      const SliceRange& held = chunk.slices[b];
+      const auto slice_of = [&](const Tensor& slices) { return slices.flat(held.place, held.size); };
       std::vector<Tensor> state;
       for (const Tensor& slices : chunk.state) state.push_back(slice_of(slices));
-      add_shards({.specs = specs,
-                  .layout = chunk.layout,
-                  .bucket = bucket,
-                  .begin = begin,
-                  .end = begin + held,
-                  .local_begin = local_begin,
-                  .local_end = local_begin + share,
-                  .number = number++,
-                  .master = chunk.master.empty() ? chunk.parameters.flat(begin, held) : slice_of(chunk.master),
-                  .state = std::move(state),
-                  .state_names = optimizer_row(config.optimizer.name).state},
-                 mesh, shards);
+      add_shards(
+          {.specs = chunk.specs,
+           .layout = chunk.layout,
+           .bucket = chunk.layout.buckets[b],
+           .held = held,
+           .local = local[b],
+           .number = number++,
+           .master = chunk.master.empty() ? chunk.parameters.flat(held.begin, held.size) : slice_of(chunk.master),
+           .state = std::move(state),
+           .state_names = optimizer_row(config.optimizer.name).state},
+          mesh, shards);
     }
   }
   return shards;

@@ -23,9 +23,10 @@ struct Kind {
 };
 
 Kind kind_of(const ParamSpec& spec, const Mesh& mesh) {
-  const AxisSet reduced = mesh.divided(spec.reduced), always = mesh.divided(kBucketAxes);
-  TRI_REQUIRE((always - reduced).empty(), "{} is reduced over {}, but its bucket over {}", spec.name,
-              to_string(reduced), to_string(always));
+  const AxisSet reduced = mesh.divided(spec.reduced), differs = reduced | spec.sharded;
+  // Ranks along an axis process other tokens, so their copies of a parameter would drift apart without a sum.
+  TRI_REQUIRE((mesh.divided(kBucketAxes) - differs).empty(), "{} is sharded or reduced over {}, but not over {}",
+              spec.name, to_string(differs), to_string(mesh.divided(kBucketAxes) - differs));
   return {reduced, (reduced - kBucketAxes).empty() && spec.decay, spec.fp8_slot >= 0};
 }
 
@@ -60,7 +61,7 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
     open.first = layout.size;
     const auto close = [&] {
       if (open.parameters.empty()) return;
-      open.size = round_up(open.size, int64_t{mesh.joint_axis(kBucketAxes).size} * kBlock);
+      open.size = round_up(open.size, int64_t{mesh.joint_axis(open.sharded_over()).size} * kBlock);
       layout.size = open.first + open.size;
       layout.buckets.push_back(open);
       open = empty;
@@ -81,6 +82,18 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
     if (kind.quantized) layout.quantized = layout.size;
   }
   return layout;
+}
+
+std::vector<SliceRange> slice_ranges(const FlatLayout& layout, const Mesh& mesh, Slices slices) {
+  std::vector<SliceRange> ranges;
+  int64_t place = 0;
+  for (const Bucket& bucket : layout.buckets) {
+    const Axis part = slices == Slices::kSharded ? mesh.joint_axis(bucket.sharded_over()) : Axis{};
+    const int64_t size = bucket.size / part.size;
+    ranges.push_back({.begin = bucket.first + part.rank * size, .place = place, .size = size});
+    place += size;
+  }
+  return ranges;
 }
 
 std::vector<int> block_owners(const FlatLayout& layout, const std::vector<ParamSpec>& specs, const Mesh& mesh) {

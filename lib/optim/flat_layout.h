@@ -1,7 +1,7 @@
 // Flat buffers: the place of each parameter of a chunk in one contiguous array, split into buckets for the dp
 // collectives. Parameters are in reverse order of use, the order in which the backward pass completes gradients. Every
-// tensor starts at a multiple of kBlock, and every bucket's size is a multiple of dp · kBlock, so that slice r of each
-// bucket belongs to dp rank r whatever tensors it holds.
+// tensor starts at a multiple of kBlock, and the size of a bucket that is sharded over n ranks (sharded_over) is a
+// multiple of n · kBlock, so that slice r belongs to rank r of them whatever tensors it holds.
 //
 // A bucket holds parameters whose gradients are reduced over the same axes. Small parameters (norms, biases) that dp
 // alone completes have separate buckets, since their gradients complete throughout the backward pass. Matrices that are
@@ -15,7 +15,8 @@
 
 namespace tri {
 
-// The axes of the collectives that reduce and gather buckets, called "dp" in names and comments.
+// The axes of the collectives that reduce and gather buckets, called "dp" in names and comments. A bucket uses those
+// over which its parameters are reduced.
 inline constexpr AxisSet kBucketAxes{"dp"};
 
 struct Bucket {
@@ -26,8 +27,17 @@ struct Bucket {
   int64_t size = 0;        // elements
   std::vector<int> parameters;  // indices into the chunk's list
 
+  // Returns the axes over which its own collectives reduce and gather it, and over which ZeRO shards it.
+  AxisSet sharded_over() const { return reduced - remaining(); }
   // Returns the axes over which its gradients must still be summed after the bucket was reduced.
   AxisSet remaining() const { return reduced - kBucketAxes; }
+};
+
+// A rank's slice of a bucket.
+struct SliceRange {
+  int64_t begin = 0;  // element of the flat buffer
+  int64_t place = 0;  // element of buffers that hold only the slices of a chunk
+  int64_t size = 0;   // elements
 };
 
 struct FlatLayout {
@@ -40,6 +50,10 @@ struct FlatLayout {
 
 // Closes a bucket as soon as it holds `bucket_elements`; a tensor is never split over buckets.
 FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mesh, int64_t bucket_elements);
+
+// Returns the slice of each bucket that belongs to the mesh's rank: its part of bucket.sharded_over(), or all of it.
+enum class Slices { kSharded, kWhole };
+std::vector<SliceRange> slice_ranges(const FlatLayout& layout, const Mesh& mesh, Slices slices);
 
 // Returns the owner of each block of kBlock elements: the parameter's index, or -1 for padding between tensors.
 std::vector<int> block_owners(const FlatLayout& layout, const std::vector<ParamSpec>& specs, const Mesh& mesh);

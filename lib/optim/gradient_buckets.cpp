@@ -8,9 +8,12 @@
 
 namespace tri {
 
-void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream) {
-  for (const RowBlock& block : dp.begin_reduce(full, {.num_splits = 1}, stream)) dp.send(block, stream);
-  const Tensor parts = dp.finish_reduce(stream);
+void reduce_bucket(AxisTransfers* dp, SumInto into, Tensor out, Tensor full, Stream& stream) {
+  Tensor parts = with_parts(full, 1);
+  if (dp != nullptr) {
+    for (const RowBlock& block : dp->begin_reduce(full, {.num_splits = 1}, stream)) dp->send(block, stream);
+    parts = dp->finish_reduce(stream);
+  }
   const bool is_there = into == SumInto::kOverwrite && parts[0] == 1 && parts.data == out.data;
   if (!is_there) sum_parts({.into = into, .out = out, .parts = parts}, stream);
 }
@@ -31,7 +34,8 @@ GradientBuckets::GradientBuckets(const GradientBucketsContext& context)
       num_microbatches_(context.num_microbatches),
       grads_sharded_(context.config.parallel.zero == 2),
       compute_(context.compute),
-      dp_(context.dp) {
+      transfers_(context.dp),
+      dp_(context.dp.dp) {
   for (const BucketMemory& bucket : memory_.buckets()) {
     auto state = std::make_unique<State>();
     state->memory = &bucket;
@@ -132,17 +136,21 @@ void GradientBuckets::gradient_ready(const Parameter& parameter) {
 
 void GradientBuckets::reduce(State& state) {
   const BucketMemory& bucket = *state.memory;
+  AxisTransfers* const over = transfers_.of(*bucket.bucket);
   GroupOnStream& collectives = dp_.collectives();
   Stream& stream = collectives.stream();
   collectives.after(compute_);  // the dp stream waits for the bucket's last gradient
   if (Timeline* const timeline = compute_.timeline(); timeline != nullptr && dp_.size() > 1 && state.last_pass)
     timeline->note_ready();
   // To locate a NaN, take per-tensor norms before the reduction. The global norm covers buckets that are not reduced.
-  if (sums_local_ && (dp_.size() > 1 || !bucket.bucket->remaining().empty()))
+  if (sums_local_ && ((over != nullptr && over->size() > 1) || !bucket.bucket->remaining().empty()))
     tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
                  stream);
-  if (!memory_.sharded()) return collectives.all_reduce(state.full, ReduceOp::kSum);
-  reduce_bucket(dp_, grads_sharded_ ? SumInto::kAdd : SumInto::kOverwrite, bucket.gradient_slice, state.full, stream);
+  if (!memory_.sharded()) {
+    if (over != nullptr) collectives.all_reduce(state.full, ReduceOp::kSum);
+    return;
+  }
+  reduce_bucket(over, grads_sharded_ ? SumInto::kAdd : SumInto::kOverwrite, bucket.gradient_slice, state.full, stream);
   if (grads_sharded_) close(state);
 }
 

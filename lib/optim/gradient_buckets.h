@@ -14,14 +14,15 @@
 #include <vector>
 
 #include "kernels/elementwise.h"
-#include "lib/comm/groups/axis_transfers.h"
+#include "lib/optim/bucket_transfers.h"
 #include "lib/optim/parameter_memory.h"
 
 namespace tri {
 
 // out (n), f32, is overwritten with or added (`into`) the local block of the sum of the members' `full` (dp · n). out
-// may be that block. `stream` computes the sums and afterwards waits for the whole transfer.
-void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream);
+// may be that block. `stream` computes the sums and then waits for the transfer. `dp` is null if there are
+// no other members.
+void reduce_bucket(AxisTransfers* dp, SumInto into, Tensor out, Tensor full, Stream& stream);
 
 // A group that sums over one axis: over tp its ranks, over pp the stages that hold a parameter together.
 struct AxisGroup {
@@ -35,7 +36,7 @@ struct GradientBucketsContext {
   int num_microbatches;  // of a step
   Device& device;
   Stream& compute;
-  AxisTransfers& dp;
+  BucketTransfers dp;
 };
 
 class GradientBuckets {
@@ -69,7 +70,8 @@ class GradientBuckets {
   const int num_microbatches_;
   const bool grads_sharded_;  // zero 2
   Stream& compute_;
-  AxisTransfers& dp_;
+  const BucketTransfers transfers_;
+  AxisTransfers& dp_;                               // of transfers_
   std::vector<std::unique_ptr<State>> states_;      // [bucket]
   std::vector<std::unique_ptr<Event>> pool_freed_;  // [pool buffer]: its reduction is done
   std::vector<bool> pool_open_;                     // [pool buffer]: a bucket is being filled

@@ -5,11 +5,12 @@
 namespace tri {
 
 ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
-    : memory_(context.memory), compute_(context.compute), dp_(context.dp) {}
+    : memory_(context.memory), compute_(context.compute), transfers_(context.dp), dp_(context.dp.dp) {}
 
 void ParameterGathers::publish(const BucketSlice& slice) {
-  if (!memory_.sharded()) return;
-  const Tensor full = memory_.buckets()[static_cast<size_t>(slice.bucket)].parameters;
+  const BucketMemory& bucket = memory_.buckets()[static_cast<size_t>(slice.bucket)];
+  if (!memory_.sharded() || transfers_.of(*bucket.bucket) == nullptr) return;
+  const Tensor full = bucket.parameters;
   dp_.finish_gather(full, compute_);  // the previous gather, if no pass has used it
   dp_.begin_gather(full, compute_);
   dp_.start_gather(full, compute_);
@@ -47,6 +48,7 @@ void ParameterGathers::complete_state() {
   collectives.after(compute_);
   const auto gather = [&](const Tensor& full) { collectives.all_gather(full, dp_.local_rows(full)); };
   for (const BucketSlice& slice : memory_.slices()) {
+    if (transfers_.of(*memory_.buckets()[static_cast<size_t>(slice.bucket)].bucket) == nullptr) continue;
     gather(slice.master);
     for (const Tensor& full : slice.state) gather(full);
   }

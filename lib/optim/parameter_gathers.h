@@ -4,7 +4,7 @@
 // Threads: call only from the rank's main thread. Publishing and loading are collective over dp.
 #pragma once
 
-#include "lib/comm/groups/axis_transfers.h"
+#include "lib/optim/bucket_transfers.h"
 #include "lib/optim/parameter_memory.h"
 
 namespace tri {
@@ -12,7 +12,7 @@ namespace tri {
 struct ParameterGathersContext {
   const ParameterMemory& memory;
   Stream& compute;
-  AxisTransfers& dp;
+  BucketTransfers dp;
 };
 
 class ParameterGathers {
@@ -37,7 +37,8 @@ class ParameterGathers {
 
   const ParameterMemory& memory_;
   Stream& compute_;
-  AxisTransfers& dp_;
+  const BucketTransfers transfers_;
+  AxisTransfers& dp_;  // of transfers_
 };
 
 }  // namespace tri

@@ -51,24 +51,28 @@ Tensor parameters_in(const ChunkStoreTensors& chunk, int64_t first, int64_t coun
   return first < quantized ? chunk.quantized.flat(first, count) : chunk.parameters.flat(first - quantized, count);
 }
 
+// Returns this rank's slice of a tensor with the layout of a full bucket.
+Tensor slice_of(const BucketMemory& m, const Tensor& full) {
+  const int64_t parts = m.bucket->size / m.slice.size, part = full.numel() / parts;
+  return full.flat((m.slice.begin - m.bucket->first) / m.slice.size * part, part);
+}
+
 }  // namespace
 
 ParameterMemory::ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute,
                                  const Fp8Tensors& fp8)
-    : tensors_(std::move(tensors)),
-      sharded_(config.parallel.zero >= 1),
-      parts_(sharded_ ? mesh.joint_axis(kBucketAxes).size : 1),
-      rank_(sharded_ ? mesh.joint_axis(kBucketAxes).rank : 0) {
-  for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
-    add_parameters(chunk_parameters(config, mesh.axis("pp"), chunk), mesh);
+    : tensors_(std::move(tensors)), sharded_(config.parallel.zero >= 1) {
+  for (int chunk = 0; chunk < static_cast<int>(tensors_.chunks.size()); ++chunk) {
+    add_parameters(mesh);
     add_buckets(chunk, mesh, config.parallel.zero == 2, fp8);
   }
   fill_tables(config, mesh, compute);
 }
 
-void ParameterMemory::add_parameters(const std::vector<ParamSpec>& specs, const Mesh& mesh) {
+void ParameterMemory::add_parameters(const Mesh& mesh) {
   const auto c = parameters_.size();
   const ChunkStoreTensors& chunk = tensors_.chunks[c];
+  const std::vector<ParamSpec>& specs = chunk.specs;
   auto& list = parameters_.emplace_back();
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::vector<int64_t> shape = specs[i].local_shape(mesh);
@@ -85,15 +89,15 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
   first_bucket_.push_back(static_cast<int>(buckets_.size()));
   for (size_t b = 0; b < chunk.layout.buckets.size(); ++b) {
     const Bucket& bucket = chunk.layout.buckets[b];
-    BucketMemory m{.chunk = c, .bucket = &bucket};
+    BucketMemory m{.chunk = c, .bucket = &bucket, .slice = chunk.slices[b]};
     m.parameters = parameters_in(chunk, bucket.first, bucket.size);
     m.block_tensor = chunk.block_tensor.flat(bucket.first / kBlock, bucket.size / kBlock);
     if (gradient_slices) {
       m.gradients = chunk.dedicated[b];
-      m.gradient_slice = chunk.gradients.flat(slice_place(bucket), slice_size(bucket));
+      m.gradient_slice = chunk.gradients.flat(m.slice.place, m.slice.size);
     } else {
       m.gradients = chunk.gradients.flat(bucket.first, bucket.size);
-      m.gradient_slice = slice_of(m.gradients);
+      m.gradient_slice = slice_of(m, m.gradients);
     }
     for (const int index : bucket.parameters)
       m.ragged |= parameters[static_cast<size_t>(index)].spec.local_numel(mesh) % kBlock != 0;
@@ -103,9 +107,9 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
   // A chunk's buckets of one kind are stored in reverse order of use.
   for (int number = static_cast<int>(buckets_.size()); number-- > first_bucket_.back();) {
     const BucketMemory& m = buckets_[static_cast<size_t>(number)];
-    const auto part = [&](const Tensor& slices) { return slices.flat(slice_place(*m.bucket), slice_size(*m.bucket)); };
+    const auto part = [&](const Tensor& slices) { return slices.flat(m.slice.place, m.slice.size); };
     const bool master_apart = !chunk.master.empty();
-    const Tensor weights = slice_of(m.parameters);
+    const Tensor weights = slice_of(m, m.parameters);
     Fp8SliceWeights quantized;
     if (m.bucket->quantized)
       quantized = {
@@ -119,8 +123,8 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
                        .quantized = quantized,
                        .grad = m.gradient_slice,
                        .state = std::move(state),
-                       .block_tensor = slice_of(m.block_tensor),
-                       .first_block = slice_begin(*m.bucket) / kBlock});
+                       .block_tensor = slice_of(m, m.block_tensor),
+                       .first_block = m.slice.begin / kBlock});
   }
   // Sorts the last slices, the matrices of both kinds, by first use.
   const auto first_use = [&](const BucketSlice& slice) {
@@ -139,8 +143,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
   tensor_names_.resize(decay.size());
   for (size_t c = 0; c < parameters_.size(); ++c) {
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
-    std::vector<ParamSpec> specs;
-    for (const Parameter& parameter : parameters_[c]) specs.push_back(parameter.spec);
+    const std::vector<ParamSpec>& specs = chunk.specs;
     std::vector<int> owners = block_owners(chunk.layout, specs, mesh);
     for (int& owner : owners)
       if (owner >= 0) owner = numbers[c][static_cast<size_t>(owner)];
@@ -154,7 +157,8 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
       if (!slots.empty()) slots[number] = static_cast<int32_t>(spec.fp8_slot);
       decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
       // Of the ranks that hold the same slice, only the first one counts.
-      const AxisSet differs = spec.sharded | AxisSet{"pp"} | (sharded_ ? kBucketAxes : AxisSet{});
+      const Bucket& bucket = *buckets_[static_cast<size_t>(bucket_of(parameters_[c][i]))].bucket;
+      const AxisSet differs = spec.sharded | AxisSet{"pp"} | (sharded_ ? bucket.sharded_over() : AxisSet{});
       const bool first_holder = mesh.joint_axis(AxisSet::outside(differs)).first();
       weight[number] = first_holder && !spec.tied_copy ? 1.0f : 0.0f;
     }
@@ -179,11 +183,6 @@ Tensor ParameterMemory::gradient_in(Tensor full, const Parameter& parameter) con
   gradient.dims = parameter.weight.dims;
   gradient.shape = parameter.weight.shape;
   return gradient;
-}
-
-Tensor ParameterMemory::slice_of(Tensor full) const {
-  const int64_t part = full.numel() / parts_;
-  return full.flat(rank_ * part, part);
 }
 
 }  // namespace tri

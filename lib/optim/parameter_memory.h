@@ -19,6 +19,7 @@ struct BucketMemory {
   Tensor parameters;               // (size) compute dtype, or FP8 weights
   // (size) f32. Zero 2: the buffer dedicated to the bucket; empty: it uses a buffer of the pool while it is open.
   Tensor gradients;
+  SliceRange slice;
   Tensor gradient_slice;  // (slice) f32
   Tensor block_tensor;    // (size / kBlock) i32
   bool ragged = false;    // some tensor ends inside a block of kBlock elements
@@ -59,21 +60,14 @@ class ParameterMemory {
   int bucket_of(const Parameter& parameter) const;  // in buckets()
   // Returns the parameter's gradient, in local shape, f32, in the gradients `full` of its bucket.
   Tensor gradient_in(Tensor full, const Parameter& parameter) const;
-  // Returns this rank's slice of a tensor with the layout of a full bucket.
-  Tensor slice_of(Tensor full) const;
-  // The first element of the slice: slice_begin() in the chunk's flat buffer, slice_place() in the buffers of slices.
-  int64_t slice_begin(const Bucket& bucket) const { return bucket.first + rank_ * slice_size(bucket); }
-  int64_t slice_place(const Bucket& bucket) const { return bucket.first / parts_; }
-  int64_t slice_size(const Bucket& bucket) const { return bucket.size / parts_; }
 
  private:
-  void add_parameters(const std::vector<ParamSpec>& specs, const Mesh& mesh);
+  void add_parameters(const Mesh& mesh);
   void add_buckets(int chunk, const Mesh& mesh, bool gradient_slices, const Fp8Tensors& fp8);
   void fill_tables(const Config& config, const Mesh& mesh, Stream& compute);
 
   StoreTensors tensors_;
   const bool sharded_;
-  const int64_t parts_, rank_;  // slices per bucket, and the index of this rank's
   std::vector<std::vector<Parameter>> parameters_;
   std::vector<std::string> tensor_names_;
   std::vector<BucketMemory> buckets_;

@@ -28,8 +28,8 @@ struct ParameterStore {
                    .num_microbatches = c.num_microbatches,
                    .device = c.device,
                    .compute = c.compute,
-                   .dp = c.dp}),
-        gathers({.memory = memory, .compute = c.compute, .dp = c.dp}) {}
+                   .dp = {c.mesh.divided(kBucketAxes), c.dp}}),
+        gathers({.memory = memory, .compute = c.compute, .dp = {c.mesh.divided(kBucketAxes), c.dp}}) {}
 
   const ParameterMemory memory;  // the layout
   GradientBuckets gradients;     // where layers add gradients, and their sums over dp

@@ -36,12 +36,10 @@ void write_start_values(const ParameterMemory& memory, const Mesh& mesh, uint64_
       const int64_t offset = chunk.layout.offset[i], count = parameter.weight.numel();
       if (!is_fp8(parameter.weight.dtype)) start(parameter.spec, parameter.weight.flat(), 0);
       if (chunk.master.empty()) continue;
-      const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
-      const int64_t begin = memory.slice_begin(bucket), size = memory.slice_size(bucket);
-      const int64_t first = std::max(offset, begin), end = std::min(offset + count, begin + size);
+      const SliceRange& slice = memory.buckets()[static_cast<size_t>(memory.bucket_of(parameter))].slice;
+      const int64_t first = std::max(offset, slice.begin), end = std::min(offset + count, slice.begin + slice.size);
       if (first < end)
-        start(parameter.spec, chunk.master.flat(memory.slice_place(bucket) + first - begin, end - first),
-              first - offset);
+        start(parameter.spec, chunk.master.flat(slice.place + first - slice.begin, end - first), first - offset);
     }
   }
   compute.synchronize();

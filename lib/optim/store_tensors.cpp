@@ -24,16 +24,24 @@ void count_tensor(const ParamSpec& spec, StoreTensors& store) {
 }  // namespace
 
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena) {
+  std::vector<std::vector<ParamSpec>> specs;
+  for (int c = 0; c < config.parallel.chunks; ++c) specs.push_back(chunk_parameters(config, mesh.axis("pp"), c));
+  return allocate_store(config, mesh, std::move(specs), arena);
+}
+
+StoreTensors allocate_store(const Config& config, const Mesh& mesh, std::vector<std::vector<ParamSpec>> specs,
+                            Arena& arena) {
   const int dp = mesh.joint_axis(kBucketAxes).size, zero = config.parallel.zero;
-  const int64_t parts = zero >= 1 ? dp : 1;
   StoreTensors store;
   int64_t pool_elements = 0;
   int pool_buckets = 0;
-  for (int c = 0; c < config.parallel.chunks; ++c) {
-    const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.axis("pp"), c);
+  for (std::vector<ParamSpec>& of_chunk : specs) {
     ChunkStoreTensors chunk;
-    chunk.layout = make_flat_layout(specs, mesh, config.parallel.bucket_elements);
-    const int64_t size = chunk.layout.size, slices = size / parts;
+    chunk.specs = std::move(of_chunk);
+    chunk.layout = make_flat_layout(chunk.specs, mesh, config.parallel.bucket_elements);
+    chunk.slices = slice_ranges(chunk.layout, mesh, zero >= 1 ? Slices::kSharded : Slices::kWhole);
+    const int64_t size = chunk.layout.size;
+    const int64_t slices = chunk.slices.empty() ? 0 : chunk.slices.back().place + chunk.slices.back().size;
     const int64_t quantized = chunk.layout.quantized;
     if (quantized > 0) chunk.quantized = arena.take("parameters", Dtype::kE4M3, {quantized});
     chunk.parameters = arena.take("parameters", config.precision.compute, {size - quantized});
@@ -52,7 +60,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
         dedicated = arena.take("gradient workspace", Dtype::kF32, {bucket.size});
       }
     }
-    for (const ParamSpec& spec : specs) count_tensor(spec, store);
+    for (const ParamSpec& spec : chunk.specs) count_tensor(spec, store);
     store.chunks.push_back(std::move(chunk));
   }
   for (int i = 0; i < std::min(kGradientPool, pool_buckets); ++i)
@@ -60,7 +68,8 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
   if (by_peer_copies(config.parallel.dp_transfers, dp)) {
     int64_t largest = 0;
     for (const ChunkStoreTensors& chunk : store.chunks)
-      for (const Bucket& bucket : chunk.layout.buckets) largest = std::max(largest, bucket.size);
+      for (const Bucket& bucket : chunk.layout.buckets)
+        if (!bucket.sharded_over().empty()) largest = std::max(largest, bucket.size);
     store.peer_copies = allocate_peer_copies("dp peer copies", dp, largest, Dtype::kF32, 1, arena);
   }
   std::ranges::sort(store.runs, std::ranges::greater{}, [](const TensorRun& run) { return run.sharded.bits(); });

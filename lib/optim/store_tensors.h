@@ -1,7 +1,7 @@
 // The memory of a rank's parameters, gradients and optimizer state: flat buffers, one of each kind per chunk, and the
 // tables that the optimizer needs. Set-up only; running it on a measuring arena predicts the memory.
 //
-// A slice is this rank's part of a bucket: all of it (zero 0), or 1/dp.
+// A slice is this rank's part of a bucket: all of it (zero 0), or its part of Bucket::sharded_over().
 #pragma once
 
 #include <vector>
@@ -13,12 +13,14 @@
 namespace tri {
 
 struct ChunkStoreTensors {
+  std::vector<ParamSpec> specs;
   FlatLayout layout;
-  Tensor quantized;               // (layout.quantized) e4m3: the parameters that are stored in FP8
-  Tensor parameters;              // (size - layout.quantized) compute dtype: the others
-  Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
-  Tensor master;                  // (slices) f32 master weights; bf16 only
-  std::vector<Tensor> state;      // (slices) optimizer.moments, each: the state of the optimizer's row (optimizers.h)
+  std::vector<SliceRange> slices;  // [bucket]
+  Tensor quantized;                // (layout.quantized) e4m3: the parameters that are stored in FP8
+  Tensor parameters;               // (size - layout.quantized) compute dtype: the others
+  Tensor gradients;                // (size) f32; zero 2: (slices)
+  Tensor master;                   // (slices) f32 master weights; bf16 only
+  std::vector<Tensor> state;       // (slices) optimizer.moments, each: the state of the optimizer's row (optimizers.h)
   Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
 };
@@ -42,7 +44,9 @@ struct StoreTensors {
   std::vector<TensorRun> runs;  // all S tensors; those sharded over slower axes come first
 };
 
-// `config` must be planned.
+// `config` must be planned. `specs`: the parameters by chunk; without it, those of the config's model.
+StoreTensors allocate_store(const Config& config, const Mesh& mesh, std::vector<std::vector<ParamSpec>> specs,
+                            Arena& arena);
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena);
 
 }  // namespace tri

@@ -152,5 +152,32 @@ TEST(StateShards, written_ones_cover_every_tensor_once_on_any_layout) {
       expect_covered(l, row.kind);
 }
 
+// Shards of dp's own parameters, which dp does not reduce, and of others.
+TEST(StateShards, cover_parameters_that_are_sharded_over_dp) {
+  const auto device = make_cpu_device();
+  const std::vector<ParamSpec> specs{
+      {.name = "matrix", .shape = {6, 700}, .split_dim = 1, .sharded = {"tp"}, .reduced = {"dp"}, .decay = true},
+      {.name = "own", .shape = {4, 300}, .split_dim = 0, .sharded = {"dp"}, .reduced = {"tp"}, .decay = true},
+      {.name = "norm", .shape = {500}, .reduced = {"tp", "dp"}}};
+  for (const int zero : {0, 1, 2}) {
+    const Config config = small_config(2, 1, 2, 1, zero, Dtype::kF32, true, OptimizerKind::kAdamW);
+    std::map<std::string, std::vector<int>> written;
+    for (const ParamSpec& spec : specs) written["model/" + spec.name].assign(static_cast<size_t>(spec.numel()), 0);
+    for (int rank = 0; rank < 4; ++rank) {
+      const Mesh mesh = make_mesh(rank, {{"tp", 2}, {"dp", 2}});
+      Arena measuring;
+      allocate_store(config, mesh, {specs}, measuring);
+      Arena arena(*device, measuring.used());
+      const StoreTensors store = allocate_store(config, mesh, {specs}, arena);
+      for (const StateShard& shard : state_shards(config, mesh, store)) {
+        if (!shard.writes || !written.contains(shard.shard.tensor)) continue;
+        for_elements(shard.shard.shape, shard.shard.region,
+                     [&](int64_t index) { ++written[shard.shard.tensor][static_cast<size_t>(index)]; });
+      }
+    }
+    for (const auto& [name, times] : written) EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << name << zero;
+  }
+}
+
 }  // namespace
 }  // namespace tri::test

@@ -54,6 +54,22 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
           EXPECT_LE(at, end);
         }
         EXPECT_EQ(layout.size, end);
+        int64_t place = 0;
+        for (const Slices slices : {Slices::kWhole, Slices::kSharded}) {
+          const int parts = slices == Slices::kWhole ? 1 : dp;
+          const Mesh last = mesh.moved("dp", dp - 1);
+          const std::vector<SliceRange> ranges = slice_ranges(layout, last, slices);
+          ASSERT_EQ(ranges.size(), layout.buckets.size());
+          place = 0;
+          for (size_t b = 0; b < ranges.size(); ++b) {
+            const Bucket& bucket = layout.buckets[b];
+            EXPECT_EQ(ranges[b].size, bucket.size / parts);
+            EXPECT_EQ(ranges[b].begin, bucket.first + bucket.size - bucket.size / parts);
+            EXPECT_EQ(ranges[b].place, place);
+            place += ranges[b].size;
+          }
+          EXPECT_EQ(place, layout.size / parts);
+        }
         for (const int count : seen) EXPECT_EQ(count, 1);
 
         const std::vector<int> owners = block_owners(layout, specs, mesh);
@@ -70,10 +86,31 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
       }
 }
 
-TEST(FlatLayout, a_parameter_that_the_collectives_of_buckets_would_sum_too_often_is_refused) {
+TEST(FlatLayout, a_parameter_whose_copies_would_drift_apart_over_dp_is_refused) {
   const std::vector<ParamSpec> specs{{.name = "p", .shape = {64}, .reduced = {"tp"}}};
   EXPECT_THROW(make_flat_layout(specs, make_mesh(0, {{"tp", 2}, {"dp", 2}}), 1024), std::exception);
   EXPECT_EQ(make_flat_layout(specs, make_mesh(0, {{"tp", 2}}), 1024).buckets.size(), 1u) << "dp has one rank";
+}
+
+TEST(FlatLayout, a_parameter_that_is_sharded_over_dp_has_a_bucket_of_its_own_axes) {
+  const std::vector<ParamSpec> specs{
+      {.name = "matrix", .shape = {1000}, .split_dim = 0, .sharded = {"tp"}, .reduced = {"dp"}, .decay = true},
+      {.name = "own", .shape = {1000}, .split_dim = 0, .sharded = {"dp"}, .reduced = {"tp"}, .decay = true},
+      {.name = "norm", .shape = {1000}, .reduced = {"tp", "dp"}}};
+  const Mesh mesh = make_mesh(3, {{"tp", 2}, {"dp", 2}});
+  const FlatLayout layout = make_flat_layout(specs, mesh, 1 << 20);
+  ASSERT_EQ(layout.buckets.size(), 3u);
+  const std::vector<SliceRange> ranges = slice_ranges(layout, mesh, Slices::kSharded);
+  for (size_t p = 0; p < specs.size(); ++p) {
+    const auto b = static_cast<size_t>(layout.bucket_of[p]);
+    const Bucket& bucket = layout.buckets[b];
+    const bool own = specs[p].name == "own";
+    EXPECT_EQ(bucket.reduced, specs[p].reduced);
+    EXPECT_EQ(bucket.sharded_over(), own ? AxisSet{} : AxisSet{"dp"}) << specs[p].name;
+    EXPECT_EQ(bucket.remaining(), specs[p].reduced - AxisSet{"dp"}) << specs[p].name;
+    EXPECT_EQ(ranges[b].size, own ? bucket.size : bucket.size / 2) << specs[p].name;
+    EXPECT_EQ(bucket.size, round_up(specs[p].local_numel(mesh), own ? kBlock : 2 * kBlock)) << specs[p].name;
+  }
 }
 
 // A model's layout: the weights of linears that are stored in FP8 come first, in separate buckets; weights used before
