@@ -81,7 +81,7 @@ class Bench {
     trainer_.make_start_values();
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
-      tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.axis("dp").rank), i) %
+      tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.joint_axis(kSampleAxes).rank), i) %
                                         static_cast<uint64_t>(config.model.vocab));
   }
 
@@ -319,7 +319,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   config.checkpoint.max_failures = 1;
   // Uses the fewest microbatches that keep all stages busy: what a checkpoint adds to a step does not depend on its
   // length.
-  config.data.global_batch = int64_t{mesh.axis("dp").size} * config.data.micro_batch * mesh.axis("pp").size;
+  config.data.global_batch =
+      int64_t{mesh.joint_axis(kSampleAxes).size} * config.data.micro_batch * mesh.axis("pp").size;
 
   Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);

@@ -49,8 +49,9 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   const int64_t samples = int64_t{microbatches(config)} * config.data.micro_batch;  // of this dp rank
   const size_t length = static_cast<size_t>(config.model.seq_len), count = static_cast<size_t>(samples) * length;
   const HostBuffer<int32_t> h_inputs(device, count), h_targets(device, count);
-  fill_samples(config, mesh.axis("dp").rank * samples, h_inputs, 0);
-  fill_samples(config, mesh.axis("dp").rank * samples, h_targets, 1);  // the next tokens
+  const int64_t first_sample = mesh.joint_axis(kSampleAxes).rank * samples;
+  fill_samples(config, first_sample, h_inputs, 0);
+  fill_samples(config, first_sample, h_targets, 1);  // the next tokens
   const std::span<const int32_t> inputs(h_inputs.data(), count), targets(h_targets.data(), count);
   std::vector<double> milliseconds;
   StepTimes times;

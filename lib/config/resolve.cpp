@@ -20,7 +20,8 @@ namespace {
 using Numbers = std::vector<int64_t>;
 
 constexpr int64_t kFfnMultiple = 64;
-constexpr AxisSet kAllAxes = AxisSet::outside({}), kModelAxes = AxisSet::outside({"dp"});
+static_assert(kSampleAxes == AxisSet{"dp"}, "dp 0 and the rules of data.global_batch take dp for the only such axis");
+constexpr AxisSet kAllAxes = AxisSet::outside({}), kModelAxes = AxisSet::outside(kSampleAxes);
 
 // Returns the positive multiples of `step` on both sides of `value`.
 Numbers multiples_around(int64_t value, int64_t step) {

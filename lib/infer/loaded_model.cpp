@@ -11,7 +11,7 @@ namespace tri {
 
 Config forward_config(Config config, int ranks) {
   ParallelConfig& p = config.parallel;
-  if (ranks == 1 || ranks % ranks_along(AxisSet::outside({"dp"}), p) != 0) {
+  if (ranks == 1 || ranks % ranks_along(AxisSet::outside(kSampleAxes), p) != 0) {
     for (const AxisField& field : kAxisFields) p.*field.size = 1;
     p.chunks = 1;
     p.schedule = Schedule::k1F1B;
@@ -31,7 +31,7 @@ Result<void> use_cache(Config& config, int64_t longest, int ranks) {
   config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, round_up(longest, p.tp)));
   if (config.model.window > config.model.seq_len) config.model.window = 0;
   config.data.micro_batch = 1;
-  config.data.global_batch = std::max(1, static_cast<int>(ranks / ranks_along(AxisSet::outside({"dp"}), p)));
+  config.data.global_batch = std::max(1, static_cast<int>(ranks / ranks_along(AxisSet::outside(kSampleAxes), p)));
   p.recompute = Recompute::kFull;
   p.tp_transfers = Transfers::kCollectives;  // few rows at a time
   p.pp_transfers = PpTransfers::kMessages;

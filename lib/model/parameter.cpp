@@ -58,9 +58,10 @@ class ListBuilder {
   }
 
  private:
-  // Gradients are summed over dp, whose ranks process different samples. A tied table is used on two stages. A
-  // parameter that is not sharded over tp is used by each tp rank for other rows.
-  static constexpr AxisSet kOwn{"dp"}, kTied{"dp", "pp"}, kUnsharded{"tp", "dp"};
+  // Gradients are summed over ranks that process different tokens. A tied table is used on two stages. A parameter that
+  // is not sharded over tp is used by each tp rank for other rows.
+  static constexpr AxisSet kOwn = kTokenAxes, kTied = kTokenAxes | AxisSet{"pp"},
+                           kUnsharded = kTokenAxes | AxisSet{"tp"};
 
   void token_table(const std::string& name, AxisSet reduced, bool tied_copy) {
     specs_.push_back({.name = name,

@@ -23,7 +23,7 @@ struct ParamSpec {
   AxisSet sharded = {};        // ranks along other axes hold the same values; empty if split_dim is -1
   // The axes over which the ranks' gradients must be summed. On pp: over the stages that hold the parameter (a tied
   // embedding, on the first and the last stage).
-  AxisSet reduced = {"dp"};
+  AxisSet reduced = kTokenAxes;
   InitRule init = InitRule::kZeros;
   float init_std = 0.0f;
   int64_t valid_rows = -1;  // rows of dim 0 without padding, which starts as zero and stays zero. -1: all

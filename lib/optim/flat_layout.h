@@ -17,7 +17,7 @@ namespace tri {
 
 // The axes of the collectives that reduce and gather buckets, called "dp" in names and comments. A bucket uses those
 // over which its parameters are reduced.
-inline constexpr AxisSet kBucketAxes{"dp"};
+inline constexpr AxisSet kBucketAxes = kTokenAxes;
 
 struct Bucket {
   AxisSet reduced;         // ParamSpec::reduced, without axes of one rank

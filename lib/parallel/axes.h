@@ -11,14 +11,23 @@
 
 namespace tri {
 
+// Which tokens of a step the ranks along an axis process.
+enum class AxisTokens {
+  kSame,            // all of them the same tokens
+  kPartsOfSamples,  // each a part of the same samples
+  kOwnSamples,      // each its own samples
+};
+
 struct AxisRow {
   std::string_view name;  // also the config field under `parallel` that holds its size (AXIS_FIELD in fields.def)
   // Whether places and sizes name the axis even where it has one rank.
   bool always_named = false;
+  AxisTokens tokens = AxisTokens::kSame;
 };
 
 // Fastest first: tp groups are runs of neighbouring ranks, inside a node, and stages are the farthest apart.
-inline constexpr std::array kAxes = std::to_array<AxisRow>({{"tp", true}, {"dp", true}, {"pp", true}});
+inline constexpr std::array kAxes =
+    std::to_array<AxisRow>({{"tp", true}, {"dp", true, AxisTokens::kOwnSamples}, {"pp", true}});
 
 // The name of one of kAxes. A literal that is none of them does not compile.
 class AxisName {
@@ -64,6 +73,19 @@ class AxisSet {
 
   uint32_t bits_ = 0;
 };
+
+// Returns the axes whose ranks process `least` or, in the order of the enum, more different tokens.
+consteval AxisSet axes_with(AxisTokens least) {
+  AxisSet axes;
+  for (size_t i = 0; i < kAxes.size(); ++i)
+    if (kAxes[i].tokens >= least) axes = axes | AxisSet{AxisName::at(i)};
+  return axes;
+}
+
+// The axes over which the tokens of a step are divided, so that gradients and losses must be summed over them; and of
+// these the axes over which its samples are divided.
+inline constexpr AxisSet kTokenAxes = axes_with(AxisTokens::kPartsOfSamples);
+inline constexpr AxisSet kSampleAxes = axes_with(AxisTokens::kOwnSamples);
 
 std::string to_string(AxisSet axes);  // "{tp, dp}"
 

@@ -32,8 +32,8 @@ struct Mesh {
   Mesh moved(AxisName axis, int rank) const;
   // Returns those of `axes` that have more than one rank.
   AxisSet divided(AxisSet axes) const;
-  // Whether this rank is the first one of its stage that processes its samples.
-  bool first_of_replicas() const { return joint_axis(AxisSet::outside({"dp", "pp"})).first(); }
+  // Whether this rank is the first one of its stage that processes its tokens.
+  bool first_of_replicas() const { return joint_axis(AxisSet::outside(kTokenAxes | AxisSet{"pp"})).first(); }
   std::string place() const { return grid.place(world_rank); }  // "pp1 dp0 tp3"
 };
 

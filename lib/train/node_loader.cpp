@@ -40,14 +40,14 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
   const std::vector<int> members = ring_members(config, mesh, context.node_ranks);
   if (members.empty()) return;
   std::vector<int> dp_ranks;
-  for (const int rank : members) dp_ranks.push_back(Mesh{mesh.grid, rank}.axis("dp").rank);
+  for (const int rank : members) dp_ranks.push_back(Mesh{mesh.grid, rank}.joint_axis(kSampleAxes).rank);
   std::sort(dp_ranks.begin(), dp_ranks.end());
   dp_ranks.erase(std::unique(dp_ranks.begin(), dp_ranks.end()), dp_ranks.end());
   const auto self = std::find(members.begin(), members.end(), mesh.world_rank);
   const LoaderPlan plan{.shape = {.global_batch = config.data.global_batch,
                                   .micro_batch = config.data.micro_batch,
-                                  .dp_rank = mesh.axis("dp").rank,
-                                  .dp_size = mesh.axis("dp").size},
+                                  .dp_rank = mesh.joint_axis(kSampleAxes).rank,
+                                  .dp_size = mesh.joint_axis(kSampleAxes).size},
                         .dp_ranks = std::move(dp_ranks),
                         .seq_len = config.model.seq_len,
                         .member = static_cast<int>(self - members.begin()),

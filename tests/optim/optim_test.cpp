@@ -113,6 +113,19 @@ TEST(FlatLayout, a_parameter_that_is_sharded_over_dp_has_a_bucket_of_its_own_axe
   }
 }
 
+TEST(FlatLayout, all_gradients_of_a_model_are_reduced_over_the_axes_that_divide_its_tokens) {
+  EXPECT_EQ(kBucketAxes, kTokenAxes);
+  EXPECT_EQ(ParamSpec{}.reduced, kTokenAxes);
+  Config config;
+  config.model = {.layers = 2, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
+  config.model.tie_embeddings = true;
+  config.parallel.pp = 2;
+  config = value_or_throw(resolve_config(config, 2));
+  for (const int stage : {0, 1})
+    for (const ParamSpec& spec : chunk_parameters(config, {stage, 2}, 0))
+      EXPECT_TRUE((kTokenAxes - spec.reduced).empty()) << spec.name;
+}
+
 // A model's layout: the weights of linears that are stored in FP8 come first, in separate buckets; weights used before
 // and after them do not share a bucket. Everything else is as without FP8.
 TEST(FlatLayout, quantized_weights_have_buckets_of_their_own) {

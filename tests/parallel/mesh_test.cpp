@@ -79,6 +79,19 @@ TEST(Mesh, an_axis_of_one_rank_that_need_not_be_named_changes_nothing) {
   EXPECT_EQ(replicas.group_without(7, {"x", "pp"}), (std::vector<int>{2, 3, 6, 7, 10, 11}));
 }
 
+// Each token of a step counts on exactly one rank of each stage.
+TEST(Mesh, one_rank_of_those_with_the_same_tokens_is_the_first) {
+  for (const Sizes& s : kSizes) {
+    std::map<std::pair<int, int>, int> firsts;  // (stage, index among the ranks that divide the tokens)
+    for (int rank = 0; rank < s.tp * s.dp * s.pp; ++rank) {
+      const Mesh mesh = small_mesh(s, rank);
+      firsts[{mesh.axis("pp").rank, mesh.joint_axis(kTokenAxes).rank}] += mesh.first_of_replicas() ? 1 : 0;
+    }
+    EXPECT_EQ(std::ssize(firsts), int64_t{s.pp} * small_mesh(s, 0).joint_axis(kTokenAxes).size);
+    for (const auto& [place, count] : firsts) EXPECT_EQ(count, 1) << place.first << " " << place.second;
+  }
+}
+
 TEST(Mesh, a_rank_or_a_size_that_is_not_there_is_refused) {
   EXPECT_THROW(make_mesh(8, {{"tp", 2}, {"pp", 4}}), std::exception);
   EXPECT_THROW(make_mesh(-1, {{"tp", 2}}), std::exception);
@@ -107,6 +120,9 @@ TEST(AxisSet, is_a_set) {
   EXPECT_FALSE(kBoth.contains("pp"));
   EXPECT_EQ(to_string(kBoth), "{tp, dp}");
   EXPECT_EQ(small_mesh({2, 1, 4}, 0).divided({"dp", "pp"}), AxisSet{"pp"});
+  EXPECT_TRUE((kSampleAxes - kTokenAxes).empty()) << "who has samples of its own has tokens of its own";
+  EXPECT_TRUE(kSampleAxes.contains("dp"));
+  EXPECT_TRUE((kTokenAxes - AxisSet::outside({"tp", "pp"})).empty());
 }
 
 // Each edge is connected by the two ranks at its ends, and no rank waits for another that is at a later edge: all edges

@@ -31,7 +31,7 @@ std::vector<double> stage_flops(const Config& config, const Mesh& mesh) {
       const LayerRange layers = layers_of(config, {stage, stages}, chunk);
       of_token += all.sum(layers, [](const LayerSpec& layer) { return layer.flops_per_token(AttentionWork::kBand); });
     }
-    flops.push_back(of_token * tokens / (mesh.axis("dp").size * mesh.axis("tp").size));
+    flops.push_back(of_token * tokens / mesh.joint_axis(kTokenAxes | AxisSet{"tp"}).size);
   }
   return flops;
 }
