@@ -23,6 +23,12 @@ void count_tensor(const ParamSpec& spec, StoreTensors& store) {
 
 }  // namespace
 
+AxisSet StoreTensors::sharded(int tensor) const {
+  const auto run = std::ranges::find_if(runs, [&](const TensorRun& r) { return tensor < r.first + r.count; });
+  TRI_REQUIRE(tensor >= 0 && run != runs.end(), "tensor {} of {}", tensor, num_tensors);
+  return run->sharded;
+}
+
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena) {
   std::vector<std::vector<ParamSpec>> specs;
   for (int c = 0; c < config.parallel.chunks; ++c) specs.push_back(chunk_parameters(config, mesh.axis("pp"), c));

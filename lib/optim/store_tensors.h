@@ -42,6 +42,9 @@ struct StoreTensors {
   PeerCopyTensors peer_copies;  // if parallel.dp_transfers is copies
   int num_tensors = 0;          // S
   std::vector<TensorRun> runs;  // all S tensors; those sharded over slower axes come first
+
+  // Returns the axes over which a tensor is sharded.
+  AxisSet sharded(int tensor) const;
 };
 
 // `config` must be planned. `specs`: the parameters by chunk; without it, those of the config's model.

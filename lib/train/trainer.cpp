@@ -125,10 +125,12 @@ std::vector<std::string> Trainer::not_finite_names() {
   }
   const std::vector<float> local = engine_.read_floats(store().memory.tensors().local_sumsq),
                            reduced = engine_.read_floats(engine_.tensors().optimizer.sumsq);
-  const TensorRun& sharded = store().memory.tensors().runs.front();
-  const auto split = static_cast<size_t>(sharded.sharded.empty() ? 0 : sharded.count);
+  // If dp has one rank, no other rank adds to the gradient of a sharded tensor.
+  const auto is_own = [&](size_t i) {
+    return runtime().dp().size() == 1 && !store().memory.tensors().sharded(static_cast<int>(i)).empty();
+  };
   for (size_t i = 0; i < local.size(); ++i)
-    if (!std::isfinite(local[i]) || (runtime().dp().size() == 1 && i < split && !std::isfinite(reduced[i])))
+    if (!std::isfinite(local[i]) || (is_own(i) && !std::isfinite(reduced[i])))
       names.push_back("gradient of " + store().memory.tensor_names()[i]);
   return names;
 }

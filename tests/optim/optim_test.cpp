@@ -162,6 +162,16 @@ TEST(FlatLayout, quantized_weights_have_buckets_of_their_own) {
   for (const ParamSpec& spec : chunk_parameters(config, {0, 1}, 0)) EXPECT_LT(spec.fp8_slot, 0) << "the master itself";
 }
 
+TEST(StoreTensors, know_over_which_axes_each_tensor_is_sharded) {
+  StoreTensors store;
+  store.runs = {{{"pp"}, 0, 2}, {{"tp"}, 2, 3}, {{}, 5, 1}};  // two runs of sharded tensors
+  store.num_tensors = 6;
+  const std::vector<AxisSet> expected{{"pp"}, {"pp"}, {"tp"}, {"tp"}, {"tp"}, {}};
+  for (int tensor = 0; tensor < store.num_tensors; ++tensor)
+    EXPECT_EQ(store.sharded(tensor), expected[static_cast<size_t>(tensor)]) << tensor;
+  EXPECT_THROW(store.sharded(6), std::exception);
+}
+
 // Their states are tensors of a checkpoint, so each needs its own name.
 TEST(Optimizers, every_kind_has_one_row_with_names_of_its_state) {
   EXPECT_EQ(optimizers().size(), EnumNames<OptimizerKind>::table.size());
