@@ -16,6 +16,14 @@ OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena
   return t;
 }
 
+// Without the check, sums over the parts of a tensor would silently be incomplete.
+Optimizer::Optimizer(OptimizerContext context) : context_(std::move(context)) {
+  AxisSet missing = context_.store.memory.axes_to_sum();
+  for (const AxisGroup& sum : context_.groups) missing = missing - AxisSet{sum.axis};
+  TRI_REQUIRE(missing.empty(), "parameters are sharded or reduced over {}, but no group sums over it",
+              to_string(missing));
+}
+
 void Optimizer::reduce() {
   const OptimizerContext& c = context_;
   const ParameterMemory& memory = c.store.memory;

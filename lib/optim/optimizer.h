@@ -34,7 +34,7 @@ struct OptimizerContext {
   Tensor sums;                    // (n) f32: numbers that reduce() sums over all ranks, among them norm_sq
   Tensor norm_sq;                 // (1) f32, an element of `sums`, which reduce() writes
   Tensor loss;                    // (1) f32, an element of `sums`
-  std::vector<AxisGroup> groups;  // groups that sum over the axes of shards, and over the buckets' remaining axes
+  std::vector<AxisGroup> groups;  // at least one for each axis of ParameterMemory::axes_to_sum()
   GroupOnStream& dp;
   GroupOnStream& world;
   Stream& compute;
@@ -43,7 +43,7 @@ struct OptimizerContext {
 class Optimizer {
  public:
   // All references in the context outlive the optimizer.
-  explicit Optimizer(OptimizerContext context) : context_(std::move(context)) {}
+  explicit Optimizer(OptimizerContext context);
 
   // Completes the gradients and the squared norm; `sums` become the sums over all ranks. Collective.
   void reduce();

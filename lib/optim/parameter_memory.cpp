@@ -80,6 +80,7 @@ void ParameterMemory::add_parameters(const Mesh& mesh) {
     weight.dims = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), weight.shape.begin());
     list.push_back({specs[i], weight, static_cast<int>(c), static_cast<int>(i)});
+    axes_to_sum_ = axes_to_sum_ | mesh.divided(specs[i].sharded | (specs[i].reduced - kBucketAxes));
   }
 }
 

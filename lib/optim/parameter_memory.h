@@ -58,6 +58,9 @@ class ParameterMemory {
 
   bool sharded() const { return sharded_; }         // zero >= 1
   int bucket_of(const Parameter& parameter) const;  // in buckets()
+  // Returns the axes of several ranks that need a group which sums over them (AxisGroup): those over which parameters
+  // are sharded, and the buckets' remaining axes.
+  AxisSet axes_to_sum() const { return axes_to_sum_; }
   // Returns the parameter's gradient, in local shape, f32, in the gradients `full` of its bucket.
   Tensor gradient_in(Tensor full, const Parameter& parameter) const;
 
@@ -73,6 +76,7 @@ class ParameterMemory {
   std::vector<BucketMemory> buckets_;
   std::vector<int> first_bucket_;  // [chunk]: in buckets_
   std::vector<BucketSlice> slices_;
+  AxisSet axes_to_sum_;
 };
 
 }  // namespace tri

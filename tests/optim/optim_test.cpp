@@ -4,9 +4,11 @@
 #include <cmath>
 
 #include "kernels/core/dims.h"
+#include "kernels/cpu/device.h"
+#include "lib/config/axis_fields.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/optim/lr.h"
-#include "lib/optim/optimizers.h"
+#include "lib/optim/optimizer.h"
 
 namespace tri {
 namespace {
@@ -170,6 +172,77 @@ TEST(StoreTensors, know_over_which_axes_each_tensor_is_sharded) {
   for (int tensor = 0; tensor < store.num_tensors; ++tensor)
     EXPECT_EQ(store.sharded(tensor), expected[static_cast<size_t>(tensor)]) << tensor;
   EXPECT_THROW(store.sharded(6), std::exception);
+}
+
+// A rank of a model with a tied embedding, without peers: its groups have one rank.
+struct LonelyRank {
+  LonelyRank(int tp, int pp, int stage) {
+    Config c;
+    c.model = {.layers = 3, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
+    c.model.tie_embeddings = true;
+    c.parallel.tp = tp;
+    c.parallel.pp = pp;
+    c.parallel.dp_transfers = Transfers::kCollectives;
+    config = value_or_throw(resolve_config(c, tp * pp));
+    mesh = mesh_of(config, 0).moved("pp", stage);
+    Arena measuring;
+    allocate(measuring);
+    arena = std::make_unique<Arena>(*device, measuring.used());
+    const StoreTensors tensors = allocate(*arena);
+    store = std::make_unique<ParameterStore>(ParameterStoreContext{.config = config,
+                                                                   .mesh = mesh,
+                                                                   .tensors = tensors,
+                                                                   .fp8 = {},
+                                                                   .num_microbatches = 1,
+                                                                   .device = *device,
+                                                                   .compute = *compute,
+                                                                   .dp = dp});
+  }
+  StoreTensors allocate(Arena& from) {
+    const StoreTensors tensors = allocate_store(config, mesh, from);
+    optimizer_tensors = allocate_optimizer(config, tensors.num_tensors, from);
+    return tensors;
+  }
+  // Creates an optimizer with groups that sum over these axes.
+  void optimizer_with(const std::vector<AxisName>& axes) {
+    std::vector<AxisGroup> groups;
+    for (const AxisName axis : axes) groups.push_back({axis, &dp.collectives()});
+    Optimizer({.config = config,
+               .store = *store,
+               .tensors = optimizer_tensors,
+               .sums = {},
+               .norm_sq = {},
+               .loss = {},
+               .groups = groups,
+               .dp = dp.collectives(),
+               .world = dp.collectives(),
+               .compute = *compute});
+  }
+
+  Config config;
+  Mesh mesh;
+  const std::unique_ptr<Device> device = make_cpu_device();
+  const std::unique_ptr<Stream> compute = device->make_stream("compute");
+  const std::unique_ptr<CommGroup> group = make_self_group("group");
+  OneRankTransfers dp{GroupOnStream(*group, *compute, *device, TimeCategory::kDp)};
+  std::unique_ptr<Arena> arena;
+  OptimizerTensors optimizer_tensors;
+  std::unique_ptr<ParameterStore> store;
+};
+
+// LAMB's norms of tensors would silently lack the other ranks' shards.
+TEST(Optimizer, refuses_to_run_without_a_group_for_an_axis_to_sum_over) {
+  LonelyRank alone(1, 1, 0);
+  EXPECT_TRUE(alone.store->memory.axes_to_sum().empty());
+  EXPECT_NO_THROW(alone.optimizer_with({}));
+  LonelyRank first(2, 3, 0), middle(2, 3, 1), last(2, 3, 2);
+  EXPECT_EQ(first.store->memory.axes_to_sum(), (AxisSet{"tp", "pp"})) << "the embedding is tied over stages";
+  EXPECT_EQ(middle.store->memory.axes_to_sum(), AxisSet{"tp"});
+  EXPECT_EQ(last.store->memory.axes_to_sum(), (AxisSet{"tp", "pp"}));
+  EXPECT_NO_THROW(first.optimizer_with({"tp", "pp"}));
+  EXPECT_NO_THROW(middle.optimizer_with({"tp"}));
+  EXPECT_THROW(first.optimizer_with({"tp"}), std::exception);
+  EXPECT_THROW(middle.optimizer_with({}), std::exception);
 }
 
 // Their states are tensors of a checkpoint, so each needs its own name.
