@@ -35,6 +35,8 @@ int RankGrid::world_size() const {
 
 int RankGrid::size(std::string_view axis) const { return line_of(axes, axis).size; }
 
+int RankGrid::stride(std::string_view axis) const { return line_of(axes, axis).stride; }
+
 int RankGrid::rank_on(std::string_view axis, int world_rank) const {
   const Line line = line_of(axes, axis);
   return world_rank / line.stride % line.size;

@@ -21,6 +21,8 @@ struct RankGrid {
 
   int world_size() const;
   int size(std::string_view axis) const;
+  // Returns the distance between the world ranks of neighbours on `axis`; 1 if the grid does not list it.
+  int stride(std::string_view axis) const;
   // Returns the coordinate of `world_rank` on `axis`.
   int rank_on(std::string_view axis, int world_rank) const;
   // Returns the world rank of these coordinates; axes that are not named count as 0.

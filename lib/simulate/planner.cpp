@@ -165,10 +165,10 @@ class Search {
     w.dp = mesh.dp;
     w.zero = 1;
     const Config config = with_layout(config_, mesh);
-    const int stage = w.ranks_of_stage();
+    const int span = w.reducing_stride() * w.reducing();  // from the first to the last rank of a dp group
     w.tp_copies = wants_tp_copies(config);
-    copies_of_mesh_ =
-        wants_dp_copies(config) && stage <= cluster_.node.ranks && (w.pp == 1 || cluster_.node.ranks % stage == 0);
+    copies_of_mesh_ = wants_dp_copies(config) && span <= cluster_.node.ranks &&
+                      (span == w.ranks() || cluster_.node.ranks % span == 0);
     const int most_chunks = std::max(options_.max_chunks, pinned.chunks.value_or(1));
     for (const auto& [schedule, chunks] : space_.pipelines(w.pp, most_chunks)) {
       w.chunks = chunks;

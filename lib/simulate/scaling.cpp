@@ -36,11 +36,12 @@ void add_groups(const Cluster& cluster, int64_t count, int size, int of_a_rank, 
 
 // Machines with ranks of the first or the last stage, which need tokens.
 int64_t machines_of_ends(const Workload& w, const Cluster& c) {
-  const int64_t stage = w.ranks_of_stage(), node = c.node.ranks;
-  const auto machines = [&](int64_t begin) { return (begin + stage - 1) / node - begin / node + 1; };
-  if (w.pp == 1) return machines(0);
-  const int64_t last = (w.pp - 1) * stage;
-  return machines(0) + machines(last) - ((stage - 1) / node == last / node ? 1 : 0);
+  const int stride = w.stage_stride(), ranks = w.ranks();
+  std::vector<bool> has_end(static_cast<size_t>((ranks - 1) / c.node.ranks + 1));
+  for (int rank = 0; rank < ranks; ++rank)
+    if (const int stage = rank / stride % w.pp; stage == 0 || stage + 1 == w.pp)
+      has_end[static_cast<size_t>(rank / c.node.ranks)] = true;
+  return std::ranges::count(has_end, true);
 }
 
 std::string escaped(const std::string& text) {
@@ -67,9 +68,8 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
   if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, w.ranks_of_stage(), 2, 1, start);
   const double bytes = checkpoint_bytes(w);
-  const double passed_on =
-      bytes / (w.reducing_stride() * w.pp) / (rank_gb_per_s(c) * c.network.share * 1e9);  // among ranks with equal
-                                                                                          // weights
+  // Among ranks with equal weights.
+  const double passed_on = bytes / (w.tp * w.pp) / (rank_gb_per_s(c) * c.network.share * 1e9);
   start.load_s = bytes / (c.network.storage_gb_per_s * 1e9) + (w.reducing() > 1 ? passed_on : 0);
   return start;
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr double kGib = 1024.0 * 1024 * 1024;
 
 std::string layout_text(const Workload& w) {
-  return fmt::format("{}, {}{}, {} of {}, zero {}, recompute {}, {}", RankGrid{w.axes()}.sizes(), enum_name(w.schedule),
+  return fmt::format("{}, {}{}, {} of {}, zero {}, recompute {}, {}", w.grid().sizes(), enum_name(w.schedule),
                      w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "",
                      counted(w.num_microbatches(), "microbatch"), w.micro_batch, w.zero, enum_name(w.recompute),
                      enum_name(w.numbers));

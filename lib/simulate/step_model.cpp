@@ -196,7 +196,7 @@ class StepModel {
   // The first and the last stage add up the gradients of their shared table after all other reductions.
   double tied_seconds(int rank) const {
     if (w_.pp == 1 || !w_.model.tie_embeddings || (rank > 0 && rank < w_.pp - 1)) return 0;
-    const bool one_node = w_.ranks_of_stage() * (w_.pp - 1) < c_.node.ranks;
+    const bool one_node = w_.stage_stride() * (w_.pp - 1) < c_.node.ranks;
     return transfers_.seconds({.kind = Collective::kAllReduce,
                                .bytes = embedding_parameters(w_) / w_.tp * w_.gradient_bytes,
                                .ranks = 2,

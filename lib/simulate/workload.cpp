@@ -11,6 +11,12 @@ namespace tri {
 
 namespace {
 
+bool reduces_gradients(std::string_view axis) {
+  for (size_t i = 0; i < kAxes.size(); ++i)
+    if (kAxes[i].name == axis) return kBucketAxes.contains(AxisName::at(i));
+  return axis == "cp";  // of other programs
+}
+
 Numbers numbers_of(const PrecisionConfig& precision) {
   if (precision.compute != Dtype::kBF16) return Numbers::kFp32;
   return precision.gemm == GemmFormat::kFp8 ? Numbers::kFp8 : Numbers::kBf16;
@@ -25,15 +31,29 @@ int Workload::ranks_of_others(AxisSet axes) const {
   return ranks;
 }
 
-std::vector<GridAxis> Workload::axes() const {
-  std::vector<GridAxis> all;
+RankGrid Workload::grid() const {
+  constexpr bool kHasCp = std::ranges::find(kAxes, std::string_view("cp"), &AxisRow::name) != kAxes.end();
+  RankGrid grid;
+  const auto add = [&](std::string_view name, int size, bool always_named) {
+    if (always_named || size > 1) grid.axes.push_back({std::string(name), size});
+  };
   for (size_t i = 0; i < kAxes.size(); ++i) {
     const AxisName axis = AxisName::at(i);
-    const int size = axis == "tp" ? tp : axis == "dp" ? dp : axis == "pp" ? pp : ranks_of_others(AxisSet{axis});
-    if (axis == "dp" && cp > 1) all.push_back({"cp", cp});
-    if (kAxes[i].always_named || size > 1) all.push_back({std::string(axis.text()), size});
+    int size = axis == "tp" ? tp : axis == "dp" ? dp : axis == "pp" ? pp : ranks_of_others(AxisSet{axis});
+    if (axis.text() == "cp") size *= cp;
+    if (axis == "dp" && !kHasCp) add("cp", cp, false);
+    add(axis.text(), size, kAxes[i].always_named);
   }
-  return all;
+  return grid;
+}
+
+int Workload::reducing_stride() const {
+  int stride = 1;
+  for (const GridAxis& axis : grid().axes) {
+    if (reduces_gradients(axis.name)) break;
+    stride *= axis.size;
+  }
+  return stride;
 }
 
 Layers Workload::layers() const {
@@ -48,7 +68,7 @@ Workload workload_of_layer(Workload workload, const LayerSpec& layer) {
 
 nlohmann::ordered_json axes_json(const Workload& workload) {
   nlohmann::ordered_json json;
-  for (const GridAxis& axis : workload.axes()) json[axis.name] = axis.size;
+  for (const GridAxis& axis : workload.grid().axes) json[axis.name] = axis.size;
   return json;
 }
 

@@ -39,7 +39,7 @@ struct Workload {
   int fp8_first_layers = 0, fp8_last_layers = 0;  // if numbers is kFp8: the layers at both ends that multiply bf16
   bool fp8_weights = false;                       // if numbers is kFp8: the layers' weights are stored only in FP8
 
-  // ranks = tp · others · cp · dp · pp, tp fastest, pp slowest. cp is other programs' context parallelism, whose ranks
+  // ranks = tp · others · cp · dp · pp, in the order of grid(). cp is other programs' context parallelism, whose ranks
   // split a sequence; this program has 1.
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
   // The axes of kOtherAxes with several ranks. Those in kBucketAxes reduce gradients together with dp.
@@ -73,12 +73,15 @@ struct Workload {
   int optimizer_bytes = 8;  // per element of the optimizer's state in addition to the master weights
 
   int ranks() const { return ranks_of_stage() * pp; }
-  int ranks_of_stage() const { return reducing_stride() * reducing(); }
-  // The number of ranks that reduce a gradient together, and the distance between consecutive ones.
+  int ranks_of_stage() const { return tp * cp * dp * ranks_of_others(kOtherAxes); }
+  // The number of ranks that reduce a gradient together, and the distance between consecutive ones, which is exact if
+  // no other axis lies between those of the group.
   int reducing() const { return dp * cp * ranks_of_others(kBucketAxes); }
-  int reducing_stride() const { return tp * ranks_of_others(AxisSet::outside(kBucketAxes)); }
+  int reducing_stride() const;
+  int stage_stride() const { return grid().stride("pp"); }  // from a rank to its neighbour on the next stage
   int ranks_of_others(AxisSet axes) const;
-  std::vector<GridAxis> axes() const;  // axes that reports name, fastest first
+  // The grid of the ranks, in the order of kAxes; cp lies before dp.
+  RankGrid grid() const;
   Layers layers() const;
   int num_microbatches() const { return global_batch / (micro_batch * dp); }
 };

@@ -112,24 +112,13 @@ void TimelineRecorder::begin(int64_t step) {
   for (Stream* stream : engine_.runtime().streams()) recorder_->follow(*stream);
 }
 
-namespace {
-
-std::vector<AxisPlace> place_on_axes(const Mesh& mesh) {
-  std::vector<AxisPlace> place;
-  for (auto axis = mesh.grid.axes.rbegin(); axis != mesh.grid.axes.rend(); ++axis)
-    place.push_back({axis->name, mesh.grid.rank_on(axis->name, mesh.world_rank), axis->size});
-  return place;
-}
-
-}  // namespace
-
 // Waits here, and only here, for the last step's work on streams other than compute.
 void TimelineRecorder::finish(int64_t step) {
   const Mesh& mesh = engine_.mesh();
   engine_.runtime().synchronize();
   TimelineSegment segment{.world_rank = mesh.world_rank,
                           .world_size = mesh.world_size(),
-                          .place = place_on_axes(mesh),
+                          .place = place_on_axes(mesh.grid, mesh.world_rank),
                           .host = engine_.job()->host(),
                           .gpu = engine_.device().bus_id(),
                           .attempt = attempt_,

@@ -64,6 +64,24 @@ TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
   }
 }
 
+// World ranks and places follow the order of the axes, that of other programs' context parallelism included.
+TEST(SimulatedTimeline, names_ranks_by_the_grid_of_the_job) {
+  Workload w = small_job(1);
+  w.dp = 2;
+  w.cp = 2;
+  EXPECT_EQ(w.grid().sizes(), "tp 8 x cp 2 x dp 2 x pp 4");
+  const Cluster cluster;
+  const auto segments = simulated_segments(w, cluster, RingTimes(cluster));
+  ASSERT_EQ(std::ssize(segments), w.pp);
+  for (int stage = 0; stage < w.pp; ++stage) {
+    const TimelineSegment& segment = segments[static_cast<size_t>(stage)];
+    EXPECT_EQ(segment.world_rank, 32 * stage);
+    EXPECT_EQ(segment.place_text(), fmt::format("pp{} dp0 cp0 tp0", stage));
+    EXPECT_EQ(segment.place_text(), w.grid().place(segment.world_rank));
+    for (const AxisPlace& on : segment.place) EXPECT_EQ(on.size, w.grid().size(on.axis));
+  }
+}
+
 // The trace ends when the model predicts the end of the step, except for stragglers.
 TEST(SimulatedTimeline, lasts_as_long_as_the_prediction) {
   Cluster cluster;

@@ -77,6 +77,9 @@ TEST(Mesh, an_axis_of_one_rank_that_need_not_be_named_changes_nothing) {
   EXPECT_EQ(replicas.sizes(), "tp 2 x x 2 x dp 3 x pp 1");
   EXPECT_EQ(replicas.group(7, {"x"}), (std::vector<int>{5, 7}));
   EXPECT_EQ(replicas.group_without(7, {"x", "pp"}), (std::vector<int>{2, 3, 6, 7, 10, 11}));
+  EXPECT_EQ(replicas.stride("dp"), 4);
+  EXPECT_EQ(replicas.stride("pp"), 12);
+  EXPECT_EQ(replicas.stride("other"), 1);
 }
 
 // Each token of a step counts on exactly one rank of each stage.

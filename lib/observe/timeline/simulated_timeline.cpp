@@ -57,10 +57,12 @@ class SimulatedStep {
   }
 
   TimelineSegment empty_segment(int stage) const {
-    const int stride = w_.tp * w_.cp * w_.dp, rank = stage * stride;
+    const RankGrid grid = w_.grid();
+    const auto rank_of = [&](int at) { return grid.moved(0, "pp", at); };
+    const int rank = rank_of(stage);
     TimelineSegment segment{.world_rank = rank,
                             .world_size = w_.ranks(),
-                            .place = {{"pp", stage, w_.pp}, {"dp"}, {"tp"}},
+                            .place = place_on_axes(grid, rank),
                             .host = fmt::format("machine{}", rank / c_.node.ranks),
                             .gpu = c_.device.name,
                             .attempt = "simulated",
@@ -71,7 +73,7 @@ class SimulatedStep {
         "F",          "B",    "GEMMs", "attention",      "memory-bound", "tp exposed", "update", "reduce_scatter",
         "all_gather", "step", "fixed", "tied embeddings"};
     const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
-      const int source = (from + w_.pp) % w_.pp * stride, target = (to + w_.pp) % w_.pp * stride;
+      const int source = rank_of((from + w_.pp) % w_.pp), target = rank_of((to + w_.pp) % w_.pp);
       segment.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
     };
     // in the order of the streams

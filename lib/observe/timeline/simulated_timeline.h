@@ -9,7 +9,7 @@
 
 namespace tri {
 
-// Returns step 1 of the stages of one pipeline, that of dp rank 0 and tp rank 0, on machines without stragglers.
+// Returns step 1 of the stages of one pipeline, that of rank 0, on machines without stragglers.
 // `workload` must be valid (problem_of). An action contains the sums of its layers' GEMMs, attention, memory-bound
 // kernels and exposed tp transfers. Coupled transfers between stages (StageTransfers::kCoupled) are shown as blocking
 // ones.

@@ -109,6 +109,13 @@ void fields(Archive& archive, SegmentWithThreeAxes& old) {
   fields_after_place(archive, p);
 }
 
+std::vector<AxisPlace> place_on_axes(const RankGrid& grid, int world_rank) {
+  std::vector<AxisPlace> place;
+  for (auto axis = grid.axes.rbegin(); axis != grid.axes.rend(); ++axis)
+    place.push_back({axis->name, grid.rank_on(axis->name, world_rank), axis->size});
+  return place;
+}
+
 int TimelineSegment::rank_on(std::string_view axis) const {
   const auto at = std::ranges::find(place, axis, &AxisPlace::axis);
   return at == place.end() ? 0 : at->rank;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/base/rank_grid.h"
 #include "io/flight_recorder/image.h"
 #include "kernels/core/span_recorder.h"
 #include "lib/comm/job/clock_offset.h"
@@ -48,6 +49,9 @@ struct AxisPlace {
   int32_t rank = 0;
   int32_t size = 0;  // 0: unknown (segments of earlier versions)
 };
+
+// Returns the position of `world_rank` in the grid of the job.
+std::vector<AxisPlace> place_on_axes(const RankGrid& grid, int world_rank);
 
 struct TimelineSegment {
   int32_t world_rank = 0, world_size = 1;

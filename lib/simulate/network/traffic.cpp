@@ -16,31 +16,33 @@ class Traffic {
   AxisTraffic rings(TransferAxis axis, int stride, int size) const {
     AxisTraffic traffic{axis, std::string(enum_name(axis)),      w_.ranks() / size,
                         size, members_on_node(c_, stride, size), {}};
-    for (int group = 0; group < traffic.groups; ++group) {
-      const int first = group / stride * stride * size + group % stride;
-      add_ring(group, first, stride, traffic);
-    }
+    for (int group = 0; group < traffic.groups; ++group)
+      add_ring(group, first_of(group, stride, size), stride, traffic);
     return traffic;
   }
 
   AxisTraffic messages(bool forward) const {
-    const int stride = w_.ranks_of_stage();
+    const int stride = w_.stage_stride(), columns = w_.ranks_of_stage();
     AxisTraffic traffic{TransferAxis::kPp,
                         forward ? "pp forward" : "pp backward",
-                        stride,
+                        columns,
                         w_.pp,
                         members_on_node(c_, stride, w_.pp),
                         {}};
     const bool closes = w_.chunks > 1 && w_.pp > 2;  // the last stage sends to the first one's next chunk
-    for (int column = 0; column < stride; ++column)
+    for (int column = 0; column < columns; ++column) {
+      const int first = first_of(column, stride, w_.pp);
       for (int stage = 0; stage + (closes ? 0 : 1) < w_.pp; ++stage) {
-        const int rank = stage * stride + column, next = (stage + 1) % w_.pp * stride + column;
+        const int rank = first + stage * stride, next = first + (stage + 1) % w_.pp * stride;
         add(column, forward ? rank : next, forward ? next : rank, traffic);
       }
+    }
     return traffic;
   }
 
  private:
+  // Returns the first rank of a group of `size` ranks, `stride` apart.
+  static int first_of(int group, int stride, int size) { return group / stride * stride * size + group % stride; }
   int machine_of(int rank) const { return rank / c_.node.ranks; }
   int adapter_of(int machine, int index) const { return places_[static_cast<size_t>(machine)] * c_.node.ranks + index; }
 
@@ -82,7 +84,7 @@ std::vector<AxisTraffic> traffic_of(const Workload& w, const Cluster& c, const s
   const Traffic traffic(w, c, places);
   std::vector<AxisTraffic> all;
   if (w.tp > 1) all.push_back(traffic.rings(TransferAxis::kTp, 1, w.tp));
-  if (w.cp > 1) all.push_back(traffic.rings(TransferAxis::kCp, w.reducing_stride(), w.cp));
+  if (w.cp > 1) all.push_back(traffic.rings(TransferAxis::kCp, w.grid().stride("cp"), w.cp));
   if (w.pp > 1) {
     all.push_back(traffic.messages(true));
     all.push_back(traffic.messages(false));
