@@ -238,6 +238,13 @@ std::string base64(const std::vector<uint8_t>& bytes) {
   return text;
 }
 
+// Returns [[name, size], ...], fastest first, for the class RankGrid of page/grid.js.
+Json axes_of(const RankGrid& grid) {
+  Json axes = Json::array();
+  for (const GridAxis& axis : grid.axes) axes.push_back({axis.name, axis.size});
+  return axes;
+}
+
 // Returns each distinct name once, and for each rank the index of its name.
 template <class Name>
 Json dictionary(const RankMesh& mesh, const Name& name) {
@@ -262,10 +269,7 @@ Json heat_of(const RankHeat& heat) {
     for (const auto& bytes : quantity.bytes) made["bytes"].push_back(base64(bytes));
     quantities.push_back(std::move(made));
   }
-  // The page draws stages, the tp ranks of a group, and a stage's groups under the name dp.
-  return {{"pp", heat.mesh.stages()},
-          {"dp", heat.mesh.in_stage() / heat.mesh.tp()},
-          {"tp", heat.mesh.tp()},
+  return {{"axes", axes_of(heat.mesh.grid)},
           {"hosts", dictionary(heat.mesh, [](const RankMesh::Place& place) { return place.host; })},
           {"gpus", dictionary(heat.mesh, [](const RankMesh::Place& place) { return place.gpu; })},
           {"slices", slices},
@@ -284,9 +288,7 @@ Json waits_of(const RankWaits& waits) {
   return {{"source", waits.source == RankWaits::Source::kDump ? "dump" : "steps"},
           {"title", waits.title},
           {"headline", waits.headline},
-          {"pp", waits.pp},
-          {"dp", waits.groups},
-          {"tp", waits.tp},
+          {"axes", axes_of(waits.grid)},
           {"culprits", waits.suspects},
           {"num_waits", waits.num_waits},
           {"what", what},

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "io/base/folder_entries.h"
@@ -49,6 +48,18 @@ void add_awaited(const WaitGraph& graph, int rank, int node, std::vector<int>& a
       if (const int other = graph.rank_of(member); other >= 0) add(other);
     }
   }
+}
+
+// Segments of earlier versions do not contain the sizes of the axes.
+RankGrid grid_of(const std::vector<TimelineSegment>& segments) {
+  RankGrid grid;
+  const std::vector<AxisPlace>& axes = segments.front().place;  // slowest first
+  for (auto on = axes.rbegin(); on != axes.rend(); ++on) {
+    int size = std::max(1, on->size);
+    for (const TimelineSegment& segment : segments) size = std::max(size, segment.rank_on(on->axis) + 1);
+    grid.axes.push_back({on->axis, size});
+  }
+  return grid;
 }
 
 void add_steps(const std::string& run_dir, std::vector<RankWaits>& found, std::vector<std::string>& remarks) {
@@ -104,18 +115,12 @@ void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::ve
 
 RankWaits waits_of_steps(const std::vector<TimelineSegment>& segments, const StepRange& steps) {
   RankWaits all{.title = fmt::format("steps {} to {}", steps.first, steps.last)};
-  std::map<std::string, int> sizes;
-  for (const TimelineSegment& segment : segments)
-    for (const AxisPlace& on : segment.place) {
-      int& size = sizes[on.axis];
-      size = std::max({size, on.size, on.rank + 1});
-    }
-  for (const auto& [axis, size] : sizes) (axis == "pp" ? all.pp : axis == "tp" ? all.tp : all.groups) *= size;
+  if (!segments.empty()) all.grid = grid_of(segments);
   TimelineSummary summary{.steps = steps};
   const TimelineSlices slices(segments, steps, summary);
   const auto count = static_cast<double>(std::max<int64_t>(1, steps.size()));
   for (const WaitForRank& wait : summary.waits)
-    if (std::max(wait.waiter, wait.awaited) < all.pp * all.groups * all.tp)
+    if (std::max(wait.waiter, wait.awaited) < all.grid.world_size())
       all.waits.push_back({wait.waiter, wait.awaited, wait.axis, wait.seconds / count});
   keep_most(all);
   return all;
@@ -127,9 +132,7 @@ RankWaits waits_of_dump(std::span<const RankRecord> records) {
   const WaitGraph graph(records);
   const RankRecord& any = records.front();
   if (any.grid.world_size() != graph.world_size()) return all;  // the record is too early to contain the grid
-  all.pp = any.grid.size("pp");
-  all.tp = any.grid.size("tp");
-  all.groups = graph.world_size() / (all.pp * all.tp);
+  all.grid = any.grid;
   for (int rank = 0; rank < graph.world_size(); ++rank) {
     if (graph.record(rank) == nullptr) continue;
     std::vector<int> awaited;

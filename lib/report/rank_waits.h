@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "io/base/rank_grid.h"
 #include "io/flight_recorder/record.h"
 #include "lib/observe/timeline/timeline.h"
 
@@ -21,12 +22,12 @@ struct RankWait {
 struct RankWaits {
   enum class Source { kSteps, kDump };
   Source source = Source::kSteps;
-  int pp = 1, groups = 1, tp = 1;  // groups: tp groups of a stage, one for each position on all other axes
-  std::string title;               // "steps 20 to 22", "dump 20261122T155959"
-  std::string headline;            // of a dump
-  std::vector<int> suspects;       // of a dump: world ranks
-  std::vector<RankWait> waits;     // longest first; for a dump by waiter
-  int64_t num_waits = 0;           // total number, of which `waits` are the first
+  RankGrid grid = unnamed_grid(1, 1, 1);
+  std::string title;            // "steps 20 to 22", "dump 20261122T155959"
+  std::string headline;         // of a dump
+  std::vector<int> suspects;    // of a dump: world ranks
+  std::vector<RankWait> waits;  // longest first; for a dump by waiter
+  int64_t num_waits = 0;        // total number, of which `waits` are the first
 };
 
 inline constexpr size_t kMostRankWaits = 20'000;  // to keep per source

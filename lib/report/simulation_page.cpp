@@ -67,6 +67,8 @@ std::string simulation_page(const SimulationReport& report, const PageHead& head
   }
   for (const PlannedLayout& layout : report.layouts)
     layouts.push_back(layout_json(layout, report.layouts.front(), s.cluster));
+  Json axes = Json::array();
+  for (const GridAxis& axis : s.workload.grid().axes) axes.push_back(axis.name);
   Json start = Json::array();
   for (const ScalingRow& row : report.weak) start.push_back(start_json(row));
   const Json data{{"made", head.made},
@@ -75,6 +77,7 @@ std::string simulation_page(const SimulationReport& report, const PageHead& head
                   {"cluster", fmt::format("{}, {} a machine, with {}", s.cluster.device.name, s.cluster.node.ranks,
                                           s.cluster.software.name)},
                   {"sources", software_note(s.cluster, s.memory_estimated)},
+                  {"axes", axes},
                   {"simulation", Json::parse(to_json(s))},
                   {"weak", json_of(report.weak)},
                   {"strong", json_of(report.strong)},

@@ -65,6 +65,14 @@ has "holds up "
 has "Neither steps nor a hang are recorded"
 # The table shows the ranks for which others wait.
 has "<td>rank 5 [pp1 dp0 tp1]</td>"
+# A run with another axis, the slowest one: the places of its ranks name the axis, and each stage has its own ranks.
+"$synthetic_run" "$folder/c" 200 2 1 2 6 3 hang 2
+"$trireme" report "$folder/c" >/dev/null
+open "$folder/c/report.html"
+has "8 ranks: blocks are stages (pp 2), rows tp ranks (2), columns x and dp ranks (2)"
+has "rank 5 [x1 pp0 dp0 tp1] on node0000"
+has "<td>rank 5 [x1 pp0 dp0 tp1]</td>"
+has "waits along x"
 # Opens a simulation's page with its pictures.
 source_dir=$(realpath "$(dirname "$0")/../..")
 "$trireme" simulate "$source_dir/configs/megascale_175b.yaml" --ranks 256 --to 12288 \

@@ -179,6 +179,21 @@ TEST(ReportPage, data_of_a_run) {
     EXPECT_EQ(quantity["bytes"][0].get<std::string>().size(), 12u);
 }
 
+TEST(ReportPage, data_contain_every_axis_of_the_ranks) {
+  TemporaryFolder folder;
+  for (const int x : {1, 2}) {
+    const std::string dir = folder / fmt::format("x{}", x);
+    write_synthetic_run(dir, {.steps = 20, .pp = 2, .dp = 2 / x, .tp = 2, .x = x, .windows = 2, .hang = true});
+    const auto run = read_run_data(dir);
+    ASSERT_TRUE(run) << run.error().message;
+    const Json data = Json::parse(page_data({run.value()}, {}))["runs"][0];
+    Json axes = {{"tp", 2}, {"dp", 2 / x}, {"pp", 2}};
+    if (x > 1) axes.push_back({"x", x});
+    EXPECT_EQ(data["heat"]["axes"], axes);
+    EXPECT_EQ(data["waits"][0]["axes"], axes);
+  }
+}
+
 TEST(ReportPage, stays_small_however_long_the_run) {
   RunData run{.dir = "/long", .name = "long"};
   for (int step = 1; step <= 50000; ++step) {

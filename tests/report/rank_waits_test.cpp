@@ -16,7 +16,7 @@ TEST(RankWaits, of_a_dump_lead_from_every_rank_to_the_one_that_stopped) {
   const auto records = records_of_stopped_job();
   const RankWaits waits = waits_of_dump(records);
   EXPECT_EQ(waits.source, RankWaits::Source::kDump);
-  EXPECT_EQ(waits.pp * 100 + waits.groups * 10 + waits.tp, 222);
+  EXPECT_EQ(waits.grid, unnamed_grid(2, 2, 2));
   EXPECT_EQ(waits.num_waits, static_cast<int64_t>(waits.waits.size()));
   std::vector<bool> leads(8);
   leads[kStoppedRank] = true;
@@ -29,6 +29,20 @@ TEST(RankWaits, of_a_dump_lead_from_every_rank_to_the_one_that_stopped) {
   EXPECT_TRUE(std::any_of(waits.waits.begin(), waits.waits.end(), [](const RankWait& wait) {
     return wait.awaited == kStoppedRank && wait.what.find(" on tp") != std::string::npos;
   }));
+}
+
+TEST(RankWaits, keep_every_axis_of_the_job) {
+  const RankGrid grid{{{"tp", 2}, {"dp", 1}, {"pp", 2}, {"x", 2}}};
+  auto records = records_of_stopped_job();
+  for (RankRecord& record : records) record.grid = grid;
+  EXPECT_EQ(waits_of_dump(records).grid, grid);
+  std::vector<TimelineSegment> segments;
+  for (int rank = 0; rank < grid.world_size(); ++rank)
+    segments.push_back({.world_rank = rank, .world_size = grid.world_size(), .place = place_on_axes(grid, rank)});
+  EXPECT_EQ(waits_of_steps(segments, {1, 2}).grid, grid);
+  for (TimelineSegment& segment : segments)
+    for (AxisPlace& on : segment.place) on.size = 0;  // as in segments of earlier versions
+  EXPECT_EQ(waits_of_steps(segments, {1, 2}).grid, grid);
 }
 
 TEST(RankWaits, of_records_that_do_not_know_their_mesh_there_are_none) {
@@ -96,7 +110,7 @@ TEST(RankWaits, of_recorded_steps_are_means_of_a_step) {
   const RankWaits waits = waits_of_steps(two_segments(), {1, 2});
   EXPECT_EQ(waits.source, RankWaits::Source::kSteps);
   EXPECT_EQ(waits.title, "steps 1 to 2");
-  EXPECT_EQ(waits.groups, 2);
+  EXPECT_EQ(waits.grid, unnamed_grid(1, 2, 1));
   ASSERT_EQ(waits.waits.size(), 1u);
   EXPECT_EQ(waits.waits[0].waiter, 0);
   EXPECT_EQ(waits.waits[0].awaited, 1);

@@ -45,6 +45,7 @@ function decode(text) {
 class HeatMap {
   constructor(heat, name) {
     this.heat = heat;
+    this.mesh = new RankGrid(heat.axes);
     this.quantity = heat.quantities[0];
     this.slice = heat.slices.length - 1;
     this.rank = null;
@@ -100,15 +101,11 @@ class HeatMap {
     if (!this.decoded.has(text)) this.decoded.set(text, decode(text));
     return this.decoded.get(text);
   }
-  place(rank) {
-    const {dp, tp} = this.heat;
-    return {pp: Math.floor(rank / (dp * tp)), dp: Math.floor(rank / tp) % dp, tp: rank % tp};
-  }
   slower(rank) { return 2 ** ((this.bytes()[rank] - 128) / 127); }
   amount(rank) {  // seconds per step, or TFLOP/s
-    const {ratio, rate, most, medians} = this.quantity, {pp, tp} = this.place(rank);
+    const {ratio, rate, most, medians} = this.quantity, {pp, tp} = this.mesh.spotOf(rank);
     if (!ratio) return this.bytes()[rank] / 255 * most;
-    const middle = medians[this.slice][pp * this.heat.tp + tp];
+    const middle = medians[this.slice][pp * this.mesh.tp + tp];
     return rate ? middle / this.slower(rank) : middle * this.slower(rank);
   }
   // Returns the text of a cell: the difference from its peers, such as "+3.1 %", or an amount.
@@ -119,9 +116,9 @@ class HeatMap {
     return (more < 0 ? '−' : '+') + Math.abs(more).toFixed(1) + ' %';
   }
   nameOf(rank) {
-    const {pp, dp, tp} = this.place(rank), of = (d) => d.names[d.ranks[rank]];
+    const of = (d) => d.names[d.ranks[rank]];
     const host = of(this.heat.hosts), gpu = of(this.heat.gpus);
-    return `rank ${rank} [pp${pp} dp${dp} tp${tp}]` + (host ? ' on ' + host : '') + (gpu ? ` (GPU ${gpu})` : '');
+    return this.mesh.nameOf(rank) + (host ? ' on ' + host : '') + (gpu ? ` (GPU ${gpu})` : '');
   }
   words(rank) {
     const {ratio, rate} = this.quantity, amount = this.amount(rank);
@@ -130,13 +127,13 @@ class HeatMap {
     return text + `, ${(rate ? 1 / this.slower(rank) : this.slower(rank)).toFixed(2)} x the median of its peers`;
   }
 
-  // Computes the positions of cells. Columns are dp ranks, wrapped if they do not fit; rows are tp ranks; blocks of
-  // rows are stages.
+  // Computes the positions of cells. Columns are groups, wrapped if they do not fit; rows are tp ranks; blocks of rows
+  // are stages.
   layout(width) {
-    const {pp, dp, tp} = this.heat, labels = tp > 1 ? 62 : 34, inner = width - labels;
-    const columns = Math.min(dp, Math.max(1, Math.floor(inner / 4)));
-    const lines = Math.ceil(dp / columns);
-    const perLine = Math.ceil(dp / lines);
+    const {pp, groups, tp} = this.mesh, labels = tp > 1 ? 62 : 34, inner = width - labels;
+    const columns = Math.min(groups, Math.max(1, Math.floor(inner / 4)));
+    const lines = Math.ceil(groups / columns);
+    const perLine = Math.ceil(groups / lines);
     const side = Math.max(3, Math.min(420, Math.floor(inner / perLine)));  // makes cells fill the width
     const rows = Math.max(1, lines * tp), gap = 5;
     const rowHeight = Math.max(2, Math.min(30, side, Math.floor(640 / (pp * rows))));
@@ -153,22 +150,22 @@ class HeatMap {
     };
   }
   cell(rank) {
-    const {tp} = this.heat, p = this.place(rank), grid = this.grid;
-    const line = Math.floor(p.dp / grid.perLine);
+    const {pp, group, tp} = this.mesh.spotOf(rank), grid = this.grid;
+    const line = Math.floor(group / grid.perLine);
     return [
-      grid.labels + (p.dp % grid.perLine) * grid.side,
-      grid.top + p.pp * grid.block + (line * tp + p.tp) * grid.rowHeight
+      grid.labels + (group % grid.perLine) * grid.side,
+      grid.top + pp * grid.block + (line * this.mesh.tp + tp) * grid.rowHeight
     ];
   }
   rankAt(x, y) {
-    const {pp, dp, tp} = this.heat, grid = this.grid;
+    const {pp, groups, tp} = this.mesh, grid = this.grid;
     const stage = Math.floor((y - grid.top) / grid.block);
     const row = Math.floor((y - grid.top - stage * grid.block) / grid.rowHeight);
     const line = Math.floor(row / tp), column = Math.floor((x - grid.labels) / grid.side);
-    const replica = line * grid.perLine + column;
-    if (stage < 0 || stage >= pp || line >= grid.lines || column < 0 || column >= grid.perLine || replica >= dp)
+    const group = line * grid.perLine + column;
+    if (stage < 0 || stage >= pp || line >= grid.lines || column < 0 || column >= grid.perLine || group >= groups)
       return null;
-    return (stage * dp + replica) * tp + row % tp;
+    return this.mesh.rankAt({pp: stage, group, tp: row % tp});
   }
 
   point(event) {
@@ -179,17 +176,23 @@ class HeatMap {
     this.paint();
   }
   key(event) {
-    const {dp, tp, pp} = this.heat, world = dp * tp * pp;
-    const move = {ArrowRight: tp, ArrowLeft: -tp, ArrowDown: 1, ArrowUp: -1}[event.key];
+    const move = {ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1]}[event.key];
     if (event.key === 'Escape')
       this.rank = null;
     else if (move === undefined)
       return;
     else
-      this.rank = this.rank === null ? 0 : (this.rank + move + world) % world;
+      this.rank = this.rank === null ? 0 : this.neighbour(this.rank, ...move);
     event.preventDefault();
     this.say();
     this.paint();
+  }
+  // Counts through all cells, so that the neighbour beyond a border is in the next row or block.
+  neighbour(rank, right, down) {
+    const {groups, tp, ranks} = this.mesh, at = this.mesh.spotOf(rank);
+    const next = ((at.pp * groups + at.group + right) * tp + at.tp + down + ranks) % ranks;
+    return this.mesh.rankAt(
+        {pp: Math.floor(next / (groups * tp)), group: Math.floor(next / tp) % groups, tp: next % tp});
   }
   say() { this.readout.textContent = this.rank === null ? '' : this.words(this.rank); }
 
@@ -244,9 +247,9 @@ class HeatMap {
     }
   }
 
-  // Draws the names of stages and of as many tp and dp ranks as fit.
+  // Draws the names of stages and of as many tp ranks and groups as fit.
   paintNames(pen) {
-    const {pp, dp, tp} = this.heat, {grid} = this, least = 14;
+    const {pp, groups, tp} = this.mesh, {grid} = this, least = 14;
     for (let stage = 0; stage < pp; ++stage) {
       const y = grid.top + stage * grid.block;
       pen.fillText('pp' + stage, 0, y + 10);
@@ -254,8 +257,10 @@ class HeatMap {
       for (let i = 0; tp > 1 && grid.lines === 1 && i < tp; i += every)
         pen.fillText('tp' + i, 34, y + i * grid.rowHeight + Math.min(grid.rowHeight / 2 + 4, 12));
     }
-    const every = 2 ** Math.max(0, Math.ceil(Math.log2((16 + 8 * String(dp).length) / grid.side)));
-    for (let i = 0; grid.lines === 1 && i < dp; i += every) pen.fillText('dp' + i, grid.labels + i * grid.side, 11);
+    const longest = this.mesh.nameOfGroup(groups - 1).length;
+    const every = 2 ** Math.max(0, Math.ceil(Math.log2(8 * longest / grid.side)));
+    for (let i = 0; grid.lines === 1 && i < groups; i += every)
+      pen.fillText(this.mesh.nameOfGroup(i), grid.labels + i * grid.side, 11);
   }
 
   explain() {

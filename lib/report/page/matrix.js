@@ -4,10 +4,10 @@
 const kMostCells = 256;  // along each side
 
 class WaitMatrix {
-  constructor(waits, name) {
-    this.waits = waits;
+  constructor(waits, mesh, name) {
+    this.mesh = mesh;
     this.dump = waits.source === 'dump';
-    this.size = waits.pp * waits.dp * waits.tp;
+    this.size = mesh.ranks;
     this.share = Math.ceil(this.size / kMostCells);  // number of ranks per cell
     this.side = Math.ceil(this.size / this.share);
     this.cells = new Float64Array(this.side * this.side);
@@ -99,23 +99,24 @@ class WaitMatrix {
     pen.strokeRect(left + this.chosen[0] * unit - 1, left + this.chosen[1] * unit - 1, unit + 2, unit + 2);
   }
   paintStages(pen, style, length) {
-    const {pp, dp, tp} = this.waits, {left} = this, apart = length * dp * tp / this.size;
+    const pp = this.mesh.axis('pp'), {left} = this, apart = length * pp.stride / this.size;
+    const runs = this.size / pp.stride;  // of ranks of the same stage
     pen.strokeStyle = style.getPropertyValue('--faint');
     pen.fillStyle = style.getPropertyValue('--faint');
     pen.font = '11px system-ui, sans-serif';
     pen.lineWidth = 0.5;
     const every = Math.max(1, Math.ceil(30 / apart));
-    for (let stage = 0; stage <= pp; ++stage) {
-      const at = left + stage * apart;
+    for (let run = 0; run <= runs; ++run) {
+      const at = left + run * apart;
       pen.beginPath();
       pen.moveTo(at, left);
       pen.lineTo(at, left + length);
       pen.moveTo(left, at);
       pen.lineTo(left + length, at);
       pen.stroke();
-      if (stage === pp || stage % every !== 0) continue;
-      pen.fillText('pp' + stage, at + 2, left - 6);
-      pen.fillText('pp' + stage, left - 34, at + 12);
+      if (run === runs || run % every !== 0) continue;
+      pen.fillText('pp' + run % pp.size, at + 2, left - 6);
+      pen.fillText('pp' + run % pp.size, left - 34, at + 12);
     }
     pen.fillText('waits for', left, left - 24);
     pen.fillText('waiting', 0, left - 6);

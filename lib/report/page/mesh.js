@@ -1,11 +1,12 @@
 // The waits between ranks: the ranks that delay others, the longest waits, and a picture. For few ranks the picture is
-// the mesh in space, which the pointer or keys rotate: dp to the right, pp downwards, tp into the depth, with an arrow
-// from each waiting rank to the rank that it waits for. For many ranks it is a matrix (matrix.js).
+// the mesh in space, which the pointer or keys rotate: groups (grid.js) to the right, pp downwards, tp into the depth,
+// with an arrow from each waiting rank to the rank that it waits for. For many ranks it is a matrix (matrix.js).
 
 const kAxisLooks = {
   tp: ['--tone-orange', []],
   pp: ['--tone-sky', [7, 3]],
   dp: ['--tone-red', [2, 3]],
+  other: ['--tone-green', [12, 3]],        // all other axes
   several: ['--tone-grey', [9, 3, 2, 3]],  // a wait along more than one axis
 };
 const kFirstView = {
@@ -14,39 +15,40 @@ const kFirstView = {
 };
 const kListedWaits = 12;
 const kRanksInSpace = 64;  // more ranks than this are shown as a matrix
-const toneOfAxis = (axis) => getComputedStyle(document.documentElement).getPropertyValue(kAxisLooks[axis][0]).trim();
+const lookOf = (axis) => kAxisLooks[axis] || kAxisLooks.other;
+const toneOfAxis = (axis) => getComputedStyle(document.documentElement).getPropertyValue(lookOf(axis)[0]).trim();
 
 // Creates the view of a run's waits: the sums per awaited rank, the picture, and the list of the longest waits.
 function waitsView(waits, name) {
-  const size = waits.pp * waits.dp * waits.tp;
-  const mesh = size > kRanksInSpace ? new WaitMatrix(waits, name) : new MeshView(waits, name);
-  return element('div', {}, awaitedRanks(waits), mesh.figure, waitList(waits));
+  const mesh = new RankGrid(waits.axes);
+  const view = mesh.ranks > kRanksInSpace ? new WaitMatrix(waits, mesh, name) : new MeshView(waits, mesh, name);
+  return element('div', {}, awaitedRanks(waits, mesh), view.figure, waitList(waits, mesh));
 }
-function rankName(waits, rank) {
-  const {dp, tp} = waits;
-  return `rank ${rank} [pp${Math.floor(rank / (dp * tp))} dp${Math.floor(rank / tp) % dp} tp${rank % tp}]`;
-}
-function axisOfWait(waits, [waiter, awaited]) {
-  const {dp, tp} = waits, place = (rank) => [Math.floor(rank / (dp * tp)), Math.floor(rank / tp) % dp, rank % tp];
-  const a = place(waiter), b = place(awaited), along = ['pp', 'dp', 'tp'].filter((_, i) => a[i] !== b[i]);
+function axisOfWait(mesh, [waiter, awaited]) {
+  const along = mesh.between(waiter, awaited);
   return along.length === 1 ? along[0] : 'several';
 }
-function awaitedRanks(waits) {
+// Returns the axes of all waits, in the order of kAxisLooks.
+function axesOfWaits(waits, mesh) {
+  const known = Object.keys(kAxisLooks), at = (axis) => known.indexOf(axis in kAxisLooks ? axis : 'other');
+  return [...new Set(waits.edges.map((edge) => axisOfWait(mesh, edge)))].sort((a, b) => at(a) - at(b));
+}
+function awaitedRanks(waits, mesh) {
   const sums = new Map(), dump = waits.source === 'dump';
   for (const edge of waits.edges) {
     const of = sums.get(edge[1]) || {ms: 0, waiting: new Set(), axes: new Set()};
     of.ms += edge[3];
     of.waiting.add(edge[0]);
-    of.axes.add(axisOfWait(waits, edge));
+    of.axes.add(axisOfWait(mesh, edge));
     sums.set(edge[1], of);
   }
   const sorted = [...sums].sort((a, b) => (dump ? b[1].waiting.size - a[1].waiting.size : b[1].ms - a[1].ms));
   if (sorted.length === 0) return '';
   const [worst, most] = sorted[0];
-  const sentence = dump ? `${rankName(waits, worst)} holds up ${whole(most.waiting.size)} ranks directly.` :
-                          `${rankName(waits, worst)} held others up for ${duration(most.ms / 1000)} a step.`;
+  const sentence = dump ? `${mesh.nameOf(worst)} holds up ${whole(most.waiting.size)} ranks directly.` :
+                          `${mesh.nameOf(worst)} held others up for ${duration(most.ms / 1000)} a step.`;
   const rows = sorted.slice(0, 8).map(([rank, of]) => {
-    const row = [rankName(waits, rank), whole(of.waiting.size), [...of.axes].join(', ')];
+    const row = [mesh.nameOf(rank), whole(of.waiting.size), [...of.axes].join(', ')];
     return dump ? row : [...row, duration(of.ms / 1000)];
   });
   const heads = ['held others up', number('waiting ranks'), 'axis'];
@@ -55,10 +57,10 @@ function awaitedRanks(waits) {
       element('div', {class: 'across'}, table(dump ? heads : [...heads, number('sum of waits a step')], rows)),
       sorted.length > rows.length ? absent(`and ${whole(sorted.length - rows.length)} more ranks`) : '');
 }
-function waitList(waits) {
+function waitList(waits, mesh) {
   const dump = waits.source === 'dump';
   const rows = waits.edges.slice(0, kListedWaits).map((edge) => {
-    const row = [rankName(waits, edge[0]), rankName(waits, edge[1]), waits.what[edge[2]]];
+    const row = [mesh.nameOf(edge[0]), mesh.nameOf(edge[1]), waits.what[edge[2]]];
     return dump ? row : [...row, duration(edge[3] / 1000)];
   });
   if (rows.length === 0) return element('p', {}, 'No rank waited for another rank.');
@@ -75,13 +77,15 @@ function axisLength(count) {
 }
 
 class MeshView {
-  constructor(waits, name) {
+  constructor(waits, mesh, name) {
     this.waits = waits;
+    this.mesh = mesh;
     this.dump = waits.source === 'dump';
-    this.size = waits.pp * waits.dp * waits.tp;
+    this.size = mesh.ranks;
     this.shown = this.dump ? waits.edges.length : Math.min(waits.edges.length, kListedWaits);
     this.rank = null;
-    this.axes = new Set(Object.keys(kAxisLooks));
+    this.allAxes = axesOfWaits(waits, mesh);
+    this.axes = new Set(this.allAxes);
     this.suspects = new Set(waits.culprits);
     Object.assign(this, kFirstView);
     this.count();
@@ -116,29 +120,22 @@ class MeshView {
     this.mostAwaited = this.awaited.reduce((a, v) => Math.max(a, v), 0);
     this.longest = this.waits.edges.reduce((a, edge) => Math.max(a, edge[3]), 0);
   }
-  place(rank) {
-    const {dp, tp} = this.waits;
-    return {pp: Math.floor(rank / (dp * tp)), dp: Math.floor(rank / tp) % dp, tp: rank % tp};
-  }
-  nameOf(rank) { return rankName(this.waits, rank); }
-  axisOf(edge) { return axisOfWait(this.waits, edge); }
+  axisOf(edge) { return axisOfWait(this.mesh, edge); }
   what(edge) { return this.waits.what[edge[2]]; }
 
   controls() {
     const {edges} = this.waits;
-    const boxes = Object.keys(kAxisLooks)
-                      .filter((axis) => edges.some((edge) => this.axisOf(edge) === axis))
-                      .map(
-                          (axis) => element(
-                              'label', {}, element('input', {
-                                type: 'checkbox',
-                                checked: true,
-                                onchange: (event) => {
-                                  this.axes[event.target.checked ? 'add' : 'delete'](axis);
-                                  this.paint();
-                                }
-                              }),
-                              axis));
+    const boxes = this.allAxes.map(
+        (axis) => element(
+            'label', {}, element('input', {
+              type: 'checkbox',
+              checked: true,
+              onchange: (event) => {
+                this.axes[event.target.checked ? 'add' : 'delete'](axis);
+                this.paint();
+              }
+            }),
+            axis));
     const shownCount = element('span', {}), showCount = () => {
       shownCount.textContent = `the longest ${whole(this.shown)} of ${whole(edges.length)}`;
     };
@@ -169,16 +166,15 @@ class MeshView {
         back, boxes, this.dump ? '' : [slider, shownCount]);
   }
   legend() {
-    const found = Object.keys(kAxisLooks).filter((axis) => this.waits.edges.some((edge) => this.axisOf(edge) === axis));
     return element(
         'div', {class: 'legend'},
-        found.map(
+        this.allAxes.map(
             (axis) => element(
                 'span', {}, drawing('svg', {viewBox: '0 0 26 12', 'aria-hidden': 'true'}, drawing('path', {
                                       d: 'M0 6H19M19 2L26 6L19 10Z',
-                                      style: `fill:var(${kAxisLooks[axis][0]});stroke:var(${kAxisLooks[axis][0]})`,
+                                      style: `fill:var(${lookOf(axis)[0]});stroke:var(${lookOf(axis)[0]})`,
                                       'stroke-width': 2.2,
-                                      'stroke-dasharray': kAxisLooks[axis][1].join(' ')
+                                      'stroke-dasharray': lookOf(axis)[1].join(' ')
                                     })),
                 axis === 'several' ? 'across several axes' : `waits along ${axis}`)));
   }
@@ -256,17 +252,17 @@ class MeshView {
           others = this.edgesOf[rank].length - mine.length;
     const shown = mine.slice(0, 4).map(
         (edge) => `rank ${edge[1]} (${this.what(edge)}${this.dump ? '' : ', ' + duration(edge[3] / 1000)})`);
-    return this.nameOf(rank) + ': ' + (shown.length > 0 ? 'waits for ' + shown.join(', ') : 'does not wait') +
+    return this.mesh.nameOf(rank) + ': ' + (shown.length > 0 ? 'waits for ' + shown.join(', ') : 'does not wait') +
         (mine.length > shown.length ? ` and ${mine.length - shown.length} more` : '') +
         `; ${whole(others)} rank${others === 1 ? ' waits' : 's wait'} for it` +
         (this.dump || others === 0 ? '' : `, ${duration(this.awaited[rank] / 1000)} a step`);
   }
 
-  // Returns the position of (dp, pp, tp) before it is scaled to the canvas. Nearer positions have a smaller depth.
-  project(dp, pp, tp) {
+  // Returns the position of a place before it is scaled to the canvas. Nearer positions have a smaller depth.
+  project(group, pp, tp) {
     const along = (at, count) => (count > 1 ? (at / (count - 1) - 0.5) * axisLength(count) : 0);
-    const {waits} = this;
-    const x = along(dp, waits.dp), y = along(pp, waits.pp), z = along(tp, waits.tp);
+    const {mesh} = this;
+    const x = along(group, mesh.groups), y = along(pp, mesh.pp), z = along(tp, mesh.tp);
     const right = x * Math.cos(this.yaw) + z * Math.sin(this.yaw),
           back = z * Math.cos(this.yaw) - x * Math.sin(this.yaw);
     return [
@@ -275,11 +271,11 @@ class MeshView {
     ];
   }
   render() {
-    const {pp, dp, tp} = this.waits, margin = 44;
+    const {pp, groups, tp} = this.mesh, margin = 44;
     this.width = this.canvas.clientWidth || this.width || 640;
     const most = Math.round(Math.max(260, Math.min(460, 0.6 * this.width)));
     let right = 0, down = 0;
-    for (const corner of [[0, 0, 0], [dp - 1, 0, 0], [0, pp - 1, 0], [0, 0, tp - 1]]) {
+    for (const corner of [[0, 0, 0], [groups - 1, 0, 0], [0, pp - 1, 0], [0, 0, tp - 1]]) {
       const [x, y] = this.project(...corner);  // the other corners are symmetric
       right = Math.max(right, Math.abs(x));
       down = Math.max(down, Math.abs(y));
@@ -289,7 +285,7 @@ class MeshView {
     // Makes the picture of a flat mesh low.
     this.height = Math.min(most, Math.max(140, Math.round(2 * (down * unit + margin))));
     // The radius of a rank depends on the shortest distance between neighbours.
-    const gap = Math.min(...[pp, dp, tp].map((n) => (n > 1 ? axisLength(n) / (n - 1) : 1)));
+    const gap = Math.min(...[pp, groups, tp].map((n) => (n > 1 ? axisLength(n) / (n - 1) : 1)));
     this.radius = Math.max(1.2, Math.min(14, 0.2 * unit, 0.45 * gap * unit));
     this.onCanvas = (...place) => {
       const [x, y] = this.project(...place);
@@ -298,7 +294,7 @@ class MeshView {
     this.at = new Float64Array(2 * this.size);
     const depth = new Float64Array(this.size);
     for (let rank = 0; rank < this.size; ++rank) {
-      const place = this.place(rank), [x, y, z] = this.project(place.dp, place.pp, place.tp);
+      const spot = this.mesh.spotOf(rank), [x, y, z] = this.project(spot.group, spot.pp, spot.tp);
       this.at[2 * rank] = this.width / 2 + unit * x;
       this.at[2 * rank + 1] = this.height / 2 + unit * y;
       depth[rank] = z;
@@ -317,7 +313,7 @@ class MeshView {
     const pen = canvas.getContext('2d');
     pen.scale(dense, dense);
     pen.font = '11px system-ui, sans-serif';
-    this.tones = Object.fromEntries(Object.keys(kAxisLooks).map((axis) => [axis, toneOfAxis(axis)]));
+    this.tones = Object.fromEntries(this.allAxes.map((axis) => [axis, toneOfAxis(axis)]));
     this.paintFrame(pen, style);
     const drawn = this.waits.edges.slice(0, this.shown).filter((edge) => this.axes.has(this.axisOf(edge)));
     const chosen = this.rank === null ? [] : this.edgesOf[this.rank].filter((edge) => this.axes.has(this.axisOf(edge)));
@@ -330,7 +326,7 @@ class MeshView {
   }
   // Draws the lines between neighbours and the names at the edges.
   paintFrame(pen, style) {
-    const {pp, dp, tp} = this.waits, last = [dp - 1, pp - 1, tp - 1];
+    const {pp, groups, tp} = this.mesh, last = [groups - 1, pp - 1, tp - 1];
     const line = (from, to) => {
       pen.moveTo(...this.onCanvas(...from));
       pen.lineTo(...this.onCanvas(...to));
@@ -354,10 +350,11 @@ class MeshView {
     pen.fillStyle = style.getPropertyValue('--faint');
     pen.textAlign = 'center';
     pen.textBaseline = 'middle';
-    ['dp', 'pp', 'tp'].forEach((name, axis) => this.paintNames(pen, name, axis, last));
+    const names = [(i) => this.mesh.nameOfGroup(i), (i) => 'pp' + i, (i) => 'tp' + i];
+    names.forEach((nameOf, axis) => this.paintNames(pen, nameOf, axis, last));
   }
   // Draws names along the outermost edge of the mesh, where they do not overlap ranks.
-  paintNames(pen, name, axis, last) {
+  paintNames(pen, nameOf, axis, last) {
     const others = [0, 1, 2].filter((other) => other !== axis), middle = [this.width / 2, this.height / 2];
     let best = null;
     for (const u of [0, last[others[0]]])
@@ -385,7 +382,7 @@ class MeshView {
       place[others[1]] = best.v;
       const [x, y] = this.onCanvas(...place), away = this.radius + 15;
       pen.fillText(
-          name + i, x + (length > 1 ? out[0] / length * away : -away), y + (length > 1 ? out[1] / length * away : 0));
+          nameOf(i), x + (length > 1 ? out[0] / length * away : -away), y + (length > 1 ? out[1] / length * away : 0));
     }
   }
   paintEdge(pen, edge, opacity) {
@@ -399,7 +396,7 @@ class MeshView {
       const away = Math.hypot(bend[0] - x, bend[1] - y) || 1, share = Math.min(0.8, (this.radius + 2) / away);
       return [x + (bend[0] - x) * share, y + (bend[1] - y) * share];
     };
-    const begin = clip(fromX, fromY), end = clip(toX, toY), axis = this.axisOf(edge), dashes = kAxisLooks[axis][1];
+    const begin = clip(fromX, fromY), end = clip(toX, toY), axis = this.axisOf(edge), dashes = lookOf(axis)[1];
     const width = this.longest > 0 ? 1.2 + 2.6 * Math.sqrt(ms / this.longest) : 1.8;
     pen.globalAlpha = opacity;
     pen.strokeStyle = pen.fillStyle = this.tones[axis];

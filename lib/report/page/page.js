@@ -82,9 +82,10 @@ function ranks() {
     if (!run.heat || run.heat.quantities.length === 0)
       return element('div', {}, absent('ranks.h5 has no times of the ranks.'), stragglers(run));
     const map = new HeatMap(run.heat, names[i]);
-    const {pp, dp, tp} = run.heat;
-    const legend = `${whole(pp * dp * tp)} ranks: blocks are stages (pp ${pp}), rows tp ranks (${tp}), columns dp ` +
-        `ranks (${dp}). Values are means over the steps of a slice of time; a rank is compared with ` +
+    const {ranks, pp, tp, groups, grouped} = map.mesh;
+    const columns = grouped.map((axis) => axis.name).reverse().join(' and ');
+    const legend = `${whole(ranks)} ranks: blocks are stages (pp ${pp}), rows tp ranks (${tp}), columns ${columns} ` +
+        `ranks (${groups}). Values are means over the steps of a slice of time; a rank is compared with ` +
         'the ranks that do the same work.';
     return element('div', {}, absent(legend), map.figure, element('h3', {}, 'Recorded stragglers'), stragglers(run));
   });

@@ -17,9 +17,9 @@ const pointsOfMfu = (gain) => {  // shows a sign unless the value rounds to zero
 const wide = (heads, rows) => element('div', {class: 'across'}, table(heads, rows));
 const absent = (text) => element('p', {class: 'faint'}, text);
 
-const layoutText = (l) => [`tp ${l.tp}`, l.cp > 1 ? `cp ${l.cp}` : '', `dp ${l.dp}`, `pp ${l.pp}`,
-                           l.chunks > 1 ? `${l.chunks} chunks` : '']
-                              .filter((part) => part)
+// Layouts that were searched have the axes of the simulated one, except for cp.
+const layoutText = (l) => [...report.axes.filter((axis) => axis in l).map((axis) => `${axis} ${l[axis]}`),
+                           ...(l.chunks > 1 ? [`${l.chunks} chunks`] : [])]
                               .join(', ');
 
 // The summary at the top: how this layout compares with the best one, and how certain the figures are.

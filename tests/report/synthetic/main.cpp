@@ -1,4 +1,5 @@
-// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED [hang]]: writes the folder of a synthetic run.
+// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED [hang [X]]]: writes the folder of a synthetic run. X: the ranks of
+// another axis.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +9,7 @@
 
 int main(int argc, char** argv) {
   if (argc < 7) {
-    std::fprintf(stderr, "usage: %s DIR STEPS PP DP TP WINDOWS [SEED [hang]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DIR STEPS PP DP TP WINDOWS [SEED [hang [X]]]\n", argv[0]);
     return 2;
   }
   const auto number = [&](int i) { return std::atoi(argv[i]); };
@@ -19,6 +20,7 @@ int main(int argc, char** argv) {
   run.restarts = 5;
   if (argc > 7) run.seed = static_cast<uint64_t>(number(7));
   run.hang = argc > 8;
+  if (argc > 9) run.x = number(9);
   try {
     tri::write_synthetic_run(argv[1], run);
   } catch (const std::exception& problem) {

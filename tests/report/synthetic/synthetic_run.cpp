@@ -47,7 +47,7 @@ class Writer {
 
  private:
   double noise(double size) { return size * normal_(random_); }
-  int world_size() const { return run_.pp * run_.dp * run_.tp; }
+  int world_size() const { return grid_of(run_).world_size(); }
 
   void event(RunEvent event) {
     event.time = now_;
@@ -141,7 +141,7 @@ class Writer {
   }
 
   void ranks() {
-    RankMesh mesh{.attempt = "20251122T000000-synthetic", .grid = unnamed_grid(run_.pp, run_.dp, run_.tp)};
+    RankMesh mesh{.attempt = "20251122T000000-synthetic", .grid = grid_of(run_)};
     mesh.schedule = "interleaved";
     mesh.num_microbatches = 16;
     mesh.chunks = 6;
@@ -204,10 +204,18 @@ std::vector<RankRecord> records_of_stopped_job() {
   return records;
 }
 
+RankGrid grid_of(const SyntheticRun& run) {
+  RankGrid grid = unnamed_grid(run.pp, run.dp, run.tp);
+  if (run.x > 1) grid.axes.push_back({"x", run.x});
+  return grid;
+}
+
 void write_synthetic_run(const std::string& dir, const SyntheticRun& run) {
   Writer(dir, run).write();
   if (!run.hang) return;
-  const auto records = records_of_stopped_job();
+  auto records = records_of_stopped_job();
+  if (run.x > 1)
+    for (RankRecord& record : records) record.grid = grid_of(run);
   const HangTrigger trigger{.world_rank = 0, .seconds = 60};
   const auto dump = value_or_throw(join_dump(dir, "attempt", 1, trigger));
   for (const RankRecord& record : records) value_or_throw(write_record(dump.path, record));
