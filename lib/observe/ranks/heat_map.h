@@ -48,9 +48,9 @@ struct HeatScreen {
 std::string heat_map_text(const RankMesh& mesh, const RankWindow& window, const Heat& heat, const HeatScreen& screen);
 
 // Returns one JSON object:
-//   quantity, unit ("ms" or "TFLOP/s"), attempt, first_step, last_step, mesh {pp, dp, tp}
-//   values [[[..]]] (pp, dp, tp), slower [[[..]]] (of 1), stage_medians [..]
-//   standing_out [{rank, place {pp, dp, tp}, host, gpu, value, slower}]
+//   quantity, unit ("ms" or "TFLOP/s"), attempt, first_step, last_step, mesh {axis: size}, slowest axis first
+//   values [[[..]]] (by axis, as in mesh: pp, dp, tp), slower [[[..]]] (of 1), stage_medians [..]
+//   standing_out [{rank, place {axis: position}, host, gpu, value, slower}]
 std::string heat_map_json(const RankMesh& mesh, const RankWindow& window, const Heat& heat);
 
 }  // namespace tri

@@ -92,7 +92,7 @@ std::string status_text(const RunStatus& status);
 //   stragglers [{rank, host, slowdown, text}]
 //   hang {kind, headline, culprits [{rank, kind, host, text}], waiting}
 //   cause {time, kind, rank, host, text}, end {time, code, text}
-//   ranks [{rank, place {pp, dp, tp}, host, gpu, process, process_state, phase, phase_s, host_state, host_state_s,
+//   ranks [{rank, place {axis: position}, host, gpu, process, process_state, phase, phase_s, host_state, host_state_s,
 //           step, step_ms, action, last_event_age_s, failure}]
 std::string status_json(const RunStatus& status);
 
