@@ -52,6 +52,7 @@
   ROW(adamw_update, AdamwUpdate)                      \
   ROW(lamb_direction, LambDirection)                  \
   ROW(lamb_apply, LambApply)                          \
+  ROW(average_weights, AverageWeights)                \
   ROW(tensor_sumsq, TensorSumsq)                      \
   ROW(weighted_sum, WeightedSum)                      \
   ROW(clip_scale, ClipScale)                          \

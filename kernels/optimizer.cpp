@@ -63,6 +63,15 @@ void check(const LambApply& a) {
   require_tensor("lamb_apply", "direction_sumsq", a.direction_sumsq, Dtype::kF32, {num_tensors});
 }
 
+void check(const AverageWeights& a) {
+  const int64_t n = a.master.numel();
+  require_tensor("average_weights", "master", a.master, Dtype::kF32, {n});
+  require_tensor("average_weights", "ema", a.ema, Dtype::kF32, {n});
+  require_tensor("average_weights", "grad_scale", a.grad_scale, Dtype::kF32, {1});
+  TRI_REQUIRE(n % kBlock == 0, "average_weights: {} elements are not whole blocks of {}", n, kBlock);
+  TRI_REQUIRE(a.decay >= 0 && a.decay < 1, "average_weights: decay {}", a.decay);
+}
+
 void check(const TensorSumsq& a) {
   check_slice("tensor_sumsq", "inp", a.inp, a.block_tensor);
   require_tensor("tensor_sumsq", "sumsq", a.sumsq, Dtype::kF32, {a.sumsq.numel()});

@@ -73,6 +73,16 @@ struct LambApply {
 };
 void check(const LambApply&);
 
+// ema += (1 - decay) · (master - ema): the exponential moving average of the weights, after their update. Padding is
+// averaged too.
+struct AverageWeights {
+  Tensor ema;         // (n) f32
+  Tensor master;      // (n) f32
+  Tensor grad_scale;  // (1) f32: as in the update; NaN: nothing is changed
+  float decay = 0.0f;
+};
+void check(const AverageWeights&);
+
 // sumsq[tensor] += sum of squares of the tensor's elements in this slice, in a fixed order. NaN and infinities
 // propagate: a sum that is not finite has an element that is not (or overflows fp32 when squared).
 struct TensorSumsq {

@@ -143,6 +143,14 @@ void lamb_apply(const LambApply& a) {
   });
 }
 
+void average_weights(const AverageWeights& a) {
+  if (std::isnan(a.grad_scale.as<float>()[0])) return;
+  float* __restrict ema = a.ema.as<float>();
+  const float* __restrict w = a.master.as<float>();
+  const float step = 1.0f - a.decay;
+  for (int64_t i = 0; i < a.master.numel(); ++i) ema[i] += step * (w[i] - ema[i]);
+}
+
 void tensor_sumsq(const TensorSumsq& a) {
   const float* inp = a.inp.as<float>();
   float* sumsq = a.sumsq.as<float>();

@@ -1,11 +1,10 @@
-// AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
-// Mapping of the updates: a thread 16 bytes of the moments, four elements in fp32, eight in bf16; a block of kBlock
+// AdamW, LAMB, the EMA of the weights and sums, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: one thread per 16 bytes of the moments, four elements in fp32, eight in bf16. A block of
 // kBlock elements has one owner, so a thread looks it up once. Moments in bf16 use 128 random bits per four elements
 // (Philox, about 15 integer instructions per element, which memory latency hides). Sums of squares: each warp adds a
 // run of blocks into scratch (double), then one block per tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes per element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
-// for FP8 weights, whose amax and counts a block of threads adds together.
+// for FP8 weights, whose amax and counts a block of threads adds together. The EMA reads 8 and writes 4.
 // Reference: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/device_math.cuh"
@@ -171,6 +170,18 @@ __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, SliceWeig
   if constexpr (kQuantized) encode_weights(quantized, first, tensor, w);
 }
 
+__global__ void average_weights_kernel(float* ema, const float* master, const float* grad_scale, int64_t n,
+                                       float step) {
+  const int64_t first = first_element<float>();
+  if (first >= n) return;
+  float e[4], w[4];
+  unpack(load_pack<4>(ema + first), e);
+  unpack(load_pack<4>(master + first), w);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) e[i] += step * (w[i] - e[i]);
+  if (!isnan(grad_scale[0])) store_pack(ema + first, pack_floats<float>(e));
+}
+
 // Sums of squares, first pass: each warp adds kRunBlocks blocks of kBlock elements, four per lane. A part of a tensor
 // that reaches the end of a warp's run goes to runs[]; a tensor's last part, if it ends inside a run, to its tail.
 constexpr int kRunBlocks = 16;
@@ -301,6 +312,14 @@ void lamb_apply(const LambApply& a, CudaStream& stream) {
       pointer<float>(a.direction), pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq),
       pointer<float>(a.grad_scale), pointer<float>(a.decay), pointer<int32_t>(a.block_tensor), n, a.lr);
   TRI_CUDA_LAUNCH("lamb_apply");
+}
+
+void average_weights(const AverageWeights& a, CudaStream& stream) {
+  const int64_t n = a.master.numel();
+  if (n == 0) return;
+  average_weights_kernel<<<blocks_for(n / kElements<float>), kThreads, 0, stream>>>(
+      pointer<float>(a.ema), pointer<float>(a.master), pointer<float>(a.grad_scale), n, 1.0f - a.decay);
+  TRI_CUDA_LAUNCH("average_weights");
 }
 
 void tensor_sumsq(const TensorSumsq& a, CudaStream& stream) {

@@ -361,6 +361,12 @@ class Cases {
                                     .lr = 1e-6f},
                                    s);
                       }});
+    cases_.push_back(
+        {"average_weights", shape, 12 * size, 0, [=](Stream& s) {
+           average_weights(
+               {.ema = moments.exp_avg, .master = moments.master, .grad_scale = moments.grad_scale, .decay = 0.999f},
+               s);
+         }});
     cases_.push_back({"tensor_sumsq", shape, 4 * size, 0, [=](Stream& s) {
                         tensor_sumsq({.sumsq = sumsq, .inp = moments.grad, .block_tensor = moments.block_tensor}, s);
                       }});

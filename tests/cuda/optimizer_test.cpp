@@ -1,4 +1,4 @@
-// CUDA's AdamW, LAMB and sums of squares against the CPU reference.
+// CUDA's AdamW, LAMB, average of the weights and sums of squares against the CPU reference.
 #include "kernels/core/dims.h"
 #include "kernels/moment_rounding.h"
 #include "tests/cuda/op_compare.h"
@@ -193,6 +193,24 @@ TEST(CudaOptimizers, lamb_apply) {
                                      .lr = 0.01f};
                   }),
                   Comparisons(elements(2e-5), {{"param", rounding_of(type)}}));
+    }
+}
+
+TEST(CudaOptimizers, average_weights) {
+  TRI_NEEDS_GPU();
+  for (const int64_t blocks : kSlices)
+    for (const double grad_scale : {0.5, static_cast<double>(NAN)}) {
+      const Slice slice(blocks);
+      const Operands before{{"ema", slice.floats("ema")},
+                            {"master", slice.floats("master")},
+                            {"grad_scale", Buffer(Dtype::kF32, {1}, {grad_scale})}};
+      const Operands after =
+          TRI_COMPARE(average_weights, fmt::format("average {}", grad_scale), before, ([](const Place& on) {
+                        return AverageWeights{
+                            .ema = on("ema"), .master = on("master"), .grad_scale = on("grad_scale"), .decay = 0.9f};
+                      }),
+                      elements(1e-6));
+      EXPECT_EQ(after[0].second.same_bits(before[0].second), std::isnan(grad_scale));
     }
 }
 

@@ -330,6 +330,32 @@ TEST(OptimizerOps, gradients_that_are_not_finite_change_nothing) {
   }
 }
 
+TEST(OptimizerOps, averages_of_weights_follow_a_float64_loop) {
+  constexpr float kDecay = 0.9f;
+  Values expected = random_values(kNumel, "average");
+  const Buffer ema(Dtype::kF32, {kNumel}, expected), sliced(Dtype::kF32, {kNumel}, expected);
+  const auto average = [&](const Buffer& into, const Buffer& weights, double grad_scale, int64_t first, int64_t count) {
+    const Buffer scale(Dtype::kF32, {1}, {grad_scale});
+    const AverageWeights args{.ema = Tensor(into).flat(first, count),
+                              .master = Tensor(weights).flat(first, count),
+                              .grad_scale = scale,
+                              .decay = kDecay};
+    check(args);
+    cpu::average_weights(args);
+  };
+  for (int step = 1; step <= kSteps; ++step) {
+    const Values w = random_values(kNumel, fmt::format("weights {}", step));
+    const Buffer weights(Dtype::kF32, {kNumel}, w);
+    average(ema, weights, kGradScale, 0, kNumel);
+    for (int64_t block = 0; block < kBlocks; ++block) average(sliced, weights, kGradScale, block * kBlock, kBlock);
+    for (int64_t i = 0; i < kNumel; ++i) expected[i] = kDecay * expected[i] + (1 - double{kDecay}) * w[i];
+    expect_close("ema", ema.values(), expected, 1e-6);
+    EXPECT_TRUE(sliced.same_bits(ema)) << "step " << step;
+  }
+  average(sliced, Buffer(Dtype::kF32, {kNumel}, grad_of(1)), NAN, 0, kNumel);
+  EXPECT_TRUE(sliced.same_bits(ema)) << "a step that changes nothing";
+}
+
 TEST(OptimizerOps, sumsq_is_added_per_tensor) {
   const State state;
   const Values before = {1, 2, 3, 4}, w = initial_weights();
