@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <numeric>
 
@@ -85,16 +86,25 @@ Checkpointer::~Checkpointer() = default;  // the destructor of a future from std
 
 Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) {
   const auto start = Clock::now();
+  const std::string average = weight_name("", WeightSet::kAverage);
   while (search.found()) {
     const FoundCheckpoint& from = *search.found();
     std::vector<size_t> wanted;  // indices of shards
     std::vector<LoadTarget> targets;
+    std::deque<TensorShard> starts;  // the weights from which an average starts that the checkpoint does not have
     for (size_t i = 0; i < shards_.size(); ++i) {
+      const TensorShard* shard = &shards_[i].shard;
+      const bool is_average = shard->tensor.starts_with(average);
       // A checkpoint of weights only starts a run: the moments stay zero.
-      const bool there = !from.weights_alone || shards_[i].shard.tensor.starts_with(weight_name(""));
+      const bool there = !from.weights_alone || is_average || shard->tensor.starts_with(weight_name(""));
       if (!shards_[i].local || !there) continue;
+      if (is_average && !from.has_average) {
+        TensorShard weights = *shard;
+        weights.tensor = weight_name(shard->tensor.substr(average.size()));
+        shard = &starts.emplace_back(std::move(weights));
+      }
       wanted.push_back(i);
-      targets.push_back({&shards_[i].shard, host_.data() + buffer_.offset[i]});
+      targets.push_back({shard, host_.data() + buffer_.offset[i]});
     }
     int64_t stored = 0;  // rank 0: bytes of all tensors
     if (search.manifest() != nullptr)
@@ -117,8 +127,9 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
       compute_.copy(shards_[i].memory.data, host_.data() + buffer_.offset[i], shards_[i].memory.bytes());
     compute_.synchronize();
     const std::string what =
-        fmt::format("{}: step {}, {}{}", from.folder, from.progress.steps,
-                    from.weights_alone ? "weights only (the optimizer starts from zero), " : "", conversion);
+        fmt::format("{}: step {}, {}{}{}", from.folder, from.progress.steps,
+                    from.weights_alone ? "weights only (the optimizer starts from zero), " : "", conversion,
+                    config_.optimizer.ema > 0 && !from.has_average ? "the EMA starts from the weights, " : "");
     report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
     saved_step_ = from.progress.steps;
     return std::optional(from.progress);

@@ -17,11 +17,12 @@ struct LoadFrom {
   int64_t step = 0;
   std::optional<int64_t> samples;
   std::vector<float> fp8_history, recent_steps;
-  bool weights_alone = false;
+  bool weights_alone = false, has_average = false;
 };
 template <class Archive>
 void fields(Archive& archive, LoadFrom& from) {
-  archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.recent_steps, from.weights_alone);
+  archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.recent_steps, from.weights_alone,
+          from.has_average);
 }
 
 // Rank 0: returns the first readable candidate from `next` on, with its manifest, and moves `next` past it. Skips
@@ -48,6 +49,7 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     if (const auto recent = manifest->info.lists.find(kRecentSteps); recent != manifest->info.lists.end())
       from.recent_steps = recent->second;
     from.weights_alone = holds_weights_alone(*manifest);
+    from.has_average = holds_average(*manifest);
   }
   return from;
 }
@@ -117,7 +119,8 @@ Result<void> CheckpointSearch::next() {
   if (auto agreed = agree(job_, may); !agreed) return agreed;
   found_ = {.folder = *from.folder,
             .progress = {from.step, *from.samples, from.fp8_history, from.recent_steps},
-            .weights_alone = from.weights_alone};
+            .weights_alone = from.weights_alone,
+            .has_average = from.has_average};
   return {};
 }
 

@@ -31,6 +31,7 @@ struct FoundCheckpoint {
   std::string folder;
   RunProgress progress;
   bool weights_alone = false;
+  bool has_average = false;  // of the weights (optimizer.ema)
 };
 
 class CheckpointSearch {

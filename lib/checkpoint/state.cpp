@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/dims.h"
+#include "lib/checkpoint/weights.h"
 #include "lib/optim/optimizers.h"
 
 namespace tri {
@@ -19,6 +20,7 @@ struct Slice {
   Tensor master;
   std::vector<Tensor> state;  // of the optimizer, in the order of state_names
   const std::vector<std::string>& state_names;
+  Tensor ema;  // or empty
 };
 
 std::pair<int64_t, int64_t> range_of(const SliceRange& slice) { return {slice.begin, slice.begin + slice.size}; }
@@ -54,9 +56,10 @@ void add_shards(const Slice& slice, const Mesh& mesh, std::vector<StateShard>& s
                             is_local,
                             writes});
         };
-        add("model/" + spec.name, slice.master);
+        add(weight_name(spec.name), slice.master);
         for (size_t s = 0; s < slice.state.size(); ++s)
           add(fmt::format("optimizer/{}/{}", spec.name, slice.state_names[s]), slice.state[s]);
+        if (!slice.ema.empty()) add(weight_name(spec.name, WeightSet::kAverage), slice.ema);
         at += count;
       }
     }
@@ -84,7 +87,8 @@ std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, con
            .number = number++,
            .master = chunk.master.empty() ? chunk.parameters.flat(held.begin, held.size) : slice_of(chunk.master),
            .state = std::move(state),
-           .state_names = optimizer_row(config.optimizer.name).state},
+           .state_names = optimizer_row(config.optimizer.name).state,
+           .ema = chunk.ema.empty() ? Tensor{} : slice_of(chunk.ema)},
           mesh, shards);
     }
   }

@@ -2,8 +2,8 @@
 // tensor's name and its place in the global tensor. A checkpoint consists of these shards and does not depend on the
 // layout that wrote it.
 //
-// Names: "model/<parameter>" for the fp32 weights, "optimizer/<parameter>/<state>" for the optimizer's state, such as
-// "exp_avg": lib/optim/optimizers.h.
+// Names: "model/<parameter>" for the fp32 weights, "ema/<parameter>" for their average (optimizer.ema),
+// "optimizer/<parameter>/<state>" for the optimizer's state, such as "exp_avg": lib/optim/optimizers.h.
 #pragma once
 
 #include <vector>
@@ -20,8 +20,9 @@ struct StateShard {
   bool writes = false;  // this rank saves it, among all ranks that hold it
 };
 
-// Returns this rank's shards, bucket by bucket: weights, then the optimizer's state. The shards with `writes` of all
-// ranks cover every tensor exactly once. `store`: from allocate_store with the same `config` and `mesh`.
+// Returns this rank's shards, bucket by bucket: weights, the optimizer's state, the average of the weights. The shards
+// with `writes` of all ranks cover every tensor exactly once. `store`: from allocate_store with the same `config` and
+// `mesh`.
 std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, const StoreTensors& store);
 
 // Host memory for a rank's local shards: loading reads into it, and saving writes from it.

@@ -17,6 +17,7 @@ namespace {
 // Bytes that are read into host memory at a time; a larger tensor is read by itself.
 constexpr int64_t kGroupBytes = int64_t{1} << 30;
 constexpr const char* kWeightPrefix = "model/";
+constexpr const char* kAveragePrefix = "ema/";
 
 Result<std::string> newest_of(const std::string& dir) {
   const auto newest = newest_checkpoint(dir);
@@ -33,8 +34,8 @@ int64_t stored_positions(const Manifest& manifest) {
 }
 
 // Returns the checkpoint's tensor and this rank's part of it.
-TensorShard tensor_shard_of(const ParamSpec& spec, const Mesh& mesh, int64_t positions) {
-  TensorShard shard{.tensor = weight_name(spec.name), .shape = spec.shape};
+TensorShard tensor_shard_of(const ParamSpec& spec, WeightSet set, const Mesh& mesh, int64_t positions) {
+  TensorShard shard{.tensor = weight_name(spec.name, set), .shape = spec.shape};
   shard.region = {.start = Coordinates(spec.shape.size(), 0), .extent = spec.local_shape(mesh)};
   if (spec.split_dim >= 0) {
     const auto dim = static_cast<size_t>(spec.split_dim);
@@ -99,7 +100,22 @@ Result<Config> checkpoint_config(const std::string& folder, const Manifest& mani
   return config;
 }
 
-std::string weight_name(const std::string& parameter) { return kWeightPrefix + parameter; }
+std::string weight_name(const std::string& parameter, WeightSet set) {
+  return (set == WeightSet::kAverage ? kAveragePrefix : kWeightPrefix) + parameter;
+}
+
+bool holds_average(const Manifest& manifest) {
+  return std::ranges::any_of(manifest.tensors,
+                             [](const TensorRecord& t) { return t.name.starts_with(kAveragePrefix); });
+}
+
+Result<void> check_weight_set(const std::string& folder, const Manifest& manifest, WeightSet set) {
+  if (set == WeightSet::kLast || holds_average(manifest)) return {};
+  return usage_error(
+      "{}: the checkpoint has no average of the weights, because its run did not set optimizer.ema; omit --ema to use "
+      "the weights themselves",
+      folder);
+}
 
 bool holds_weights_alone(const Manifest& manifest) { return manifest.info.texts.contains(kWeightsAlone); }
 
@@ -143,7 +159,7 @@ Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& con
   const int64_t positions = stored_positions(manifest);
   std::unordered_set<std::string> used;
   for (const ParamSpec& spec : model_parameters(config)) {
-    const TensorShard shard = tensor_shard_of(spec, make_mesh(0, {}), positions);
+    const TensorShard shard = tensor_shard_of(spec, WeightSet::kLast, make_mesh(0, {}), positions);
     if (const auto found = manifest.find(shard.tensor, shard.type, shard.shape); !found)
       return usage_error("{}: {}; set model.* as it was in training", checkpoint.folder, found.error().message);
     used.insert(shard.tensor);
@@ -169,7 +185,7 @@ Result<void> load_weights(const OpenedCheckpoint& checkpoint, const Mesh& mesh,
     size_t end = first;
     for (int64_t bytes = 0; end < all.size() && (end == first || bytes < kGroupBytes); ++end) {
       bytes += 4 * all[end]->weight.numel();
-      shards.push_back(tensor_shard_of(all[end]->spec, mesh, positions));
+      shards.push_back(tensor_shard_of(all[end]->spec, checkpoint.weights, mesh, positions));
       values.emplace_back(static_cast<size_t>(all[end]->weight.numel()));
     }
     std::vector<LoadTarget> targets;

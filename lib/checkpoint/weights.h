@@ -24,8 +24,15 @@ Result<std::string> find_checkpoint(const std::string& path);
 // Returns the resolved config of the checkpoint's run.
 Result<Config> checkpoint_config(const std::string& folder, const Manifest& manifest);
 
-// Returns the fp32 weights' name in a checkpoint: "model/<parameter>".
-std::string weight_name(const std::string& parameter);
+// The weights after the last step, or their exponential moving average (optimizer.ema). Both are fp32.
+enum class WeightSet { kLast, kAverage };
+
+// Returns the name of a parameter's weights in a checkpoint: "model/<parameter>", or "ema/<parameter>".
+std::string weight_name(const std::string& parameter, WeightSet set = WeightSet::kLast);
+
+// Checks that the checkpoint holds this set of weights. Fails with kUsage if it has no average.
+Result<void> check_weight_set(const std::string& folder, const Manifest& manifest, WeightSet set);
+bool holds_average(const Manifest& manifest);
 
 // Marks a checkpoint of weights alone: a run that begins from it starts with zero moments. The value names the origin
 // of the weights.
@@ -35,7 +42,8 @@ bool holds_weights_alone(const Manifest& manifest);
 // A checkpoint as world rank 0 has opened it for its job; the other ranks know its folder.
 struct OpenedCheckpoint {
   std::string folder;
-  std::optional<Manifest> manifest;  // on rank 0
+  std::optional<Manifest> manifest;      // on rank 0
+  WeightSet weights = WeightSet::kLast;  // those that load_weights() reads
 };
 
 // Checks that `config` describes the model that was trained: fields such as model.window keep the names and shapes of
@@ -48,9 +56,9 @@ Result<void> check_model(const OpenedCheckpoint& checkpoint, const Config& train
 // table of positions may be shorter. Fails with kUsage, naming the first missing or surplus tensor. Not collective.
 Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& config);
 
-// Reads the weights of this tp rank's `parameters` (memory on the device, any compute dtype), a few at a time; shards
-// that several ranks need are read from storage once (load.h). Fails, with the same error on all ranks, if a tensor is
-// missing, damaged or of another shape. Collective.
+// Reads the weights (OpenedCheckpoint::weights) of this tp rank's `parameters` (memory on the device, any compute
+// dtype), a few at a time; shards that several ranks need are read from storage once (load.h). Fails, with the same
+// error on all ranks, if a tensor is missing, damaged or of another shape. Collective.
 Result<void> load_weights(const OpenedCheckpoint& checkpoint, const Mesh& mesh,
                           const std::vector<std::vector<Parameter>>& parameters, Stream& stream, Job& job);
 

@@ -63,6 +63,13 @@ void Optimizer::update(int64_t step, double learning_rate) {
                .groups = c.groups,
                .dp = c.dp,
                .compute = c.compute});
+  for (const BucketSlice& slice : c.store.memory.slices())
+    if (!slice.ema.empty())
+      average_weights({.ema = slice.ema,
+                       .master = slice.master,
+                       .grad_scale = c.tensors.grad_scale,
+                       .decay = static_cast<float>(c.config.optimizer.ema)},
+                      c.compute);
 }
 
 }  // namespace tri

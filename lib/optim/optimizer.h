@@ -49,8 +49,8 @@ class Optimizer {
   void reduce();
   // Computes the clipping factor from the norm of reduce().
   void clip(const StepLimits& limits);
-  // Updates and gathers the parameters. `step` counts from 0. Gradients that are not finite, and spikes, change
-  // nothing. Collective.
+  // Updates and gathers the parameters, and updates the average of the weights. `step` counts from 0. Gradients that
+  // are not finite, and spikes, change nothing. Collective.
   void update(int64_t step, double learning_rate);
 
   const OptimizerTensors& tensors() const { return context_.tensors; }

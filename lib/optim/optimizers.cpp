@@ -62,7 +62,8 @@ const OptimizerRow& optimizer_row(OptimizerKind kind) {
 }
 
 int64_t optimizer_state_bytes(const OptimizerConfig& config) {
-  return static_cast<int64_t>(optimizer_row(config.name).state.size() * dtype_bytes(config.moments));
+  const size_t moments = optimizer_row(config.name).state.size() * dtype_bytes(config.moments);
+  return static_cast<int64_t>(moments + (config.ema > 0 ? sizeof(float) : 0));
 }
 
 }  // namespace tri

@@ -49,7 +49,7 @@ struct OptimizerRow {
 
 const std::vector<OptimizerRow>& optimizers();
 const OptimizerRow& optimizer_row(OptimizerKind kind);
-// Returns the bytes per element of the optimizer's state, without the master weights.
+// Returns the bytes per element of the optimizer's state and of the average of the weights, without the master weights.
 int64_t optimizer_state_bytes(const OptimizerConfig& config);
 
 }  // namespace tri

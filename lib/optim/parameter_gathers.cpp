@@ -41,7 +41,7 @@ void ParameterGathers::publish_weights() {
     if (!slice.quantized.out.empty()) publish(slice);
 }
 
-// Zero 0: sends each dp rank's share of master weights and moments to all ranks.
+// Zero 0: sends each dp rank's share of master weights, their average and moments to all ranks.
 void ParameterGathers::complete_state() {
   if (memory_.sharded() || dp_.size() == 1) return;
   GroupOnStream& collectives = dp_.collectives();
@@ -51,6 +51,7 @@ void ParameterGathers::complete_state() {
     if (transfers_.of(*memory_.buckets()[static_cast<size_t>(slice.bucket)].bucket) == nullptr) continue;
     gather(slice.master);
     for (const Tensor& full : slice.state) gather(full);
+    if (!slice.ema.empty()) gather(slice.ema);
   }
   collectives.before(compute_);
 }

@@ -24,8 +24,8 @@ class ParameterGathers {
   // Call before the compute stream reads the parameter: makes it wait for the parameter's bucket.
   void before_use(const Parameter& parameter);
 
-  // Call after each dp rank has overwritten its own master weights and moments: completes those of the other dp ranks
-  // (zero 0), and the parameters, except those stored in FP8.
+  // Call after each dp rank has overwritten its own master weights, their average and moments: completes those of the
+  // other dp ranks (zero 0), and the parameters, except those stored in FP8.
   void state_loaded();
   // Casts the master weights of this rank's slices to FP8, with the current scales.
   void cast_weights();

@@ -124,6 +124,7 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
                        .quantized = quantized,
                        .grad = m.gradient_slice,
                        .state = std::move(state),
+                       .ema = chunk.ema.empty() ? Tensor{} : part(chunk.ema),
                        .block_tensor = slice_of(m, m.block_tensor),
                        .first_block = m.slice.begin / kBlock});
   }

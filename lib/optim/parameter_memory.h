@@ -34,6 +34,7 @@ struct BucketSlice {
   Fp8SliceWeights quantized;  // FP8 weights to write, with scales, amax and counts; or empty
   Tensor grad;                // f32
   std::vector<Tensor> state;  // f32|bf16, in the order of the optimizer's row
+  Tensor ema;                 // f32: average of `master`, or empty
   Tensor block_tensor;        // (n / kBlock) i32
   int64_t first_block = 0;    // in its chunk's flat buffer
 };

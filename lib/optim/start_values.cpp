@@ -42,6 +42,8 @@ void write_start_values(const ParameterMemory& memory, const Mesh& mesh, uint64_
         start(parameter.spec, chunk.master.flat(slice.place + first - slice.begin, end - first), first - offset);
     }
   }
+  for (const BucketSlice& slice : memory.slices())
+    if (!slice.ema.empty()) compute.copy(slice.ema.data, slice.master.data, slice.ema.bytes());
   compute.synchronize();
 }
 

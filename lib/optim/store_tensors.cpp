@@ -55,6 +55,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, std::vector<
     if (config.precision.compute != Dtype::kF32) chunk.master = arena.take("master weights", Dtype::kF32, {slices});
     for (size_t i = 0; i < optimizer_row(config.optimizer.name).state.size(); ++i)
       chunk.state.push_back(arena.take("optimizer moments", config.optimizer.moments, {slices}));
+    if (config.optimizer.ema > 0) chunk.ema = arena.take("weight average", Dtype::kF32, {slices});
     chunk.block_tensor = arena.take("optimizer tables", Dtype::kI32, {size / kBlock});
     for (const Bucket& bucket : chunk.layout.buckets) {
       Tensor& dedicated = chunk.dedicated.emplace_back();

@@ -7,10 +7,11 @@ namespace tri {
 namespace {
 
 // Bytes of optimizer traffic per f32 element of this rank's slices. The update reads gradient, master weight and
-// states, and writes the master weight, the states and the parameter's copy. The norm reads the gradient once more.
+// states, and writes the master weight, the states and the parameter's copy. The norm reads the gradient once more,
+// and the average of the weights reads the master weight.
 double optimizer_bytes(const Workload& w) {
   const double copy = w.numbers == Numbers::kFp32 ? 0 : 2;
-  return 4 + 4 + 8 + 2.0 * w.optimizer_bytes + copy;
+  return 4 + 4 + 8 + 2.0 * w.optimizer_bytes + copy + (w.averages_weights ? 4 : 0);
 }
 
 double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ? 4 : 2; }

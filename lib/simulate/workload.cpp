@@ -99,7 +99,8 @@ Workload workload_of(const Config& config) {
           .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
           .dp_copies = ranks_along(kBucketAxes, p) > 1 && p.dp_transfers == Transfers::kCopies,
           .bucket_elements = p.bucket_elements,
-          .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer))};
+          .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer)),
+          .averages_weights = config.optimizer.ema > 0};
 }
 
 ParallelLayout layout_of(const Workload& w) {

@@ -69,8 +69,9 @@ struct Workload {
   // and dp into the peers' memory.
   bool stage_buffers = false, tp_copies = false, dp_copies = false;
   int64_t bucket_elements = 40'000'000;
-  int gradient_bytes = 4;   // per element that dp reduces
-  int optimizer_bytes = 8;  // per element of the optimizer's state in addition to the master weights
+  int gradient_bytes = 4;         // per element that dp reduces
+  int optimizer_bytes = 8;        // per element of the optimizer's state in addition to the master weights
+  bool averages_weights = false;  // optimizer.ema, whose bytes are part of optimizer_bytes
 
   int ranks() const { return ranks_of_stage() * pp; }
   int ranks_of_stage() const { return tp * cp * dp * ranks_of_others(kOtherAxes); }

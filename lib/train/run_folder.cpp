@@ -78,6 +78,13 @@ Result<void> check_shapes(const Manifest& manifest, const Config& config) {
   return {};
 }
 
+// Describes what switching optimizer.ema on or off at a resume does; "" for other changes.
+std::string_view consequence_of(const FieldChange& change, const Config& before, const Config& now) {
+  if (change.name != "optimizer.ema") return "";
+  if (before.optimizer.ema == 0) return ": the EMA starts from the weights";
+  return now.optimizer.ema == 0 ? ": the checkpoint's EMA is dropped" : "";
+}
+
 }  // namespace
 
 std::string rate_warning(const Config& before, const Config& now, int64_t steps) {
@@ -110,7 +117,8 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
   std::string changes, refused, names;
   for (const FieldChange& change : changed_fields(saved.value(), config)) {
     const bool fixed = change.on_resume == OnResume::kFixed, accepted = fixed && accepts_change(config, change.name);
-    const std::string line = fmt::format("\n  {}: {}, now {}", change.name, change.before, change.after);
+    const std::string line = fmt::format("\n  {}: {}, now {}{}", change.name, change.before, change.after,
+                                         consequence_of(change, saved.value(), config));
     if (fixed && !accepted) {
       refused += line;
       names += (names.empty() ? "" : ",") + change.name;

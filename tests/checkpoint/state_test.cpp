@@ -48,6 +48,7 @@ Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute,
   c.parallel.bucket_elements = 3000;
   c.parallel.dp_transfers = Transfers::kCollectives;
   c.optimizer.name = optimizer;
+  c.optimizer.ema = 0.9;
   c.precision.compute = compute;
   return value_or_throw(resolve_config(c, tp * pp * dp));
 }
@@ -64,9 +65,10 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
                                   << " zero " << l.zero << " tied " << l.tied << " " << enum_name(optimizer));
   const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
   const std::vector<std::string>& state_names = optimizer_row(optimizer).state;
+  constexpr float kAverageShift = 0.125f;
   const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact when added
   const auto names_of = [&](const ParamSpec& spec) {
-    std::vector<std::string> names{"model/" + spec.name};
+    std::vector<std::string> names{"model/" + spec.name, "ema/" + spec.name};
     for (const std::string& state : state_names) names.push_back("optimizer/" + spec.name + "/" + state);
     return names;
   };
@@ -104,12 +106,13 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
             chunk.master.as<float>()[bucket.first / parts + place] = value;
           for (size_t s = 0; s < state_names.size(); ++s)
             chunk.state[s].as<float>()[bucket.first / parts + place] = value + shift_of(s);
+          chunk.ema.as<float>()[bucket.first / parts + place] = value + kAverageShift;
         });
       }
     }
     for (const StateShard& shard : state_shards(config, mesh, store)) {
       ASSERT_TRUE(written.count(shard.shard.tensor)) << shard.shard.tensor;
-      float shift = 0;
+      float shift = shard.shard.tensor.starts_with("ema/") ? kAverageShift : 0;
       for (size_t s = 0; s < state_names.size(); ++s)
         if (shard.shard.tensor.starts_with("optimizer/") && shard.shard.tensor.ends_with("/" + state_names[s]))
           shift = shift_of(s);

@@ -127,6 +127,8 @@ TEST(Estimates, checkpoints_follow_young_and_daly) {
   EXPECT_NEAR(checkpoint_estimate(config, 4 * 256).interval_seconds, estimate.interval_seconds / 2, 1e-2 * young);
   const Config rounded = preset("megascale_175b.yaml", 256, {"optimizer.moments=bf16"});
   EXPECT_EQ(checkpoint_estimate(rounded, 256).bytes * 12, estimate.bytes * 8);
+  const Config averaged = preset("megascale_175b.yaml", 256, {"optimizer.ema=0.999"});
+  EXPECT_EQ(checkpoint_estimate(averaged, 256).bytes * 12, estimate.bytes * 16);
 }
 
 TEST(Estimates, check_says_when_nothing_or_too_little_or_too_much_is_saved) {

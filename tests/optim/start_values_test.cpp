@@ -28,6 +28,7 @@ Config config_of(Dtype precision, int zero, Activation activation) {
   c.model.activation = activation;
   c.precision.compute = precision;
   c.parallel.zero = zero;
+  c.optimizer.ema = 0.9;
   c.parallel.bucket_elements = 4000;
   c.parallel.dp_transfers = Transfers::kCollectives;
   return c;
@@ -60,8 +61,10 @@ void expect_start_values(const Config& config, const Mesh& mesh) {
   for (const BucketSlice& slice : memory.slices()) {
     const Bucket& bucket = *memory.buckets()[static_cast<size_t>(slice.bucket)].bucket;
     const int64_t first = bucket.first + (config.parallel.zero >= 1 ? mesh.axis("dp").rank * slice.master.numel() : 0);
-    for (int64_t i = 0; i < slice.master.numel(); ++i)
+    for (int64_t i = 0; i < slice.master.numel(); ++i) {
       ASSERT_EQ(value_of(slice.master, i), expected[static_cast<size_t>(first + i)]) << first + i;
+      ASSERT_EQ(value_of(slice.ema, i), value_of(slice.master, i)) << first + i;
+    }
   }
 }
 

@@ -41,6 +41,7 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"megascale_175b", 512, {"parallel.recompute=full", "data.micro_batch=2"}},
       {"megascale_530b", 2240, {}},
       {"llama_8b", 16, {}},
+      {"llama_8b", 16, {"optimizer.ema=0.999"}},
       {"llama_8b", 16, {"parallel.tp=1", "parallel.zero=2", "parallel.recompute=full"}},
       {"gpt_13b", 16, {"parallel.tp=2", "parallel.pp=2", "parallel.chunks=1", "parallel.schedule=1f1b"}},
       {"gpt_1b3", 8, {}},

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/core/dims.h"
 #include "kernels/no_target.h"
 #include "lib/infer/sampling.h"
 #include "tests/train/one_rank.h"
@@ -19,6 +20,7 @@ TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
           Config c = tiny_config();
           c.optimizer.name = row.kind;
           c.optimizer.moments = moments;
+          c.optimizer.ema = moments == Dtype::kF32 ? 0.9 : 0;
           c.precision.compute = precision;
           c.parallel.zero = zero;
           const OneRank rank(c);
@@ -132,6 +134,48 @@ TEST(Trainer, a_spike_changes_nothing) {
       EXPECT_FALSE(spike({.loss = loss, .grad_norm = norm}).is_spike);
       EXPECT_EQ(rank.weights(), other.weights()) << "the moments have changed";
     }
+}
+
+TEST(Trainer, the_average_of_the_weights_follows_every_update_and_changes_no_weight) {
+  for (const OptimizerRow& row : optimizers())
+    for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
+      for (const int zero : {0, 1, 2}) {
+        Config c = tiny_config();
+        c.optimizer.name = row.kind;
+        c.precision.compute = precision;
+        c.parallel.zero = zero;
+        OneRank plain(c);
+        c.optimizer.ema = 0.75;  // exact
+        OneRank rank(c);
+        // Returns the elements of all slices, without padding.
+        const auto all = [&](Tensor BucketSlice::*member) {
+          rank.trainer->runtime().synchronize();
+          std::vector<float> values;
+          for (const BucketSlice& slice : rank.trainer->store().memory.slices()) {
+            const std::vector<float> of_slice = to_floats(slice.*member);
+            for (size_t i = 0; i < of_slice.size(); ++i)
+              if (slice.block_tensor.as<int32_t>()[i / kBlock] >= 0) values.push_back(of_slice[i]);
+          }
+          return values;
+        };
+        std::vector<float> expected = all(&BucketSlice::master);
+        EXPECT_EQ(all(&BucketSlice::ema), expected);
+        for (int step = 0; step < 4; ++step) {
+          rank.step(step);
+          plain.step(step);
+          const std::vector<float> weights = all(&BucketSlice::master), average = all(&BucketSlice::ema);
+          for (size_t i = 0; i < expected.size(); ++i) {
+            ASSERT_NEAR(average[i], 0.75f * expected[i] + 0.25f * weights[i], 1e-6f);
+            expected[i] = average[i];
+          }
+        }
+        EXPECT_NE(expected, all(&BucketSlice::master));
+        EXPECT_EQ(rank.weights(), plain.weights());
+        const StepResult skipped =
+            rank.trainer->step(4, rank.tokens(4, 0), rank.tokens(4, 1), {}, nullptr, {.grad_norm = 0.0f});
+        EXPECT_TRUE(skipped.is_spike);
+        EXPECT_EQ(all(&BucketSlice::ema), expected);
+      }
 }
 
 // Casts of a layer without FP8 see no tensor, so its history only decays: scales from it would be far too large.
