@@ -288,9 +288,11 @@ void add_export(Command& checkpoint, int& status) {
   auto options = std::make_shared<huggingface::ExportOptions>();
   auto path = std::make_shared<std::string>(), dtype = std::make_shared<std::string>("fp32");
   auto gigabytes = std::make_shared<double>(5);
+  auto ema = std::make_shared<bool>(false);
   command->add_option("checkpoint", *path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
   command->add_option("out_dir", options->folder, "Folder to write; created if missing")->required();
+  command->add_flag("--ema", *ema, kEmaHelp);
   command->add_option("--dtype", *dtype, "fp32: exact; bf16: rounded to nearest even")
       ->check(one_of({"fp32", "bf16"}))
       ->capture_default_str();
@@ -303,6 +305,7 @@ void add_export(Command& checkpoint, int& status) {
   command->add_flag("--json", *json, "Print one JSON object");
   on_run(command, status, [=] {
     options->dtype = *enum_from_name<Dtype>(*dtype);
+    options->weights = *ema ? WeightSet::kAverage : WeightSet::kLast;
     options->max_shard_bytes = static_cast<int64_t>(*gigabytes * 1e9);
     return export_model(*options, *path, *json);
   });

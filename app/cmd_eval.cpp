@@ -28,7 +28,9 @@ struct Options {
   std::string path, texts;
   std::vector<std::string> data, overrides;
   int64_t batches = 0;
-  bool json = false, quiet = false;
+  bool ema = false, json = false, quiet = false;
+
+  WeightSet weights() const { return ema ? WeightSet::kAverage : WeightSet::kLast; }
 };
 
 // Returns whether the tokenizer is known to be the one that made the tokens: only then is their number of bytes known.
@@ -105,13 +107,15 @@ CacheSize scoring_cache(const Config& config, const std::vector<ScoredText>& tex
 Result<void> eval_texts(const Options& options, Job& job, ProcessDeadline& deadline) {
   Result<Texts> read = Texts{};
   Result<void> cached;
-  const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
-    read = job.broadcast(job.world_rank() == 0 ? read_texts(options.texts, config) : Texts{});
-    if (!read) return;
-    int64_t longest = 0;
-    for (const ScoredText& text : read.value().tokens) longest = std::max<int64_t>(longest, std::ssize(text.tokens));
-    cached = use_cache(config, longest, job.world_size());
-  });
+  const auto loaded =
+      load_checkpoint_config(options.path, options.overrides, options.weights(), job, [&](Config& config) {
+        read = job.broadcast(job.world_rank() == 0 ? read_texts(options.texts, config) : Texts{});
+        if (!read) return;
+        int64_t longest = 0;
+        for (const ScoredText& text : read.value().tokens)
+          longest = std::max<int64_t>(longest, std::ssize(text.tokens));
+        cached = use_cache(config, longest, job.world_size());
+      });
   if (!read) return read.error();
   if (!cached) return cached.error();
   if (!loaded) return loaded.error();
@@ -157,12 +161,13 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
   if (!options.texts.empty()) return eval_texts(options, job, deadline);
   // Files named on the command line are read whole; of the run's own files only the part that training does not read.
   const Split split = options.data.empty() ? Split::kValidation : Split::kWhole;
-  const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
-    if (options.data.empty()) return;
-    config.data.sources.clear();
-    for (const std::string& path : options.data) config.data.sources.push_back({path, 1.0});
-    config.data.validation_fraction = 0;
-  });
+  const auto loaded =
+      load_checkpoint_config(options.path, options.overrides, options.weights(), job, [&](Config& config) {
+        if (options.data.empty()) return;
+        config.data.sources.clear();
+        for (const std::string& path : options.data) config.data.sources.push_back({path, 1.0});
+        config.data.validation_fraction = 0;
+      });
   if (!loaded) return loaded.error();
   const Config& config = loaded.value().job.config;
   deadline.set(config.fault);
@@ -222,6 +227,7 @@ void add_eval_command(Command& app, int& status, int* argc, char*** argv) {
   auto options = std::make_shared<Options>();
   command->add_option("checkpoint", options->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
+  command->add_flag("--ema", options->ema, kEmaHelp);
   auto* data = command->add_option(
       "--data", options->data,
       "PREFIX of a token file; all its samples are read once; repeatable; default: the run's validation samples");

@@ -33,7 +33,9 @@ struct Options {
   int tokens = 200, batch = 8;
   uint64_t seed = 1234;
   Sampling sampling;
-  bool ignore_end = false, json = false, quiet = false;
+  bool ema = false, ignore_end = false, json = false, quiet = false;
+
+  WeightSet weights() const { return ema ? WeightSet::kAverage : WeightSet::kLast; }
 };
 
 struct Prompt {
@@ -182,10 +184,11 @@ Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadlin
   if (!lines) return lines.error();
   Result<Prompts> read = Prompts{};
   Result<void> cached;
-  const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
-    read = encode(options, lines.value(), config);
-    if (read) cached = use_cache(config, read.value().longest + options.tokens, job.world_size());
-  });
+  const auto loaded =
+      load_checkpoint_config(options.path, options.overrides, options.weights(), job, [&](Config& config) {
+        read = encode(options, lines.value(), config);
+        if (read) cached = use_cache(config, read.value().longest + options.tokens, job.world_size());
+      });
   read = agree(job, std::move(read));
   if (!read) return read.error();
   if (!cached) return cached.error();
@@ -250,6 +253,7 @@ void add_generate_command(Command& app, int& status, int* argc, char*** argv) {
   auto o = std::make_shared<Options>();
   command->add_option("checkpoint", o->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
+  command->add_flag("--ema", o->ema, kEmaHelp);
   auto* text = command->add_option("--prompt", o->prompt, "Text to continue; default: a new document");
   auto* ids = command
                   ->add_option("--prompt-ids", o->prompt_ids,

@@ -31,6 +31,9 @@ void add_supervise_command(Command& app, int& status);
 void add_job_command(Command& app, int& status);   // of a Slurm job that runs `trireme supervise`
 void add_help_command(Command& app, int& status);  // help and completion: `app` is the executable's own
 
+// The help of --ema, of the commands that use a checkpoint's weights.
+inline constexpr const char* kEmaHelp = "Use the moving average of the weights (optimizer.ema) instead of the weights";
+
 // The version of the shapes that --json prints (app/JSON.md). Raise it when a field is removed or changes its meaning;
 // adding a field does not raise it.
 inline constexpr int kJsonSchema = 1;

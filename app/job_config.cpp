@@ -51,12 +51,13 @@ void fields(Archive& archive, CheckpointText& text) {
 
 // Runs on world rank 0; stores the manifest in `manifest`. Axes that a layout in the overrides omits are 1.
 Result<CheckpointText> open_checkpoint(const std::string& path, const std::vector<std::string>& overrides, int ranks,
-                                       std::optional<Manifest>& manifest) {
+                                       WeightSet weights, std::optional<Manifest>& manifest) {
   const auto folder = find_checkpoint(path);
   if (!folder) return folder.error();
   auto read = read_manifest(folder.value());
   if (!read) return read.error();
   if (auto there = check_files(folder.value(), read.value()); !there) return there.error();
+  if (auto held = check_weight_set(folder.value(), read.value(), weights); !held) return held.error();
   const auto config = checkpoint_config(folder.value(), read.value());
   if (!config) return config.error();
   manifest = std::move(read).value();
@@ -111,14 +112,14 @@ Result<OpenConfig> load_open_config(const std::string& path, const std::vector<s
 }
 
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
-                                             Job& job, const std::function<void(Config&)>& adjust) {
+                                             WeightSet weights, Job& job, const std::function<void(Config&)>& adjust) {
   log_identify(job.world_rank(), "");
   std::optional<Manifest> manifest;
-  const auto text = job.broadcast(job.world_rank() == 0 ? open_checkpoint(path, overrides, job.world_size(), manifest)
-                                                        : CheckpointText{});
+  const auto text = job.broadcast(
+      job.world_rank() == 0 ? open_checkpoint(path, overrides, job.world_size(), weights, manifest) : CheckpointText{});
   if (!text) return text.error();
   const auto& [folder, step, yaml] = text.value();
-  OpenedCheckpoint checkpoint{folder, std::move(manifest)};
+  OpenedCheckpoint checkpoint{folder, std::move(manifest), weights};
   auto parsed =
       share_config(job.world_rank() == 0 ? override_model(checkpoint, yaml, overrides) : Result<Config>(Config{}), job);
   if (!parsed) return parsed.error();

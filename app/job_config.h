@@ -38,11 +38,11 @@ struct CheckpointJob {
   PlannedJob job;
 };
 
-// Finds the checkpoint that `path` names (lib/checkpoint/weights.h) and returns its config after forward_config, the
-// overrides, which must not change the trained model (check_model), and then `adjust`, which must fit the checkpoint's
-// weights. If overrides name parallel.tp or pp, the other one is 1, whatever layout wrote the checkpoint. Only rank 0
-// reads. Writes nothing. Collective.
+// Finds the checkpoint that `path` names (lib/checkpoint/weights.h), which must have `weights`, and returns its config
+// after forward_config, the overrides, which must not change the trained model (check_model), and then `adjust`, which
+// must fit the checkpoint's weights. If overrides name parallel.tp or pp, the other one is 1, whatever layout wrote the
+// checkpoint. Only rank 0 reads. Writes nothing. Collective.
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
-                                             Job& job, const std::function<void(Config&)>& adjust);
+                                             WeightSet weights, Job& job, const std::function<void(Config&)>& adjust);
 
 }  // namespace tri

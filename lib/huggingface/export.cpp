@@ -44,7 +44,8 @@ std::string file_name(size_t index, size_t count) {
 
 class Source {
  public:
-  Source(const CheckpointReader& reader, const ModelConfig& model) : reader_(reader), model_(model) {}
+  Source(const CheckpointReader& reader, const ModelConfig& model, WeightSet weights)
+      : reader_(reader), model_(model), weights_(weights) {}
 
   // Writes the tensor with the entry's type.
   Result<void> write(const Mapped& mapped, const SafetensorsEntry& entry, SafetensorsWriter& writer) {
@@ -67,7 +68,7 @@ class Source {
     if (loaded_ == &spec) return {};
     loaded_ = nullptr;
     values_.resize(static_cast<size_t>(spec.numel()));
-    const TensorShard full{.tensor = weight_name(spec.name),
+    const TensorShard full{.tensor = weight_name(spec.name, weights_),
                            .shape = spec.shape,
                            .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
     auto read = reader_.read(full, values_.data());
@@ -88,6 +89,7 @@ class Source {
 
   const CheckpointReader& reader_;
   const ModelConfig& model_;
+  const WeightSet weights_;
   const ParamSpec* loaded_ = nullptr;
   std::vector<float> values_;
 };
@@ -148,6 +150,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   auto reader = CheckpointReader::open(options.checkpoint);
   if (!reader) return reader.error();
   const Manifest& manifest = reader.value().manifest();
+  if (auto held = check_weight_set(options.checkpoint, manifest, options.weights); !held) return held.error();
   const auto config = checkpoint_config(options.checkpoint, manifest);
   if (!config) return config.error();
   const ModelConfig& model = config.value().model;
@@ -169,7 +172,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   const std::vector<File> files = divide(entries, options.max_shard_bytes);
   {
     ProgressBar progress("export", "B", summary.bytes);
-    Source source(reader.value(), model);
+    Source source(reader.value(), model, options.weights);
     for (size_t f = 0; f < files.size(); ++f) {
       leftovers.add(file_name(f, files.size()));
       auto writer = SafetensorsWriter::create(options.folder + "/" + file_name(f, files.size()),

@@ -4,12 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/weights.h"
 #include "lib/config/config.h"
 
 namespace tri::huggingface {
 
 struct ExportOptions {
   std::string checkpoint, folder;
+  WeightSet weights = WeightSet::kLast;
   Dtype dtype = Dtype::kF32;
   int64_t max_shard_bytes = 5'000'000'000;  // only a single larger tensor exceeds it
 };

@@ -13,8 +13,8 @@ make_text
 
 echo "N steps, a stop and N more steps give the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
-for kind in "parallel.zero=2 precision.compute=bf16" \
-  "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16" \
+for kind in "parallel.zero=2 precision.compute=bf16 optimizer.ema=0.9" \
+  "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16 optimizer.ema=0.9" \
   "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1"; do
   read -ra settings <<<"$kind"
   rm -rf whole parts
@@ -24,6 +24,8 @@ for kind in "parallel.zero=2 precision.compute=bf16" \
   has "resumed from parts/checkpoints/step_00000005"
   cmp -s <(curve whole) <(curve parts) || fail "$kind: the curves differ" "$(diff <(curve whole) <(curve parts))"
   [[ $(curve parts | wc -l) -eq 12 ]] || fail "$kind: metrics.jsonl does not have every step once"
+  run 0 "$trireme" checkpoint diff whole parts
+  [[ $kind != *ema* ]] || { run 0 "$trireme" checkpoint inspect parts && has "ema/layers/3/"; }
 done
 
 echo "steps skipped as spikes are the same after a resume, on any layout"
@@ -41,18 +43,47 @@ cmp -s <(curve whole) <(curve parts) || fail "the curves differ" "$(diff <(curve
 train 0 single 1 "${spikes[@]}"
 [[ $(skipped single) == "$(skipped whole)" ]] || fail "one rank skips other steps" "$(skipped single)"
 
-echo "another layout continues with the exact next sample, and its curve is equal up to rounding"
+# averages_differ_by A B: prints the largest difference of an element of the averages of the weights; nothing if equal.
+averages_differ_by() {
+  "$trireme" checkpoint diff "$1" "$2" --only ema/ --json | grep -o '"max_abs":[^,]*' | cut -d: -f2 | sort -g | tail -1
+}
+echo "another layout continues with the exact next sample, and its curve and its average are equal up to rounding"
 rm -rf whole parts
-train 0 whole 8 "${mesh[@]}"
-train 0 start 8 "${mesh[@]}" run.steps=6
+train 0 whole 8 "${mesh[@]}" optimizer.ema=0.9
+train 0 start 8 "${mesh[@]}" optimizer.ema=0.9 run.steps=6
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 dp=1 zero=1" \
   "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0"; do
   read -r ranks tp pp dp zero <<<"$layout"
   rm -rf other && cp -r start other
-  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero"
+  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" optimizer.ema=0.9
   paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
     END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
+  run 0 "$trireme" checkpoint inspect other
+  has "ema/layers/3/"
+  awk -v d="$(averages_differ_by whole other)" 'BEGIN {exit !(d + 0 <= 1e-4)}' ||
+    fail "$layout: the averages differ by $(averages_differ_by whole other)"
 done
+
+echo "an average that is switched on starts from the weights, and switched off is dropped"
+rm -rf other && cp -r start other
+train 0 other 1 run.steps=7
+has "optimizer.ema: 0.9, now 0: the checkpoint's EMA is dropped"
+run 1 "$trireme" checkpoint diff start other --only ema/
+has "only in A"
+run 2 "$trireme" eval other --ema
+has "step_00000007: the checkpoint has no average of the weights"
+# At this rate no weight moves.
+train 0 other 2 parallel.dp=2 parallel.zero=0 optimizer.ema=0.9 lr.peak=1e-30 run.steps=8
+has "optimizer.ema: 0, now 0.9: the EMA starts from the weights"
+has "step 7, the EMA starts from the weights, "
+weights_and_average() {
+  "$trireme" checkpoint export "$1" "$1/$2" "${@:3}" >/dev/null || echo "failed: $*"
+  md5sum <"$1/$2/model.safetensors"
+}
+[[ $(weights_and_average other average --ema) == "$(weights_and_average other weights)" ]] ||
+  fail "the average does not start from the weights"
+[[ $(weights_and_average start average --ema) != "$(weights_and_average start weights)" ]] ||
+  fail "the average of a trained run equals its weights"
 
 echo "moments of the other type are converted, which the log reports"
 rm -rf other && cp -r start other

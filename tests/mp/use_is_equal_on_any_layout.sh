@@ -199,12 +199,66 @@ has "config run.steps: 40 in A, 100 in B"
 run 0 "$trireme" checkpoint verify runs/back/checkpoints/step_00000000
 run 0 "$trireme" generate runs/back --prompt "7 green" --tokens 12 --temperature 0
 has "7 green bottles"
-run 0 "$mpirun" -n 4 "$trireme" train runs/back/config.yaml --set run.steps=2 --set parallel.tp=2 --set run.sample_tokens=0
+run 0 "$mpirun" -n 4 "$trireme" train runs/back/config.yaml --set run.steps=2 --set parallel.tp=2 --set run.sample_tokens=0 \
+  --set optimizer.ema=0.75 --set checkpoint.every=1
 has "resumed from runs/back/checkpoints/step_00000000"
 has "the optimizer starts from zero"
+has "the EMA starts from the weights"
 loss=$(sed -n '1s/.*"loss":\([^,}]*\).*/\1/p' runs/back/metrics.jsonl)
 awk -v first="$loss" 'BEGIN {exit !(first > 0 && first < 3)}' || fail "training does not begin from the imported weights: loss $loss"
 run 1 "$trireme" checkpoint diff runs/back/checkpoints/step_00000000 runs/back/checkpoints/step_00000002 --only model/
+
+echo "--ema uses the moving average of the weights after each step"
+run 2 "$trireme" checkpoint export runs/tiny out_average --ema
+has "has no average of the weights"
+[[ ! -e out_average ]] || fail "a refused export left a folder"
+run 2 "$mpirun" -n 2 "$trireme" generate runs/tiny --ema --tokens 3
+has "runs/tiny/checkpoints/step_00000040: the checkpoint has no average of the weights"
+for step in 0 1 2; do run 0 "$trireme" checkpoint export "runs/back/checkpoints/step_0000000$step" "out_$step"; done
+run 0 "$trireme" checkpoint export runs/back out_average --ema
+if command -v python3 >/dev/null; then
+  python3 - <<'PYTHON' || fail "the exported average is not that of the weights"
+import array, json, struct
+
+def tensors(folder):
+    data = open(folder + "/model.safetensors", "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    slices = {name: [8 + size + offset for offset in entry["data_offsets"]] for name, entry in header.items()}
+    return {name: array.array("f", data[begin:end]) for name, (begin, end) in slices.items()}
+
+start, *steps = [tensors("out_%d" % step) for step in range(3)]
+average = tensors("out_average")
+assert average.keys() == start.keys() and len(start) > 10
+farthest = 0
+for name, values in average.items():
+    for i, value in enumerate(values):
+        expected = start[name][i]
+        for weights in steps:
+            expected = 0.75 * expected + 0.25 * weights[name][i]
+        assert abs(value - expected) <= 1e-6 * max(1, abs(expected)), (name, i, value, expected)
+        farthest = max(farthest, abs(value - steps[-1][name][i]))
+assert farthest > 1e-4, farthest
+PYTHON
+else
+  echo "skipped: no python3"
+fi
+run 0 "$trireme" checkpoint import out_average runs/average --set data.sources=[text] --set data.micro_batch=2
+run 0 "$trireme" eval runs/average --data text --json
+average=$(field loss)
+run 0 "$trireme" eval runs/back --data text --json
+last=$(field loss)
+near "$last" "$average" && fail "the average has the loss of the weights, $last"
+for ranks in 1 2; do
+  run 0 "$mpirun" -n "$ranks" "$trireme" eval runs/back --data text --json --ema
+  near "$(field loss)" "$average" || fail "eval --ema on $ranks ranks: loss $(field loss), expected $average"
+done
+run 0 "$trireme" generate runs/average --prompt "7 green" --tokens 12 --temperature 0
+average=$output
+run 0 "$mpirun" -n 2 "$trireme" generate runs/back --prompt "7 green" --tokens 12 --temperature 0 --ema
+[[ $(tail -1 <<<"$output") == "$(tail -1 <<<"$average")" ]] || fail "another text" "$output"
+
 run 3 "$trireme" checkpoint import out runs/back
 run 3 "$trireme" checkpoint diff runs/tiny nowhere
 run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set model.block=parallel --set run.name=parallel --set run.steps=1
