@@ -172,6 +172,7 @@ class Bench {
     std::error_code problem;
     local_bytes_ = static_cast<int64_t>(fs::file_size(local_shard(), problem));
     if (problem) throw Fatal(ExitCode::kFile, fmt::format("{}: {}", local_shard(), problem.message()));
+    job_.barrier();  // rank 0 empties the folder next
     result_.bytes = stats.value().bytes;
     const int64_t local = checkpoints_.host_bytes();
     HostBuffer<char> host(device_, static_cast<size_t>(local));
