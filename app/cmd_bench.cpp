@@ -22,7 +22,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct BenchOptions {
   std::string config;
   std::vector<std::string> overrides;
   StepBench step;
@@ -140,7 +140,7 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
   print_tables(r);
 }
 
-Result<void> bench_steps(const Options& options, Job& job) {
+Result<void> bench_steps(const BenchOptions& options, Job& job) {
   if (!options.sweep.empty())
     return bench_layouts(options.config, options.overrides, options.layouts, options.json, job);
   const auto loaded = open_bench_job(options.config, options.overrides, job);
@@ -152,7 +152,7 @@ Result<void> bench_steps(const Options& options, Job& job) {
 }
 
 // Runs only the autotuning of the GEMMs, without steps.
-Result<void> bench_gemms(const Options& options, Job& job) {
+Result<void> bench_gemms(const BenchOptions& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   const StepBenchResult result = bench_step(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device,
@@ -169,7 +169,7 @@ Result<void> bench_gemms(const Options& options, Job& job) {
   return {};
 }
 
-Result<void> bench_the_kernels(const Options& options, Job& job) {
+Result<void> bench_the_kernels(const BenchOptions& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   if (job.world_size() != 1) return usage_error("bench kernels measures one device; start it on one rank");
@@ -203,7 +203,7 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
   return {};
 }
 
-Result<void> bench_the_comm(const Options& options, Job& job) {
+Result<void> bench_the_comm(const BenchOptions& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   const auto rows =
@@ -229,7 +229,7 @@ Result<void> bench_the_comm(const Options& options, Job& job) {
   return {};
 }
 
-Result<void> bench_the_overlap(const Options& options, Job& job) {
+Result<void> bench_the_overlap(const BenchOptions& options, Job& job) {
   return bench_overlaps(options.config, options.overrides, options.overlap, options.json, job);
 }
 
@@ -252,7 +252,7 @@ nlohmann::ordered_json checkpoint_json(const CheckpointBenchResult& r) {
           {"rows", rows}};
 }
 
-Result<void> bench_the_checkpoint(const Options& options, Job& job) {
+Result<void> bench_the_checkpoint(const BenchOptions& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   const auto result =
@@ -280,7 +280,7 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   return {};
 }
 
-Result<void> bench_calibration(const Options& options, Job& job) {
+Result<void> bench_calibration(const BenchOptions& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   const auto result =
@@ -309,14 +309,14 @@ Result<void> bench_calibration(const Options& options, Job& job) {
   return write_file(options.output, head + to_yaml(calibration.cluster));
 }
 
-using Body = Result<void> (*)(const Options&, Job&);
+using Body = Result<void> (*)(const BenchOptions&, Job&);
 
 }  // namespace
 
 void add_bench_command(Command& app, int& status, int* argc, char*** argv) {
   auto* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchOptions>();
   const auto add = [&](const char* name, const char* help, Body body) {
     auto* command = bench->add_subcommand(name, help);
     command->add_option("config", options->config, "YAML run config")->required();
@@ -332,7 +332,7 @@ void add_bench_command(Command& app, int& status, int* argc, char*** argv) {
       add("step", "Measure steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG", bench_steps);
   auto* sweep =
       step->add_option("--sweep", options->sweep, "layout: measure many layouts instead of only the config's own")
-          ->check(one_of({"layout"}));
+          ->check(choice_of({"layout"}));
   const auto add_steps = [&](const char* name, int StepBench::*field, const char* help) {
     const auto set = [=](const int& count) { options->step.*field = options->layouts.step.*field = count; };
     step->add_option_function(name, set, help)

@@ -16,7 +16,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct CheckOptions {
   std::string config, svg;  // svg: the file of the picture
   std::vector<std::string> overrides;
   std::vector<std::string> get;
@@ -24,7 +24,7 @@ struct Options {
   bool fields = false, schema = false, reference = false, no_data = false, json = false, verbose = false;
 };
 
-Result<void> report(const Options& options, const Config& config, const JobPlan& plan, int ranks) {
+Result<void> report(const CheckOptions& options, const Config& config, const JobPlan& plan, int ranks) {
   if (!options.json)
     print_out("{}", check_report(config, plan, ranks, options.verbose ? CheckDetail::kAll : CheckDetail::kSummary));
   Inputs inputs;
@@ -37,7 +37,7 @@ Result<void> report(const Options& options, const Config& config, const JobPlan&
   return {};
 }
 
-Result<void> check(const Options& options) {
+Result<void> check(const CheckOptions& options) {
   if (options.fields) {
     print_out("{}", config_help());
     return {};
@@ -79,7 +79,7 @@ Result<void> check(const Options& options) {
 void add_check_command(Command& app, int& status) {
   auto* command =
       app.add_subcommand("check", "Print topology, memory, FLOPs, bubble and data of a config without starting it");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckOptions>();
   command->add_option("config", options->config, "YAML run config");
   command
       ->add_option("--ranks,--gpus", options->ranks,

@@ -294,7 +294,7 @@ void add_export(Command& checkpoint, int& status) {
   command->add_option("out_dir", options->folder, "Folder to write; created if missing")->required();
   command->add_flag("--ema", *ema, kEmaHelp);
   command->add_option("--dtype", *dtype, "fp32: exact; bf16: rounded to nearest even")
-      ->check(one_of({"fp32", "bf16"}))
+      ->check(choice_of({"fp32", "bf16"}))
       ->capture_default_str();
   command
       ->add_option("--max-shard-size", *gigabytes,
@@ -424,7 +424,7 @@ void print_differences(const CheckpointDiff& d) {
   if (sorted.size() > kMost) print_out("and {} more groups of tensors\n", sorted.size() - kMost);
 }
 
-void print_text(const std::string& a, const std::string& b, const CheckpointDiff& d) {
+void print_diff(const std::string& a, const std::string& b, const CheckpointDiff& d) {
   print_out("A: {}, step {}\nB: {}, step {}\n", a, d.a_step, b, d.b_step);
   for (const ConfigDiff& field : d.config) print_out("config {}: {} in A, {} in B\n", field.field, field.a, field.b);
   print_differences(d);
@@ -471,11 +471,11 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
   if (json)
     print_json(a.value(), b.value(), d);
   else
-    print_text(a.value(), b.value(), d);
+    print_diff(a.value(), b.value(), d);
   return d.equal();
 }
 
-void add_diff(Command& checkpoint, int& status) {
+void add_checkpoint_diff(Command& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "diff", "Compare two checkpoints of any layouts: exit status 0 if all tensors are equal, 1 if one differs");
   auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>(),
@@ -539,7 +539,7 @@ void add_checkpoint_command(Command& app, int& status) {
   prune_command->add_flag("--json", pruned->json, "Print one JSON object");
   on_run(prune_command, status, [pruned] { return prune_folder(*pruned); });
 
-  add_diff(*command, status);
+  add_checkpoint_diff(*command, status);
   add_export(*command, status);
   add_import(*command, status);
 }

@@ -163,7 +163,7 @@ void add_new(Command& config, int& status) {
   on_run(command, status, [o] { return make_new(*o); });
 }
 
-void add_diff(Command& config, int& status) {
+void add_config_diff(Command& config, int& status) {
   auto* command = config.add_subcommand(
       "diff", "List fields that differ between two run configs: exit status 0 if none differs, 1 if one does");
   auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>();
@@ -179,7 +179,7 @@ void add_diff(Command& config, int& status) {
 void add_config_command(Command& app, int& status) {
   auto* command = app.add_subcommand("config", "Make and compare run configs")->require_subcommand(1);
   add_new(*command, status);
-  add_diff(*command, status);
+  add_config_diff(*command, status);
 }
 
 }  // namespace tri

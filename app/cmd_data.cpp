@@ -70,7 +70,7 @@ void add_prepare(Command& data, int& status) {
           "--format", *format,
           "text: each file is a document; lines: each line is one; jsonl: each line is a JSON object; auto: by file "
           "name (.txt, .text, .md: text; .jsonl, .ndjson, .json: jsonl)")
-      ->check(one_of({"auto", "text", "lines", "jsonl"}))
+      ->check(choice_of({"auto", "text", "lines", "jsonl"}))
       ->capture_default_str();
   command
       ->add_option("--field,--text-field", options->text_field,

@@ -14,7 +14,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct DoctorArguments {
   std::string config, dir, device = "auto";
   std::vector<std::string> overrides;
   DoctorOptions doctor;
@@ -34,7 +34,7 @@ std::string existing(std::filesystem::path folder) {
   return folder.empty() ? "." : folder.string();
 }
 
-Result<Verdict> examine(const Options& options, Job& job) {
+Result<Verdict> examine(const DoctorArguments& options, Job& job) {
   log_identify(job.world_rank(), "");
   // A driver usually hangs when a device is opened, which is before any check.
   CheckDeadline deadline(options.doctor.check_seconds, job);
@@ -64,7 +64,7 @@ Result<Verdict> examine(const Options& options, Job& job) {
 void add_doctor_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
       "doctor", "Check the machines of a job before it starts, or suspected ones: mpirun -n RANKS trireme doctor");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DoctorArguments>();
   command->add_option("config", options->config, "YAML run config, for its device and its folder of checkpoints");
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   command->add_flag("--full", options->full,
@@ -72,7 +72,7 @@ void add_doctor_command(Command& app, int& status, int* argc, char*** argv) {
   command->add_option("--dir", options->dir,
                       "Folder whose storage is measured; default: the config's, else the current one");
   command->add_option("--device", options->device, "auto, cpu or cuda; auto: the config's, else GPUs if there are any")
-      ->check(one_of({"auto", "cpu", "cuda"}))
+      ->check(choice_of({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command
       ->add_option("--check-seconds", options->doctor.check_seconds,
@@ -83,7 +83,7 @@ void add_doctor_command(Command& app, int& status, int* argc, char*** argv) {
   for (const Check& check : all_checks()) names.emplace_back(check.rule.name);
   command->add_option("--only", options->doctor.only, "Run only these checks: names as in --json, separated by commas")
       ->delimiter(',')
-      ->check(one_of(names));
+      ->check(choice_of(names));
   command->add_flag("--json", options->json, "JSON instead of a table: app/JSON.md");
   command->footer(
       "One process checks its machine; ranks on several nodes compare their machines, with one rank per GPU. What is\n"

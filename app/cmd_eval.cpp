@@ -24,7 +24,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string path, texts;
   std::vector<std::string> data, overrides;
   int64_t batches = 0;
@@ -104,7 +104,7 @@ CacheSize scoring_cache(const Config& config, const std::vector<ScoredText>& tex
                     std::min(kMostRows, tokens));
 }
 
-Result<void> eval_texts(const Options& options, Job& job, ProcessDeadline& deadline) {
+Result<void> eval_texts(const EvalOptions& options, Job& job, ProcessDeadline& deadline) {
   Result<Texts> read = Texts{};
   Result<void> cached;
   const auto loaded =
@@ -156,7 +156,7 @@ Result<void> eval_texts(const Options& options, Job& job, ProcessDeadline& deadl
   return job.broadcast(finite);
 }
 
-Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
+Result<void> eval(const EvalOptions& options, Job& job, ProcessDeadline& deadline) {
   if (options.quiet) log_quiet();
   if (!options.texts.empty()) return eval_texts(options, job, deadline);
   // Files named on the command line are read whole; of the run's own files only the part that training does not read.
@@ -224,7 +224,7 @@ Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
 void add_eval_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
       "eval", "Compute loss and perplexity of a checkpoint: [mpirun -n RANKS] trireme eval CHECKPOINT|RUN_DIR");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalOptions>();
   command->add_option("checkpoint", options->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
   command->add_flag("--ema", options->ema, kEmaHelp);

@@ -26,7 +26,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string path, prompt, prompts;
   std::vector<int32_t> prompt_ids;
   std::vector<std::string> stops, overrides;
@@ -71,14 +71,14 @@ Result<std::unique_ptr<Tokenizer>> open_model_tokenizer(const Config& config) {
 }
 
 // Returns the prompts of the command line. Only rank 0 reads the file. Collective.
-Result<std::vector<PromptLine>> read_lines(const Options& options, Job& job) {
+Result<std::vector<PromptLine>> read_lines(const GenerateOptions& options, Job& job) {
   if (options.prompts.empty()) return std::vector{PromptLine{.text = options.prompt, .ids = options.prompt_ids}};
   const auto text = job.broadcast(job.world_rank() == 0 ? read_text(options.prompts) : Result<std::string>(""));
   if (!text) return text.error();
   return read_prompt_lines(text.value(), options.prompts);
 }
 
-Result<Prompts> encode(const Options& options, const std::vector<PromptLine>& lines, const Config& config) {
+Result<Prompts> encode(const GenerateOptions& options, const std::vector<PromptLine>& lines, const Config& config) {
   Prompts prompts;
   const bool only_ids = std::ranges::none_of(lines, [](const PromptLine& line) { return line.ids.empty(); });
   if (!only_ids || !options.stops.empty()) {
@@ -122,7 +122,7 @@ class Printer {
 // The answers, on world rank 0: a text as it is generated, or a JSON object per text, in the order of the prompts.
 class Answers {
  public:
-  Answers(const Options& options, const CheckpointJob& loaded, const Prompts& prompts)
+  Answers(const GenerateOptions& options, const CheckpointJob& loaded, const Prompts& prompts)
       : options_(options), loaded_(loaded), prompts_(prompts) {
     if (is_json()) return;
     const Prompt& prompt = prompts_.list.front();
@@ -167,7 +167,7 @@ class Answers {
  private:
   bool is_json() const { return options_.json || !options_.prompts.empty(); }
 
-  const Options& options_;
+  const GenerateOptions& options_;
   const CheckpointJob& loaded_;
   const Prompts& prompts_;
   Printer printer_;
@@ -176,7 +176,7 @@ class Answers {
   size_t next_ = 0;
 };
 
-Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadline) {
+Result<void> generate(const GenerateOptions& options, Job& job, ProcessDeadline& deadline) {
   if (options.quiet) log_quiet();
   for (const std::string& stop : options.stops)
     if (stop.empty()) return usage_error("--stop: the text is empty");
@@ -250,7 +250,7 @@ void add_generate_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
       "generate",
       "Generate text from a checkpoint: [mpirun -n RANKS] trireme generate CHECKPOINT|RUN_DIR --prompt TEXT");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GenerateOptions>();
   command->add_option("checkpoint", o->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
       ->required();
   command->add_flag("--ema", o->ema, kEmaHelp);

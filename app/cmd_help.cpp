@@ -40,7 +40,7 @@ void add_help_command(Command& app, int& status) {
   auto* completion = app.add_subcommand(
       "completion", "Print a script that completes command lines: source <(trireme completion bash)");
   auto shell = std::make_shared<std::string>();
-  completion->add_option("shell", *shell, "Which shell")->required()->check(one_of({"bash"}));
+  completion->add_option("shell", *shell, "Which shell")->required()->check(choice_of({"bash"}));
   // The option writes into *shell when the command line is read, which is after this function.
   on_run(completion, status, [&app, shell]() -> Result<void> {
     print_out("{}", bash_completion(app));

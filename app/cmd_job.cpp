@@ -15,7 +15,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct JobOptions {
   std::string config;  // for `begin`
   std::vector<std::string> overrides;
   std::string run_dir, checkpoint_dir;  // for `end`
@@ -74,7 +74,7 @@ Result<BatchJob::Options> options_of_job(RunFolders folders) {
       .drain_seconds = seconds("DRAIN_SECONDS", 110)};
 }
 
-Result<int> begin(const Options& options) {
+Result<int> begin(const JobOptions& options) {
   const auto shape = shape_of_job();
   if (!shape) return shape.error();
   const int ranks = shape.value().ranks, spares = shape.value().spares;
@@ -100,7 +100,7 @@ Result<int> begin(const Options& options) {
 }
 
 // Signals to all processes of the job must not end this one before the job is requeued.
-Result<int> end(const Options& options) {
+Result<int> end(const JobOptions& options) {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) ignore_signal(signal);
   auto of_job = options_of_job({.run = options.run_dir, .checkpoints = options.checkpoint_dir});
   if (!of_job) return of_job.error();
@@ -121,7 +121,7 @@ void finish(const Result<int>& result, int& status) {
 void add_job_command(Command& app, int& status) {
   auto* job = app.add_subcommand("job", "Begin and end each start of a Slurm job; slurm/train.sbatch calls it");
   job->require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<JobOptions>();
 
   auto* first = job->add_subcommand("begin", "Check the config, the run folder and the job's budget of restarts");
   first->add_option("config", options->config, "YAML run config")->required();

@@ -12,7 +12,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct PlanArguments {
   std::string config, cluster, output;
   std::vector<std::string> overrides, constants;
   PlanOptions plan;
@@ -30,7 +30,7 @@ Result<void> check_output(const std::string& path) {
   return {};
 }
 
-Result<void> plan(const Options& options) {
+Result<void> plan(const PlanArguments& options) {
   if (!options.output.empty())
     if (auto may = check_output(options.output); !may) return may;
   auto text = read_config_text(options.config);
@@ -70,7 +70,7 @@ Result<void> plan(const Options& options) {
 void add_plan_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "plan", "Predict the fastest layouts of a model on a described cluster, and write a run config");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanArguments>();
   command->add_option("config", options->config, "YAML run config; its model, batch and optimizer are kept")
       ->required();
   command->add_option("--ranks,--gpus", options->plan.ranks, "Number of ranks")

@@ -21,7 +21,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct ReportOptions {
   std::vector<std::string> run_dirs;
   std::string get, output, pictures;
   bool time = false, json = false, text = false;
@@ -40,7 +40,7 @@ Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
   return usage_error("--get {}: no such value; known: {}", name, known);
 }
 
-Result<void> show_time(const Options& options) {
+Result<void> show_time(const ReportOptions& options) {
   if (options.run_dirs.size() > 1) return usage_error("--time accepts only one run");
   const std::string& run_dir = options.run_dirs.front();
   const auto history = read_events_and_steps(run_dir);
@@ -60,12 +60,12 @@ Result<void> show_time(const Options& options) {
 }
 
 // The page is next to the run's files or, for several runs, in the current folder.
-std::string page_path(const Options& options) {
+std::string page_path(const ReportOptions& options) {
   if (!options.output.empty()) return options.output;
   return options.run_dirs.size() == 1 ? options.run_dirs.front() + "/report.html" : "report.html";
 }
 
-Result<void> show_runs(const Options& options) {
+Result<void> show_runs(const ReportOptions& options) {
   if (options.run_dirs.size() > kMostRuns)
     return usage_error("{} runs were given, but a report shows at most {}", options.run_dirs.size(), kMostRuns);
   std::vector<RunData> runs;
@@ -105,7 +105,7 @@ Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   return picture ? write_file(path, picture.value()) : picture.error();
 }
 
-Result<void> draw_run(const Options& options) {
+Result<void> draw_run(const ReportOptions& options) {
   if (options.run_dirs.size() > 1) return usage_error("--pictures accepts only one run");
   const auto run = read_run_data(options.run_dirs.front());
   if (!run) return run.error();
@@ -117,7 +117,7 @@ Result<void> draw_run(const Options& options) {
   return draw_recorded_step(run.value(), options.pictures + "/step.svg");
 }
 
-Result<void> show(const Options& options) {
+Result<void> show(const ReportOptions& options) {
   if (options.time) return show_time(options);
   return options.pictures.empty() ? show_runs(options) : draw_run(options);
 }
@@ -126,7 +126,7 @@ Result<void> show(const Options& options) {
 
 void add_report_command(Command& app, int& status) {
   auto* command = app.add_subcommand("report", "Report what a run did across all of its attempts and jobs");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReportOptions>();
   command->add_option("run_dir", options->run_dirs, "run.dir of a run; several are shown side by side")->required();
   auto* text =
       command->add_flag("--text", options->text, "Print at most 40 lines on the terminal instead of writing the page");

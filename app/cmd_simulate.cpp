@@ -23,7 +23,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct SimulateOptions {
   std::string config, cluster;
   std::string rows, program;  // a CSV file of measurements; a Program, "": trireme, or that of each row
   std::string scaling, svg;   // scaling: "", strong or weak; svg: the file of the picture
@@ -43,12 +43,12 @@ std::string within_text(const Cluster& cluster) {
   return plus_minus(cluster).empty() ? "" : fmt::format(", steps{}", plus_minus(cluster));
 }
 
-Error begins_beyond(const std::string& what, const Simulation& simulation, const Options& options) {
+Error begins_beyond(const std::string& what, const Simulation& simulation, const SimulateOptions& options) {
   return usage_error("{} starts at {} ranks, more than --to {}; raise --to", what, simulation.workload.ranks(),
                      options.most_ranks);
 }
 
-Result<void> show_scaling(const Simulation& simulation, const Options& options) {
+Result<void> show_scaling(const Simulation& simulation, const SimulateOptions& options) {
   const Scaling scaling = *enum_from_name<Scaling>(options.scaling);
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, scaling, options.most_ranks);
   if (rows.empty()) return begins_beyond("--scaling " + options.scaling, simulation, options);
@@ -63,7 +63,7 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
                                              cluster.device.name, cluster.software.name, within)));
 }
 
-Result<void> show_start_up(const Simulation& simulation, const Options& options) {
+Result<void> show_start_up(const Simulation& simulation, const SimulateOptions& options) {
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, Scaling::kWeak, options.most_ranks);
   if (rows.empty()) return begins_beyond("--startup", simulation, options);
   options.json ? print_answer(to_json(rows)) : print_text(start_up_text(rows));
@@ -91,7 +91,7 @@ Result<void> draw_step(const Simulation& s, const std::string& path) {
 }
 
 // Lists layouts with the same number of ranks; if none fits, the page says so.
-Result<void> write_page(const Simulation& s, const Config& config, const Options& options) {
+Result<void> write_page(const Simulation& s, const Config& config, const SimulateOptions& options) {
   constexpr int kLayouts = 10;
   SimulationReport report{.simulation = s};
   report.weak = scaling_rows(s.workload, s.cluster, Scaling::kWeak, options.most_ranks);
@@ -108,7 +108,7 @@ Result<void> write_page(const Simulation& s, const Config& config, const Options
 }
 
 // Also prints a line about the same job with the other placement.
-Result<void> show_network(const Simulation& s, const Options& options) {
+Result<void> show_network(const Simulation& s, const SimulateOptions& options) {
   NetworkOptions requested = options.network, other = options.network;
   requested.placement = *enum_from_name<Placement>(options.placement);
   other.placement = requested.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
@@ -128,7 +128,7 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   return {};
 }
 
-Result<void> show_errors(const Options& options, std::optional<Program> program) {
+Result<void> show_errors(const SimulateOptions& options, std::optional<Program> program) {
   if (!options.config.empty())
     return usage_error("--rows {} predicts no CONFIG; omit {}", options.rows, options.config);
   if (!options.overrides.empty() || options.ranks > 0 || options.fp8 || options.workload.cp > 1 ||
@@ -144,8 +144,8 @@ Result<void> show_errors(const Options& options, std::optional<Program> program)
   return {};
 }
 
-Result<void> run_simulation(const Options& requested) {
-  Options options = requested;
+Result<void> run_simulation(const SimulateOptions& requested) {
+  SimulateOptions options = requested;
   if (options.help_cluster) {
     print_out("{}", cluster_help());
     return {};
@@ -191,7 +191,7 @@ Result<void> run_simulation(const Options& requested) {
 void add_simulate_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "simulate", "Predict step time, MFU, memory and where the time goes, for a config on a described cluster");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateOptions>();
   command->add_option("config", options->config, "YAML run config");
   command->add_option("--ranks,--gpus", options->ranks, "Number of MPI ranks; may be omitted if parallel.dp is given")
       ->check(in_range(1, kMostRanks));
@@ -208,7 +208,7 @@ void add_simulate_command(Command& app, int& status) {
                  ->add_option("--as", options->program,
                               "Simulate the step of another program: its gradient bytes, buckets, overlaps, sharding, "
                               "and uneven stages; nemo includes Megatron Core")
-                 ->check(one_of(programs));
+                 ->check(choice_of(programs));
   command->add_flag("--fsdp", options->fsdp, "The same as --as fsdp")->excludes(as);
   command->add_option("--rows", options->rows,
                       "Predict the measurements in this CSV file (see configs/published/) and print the errors; its "
@@ -216,7 +216,7 @@ void add_simulate_command(Command& app, int& status) {
   auto* scaling = command
                       ->add_option("--scaling", options->scaling,
                                    "Simulate strong or weak scaling: the same stages with more replicas")
-                      ->check(one_of({"strong", "weak"}));
+                      ->check(choice_of({"strong", "weak"}));
   command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
       ->check(in_range(1, kMostRanks))
       ->capture_default_str();
@@ -238,7 +238,7 @@ void add_simulate_command(Command& app, int& status) {
                       ->excludes(scaling)
                       ->excludes(startup);
   command->add_option("--placement", options->placement, "Placement of machines on switches: packed or scattered")
-      ->check(one_of({"packed", "scattered"}))
+      ->check(choice_of({"packed", "scattered"}))
       ->capture_default_str()
       ->needs(network);
   command->add_option("--seed", options->network.seed, "Seed of hashes and of scattered placement")

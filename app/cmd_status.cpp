@@ -16,20 +16,20 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct StatusOptions {
   std::string run_dir, dump, heat;
   bool json = false, watch = false;
   double every = 1;  // seconds between updates
 };
 
-Result<void> show_status(const Options& options) {
+Result<void> show_status(const StatusOptions& options) {
   const auto status = read_run_status(options.run_dir);
   if (!status) return status.error();
   options.json ? print_answer(status_json(status.value())) : print_text(status_text(status.value()));
   return {};
 }
 
-Result<void> show_hang(const Options& options) {
+Result<void> show_hang(const StatusOptions& options) {
   const auto dump = read_hang_dump(options.run_dir, options.dump);
   if (!dump) return dump.error();
   if (options.json)
@@ -54,7 +54,7 @@ HeatScreen screen() {
   return screen;
 }
 
-Result<void> show_heat(const Options& options) {
+Result<void> show_heat(const StatusOptions& options) {
   const auto newest = newest_window(options.run_dir);
   if (!newest) return newest.error();
   const auto& [mesh, window] = newest.value();
@@ -75,7 +75,7 @@ Result<void> show_heat(const Options& options) {
 void add_status_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "status", "Print the state of a running, hung or ended run: step, rate, what each rank does, what ended it");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StatusOptions>();
   command->add_option("run_dir", options->run_dir, "run.dir of a run; shows its ranks on this machine")->required();
   auto* hang = command->add_option("--hang", options->dump,
                                    "Print the report of the newest hang, or of the given dump: which ranks blocked "

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::chrono::seconds kStorageTimeout{10};
 
-struct Options {
+struct SuperviseOptions {
   std::string config;
   std::vector<std::string> overrides;
   int ranks = 0, spares = 0;
@@ -42,13 +42,13 @@ std::string absolute(const std::string& path) {
   return std::filesystem::absolute(path, problem).lexically_normal().string();
 }
 
-std::string environment(const char* name) {
+std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-int number(const char* name, int otherwise) {
-  const int value = std::atoi(environment(name).c_str());  // "2(x4)" of Slurm is 2
+int positive_variable(const char* name, int otherwise) {
+  const int value = std::atoi(variable(name).c_str());  // "2(x4)" of Slurm is 2
   return value > 0 ? value : otherwise;
 }
 
@@ -89,7 +89,7 @@ struct SupervisedRun {
   Config config;
   int ranks = 0;
 };
-Result<SupervisedRun> plan_of(const Options& options, int offered) {
+Result<SupervisedRun> plan_of(const SuperviseOptions& options, int offered) {
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
@@ -102,17 +102,16 @@ Result<SupervisedRun> plan_of(const Options& options, int offered) {
   return SupervisedRun{std::move(config).value(), ranks.value()};
 }
 
-Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
-  if (environment("SLURM_JOB_NODELIST").empty())
+Result<DriverOptions> slurm_options(const SuperviseOptions& options, SupervisedRun& plan) {
+  if (variable("SLURM_JOB_NODELIST").empty())
     return usage_error(
         "supervise: SLURM_JOB_NODELIST is not set, so this is not a Slurm job; submit slurm/train.sbatch or, on one "
         "machine, run trireme supervise {} --launcher \"slurm/mpirun -n RANKS\"",
         options.config);
-  const int tasks = number("SLURM_NTASKS", 0);
-  int per_node = number("SLURM_NTASKS_PER_NODE", 0);
-  std::vector<std::string> nodes = host_names(environment("SLURM_JOB_NODELIST"));
-  if (nodes.empty())
-    return usage_error("`scontrol show hostnames {}` printed no node", environment("SLURM_JOB_NODELIST"));
+  const int tasks = positive_variable("SLURM_NTASKS", 0);
+  int per_node = positive_variable("SLURM_NTASKS_PER_NODE", 0);
+  std::vector<std::string> nodes = host_names(variable("SLURM_JOB_NODELIST"));
+  if (nodes.empty()) return usage_error("`scontrol show hostnames {}` printed no node", variable("SLURM_JOB_NODELIST"));
   const int count = static_cast<int>(nodes.size());
   if (per_node == 0) per_node = tasks > 0 ? std::max(1, tasks / count) : 1;
   auto planned = plan_of(options, (count - options.spares) * per_node);
@@ -126,16 +125,16 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
         "{} nodes and {} spares are more than the {} nodes of the allocation; request more nodes, or lower --spares",
         needed, options.spares, count);
   SlurmShape shape{.ranks_per_node = per_node,
-                   .cpus_per_rank = std::max(1, number("SLURM_CPUS_ON_NODE", 1) / per_node),
-                   .straggler_seconds = static_cast<double>(number("STRAGGLER_SECONDS", 60))};
-  std::istringstream more(environment("SRUN_OPTIONS"));
+                   .cpus_per_rank = std::max(1, positive_variable("SLURM_CPUS_ON_NODE", 1) / per_node),
+                   .straggler_seconds = static_cast<double>(positive_variable("STRAGGLER_SECONDS", 60))};
+  std::istringstream more(variable("SRUN_OPTIONS"));
   for (std::string word; more >> word;) shape.options.push_back(word);
   return DriverOptions{.commands = slurm_commands(shape),
                        .setup = {.nodes = std::move(nodes), .nodes_needed = needed, .ranks_per_node = per_node},
-                       .start = {environment("SLURM_JOB_ID"), number("SLURM_RESTART_COUNT", 0)}};
+                       .start = {variable("SLURM_JOB_ID"), positive_variable("SLURM_RESTART_COUNT", 0)}};
 }
 
-Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
+Result<DriverOptions> own_options(const SuperviseOptions& options, SupervisedRun& plan) {
   // For "mpirun -n 8": the number of ranks that it starts determines how the config resolves.
   int offered = 0;
   std::istringstream in(options.launcher);
@@ -145,7 +144,7 @@ Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
   if (!planned) return planned.error();
   plan = std::move(planned).value();
   std::vector<std::string> nodes = split_names(options.hosts);
-  const std::string node = environment("SLURMD_NODENAME");  // the name that an agent uses for itself
+  const std::string node = variable("SLURMD_NODENAME");  // the name that an agent uses for itself
   if (nodes.empty()) nodes = {node.empty() ? host_name() : node};
   const int needed = static_cast<int>(nodes.size()) - options.spares;
   if (needed < 1)
@@ -163,7 +162,7 @@ std::string start_deadline(const FaultConfig& fault) {
   return fmt::format("{}={:g}", kStartSecondsVariable, seconds);
 }
 
-Result<int> supervise(const Options& options) {
+Result<int> supervise(const SuperviseOptions& options) {
   write_stderr_in_background();  // driver and agents, which must answer each other in time, do not wait for it
   std::error_code unknown;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", unknown);
@@ -199,7 +198,7 @@ Result<int> supervise(const Options& options) {
 void add_supervise_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "supervise", "Train, and restart automatically after faults: inside an sbatch allocation, or with --launcher");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SuperviseOptions>();
   command->add_option("config", options->config, "YAML run config; with --nodes, run.dir of a run")->required();
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   command->add_option("--ranks", options->ranks,

@@ -18,13 +18,13 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct TimelineOptions {
   std::string run_dir, steps, ranks, output, dump;
   int record = 0;
   bool json = false;
 };
 
-Result<void> ask_for(const Options& options) {
+Result<void> ask_for(const TimelineOptions& options) {
   const std::string path = timeline_request_path(options.run_dir);
   std::error_code problem;
   if (!std::filesystem::is_directory(options.run_dir, problem))
@@ -36,7 +36,7 @@ Result<void> ask_for(const Options& options) {
   return {};
 }
 
-Result<void> show_hang(const Options& options) {
+Result<void> show_hang(const TimelineOptions& options) {
   const auto dump = read_hang_dump(options.run_dir, options.dump);
   if (!dump) return dump.error();
   const std::string& folder = dump.value().folder;
@@ -86,7 +86,7 @@ std::string json_of(const TimelineSummary& s) {
   return json.dump() + "\n";
 }
 
-Result<void> show_steps(const Options& options) {
+Result<void> show_steps(const TimelineOptions& options) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(options.run_dir, ignored))
     return file_error("{}: no such folder; name the folder of a run (run.dir)", options.run_dir);
@@ -132,7 +132,7 @@ void add_timeline_command(Command& app, int& status) {
       "timeline",
       "Write a trace for Perfetto of what all streams of a run's ranks did in some steps; print which ranks "
       "waited for which");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TimelineOptions>();
   command->add_option("run_dir", options->run_dir, "run.dir of a run")->required();
   command->add_option("--steps", options->steps, "FIRST:LAST of recorded steps; default: the last recording");
   command->add_option("--ranks", options->ranks, "FIRST:LAST, world ranks; default: all that recorded");

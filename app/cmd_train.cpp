@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-struct Options {
+struct TrainOptions {
   std::string config;
   std::vector<std::string> overrides;
   bool quiet = false;
@@ -41,8 +41,8 @@ struct Stop {
   StopDeadline deadline{signals};
 };
 
-Result<void> train(const Options& options, const std::string& command, Job& job, ProcessDeadline& deadline, Stop& stop,
-                   StartupClock startup) {
+Result<void> train(const TrainOptions& options, const std::string& command, Job& job, ProcessDeadline& deadline,
+                   Stop& stop, StartupClock startup) {
   if (options.quiet) log_quiet();
   startup.phase_done("mpi");
   auto loaded = load_job_config(options.config, options.overrides, job);
@@ -62,7 +62,7 @@ Result<void> train(const Options& options, const std::string& command, Job& job,
 
 void add_train_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand("train", "Train: mpirun -n RANKS trireme train CONFIG");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainOptions>();
   command->add_option("config", options->config, "YAML run config")->required();
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   command->add_flag("--quiet", options->quiet,

@@ -41,7 +41,7 @@ std::vector<std::string> choices_in(const std::string& type) {
 
 OptionRule in_range(int least, int most) { return rule(CLI::Range(least, most)); }
 OptionRule in_range(double least, double most) { return rule(CLI::Range(least, most)); }
-OptionRule one_of(const std::vector<std::string>& choices) { return rule(CLI::IsMember(choices)); }
+OptionRule choice_of(const std::vector<std::string>& choices) { return rule(CLI::IsMember(choices)); }
 OptionRule shown_as(const std::string& text) {
   return rule({[](std::string&) { return std::string(); }, text});
 }

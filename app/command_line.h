@@ -22,7 +22,7 @@ namespace tri {
 using OptionRule = std::shared_ptr<const CLI::Validator>;
 OptionRule in_range(int least, int most);
 OptionRule in_range(double least, double most);
-OptionRule one_of(const std::vector<std::string>& choices);
+OptionRule choice_of(const std::vector<std::string>& choices);
 // Help shows `text`; the command itself checks the value.
 OptionRule shown_as(const std::string& text);
 extern const OptionRule kCount;        // a whole number from 1

@@ -13,8 +13,8 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::seconds kExitTimeout{10};  // for a standard error that does not accept what is queued
-std::atomic<int> g_output_error{0};               // errno of the first write to standard output that failed
+constexpr std::chrono::seconds kErrorExitTimeout{10};  // for a standard error that does not accept what is queued
+std::atomic<int> g_output_error{0};                    // errno of the first write to standard output that failed
 
 void note_output_error() {
   int none = 0;
@@ -44,7 +44,7 @@ void print_bytes(std::string_view bytes) {
 void print_error_text(std::string_view text) { write_stderr(readable_text(text)); }
 
 Result<void> finish_output() {
-  flush_stderr(kExitTimeout);
+  flush_stderr(kErrorExitTimeout);
   const auto result = [](int error) -> Result<void> {
     if (error == EPIPE) return {};
     return system_error(error, "standard output: the output is incomplete");

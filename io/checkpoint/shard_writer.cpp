@@ -12,7 +12,7 @@ namespace tri {
 namespace {
 
 // A block is hashed and then written while it is still in the cache.
-constexpr int64_t kBlockBytes = 1 << 20;
+constexpr int64_t kWrittenBlock = 1 << 20;
 // The kernel starts writing after so many bytes, so that little remains for the fsync.
 constexpr int64_t kFlushBytes = 16 << 20;
 
@@ -85,7 +85,7 @@ Result<void> ShardWriter::store(const TensorShard& shard, const void* data) {
   Xxh3 hash;
   for (int64_t done = 0; done < bytes;) {
     const char* block = static_cast<const char*>(data) + done;
-    const int64_t count = std::min(kBlockBytes, bytes - done);
+    const int64_t count = std::min(kWrittenBlock, bytes - done);
     hash.update(block, static_cast<size_t>(count));
     if (auto written = write_at(file_.get(), temporary_, block, count, stored.offset + done); !written)
       return Error{fmt::format("{} (tensor {})", written.error().message, shard.tensor), written.error().code,

@@ -19,7 +19,7 @@ namespace tri {
 namespace {
 
 template <class T>
-T get(const std::atomic<T>& word) {
+T relaxed(const std::atomic<T>& word) {
   return word.load(std::memory_order_relaxed);
 }
 
@@ -33,7 +33,7 @@ class Clock {
  public:
   Clock() : now_(FlightRecorder::now()) {}
   double age(int64_t time) const { return static_cast<double>(std::max<int64_t>(now_ - time, 0)) * 1e-9; }
-  double age(const flight::Time& time) const { return age(get(time)); }
+  double age(const flight::Time& time) const { return age(relaxed(time)); }
 
  private:
   const int64_t now_;
@@ -71,30 +71,30 @@ void read_identity(const flight::Image& image, const Clock& clock, RankRecord& r
 }
 
 void read_progress(const flight::Image& image, const Clock& clock, RankRecord& record) {
-  record.phase = static_cast<RunPhase>(get(image.phase));
-  record.host_state = static_cast<HostState>(get(image.host_state));
+  record.phase = static_cast<RunPhase>(relaxed(image.phase));
+  record.host_state = static_cast<HostState>(relaxed(image.host_state));
   record.phase_seconds = clock.age(image.phase_since);
   record.host_seconds = clock.age(image.host_since);
   record.beat_seconds = clock.age(image.beat);
-  record.step = get(image.step), record.steps = get(image.steps);
-  record.progress = get(image.progress);
-  record.ended = get(image.ended) != 0;
-  record.step_seconds = static_cast<double>(get(image.step_nanoseconds)) * 1e-9;
-  record.connection = get(image.connection);
+  record.step = relaxed(image.step), record.steps = relaxed(image.steps);
+  record.progress = relaxed(image.progress);
+  record.ended = relaxed(image.ended) != 0;
+  record.step_seconds = static_cast<double>(relaxed(image.step_nanoseconds)) * 1e-9;
+  record.connection = relaxed(image.connection);
   if (record.connection != 0) {
     record.connection_name = text(image.connection_name);
     record.connection_set = image.connection_set;
-    const auto size = std::min<size_t>(get(image.connection_size), std::size(image.connection_members));
-    for (size_t i = 0; i < size; ++i) record.connection_members.push_back(get(image.connection_members[i]));
+    const auto size = std::min<size_t>(relaxed(image.connection_size), std::size(image.connection_members));
+    for (size_t i = 0; i < size; ++i) record.connection_members.push_back(relaxed(image.connection_members[i]));
   }
-  newest(get(image.num_connections), flight::kMaxConnections, flight::kMaxConnections,
+  newest(relaxed(image.num_connections), flight::kMaxConnections, flight::kMaxConnections,
          [&](uint32_t i) { record.connections_done.push_back(image.connections[i].id); });
 }
 
 void read_actions(const flight::Image& image, const flight::Action* actions, RankRecord& record) {
-  record.actions_enqueued = get(image.actions_enqueued);
-  record.action_entered = get(image.action_entered);
-  record.action_running = get(image.action_running);
+  record.actions_enqueued = relaxed(image.actions_enqueued);
+  record.action_entered = relaxed(image.action_entered);
+  record.action_running = relaxed(image.action_running);
   // A running action has been entered, whether or not its mark is visible.
   if (static_cast<int32_t>(record.action_running - record.action_entered) > 0)
     record.action_entered = record.action_running;
@@ -111,39 +111,40 @@ void read_actions(const flight::Image& image, const flight::Action* actions, Ran
 }
 
 void read_activities(const flight::Image& image, const Clock& clock, RankRecord& record) {
-  const uint32_t channels = std::min<uint32_t>(get(image.num_channels), flight::kMaxChannels);
+  const uint32_t channels = std::min<uint32_t>(relaxed(image.num_channels), flight::kMaxChannels);
   for (uint32_t i = 0; i < channels; ++i) {
     const flight::Channel& channel = image.channels[i];
     const auto kind = static_cast<ChannelKind>(channel.kind);
-    const uint32_t joined = get(channel.joined), completed = get(channel.completed);
+    const uint32_t joined = relaxed(channel.joined), completed = relaxed(channel.completed);
     // Only for copies to several peers does the time of sending differ from the times of joining and completing.
-    const uint32_t sent = kind == ChannelKind::kCopies ? get(channel.sent)
+    const uint32_t sent = kind == ChannelKind::kCopies ? relaxed(channel.sent)
                           : kind == ChannelKind::kSend ? completed
                                                        : joined;
-    record.channels.push_back({.name = text(channel.name),
-                               .kind = kind,
-                               .members = channel.members,
-                               .index = channel.index,
-                               .enqueued = get(channel.enqueued),
-                               .joined = joined,
-                               .sent = sent,
-                               .completed = completed,
-                               .whole = kind == ChannelKind::kCopies ? get(channel.whole) : get(channel.enqueued),
-                               .operation = static_cast<ChannelOperation>(get(channel.operation)),
-                               .bytes = get(channel.bytes)});
+    record.channels.push_back(
+        {.name = text(channel.name),
+         .kind = kind,
+         .members = channel.members,
+         .index = channel.index,
+         .enqueued = relaxed(channel.enqueued),
+         .joined = joined,
+         .sent = sent,
+         .completed = completed,
+         .whole = kind == ChannelKind::kCopies ? relaxed(channel.whole) : relaxed(channel.enqueued),
+         .operation = static_cast<ChannelOperation>(relaxed(channel.operation)),
+         .bytes = relaxed(channel.bytes)});
   }
   for (size_t i = 0; i < record.loaders.size(); ++i) {
     const flight::LoaderStatus& loader = image.loaders[i];
-    record.loaders[i] = {.reader = get(loader.reader),
-                         .wanted = get(loader.wanted),
-                         .reader_state = static_cast<ReaderState>(get(loader.reader_state)),
-                         .published = get(loader.published),
+    record.loaders[i] = {.reader = relaxed(loader.reader),
+                         .wanted = relaxed(loader.wanted),
+                         .reader_state = static_cast<ReaderState>(relaxed(loader.reader_state)),
+                         .published = relaxed(loader.published),
                          .seconds = clock.age(loader.since)};
   }
   const auto writer = [&](const flight::Writer& w) {
-    return WriterRecord{.state = static_cast<WriterState>(get(w.state)),
-                        .progress = get(w.progress),
-                        .step = get(w.step),
+    return WriterRecord{.state = static_cast<WriterState>(relaxed(w.state)),
+                        .progress = relaxed(w.progress),
+                        .step = relaxed(w.step),
                         .seconds = clock.age(w.since)};
   };
   record.writer = writer(image.writer);
@@ -159,20 +160,21 @@ void read_activities(const flight::Image& image, const Clock& clock, RankRecord&
 }
 
 void read_history(const flight::Image& image, const Clock& clock, int max_events, RankRecord& record) {
-  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_streams), flight::kMaxStreams); ++i)
-    record.streams.push_back({text(image.streams[i].name), static_cast<StreamActivity>(get(image.streams[i].state))});
-  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_stacks), flight::kThreads); ++i) {
+  for (uint32_t i = 0; i < std::min<uint32_t>(relaxed(image.num_streams), flight::kMaxStreams); ++i)
+    record.streams.push_back(
+        {text(image.streams[i].name), static_cast<StreamActivity>(relaxed(image.streams[i].state))});
+  for (uint32_t i = 0; i < std::min<uint32_t>(relaxed(image.num_stacks), flight::kThreads); ++i) {
     const flight::Stack& stack = image.stacks[i];
     const uint32_t depth = std::min<uint32_t>(stack.depth.load(std::memory_order_acquire), flight::kFrames);
     if (depth > 0) record.stacks.push_back({stack.thread, text(stack.name), {stack.frames, stack.frames + depth}, {}});
   }
-  newest(get(image.num_log_lines), flight::kLogLines, flight::kLogLines, [&](uint32_t i) {
+  newest(relaxed(image.num_log_lines), flight::kLogLines, flight::kLogLines, [&](uint32_t i) {
     record.log.push_back({clock.age(image.log[i].time), text(image.log[i].text)});
   });
   record.last_event_seconds = record.uptime;
-  newest(get(image.num_events), flight::kEvents, 1,
+  newest(relaxed(image.num_events), flight::kEvents, 1,
          [&](uint32_t i) { record.last_event_seconds = clock.age(image.events[i].time); });
-  newest(get(image.num_events), flight::kEvents, static_cast<uint32_t>(std::max(max_events, 0)), [&](uint32_t i) {
+  newest(relaxed(image.num_events), flight::kEvents, static_cast<uint32_t>(std::max(max_events, 0)), [&](uint32_t i) {
     const flight::Event& event = image.events[i];
     record.events.push_back({clock.age(event.time), static_cast<FlightEventKind>(event.kind), event.what, event.value});
   });

@@ -23,7 +23,7 @@
 namespace tri {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 std::string state_path(const PrepareOptions& options) { return options.output + ".json.part"; }
@@ -234,15 +234,15 @@ class Run {
                            output.prefix);
     for (size_t i = 0; i < writers_.size(); ++i) {
       const PrepareSummary::Output& output = summary_.outputs[i];
-      Json sidecar = {{"schema", kOriginSchema},
-                      {"tokenizer", options_.tokenizer},
-                      {"fingerprint", tokenizer_.fingerprint()},
-                      {"vocab", summary_.vocab},
-                      {"documents", output.documents},
-                      {"tokens", output.tokens},
-                      {"text_bytes", output.text_bytes},
-                      {"format", formats_of(inputs_)},
-                      {"skipped", summary_.skipped}};
+      OrderedJson sidecar = {{"schema", kOriginSchema},
+                             {"tokenizer", options_.tokenizer},
+                             {"fingerprint", tokenizer_.fingerprint()},
+                             {"vocab", summary_.vocab},
+                             {"documents", output.documents},
+                             {"tokens", output.tokens},
+                             {"text_bytes", output.text_bytes},
+                             {"format", formats_of(inputs_)},
+                             {"skipped", summary_.skipped}};
       if (!options_.splits.empty())
         sidecar["split"] = {{"name", options_.splits[i].name}, {"share", options_.splits[i].share}};
       if (auto done = put_in_place(writers_[i], output.prefix + ".json", sidecar.dump(2) + "\n"); !done)
@@ -346,30 +346,31 @@ class Run {
     return write_state();
   }
   Result<void> write_state() const {
-    Json marks = Json::array();
+    OrderedJson marks = OrderedJson::array();
     for (const Mark& mark : marks_) marks.push_back(json_of(mark));
-    const Json state = {{"options", options_of()}, {"inputs", inputs_until(now_.at.input + 1)}, {"marks", marks}};
+    const OrderedJson state = {
+        {"options", options_of()}, {"inputs", inputs_until(now_.at.input + 1)}, {"marks", marks}};
     return write_file(state_path(options_), state.dump() + "\n");
   }
 
   // Returns the options that must be equal for a run to continue from another's state.
-  Json options_of() const {
-    Json splits = Json::array();
+  OrderedJson options_of() const {
+    OrderedJson splits = OrderedJson::array();
     for (const DocumentSplit& split : options_.splits) splits.push_back({split.name, split.share});
     return {
         {"version", 1}, {"tokenizer", tokenizer_.fingerprint()}, {"field", options_.text_field}, {"splits", splits}};
   }
   // Lists the inputs read so far: name, format, size, time, and the end of their text.
-  Json inputs_until(size_t end) const {
-    Json inputs = Json::array();
+  OrderedJson inputs_until(size_t end) const {
+    OrderedJson inputs = OrderedJson::array();
     for (size_t i = 0; i < std::min(end, inputs_.size()); ++i)
       inputs.push_back({in_json(inputs_[i].path), enum_name(inputs_[i].format), inputs_[i].file_bytes,
                         inputs_[i].modified, ends_[i].bytes, hex64(ends_[i].hash)});
     return inputs;
   }
 
-  static Json json_of(const Mark& mark) {
-    Json outputs = Json::array();
+  static OrderedJson json_of(const Mark& mark) {
+    OrderedJson outputs = OrderedJson::array();
     for (const Mark::Output& output : mark.outputs)
       outputs.push_back({output.documents, output.tokens, output.text_bytes});
     return {{"position", {mark.at.input, mark.at.bytes, mark.at.line}},
@@ -378,9 +379,9 @@ class Run {
             {"faults", {mark.faults.bytes, mark.faults.faults, mark.faults.first, mark.text_faults}},
             {"skipped", mark.skipped}};
   }
-  // Throws Json::exception.
-  Mark mark_of(const Json& json) const {
-    const Json &at = json.at("position"), &faults = json.at("faults");
+  // Throws OrderedJson::exception.
+  Mark mark_of(const OrderedJson& json) const {
+    const OrderedJson &at = json.at("position"), &faults = json.at("faults");
     const auto hash = parse_hex64(json.value("hash", ""));
     Mark mark{.at = {at.at(0), at.at(1), at.at(2), hash.value_or(0)},
               .hashed = hash.has_value(),
@@ -388,18 +389,18 @@ class Run {
               .text_faults = faults.at(3),
               .skipped = json.value("skipped", int64_t{0})};
     for (size_t i = 0; i < summary_.outputs.size(); ++i) {
-      const Json& output = json.at("outputs").at(i);
+      const OrderedJson& output = json.at("outputs").at(i);
       mark.outputs.push_back({output.at(0), output.at(1), output.at(2)});
     }
     return mark;
   }
 
   // Returns how many of marks_ are in unchanged text; all inputs before the last of them are unchanged. Throws
-  // Json::exception.
-  size_t unchanged_marks(const Json& inputs) {
+  // OrderedJson::exception.
+  size_t unchanged_marks(const OrderedJson& inputs) {
     size_t unchanged = 0;
     for (size_t i = 0; i < std::min(inputs.size(), inputs_.size()); ++i) {
-      const Json& was = inputs.at(i);
+      const OrderedJson& was = inputs.at(i);
       const TextInput& now = inputs_[i];
       if (was.at(0) != in_json(now.path) || was.at(1) != enum_name(now.format)) break;
       if (was.size() > 5)
@@ -435,14 +436,14 @@ class Run {
     const std::string path = state_path(options_);
     bool went_back = false;
     try {
-      const Json state = Json::parse(text);
+      const OrderedJson state = OrderedJson::parse(text);
       if (state.at("options") != options_of())
         return usage_error(
             "{}: belongs to an interrupted run with other options (--tokenizer, --field or --split); give the same "
             "options to continue it, or start over with --force",
             path);
       if (state.contains("marks"))
-        for (const Json& mark : state.at("marks")) marks_.push_back(mark_of(mark));
+        for (const OrderedJson& mark : state.at("marks")) marks_.push_back(mark_of(mark));
       else
         marks_.push_back(mark_of(state));
       const size_t saved = marks_.size();
@@ -461,7 +462,7 @@ class Run {
       if (const TextPosition& at = marks_.back().at; went_back)
         log_warn("inputs have changed since the run was interrupted: it continues at {}:{}", inputs_[at.input].path,
                  at.line);
-    } catch (const Json::exception& problem) {
+    } catch (const OrderedJson::exception& problem) {
       return file_error("{}: damaged ({}); remove it, and start over", path, problem.what());
     }
     now_ = marks_.back();

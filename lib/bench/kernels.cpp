@@ -15,7 +15,7 @@
 namespace tri {
 namespace {
 
-struct Case {
+struct KernelCase {
   std::string name, shape;
   double bytes, flops;
   std::function<void(Stream&)> run;
@@ -40,7 +40,7 @@ class Cases {
     cross_entropy();
     optimizers();
   }
-  const std::vector<Case>& cases() const { return cases_; }
+  const std::vector<KernelCase>& cases() const { return cases_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
  private:
@@ -379,7 +379,7 @@ class Cases {
   Dtype type_;
   double element_;
   int64_t R_;
-  std::vector<Case> cases_;
+  std::vector<KernelCase> cases_;
   std::vector<Tensor> tensors_;
 };
 
@@ -409,7 +409,7 @@ KernelBenchResult bench_kernels(const Config& config, Device& device, const Kern
 
   const auto peak = device.peak_tflops(config.precision.compute);
   for (const Tensor& tensor : cases.tensors()) fill(tensor, rows, config.model.vocab, *stream);
-  for (const Case& c : cases.cases()) {
+  for (const KernelCase& c : cases.cases()) {
     KernelRow row{.name = c.name, .shape = c.shape, .bytes = c.bytes, .flops = c.flops};
     try {
       row.microseconds = 1e6 * median_seconds([&] { c.run(*stream); }, bench.rounds, device, *stream);

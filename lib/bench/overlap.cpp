@@ -20,7 +20,7 @@ namespace {
 using Work = std::function<void()>;  // enqueues work for which the compute stream waits
 
 // One measurement. `together` is what a step does.
-struct Case {
+struct OverlapCase {
   std::string axis, transfer, compute;
   int64_t bytes = 0;
   Work transfer_alone, compute_alone, together;
@@ -57,9 +57,10 @@ Extra allocate_extra(const Config& config, const Mesh& mesh, const StoreTensors&
   return extra;
 }
 
-class Bench {
+class OverlapMeasurement {
  public:
-  Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, const OverlapBench& bench)
+  OverlapMeasurement(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
+                     const OverlapBench& bench)
       : config_(config),
         mesh_(mesh),
         rounds_(bench.rounds),
@@ -81,7 +82,7 @@ class Bench {
     fill();
     bind();
   }
-  ~Bench() { runtime_.synchronize(); }  // events must outlive the work that uses them, as in the trainer
+  ~OverlapMeasurement() { runtime_.synchronize(); }  // events must outlive the work that uses them, as in the trainer
 
   std::vector<OverlapRow> run() {
     std::vector<OverlapRow> rows;
@@ -90,7 +91,7 @@ class Bench {
            layer_transfers(config_, mesh_, engine_.tensors().stage, engine_.parameters().front()))
         rows.push_back(measure(row_case(transfer), mesh_.axis("tp").size));
     if (runtime_.dp().size() > 1)
-      for (const Case& c : buckets()) rows.push_back(measure(c, runtime_.dp().size()));
+      for (const OverlapCase& c : buckets()) rows.push_back(measure(c, runtime_.dp().size()));
     if (mesh_.axis("pp").size > 1) rows.push_back(measure(boundary(), mesh_.axis("pp").size));
     runtime_.synchronize();
     return rows;
@@ -146,7 +147,7 @@ class Bench {
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
   }
 
-  Case row_case(const LayerTransfer& transfer) {
+  OverlapCase row_case(const LayerTransfer& transfer) {
     const OverlapSplit split = engine_.overlap_splits().of(transfer.linear, transfer.pass);
     return {.axis = "tp",
             .transfer = transfer.reduces ? ctx_.tp.reduce_name(split) : ctx_.tp.gather_name(split),
@@ -159,7 +160,7 @@ class Bench {
 
   // `start` enqueues the transfer and `finish` makes compute wait for it. In between run enough calls of `compute` to
   // last longer than the transfer.
-  Case alongside(Case c, const Work& start, const Work& compute, const Work& finish) {
+  OverlapCase alongside(OverlapCase c, const Work& start, const Work& compute, const Work& finish) {
     c.transfer_alone = [=] {
       start();
       finish();
@@ -180,7 +181,7 @@ class Bench {
     return c;
   }
 
-  std::vector<Case> buckets() {
+  std::vector<OverlapCase> buckets() {
     AxisTransfers& dp = runtime_.dp();
     GroupOnStream& collectives = dp.collectives();
     const Tensor bucket = extra_.bucket, source = extra_.source;
@@ -190,7 +191,7 @@ class Bench {
     };
     const bool sharded = config_.parallel.zero >= 1;
     const OverlapSplit undivided{.num_splits = 1};
-    std::vector<Case> cases;
+    std::vector<OverlapCase> cases;
     cases.push_back(alongside(
         {.axis = "dp",
          .transfer = sharded ? dp.reduce_name(undivided) : "all-reduce",
@@ -233,7 +234,7 @@ class Bench {
   }
 
   // Everything that a stage in the middle of 1F1B exchanges with its neighbours during one action.
-  Case boundary() {
+  OverlapCase boundary() {
     const PipelineLinks links = runtime_.links();
     const Extra& e = extra_;
     const BoundaryTensors& boundaries = engine_.tensors().boundaries;
@@ -292,7 +293,7 @@ class Bench {
   }
 
   // Alternates the three, so that a device that slows down affects all of them.
-  OverlapRow measure(const Case& c, int ranks) {
+  OverlapRow measure(const OverlapCase& c, int ranks) {
     c.prepare();
     // Long enough for the clock, but few enough that sums in place do not overflow.
     constexpr double kLongEnough = 5e-3, kMostRepeats = 8;
@@ -356,7 +357,7 @@ std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Jo
   Arena measuring(device);
   allocate_extra(config, mesh, allocate_rank(config, mesh, measuring).store, measuring);
   Arena arena(device, measuring.used());
-  return Bench(config, mesh, job, device, arena, bench).run();
+  return OverlapMeasurement(config, mesh, job, device, arena, bench).run();
 }
 
 }  // namespace tri

@@ -4,7 +4,7 @@
 
 namespace tri {
 namespace {
-constexpr double kMiB = 1048576;
+constexpr double kBytesPerMiB = 1048576;
 
 Limits at(std::optional<double> suspect, std::optional<double> bad) { return {.suspect_at = suspect, .bad_at = bad}; }
 Limits times(double suspect, double bad) { return {.suspect_times = suspect, .bad_times = bad}; }
@@ -36,7 +36,7 @@ const std::vector<Check>& all_checks() {
   constexpr auto kSuspect = Verdict::kSuspect, kBad = Verdict::kBad;
   static const std::vector<Check> checks = {
       // Limits of containers and resources.
-      {number("locked_memory", "limit on locked memory", "MiB", kHigher, at({}, 65536 / kMiB)), kQuick,
+      {number("locked_memory", "limit on locked memory", "MiB", kHigher, at({}, 65536 / kBytesPerMiB)), kQuick,
        check_locked_memory},
       {number("open_files", "limit on open files per process", "", kHigher, at(4096, 512)), kQuick, check_open_files},
       {number("shared_memory", "free space in /dev/shm per rank", "MiB", kHigher, at(16, 4)), kQuick,

@@ -60,7 +60,7 @@ Json json_of(const HangTrigger& trigger) {
 }
 
 // Returns the whole file, or "" if it cannot be read.
-std::string text_of(const std::string& path) {
+std::string text_of_file(const std::string& path) {
   const auto file = InputFile::open(path);
   if (!file) return "";
   std::string text(static_cast<size_t>(file.value().bytes()), '\0');
@@ -77,7 +77,7 @@ Result<void> publish_file(const std::string& path, std::string_view text) {
 
 HangTrigger read_trigger(const std::string& folder) {
   HangTrigger trigger;
-  const Json json = Json::parse(text_of(folder + "/trigger.json"), nullptr, false);
+  const Json json = Json::parse(text_of_file(folder + "/trigger.json"), nullptr, false);
   if (!json.is_object()) return trigger;
   trigger.world_rank = json.value("rank", -1);
   trigger.phase = enum_from_name<RunPhase>(json.value("phase", "")).value_or(RunPhase::kStep);
@@ -213,7 +213,8 @@ std::vector<RankRecord> read_records(const std::string& folder, std::span<const 
   parallel_ranges(static_cast<int64_t>(read.size()), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const std::string path = record_path(folder, world_ranks[static_cast<size_t>(i)]);
-      if (auto record = record_from_json(text_of(path), path)) read[static_cast<size_t>(i)] = std::move(record).value();
+      if (auto record = record_from_json(text_of_file(path), path))
+        read[static_cast<size_t>(i)] = std::move(record).value();
     }
   });
   std::vector<RankRecord> records;
@@ -265,7 +266,7 @@ Result<bool> write_report(const std::string& folder, std::span<const RankRecord>
 }
 
 std::optional<std::string> read_headline(const std::string& folder) {
-  const Json json = Json::parse(text_of(folder + "/report.json"), nullptr, false);
+  const Json json = Json::parse(text_of_file(folder + "/report.json"), nullptr, false);
   if (!json.is_object()) return std::nullopt;
   return json.value("headline", "");
 }

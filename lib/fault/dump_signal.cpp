@@ -8,14 +8,14 @@ namespace {
 std::atomic<uint32_t> num_received{0};
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-void note(int /*signal*/) { num_received.fetch_add(1); }
+void count_request(int /*signal*/) { num_received.fetch_add(1); }
 
 }  // namespace
 
 DumpSignal::DumpSignal() {
   num_received = 0;
   struct sigaction action {};
-  action.sa_handler = note;
+  action.sa_handler = count_request;
   action.sa_flags = SA_RESTART;  // reads and writes continue; poll() and sleeps return early, as after any signal
   sigemptyset(&action.sa_mask);
   sigaction(SIGQUIT, &action, &before_);

@@ -21,7 +21,7 @@
 namespace tri {
 namespace {
 
-constexpr double kAnswerSeconds = 2, kTimeoutSeconds = 30;  // for a dump that another node has begun
+constexpr double kOtherAnswerSeconds = 2, kOtherTimeoutSeconds = 30;  // for a dump that another node has begun
 
 // Maps the flight recorder of another rank for reading and writing. Returns null if there is none of this version, or
 // if it is not a regular file of this user: any user may put files and links into /dev/shm.
@@ -193,9 +193,9 @@ void NodeDumps::listen(const std::shared_ptr<State>& state, std::chrono::millise
     const int taken_part = first == nullptr ? 0 : static_cast<int>(first->dumps.load());
     if (first != nullptr && seen > taken_part)
       if (const auto dump = join_dump(run_dir, attempt, taken_part + 1, {}))
-        state->claim(
-            FlightRecorder::now() - 1,
-            {.trigger = dump.value().trigger, .answer_seconds = kAnswerSeconds, .timeout_seconds = kTimeoutSeconds});
+        state->claim(FlightRecorder::now() - 1, {.trigger = dump.value().trigger,
+                                                 .answer_seconds = kOtherAnswerSeconds,
+                                                 .timeout_seconds = kOtherTimeoutSeconds});
     lock.lock();
   }
   --state->num_threads;

@@ -11,7 +11,7 @@ std::atomic<StopSignals::Clock::rep> first_time{0};  // 0: none yet
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<StopSignals::Clock::rep>::is_always_lock_free);
 
 // Makes only async-signal-safe calls.
-void note(int signal) {
+void note_stop(int signal) {
   StopSignals::Clock::rep never = 0;
   first_time.compare_exchange_strong(never, StopSignals::Clock::now().time_since_epoch().count());
   int none = 0;
@@ -25,7 +25,7 @@ void note(int signal) {
 
 StopSignals::StopSignals() {
   struct sigaction action {};
-  action.sa_handler = note;
+  action.sa_handler = note_stop;
   action.sa_flags = SA_RESTART;  // system calls are restarted instead of failing with EINTR
   sigemptyset(&action.sa_mask);
   for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) sigaction(signal, &action, nullptr);

@@ -49,7 +49,7 @@ constexpr std::string_view kKnownKeys[] = {
     "mscale_all_dim", "truncate",      "short_factor",     "long_factor"};
 
 // A number above 0; `absent` for a key without a value. `place` and the key name it in messages.
-Result<double> number_of(const std::string& place, const Json& json, std::string_view key, double absent) {
+Result<double> positive_number(const std::string& place, const Json& json, std::string_view key, double absent) {
   const auto value = json.find(std::string(key));
   if (value == json.end() || value->is_null()) return absent;
   if (!value->is_number() || !(value->get<double>() > 0))
@@ -88,7 +88,7 @@ bool is_supported(const RopeType& type, std::string_view key, const Json& value)
 
 // Without attention_factor, DeepSeek's two keys give it.
 Result<void> read_mscale(const std::string& place, const Json& rope, ModelConfig& model) {
-  const auto scale = number_of(place, rope, "mscale", 0), all = number_of(place, rope, "mscale_all_dim", 0);
+  const auto scale = positive_number(place, rope, "mscale", 0), all = positive_number(place, rope, "mscale_all_dim", 0);
   for (const auto& number : {scale, all})
     if (!number) return number.error();
   if (model.rope_attention_factor > 0 || scale.value() == 0 || all.value() == 0) return {};
@@ -106,7 +106,7 @@ Result<void> read_scaling(const std::string& place, const Json& rope, ModelConfi
       return file_error("{}{}: {} is not supported with rope_type {}", place, key, value.dump(), type.hf);
   model.rope_scaling = type.native;
   if (type.original_length) {
-    const auto length = number_of(place, rope, kOriginalLength, model.seq_len);
+    const auto length = positive_number(place, rope, kOriginalLength, model.seq_len);
     if (!length) return length.error();
     if (length.value() != std::floor(length.value()) || length.value() > (1 << 24))
       return file_error("{}{}: {} is not a length", place, kOriginalLength, length.value());
@@ -115,7 +115,8 @@ Result<void> read_scaling(const std::string& place, const Json& rope, ModelConfi
   for (const RopeKey& key : type.keys) {
     const bool is_ratio = key.hf == kFactor.hf && type.native == RopeScaling::kYarn && rope.contains(kFactor.hf);
     const double ratio = is_ratio ? static_cast<double>(model.seq_len) / model.rope_original_seq_len : 0;
-    const auto value = number_of(place, rope, key.hf, is_ratio ? ratio : key.absent);  // of yarn: null is the ratio
+    const auto value =
+        positive_number(place, rope, key.hf, is_ratio ? ratio : key.absent);  // of yarn: null is the ratio
     if (!value) return value.error();
     if (key.required && value.value() == 0) return file_error("{}{} is missing", place, key.hf);
     model.*key.native = value.value();
@@ -127,7 +128,7 @@ Result<void> read_scaling(const std::string& place, const Json& rope, ModelConfi
 }  // namespace
 
 Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& model) {
-  const auto theta = number_of(path + ": ", json, "rope_theta", 10000.0);
+  const auto theta = positive_number(path + ": ", json, "rope_theta", 10000.0);
   if (!theta) return theta.error();
   model.rope_theta = theta.value();
   if (const auto part = json.find("partial_rotary_factor"); part != json.end() && !part->is_null() && *part != 1)
@@ -137,7 +138,7 @@ Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& m
     if (rope == json.end() || rope->is_null() || rope->empty()) continue;
     if (!rope->is_object()) return file_error("{}: {}: {} is not an object", path, key, rope->dump());
     const std::string place = fmt::format("{}: {}.", path, key);
-    const auto inside = number_of(place, *rope, "rope_theta", model.rope_theta);
+    const auto inside = positive_number(place, *rope, "rope_theta", model.rope_theta);
     if (!inside) return inside.error();
     model.rope_theta = inside.value();
     return read_scaling(place, *rope, model);

@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-constexpr double kWidth = 720, kHeight = 300, kLeft = 52, kRight = 20, kTop = 44, kBottom = 44;
+constexpr double kLossWidth = 720, kLossHeight = 300, kLossLeft = 52, kLossRight = 20, kLossTop = 44, kLossBottom = 44;
 constexpr size_t kPoints = 600;
 
 // Returns 1, 2 or 5 times a power of ten, so that about `marks` marks cover `range`.
@@ -44,22 +44,22 @@ Result<std::string> loss_picture(const RunData& run) {
   // Prevents a zero range for a constant loss, so that the marks' six digits differ.
   const double least = 1e-4 * std::max({1.0, std::abs(low), std::abs(high)});
   const double distance = round_distance(std::max(high - low, least), 6);
-  const Scale x{0, std::max(1.0, static_cast<double>(steps.back().step)), kLeft, kWidth - kRight};
+  const Scale x{0, std::max(1.0, static_cast<double>(steps.back().step)), kLossLeft, kLossWidth - kLossRight};
   double first = std::floor(low / distance), last = std::ceil(high / distance);  // marks
   if (first == last) --first, ++last;
-  const Scale y{first * distance, last * distance, kHeight - kBottom, kTop};
+  const Scale y{first * distance, last * distance, kLossHeight - kLossBottom, kLossTop};
   const std::string title = fmt::format("{}: loss, nats a token", run.name);
-  Picture picture(kWidth, kHeight, title);
+  Picture picture(kLossWidth, kLossHeight, title);
   picture.text(16, 26, title, "ink head");
   for (int i = 0; i <= static_cast<int>(last - first); ++i) {
     const double value = (first + i) * distance;
-    picture.line(kLeft, y(value), kWidth - kRight, y(value), "grid");
-    picture.text(kLeft - 6, y(value) + 4, fmt::format("{:.6g}", value), "faint small", "end");
+    picture.line(kLossLeft, y(value), kLossWidth - kLossRight, y(value), "grid");
+    picture.text(kLossLeft - 6, y(value) + 4, fmt::format("{:.6g}", value), "faint small", "end");
   }
   const double stride = std::max(1.0, round_distance(x.high, 8));
   for (double step = 0; step <= x.high; step += stride)
-    picture.text(x(step), kHeight - kBottom + 16, fmt::format("{:.0f}", step), "faint small", "middle");
-  picture.text(kWidth - kRight, kHeight - 10, "step", "faint small", "end");
+    picture.text(x(step), kLossHeight - kLossBottom + 16, fmt::format("{:.0f}", step), "faint small", "middle");
+  picture.text(kLossWidth - kLossRight, kLossHeight - 10, "step", "faint small", "end");
 
   std::string path;
   for (size_t i = 0; i < points.size(); ++i) {
@@ -75,8 +75,8 @@ Result<std::string> loss_picture(const RunData& run) {
       picture.rect(at - 3, height - 3, 6, 6, "backward", fmt::format("validation: {:.4f}", evaluation.loss));
     }
   if (!run.metrics.evaluations.empty()) {
-    picture.rect(kLeft + 4, kHeight - 19, 8, 8, "backward");
-    picture.text(kLeft + 18, kHeight - 11, "validation", "faint small");
+    picture.rect(kLossLeft + 4, kLossHeight - 19, 8, 8, "backward");
+    picture.text(kLossLeft + 18, kLossHeight - 11, "validation", "faint small");
   }
   return picture.svg();
 }

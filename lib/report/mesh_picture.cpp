@@ -9,7 +9,7 @@ namespace tri {
 namespace {
 
 constexpr double kCellWidth = 38, kCellHeight = 26, kBetweenStages = 74;
-constexpr double kLeft = 78, kTop = 98;                     // of the first stage's cells
+constexpr double kMeshLeft = 78, kMeshTop = 98;             // of the first stage's cells
 constexpr double kLegendWidth = 910, kHeadCharacter = 9.2;  // of the longest line; of the title, at most
 
 // Returns the positions on an axis to draw: all of them, or the first ones, -1 for the gap, and the last one.
@@ -46,10 +46,10 @@ class MeshPicture {
         pp_(shown_of(mesh_.axis("pp").size, std::max(4, 24 / static_cast<int>(tp_.size())))),
         stage_width_(std::max(kCellWidth * static_cast<double>(tp_.size()), 110.0)),
         stage_height_(kCellHeight * static_cast<double>(rows_.size())),
-        picture_(
-            std::max(kLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) - kBetweenStages + 24,
-                     16 + std::max(kHeadCharacter * static_cast<double>(title().size()), kLegendWidth)),
-            kTop + stage_height_ + 112, title()) {}
+        picture_(std::max(kMeshLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) -
+                              kBetweenStages + 24,
+                          16 + std::max(kHeadCharacter * static_cast<double>(title().size()), kLegendWidth)),
+                 kMeshTop + stage_height_ + 112, title()) {}
 
   std::string draw() {
     picture_.text(16, 26, title(), "ink head");
@@ -79,19 +79,21 @@ class MeshPicture {
         name += fmt::format("{}{} {}", name.empty() ? "" : " ", axis, mesh_.grid.rank_on(axis, rank_at(0, row, 0)));
     return name;
   }
-  double stage_x(size_t column) const { return kLeft + static_cast<double>(column) * (stage_width_ + kBetweenStages); }
+  double stage_x(size_t column) const {
+    return kMeshLeft + static_cast<double>(column) * (stage_width_ + kBetweenStages);
+  }
 
   void draw_stage(size_t column) {
     const double x = stage_x(column), middle = x + stage_width_ / 2;
     const int stage = pp_[column];
-    if (stage < 0) return picture_.text(middle, kTop + stage_height_ / 2, "...", "faint", "middle");
-    picture_.text(middle, kTop - 40, fmt::format("stage {}", stage), "pp head", "middle");
-    picture_.text(middle, kTop - 24, layers_of(c_, stage), "faint small", "middle");
+    if (stage < 0) return picture_.text(middle, kMeshTop + stage_height_ / 2, "...", "faint", "middle");
+    picture_.text(middle, kMeshTop - 40, fmt::format("stage {}", stage), "pp head", "middle");
+    picture_.text(middle, kMeshTop - 24, layers_of(c_, stage), "faint small", "middle");
     const double left = middle - kCellWidth * static_cast<double>(tp_.size()) / 2;
     for (size_t row = 0; row < rows_.size(); ++row)
       for (size_t cell = 0; cell < tp_.size(); ++cell)
-        draw_rank(left + kCellWidth * static_cast<double>(cell), kTop + kCellHeight * static_cast<double>(row), stage,
-                  rows_[row], tp_[cell]);
+        draw_rank(left + kCellWidth * static_cast<double>(cell), kMeshTop + kCellHeight * static_cast<double>(row),
+                  stage, rows_[row], tp_[cell]);
     draw_nodes(left, stage);
   }
 
@@ -113,7 +115,7 @@ class MeshPicture {
     for (size_t first = 0, last = 0; first < rows_.size(); first = last) {
       while (last < rows_.size() && node_of(last) == node_of(first)) ++last;
       if (node_of(first) < 0) continue;
-      const double y = kTop + kCellHeight * static_cast<double>(first);
+      const double y = kMeshTop + kCellHeight * static_cast<double>(first);
       picture_.rect(left, y + 0.5, kCellWidth * static_cast<double>(tp_.size()),
                     kCellHeight * static_cast<double>(last - first) - 1, "node",
                     fmt::format("node {}", node_of(first)));
@@ -124,26 +126,26 @@ class MeshPicture {
 
   // Draws the transfers along each axis.
   void draw_axes() {
-    const double bottom = kTop + stage_height_;
+    const double bottom = kMeshTop + stage_height_;
     const double width = kCellWidth * static_cast<double>(tp_.size());
     const double left = stage_x(0) + (stage_width_ - width) / 2;
     for (size_t row = 0; row < rows_.size(); ++row)
       if (rows_[row] >= 0)
-        picture_.text(left - 18, kTop + kCellHeight * static_cast<double>(row) + kCellHeight / 2 + 4,
+        picture_.text(left - 18, kMeshTop + kCellHeight * static_cast<double>(row) + kCellHeight / 2 + 4,
                       row_name(rows_[row]), "dp small", "end");
     for (size_t cell = 0; cell < tp_.size(); ++cell)
       if (tp_[cell] >= 0)
-        picture_.text(left + kCellWidth * (static_cast<double>(cell) + 0.5), kTop - 6, fmt::format("tp {}", tp_[cell]),
-                      "tp small", "middle");
+        picture_.text(left + kCellWidth * (static_cast<double>(cell) + 0.5), kMeshTop - 6,
+                      fmt::format("tp {}", tp_[cell]), "tp small", "middle");
     if (mesh_.axis("tp").size > 1) {
       picture_.arrow(left + 6, bottom + 12, left + width - 4, bottom + 12, "tp-line");
       picture_.arrow(left + width - 6, bottom + 12, left + 4, bottom + 12, "tp-line");
     }
     if (mesh_.axis("dp").size > 1) {
-      picture_.arrow(left - 10, kTop + 6, left - 10, bottom - 4, "dp-line");
-      picture_.arrow(left - 10, bottom - 6, left - 10, kTop + 4, "dp-line");
+      picture_.arrow(left - 10, kMeshTop + 6, left - 10, bottom - 4, "dp-line");
+      picture_.arrow(left - 10, bottom - 6, left - 10, kMeshTop + 4, "dp-line");
     }
-    const double y = kTop + stage_height_ / 2;
+    const double y = kMeshTop + stage_height_ / 2;
     for (size_t column = 1; column < pp_.size(); ++column) {
       const double from = stage_x(column - 1) + (stage_width_ + width) / 2 + node_name_width();
       const double to = stage_x(column) + (stage_width_ - width) / 2 - 8;

@@ -11,7 +11,7 @@
 namespace tri {
 namespace {
 
-constexpr double kWidth = 960, kLeft = 66, kRight = 16, kTop = 44;
+constexpr double kStepWidth = 960, kStepLeft = 66, kStepRight = 16, kStepTop = 44;
 constexpr int64_t kManyActions = 4000;  // of a step; above this number, a column of pixels shows what is at its middle
 constexpr double kAction = 26, kLane = 6, kStage = kAction + 3 * kLane + 15;
 constexpr std::array<std::string_view, 3> kLanes{"tp", "pp", "dp"};  // of transfers, below the actions
@@ -44,13 +44,13 @@ class StepPicture {
   bool empty() const { return actions_ == 0; }
 
   std::string draw(const std::string& title) {
-    const double height = kTop + kStage * static_cast<double>(stages_.size()) + 62;
-    Picture picture(kWidth, height, title);
+    const double height = kStepTop + kStage * static_cast<double>(stages_.size()) + 62;
+    Picture picture(kStepWidth, height, title);
     picture.text(16, 26, title, "ink head");
     draw_axis(picture, height);
-    double y = kTop;
+    double y = kStepTop;
     for (const auto& [stage, at] : stages_) {
-      picture.text(kLeft - 8, y + kAction / 2 + 4, fmt::format("stage {}", stage), "ink", "end");
+      picture.text(kStepLeft - 8, y + kAction / 2 + 4, fmt::format("stage {}", stage), "ink", "end");
       draw_stage(picture, segments_[at], rendezvous_[at], y);
       y += kStage;
     }
@@ -72,7 +72,7 @@ class StepPicture {
   }
 
   double milliseconds(int64_t time) const { return static_cast<double>(time - first_) / 1e6; }
-  double x_of(double ms) const { return kLeft + ms / milliseconds(last_) * (kWidth - kLeft - kRight); }
+  double x_of(double ms) const { return kStepLeft + ms / milliseconds(last_) * (kStepWidth - kStepLeft - kStepRight); }
   double x_of(const TimelineSegment& segment, int64_t time) const {
     return x_of(milliseconds(std::clamp(time + segment.clock.offset, first_, last_)));
   }
@@ -80,10 +80,10 @@ class StepPicture {
   void draw_axis(Picture& picture, double height) const {
     const double bottom = height - 54, distance = mark_distance(milliseconds(last_));
     for (double ms = 0; ms <= milliseconds(last_); ms += distance) {
-      picture.line(x_of(ms), kTop - 4, x_of(ms), bottom, "grid");
+      picture.line(x_of(ms), kStepTop - 4, x_of(ms), bottom, "grid");
       picture.text(x_of(ms), bottom + 14, fmt::format("{:g}", ms), "faint small", "middle");
     }
-    picture.text(kLeft - 8, bottom + 14, "ms", "faint small", "end");
+    picture.text(kStepLeft - 8, bottom + 14, "ms", "faint small", "end");
   }
 
   // Adds a segment to a lane: a line at mid-height, as wide as its duration.
@@ -96,7 +96,9 @@ class StepPicture {
   class Columns {
    public:
     void add(double x, double width, std::string_view kind) {
-      const auto column = [](double at) { return static_cast<size_t>(std::clamp(std::ceil(at - 0.5), 0.0, kWidth)); };
+      const auto column = [](double at) {
+        return static_cast<size_t>(std::clamp(std::ceil(at - 0.5), 0.0, kStepWidth));
+      };
       for (size_t i = column(x); i < column(x + width); ++i) kinds_[i] = kind;
     }
     void draw(Picture& picture, double y, double height) const {
@@ -112,7 +114,7 @@ class StepPicture {
     }
 
    private:
-    std::vector<std::string_view> kinds_ = std::vector<std::string_view>(static_cast<size_t>(kWidth));
+    std::vector<std::string_view> kinds_ = std::vector<std::string_view>(static_cast<size_t>(kStepWidth));
   };
 
   static std::string_view kind_of(const std::string& name, bool is_later) {
@@ -134,7 +136,7 @@ class StepPicture {
       many ? columns[lane].add(x, width, kLanes[lane]) : add_to(lanes[lane], x, lane_y(lane), width);
     };
     Columns actions;
-    picture.line(kLeft, y + kAction, kWidth - kRight, y + kAction, "line");
+    picture.line(kStepLeft, y + kAction, kStepWidth - kStepRight, y + kAction, "line");
     for (const TimelineSpan& span : segment.spans) {
       if (span.step != step_) continue;
       if (const auto lane = lane_of(segment, span)) add_transfer(*lane, span.begin, span.end);
@@ -178,7 +180,7 @@ class StepPicture {
   }
 
   void draw_legend(Picture& picture, double y) const {
-    double x = kLeft;
+    double x = kStepLeft;
     for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"}, std::pair{"backward", "backward"},
                                       std::pair{"update", "update"}, std::pair{"update wait", "compute waits"},
                                       std::pair{"tp", "tp"}, std::pair{"pp", "pp"}, std::pair{"dp", "dp transfers"}}) {

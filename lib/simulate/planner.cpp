@@ -17,8 +17,6 @@
 namespace tri {
 namespace {
 
-constexpr double kGib = 1024.0 * 1024 * 1024;
-
 constexpr std::array kRecomputes{Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull};
 
 // A layout whose time is known only as a lower bound and whose memory only as an estimate.

@@ -6,13 +6,12 @@
 #include "io/base/format.h"
 #include "lib/simulate/planner.h"
 #include "lib/simulate/simulation.h"
+#include "lib/simulate/step_memory.h"
 
 namespace tri {
 namespace {
 
-constexpr double kGib = 1024.0 * 1024 * 1024;
-
-std::string layout_text(const Workload& w) {
+std::string layout_columns(const Workload& w) {
   return fmt::format("tp {:>2} pp {:>2} dp {:>5} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, w.pp,
                      w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
 }
@@ -73,7 +72,7 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
     const auto bytes = static_cast<double>(layout.memory_bytes);
     const bool fits_tightly = is_tight(bytes, room_of(cluster));
     text += fmt::format("  {:>3}{}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB{}  {}\n", place++,
-                        is_equal ? "=" : " ", layout_text(layout.workload), layout.step.seconds,
+                        is_equal ? "=" : " ", layout_columns(layout.workload), layout.step.seconds,
                         format_count(layout.step.tokens_per_second), 100 * layout.step.mfu, bytes / kGib,
                         fits_tightly ? "!" : " ", limits_of(layout.step));
     equal |= is_equal;

@@ -32,7 +32,7 @@
 namespace tri::published {
 namespace {
 
-constexpr double kGib = 1024.0 * 1024 * 1024, kGigabyte = 1e9;
+constexpr double kGigabyte = 1e9;
 
 struct Option {
   const char* name;

@@ -7,13 +7,12 @@
 #include "io/base/format.h"
 #include "lib/config/axis_fields.h"
 #include "lib/simulate/planner.h"
+#include "lib/simulate/step_memory.h"
 
 namespace tri {
 namespace {
 
-constexpr double kGib = 1024.0 * 1024 * 1024;
-
-std::string layout_text(const Workload& w) {
+std::string place_text(const Workload& w) {
   return fmt::format("{}, {}{}, {} of {}, zero {}, recompute {}, {}", w.grid().sizes(), enum_name(w.schedule),
                      w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "",
                      counted(w.num_microbatches(), "microbatch"), w.micro_batch, w.zero, enum_name(w.recompute),
@@ -140,7 +139,7 @@ std::string to_text(const Simulation& s) {
   const Cluster& c = s.cluster;
   std::string text =
       fmt::format("{} on {} of {} with {}, {} per node\n  {}\n", s.name, counted(s.workload.ranks(), "rank"),
-                  c.device.name, c.software.name, c.node.ranks, layout_text(s.workload));
+                  c.device.name, c.software.name, c.node.ranks, place_text(s.workload));
   text += fmt::format(
       "step: {}{}; {} tokens/s, {:.1f} TFLOP/s per rank, MFU {:.1f} % of {}, {:.1f} % with causal "
       "attention{}\n",

@@ -261,7 +261,6 @@ Result<Config> planned_for(Config config, const Cluster& cluster) {
 }
 
 double room_of(const Cluster& cluster) {
-  constexpr double kGib = 1024.0 * 1024 * 1024;
   return static_cast<double>(
       room_for_arena(DeviceKind::kCuda, static_cast<int64_t>(cluster.device.memory_gib * kGib), cluster.node.ranks));
 }

@@ -38,6 +38,8 @@ Result<void> check_numbers(const Config& config, const Cluster& cluster);
 // for planned_bytes and workload_of. Keeps recompute: auto. Fails with kUsage if the job would reject the config.
 Result<Config> planned_for(Config config, const Cluster& cluster);
 
+inline constexpr double kGib = 1024.0 * 1024 * 1024;  // bytes
+
 // Returns the bytes of a rank's device that the arena may use; the rest is for communicators and libraries.
 double room_of(const Cluster& cluster);
 

@@ -79,7 +79,7 @@ RunHistory RunFolderLog::history(double wall) {
   size_t least = 0;
   for (const auto& [after, event] : unwritten_) {
     const auto earlier =
-        std::find_if(all.rbegin(), all.rend(), [&](const RunEvent& e) { return e.time <= event.time; });
+        std::find_if(all.rbegin(), all.rend(), [time = event.time](const RunEvent& e) { return e.time <= time; });
     const auto by_date = static_cast<size_t>(earlier.base() - all.begin());
     const size_t place = std::min(std::max({by_date, after, least}), all.size());
     all.insert(all.begin() + static_cast<std::ptrdiff_t>(place), event);

@@ -17,7 +17,7 @@
 namespace tri {
 namespace {
 
-using Json = nlohmann::ordered_json;  // ordered, because the order of keys decides which token gets which id
+using OrderedJson = nlohmann::ordered_json;  // ordered, because the order of keys decides which token gets which id
 
 constexpr const char* kSettings = "tokenizer_config.json";
 constexpr const char* kMap = "special_tokens_map.json";
@@ -36,15 +36,15 @@ constexpr std::string_view kQwen35Pattern =
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // Returns the object in the file `name` next to `path`, with its keys in file order; {} if there is no such file.
-Json read_ordered(const std::string& path, const char* name) {
-  if (read_beside(path, name).empty()) return Json::object();  // refuses non-objects and deep nesting
+OrderedJson read_ordered(const std::string& path, const char* name) {
+  if (read_beside(path, name).empty()) return OrderedJson::object();  // refuses non-objects and deep nesting
   const auto file = MappedFile::open((std::filesystem::path(path).parent_path() / name).string());
   if (!file) throw file.error();
-  return Json::parse(file.value().text());
+  return OrderedJson::parse(file.value().text());
 }
 
 // Reads config.json, which has another name in the folder of an imported run.
-Json read_config(const std::string& path) {
+OrderedJson read_config(const std::string& path) {
   std::error_code ignored;
   const bool here = std::filesystem::exists(std::filesystem::path(path).parent_path() / "config.json", ignored);
   return read_ordered(path, here ? "config.json" : "imported_config.json");
@@ -144,13 +144,13 @@ std::string without_fast(std::string name) {
   return name;
 }
 
-std::string text_of(const Json& object, const char* key) {
+std::string text_of(const OrderedJson& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 // Returns the class that AutoTokenizer uses, if it is one of own_classes().
-const OwnClass* own_class(const Json& settings, const Json& config) {
+const OwnClass* own_class(const OrderedJson& settings, const OrderedJson& config) {
   std::string named = without_fast(text_of(settings, "tokenizer_class"));
   if (named.empty()) named = without_fast(text_of(config, "tokenizer_class"));
   const std::string type = text_of(config, "model_type");
@@ -174,7 +174,7 @@ nlohmann::json words_of(Words words, bool prefix_space) {
   return {{"type", "Sequence"}, {"pretokenizers", {first, level}}};
 }
 
-bool flag_of(const Json& object, const char* key, bool absent, const std::string& where) {
+bool flag_of(const OrderedJson& object, const char* key, bool absent, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return absent;
   if (!found->is_boolean()) refuse(fmt::format("{}: {} is not true or false", where, key));
@@ -187,7 +187,7 @@ struct ListedToken : AddedToken {
 ListedToken text_token(std::string content) { return {{.content = std::move(content), .special = true}, true}; }
 
 // Returns a token given as text or as an object; none if the value names no token.
-std::optional<ListedToken> token_of(const Json& value, bool special, const std::string& where) {
+std::optional<ListedToken> token_of(const OrderedJson& value, bool special, const std::string& where) {
   if (value.is_string()) return text_token(value.get<std::string>());
   if (!value.is_object() || !value.contains("content") || !value["content"].is_string()) return std::nullopt;
   ListedToken token;
@@ -252,7 +252,7 @@ class FolderReader {
   }
 
   // Reads bos_token and similar, tokens specific to the model (image_token), and extra ones.
-  void read_named(const Json& object, const char* where) {
+  void read_named(const OrderedJson& object, const char* where) {
     for (const auto& [key, value] : object.items()) {
       if (!key.ends_with("_token")) continue;
       if (value.is_null() && is_named(key)) named_.erase(key);
@@ -290,15 +290,15 @@ class FolderReader {
       if (name == key) return void(known = token);
     own_named_.emplace_back(key, token);
   }
-  void read_extra(const Json& list, const std::string& where) {
-    for (const Json& value : list) {
+  void read_extra(const OrderedJson& list, const std::string& where) {
+    for (const OrderedJson& value : list) {
       const auto token = token_of(value, false, where);
       if (!token) refuse(fmt::format("{}: {} is not a token", where, value.dump().substr(0, 80)));
       extra_.push_back(*token);
     }
   }
 
-  void read_decoder(const Json& decoder) {
+  void read_decoder(const OrderedJson& decoder) {
     for (const auto& [key, value] : decoder.items()) {
       int32_t id = -1;
       const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -306,7 +306,7 @@ class FolderReader {
           value.is_object() ? token_of(value, false, fmt::format("{}: added_tokens_decoder", kSettings)) : std::nullopt;
       if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || id < 0 || !token)
         refuse(fmt::format("{}: added_tokens_decoder: {}: {} is not a token with an id", kSettings, key,
-                           value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80)));
+                           value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).substr(0, 80)));
       numbered_[id] = *token;
       numbered_[id].id = id;
     }
@@ -334,7 +334,8 @@ class FolderReader {
     if (!decodes)
       for (const AddedToken& token : added_) numbered_[token.id] = token;
     const bool splits = flag_of(settings_, "split_special_tokens", false, kSettings);
-    for (auto& [id, token] : numbered_) {
+    for (auto& numbered : numbered_) {
+      AddedToken& token = numbered.second;
       token.special = token.special || (splits && names(token.content));
       const bool known = std::any_of(added_.begin(), added_.end(), [&](const auto& old) { return same(old, token); });
       if (own_ != nullptr || !known) d_.tokens.push_back(token);
@@ -389,15 +390,15 @@ class FolderReader {
     return token ? token->content : std::string();
   }
 
-  const Json settings_, map_, ids_, config_;
+  const OrderedJson settings_, map_, ids_, config_;
   const std::vector<AddedToken>& added_;  // of tokenizer.json
   const OwnClassUse class_use_;
   const OwnClass* own_ = nullptr;
   std::map<std::string, ListedToken, std::less<>> named_;
   std::vector<std::pair<std::string, ListedToken>> own_named_;  // specific to the model: image_token
   std::vector<ListedToken> extra_;
-  bool has_extra_ = false;          // a file had such a list, possibly empty
-  std::optional<Json> additional_;  // additional_special_tokens, until it becomes that list
+  bool has_extra_ = false;                 // a file had such a list, possibly empty
+  std::optional<OrderedJson> additional_;  // additional_special_tokens, until it becomes that list
   std::string additional_in_;
   std::map<int32_t, AddedToken> numbered_;
   size_t num_numbered_ = 0;      // the first tokens of d_.tokens

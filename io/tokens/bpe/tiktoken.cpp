@@ -179,15 +179,15 @@ std::vector<Merge> merges_of(const Ids& ids) {
   return merges;
 }
 
-struct ReadFile {
+struct ReadRanks {
   Encoding encoding;
   BpeDescription description;
 };
-Result<ReadFile> read_file(const std::string& path) {
+Result<ReadRanks> read_ranks(const std::string& path) {
   if (auto able = unicode_support(); !able) return Error{path + ": " + able.error().message, able.error().code};
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
-  ReadFile read{.encoding = {}, .description = {.path = path, .whole = WholeWords::kTaken}};
+  ReadRanks read{.encoding = {}, .description = {.path = path, .whole = WholeWords::kTaken}};
   BpeDescription& d = read.description;
   const auto ids = read_ranks(path, file.value().text(), d);
   if (!ids) return ids.error();
@@ -214,13 +214,13 @@ bool is_tiktoken_file(const std::string& path) {
 }
 
 Result<std::unique_ptr<Tokenizer>> open_tiktoken(const std::string& path) {
-  auto read = read_file(path);
+  auto read = read_ranks(path);
   if (!read) return read.error();
   return make_bpe_tokenizer(std::move(read).value().description);
 }
 
 Result<std::string> tiktoken_as_json(const std::string& path) {
-  const auto read = read_file(path);
+  const auto read = read_ranks(path);
   if (!read) return read.error();
   const BpeDescription& d = read.value().description;
   using Json = nlohmann::ordered_json;

@@ -12,15 +12,15 @@
 namespace tri {
 namespace {
 
-constexpr int kTag = 32001;  // on MPI_COMM_WORLD, distinct from those of lib/comm/job/job.cpp
-constexpr int kPings = 24;   // some are slow: the first one, and those during which another process runs
+constexpr int kClockTag = 32001;  // on MPI_COMM_WORLD, distinct from those of lib/comm/job/job.cpp
+constexpr int kPings = 24;        // some are slow: the first one, and those during which another process runs
 
 // Both sides use MPI's own waits, which spin, so that no answer waits for a sleeping rank.
 void answer(int host_leader) {
   for (int i = 0; i < kPings; ++i) {
-    TRI_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, host_leader, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    TRI_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, host_leader, kClockTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
     const int64_t time = FlightRecorder::now();
-    TRI_MPI(MPI_Send(&time, sizeof time, MPI_BYTE, host_leader, kTag, MPI_COMM_WORLD));
+    TRI_MPI(MPI_Send(&time, sizeof time, MPI_BYTE, host_leader, kClockTag, MPI_COMM_WORLD));
   }
 }
 
@@ -29,8 +29,8 @@ ClockOffset ask() {
   for (int i = 0; i < kPings; ++i) {
     int64_t leader_time = 0;
     const int64_t before = FlightRecorder::now();
-    TRI_MPI(MPI_Send(nullptr, 0, MPI_BYTE, 0, kTag, MPI_COMM_WORLD));
-    TRI_MPI(MPI_Recv(&leader_time, sizeof leader_time, MPI_BYTE, 0, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    TRI_MPI(MPI_Send(nullptr, 0, MPI_BYTE, 0, kClockTag, MPI_COMM_WORLD));
+    TRI_MPI(MPI_Recv(&leader_time, sizeof leader_time, MPI_BYTE, 0, kClockTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
     const int64_t after = FlightRecorder::now(), error = (after - before + 1) / 2;
     if (error < best.error) best = {.offset = leader_time - (before + (after - before) / 2), .error = error};
   }

@@ -13,7 +13,7 @@
 namespace tri {
 namespace {
 
-constexpr int kTag = 31000;  // of groups under construction; those of streams have smaller tags
+constexpr int kGroupTag = 31000;  // of groups under construction; those of streams have smaller tags
 constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
@@ -38,7 +38,7 @@ SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t by
   MPI_Group world, group;
   TRI_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
   TRI_MPI(MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group));
-  TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, group, kTag, &mpi_->comm));
+  TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, group, kGroupTag, &mpi_->comm));
   TRI_MPI(MPI_Group_free(&group));
   TRI_MPI(MPI_Group_free(&world));
   TRI_MPI(MPI_Comm_set_errhandler(mpi_->comm, MPI_ERRORS_RETURN));

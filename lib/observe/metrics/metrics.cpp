@@ -14,13 +14,13 @@
 namespace tri {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Rounds to this many significant digits. JSON has no NaN or infinity: they become null.
-Json number(double value, int digits = 9) {
+OrderedJson json_number(double value, int digits = 9) {
   return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
 }
-Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
+OrderedJson json_number(const std::optional<double>& value) { return value ? json_number(*value) : OrderedJson(); }
 
 // Returns the line of `object`, a JSON object with at least one field.
 std::string line_of(std::string_view object) {
@@ -44,16 +44,16 @@ void MetricsFile::write(const std::string& object) { lines_->append(line_of(obje
 void MetricsFile::step(const StepMetrics& metrics) { write(json_line(metrics)); }
 
 void MetricsFile::evaluation(int64_t step, double loss) {
-  write(Json({{"step", step}, {"validation_loss", number(loss)}}).dump());
+  write(OrderedJson({{"step", step}, {"validation_loss", json_number(loss)}}).dump());
 }
 
 void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped) {
-  write(Json({{"step", step}, {"not_finite", places}, {"skipped_steps", skipped}}).dump());
+  write(OrderedJson({{"step", step}, {"not_finite", places}, {"skipped_steps", skipped}}).dump());
 }
 
 void MetricsFile::spike(int64_t step, double loss_limit, double grad_norm_limit, int64_t skipped) {
-  const Json limits{{"loss_limit", number(loss_limit)}, {"grad_norm_limit", number(grad_norm_limit)}};
-  write(Json({{"step", step}, {"spike", limits}, {"skipped_steps", skipped}}).dump());
+  const OrderedJson limits{{"loss_limit", json_number(loss_limit)}, {"grad_norm_limit", json_number(grad_norm_limit)}};
+  write(OrderedJson({{"step", step}, {"spike", limits}, {"skipped_steps", skipped}}).dump());
 }
 
 void MetricsFile::ranks(const std::string& object) { write(object); }
@@ -61,10 +61,10 @@ void MetricsFile::ranks(const std::string& object) { write(object); }
 void MetricsFile::fp8(const std::string& object) { write(object); }
 
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
-  write(Json({{"step", step},
-              {"checkpoint_bytes", bytes},
-              {"checkpoint_stall_ms", number(1e3 * stall_seconds)},
-              {"checkpoint_ms", number(1e3 * seconds)}})
+  write(OrderedJson({{"step", step},
+                     {"checkpoint_bytes", bytes},
+                     {"checkpoint_stall_ms", json_number(1e3 * stall_seconds)},
+                     {"checkpoint_ms", json_number(1e3 * seconds)}})
             .dump());
 }
 
@@ -89,21 +89,21 @@ Result<void> begin_metrics(const std::string& path, int64_t completed) {
 }
 
 std::string json_line(const StepMetrics& m) {
-  Json line = {{"step", m.step},
-               {"samples", m.samples},
-               {"tokens", m.tokens},
-               {"loss", number(m.loss)},
-               {"grad_norm", number(m.grad_norm)},
-               {"lr", number(m.learning_rate)},
-               {"step_ms", number(m.step_ms)},
-               {"tokens_per_s", number(m.tokens_per_s)},
-               {"tflops_per_rank", number(m.tflops_per_rank)},
-               {"mfu", number(m.mfu)},
-               {"mfu_causal", number(m.mfu_causal)}};
-  if (m.mfu_fp8) line["mfu_fp8"] = number(m.mfu_fp8);
+  OrderedJson line = {{"step", m.step},
+                      {"samples", m.samples},
+                      {"tokens", m.tokens},
+                      {"loss", json_number(m.loss)},
+                      {"grad_norm", json_number(m.grad_norm)},
+                      {"lr", json_number(m.learning_rate)},
+                      {"step_ms", json_number(m.step_ms)},
+                      {"tokens_per_s", json_number(m.tokens_per_s)},
+                      {"tflops_per_rank", json_number(m.tflops_per_rank)},
+                      {"mfu", json_number(m.mfu)},
+                      {"mfu_causal", json_number(m.mfu_causal)}};
+  if (m.mfu_fp8) line["mfu_fp8"] = json_number(m.mfu_fp8);
   const auto seconds = m.times.values();
   for (size_t i = 0; i < seconds.size(); ++i)
-    line[fmt::format("{}_ms", StepTimes::names()[i])] = number(1e3 * seconds[i], 4);
+    line[fmt::format("{}_ms", StepTimes::names()[i])] = json_number(1e3 * seconds[i], 4);
   line["data_bytes"] = m.data_bytes;
   return line.dump();
 }

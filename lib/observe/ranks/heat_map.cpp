@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kWaits = "waits";
+constexpr const char* kWaitsName = "waits";
 constexpr const char* kRate = "rate";
 constexpr const char* kLaunchSkew = "launch_skew";
 constexpr int kLabel = 8;         // columns of "pp12-13 "
@@ -96,13 +96,13 @@ void compare(const RankMesh& mesh, const RankWindow& window, Heat& heat) {
 std::vector<std::string> heat_quantities() {
   std::vector<std::string> names;
   for (const auto& [quantity, name] : EnumNames<RankQuantity>::table) names.emplace_back(name);
-  names.insert(names.end(), {kWaits, kRate, kLaunchSkew});
+  names.insert(names.end(), {kWaitsName, kRate, kLaunchSkew});
   return names;
 }
 
 Result<Heat> heat_of(const RankMesh& mesh, const RankWindow& window, std::string_view quantity) {
   Heat heat{.quantity = std::string(quantity), .values = {}, .slower = {}, .medians = {}};
-  if (quantity == kWaits) {
+  if (quantity == kWaitsName) {
     heat.values = waits_of(window);
   } else if (quantity == kRate) {
     heat.is_rate = heat.is_work = true;

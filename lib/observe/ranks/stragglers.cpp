@@ -11,8 +11,8 @@
 namespace tri {
 namespace {
 
-constexpr double kSigma = 1.4826;  // standard deviation of a normal distribution over its median absolute value
-constexpr double kNoise = 2;       // differences within this many sigmas of all ranks' differences are ignored
+constexpr double kSigmaOfMedian = 1.4826;  // standard deviation of a normal distribution over its median absolute value
+constexpr double kNoise = 2;               // differences within this many sigmas of all ranks' differences are ignored
 constexpr int kEnoughPeers = 4;
 constexpr double kNothing = 1e-9;  // seconds
 
@@ -110,7 +110,7 @@ std::vector<StragglerNews> StragglerWatch::add(const RankWindow& window) {
     compute.push_back(std::abs(rank.compute));
     send.push_back(std::abs(rank.send));
   }
-  const double noise = kNoise * kSigma * median(compute), send_noise = kNoise * kSigma * median(send);
+  const double noise = kNoise * kSigmaOfMedian * median(compute), send_noise = kNoise * kSigmaOfMedian * median(send);
   for (size_t rank = 0; rank < slowness.size(); ++rank) {
     // Ignores what is within the noise.
     Slowness mine = slowness[rank];

@@ -107,7 +107,7 @@ std::string memory(Config config, const Mesh& mesh, CheckDetail detail) {
   return text;
 }
 
-std::string bubble(const Config& config, const Mesh& mesh) {
+std::string bubble_text(const Config& config, const Mesh& mesh) {
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
   const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks));
   const PipelineRun run =
@@ -115,7 +115,7 @@ std::string bubble(const Config& config, const Mesh& mesh) {
                         chunks, costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
-      "pipeline: {}, {}; the simulated bubble is {:.1f} % of the work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
+      "pipeline: {}, {}; the simulated bubble_text is {:.1f} % of the work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
       enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
       100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks));
 }
@@ -191,7 +191,7 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
                                  detail == CheckDetail::kAll ? fmt::format(" ({})", parameters) : "",
                                  enum_name(config.precision.compute), counted(ranks, "rank"), mesh.grid.sizes());
   text += memory(config, mesh, detail);
-  text += bubble(config, mesh);
+  text += bubble_text(config, mesh);
   text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
                       counted(config.data.global_batch, "sample"), config.data.micro_batch,
                       counted(microbatches(config), "microbatch"), mesh.axis("dp").size,
