@@ -57,7 +57,7 @@ class Cases {
 
   void norms() {
     const int64_t C = c_.model.hidden;
-    const bool layernorm = c_.model.norm == Norm::kLayerNorm, bias = layernorm && c_.model.bias;
+    const bool layernorm = c_.model.norm == Norm::kLayerNorm, bias = layer_.norms.front().bias;
     const Tensor out = take({R_, C}), sum = take({R_, C}), inp = take({R_, C}), add = take({R_, C});
     const Tensor weight = take({C}), shift = bias ? take({C}) : Tensor{}, add_bias = bias ? take({C}) : Tensor{};
     const Tensor mean = layernorm ? take(Dtype::kF32, {R_}) : Tensor{}, rstd = take(Dtype::kF32, {R_});

@@ -124,8 +124,8 @@ class OverlapMeasurement {
                                  w.attention.dqkv,
                                  w.attention.rope_input,
                                  w.attention.rope_table,
-                                 t.norms[0].rows,
-                                 t.norms[1].rows,
+                                 t.normed[0],
+                                 t.normed[1],
                                  t.middle,
                                  t.attention.projected,
                                  t.attention.qkv,
@@ -143,7 +143,7 @@ class OverlapMeasurement {
     const std::vector<Parameter>& parameters = engine_.parameters().front();
     const int layer = layers_of(config_, mesh_.axis("pp"), 0).first;
     const LayerSpec spec = layers_of_model(config_)[layer];
-    fc1_ = ColumnLinear::bind(Branch::kMlp, spec.mlp.linears()[0], spec, parameters, layer);
+    fc1_ = ColumnLinear::bind(Branch::kMlp, spec.mlp.fc1(), spec, parameters, layer);
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
   }
 
@@ -185,7 +185,7 @@ class OverlapMeasurement {
     AxisTransfers& dp = runtime_.dp();
     GroupOnStream& collectives = dp.collectives();
     const Tensor bucket = extra_.bucket, source = extra_.source;
-    const Tensor normed = layer_.norms[0].rows;
+    const Tensor normed = layer_.normed[0];
     const Work restore = [=, this] {  // repeated sums in place would grow
       runtime_.compute().copy(bucket.data, source.data, source.bytes());
     };

@@ -9,19 +9,30 @@
 
 namespace tri {
 
-std::array<LinearSpec, 2> AttentionSpec::linears() const {
-  return {LinearSpec{.module = modules::kQkv,
-                     .name = "qkv",
-                     .split = LinearSplit::kColumn,
-                     .outputs = {qkv_width()},
-                     .inputs = hidden,
-                     .bias = bias},
-          LinearSpec{.module = modules::kProj,
-                     .name = "proj",
-                     .split = LinearSplit::kRow,
-                     .outputs = {hidden},
-                     .inputs = width(),
-                     .bias = output_bias}};
+LinearSpec AttentionSpec::qkv() const {
+  return {.module = modules::kQkv,
+          .name = "qkv",
+          .split = LinearSplit::kColumn,
+          .outputs = {qkv_width()},
+          .inputs = hidden,
+          .bias = bias};
+}
+
+LinearSpec AttentionSpec::proj() const {
+  return {.module = modules::kProj,
+          .name = "proj",
+          .split = LinearSplit::kRow,
+          .outputs = {hidden},
+          .inputs = width(),
+          .bias = output_bias};
+}
+
+std::vector<ModuleSpec> AttentionSpec::modules() const {
+  if (!qk_norm) return {qkv(), proj()};
+  const auto norm = [&](std::string_view module) {
+    return NormSpec{.module = module, .width = head_dim, .place = NormPlace::kInside, .branch = Branch::kAttention};
+  };
+  return {qkv(), norm(modules::kQueryNorm), norm(modules::kKeyNorm), proj()};
 }
 
 RopeAngles rope_angles(const ModelConfig& m) {
@@ -51,11 +62,6 @@ double AttentionSpec::rope_elements(Pass pass, bool in_place) const {
   if (qk_norm) return pass == Pass::kForward ? 2 * all : 3 * all - values;  // backward also reads forward's input
   if (!rope) return 0;
   return 2 * (in_place ? all - values : all);
-}
-
-std::vector<NormSpec> AttentionSpec::norms() const {
-  if (!qk_norm) return {};
-  return {{modules::kQueryNorm, head_dim}, {modules::kKeyNorm, head_dim}};
 }
 
 QkvOrder attention_order(const AttentionSpec& a, int tp) {
@@ -109,13 +115,12 @@ class AttentionLayer final : public BranchLayer {
  public:
   AttentionLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)
       : spec_(spec.attention), fp8_(spec.fp8) {
-    const auto [qkv, proj] = spec_.linears();
-    qkv_ = ColumnLinear::bind(Branch::kAttention, qkv, spec, parameters, layer);
+    qkv_ = ColumnLinear::bind(Branch::kAttention, spec_.qkv(), spec, parameters, layer);
     if (spec_.qk_norm) {
       query_norm_ = find_weight(parameters, modules::kQueryNorm, layer);
       key_norm_ = find_weight(parameters, modules::kKeyNorm, layer);
     }
-    proj_ = RowLinear::bind(Branch::kAttention, proj, spec, parameters, layer);
+    proj_ = RowLinear::bind(Branch::kAttention, spec_.proj(), spec, parameters, layer);
   }
 
   void column_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const override {

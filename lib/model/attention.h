@@ -30,8 +30,9 @@ struct AttentionSpec {
   int64_t width() const { return int64_t{heads} * head_dim; }        // of the queries, and of the rows that proj reads
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }  // of the keys, and of the values
   int64_t qkv_width() const { return width() + 2 * kv_width(); }
-  std::array<LinearSpec, 2> linears() const;        // qkv, proj
-  std::vector<NormSpec> norms() const;              // of queries and keys
+  LinearSpec qkv() const;
+  LinearSpec proj() const;
+  std::vector<ModuleSpec> modules() const;          // in the order of the forward pass
   double keys_per_query(AttentionWork work) const;  // the mean over a sequence
   // Returns the FLOPs of the products with keys and values, forward and backward.
   double core_flops_per_token(AttentionWork work) const;

@@ -21,20 +21,18 @@ struct TransformerBlock::State {
 };
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
-    : block_(config.model.block), spec_(layers_of_model(config)[layer]) {
+    : spec_(layers_of_model(config)[layer]) {
   branches_ = {make_attention(spec_, layer, parameters), make_mlp(spec_, layer, parameters)};
-  for (const Branch branch : kBranches) {
-    if (is_parallel() && branch != kBranches.front()) continue;
-    NormLayer& norm = norms_[static_cast<size_t>(branch)];
-    norm = NormLayer::bind(parameters, branch == Branch::kAttention ? modules::kNorm1 : modules::kNorm2, layer);
-    norm.reader = of(branch).column_linear().linear;
+  for (const NormSpec& norm : spec_.norms) {
+    norms_.push_back(NormLayer::bind(parameters, norm.module, layer));
+    norms_.back().reader = of(norm.branch).column_linear().linear;
   }
 }
 
 ResidualStream TransformerBlock::forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
   if (stream.add.empty()) t.input = stream.inp;
   State s{.ctx = ctx, .t = t, .stream = stream};
-  run_forward(s, block_order(block_, Pass::kForward));
+  run_forward(s, block_order(spec_.block, Pass::kForward));
   return s.stream;
 }
 
@@ -48,8 +46,7 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
       gather_norm(s, branch);
     run(s, region);
     if (!region.reduces()) continue;
-    // The output of the branch added last. In a sequential block attention's is added to the input.
-    s.stream = {.inp = branch == Branch::kAttention || is_parallel() ? s.t.input : s.t.middle,
+    s.stream = {.inp = stream_of(s.t, branch),
                 .add = ctx.finish_reduce(),
                 .add_bias = of(branch).row_linear().bias_to_add(ctx)};
   }
@@ -58,7 +55,7 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
 void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput,
                                 WeightGradient& deferred, QkvWeight qkv_weight) const {
   State s{.ctx = ctx, .t = kept, .dinput = dinput, .deferred = std::exchange(deferred, {}), .qkv_weight = qkv_weight};
-  for (const TransferRegion& region : block_order(block_, Pass::kBackward)) {
+  for (const TransferRegion& region : block_order(spec_.block, Pass::kBackward)) {
     if (region.reduces())
       s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
     else
@@ -85,13 +82,14 @@ void TransformerBlock::run(State& s, const TransferRegion& region, bool gemms_al
 void TransformerBlock::run(State& s, const TransferRegion& region, const BlockStep& at) const {
   const LayerContext& ctx = s.ctx;
   const BranchLayer& branch = of(at.branch);
+  const Tensor normed = s.t.normed_for(at.branch);
   // A reduce is named after the GEMM that adds to its sums last and sends them.
   const auto sums = [&]() -> PartialSums {
     return {s.sums, std::exchange(s.beta, 1.0f), at.branch == region.linear.branch ? Then::kSend : Then::kKeep};
   };
   switch (at.step) {
     case Step::kColumnForward:
-      return branch.column_forward(ctx, s.t, normed(s.t, at.branch));
+      return branch.column_forward(ctx, s.t, normed);
     case Step::kInnerForward:
       return branch.inner_forward(ctx, s.t, s.inner);
     case Step::kRowForward:
@@ -105,7 +103,7 @@ void TransformerBlock::run(State& s, const TransferRegion& region, const BlockSt
     case Step::kRowWeight:
       return branch.row_weight(ctx, s.t);
     case Step::kColumnWeight:
-      return branch.column_weight(ctx, normed(s.t, at.branch));
+      return branch.column_weight(ctx, normed);
     case Step::kDefer:
       return defer_weight(s, at.branch);
     case Step::kDeferred:
@@ -114,18 +112,21 @@ void TransformerBlock::run(State& s, const TransferRegion& region, const BlockSt
     case Step::kRecompute:
       s.t = recomputed(ctx, s.t);
       return;
-    case Step::kRecomputeNorm: {
-      const NormTensors& norm = s.t.norms[norm_of(at.branch)];
-      if (norm.rows.data == (spec_.fp8 ? ctx.work.fp8.normed : ctx.work.normed).data)
-        norms_[norm_of(at.branch)].forward(ctx, {.inp = s.t.input}, {}, norm);
+    case Step::kRecomputeNorm:
+      if (normed.data == (spec_.fp8 ? ctx.work.fp8.normed : ctx.work.normed).data)
+        recompute_norm(s.ctx, s.t, at.branch);
       return;
-    }
   }
 }
 
 void TransformerBlock::gather_norm(State& s, Branch branch) const {
-  const size_t norm = norm_of(branch);
-  norms_[norm].forward(s.ctx, s.stream, branch == Branch::kAttention ? s.t.input : s.t.middle, s.t.norms[norm]);
+  const size_t norm = spec_.norm_before(branch);
+  norms_[norm].forward(s.ctx, s.stream, stream_of(s.t, branch), s.t.norms[norm], s.t.normed_for(branch));
+}
+
+void TransformerBlock::recompute_norm(const LayerContext& ctx, const LayerTensors& t, Branch branch) const {
+  const size_t norm = spec_.norm_before(branch);
+  norms_[norm].forward(ctx, {.inp = stream_of(t, branch)}, {}, t.norms[norm], t.normed_for(branch));
 }
 
 void TransformerBlock::gather_gradient(State& s, Branch branch) const {
@@ -145,15 +146,15 @@ void TransformerBlock::gather_gradient(State& s, Branch branch) const {
 
 void TransformerBlock::norm_backward(State& s, Branch branch) const {
   const LayerContext& ctx = s.ctx;
-  const size_t norm = norm_of(branch);
+  const size_t norm = spec_.norm_before(branch);
   const Tensor dstream = ctx.local_rows(ctx.work.dstream), dnormed = ctx.finish_reduce();
-  const bool is_first = branch == Branch::kAttention;
-  norms_[norm].backward(ctx, is_first ? s.dinput : dstream, dstream, dnormed, is_first ? s.t.input : s.t.middle,
+  const bool leaves_block = branch == kBranches.front();
+  norms_[norm].backward(ctx, leaves_block ? s.dinput : dstream, dstream, dnormed, stream_of(s.t, branch),
                         s.t.norms[norm]);
 }
 
 void TransformerBlock::defer_weight(State& s, Branch branch) const {
-  s.deferred = [this, &ctx = s.ctx, branch, rows = normed(s.t, branch)] { of(branch).column_weight(ctx, rows); };
+  s.deferred = [this, &ctx = s.ctx, branch, rows = s.t.normed_for(branch)] { of(branch).column_weight(ctx, rows); };
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();
 }
 
@@ -163,16 +164,14 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
     State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, spec_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
     s.inner = Inner::kAgain;
-    const std::span<const TransferRegion> regions = block_order(block_, Pass::kForward);
+    const std::span<const TransferRegion> regions = block_order(spec_.block, Pass::kForward);
     run_forward(s, regions.first(regions.size() - 1));  // backward reads no tensor of the last one
     return s.t;
   }
   LayerTensors t = with_workspace(kept, ctx.work, spec_);
   if (!keeps_activated(ctx.config.parallel.recompute)) of(Branch::kMlp).inner_forward(ctx, t, Inner::kRecomputed);
   // Both norms share work.normed, so the second is computed only when it is needed.
-  const size_t norm = norm_of(Branch::kMlp);
-  if (kept.norms[norm].rows.empty())
-    norms_[norm].forward(ctx, {.inp = is_parallel() ? t.input : t.middle}, {}, t.norms[norm]);
+  if (kept.normed_for(Branch::kMlp).empty()) recompute_norm(ctx, t, Branch::kMlp);
   return t;
 }
 

@@ -56,6 +56,7 @@ class TransformerBlock {
   void run(State& s, const TransferRegion& region, const BlockStep& at) const;
   // Norms the stream for a branch, and gathers the rows.
   void gather_norm(State& s, Branch branch) const;
+  void recompute_norm(const LayerContext& ctx, const LayerTensors& t, Branch branch) const;
   // Gathers the gradient of the residual stream for the row-parallel linear of a branch.
   void gather_gradient(State& s, Branch branch) const;
   // The backward pass of the norm that a branch reads.
@@ -63,15 +64,14 @@ class TransformerBlock {
   void defer_weight(State& s, Branch branch) const;
   LayerTensors recomputed(const LayerContext& ctx, const LayerTensors& kept) const;
 
-  bool is_parallel() const { return block_ == Block::kParallel; }
   const BranchLayer& of(Branch branch) const { return *branches_[static_cast<size_t>(branch)]; }
-  // The norm that a branch reads, and its rows: in the parallel block both branches read the first.
-  size_t norm_of(Branch branch) const { return is_parallel() ? 0 : static_cast<size_t>(branch); }
-  Tensor normed(const LayerTensors& t, Branch branch) const { return t.norms[norm_of(branch)].rows; }
+  // The value of the residual stream to which a branch is added. The norm that it reads has the same input.
+  Tensor stream_of(const LayerTensors& t, Branch branch) const {
+    return spec_.has_middle() && branch != kBranches.front() ? t.middle : t.input;
+  }
 
-  Block block_;
   LayerSpec spec_;
-  std::array<NormLayer, 2> norms_;                        // [Branch]; the parallel block has one
+  std::vector<NormLayer> norms_;                          // [LayerSpec::norms]
   std::array<std::unique_ptr<BranchLayer>, 2> branches_;  // [Branch]
 };
 

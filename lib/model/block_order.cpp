@@ -1,5 +1,7 @@
 #include "lib/model/block_order.h"
 
+#include <algorithm>
+
 namespace tri {
 namespace {
 
@@ -76,21 +78,23 @@ const Regions kParallelBackward = {
 };
 
 std::string gemm_name(const BlockStep& at, const LayerSpec& layer) {
-  const auto [column, row] = layer.linears(at.branch);
+  const auto name = [&](LinearSplit split, const char* what) {
+    return fmt::format("{} {}", layer.linear({at.branch, split}).name, what);
+  };
   switch (at.step) {
     case kColumnForward:
-      return fmt::format("{} forward", column.name);
+      return name(kColumn, "forward");
     case kRowForward:
-      return fmt::format("{} forward", row.name);
+      return name(kRow, "forward");
     case kColumnGradient:
-      return fmt::format("{} backward", column.name);
+      return name(kColumn, "backward");
     case kRowGradient:
-      return fmt::format("{} backward", row.name);
+      return name(kRow, "backward");
     case kColumnWeight:
     case kDeferred:
-      return fmt::format("{} weight", column.name);
+      return name(kColumn, "weight");
     case kRowWeight:
-      return fmt::format("{} weight", row.name);
+      return name(kRow, "weight");
     default:
       return "";
   }
@@ -111,10 +115,15 @@ bool is_gemm(Step step) {
   }
 }
 
+bool TransferRegion::has_one_summand() const {
+  return std::ranges::count_if(
+             steps, [](const BlockStep& at) { return at.step == kRowForward || at.step == kColumnGradient; }) == 1;
+}
+
 Tensor TransferRegion::rows(const LayerWorkspace& work, const LayerTensors& t) const {
   if (reduces()) return pass == kForward ? work.partial : work.dnormed;
-  if (pass == kBackward) return is_fp8(t.norms[0].rows.dtype) ? work.fp8.dstream : work.dstream;
-  return t.norms[static_cast<size_t>(linear.branch)].rows;
+  if (pass == kBackward) return is_fp8(t.normed[0].dtype) ? work.fp8.dstream : work.dstream;
+  return t.normed_for(linear.branch);
 }
 
 const std::vector<TransferRegion>& block_order(Block block, Pass pass) {

@@ -49,6 +49,8 @@ struct TransferRegion {
   // Whether the transfer is a reduce; otherwise it is a gather. Row-parallel GEMMs compute partial sums in the forward
   // pass, column-parallel ones in the backward pass.
   bool reduces() const { return (linear.split == LinearSplit::kRow) == (pass == Pass::kForward); }
+  // Whether one GEMM alone computes the partial sums of a reduce.
+  bool has_one_summand() const;
   // The gathered rows, or the partial sums: (R, C).
   Tensor rows(const LayerWorkspace& work, const LayerTensors& t) const;
 };

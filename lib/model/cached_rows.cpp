@@ -36,8 +36,8 @@ LayerTensors first_rows(LayerTensors t, int64_t rows, int tp) {
   for (NormTensors& norm : t.norms) {
     narrow(norm.mean, rows / tp);
     narrow(norm.rstd, rows / tp);
-    narrow(norm.rows, rows);
   }
+  for (Tensor& normed : t.normed) narrow(normed, rows);
   for (Tensor* tensor : {&t.attention.projected, &t.attention.qkv, &t.attention.out, &t.mlp.fc1, &t.mlp.activated})
     narrow(*tensor, rows);
   return t;

@@ -69,14 +69,11 @@ void Fp8Layers::make_weight_scales(GroupOnStream& world) {
   begin_quantized_weights();
 }
 
-// In the parallel block both column-parallel GEMMs read the same norm, and both row-parallel ones the same gradient.
 int64_t Fp8Layers::slot(Fp8Operand operand, const LinearId& linear) const {
-  if (config_.model.block == Block::kParallel) {
-    const bool column = linear.place.split == LinearSplit::kColumn;
-    if (operand == Fp8Operand::kInput && column) return slots_.of(operand, linear.layer, 0);
-    if (operand == Fp8Operand::kGradient && !column) return slots_.of(operand, linear.layer, slots_.last(linear.layer));
-  }
-  return slots_.of(operand, linear.layer, linear.index);
+  const int index = operand == Fp8Operand::kInput      ? linear.input
+                    : operand == Fp8Operand::kGradient ? linear.gradient
+                                                       : linear.index;
+  return slots_.of(operand, linear.layer, index);
 }
 
 Dtype Fp8Layers::format(Fp8Operand operand) const {

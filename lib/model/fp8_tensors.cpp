@@ -22,11 +22,6 @@ Fp8Slots::Fp8Slots(const Config& config) {
   }
 }
 
-int Fp8Slots::last(int layer) const {
-  const size_t next = static_cast<size_t>(layer) + 1;
-  return static_cast<int>((next < first_.size() ? first_[next] : linears()) - first_[next - 1]) - 1;
-}
-
 int Fp8Slots::layer_of(int64_t slot) const {
   return static_cast<int>(std::ranges::upper_bound(first_, slot % linears()) - first_.begin()) - 1;
 }

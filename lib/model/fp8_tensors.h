@@ -40,7 +40,6 @@ class Fp8Slots {
   int64_t linears() const { return static_cast<int64_t>(modules_.size()); }  // in all layers
   // Returns the index of a linear among those of the model.
   int64_t place(int layer, int linear) const { return first_[static_cast<size_t>(layer)] + linear; }
-  int last(int layer) const;  // index of the last linear in the layer's list: qkv is 0, fc2 the last
   int64_t of(Fp8Operand operand, int layer, int linear) const {
     return static_cast<int64_t>(operand) * linears() + place(layer, linear);
   }

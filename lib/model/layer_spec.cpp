@@ -1,6 +1,7 @@
 #include "lib/model/layer_spec.h"
 
 #include "io/base/error.h"
+#include "lib/model/parameter_names.h"
 
 namespace tri {
 
@@ -12,19 +13,50 @@ std::vector<int64_t> LinearSpec::weight_shape() const {
 
 std::vector<int64_t> LinearSpec::bias_shape() const { return {outputs.begin(), outputs.begin() + num_outputs}; }
 
-std::array<LinearSpec, 2> LayerSpec::linears(Branch branch) const {
-  return branch == Branch::kAttention ? attention.linears() : mlp.linears();
+std::vector<ModuleSpec> LayerSpec::modules(Branch branch) const {
+  return branch == Branch::kAttention ? attention.modules() : mlp.modules();
 }
 
-std::vector<NormSpec> LayerSpec::norms(Branch branch) const {
-  return branch == Branch::kAttention ? attention.norms() : std::vector<NormSpec>();
-}
-
-std::vector<LinearSpec> LayerSpec::linears() const {
-  std::vector<LinearSpec> all;
-  for (const Branch branch : kBranches)
-    for (const LinearSpec& linear : linears(branch)) all.push_back(linear);
+std::vector<ModuleSpec> LayerSpec::modules() const {
+  std::vector<ModuleSpec> all;
+  for (const Branch branch : kBranches) {
+    for (const NormSpec& norm : norms)
+      if (norm.branch == branch) all.emplace_back(norm);
+    for (const ModuleSpec& module : modules(branch)) all.push_back(module);
+  }
   return all;
+}
+
+LinearSpec LayerSpec::linear(LinearPlace place) const {
+  const std::vector<LinearSpec> of_branch = linears(place.branch);
+  return place.split == LinearSplit::kColumn ? of_branch.front() : of_branch.back();
+}
+
+// Branches that read the same norm share its cast, which is that of the norm's own branch. Outputs that are added to
+// the same value of the stream share the cast of its gradient, which is that of the last branch.
+LinearId LayerSpec::id(int layer, Branch branch, const LinearSpec& linear) const {
+  const std::vector<LinearSpec> all = linears();
+  const auto index_of = [&](const LinearSpec& wanted) {
+    const auto at = std::ranges::find(all, wanted.module, &LinearSpec::module);
+    TRI_REQUIRE(at != all.end(), "{} is not a linear of layer {}", wanted.module, layer);
+    return static_cast<int>(at - all.begin());
+  };
+  const int index = index_of(linear);
+  LinearId id{.layer = layer, .place = {branch, linear.split}, .index = index, .input = index, .gradient = index};
+  const std::vector<LinearSpec> of_branch = linears(branch);
+  if (linear.module == of_branch.front().module)
+    id.input = index_of(this->linear({norms[norm_before(branch)].branch, LinearSplit::kColumn}));
+  if (linear.module == of_branch.back().module && !has_middle())
+    id.gradient = index_of(this->linear({kBranches.back(), LinearSplit::kRow}));
+  return id;
+}
+
+size_t LayerSpec::norm_before(Branch branch) const {
+  size_t found = norms.size();
+  for (size_t i = 0; i < norms.size(); ++i)
+    if (norms[i].place == NormPlace::kBefore && norms[i].branch <= branch) found = i;
+  TRI_REQUIRE(found < norms.size(), "no norm before branch {}", static_cast<int>(branch));
+  return found;
 }
 
 double LayerSpec::weights() const {
@@ -57,7 +89,17 @@ WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
           .window = attention.window};
 }
 
+NormSpec stream_norm(const ModelConfig& m, std::string_view module, Branch branch) {
+  return {.module = module, .width = m.hidden, .branch = branch, .bias = m.norm == Norm::kLayerNorm && m.bias};
+}
+
 namespace {
+
+std::vector<NormSpec> layer_norms(const ModelConfig& m) {
+  std::vector<NormSpec> norms{stream_norm(m, modules::kNorm1, Branch::kAttention)};
+  if (m.block == Block::kSequential) norms.push_back(stream_norm(m, modules::kNorm2, Branch::kMlp));
+  return norms;
+}
 
 LayerSpec layer_spec(const ModelConfig& m) {
   TRI_REQUIRE(m.head_dim > 0, "model.head_dim is not resolved");
@@ -72,7 +114,9 @@ LayerSpec layer_spec(const ModelConfig& m) {
                         .norm_eps = m.norm_eps,
                         .bias = has_qkv_bias(m),
                         .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches
-          .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias}};
+          .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias},
+          .block = m.block,
+          .norms = layer_norms(m)};
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 // What each layer of a model consists of, as values. Parameters, saved tensors, FLOPs, FP8 scales, the simulator, the
 // planner and other programs' formats derive from these lists. Pure: no device, and no layout of ranks.
 //
-// A layer has two branches, attention and MLP. A branch begins with a column-parallel linear, which reads the rows of
-// a norm, and ends with a row-parallel linear, whose output joins the residual stream.
+// A layer has norms of the residual stream and two branches, attention and MLP. A branch begins with a column-parallel
+// linear, which reads the rows of a norm, and ends with a row-parallel linear, whose output joins the residual stream.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "kernels/core/gpu.h"
@@ -19,13 +18,25 @@ namespace tri {
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;
+  Block block = Block::kSequential;  // how the branches join the residual stream
+  std::vector<NormSpec> norms;       // of the residual stream, in the order of the forward pass
   bool fp8 = false;  // its GEMMs multiply FP8; rows that only they read are then saved and gathered as FP8
 
-  std::array<LinearSpec, 2> linears(Branch branch) const;
-  // Returns the norms of a branch between its two linears.
-  std::vector<NormSpec> norms(Branch branch) const;
-  // Returns all linears in the order of the forward pass. FP8 scales and messages refer to a linear by its index here.
-  std::vector<LinearSpec> linears() const;
+  // Return what has parameters, in the order of the forward pass. FP8 scales and messages refer to a linear by its
+  // index in linears().
+  std::vector<ModuleSpec> modules(Branch branch) const;  // inside a branch
+  std::vector<ModuleSpec> modules() const;
+  std::vector<LinearSpec> linears(Branch branch) const { return only<LinearSpec>(modules(branch)); }
+  std::vector<LinearSpec> linears() const { return only<LinearSpec>(modules()); }
+  LinearSpec linear(LinearPlace place) const;
+  LinearId id(int layer, Branch branch, const LinearSpec& linear) const;  // `layer`: the index of this layer
+
+  // Returns the index in `norms` of the norm whose rows a branch reads. A branch without a norm before it reads those
+  // of the branch before.
+  size_t norm_before(Branch branch) const;
+  // Whether the residual stream has a value of its own between the branches.
+  bool has_middle() const { return block == Block::kSequential; }
+  int stream_values() const { return has_middle() ? 2 : 1; }  // that the backward pass reads
   // Returns the elements of the linears' weights, without norms and biases.
   double weights() const;
   // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
@@ -86,6 +97,9 @@ struct Layers {
     return sum;
   }
 };
+
+// Returns a norm of the residual stream; those outside the layers have no branch.
+NormSpec stream_norm(const ModelConfig& model, std::string_view module, Branch branch = {});
 
 // Returns the layers of a resolved model. Those in `fp8` multiply FP8.
 Layers layers_of_model(const ModelConfig& model, LayerRange fp8);

@@ -7,13 +7,6 @@
 namespace tri {
 namespace {
 
-LinearId id_of(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec, int layer) {
-  const std::vector<LinearSpec> all = layer_spec.linears();
-  const auto at = std::ranges::find(all, spec.module, &LinearSpec::module);
-  TRI_REQUIRE(at != all.end(), "{} is not a linear of layer {}", spec.module, layer);
-  return {layer, {branch, spec.split}, static_cast<int>(at - all.begin())};
-}
-
 // Adds to dweight and, if all rows of `dout` count for it, to dbias, in one operation.
 void add_gradients(const LayerContext& ctx, const Parameter& weight, const Parameter* bias, Tensor dout, Tensor inp) {
   const auto target = ctx.hooks.gradient_target(weight);
@@ -47,12 +40,13 @@ void LayerContext::need(Tensor rows) const {
 }
 
 NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
-  return {find_weight(parameters, module, layer), find_bias(parameters, module, layer), layer};
+  return {find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
-void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t) const {
-  ctx.begin_gather(t.rows);
-  const Tensor local = ctx.local_rows(t.rows);
+void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t,
+                        Tensor rows) const {
+  ctx.begin_gather(rows);
+  const Tensor local = ctx.local_rows(rows);
   NormForward norm{.kind = ctx.config.model.norm,
                    .eps = static_cast<float>(ctx.config.model.norm_eps),
                    .mean = t.mean,
@@ -63,13 +57,13 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
                    .add_bias = stream.add_bias,
                    .weight = ctx.use(*weight),
                    .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)};
-  if (is_fp8(t.rows.dtype)) {
+  if (is_fp8(rows.dtype)) {
     ctx.fp8->norm_forward(reader, norm, local, ctx.local_rows(ctx.work.normed));
   } else {
     norm.out = local;
     norm_forward(norm, ctx.compute);
   }
-  ctx.start_gather(t.rows);
+  ctx.start_gather(rows);
 }
 
 void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,
@@ -91,7 +85,7 @@ void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual,
 
 ColumnLinear ColumnLinear::bind(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec,
                                 const std::vector<Parameter>& parameters, int layer) {
-  return {id_of(branch, spec, layer_spec, layer), find_weight(parameters, spec.module, layer),
+  return {layer_spec.id(layer, branch, spec), find_weight(parameters, spec.module, layer),
           find_bias(parameters, spec.module, layer)};
 }
 
@@ -154,7 +148,7 @@ void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, T
 
 RowLinear RowLinear::bind(Branch branch, const LinearSpec& spec, const LayerSpec& layer_spec,
                           const std::vector<Parameter>& parameters, int layer) {
-  return {id_of(branch, spec, layer_spec, layer), find_weight(parameters, spec.module, layer),
+  return {layer_spec.id(layer, branch, spec), find_weight(parameters, spec.module, layer),
           find_bias(parameters, spec.module, layer)};
 }
 

@@ -96,13 +96,12 @@ struct LayerContext {
 struct NormLayer {
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
-  int layer = kNoLayer;
-  LinearId reader;  // the linear for which FP8 rows are cast
+  LinearId reader = {};  // the linear for which FP8 rows are cast
 
   static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
-  // Norms the rows of `stream` into the local rows of t.rows, writes their sum to `sum` if there is something to add,
-  // and gathers the rows. If they are FP8, a step without scales overwrites work.normed.
-  void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t) const;
+  // Norms the rows of `stream` into the local rows of `rows` (R, C), writes their sum to `sum` if there is something to
+  // add, and gathers the rows. If they are FP8, a step without scales overwrites work.normed.
+  void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t, Tensor rows) const;
   // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward pass's sum;
   // `t` provides the statistics.
   void backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,

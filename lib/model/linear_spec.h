@@ -1,10 +1,11 @@
-// The linears of a layer, as values: names, sizes, and how tensor parallelism splits them.
+// The linears and norms of a layer, as values: names, sizes, and how tensor parallelism splits them.
 #pragma once
 
 #include <array>
 #include <compare>
 #include <cstdint>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace tri {
@@ -18,18 +19,24 @@ enum class LinearSplit {
   kRow,     // each rank computes a partial sum of all outputs from a part of the inputs
 };
 
-// One of a layer's linears.
+// An end of a branch, where tp's transfers are: its first linear, which is column-parallel, or its last, which is
+// row-parallel.
 struct LinearPlace {
   Branch branch{};
   LinearSplit split{};
   auto operator<=>(const LinearPlace&) const = default;
 };
+inline constexpr std::array kLinearPlaces{
+    LinearPlace{Branch::kAttention, LinearSplit::kColumn}, LinearPlace{Branch::kAttention, LinearSplit::kRow},
+    LinearPlace{Branch::kMlp, LinearSplit::kColumn}, LinearPlace{Branch::kMlp, LinearSplit::kRow}};
 
 // A linear of the model.
 struct LinearId {
   int layer = 0;  // of the model
   LinearPlace place;
   int index = 0;  // in the layer's list of linears (LayerSpec::linears)
+  // The same of the linears whose FP8 casts it shares: of the rows that it reads, and of the gradient of its output.
+  int input = 0, gradient = 0;
 };
 
 // A linear: out (rows, N) = inp (rows, K) · weight^T + bias, weight (N, K) seen as a matrix.
@@ -54,10 +61,32 @@ struct LinearSpec {
   int split_dim() const { return split == LinearSplit::kRow ? num_outputs : num_outputs - 1; }  // of weight_shape()
 };
 
-// The weight of a norm inside a branch. All tp ranks hold it.
+// Where a norm stands in its layer.
+enum class NormPlace {
+  kBefore,  // before its branch, which reads its rows, gathered over tp
+  kInside,  // inside its branch, which computes it
+};
+
+// A norm. All tp ranks hold its weight.
 struct NormSpec {
   std::string_view module;
   int64_t width = 0;
+  NormPlace place = NormPlace::kBefore;
+  Branch branch{};
+  bool bias = false;
+  bool operator==(const NormSpec&) const = default;
 };
+
+// A part of a layer that has parameters.
+using ModuleSpec = std::variant<NormSpec, LinearSpec>;
+
+// Returns the linears, or the norms, among `modules`.
+template <class Spec>
+std::vector<Spec> only(const std::vector<ModuleSpec>& modules) {
+  std::vector<Spec> found;
+  for (const ModuleSpec& module : modules)
+    if (const Spec* spec = std::get_if<Spec>(&module)) found.push_back(*spec);
+  return found;
+}
 
 }  // namespace tri

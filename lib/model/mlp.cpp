@@ -5,23 +5,27 @@
 
 namespace tri {
 
-std::array<LinearSpec, 2> MlpSpec::linears() const {
-  LinearSpec fc1{.module = modules::kFc1,
-                 .name = "fc1",
-                 .split = LinearSplit::kColumn,
-                 .outputs = {ffn_hidden},
-                 .inputs = hidden,
-                 .bias = bias};
+LinearSpec MlpSpec::fc1() const {
+  LinearSpec linear{.module = modules::kFc1,
+                    .name = "fc1",
+                    .split = LinearSplit::kColumn,
+                    .outputs = {ffn_hidden},
+                    .inputs = hidden,
+                    .bias = bias};
   if (gated()) {  // gate first, then up
-    fc1.outputs = {2, ffn_hidden};
-    fc1.num_outputs = 2;
+    linear.outputs = {2, ffn_hidden};
+    linear.num_outputs = 2;
   }
-  return {fc1, LinearSpec{.module = modules::kFc2,
-                          .name = "fc2",
-                          .split = LinearSplit::kRow,
-                          .outputs = {hidden},
-                          .inputs = ffn_hidden,
-                          .bias = bias}};
+  return linear;
+}
+
+LinearSpec MlpSpec::fc2() const {
+  return {.module = modules::kFc2,
+          .name = "fc2",
+          .split = LinearSplit::kRow,
+          .outputs = {hidden},
+          .inputs = ffn_hidden,
+          .bias = bias};
 }
 
 double MlpSpec::activation_elements(Pass pass) const {
@@ -63,9 +67,8 @@ class MlpLayer final : public BranchLayer {
  public:
   MlpLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)
       : spec_(spec.mlp), fp8_(spec.fp8), fused_(spec_.in_epilogue() && !fp8_) {
-    const auto [fc1, fc2] = spec_.linears();
-    fc1_ = ColumnLinear::bind(Branch::kMlp, fc1, spec, parameters, layer);
-    fc2_ = RowLinear::bind(Branch::kMlp, fc2, spec, parameters, layer);
+    fc1_ = ColumnLinear::bind(Branch::kMlp, spec_.fc1(), spec, parameters, layer);
+    fc2_ = RowLinear::bind(Branch::kMlp, spec_.fc2(), spec, parameters, layer);
   }
 
   void column_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const override {

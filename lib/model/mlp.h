@@ -19,7 +19,9 @@ struct MlpSpec {
 
   bool gated() const { return activation == Activation::kSwiglu; }
   int64_t fc1_width() const { return gated() ? 2 * ffn_hidden : ffn_hidden; }
-  std::array<LinearSpec, 2> linears() const;                                 // fc1, fc2
+  LinearSpec fc1() const;
+  LinearSpec fc2() const;
+  std::vector<ModuleSpec> modules() const { return {fc1(), fc2()}; }         // in the order of the forward pass
   double kept_elements() const { return static_cast<double>(fc1_width()); }  // per token, as in AttentionSpec
   // Elements per token that fc2 reads: also saved with parallel.recompute none and norms; one byte each in FP8 layers.
   double activated_elements() const { return static_cast<double>(ffn_hidden); }

@@ -35,24 +35,17 @@ class ListBuilder {
       replicated(weight_of(modules::kPositions), {m_.seq_len, m_.hidden}, InitRule::kNormal, true);
   }
 
-  // The norms and linears of a layer, in the order of the forward pass.
   void layer(int layer) {
-    const LayerSpec& spec = layers_[layer];
     int index = 0;
-    for (const Branch branch : kBranches) {
-      const bool shares_norm = m_.block == Block::kParallel && branch == Branch::kMlp;
-      if (!shares_norm) norm(branch == Branch::kAttention ? modules::kNorm1 : modules::kNorm2, layer);
-      const auto [column, row] = spec.linears(branch);
-      linear(column, layer, index++);
-      for (const NormSpec& norm : spec.norms(branch))
-        replicated(weight_of(norm.module, layer), {norm.width}, InitRule::kOnes, false);
-      linear(row, layer, index++);
+    for (const ModuleSpec& module : layers_[layer].modules()) {
+      if (const auto* spec = std::get_if<NormSpec>(&module)) norm(*spec, layer);
+      if (const auto* spec = std::get_if<LinearSpec>(&module)) linear(*spec, layer, index++);
     }
   }
 
   // `holds_embedding`: a tied head on the stage of the embedding uses the table itself.
   void head(bool holds_embedding) {
-    norm(modules::kFinalNorm, kNoLayer);
+    norm(stream_norm(m_, modules::kFinalNorm), kNoLayer);
     if (!m_.tie_embeddings) return token_table(weight_of(modules::kHead), kOwn, false);
     if (!holds_embedding) token_table(weight_of(modules::kTokens), kTied, true);
   }
@@ -109,10 +102,9 @@ class ListBuilder {
     specs_.back().init = init;
     specs_.back().decay = decay;
   }
-  void norm(std::string_view module, int layer) {
-    replicated(weight_of(module, layer), {m_.hidden}, InitRule::kOnes, false);
-    if (m_.norm == Norm::kLayerNorm && m_.bias)
-      replicated(bias_of(module, layer), {m_.hidden}, InitRule::kZeros, false);
+  void norm(const NormSpec& norm, int layer) {
+    replicated(weight_of(norm.module, layer), {norm.width}, InitRule::kOnes, false);
+    if (norm.bias) replicated(bias_of(norm.module, layer), {norm.width}, InitRule::kZeros, false);
   }
 
   const Config& config_;

@@ -213,7 +213,7 @@ void Stage::head_forward(const LayerContext& ctx, const Chunk& chunk, Tensor inp
   const LayerWorkspace& w = ctx.work;
   const HeadTensors& h = tensors_.head;
   const Tensor mean = h.mean.empty() ? h.mean : h.mean.rows(0, ctx.dims.Rl), rstd = h.rstd.rows(0, ctx.dims.Rl);
-  chunk.final_norm.forward(ctx, {.inp = inp}, {}, {mean, rstd, w.normed});
+  chunk.final_norm.forward(ctx, {.inp = inp}, {}, {mean, rstd}, w.normed);
   const Tensor weight = ctx.use(*chunk.head);
   ctx.for_arriving(w.normed, kHeadForward, [&](int64_t first, int64_t count) {
     gemm({.out = h.logits.rows(first, count), .a = w.normed.rows(first, count), .b = weight, .trans_b = Trans::kYes},
@@ -260,7 +260,7 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // alongside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding adds to it later
-  chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, {h.mean, h.rstd, {}});
+  chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, {h.mean, h.rstd});
 }
 
 }  // namespace tri

@@ -21,15 +21,17 @@ class Allocator {
   LayerTensors layer(const std::string& name, const LayerSpec& spec) {
     const Recompute recompute = config_.parallel.recompute;
     const Dtype read = spec.fp8 ? Dtype::kE4M3 : d_.dtype;  // of tensors that only GEMMs read
-    const bool sequential = config_.model.block == Block::kSequential;
     LayerTensors t;
-    for (size_t norm = 0; norm < (sequential ? 2 : 1); ++norm) {
-      if (config_.model.norm == Norm::kLayerNorm) t.norms[norm].mean = arena_.take(name, Dtype::kF32, {d_.Rl});
-      t.norms[norm].rstd = arena_.take(name, Dtype::kF32, {d_.Rl});
-      if (recompute == Recompute::kNone || recompute == Recompute::kFull)
-        t.norms[norm].rows = arena_.take(name, read, {d_.R, d_.C});
+    for (size_t norm = 0; norm < spec.norms.size(); ++norm) {
+      NormTensors& statistics = t.norms.emplace_back();
+      if (config_.model.norm == Norm::kLayerNorm) statistics.mean = arena_.take(name, Dtype::kF32, {d_.Rl});
+      statistics.rstd = arena_.take(name, Dtype::kF32, {d_.Rl});
+      if (recompute != Recompute::kNone && recompute != Recompute::kFull) continue;
+      const Tensor rows = arena_.take(name, read, {d_.R, d_.C});
+      for (const Branch branch : kBranches)
+        if (spec.norm_before(branch) == norm) t.normed[static_cast<size_t>(branch)] = rows;
     }
-    if (sequential) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
+    if (spec.has_middle()) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     t.attention = allocate_attention(spec.attention, d_, name, arena_);
     t.mlp = allocate_mlp(spec, config_, d_, name, arena_);
     return t;
@@ -119,8 +121,8 @@ void add_activated(MlpTensors& t, const MlpWorkspace& work) {
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
 
 LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const LayerSpec& layer) {
-  for (NormTensors& norm : t.norms)
-    if (norm.rows.empty()) norm.rows = layer.fp8 ? work.fp8.normed : work.normed;
+  for (Tensor& rows : t.normed)
+    if (rows.empty()) rows = layer.fp8 ? work.fp8.normed : work.normed;
   if (layer.fp8)
     add_activated(t.mlp, work.mlp);
   else if (t.mlp.activated.empty())
@@ -130,10 +132,10 @@ LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const La
 
 LayerTensors recomputed_tensors(const LayerWorkspace& work, const LayerSpec& layer) {
   LayerTensors t = work.recomputed;
-  TRI_REQUIRE(layer.fp8 || !is_fp8(t.norms[0].rows.dtype),
+  TRI_REQUIRE(layer.fp8 || !is_fp8(t.normed[0].dtype),
               "a layer of another format was given the memory of an FP8 layer");
   if (!layer.fp8) return t;
-  for (NormTensors& norm : t.norms) norm.rows.dtype = Dtype::kE4M3;
+  for (Tensor& rows : t.normed) rows.dtype = Dtype::kE4M3;
   add_activated(t.mlp, work.mlp);
   return t;
 }

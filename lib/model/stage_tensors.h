@@ -24,25 +24,27 @@ struct StageDims {
 // `cache`: for passes over cached sequences, R is cache.rows.
 StageDims stage_dims(const Config& config, const Mesh& mesh, const CacheSize& cache = {});
 
-// A norm's statistics, and its rows gathered over tp.
+// A norm's statistics.
 struct NormTensors {
   Tensor mean, rstd;  // (Rl) f32; RMSNorm has no mean
-  Tensor rows;        // (R, C)
 };
 
 // What one layer saves for a microbatch. Which tensors exist depends on parallel.recompute:
 //   none       all
-//   norms      all but the norms' rows, which are recomputed from the saved stream and gathered over tp again
+//   norms      all but `normed`, which are recomputed from the saved stream and gathered over tp again
 //   selective  also without mlp.activated, which is cheap to recompute from what is saved
 //   full       only `input`; the rest is recomputed into a set shared by all layers
-// The norms' rows and mlp.activated, which only GEMMs read, are FP8 in layers that multiply FP8. Such a
-// layer saves the transpose of mlp.activated, which the weight gradient reads; the rows last until fc2's forward GEMM.
+// `normed` and mlp.activated, which only GEMMs read, are FP8 in layers that multiply FP8. Such a layer
+// saves the transpose of mlp.activated, which the weight gradient reads; the rows last until fc2's forward GEMM.
 struct LayerTensors {
   Tensor input;   // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
   Tensor middle;  // (Rl, C): the residual stream between attention and MLP; sequential block only
-  std::array<NormTensors, 2> norms;  // [Branch]; the parallel block has one
+  std::vector<NormTensors> norms;  // [LayerSpec::norms]
+  std::array<Tensor, 2> normed;    // [Branch] (R, C): the gathered rows of the norm that it reads, perhaps the same
   AttentionTensors attention;
   MlpTensors mlp;
+
+  Tensor normed_for(Branch branch) const { return normed[static_cast<size_t>(branch)]; }
 };
 
 // Whether the forward pass saves what fc2's weight gradient reads: parallel.recompute none and norms.

@@ -101,7 +101,8 @@ class LayerSteps {
       : w_(w), layer_(layer), c_(c), s_(w), attention_(attention_times(w, layer.attention, c, s_)) {}
 
   double run(const BlockStep& at, Kernels& kernels) const {
-    const auto [column, row] = layer_.linears(at.branch);
+    const LinearSpec column = layer_.linear({at.branch, LinearSplit::kColumn});
+    const LinearSpec row = layer_.linear({at.branch, LinearSplit::kRow});
     const bool attention = at.branch == Branch::kAttention;
     switch (at.step) {
       case Step::kColumnForward:
@@ -149,7 +150,6 @@ class LayerSteps {
   }
   // Adds what a level of recompute adds to backward, without tp's transfers.
   void recompute(Kernels& kernels) const {
-    const bool sequential = w_.model.block == Block::kSequential;
     switch (w_.recompute) {
       case Recompute::kNone:
       case Recompute::kAuto:
@@ -163,15 +163,14 @@ class LayerSteps {
         if (c_.software.eager_kernels) eager(Pass::kForward, activation_bytes(w_.numbers) / 2, kernels);
         [[fallthrough]];
       case Recompute::kNorms:
-        norm_forward(kernels);
-        if (sequential) norm_forward(kernels);
+        for (size_t norm = 0; norm < layer_.norms.size(); ++norm) norm_forward(kernels);
         return;
       case Recompute::kFull:
         return;  // the caller adds the whole forward pass
     }
   }
 
-  const Sizes& sizes() const { return s_; }
+  const LayerSpec& layer() const { return layer_; }
 
  private:
   double weight_gradient(double rows, double columns, Kernels& kernels) const {
@@ -182,8 +181,7 @@ class LayerSteps {
   // A separate kernel for each bias, dropout, residual addition, activation and sum of gradients, as in Megatron-LM
   // before 2023. Counts bytes of bf16 beyond norm_forward and norm_backward.
   void separate(Pass which, double scale, Kernels& kernels) const {
-    const double norms = w_.model.block == Block::kSequential ? 2 : 1;
-    const double stream = norms * s_.local_rows * s_.width, ffn = s_.rows * this->ffn(),
+    const double stream = num_norms() * s_.local_rows * s_.width, ffn = s_.rows * this->ffn(),
                  heads = s_.rows * heads_width();
     if (which == Pass::kForward) {
       // The sum of branch and residual is written with the dropout's mask, and the norm reads it again (11 instead of
@@ -203,7 +201,7 @@ class LayerSteps {
     const ModelConfig& m = w_.model;
     const bool rms = m.norm == Norm::kRmsNorm, swiglu = layer_.mlp.gated();
     const bool forward = which == Pass::kForward;
-    const double stream = (m.block == Block::kSequential ? 2 : 1) * s_.local_rows * s_.width;
+    const double stream = num_norms() * s_.local_rows * s_.width;
     const double ffn = s_.rows * this->ffn(), heads = s_.rows * heads_width();
     // Includes the residual's sum (6 each way); the fused kernels' bytes (8) are subtracted. RMSNorm: conversion,
     // square, mean, product, conversion, weight (36) and their gradients (68). LayerNorm: one kernel forward (4), two
@@ -254,6 +252,7 @@ class LayerSteps {
   double k(const LinearSpec& linear) const {
     return static_cast<double>(linear.k()) / (linear.split == LinearSplit::kRow ? w_.tp : 1);
   }
+  double num_norms() const { return static_cast<double>(layer_.norms.size()); }  // each with a residual addition
   double ffn() const { return static_cast<double>(layer_.mlp.ffn_hidden) / w_.tp; }
   double heads_width() const { return static_cast<double>(layer_.attention.width()) / w_.tp; }
   double qkv_width() const { return static_cast<double>(layer_.attention.qkv_width()) / w_.tp; }
@@ -292,7 +291,7 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
                  Pass which, Kernels& kernels) {
   Workload async = w;
   async.overlap_tp = true;
-  for (const TransferRegion& region : block_order(w.model.block, which)) {
+  for (const TransferRegion& region : block_order(steps.layer().block, which)) {
     double alongside = 0;
     for (const BlockStep& step : region.steps) alongside += steps.run(step, kernels);
     if (w.tp == 1) continue;
@@ -343,11 +342,10 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
                        const TransferTimes& transfers) {
   const Workload w = workload_of_layer(workload, layer);
   const LayerSteps steps(w, layer, c);
-  const bool sequential = w.model.block == Block::kSequential;
   Kernels forward(w, c), backward(w, c);
   run_regions(w, c, transfers, steps, Pass::kForward, forward);
   run_regions(w, c, transfers, steps, Pass::kBackward, backward);
-  for (int norm = 0; norm < (sequential ? 2 : 1); ++norm) {
+  for (size_t norm = 0; norm < layer.norms.size(); ++norm) {
     steps.norm_forward(forward);
     steps.norm_backward(backward);
   }
@@ -369,7 +367,9 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
     Workload alongside = w;
     alongside.overlap_tp = w.overlap_tp || w.gathers_again;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
-    times.backward.tp += (sequential ? 2 : 1) * exposed(alongside, c, gather, gather);
+    const auto gathers = std::ranges::count_if(block_order(layer.block, Pass::kForward),
+                                               [](const TransferRegion& region) { return !region.reduces(); });
+    times.backward.tp += static_cast<double>(gathers) * exposed(alongside, c, gather, gather);
   }
   return times;
 }

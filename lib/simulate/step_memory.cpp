@@ -18,19 +18,19 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
   const double local = w.sequence_parallel ? rows / w.tp : rows, share = rows / w.tp;
   const double input = local * w.model.hidden * bytes;
   if (w.recompute == Recompute::kFull) return input;
-  const bool sequential = w.model.block == Block::kSequential;
   if (w.selective == SelectiveRecompute::kEverySecondGemm && w.recompute == Recompute::kSelective) {
     // Saves block input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
     const AttentionSpec& attention = layer.attention;
     const auto heads = static_cast<double>(attention.width()), values = static_cast<double>(attention.kv_width());
     return input + share * (2 * heads + values + layer.activated_elements()) * bytes + (w.compiled ? 0 : input);
   }
-  const double stream = sequential ? 2 * input : input;
+  const double stream = layer.stream_values() * input;
   // Rows that only FP8 GEMMs read are saved in FP8.
   const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
   const double activated = share * layer.activated_elements() * bytes * read;
-  const double normed = (sequential ? 2 : 1) * rows * w.model.hidden * bytes * read;
-  const double statistics = share * layer.kept_statistics() * 4 + (sequential ? 4 : 2) * local * 4;
+  const auto norms = static_cast<double>(layer.norms.size());
+  const double normed = norms * rows * w.model.hidden * bytes * read;
+  const double statistics = share * layer.kept_statistics() * 4 + 2 * norms * local * 4;
   double kept = stream + statistics + share * layer.kept_elements() * bytes;
   if (w.recompute == Recompute::kNone) kept += normed + activated;
   if (w.recompute == Recompute::kNorms) kept += activated;

@@ -46,7 +46,7 @@ std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mes
   const LayerTensors t = first_layer(config, mesh, stage);
   std::vector<LayerTransfer> transfers;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const TransferRegion& region : block_order(config.model.block, pass)) {
+    for (const TransferRegion& region : block_order(layer.block, pass)) {
       const bool reduces = region.reduces();
       const Tensor rows = region.rows(stage.work, t);
       transfers.push_back(
@@ -54,7 +54,7 @@ std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mes
            .pass = pass,
            .reduces = reduces,
            // In the parallel block the GEMM that sends adds to the sums that another one has written to local memory.
-           .takes_direct = reduces && config.model.block == Block::kSequential,
+           .takes_direct = reduces && region.has_one_summand(),
            .alongside = gemm_names(region, layer),
            .rows = rows,
            .alone = [=](const LayerContext& ctx) { transfer_alone(ctx, reduces, rows); },

@@ -16,10 +16,6 @@ namespace tri {
 namespace {
 
 constexpr int kRounds = 5, kRepeats = 2;
-constexpr LinearPlace kPlaces[] = {{Branch::kAttention, LinearSplit::kColumn},
-                                   {Branch::kAttention, LinearSplit::kRow},
-                                   {Branch::kMlp, LinearSplit::kColumn},
-                                   {Branch::kMlp, LinearSplit::kRow}};
 
 std::vector<OverlapSplit> candidates(int tp) {
   std::vector<OverlapSplit> splits;
@@ -31,7 +27,7 @@ std::vector<OverlapSplit> candidates(int tp) {
 OverlapSplits splits_alike(OverlapSplit split) {
   OverlapSplits splits;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const LinearPlace linear : kPlaces) splits.of(linear, pass) = split;
+    for (const LinearPlace linear : kLinearPlaces) splits.of(linear, pass) = split;
   return splits;
 }
 
@@ -113,7 +109,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir) {
     const Tuning tuning = value_or_throw(read_tuning(dir));
     if (const auto of_key = tuning.splits.find(key); of_key != tuning.splits.end()) kept = of_key->second;
     for (const Pass pass : {Pass::kForward, Pass::kBackward})
-      for (const LinearPlace linear : kPlaces)
+      for (const LinearPlace linear : kLinearPlaces)
         if (kept && kept->of(linear, pass).num_splits > mesh.axis("tp").size)
           throw Fatal(
               ExitCode::kFile,

@@ -20,10 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
-constexpr LinearPlace kLinears[] = {{Branch::kAttention, LinearSplit::kColumn},
-                                    {Branch::kAttention, LinearSplit::kRow},
-                                    {Branch::kMlp, LinearSplit::kColumn},
-                                    {Branch::kMlp, LinearSplit::kRow}};
 constexpr std::pair<Pass, const char*> kPasses[] = {{Pass::kForward, "forward"}, {Pass::kBackward, "backward"}};
 
 std::string path_in(const std::string& dir, const char* name) { return dir + "/" + name; }
@@ -37,7 +33,7 @@ GemmChoices& of_library(const std::string& library, std::vector<GemmChoices>& al
 Json to_json(const OverlapSplits& splits) {
   Json object;
   for (const auto& [pass, name] : kPasses)
-    for (const LinearPlace linear : kLinears) {
+    for (const LinearPlace linear : kLinearPlaces) {
       const OverlapSplit split = splits.of(linear, pass);
       object[name].push_back({{"splits", split.num_splits}, {"direct", split.direct}});
     }
@@ -79,14 +75,14 @@ OverlapSplits splits_of(const std::string& shape, const Json& value) {
   OverlapSplits splits;
   for (const auto& [pass, name] : kPasses) {
     const Json& list = value[name];
-    if (!list.is_array() || list.size() != std::size(kLinears))
-      throw Damaged{fmt::format("{}: {} is not a list of {} numbers of splits", place, name, std::size(kLinears))};
-    for (size_t i = 0; i < std::size(kLinears); ++i) {
+    if (!list.is_array() || list.size() != std::size(kLinearPlaces))
+      throw Damaged{fmt::format("{}: {} is not a list of {} numbers of splits", place, name, std::size(kLinearPlaces))};
+    for (size_t i = 0; i < std::size(kLinearPlaces); ++i) {
       object_of(list[i], place, {"splits", "direct"});
       const OverlapSplit split{.num_splits = list[i]["splits"].get<int>(), .direct = list[i]["direct"].get<bool>()};
       if (split.num_splits < 0)
         throw Damaged{fmt::format("{}: {} splits; expected a number >= 0", place, split.num_splits)};
-      splits.of(kLinears[i], pass) = split;
+      splits.of(kLinearPlaces[i], pass) = split;
     }
   }
   return splits;
@@ -118,7 +114,7 @@ void take_old_gemms(const std::string& text, Tuning& tuning) {
 std::optional<OverlapSplits> old_splits(std::istringstream& words) {
   OverlapSplits splits;
   for (const auto& [pass, name] : kPasses)
-    for (const LinearPlace linear : kLinears) {
+    for (const LinearPlace linear : kLinearPlaces) {
       std::string word;
       words >> word;
       OverlapSplit split;

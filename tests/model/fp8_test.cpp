@@ -51,7 +51,7 @@ TEST(Fp8Tensors, weights_in_both_orientations_and_inputs_as_bytes) {
     EXPECT_EQ(bytes, 2 * layers * (3 * C * C + C * C + 2 * C * F));
     EXPECT_EQ(tensors.fp8.slots(), 3 * 6 * 4);
     const LayerTensors& first = tensors.chunks.front().front().layers.front();
-    EXPECT_EQ(first.norms[0].rows.dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
+    EXPECT_EQ(first.normed[0].dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
     EXPECT_EQ(first.mlp.activated.empty(), stage == 1) << "FP8 GEMMs keep the transpose";
     EXPECT_EQ(first.mlp.activated_t.empty(), stage == 0);
     EXPECT_EQ(first.attention.out.dtype, Dtype::kF32) << "attention's backward reads it";
@@ -70,9 +70,9 @@ TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
   const StageTensors tensors = allocate_stage(config, make_mesh(0, {{"pp", 2}}), {1}, 8, arena);
   const LayerTensors compute = recomputed_tensors(tensors.work, layers_of_model(config)[0]);
   const LayerTensors fp8 = recomputed_tensors(tensors.work, layers_of_model(config)[1]);
-  EXPECT_EQ(compute.norms[0].rows.dtype, Dtype::kF32);
-  EXPECT_EQ(fp8.norms[0].rows.dtype, Dtype::kE4M3);
-  EXPECT_EQ(fp8.norms[0].rows.data, compute.norms[0].rows.data);
+  EXPECT_EQ(compute.normed[0].dtype, Dtype::kF32);
+  EXPECT_EQ(fp8.normed[0].dtype, Dtype::kE4M3);
+  EXPECT_EQ(fp8.normed[0].data, compute.normed[0].data);
   EXPECT_EQ(fp8.attention.qkv.dtype, Dtype::kF32);
   EXPECT_EQ(fp8.mlp.activated.data, tensors.work.mlp.fp8_activated.data);
   EXPECT_EQ(fp8.mlp.activated_t.data, fp8.mlp.activated.data) << "the rows are gone when the transpose is made";

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lib/model/fp8_tensors.h"
 #include "lib/model/parameter.h"
 
@@ -47,6 +49,47 @@ TEST(LayerSpec, linears_are_the_matrices_of_the_parameter_list_in_their_order) {
       EXPECT_EQ(next, matrices.size());
       EXPECT_EQ(layers.sum(layers.all(), [](const LayerSpec& layer) { return layer.weights(); }), weights);
     }
+}
+
+TEST(LayerSpec, modules_are_the_parameters_of_a_layer_in_their_order) {
+  for (const Block block : {Block::kSequential, Block::kParallel})
+    for (const Norm norm : {Norm::kLayerNorm, Norm::kRmsNorm})
+      for (const QkNorm qk_norm : {QkNorm::kNone, QkNorm::kHead}) {
+        Config config = config_of(0, Activation::kSwiglu);
+        config.model.block = block;
+        config.model.norm = norm;
+        config.model.bias = true;
+        config.model.position = Position::kRope;
+        config.model.qk_norm = qk_norm;
+        std::vector<std::string> listed, expected;
+        for (const ParamSpec& spec : model_parameters(config))
+          if (spec.name.starts_with("layers/1/")) listed.push_back(spec.name);
+        for (const ModuleSpec& module : layers_of_model(config)[1].modules()) {
+          const auto [name, bias] =
+              std::visit([](const auto& spec) { return std::pair(spec.module, spec.bias); }, module);
+          expected.push_back(weight_of(name, 1));
+          if (bias) expected.push_back(bias_of(name, 1));
+        }
+        EXPECT_EQ(listed, expected);
+        EXPECT_EQ(listed.front(), weight_of(modules::kNorm1, 1));
+        EXPECT_EQ(std::ranges::count(listed, weight_of(modules::kNorm2, 1)), block == Block::kSequential ? 1 : 0);
+      }
+}
+
+TEST(LayerSpec, linears_share_casts_of_the_rows_and_gradients_that_they_share) {
+  Config config = config_of(0, Activation::kGelu);
+  const auto shared = [&] {
+    const LayerSpec layer = layers_of_model(config)[0];
+    std::vector<std::pair<int, int>> casts;  // of each linear: of its input, of the gradient of its output
+    for (const LinearPlace place : kLinearPlaces) {
+      const LinearId id = layer.id(0, place.branch, layer.linear(place));
+      casts.emplace_back(id.input, id.gradient);
+    }
+    return casts;
+  };
+  EXPECT_EQ(shared(), (std::vector<std::pair<int, int>>{{0, 0}, {1, 1}, {2, 2}, {3, 3}}));
+  config.model.block = Block::kParallel;
+  EXPECT_EQ(shared(), (std::vector<std::pair<int, int>>{{0, 0}, {1, 3}, {0, 2}, {3, 3}}));
 }
 
 TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
@@ -135,7 +178,7 @@ TEST(Fp8Slots, name_every_operand_of_every_linear_once) {
   EXPECT_EQ(slots.count(), 3 * 3 * 4);
   EXPECT_EQ(slots.name_of(slots.of(Fp8Operand::kInput, 0, 0)), "layers/0/attention/qkv/input");
   EXPECT_EQ(slots.name_of(slots.of(Fp8Operand::kWeight, 1, 2)), "layers/1/mlp/fc1/weight");
-  EXPECT_EQ(slots.name_of(slots.of(Fp8Operand::kGradient, 2, slots.last(2))), "layers/2/mlp/fc2/gradient");
+  EXPECT_EQ(slots.name_of(slots.of(Fp8Operand::kGradient, 2, 3)), "layers/2/mlp/fc2/gradient");
   EXPECT_EQ(slots.layer_of(slots.of(Fp8Operand::kGradient, 1, 3)), 1);
 }
 
