@@ -97,13 +97,7 @@ Engine::~Engine() {
 // Fills the angles of rotary positions and the weights of losses.
 void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
-  if (const Tensor table = tensors_.stage.work.attention.rope_table; !table.empty()) {
-    std::vector<float> h_table(static_cast<size_t>(table.numel()));
-    fill_rope_table(h_table.data(), static_cast<int>(table[0]), static_cast<int>(2 * table[1]),
-                    rope_angles(config().model));
-    compute.copy(table.data, h_table.data(), table.bytes());
-    compute.synchronize();
-  }
+  fill_rope_table(tensors_.stage.work.attention, config().model, compute);
   if (mesh().axis("pp").last()) {
     // Ranks of the last stage that process the same samples have the same loss, so only the first one's counts.
     const double tokens = static_cast<double>(config().data.global_batch) * config().model.seq_len;

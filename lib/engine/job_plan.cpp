@@ -166,17 +166,9 @@ class Planner {
     if (plan_.device.kind != DeviceKind::kCuda) return {};
     const ModelConfig& m = config_.model;
     std::vector<AttentionShape> shapes;  // one per kind of layer
-    for (const LayerSpec& layer : layers_of_model(config_).kinds) {
-      const AttentionShare a = share_of(layer.attention, config_.parallel.tp);
-      shapes.push_back({.dtype = config_.precision.compute,
-                        .seq_len = layer.attention.seq_len,
-                        .num_kv_heads = a.NKVl,
-                        .group = a.G,
-                        .head_size = a.HS,
-                        .window = layer.attention.window,
-                        .order = a.order,
-                        .batch = config_.data.micro_batch});
-    }
+    for (const LayerSpec& layer : layers_of_model(config_).kinds)
+      shapes.push_back(
+          kernel_shape(layer.attention, config_.parallel.tp, config_.precision.compute, config_.data.micro_batch));
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;

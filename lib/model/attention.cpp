@@ -35,6 +35,8 @@ std::vector<ModuleSpec> AttentionSpec::modules() const {
   return {qkv(), norm(modules::kQueryNorm), norm(modules::kKeyNorm), proj()};
 }
 
+namespace {
+
 RopeAngles rope_angles(const ModelConfig& m) {
   return {.theta = m.rope_theta,
           .scaling = m.rope_scaling,
@@ -46,6 +48,8 @@ RopeAngles rope_angles(const ModelConfig& m) {
           .beta_slow = m.rope_beta_slow,
           .attention_factor = m.rope_attention_factor};
 }
+
+}  // namespace
 
 double AttentionSpec::keys_per_query(AttentionWork work) const {
   const double keys = window > 0 ? std::min(window, seq_len) : seq_len;
@@ -64,6 +68,12 @@ double AttentionSpec::rope_elements(Pass pass, bool in_place) const {
   return 2 * (in_place ? all - values : all);
 }
 
+double AttentionSpec::column_elements(Pass pass, int tp) const {
+  return rope_elements(pass, attention_order(*this, tp) == QkvOrder::kGrouped);
+}
+
+int64_t AttentionSpec::widest_output(int tp) const { return share_of(*this, tp).qkv_width; }
+
 QkvOrder attention_order(const AttentionSpec& a, int tp) {
   const bool changes = a.rope && !has_one_query_stride(QkvOrder::kGrouped, a.kv_heads / tp, a.heads / a.kv_heads);
   return changes ? QkvOrder::kByKind : QkvOrder::kGrouped;
@@ -80,32 +90,66 @@ AttentionShare share_of(const AttentionSpec& a, int tp) {
           .order = attention_order(a, tp)};
 }
 
-AttentionTensors allocate_attention(const AttentionSpec& attention, const StageDims& d, const std::string& name,
-                                    Arena& arena) {
+AttentionShape kernel_shape(const AttentionSpec& attention, int tp, Dtype dtype, int micro_batch) {
+  const AttentionShare a = share_of(attention, tp);
+  return {.dtype = dtype,
+          .seq_len = attention.seq_len,
+          .num_kv_heads = a.NKVl,
+          .group = a.G,
+          .head_size = a.HS,
+          .window = attention.window,
+          .order = a.order,
+          .batch = micro_batch};
+}
+
+void allocate_tensors(const AttentionSpec& attention, const BranchMemory& m, LayerTensors& tensors) {
+  const StageDims& d = m.dims;
   const AttentionShare a = share_of(attention, d.tp);
-  AttentionTensors t;
-  if (attention.qk_norm) t.projected = arena.take(name, d.dtype, {d.R, a.qkv_width});
-  t.qkv = arena.take(name, d.dtype, {d.R, a.qkv_width});
-  t.out = arena.take(name, d.dtype, {d.R, a.width});
-  t.lse = arena.take(name, Dtype::kF32, {d.B, a.NHl, d.T});
+  AttentionTensors& t = tensors.attention;
+  if (attention.qk_norm) t.projected = m.take(d.dtype, {d.R, a.qkv_width});
+  t.qkv = m.take(d.dtype, {d.R, a.qkv_width});
+  t.out = m.take(d.dtype, {d.R, a.width});
+  t.lse = m.take(Dtype::kF32, {d.B, a.NHl, d.T});
+}
+
+void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, LayerWorkspace& work) {
+  const StageDims& d = m.dims;
+  const AttentionShare a = share_of(attention, d.tp);
+  AttentionWorkspace& w = work.attention;
+  w.dout = m.take(d.dtype, {d.R, a.width});
+  w.dqkv = m.take(d.dtype, {d.R, a.qkv_width});
+  if (a.order != QkvOrder::kGrouped) w.rope_input = m.take(d.dtype, {d.R, a.qkv_width});
+  w.delta = m.take(Dtype::kF32, {d.B, a.NHl, d.T});
+  if (attention.rope) w.rope_table = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
+  if (!any_fp8_layer(m.config)) return;
+  const Dtype gradient = m.config.precision.fp8_gradients;
+  w.fp8_out = m.take(Dtype::kE4M3, {d.R, a.width});
+  w.fp8_dqkv = m.take(gradient, {d.R, a.qkv_width});
+  w.fp8_dqkv_t = m.take(gradient, {a.qkv_width, d.R});
+}
+
+AttentionTensors first_rows(AttentionTensors t, int64_t rows) {
+  for (Tensor* tensor : {&t.projected, &t.qkv, &t.out})
+    if (!tensor->empty()) *tensor = tensor->rows(0, rows);
   return t;
 }
 
-AttentionWorkspace allocate_attention_workspace(const AttentionSpec& attention, const Config& config,
-                                                const StageDims& d, const std::string& name, Arena& arena) {
-  const AttentionShare a = share_of(attention, d.tp);
-  AttentionWorkspace w;
-  w.dout = arena.take(name, d.dtype, {d.R, a.width});
-  w.dqkv = arena.take(name, d.dtype, {d.R, a.qkv_width});
-  if (a.order != QkvOrder::kGrouped) w.rope_input = arena.take(name, d.dtype, {d.R, a.qkv_width});
-  w.delta = arena.take(name, Dtype::kF32, {d.B, a.NHl, d.T});
-  if (attention.rope) w.rope_table = arena.take(name, Dtype::kF32, {d.T, a.HS / 2, 2});
-  if (!any_fp8_layer(config)) return w;
-  const Dtype gradient = config.precision.fp8_gradients;
-  w.fp8_out = arena.take(name, Dtype::kE4M3, {d.R, a.width});
-  w.fp8_dqkv = arena.take(name, gradient, {d.R, a.qkv_width});
-  w.fp8_dqkv_t = arena.take(name, gradient, {a.qkv_width, d.R});
-  return w;
+void fill_rope_table(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute) {
+  const Tensor table = work.rope_table;
+  if (table.empty()) return;
+  std::vector<float> h_table(static_cast<size_t>(table.numel()));
+  fill_rope_table(h_table.data(), static_cast<int>(table[0]), static_cast<int>(2 * table[1]), rope_angles(model));
+  compute.copy(table.data, h_table.data(), table.bytes());
+  compute.synchronize();
+}
+
+void look_up_angles(const AttentionWorkspace& work, Tensor table, Stream& compute) {
+  const Tensor angles = work.rope_table;
+  if (angles.empty()) return;
+  embedding_forward({.out = angles.view({angles[0], 2 * angles[1]}),
+                     .tokens = work.positions,
+                     .weight = table.view({table[0], 2 * table[1]})},
+                    compute);
 }
 
 namespace {
@@ -291,9 +335,9 @@ class AttentionLayer final : public BranchLayer {
 
 }  // namespace
 
-std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer,
-                                            const std::vector<Parameter>& parameters) {
-  return std::make_unique<AttentionLayer>(spec, layer, parameters);
+std::unique_ptr<BranchLayer> make_branch(const AttentionSpec&, const LayerSpec& layer_spec, int layer,
+                                         const std::vector<Parameter>& parameters) {
+  return std::make_unique<AttentionLayer>(layer_spec, layer, parameters);
 }
 
 }  // namespace tri

@@ -2,20 +2,16 @@
 // that run it are a BranchLayer (branch.h), made in attention.cpp.
 #pragma once
 
-#include <string>
+#include <memory>
+#include <vector>
 
+#include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/kinds.h"
 #include "kernels/rope.h"
 #include "lib/model/linear_spec.h"
 
 namespace tri {
-
-// Which keys of a query count as FLOPs.
-enum class AttentionWork {
-  kBand,    // as other programs count, causal or not: all T of the sequence, or the W of the window, masked or not
-  kCausal,  // only unmasked keys: for query t, min(t + 1, W)
-};
 
 // Multi-head attention with grouped key/value heads: QKV projection, optional RoPE, causal softmax, output projection.
 struct AttentionSpec {
@@ -40,14 +36,19 @@ struct AttentionSpec {
   // (lse).
   double kept_elements() const { return static_cast<double>((qk_norm ? 2 : 1) * qkv_width() + width()); }
   double kept_statistics() const { return heads; }
+  double activated_elements() const { return 0; }   // saved in addition, as in MlpSpec
+  double recomputed_elements() const { return 0; }  // as in MlpSpec
   // The workspace per token: in the compute type dout, dqkv and rope_input; with FP8 also the bytes of casts.
   double workspace_elements(QkvOrder order) const {
     return static_cast<double>(width() + (order == QkvOrder::kGrouped ? 1 : 2) * qkv_width());
   }
   double cast_bytes() const { return static_cast<double>(width() + 2 * qkv_width()); }
+  int64_t widest_output(int tp) const;  // of the columns that a tp rank's linears write
   // Returns the elements per token that QK-norm and RoPE read and write; 0 without either. `in_place`: RoPE without
   // QK-norm keeps the order of heads, so it only processes queries and keys.
   double rope_elements(Pass pass, bool in_place) const;
+  // The same as the model runs them: next to qkv's GEMMs, over all ranks of a tp group.
+  double column_elements(Pass pass, int tp) const;
 
   bool operator==(const AttentionSpec&) const = default;
 };
@@ -92,14 +93,25 @@ struct AttentionWorkspace {
   Tensor fp8_out, fp8_dqkv, fp8_dqkv_t;
 };
 
-struct Config;
+// Returns the shape by which a GPU chooses its kernels.
+AttentionShape kernel_shape(const AttentionSpec& attention, int tp, Dtype dtype, int micro_batch);
+
+class BranchLayer;
+struct BranchMemory;
+struct LayerSpec;
+struct LayerTensors;
+struct LayerWorkspace;
 struct ModelConfig;
-struct StageDims;
-// Returns the angles of rotary positions; all layers have the same.
-RopeAngles rope_angles(const ModelConfig& model);
-AttentionTensors allocate_attention(const AttentionSpec& attention, const StageDims& dims, const std::string& name,
-                                    Arena& arena);
-AttentionWorkspace allocate_attention_workspace(const AttentionSpec& attention, const Config& config,
-                                                const StageDims& dims, const std::string& name, Arena& arena);
+struct Parameter;
+void allocate_tensors(const AttentionSpec& attention, const BranchMemory& memory, LayerTensors& tensors);
+void allocate_workspace(const AttentionSpec& attention, const BranchMemory& memory, LayerWorkspace& work);
+// Return views of the first rows, as first_rows does for all tensors of a layer.
+AttentionTensors first_rows(AttentionTensors tensors, int64_t rows);
+// Fills the table of rotary angles, the same for all layers, if the model has one. Waits for the copy.
+void fill_rope_table(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute);
+// In a pass over cached sequences: fills work.rope_table with the rows of `table` at work.positions.
+void look_up_angles(const AttentionWorkspace& work, Tensor table, Stream& compute);
+std::unique_ptr<BranchLayer> make_branch(const AttentionSpec& attention, const LayerSpec& layer_spec, int layer,
+                                         const std::vector<Parameter>& parameters);
 
 }  // namespace tri

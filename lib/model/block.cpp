@@ -22,7 +22,9 @@ struct TransformerBlock::State {
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
     : spec_(layers_of_model(config)[layer]) {
-  branches_ = {make_attention(spec_, layer, parameters), make_mlp(spec_, layer, parameters)};
+  for (const Branch branch : kBranches)
+    branches_[static_cast<size_t>(branch)] =
+        spec_.visit(branch, [&](const auto& spec) { return make_branch(spec, spec_, layer, parameters); });
   for (const NormSpec& norm : spec_.norms) {
     norms_.push_back(NormLayer::bind(parameters, norm.module, layer));
     norms_.back().reader = of(norm.branch).column_linear().linear;
@@ -169,9 +171,9 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
     return s.t;
   }
   LayerTensors t = with_workspace(kept, ctx.work, spec_);
-  if (!keeps_activated(ctx.config.parallel.recompute)) of(Branch::kMlp).inner_forward(ctx, t, Inner::kRecomputed);
+  for (const auto& branch : branches_) branch->recompute(ctx, t);
   // Both norms share work.normed, so the second is computed only when it is needed.
-  if (kept.normed_for(Branch::kMlp).empty()) recompute_norm(ctx, t, Branch::kMlp);
+  if (kept.normed_for(kBranches.back()).empty()) recompute_norm(ctx, t, kBranches.back());
   return t;
 }
 

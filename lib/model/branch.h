@@ -2,7 +2,6 @@
 // decides their order, what overlaps which transfer (block_order.h), and where the residual stream goes.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "lib/model/layers.h"
@@ -32,6 +31,8 @@ class BranchLayer {
   virtual void column_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const = 0;
   virtual void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner inner) const = 0;
   virtual void row_forward(const LayerContext& ctx, const LayerTensors& t, const PartialSums& sums) const = 0;
+  // At the beginning of a backward pass: repeats what parallel.recompute does not save between the branch's ends.
+  virtual void recompute(const LayerContext&, const LayerTensors&) const {}
 
   // Computes, from the gathered gradient of the residual stream, that of the rows that row_forward read; then the
   // gradient through attention or the activation; then partial sums of the gradient of `normed`.
@@ -45,9 +46,5 @@ class BranchLayer {
   virtual const ColumnLinear& column_linear() const = 0;
   virtual const RowLinear& row_linear() const = 0;
 };
-
-// `parameters` belong to the chunk that holds layer `layer` and outlive the branch.
-std::unique_ptr<BranchLayer> make_attention(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters);
-std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters);
 
 }  // namespace tri

@@ -38,8 +38,8 @@ LayerTensors first_rows(LayerTensors t, int64_t rows, int tp) {
     narrow(norm.rstd, rows / tp);
   }
   for (Tensor& normed : t.normed) narrow(normed, rows);
-  for (Tensor* tensor : {&t.attention.projected, &t.attention.qkv, &t.attention.out, &t.mlp.fc1, &t.mlp.activated})
-    narrow(*tensor, rows);
+  t.attention = first_rows(t.attention, rows);
+  t.mlp = first_rows(t.mlp, rows);
   return t;
 }
 

@@ -11,9 +11,9 @@
 
 namespace tri {
 
-struct LayerSpec;
 struct LayerTensors;
 struct LayerWorkspace;
+struct StageDims;
 
 // 0 sequences: an engine without a cache.
 struct CacheSize {

@@ -126,8 +126,8 @@ void Fp8Layers::norm_forward(const LinearId& linear, NormForward norm, Tensor ou
   fp8_norm_forward({.norm = norm, .cast = c}, compute_);
 }
 
-void Fp8Layers::activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor scratch) {
-  const Activation kind = config_.model.activation;
+void Fp8Layers::activation_forward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor inp,
+                                   Tensor scratch) {
   if (!has_history_) {
     tri::activation_forward({.kind = kind, .out = scratch, .inp = inp}, compute_);
     return cast(Fp8Operand::kInput, linear, scratch, out, out_t);
@@ -138,9 +138,8 @@ void Fp8Layers::activation_forward(const LinearId& linear, Tensor out, Tensor ou
   fp8_activation_forward({.kind = kind, .inp = inp, .cast = c}, compute_);
 }
 
-void Fp8Layers::activation_backward(const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated,
-                                    Tensor inp, Tensor scratch) {
-  const Activation kind = config_.model.activation;
+void Fp8Layers::activation_backward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias,
+                                    Tensor dactivated, Tensor inp, Tensor scratch) {
   if (!has_history_) {
     tri::activation_backward({.kind = kind, .dinp = scratch, .dout = dactivated, .inp = inp}, compute_);
     return cast(Fp8Operand::kGradient, linear, scratch, out, out_t, dbias);

@@ -53,9 +53,10 @@ class Fp8Layers {
   // the uncast result while there is no scale yet; activated's may be dactivated. `out` or `out_t`, the transpose, may
   // be absent.
   void norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor scratch);
-  void activation_forward(const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor scratch);
-  void activation_backward(const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated,
-                           Tensor inp, Tensor scratch);
+  void activation_forward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor inp,
+                          Tensor scratch);
+  void activation_backward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias,
+                           Tensor dactivated, Tensor inp, Tensor scratch);
   // Casts an input that was cast before once more, transposed: (C, R) in `scratch`.
   Tensor cast_transposed(const LinearId& linear, Tensor inp, Tensor scratch);
   // Returns rows^T (C, R) in `scratch`.

@@ -14,7 +14,7 @@ std::vector<int64_t> LinearSpec::weight_shape() const {
 std::vector<int64_t> LinearSpec::bias_shape() const { return {outputs.begin(), outputs.begin() + num_outputs}; }
 
 std::vector<ModuleSpec> LayerSpec::modules(Branch branch) const {
-  return branch == Branch::kAttention ? attention.modules() : mlp.modules();
+  return visit(branch, [](const auto& spec) { return spec.modules(); });
 }
 
 std::vector<ModuleSpec> LayerSpec::modules() const {
@@ -67,7 +67,7 @@ double LayerSpec::weights() const {
 }
 
 double LayerSpec::flops_per_token(AttentionWork work) const {
-  return 6.0 * weights() + attention.core_flops_per_token(work);
+  return 6.0 * weights() + sum([&](const auto& branch) { return branch.core_flops_per_token(work); });
 }
 
 int64_t LayerSpec::widest_input(int tp) const {
@@ -79,9 +79,12 @@ int64_t LayerSpec::widest_input(int tp) const {
 
 WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
   const AttentionShare a = share_of(attention, tp);
+  int64_t widest = attention.hidden;
+  for (const Branch branch : kBranches)
+    widest = std::max(widest, visit(branch, [&](const auto& spec) { return spec.widest_output(tp); }));
   return {.seq_len = attention.seq_len,
           .width = attention.hidden,
-          .widest = std::max({attention.hidden, a.qkv_width, mlp.fc1_width() / tp}),
+          .widest = widest,
           .num_kv_heads = a.NKVl,
           .group = a.G,
           .order = a.order,

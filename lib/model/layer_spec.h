@@ -42,16 +42,41 @@ struct LayerSpec {
   // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
   double flops_per_token(AttentionWork work) const;
 
-  // Per token, the sums of both branches: elements saved in the compute type and in fp32 with every recompute except
+  // Returns call(spec) for a branch. The type of `spec` is that of its kind, and has the members of MlpSpec that concern
+  // any branch.
+  template <class Call>
+  decltype(auto) visit(Branch branch, Call call) const {
+    return branch == Branch::kAttention ? call(attention) : call(mlp);
+  }
+  // Sums `number(spec)` over the branches.
+  template <class Number>
+  double sum(Number number) const {
+    double total = 0;
+    for (const Branch branch : kBranches) total += visit(branch, number);
+    return total;
+  }
+  // Per token, the sums of the branches: elements saved in the compute type and in fp32 with every recompute except
   // full, and elements that recompute none and norms save in addition.
-  double kept_elements() const { return attention.kept_elements() + mlp.kept_elements(); }
-  double kept_statistics() const { return attention.kept_statistics(); }
-  double activated_elements() const { return mlp.activated_elements(); }
+  double kept_elements() const {
+    return sum([](const auto& branch) { return branch.kept_elements(); });
+  }
+  double kept_statistics() const {
+    return sum([](const auto& branch) { return branch.kept_statistics(); });
+  }
+  double activated_elements() const {
+    return sum([](const auto& branch) { return branch.activated_elements(); });
+  }
   // The branches' workspace: elements in the compute type, and bytes of FP8 casts.
   double workspace_elements(QkvOrder order) const {
-    return attention.workspace_elements(order) + mlp.workspace_elements();
+    return sum([&](const auto& branch) { return branch.workspace_elements(order); });
   }
-  double cast_bytes() const { return attention.cast_bytes() + mlp.cast_bytes(); }
+  double cast_bytes() const {
+    return sum([](const auto& branch) { return branch.cast_bytes(); });
+  }
+  // Elements that kernels read and write when parallel.recompute: selective repeats a part of the branches.
+  double recomputed_elements() const {
+    return sum([](const auto& branch) { return branch.recomputed_elements(); });
+  }
   int64_t widest_input(int tp) const;  // columns of the widest input of a linear on a tp rank
   // The sizes of one tp rank's share on which its kernels' workspace depends. The caller sets the numbers' type, the
   // attention kernel and the batch.

@@ -10,6 +10,12 @@
 
 namespace tri {
 
+// Which keys of a query count as FLOPs.
+enum class AttentionWork {
+  kBand,    // as other programs count, causal or not: all T of the sequence, or the W of the window, masked or not
+  kCausal,  // only unmasked keys: for query t, min(t + 1, W)
+};
+
 enum class Branch { kAttention, kMlp };
 inline constexpr std::array kBranches{Branch::kAttention, Branch::kMlp};
 

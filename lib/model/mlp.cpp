@@ -33,30 +33,44 @@ double MlpSpec::activation_elements(Pass pass) const {
   return static_cast<double>((pass == Pass::kForward ? 1 : 2) * fc1_width() + ffn_hidden);
 }
 
-MlpTensors allocate_mlp(const LayerSpec& layer, const Config& config, const StageDims& d, const std::string& name,
-                        Arena& arena) {
-  const MlpSpec& mlp = layer.mlp;
-  const Recompute recompute = config.parallel.recompute;
+void allocate_tensors(const MlpSpec& mlp, const BranchMemory& m, LayerTensors& tensors) {
+  const StageDims& d = m.dims;
+  const Recompute recompute = m.config.parallel.recompute;
   const int64_t Fl = mlp.ffn_hidden / d.tp;
-  MlpTensors t;
-  t.fc1 = arena.take(name, d.dtype, {d.R, mlp.fc1_width() / d.tp});
-  if (!layer.fp8 && recompute != Recompute::kSelective) t.activated = arena.take(name, d.dtype, {d.R, Fl});
-  if (layer.fp8 && keeps_activated(recompute)) t.activated_t = arena.take(name, Dtype::kE4M3, {Fl, d.R});
+  MlpTensors& t = tensors.mlp;
+  t.fc1 = m.take(d.dtype, {d.R, mlp.fc1_width() / d.tp});
+  if (!m.fp8 && recompute != Recompute::kSelective) t.activated = m.take(d.dtype, {d.R, Fl});
+  if (m.fp8 && keeps_activated(recompute)) t.activated_t = m.take(Dtype::kE4M3, {Fl, d.R});
+}
+
+void allocate_workspace(const MlpSpec& mlp, const BranchMemory& m, LayerWorkspace& work) {
+  const StageDims& d = m.dims;
+  const int64_t Fl = mlp.ffn_hidden / d.tp, fc1_width = mlp.fc1_width() / d.tp;
+  MlpWorkspace& w = work.mlp;
+  if (m.config.parallel.recompute == Recompute::kSelective) w.activated = m.take(d.dtype, {d.R, Fl});
+  w.dfc1 = m.take(d.dtype, {d.R, fc1_width});
+  w.dactivated = mlp.gated() ? m.take(d.dtype, {d.R, Fl}) : w.dfc1;
+  if (!any_fp8_layer(m.config)) return;
+  const Dtype gradient = m.config.precision.fp8_gradients;
+  w.fp8_dfc1 = m.take(gradient, {d.R, fc1_width});
+  w.fp8_dfc1_t = m.take(gradient, {fc1_width, d.R});
+  w.fp8_activated = work.fp8.rows_of(d.R, Fl);
+}
+
+MlpTensors with_workspace(MlpTensors t, const MlpWorkspace& work, bool fp8) {
+  if (!fp8) {
+    if (t.activated.empty()) t.activated = work.activated;
+    return t;
+  }
+  t.activated = work.fp8_activated;
+  if (t.activated_t.empty()) t.activated_t = t.activated.view({t.activated[1], t.activated[0]});
   return t;
 }
 
-MlpWorkspace allocate_mlp_workspace(const MlpSpec& mlp, const Config& config, const StageDims& d,
-                                    const std::string& name, Arena& arena) {
-  const int64_t Fl = mlp.ffn_hidden / d.tp, fc1_width = mlp.fc1_width() / d.tp;
-  MlpWorkspace w;
-  if (config.parallel.recompute == Recompute::kSelective) w.activated = arena.take(name, d.dtype, {d.R, Fl});
-  w.dfc1 = arena.take(name, d.dtype, {d.R, fc1_width});
-  w.dactivated = mlp.gated() ? arena.take(name, d.dtype, {d.R, Fl}) : w.dfc1;
-  if (!any_fp8_layer(config)) return w;
-  const Dtype gradient = config.precision.fp8_gradients;
-  w.fp8_dfc1 = arena.take(name, gradient, {d.R, fc1_width});
-  w.fp8_dfc1_t = arena.take(name, gradient, {fc1_width, d.R});
-  return w;
+MlpTensors first_rows(MlpTensors t, int64_t rows) {
+  for (Tensor* tensor : {&t.fc1, &t.activated})
+    if (!tensor->empty()) *tensor = tensor->rows(0, rows);
+  return t;
 }
 
 namespace {
@@ -76,6 +90,10 @@ class MlpLayer final : public BranchLayer {
     fc1_.forward(ctx, t.mlp.fc1, normed);
   }
 
+  void recompute(const LayerContext& ctx, const LayerTensors& t) const override {
+    if (!keeps_activated(ctx.config.parallel.recompute)) inner_forward(ctx, t, Inner::kRecomputed);
+  }
+
   // FP8: a forward pass makes the rows that fc2 reads, and the transpose if it is saved. A backward pass makes only the
   // transpose.
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner inner) const override {
@@ -83,8 +101,8 @@ class MlpLayer final : public BranchLayer {
     const MlpTensors& m = t.mlp;
     if (!fp8_) return activation_forward({.kind = spec_.activation, .out = m.activated, .inp = m.fc1}, ctx.compute);
     const bool again = inner != Inner::kForward, transposes = again || keeps_activated(ctx.config.parallel.recompute);
-    ctx.fp8->activation_forward(fc2_.linear, again ? Tensor{} : m.activated, transposes ? m.activated_t : Tensor{},
-                                m.fc1, ctx.work.mlp.dactivated);
+    ctx.fp8->activation_forward(spec_.activation, fc2_.linear, again ? Tensor{} : m.activated,
+                                transposes ? m.activated_t : Tensor{}, m.fc1, ctx.work.mlp.dactivated);
   }
 
   void row_forward(const LayerContext& ctx, const LayerTensors& t, const PartialSums& sums) const override {
@@ -103,8 +121,8 @@ class MlpLayer final : public BranchLayer {
     if (!fp8_)
       return activation_backward({.kind = spec_.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.mlp.fc1},
                                  ctx.compute);
-    ctx.fp8->activation_backward(fc1_.linear, w.fp8_dfc1, w.fp8_dfc1_t, fc1_.bias_gradient(ctx), w.dactivated,
-                                 t.mlp.fc1, w.dfc1);
+    ctx.fp8->activation_backward(spec_.activation, fc1_.linear, w.fp8_dfc1, w.fp8_dfc1_t, fc1_.bias_gradient(ctx),
+                                 w.dactivated, t.mlp.fc1, w.dfc1);
     fc1_.bias_gradient_ready(ctx);
   }
 
@@ -138,8 +156,9 @@ class MlpLayer final : public BranchLayer {
 
 }  // namespace
 
-std::unique_ptr<BranchLayer> make_mlp(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters) {
-  return std::make_unique<MlpLayer>(spec, layer, parameters);
+std::unique_ptr<BranchLayer> make_branch(const MlpSpec&, const LayerSpec& layer_spec, int layer,
+                                         const std::vector<Parameter>& parameters) {
+  return std::make_unique<MlpLayer>(layer_spec, layer, parameters);
 }
 
 }  // namespace tri

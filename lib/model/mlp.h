@@ -2,7 +2,8 @@
 // run it are a BranchLayer (branch.h), made in mlp.cpp.
 #pragma once
 
-#include <string>
+#include <memory>
+#include <vector>
 
 #include "kernels/core/arena.h"
 #include "kernels/core/kinds.h"
@@ -25,13 +26,22 @@ struct MlpSpec {
   double kept_elements() const { return static_cast<double>(fc1_width()); }  // per token, as in AttentionSpec
   // Elements per token that fc2 reads: also saved with parallel.recompute none and norms; one byte each in FP8 layers.
   double activated_elements() const { return static_cast<double>(ffn_hidden); }
+  double kept_statistics() const { return 0; }
+  double core_flops_per_token(AttentionWork) const { return 0; }
+  int64_t widest_output(int tp) const { return fc1_width() / tp; }
   // The workspace per token, as in AttentionSpec: dfc1 and dactivated; casts of dfc1.
-  double workspace_elements() const { return static_cast<double>(fc1_width() + (gated() ? ffn_hidden : 0)); }
+  double workspace_elements(QkvOrder) const { return static_cast<double>(fc1_width() + (gated() ? ffn_hidden : 0)); }
   double cast_bytes() const { return static_cast<double>(2 * fc1_width()); }
   // Whether GEMMs compute the activation as their epilogue, as those of GeLU do, except in FP8.
   bool in_epilogue() const { return !gated(); }
   // Returns the elements per token that a separate kernel for the activation, or for its gradient, reads and writes.
   double activation_elements(Pass pass) const;
+  // What parallel.recompute: selective repeats of it.
+  double recomputed_elements() const { return activation_elements(Pass::kForward); }
+  // The elements that kernels next to fc1's GEMMs process, and those of the inner step. With FP8, the casts of its
+  // output are the activation's kernels.
+  double column_elements(Pass, int) const { return 0; }
+  double inner_elements(Pass pass, bool fp8) const { return in_epilogue() || fp8 ? 0 : activation_elements(pass); }
 
   bool operator==(const MlpSpec&) const = default;
 };
@@ -53,12 +63,19 @@ struct MlpWorkspace {
   Tensor fp8_activated, fp8_dfc1, fp8_dfc1_t;
 };
 
-struct Config;
+class BranchLayer;
+struct BranchMemory;
 struct LayerSpec;
-struct StageDims;
-MlpTensors allocate_mlp(const LayerSpec& layer, const Config& config, const StageDims& dims, const std::string& name,
-                        Arena& arena);
-MlpWorkspace allocate_mlp_workspace(const MlpSpec& mlp, const Config& config, const StageDims& dims,
-                                    const std::string& name, Arena& arena);
+struct LayerTensors;
+struct LayerWorkspace;
+struct Parameter;
+void allocate_tensors(const MlpSpec& mlp, const BranchMemory& memory, LayerTensors& tensors);
+void allocate_workspace(const MlpSpec& mlp, const BranchMemory& memory, LayerWorkspace& work);
+// Return the tensors with the workspace's memory for what is not saved; views of the first rows, as first_rows does for
+// all tensors of a layer.
+MlpTensors with_workspace(MlpTensors tensors, const MlpWorkspace& work, bool fp8);
+MlpTensors first_rows(MlpTensors tensors, int64_t rows);
+std::unique_ptr<BranchLayer> make_branch(const MlpSpec& mlp, const LayerSpec& layer_spec, int layer,
+                                         const std::vector<Parameter>& parameters);
 
 }  // namespace tri

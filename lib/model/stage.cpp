@@ -78,12 +78,7 @@ void Stage::begin_cached(int64_t rows, CachedHead head) {
                                    .tp = ctx_.tp,
                                    .splits = ctx_.splits,
                                    .hooks = ctx_.hooks});
-  if (cached.angles.empty()) return;
-  const Tensor angles = cached_work_.attention.rope_table, table = tensors_.work.attention.rope_table;
-  embedding_forward({.out = angles.view({rows, 2 * angles[1]}),
-                     .tokens = cached_work_.attention.positions,
-                     .weight = table.view({table[0], 2 * table[1]})},
-                    ctx_.compute);
+  look_up_angles(cached_work_.attention, tensors_.work.attention.rope_table, ctx_.compute);
 }
 
 void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output) {

@@ -32,8 +32,8 @@ class Allocator {
         if (spec.norm_before(branch) == norm) t.normed[static_cast<size_t>(branch)] = rows;
     }
     if (spec.has_middle()) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
-    t.attention = allocate_attention(spec.attention, d_, name, arena_);
-    t.mlp = allocate_mlp(spec, config_, d_, name, arena_);
+    for (const Branch branch : kBranches)
+      spec.visit(branch, [&](const auto& kind) { allocate_tensors(kind, {config_, d_, spec.fp8, name, arena_}, t); });
     return t;
   }
 
@@ -63,12 +63,9 @@ class Allocator {
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
-    w.attention = allocate_attention_workspace(spec.attention, config_, d_, name, arena_);
-    w.mlp = allocate_mlp_workspace(spec.mlp, config_, d_, name, arena_);
-    if (any_fp8_layer(config_)) {
-      w.fp8 = allocate_fp8_workspace(config_, spec, d_, arena_);
-      w.mlp.fp8_activated = w.fp8.rows_of(d_.R, spec.mlp.ffn_hidden / d_.tp);
-    }
+    if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, spec, d_, arena_);
+    for (const Branch branch : kBranches)
+      spec.visit(branch, [&](const auto& kind) { allocate_workspace(kind, {config_, d_, spec.fp8, name, arena_}, w); });
     if (config_.parallel.recompute == Recompute::kFull) w.recomputed = layer(name, spec);
     return w;
   }
@@ -110,12 +107,6 @@ class Allocator {
   Arena& arena_;
 };
 
-// Adds an FP8 layer's activation: the rows, and the transpose if it is not saved.
-void add_activated(MlpTensors& t, const MlpWorkspace& work) {
-  t.activated = work.fp8_activated;
-  if (t.activated_t.empty()) t.activated_t = t.activated.view({t.activated[1], t.activated[0]});
-}
-
 }  // namespace
 
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
@@ -123,10 +114,7 @@ bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone
 LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const LayerSpec& layer) {
   for (Tensor& rows : t.normed)
     if (rows.empty()) rows = layer.fp8 ? work.fp8.normed : work.normed;
-  if (layer.fp8)
-    add_activated(t.mlp, work.mlp);
-  else if (t.mlp.activated.empty())
-    t.mlp.activated = work.mlp.activated;
+  t.mlp = with_workspace(t.mlp, work.mlp, layer.fp8);
   return t;
 }
 
@@ -136,7 +124,7 @@ LayerTensors recomputed_tensors(const LayerWorkspace& work, const LayerSpec& lay
               "a layer of another format was given the memory of an FP8 layer");
   if (!layer.fp8) return t;
   for (Tensor& rows : t.normed) rows.dtype = Dtype::kE4M3;
-  add_activated(t.mlp, work.mlp);
+  t.mlp = with_workspace(t.mlp, work.mlp, layer.fp8);
   return t;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "kernels/core/arena.h"
@@ -23,6 +24,17 @@ struct StageDims {
 };
 // `cache`: for passes over cached sequences, R is cache.rows.
 StageDims stage_dims(const Config& config, const Mesh& mesh, const CacheSize& cache = {});
+
+// Where the tensors of a branch are allocated.
+struct BranchMemory {
+  const Config& config;
+  const StageDims& dims;
+  bool fp8;          // whether the layer's GEMMs multiply FP8
+  std::string name;  // under which the arena accounts them
+  Arena& arena;
+
+  Tensor take(Dtype dtype, std::initializer_list<int64_t> shape) const { return arena.take(name, dtype, shape); }
+};
 
 // A norm's statistics.
 struct NormTensors {

@@ -103,14 +103,13 @@ class LayerSteps {
   double run(const BlockStep& at, Kernels& kernels) const {
     const LinearSpec column = layer_.linear({at.branch, LinearSplit::kColumn});
     const LinearSpec row = layer_.linear({at.branch, LinearSplit::kRow});
-    const bool attention = at.branch == Branch::kAttention;
     switch (at.step) {
       case Step::kColumnForward:
-        return forward(column, kernels) + (attention ? rope(Pass::kForward, kernels) : 0);
+        return forward(column, kernels) + column_kernels(at.branch, Pass::kForward, kernels);
       case Step::kRowForward:
         return forward(row, kernels);
       case Step::kColumnGradient:
-        return gradient(column, kernels) + (attention ? rope(Pass::kBackward, kernels) : 0);
+        return gradient(column, kernels) + column_kernels(at.branch, Pass::kBackward, kernels);
       case Step::kRowGradient:
         return gradient(row, kernels);
       case Step::kColumnWeight:
@@ -119,11 +118,9 @@ class LayerSteps {
       case Step::kRowWeight:
         return weight_gradient(n(row), k(row), kernels);
       case Step::kInnerForward:
-        return attention ? kernels.attention(attention_.forward, attention_.forward_kernels)
-                         : activation(Pass::kForward, kernels);
+        return layer_.visit(at.branch, [&](const auto& spec) { return inner(spec, Pass::kForward, kernels); });
       case Step::kInnerBackward:
-        return attention ? kernels.attention(attention_.backward, attention_.backward_kernels)
-                         : activation(Pass::kBackward, kernels);
+        return layer_.visit(at.branch, [&](const auto& spec) { return inner(spec, Pass::kBackward, kernels); });
       case Step::kDefer:  // counted where it runs
       case Step::kRecompute:
       case Step::kRecomputeNorm:  // recompute() counts them
@@ -159,7 +156,7 @@ class LayerSteps {
           run({Branch::kAttention, Step::kInnerForward}, kernels);
           return;
         }
-        activation_kernel(Pass::kForward, kernels);
+        elementwise(layer_.recomputed_elements(), kernels);
         if (c_.software.eager_kernels) eager(Pass::kForward, activation_bytes(w_.numbers) / 2, kernels);
         [[fallthrough]];
       case Recompute::kNorms:
@@ -227,17 +224,21 @@ class LayerSteps {
   double casts(double width, Kernels& kernels) const {
     return w_.numbers == Numbers::kFp8 ? kernels.memory(c_.software.cast_bytes * s_.rows * width) : 0;
   }
-  double rope(Pass pass, Kernels& kernels) const {
-    const bool in_place = attention_order(layer_.attention, w_.tp) == QkvOrder::kGrouped;
-    const double elements = layer_.attention.rope_elements(pass, in_place);
+  // A kernel that reads and writes `elements` per token, divided over tp.
+  double elementwise(double elements, Kernels& kernels) const {
     return elements == 0 ? 0 : kernels.memory(s_.rows * elements / w_.tp * activation_bytes(w_.numbers));
   }
-  // With FP8, the activation's kernels are the casts of its output.
-  double activation(Pass pass, Kernels& kernels) const {
-    return layer_.mlp.in_epilogue() || w_.numbers == Numbers::kFp8 ? 0 : activation_kernel(pass, kernels);
+  double column_kernels(Branch branch, Pass pass, Kernels& kernels) const {
+    return elementwise(layer_.visit(branch, [&](const auto& spec) { return spec.column_elements(pass, w_.tp); }),
+                       kernels);
   }
-  double activation_kernel(Pass pass, Kernels& kernels) const {
-    return kernels.memory(s_.rows * layer_.mlp.activation_elements(pass) / w_.tp * activation_bytes(w_.numbers));
+  double inner(const AttentionSpec&, Pass pass, Kernels& kernels) const {
+    return pass == Pass::kForward ? kernels.attention(attention_.forward, attention_.forward_kernels)
+                                  : kernels.attention(attention_.backward, attention_.backward_kernels);
+  }
+  template <class Spec>
+  double inner(const Spec& spec, Pass pass, Kernels& kernels) const {
+    return elementwise(spec.inner_elements(pass, w_.numbers == Numbers::kFp8), kernels);
   }
   double forward(const LinearSpec& linear, Kernels& kernels) const {
     return kernels.gemm(s_.rows, n(linear), k(linear), activation_bytes(w_.numbers)) + casts(k(linear), kernels);
