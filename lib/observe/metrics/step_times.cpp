@@ -3,21 +3,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
+#include "io/base/error.h"
 #include "io/ranks/rank_times.h"
 
 namespace tri {
 
+namespace {
+
+struct StepPart {
+  const char* name;
+  double StepTimes::*seconds;
+};
+constexpr StepPart kStepParts[] = {{"compute", &StepTimes::compute}, {"tp", &StepTimes::tp},
+                                   {"pp", &StepTimes::pp},           {"dp", &StepTimes::dp},
+                                   {"bubble", &StepTimes::bubble},   {"optimizer", &StepTimes::optimizer},
+                                   {"data", &StepTimes::data},       {"other", &StepTimes::other}};
+static_assert(std::size(kStepParts) == StepTimes::kKinds);
+
+}  // namespace
+
 const std::array<const char*, StepTimes::kKinds>& StepTimes::names() {
-  static constexpr std::array<const char*, kKinds> kNames = {"compute", "tp",        "pp",   "dp",
-                                                             "bubble",  "optimizer", "data", "other"};
+  static constexpr auto kNames = [] {
+    std::array<const char*, kKinds> names{};
+    for (size_t i = 0; i < names.size(); ++i) names[i] = kStepParts[i].name;
+    return names;
+  }();
   return kNames;
 }
 
+std::array<double, StepTimes::kKinds> StepTimes::values() const {
+  std::array<double, kKinds> values{};
+  for (size_t i = 0; i < values.size(); ++i) values[i] = this->*kStepParts[i].seconds;
+  return values;
+}
+
+double StepTimes::of(std::string_view name) const {
+  const auto part = std::ranges::find(kStepParts, name, &StepPart::name);
+  TRI_REQUIRE(part != std::end(kStepParts), "a step has no part {}", name);
+  return this->*part->seconds;
+}
+
 StepTimes& StepTimes::operator+=(const StepTimes& more) {
-  compute += more.compute, tp += more.tp, pp += more.pp, dp += more.dp;
-  bubble += more.bubble, optimizer += more.optimizer, data += more.data, other += more.other;
+  for (const StepPart& part : kStepParts) this->*part.seconds += more.*part.seconds;
   return *this;
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 
 #include "kernels/core/timeline.h"
 
@@ -14,8 +15,9 @@ struct StepTimes {
   double compute = 0, tp = 0, pp = 0, dp = 0, bubble = 0, optimizer = 0, data = 0, other = 0;
 
   static constexpr int kKinds = 8;
-  static const std::array<const char*, kKinds>& names();
-  std::array<double, kKinds> values() const { return {compute, tp, pp, dp, bubble, optimizer, data, other}; }
+  static const std::array<const char*, kKinds>& names();  // exposed waits are named as RankQuantity names them
+  std::array<double, kKinds> values() const;
+  double of(std::string_view name) const;
   StepTimes& operator+=(const StepTimes& more);
 };
 

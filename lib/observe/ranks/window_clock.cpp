@@ -27,11 +27,7 @@ void WindowClock::add(const RankStep& step) {
   add(RankQuantity::kForward, forward);
   add(RankQuantity::kBackward, backward);
   add(RankQuantity::kOptimizer, optimizer);
-  add(RankQuantity::kTp, step.times.tp);
-  add(RankQuantity::kPp, step.times.pp);
-  add(RankQuantity::kDp, step.times.dp);
-  add(RankQuantity::kBubble, step.times.bubble);
-  add(RankQuantity::kData, step.times.data);
+  for (const RankQuantity wait : kExposedWaits) add(wait, step.times.of(enum_name(wait)));
   add(RankQuantity::kStolen, step.times.compute + step.times.optimizer - at_work);
   add(RankQuantity::kOther, step.times.other + rest);
   compute_.push_back(forward + backward);
