@@ -45,7 +45,7 @@ LinearId LayerSpec::id(int layer, Branch branch, const LinearSpec& linear) const
   LinearId id{.layer = layer, .place = {branch, linear.split}, .index = index, .input = index, .gradient = index};
   const std::vector<LinearSpec> of_branch = linears(branch);
   if (linear.module == of_branch.front().module)
-    id.input = index_of(this->linear({norms[norm_before(branch)].branch, LinearSplit::kColumn}));
+    id.input = index_of(this->linear({reads_with(branch), LinearSplit::kColumn}));
   if (linear.module == of_branch.back().module && !has_middle())
     id.gradient = index_of(this->linear({kBranches.back(), LinearSplit::kRow}));
   return id;
@@ -57,6 +57,11 @@ size_t LayerSpec::norm_before(Branch branch) const {
     if (norms[i].place == NormPlace::kBefore && norms[i].branch <= branch) found = i;
   TRI_REQUIRE(found < norms.size(), "no norm before branch {}", static_cast<int>(branch));
   return found;
+}
+
+int LayerSpec::gathered_rows() const {
+  return static_cast<int>(
+      std::ranges::count_if(kBranches, [&](Branch branch) { return reads_with(branch) == branch; }));
 }
 
 double LayerSpec::weights() const {

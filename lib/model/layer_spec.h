@@ -34,6 +34,9 @@ struct LayerSpec {
   // Returns the index in `norms` of the norm whose rows a branch reads. A branch without a norm before it reads those
   // of the branch before.
   size_t norm_before(Branch branch) const;
+  // Returns the branch whose gathered rows a branch reads: itself, or one before it that reads the same rows.
+  Branch reads_with(Branch branch) const { return norms[norm_before(branch)].branch; }
+  int gathered_rows() const;  // the number of gathers in a forward pass
   // Whether the residual stream has a value of its own between the branches.
   bool has_middle() const { return block == Block::kSequential; }
   int stream_values() const { return has_middle() ? 2 : 1; }  // that the backward pass reads

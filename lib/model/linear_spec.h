@@ -73,7 +73,7 @@ enum class NormPlace {
   kInside,  // inside its branch, which computes it
 };
 
-// A norm. All tp ranks hold its weight.
+// A norm of the residual stream or inside a branch. All tp ranks hold its weight.
 struct NormSpec {
   std::string_view module;
   int64_t width = 0;

@@ -22,15 +22,17 @@ class Allocator {
     const Recompute recompute = config_.parallel.recompute;
     const Dtype read = spec.fp8 ? Dtype::kE4M3 : d_.dtype;  // of tensors that only GEMMs read
     LayerTensors t;
-    for (size_t norm = 0; norm < spec.norms.size(); ++norm) {
-      NormTensors& statistics = t.norms.emplace_back();
-      if (config_.model.norm == Norm::kLayerNorm) statistics.mean = arena_.take(name, Dtype::kF32, {d_.Rl});
-      statistics.rstd = arena_.take(name, Dtype::kF32, {d_.Rl});
-      if (recompute != Recompute::kNone && recompute != Recompute::kFull) continue;
-      const Tensor rows = arena_.take(name, read, {d_.R, d_.C});
-      for (const Branch branch : kBranches)
-        if (spec.norm_before(branch) == norm) t.normed[static_cast<size_t>(branch)] = rows;
+    t.norms.resize(spec.norms.size());
+    for (NormTensors& norm : t.norms) {
+      if (config_.model.norm == Norm::kLayerNorm) norm.mean = arena_.take(name, Dtype::kF32, {d_.Rl});
+      norm.rstd = arena_.take(name, Dtype::kF32, {d_.Rl});
     }
+    if (recompute == Recompute::kNone || recompute == Recompute::kFull)
+      for (const Branch branch : kBranches) {
+        const Branch first = spec.reads_with(branch);
+        t.normed[static_cast<size_t>(branch)] =
+            first == branch ? arena_.take(name, read, {d_.R, d_.C}) : t.normed_for(first);
+      }
     if (spec.has_middle()) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     for (const Branch branch : kBranches)
       spec.visit(branch, [&](const auto& kind) { allocate_tensors(kind, {config_, d_, spec.fp8, name, arena_}, t); });

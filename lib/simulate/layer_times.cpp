@@ -368,9 +368,7 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
     Workload alongside = w;
     alongside.overlap_tp = w.overlap_tp || w.gathers_again;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
-    const auto gathers = std::ranges::count_if(block_order(layer.block, Pass::kForward),
-                                               [](const TransferRegion& region) { return !region.reduces(); });
-    times.backward.tp += static_cast<double>(gathers) * exposed(alongside, c, gather, gather);
+    times.backward.tp += layer.gathered_rows() * exposed(alongside, c, gather, gather);
   }
   return times;
 }

@@ -29,7 +29,7 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
   const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
   const double activated = share * layer.activated_elements() * bytes * read;
   const auto norms = static_cast<double>(layer.norms.size());
-  const double normed = norms * rows * w.model.hidden * bytes * read;
+  const double normed = layer.gathered_rows() * rows * w.model.hidden * bytes * read;
   const double statistics = share * layer.kept_statistics() * 4 + 2 * norms * local * 4;
   double kept = stream + statistics + share * layer.kept_elements() * bytes;
   if (w.recompute == Recompute::kNone) kept += normed + activated;
