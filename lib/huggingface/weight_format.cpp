@@ -510,6 +510,9 @@ std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& m
   for (int layer = 0; layer < model.layers; ++layer)
     for (auto rule = first; rule != last; ++rule) add(*rule, layer);
   for (auto rule = last; rule != format.tensors.end(); ++rule) add(*rule, kNoLayer);
+  for (const ParamSpec& spec : parameters)
+    TRI_REQUIRE(std::ranges::find(all, &spec, &Mapped::spec) != all.end(), "{} has no rule for {}", format.architecture,
+                spec.name);
   return all;
 }
 

@@ -88,7 +88,7 @@ struct Mapped {
   Rows rows = Rows::kAll;
   Form form = Form::kSame;
 };
-// Returns all tensors of the model in the order of the native `parameters` (model_parameters).
+// Returns all tensors of the model in the order of the native `parameters` (model_parameters), each of which has one.
 std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& model,
                                 const std::vector<ParamSpec>& parameters);
 
