@@ -12,6 +12,7 @@ namespace tri {
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
+enum class NormPosition { kPre, kPost, kBoth };  // of a branch's norms: lib/model/block.h
 enum class QkNorm { kNone, kHead };
 enum class AutoFlag { kAuto, kFalse, kTrue };
 // By what they spare; auto: the least that fits.
@@ -42,6 +43,12 @@ template <>
 struct EnumNames<Position> {
   static constexpr std::array table{std::pair{Position::kLearned, std::string_view("learned")},
                                     std::pair{Position::kRope, std::string_view("rope")}};
+};
+template <>
+struct EnumNames<NormPosition> {
+  static constexpr std::array table{std::pair{NormPosition::kPre, std::string_view("pre")},
+                                    std::pair{NormPosition::kPost, std::string_view("post")},
+                                    std::pair{NormPosition::kBoth, std::string_view("both")}};
 };
 template <>
 struct EnumNames<QkNorm> {

@@ -92,6 +92,10 @@ class Resolver {
       add("model.qk_norm: {} requires rope, but model.position is {}; set model.position to rope, or model.qk_norm to "
           "none",
           enum_name(m.qk_norm), enum_name(m.position));
+    if (m.norm_position != NormPosition::kPre && m.block == Block::kParallel)
+      add("model.norm_position: {} requires a sequential block, but model.block is parallel, which adds both branches "
+          "at once; set model.block to sequential, or model.norm_position to pre",
+          enum_name(m.norm_position));
     check_rope();
     if (m.kv_heads > m.heads)
       add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 to use model.heads", m.kv_heads,

@@ -186,7 +186,7 @@ class AttentionLayer final : public BranchLayer {
   }
 
   void row_gradient(const LayerContext& ctx, const LayerTensors&) const override {
-    proj_.backward_input(ctx, ctx.work.attention.dout, fp8_ ? ctx.work.fp8.dstream : ctx.work.dstream);
+    proj_.backward_input(ctx, ctx.work.attention.dout, fp8_ ? ctx.work.fp8.dstream : ctx.work.dbranch);
   }
 
   void inner_backward(const LayerContext& ctx, const LayerTensors& t) const override {
@@ -213,7 +213,7 @@ class AttentionLayer final : public BranchLayer {
   }
 
   void row_weight(const LayerContext& ctx, const LayerTensors& t) const override {
-    if (!fp8_) return proj_.backward_weight(ctx, ctx.work.dstream, t.attention.out);
+    if (!fp8_) return proj_.backward_weight(ctx, ctx.work.dbranch, t.attention.out);
     const Tensor dout_t = transposed_stream_gradient(ctx, proj_);
     proj_.backward_weight_fp8(ctx, dout_t, transposed_input(ctx, proj_.linear, t.attention.out));
   }

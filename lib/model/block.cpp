@@ -27,7 +27,7 @@ TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& para
         spec_.visit(branch, [&](const auto& spec) { return make_branch(spec, spec_, layer, parameters); });
   for (const NormSpec& norm : spec_.norms) {
     norms_.push_back(NormLayer::bind(parameters, norm.module, layer));
-    norms_.back().reader = of(norm.branch).column_linear().linear;
+    if (norm.place == NormPlace::kBefore) norms_.back().reader = of(norm.branch).column_linear().linear;
   }
 }
 
@@ -45,25 +45,26 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
     if (region.reduces())
       s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
     else
-      gather_norm(s, branch);
+      gather_rows(ctx, s.t, branch, s.stream);
     run(s, region);
-    if (!region.reduces()) continue;
-    s.stream = {.inp = stream_of(s.t, branch),
-                .add = ctx.finish_reduce(),
-                .add_bias = of(branch).row_linear().bias_to_add(ctx)};
+    if (region.reduces()) s.stream = stream_after(s, branch, ctx.finish_reduce());
   }
 }
 
 void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput,
                                 WeightGradient& deferred, QkvWeight qkv_weight) const {
   State s{.ctx = ctx, .t = kept, .dinput = dinput, .deferred = std::exchange(deferred, {}), .qkv_weight = qkv_weight};
+  if (recomputes_first(ctx)) {
+    run_deferred(s);  // it reads rows that are overwritten next
+    s.t = recomputed(ctx, s.t);
+  }
   for (const TransferRegion& region : block_order(spec_.block, Pass::kBackward)) {
     if (region.reduces())
       s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
     else
       gather_gradient(s, region.linear.branch);
     run(s, region);
-    if (region.reduces()) norm_backward(s, region.linear.branch);
+    if (region.reduces()) rows_backward(s, region.linear.branch);
   }
   deferred = std::move(s.deferred);
 }
@@ -109,50 +110,79 @@ void TransformerBlock::run(State& s, const TransferRegion& region, const BlockSt
     case Step::kDefer:
       return defer_weight(s, at.branch);
     case Step::kDeferred:
-      if (s.deferred) std::exchange(s.deferred, {})();
-      return;
+      return run_deferred(s);
     case Step::kRecompute:
-      s.t = recomputed(ctx, s.t);
+      if (!recomputes_first(ctx)) s.t = recomputed(ctx, s.t);
       return;
     case Step::kRecomputeNorm:
       if (normed.data == (spec_.fp8 ? ctx.work.fp8.normed : ctx.work.normed).data)
-        recompute_norm(s.ctx, s.t, at.branch);
+        recompute_rows(s.ctx, s.t, at.branch);
       return;
   }
 }
 
-void TransformerBlock::gather_norm(State& s, Branch branch) const {
-  const size_t norm = spec_.norm_before(branch);
-  norms_[norm].forward(s.ctx, s.stream, stream_of(s.t, branch), s.t.norms[norm], s.t.normed_for(branch));
+void TransformerBlock::run_deferred(State& s) const {
+  if (s.deferred) std::exchange(s.deferred, {})();
 }
 
-void TransformerBlock::recompute_norm(const LayerContext& ctx, const LayerTensors& t, Branch branch) const {
+bool TransformerBlock::recomputes_first(const LayerContext& ctx) const {
+  return spec_.output_norms() > 0 && ctx.config.parallel.recompute == Recompute::kFull;
+}
+
+void TransformerBlock::gather_rows(const LayerContext& ctx, const LayerTensors& t, Branch branch,
+                                   ResidualStream stream) const {
   const size_t norm = spec_.norm_before(branch);
-  norms_[norm].forward(ctx, {.inp = stream_of(t, branch)}, {}, t.norms[norm], t.normed_for(branch));
+  const Tensor rows = t.normed_for(branch);
+  if (norm != LayerSpec::kNoNorm) return norms_[norm].forward(ctx, stream, stream_of(t, branch), t.norms[norm], rows);
+  ctx.begin_gather(rows);
+  const Tensor local = ctx.local_rows(rows), sum = stream.add.empty() ? stream.inp : stream_of(t, branch);
+  if (!stream.add.empty())
+    residual_add({.out = sum, .inp = stream.inp, .add = stream.add, .add_bias = stream.add_bias}, ctx.compute);
+  if (is_fp8(rows.dtype))
+    ctx.fp8->cast(Fp8Operand::kInput, of(branch).column_linear().linear, sum, local);
+  else
+    ctx.compute.copy(local.data, sum.data, sum.bytes());
+  ctx.start_gather(rows);
+}
+
+ResidualStream TransformerBlock::stream_after(const State& s, Branch branch, Tensor parts) const {
+  const LayerContext& ctx = s.ctx;
+  const Tensor stream = stream_of(s.t, branch), bias = of(branch).row_linear().bias_to_add(ctx);
+  const size_t norm = spec_.norm_after(branch);
+  if (norm == LayerSpec::kNoNorm) return {.inp = stream, .add = parts, .add_bias = bias};
+  const Tensor output = s.t.outputs[static_cast<size_t>(branch)];
+  sum_parts({.out = output, .parts = parts}, ctx.compute);
+  if (!bias.empty()) position_forward({.inout = output, .weight = bias.view({1, bias.numel()})}, ctx.compute);
+  norms_[norm].forward(ctx, ctx.work.branch, output, s.t.norms[norm]);
+  return {.inp = stream, .add = ctx.work.branch};
 }
 
 void TransformerBlock::gather_gradient(State& s, Branch branch) const {
   const LayerContext& ctx = s.ctx;
   const LayerWorkspace& w = ctx.work;
-  if (!spec_.fp8) return ctx.gather(w.dstream);
-  const RowLinear& reader = of(branch).row_linear();
-  if (ctx.tp.size() == 1) {  // all rows are local: one pass makes the transpose and the bias' gradient
-    ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t,
-                  reader.bias_gradient(ctx));
-    return reader.bias_gradient_ready(ctx);
+  const Tensor gathered = spec_.fp8 ? w.fp8.dstream : w.dbranch, local = ctx.local_rows(w.dbranch);
+  ctx.begin_gather(gathered);
+  if (const size_t norm = spec_.norm_after(branch); norm != LayerSpec::kNoNorm)
+    norms_[norm].backward(ctx, local, {}, ctx.local_rows(w.dstream), s.t.outputs[static_cast<size_t>(branch)],
+                          s.t.norms[norm]);
+  if (spec_.fp8) {
+    const RowLinear& reader = of(branch).row_linear();
+    if (ctx.tp.size() == 1) {  // all rows are local: one pass makes the transpose and the bias' gradient
+      ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, local, gathered, w.fp8.dstream_t, reader.bias_gradient(ctx));
+      return reader.bias_gradient_ready(ctx);
+    }
+    ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, local, ctx.local_rows(gathered));
   }
-  ctx.begin_gather(w.fp8.dstream);
-  ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, ctx.local_rows(w.dstream), ctx.local_rows(w.fp8.dstream));
-  ctx.start_gather(w.fp8.dstream);
+  ctx.start_gather(gathered);
 }
 
-void TransformerBlock::norm_backward(State& s, Branch branch) const {
+void TransformerBlock::rows_backward(State& s, Branch branch) const {
   const LayerContext& ctx = s.ctx;
   const size_t norm = spec_.norm_before(branch);
-  const Tensor dstream = ctx.local_rows(ctx.work.dstream), dnormed = ctx.finish_reduce();
-  const bool leaves_block = branch == kBranches.front();
-  norms_[norm].backward(ctx, leaves_block ? s.dinput : dstream, dstream, dnormed, stream_of(s.t, branch),
-                        s.t.norms[norm]);
+  const Tensor dstream = ctx.local_rows(ctx.work.dstream), drows = ctx.finish_reduce();
+  const Tensor dinp = branch == kBranches.front() ? s.dinput : dstream;
+  if (norm == LayerSpec::kNoNorm) return residual_add({.out = dinp, .inp = dstream, .add = drows}, ctx.compute);
+  norms_[norm].backward(ctx, dinp, dstream, drows, stream_of(s.t, branch), s.t.norms[norm]);
 }
 
 void TransformerBlock::defer_weight(State& s, Branch branch) const {
@@ -167,13 +197,14 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
     s.t.input = kept.input;
     s.inner = Inner::kAgain;
     const std::span<const TransferRegion> regions = block_order(spec_.block, Pass::kForward);
-    run_forward(s, regions.first(regions.size() - 1));  // backward reads no tensor of the last one
+    // Backward reads no tensor of the last one, unless it is that of a norm of the output.
+    run_forward(s, spec_.output_norms() > 0 ? regions : regions.first(regions.size() - 1));
     return s.t;
   }
   LayerTensors t = with_workspace(kept, ctx.work, spec_);
   for (const auto& branch : branches_) branch->recompute(ctx, t);
   // Both norms share work.normed, so the second is computed only when it is needed.
-  if (kept.normed_for(kBranches.back()).empty()) recompute_norm(ctx, t, kBranches.back());
+  if (kept.normed_for(kBranches.back()).empty()) recompute_rows(ctx, t, kBranches.back());
   return t;
 }
 

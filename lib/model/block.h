@@ -1,12 +1,16 @@
 // The transformer block with hand-written backward, tensor-parallel with sequence parallelism.
 //   sequential  m = x + attention(norm1(x));  y = m + mlp(norm2(m))
 //   parallel    n = norm1(x);  y = x + attention(n) + mlp(n)                              (GPT-J, PaLM, MegaScale)
+// Norms of the sequential block by model.norm_position:
+//   pre   as above
+//   post  m = x + post_norm1(attention(x));  y = m + post_norm2(mlp(m))                               (OLMo-2)
+//   both  m = x + post_norm1(attention(norm1(x)));  y = m + post_norm2(mlp(norm2(m)))                 (Gemma 2)
 // A norm's rows are gathered over tp before the column-parallel GEMMs (qkv, fc1). The sums of the row-parallel GEMMs
 // (proj, fc2) are reduce-scattered back to rows. A forward pass has two gathers and two reduces (sequential), or one of
 // each (parallel). block_order.h lists what overlaps which of them; branch.h computes the steps.
 //
-// The residual addition of a branch is fused into the norm that follows it, if necessary in the next block: a forward
-// pass returns the stream together with the branch that is still to be added.
+// The residual addition of a branch is fused into the norm of the next branch's rows, if necessary in the next block: a
+// forward pass returns the stream together with the branch that is still to be added.
 #pragma once
 
 #include <array>
@@ -25,7 +29,7 @@ class TransformerBlock {
   TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config);
 
   // Fills the tensors present in `t`. If `stream` has nothing to add, t.input becomes stream.inp itself. The returned
-  // branch is in work.partial and is valid until the next layer's first GEMM.
+  // branch is in work.partial or work.branch and is valid until the next layer's first GEMM.
   ResidualStream forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const;
 
   // A weight gradient that is not enqueued yet: a GEMM that can overlap a transfer.
@@ -54,18 +58,26 @@ class TransformerBlock {
   // Runs the steps of a region, or only its GEMMs.
   void run(State& s, const TransferRegion& region, bool gemms_alone = false) const;
   void run(State& s, const TransferRegion& region, const BlockStep& at) const;
-  // Norms the stream for a branch, and gathers the rows.
-  void gather_norm(State& s, Branch branch) const;
-  void recompute_norm(const LayerContext& ctx, const LayerTensors& t, Branch branch) const;
-  // Gathers the gradient of the residual stream for the row-parallel linear of a branch.
+  // Computes the local rows that a branch reads, and gathers them. Writes the sum of `stream` to stream_of(branch) if
+  // there is something to add.
+  void gather_rows(const LayerContext& ctx, const LayerTensors& t, Branch branch, ResidualStream stream) const;
+  void recompute_rows(const LayerContext& ctx, const LayerTensors& t, Branch branch) const {
+    gather_rows(ctx, t, branch, {.inp = stream_of(t, branch)});
+  }
+  // Returns the stream after a branch whose output is `parts`, (Rl, C) or in parts.
+  ResidualStream stream_after(const State& s, Branch branch, Tensor parts) const;
+  // Computes the local rows of the gradient of a branch's output from that of the residual stream, and gathers them.
   void gather_gradient(State& s, Branch branch) const;
-  // The backward pass of the norm that a branch reads.
-  void norm_backward(State& s, Branch branch) const;
+  // Adds the gradient of the rows that a branch has read to that of the residual stream.
+  void rows_backward(State& s, Branch branch) const;
   void defer_weight(State& s, Branch branch) const;
+  void run_deferred(State& s) const;
+  // Whether a backward pass recomputes the layer before anything else: it begins with the norm of the last output.
+  bool recomputes_first(const LayerContext& ctx) const;
   LayerTensors recomputed(const LayerContext& ctx, const LayerTensors& kept) const;
 
   const BranchLayer& of(Branch branch) const { return *branches_[static_cast<size_t>(branch)]; }
-  // The value of the residual stream to which a branch is added. The norm that it reads has the same input.
+  // The value of the residual stream to which a branch is added. The rows that it reads come from the same value.
   Tensor stream_of(const LayerTensors& t, Branch branch) const {
     return spec_.has_middle() && branch != kBranches.front() ? t.middle : t.input;
   }

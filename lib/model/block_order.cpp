@@ -122,7 +122,7 @@ bool TransferRegion::has_one_summand() const {
 
 Tensor TransferRegion::rows(const LayerWorkspace& work, const LayerTensors& t) const {
   if (reduces()) return pass == kForward ? work.partial : work.dnormed;
-  if (pass == kBackward) return is_fp8(t.normed[0].dtype) ? work.fp8.dstream : work.dstream;
+  if (pass == kBackward) return is_fp8(t.normed[0].dtype) ? work.fp8.dstream : work.dbranch;
   return t.normed_for(linear.branch);
 }
 

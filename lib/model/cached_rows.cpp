@@ -38,6 +38,7 @@ LayerTensors first_rows(LayerTensors t, int64_t rows, int tp) {
     narrow(norm.rstd, rows / tp);
   }
   for (Tensor& normed : t.normed) narrow(normed, rows);
+  for (Tensor& output : t.outputs) narrow(output, rows / tp);
   t.attention = first_rows(t.attention, rows);
   t.mlp = first_rows(t.mlp, rows);
   return t;

@@ -20,9 +20,13 @@ std::vector<ModuleSpec> LayerSpec::modules(Branch branch) const {
 std::vector<ModuleSpec> LayerSpec::modules() const {
   std::vector<ModuleSpec> all;
   for (const Branch branch : kBranches) {
-    for (const NormSpec& norm : norms)
-      if (norm.branch == branch) all.emplace_back(norm);
+    const auto add_norms = [&](NormPlace place) {
+      for (const NormSpec& norm : norms)
+        if (norm.branch == branch && norm.place == place) all.emplace_back(norm);
+    };
+    add_norms(NormPlace::kBefore);
     for (const ModuleSpec& module : modules(branch)) all.push_back(module);
+    add_norms(NormPlace::kAfter);
   }
   return all;
 }
@@ -52,11 +56,20 @@ LinearId LayerSpec::id(int layer, Branch branch, const LinearSpec& linear) const
 }
 
 size_t LayerSpec::norm_before(Branch branch) const {
-  size_t found = norms.size();
+  size_t found = kNoNorm;
   for (size_t i = 0; i < norms.size(); ++i)
     if (norms[i].place == NormPlace::kBefore && norms[i].branch <= branch) found = i;
-  TRI_REQUIRE(found < norms.size(), "no norm before branch {}", static_cast<int>(branch));
   return found;
+}
+
+size_t LayerSpec::norm_after(Branch branch) const {
+  for (size_t i = 0; i < norms.size(); ++i)
+    if (norms[i].place == NormPlace::kAfter && norms[i].branch == branch) return i;
+  return kNoNorm;
+}
+
+int LayerSpec::output_norms() const {
+  return static_cast<int>(std::ranges::count(norms, NormPlace::kAfter, &NormSpec::place));
 }
 
 int LayerSpec::gathered_rows() const {
@@ -97,15 +110,26 @@ WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
           .window = attention.window};
 }
 
-NormSpec stream_norm(const ModelConfig& m, std::string_view module, Branch branch) {
-  return {.module = module, .width = m.hidden, .branch = branch, .bias = m.norm == Norm::kLayerNorm && m.bias};
+NormSpec stream_norm(const ModelConfig& m, std::string_view module, Branch branch, NormPlace place) {
+  return {.module = module,
+          .width = m.hidden,
+          .place = place,
+          .branch = branch,
+          .bias = m.norm == Norm::kLayerNorm && m.bias};
 }
 
 namespace {
 
 std::vector<NormSpec> layer_norms(const ModelConfig& m) {
-  std::vector<NormSpec> norms{stream_norm(m, modules::kNorm1, Branch::kAttention)};
-  if (m.block == Block::kSequential) norms.push_back(stream_norm(m, modules::kNorm2, Branch::kMlp));
+  std::vector<NormSpec> norms;
+  for (const Branch branch : kBranches) {
+    const bool is_attention = branch == Branch::kAttention;
+    if (m.norm_position != NormPosition::kPost && (is_attention || m.block == Block::kSequential))
+      norms.push_back(stream_norm(m, is_attention ? modules::kNorm1 : modules::kNorm2, branch));
+    if (m.norm_position != NormPosition::kPre)
+      norms.push_back(
+          stream_norm(m, is_attention ? modules::kPostNorm1 : modules::kPostNorm2, branch, NormPlace::kAfter));
+  }
   return norms;
 }
 

@@ -31,11 +31,18 @@ struct LayerSpec {
   LinearSpec linear(LinearPlace place) const;
   LinearId id(int layer, Branch branch, const LinearSpec& linear) const;  // `layer`: the index of this layer
 
-  // Returns the index in `norms` of the norm whose rows a branch reads. A branch without a norm before it reads those
-  // of the branch before.
+  // Returns the index in `norms` of the norm whose rows a branch reads. If there is none before it, that of the branch
+  // before; if there is none either, kNoNorm: the branch reads the residual stream itself.
   size_t norm_before(Branch branch) const;
+  // Returns the index in `norms` of the norm of a branch's output, or kNoNorm.
+  size_t norm_after(Branch branch) const;
+  static constexpr size_t kNoNorm = SIZE_MAX;
+  int output_norms() const;  // their number
   // Returns the branch whose gathered rows a branch reads: itself, or one before it that reads the same rows.
-  Branch reads_with(Branch branch) const { return norms[norm_before(branch)].branch; }
+  Branch reads_with(Branch branch) const {
+    const size_t norm = norm_before(branch);
+    return norm == kNoNorm ? branch : norms[norm].branch;
+  }
   int gathered_rows() const;  // the number of gathers in a forward pass
   // Whether the residual stream has a value of its own between the branches.
   bool has_middle() const { return block == Block::kSequential; }
@@ -127,7 +134,8 @@ struct Layers {
 };
 
 // Returns a norm of the residual stream; those outside the layers have no branch.
-NormSpec stream_norm(const ModelConfig& model, std::string_view module, Branch branch = {});
+NormSpec stream_norm(const ModelConfig& model, std::string_view module, Branch branch = {},
+                     NormPlace place = NormPlace::kBefore);
 
 // Returns the layers of a resolved model. Those in `fp8` multiply FP8.
 Layers layers_of_model(const ModelConfig& model, LayerRange fp8);

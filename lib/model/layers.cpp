@@ -66,6 +66,18 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
   ctx.start_gather(rows);
 }
 
+void NormLayer::forward(const LayerContext& ctx, Tensor out, Tensor inp, const NormTensors& t) const {
+  norm_forward({.kind = ctx.config.model.norm,
+                .eps = static_cast<float>(ctx.config.model.norm_eps),
+                .out = out,
+                .mean = t.mean,
+                .rstd = t.rstd,
+                .inp = inp,
+                .weight = ctx.use(*weight),
+                .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)},
+               ctx.compute);
+}
+
 void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,
                          const NormTensors& t) const {
   norm_backward({.kind = ctx.config.model.norm,
@@ -230,7 +242,7 @@ Tensor transposed_stream_gradient(const LayerContext& ctx, const RowLinear& line
   const LayerWorkspace& w = ctx.work;
   ctx.need(w.fp8.dstream);
   if (ctx.tp.size() == 1) return w.fp8.dstream_t;
-  linear.add_bias_gradient(ctx, ctx.local_rows(w.dstream));
+  linear.add_bias_gradient(ctx, ctx.local_rows(w.dbranch));
   return ctx.fp8->transposed(w.fp8.dstream, w.fp8.dstream_t);
 }
 

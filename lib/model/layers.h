@@ -102,6 +102,8 @@ struct NormLayer {
   // Norms the rows of `stream` into the local rows of `rows` (R, C), writes their sum to `sum` if there is something to
   // add, and gathers the rows. If they are FP8, a step without scales overwrites work.normed.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t, Tensor rows) const;
+  // Norms `inp` (Rl, C), the output of a branch, into `out` (Rl, C).
+  void forward(const LayerContext& ctx, Tensor out, Tensor inp, const NormTensors& t) const;
   // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward pass's sum;
   // `t` provides the statistics.
   void backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,

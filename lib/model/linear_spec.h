@@ -71,6 +71,7 @@ struct LinearSpec {
 enum class NormPlace {
   kBefore,  // before its branch, which reads its rows, gathered over tp
   kInside,  // inside its branch, which computes it
+  kAfter,   // after its branch, whose output it norms before that is added to the residual stream
 };
 
 // A norm of the residual stream or inside a branch. All tp ranks hold its weight.

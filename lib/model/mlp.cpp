@@ -111,8 +111,8 @@ class MlpLayer final : public BranchLayer {
 
   void row_gradient(const LayerContext& ctx, const LayerTensors& t) const override {
     const LayerWorkspace& w = ctx.work;
-    if (fused_) return fc2_.backward_input_gelu(ctx, w.mlp.dfc1, w.dstream, t.mlp.fc1, fc1_);
-    fc2_.backward_input(ctx, w.mlp.dactivated, fp8_ ? w.fp8.dstream : w.dstream);
+    if (fused_) return fc2_.backward_input_gelu(ctx, w.mlp.dfc1, w.dbranch, t.mlp.fc1, fc1_);
+    fc2_.backward_input(ctx, w.mlp.dactivated, fp8_ ? w.fp8.dstream : w.dbranch);
   }
 
   void inner_backward(const LayerContext& ctx, const LayerTensors& t) const override {
@@ -132,7 +132,7 @@ class MlpLayer final : public BranchLayer {
   }
 
   void row_weight(const LayerContext& ctx, const LayerTensors& t) const override {
-    if (!fp8_) return fc2_.backward_weight(ctx, ctx.work.dstream, t.mlp.activated);
+    if (!fp8_) return fc2_.backward_weight(ctx, ctx.work.dbranch, t.mlp.activated);
     fc2_.backward_weight_fp8(ctx, transposed_stream_gradient(ctx, fc2_), t.mlp.activated_t);
   }
 

@@ -17,9 +17,11 @@ inline constexpr std::string_view kQkv = "layers/{}/attention/qkv";
 inline constexpr std::string_view kQueryNorm = "layers/{}/attention/query_norm";
 inline constexpr std::string_view kKeyNorm = "layers/{}/attention/key_norm";
 inline constexpr std::string_view kProj = "layers/{}/attention/proj";
+inline constexpr std::string_view kPostNorm1 = "layers/{}/post_norm1";  // of attention's output
 inline constexpr std::string_view kNorm2 = "layers/{}/norm2";
 inline constexpr std::string_view kFc1 = "layers/{}/mlp/fc1";
 inline constexpr std::string_view kFc2 = "layers/{}/mlp/fc2";
+inline constexpr std::string_view kPostNorm2 = "layers/{}/post_norm2";  // of the MLP's output
 inline constexpr std::string_view kFinalNorm = "final_norm";
 inline constexpr std::string_view kHead = "head";
 

@@ -35,6 +35,9 @@ class Allocator {
       }
     if (spec.has_middle()) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     for (const Branch branch : kBranches)
+      if (spec.norm_after(branch) != LayerSpec::kNoNorm)
+        t.outputs[static_cast<size_t>(branch)] = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
+    for (const Branch branch : kBranches)
       spec.visit(branch, [&](const auto& kind) { allocate_tensors(kind, {config_, d_, spec.fp8, name, arena_}, t); });
     return t;
   }
@@ -65,6 +68,8 @@ class Allocator {
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
+    w.dbranch = spec.output_norms() > 0 ? arena_.take(name, d_.dtype, {d_.R, d_.C}) : w.dstream;
+    if (spec.output_norms() > 0) w.branch = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, spec, d_, arena_);
     for (const Branch branch : kBranches)
       spec.visit(branch, [&](const auto& kind) { allocate_workspace(kind, {config_, d_, spec.fp8, name, arena_}, w); });

@@ -52,7 +52,9 @@ struct LayerTensors {
   Tensor input;   // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
   Tensor middle;  // (Rl, C): the residual stream between attention and MLP; sequential block only
   std::vector<NormTensors> norms;  // [LayerSpec::norms]
-  std::array<Tensor, 2> normed;    // [Branch] (R, C): the gathered rows of the norm that it reads, perhaps the same
+  // [Branch] (R, C): the gathered rows that it reads, of a norm or of the residual stream; perhaps the same
+  std::array<Tensor, 2> normed;
+  std::array<Tensor, 2> outputs;  // [Branch] (Rl, C): its output, if a norm follows
   AttentionTensors attention;
   MlpTensors mlp;
 
@@ -72,6 +74,9 @@ struct LayerWorkspace {
   Tensor normed;   // (R, C): a gathered norm, recomputed; shares no memory. Also the head's input
   Tensor dstream;  // (R, C): the local rows are the running gradient of the residual stream, the others its gather
   Tensor dnormed;  // (R, C): gradient of a gathered norm; with collectives, the local rows hold its sum
+  // (R, C): the gradient of a branch's output, gathered: dstream itself, unless a norm follows the branch
+  Tensor dbranch;
+  Tensor branch;  // (Rl, C): the norm of a branch's output, which is to be added to the residual stream
   AttentionWorkspace attention;
   MlpWorkspace mlp;
   Fp8Workspace fp8;         // if any layer's GEMMs are FP8

@@ -129,14 +129,19 @@ class LayerSteps {
     return 0;
   }
 
-  // A norm with the residual addition before it reads stream and branch, and writes the stream and the rows.
+  // A norm with the residual addition before it reads stream and branch, and writes the stream and the rows. Without a
+  // norm, the addition and a copy of the stream are two kernels.
   double norm_forward(Kernels& kernels) const {
-    return kernels.memory(4 * s_.local_rows * s_.width * activation_bytes(w_.numbers));
+    return has_input_norms() ? of_stream(4, kernels) : of_stream(5, kernels, 2);
   }
-  // Reads the gradient of the rows, the stream and its gradient; writes the gradient of the stream.
+  // Reads the gradient of the rows, the stream and its gradient; writes the gradient of the stream. Without a norm, the
+  // stream is not read.
   double norm_backward(Kernels& kernels) const {
-    return kernels.memory(4 * s_.local_rows * s_.width * activation_bytes(w_.numbers), 2);
+    return has_input_norms() ? of_stream(4, kernels, 2) : of_stream(3, kernels);
   }
+  // The norm of a branch's output, which is stored first. Backward reads this output and its norm's gradient.
+  void output_norm_forward(Kernels& kernels) const { of_stream(4, kernels, 2); }
+  void output_norm_backward(Kernels& kernels) const { of_stream(3, kernels, 2); }
   // Adds the memory traffic of a program with unfused kernels.
   void unfused(Pass which, Kernels& kernels) const {
     const double bytes = activation_bytes(w_.numbers);
@@ -160,7 +165,7 @@ class LayerSteps {
         if (c_.software.eager_kernels) eager(Pass::kForward, activation_bytes(w_.numbers) / 2, kernels);
         [[fallthrough]];
       case Recompute::kNorms:
-        for (size_t norm = 0; norm < layer_.norms.size(); ++norm) norm_forward(kernels);
+        for (int rows = 0; rows < layer_.gathered_rows(); ++rows) norm_forward(kernels);
         return;
       case Recompute::kFull:
         return;  // the caller adds the whole forward pass
@@ -170,6 +175,11 @@ class LayerSteps {
   const LayerSpec& layer() const { return layer_; }
 
  private:
+  bool has_input_norms() const { return layer_.norm_before(Branch::kAttention) != LayerSpec::kNoNorm; }
+  // Kernels that read or write the residual stream, or rows of its size, `times` times.
+  double of_stream(double times, Kernels& kernels, int count = 1) const {
+    return kernels.memory(times * s_.local_rows * s_.width * activation_bytes(w_.numbers), count);
+  }
   double weight_gradient(double rows, double columns, Kernels& kernels) const {
     const double seconds = kernels.gemm(rows, columns, s_.rows, w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32);
     const double bytes = c_.software.accumulate_bytes;
@@ -346,9 +356,13 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
   Kernels forward(w, c), backward(w, c);
   run_regions(w, c, transfers, steps, Pass::kForward, forward);
   run_regions(w, c, transfers, steps, Pass::kBackward, backward);
-  for (size_t norm = 0; norm < layer.norms.size(); ++norm) {
+  for (int rows = 0; rows < layer.gathered_rows(); ++rows) {
     steps.norm_forward(forward);
     steps.norm_backward(backward);
+  }
+  for (int norm = 0; norm < layer.output_norms(); ++norm) {
+    steps.output_norm_forward(forward);
+    steps.output_norm_backward(backward);
   }
   steps.unfused(Pass::kForward, forward);
   steps.unfused(Pass::kBackward, backward);

@@ -24,7 +24,7 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
     const auto heads = static_cast<double>(attention.width()), values = static_cast<double>(attention.kv_width());
     return input + share * (2 * heads + values + layer.activated_elements()) * bytes + (w.compiled ? 0 : input);
   }
-  const double stream = layer.stream_values() * input;
+  const double stream = (layer.stream_values() + layer.output_norms()) * input;  // and outputs that norms read
   // Rows that only FP8 GEMMs read are saved in FP8.
   const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
   const double activated = share * layer.activated_elements() * bytes * read;
@@ -127,6 +127,8 @@ double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuPrope
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, width = rows * w.model.hidden;
   const double share = rows / w.tp;
   double workspace = (4 * width + share * layer.workspace_elements(order_of(w, layer))) * bytes;
+  if (layer.output_norms() > 0)  // the gradient of a branch's output, and its norm
+    workspace += (width + (w.sequence_parallel ? width / w.tp : width)) * bytes;
   Workload whole = workload_of_layer(w, layer);
   whole.recompute = Recompute::kNone;
   if (w.recompute == Recompute::kFull) workspace += kept_bytes(whole, layer);

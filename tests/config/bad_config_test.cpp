@@ -341,6 +341,9 @@ const Combination kBadCombinations[] = {
      "model.rope_beta_slow: 32 is not below model.rope_beta_fast 32; set them to 1 and 32"},
     {"model: {position: rope, rope_scaling: yarn, rope_factor: 4, rope_theta: 1}", 1,
      "model.rope_theta: 1 must exceed 1 for model.rope_scaling yarn; set model.rope_theta to 10000"},
+    {"model: {norm_position: post, block: parallel}", 1,
+     "model.norm_position: post requires a sequential block, but model.block is parallel, which adds both branches at "
+     "once; set model.block to sequential, or model.norm_position to pre"},
     {"model: {qk_norm: head}", 1,
      "model.qk_norm: head requires rope, but model.position is learned; set model.position to rope, or model.qk_norm "
      "to none"},

@@ -125,7 +125,7 @@ TEST(Resolve, derives_the_bias_of_queries_and_the_original_length_of_rope) {
   EXPECT_EQ(resolve("model: {rope_scaling: linear, " + rope + "}", 1).model.rope_original_seq_len, 0);
 }
 
-// A config in which no field but parallel.chunks has its default value.
+// A config in which no field but parallel.chunks and model.norm_position has its default value.
 Config all_changed() {
   return parse(R"(
 run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, eval_batches: 2,
@@ -161,7 +161,8 @@ cluster: {ranks_per_node: 4, rank_tflops: 1.5, node_gb_per_s: 2.5, network_gb_pe
 
 TEST(ResolvedYaml, parses_back_to_an_equal_config) {
   Config changed = all_changed();
-  changed.parallel.chunks = 3;  // gpipe refuses it, but only resolve_config checks that
+  changed.parallel.chunks = 3;                        // gpipe refuses it, but only resolve_config checks that
+  changed.model.norm_position = NormPosition::kPost;  // as the parallel block does
   for (const Section& section : config_sections())
     for (const Field& field : section.fields)
       EXPECT_NE(field.print(changed), field.rule.default_text) << field.name() << " still has its default";

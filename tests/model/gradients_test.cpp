@@ -23,6 +23,10 @@ Config config_of(int combination) {
   c.model.qk_norm = bit(2) && bit(7) ? QkNorm::kHead : QkNorm::kNone;
   c.model.window = bit(4) ? 3 : 0;
   c.model.block = bit(5) ? Block::kParallel : Block::kSequential;
+  if (!bit(5)) {
+    if (bit(0) && bit(4)) c.model.norm_position = NormPosition::kPost;
+    if (bit(1) && bit(6)) c.model.norm_position = NormPosition::kBoth;
+  }
   c.model.tie_embeddings = bit(6);
   c.model.bias = bit(7);
   if (bit(4)) c.model.qkv_bias = bit(7) ? AutoFlag::kFalse : AutoFlag::kTrue;
@@ -43,10 +47,10 @@ Config config_of(int combination) {
 
 std::string name_of(const Config& c) {
   const ModelConfig& m = c.model;
-  return fmt::format("{} {} {} {} kv_heads {} head_dim {} window {} {}{}{} qkv_bias {}", enum_name(m.norm),
+  return fmt::format("{} {} {} {} kv_heads {} head_dim {} window {} {} norms {}{}{} qkv_bias {}", enum_name(m.norm),
                      enum_name(m.activation), enum_name(m.position), enum_name(m.rope_scaling), m.kv_heads, m.head_dim,
-                     m.window, enum_name(m.block), m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "",
-                     enum_name(m.qkv_bias));
+                     m.window, enum_name(m.block), enum_name(m.norm_position), m.tie_embeddings ? " tied" : "",
+                     m.bias ? " bias" : "", enum_name(m.qkv_bias));
 }
 
 // Changes every parameter from its special initial value: norms of exactly 1 and biases of exactly 0 hide errors.
@@ -121,7 +125,7 @@ TEST(ModelGradients, padded_vocabulary_stays_zero) {
 }
 
 TEST(Recompute, every_kind_gives_the_same_bits) {
-  for (const int combination : {0, 0b11111111, 0b00100000, 0b11010110, 0b00101011}) {
+  for (const int combination : {0, 0b11111111, 0b00100000, 0b11010110, 0b00101011, 0b00010001}) {
     std::vector<StepResult> results[4];
     std::map<std::string, std::vector<float>> weights[4];
     int kind = 0;

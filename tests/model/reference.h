@@ -29,7 +29,8 @@ class ReferenceModel {
         if (m_.position == Position::kLearned) x[t][c] += p.at(weight_of(modules::kPositions))[t * C + c];
       }
     for (int layer = 0; layer < m_.layers; ++layer) {
-      const Matrix n1 = norm(p, {modules::kNorm1, layer}, x);
+      const bool pre = m_.norm_position != NormPosition::kPost, post = m_.norm_position != NormPosition::kPre;
+      const Matrix n1 = pre ? norm(p, {modules::kNorm1, layer}, x) : x;
       const Matrix a = attention(p, layer, n1);
       if (m_.block == Block::kParallel) {
         const Matrix f = mlp(p, layer, n1);
@@ -37,8 +38,9 @@ class ReferenceModel {
           for (int c = 0; c < C; ++c) x[t][c] += a[t][c] + f[t][c];
         continue;
       }
-      add(x, a);
-      add(x, mlp(p, layer, norm(p, {modules::kNorm2, layer}, x)));
+      add(x, post ? norm(p, {modules::kPostNorm1, layer}, a) : a);
+      const Matrix f = mlp(p, layer, pre ? norm(p, {modules::kNorm2, layer}, x) : x);
+      add(x, post ? norm(p, {modules::kPostNorm2, layer}, f) : f);
     }
     const Matrix n = norm(p, {modules::kFinalNorm, kNoLayer}, x);
     const Doubles& head = p.at(weight_of(m_.tie_embeddings ? modules::kTokens : modules::kHead));
