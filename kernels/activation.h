@@ -1,5 +1,6 @@
 // The feed-forward activation.
 //   GeLU (tanh form)  out = 0.5 · x · (1 + tanh(sqrt(2/pi) · (x + 0.044715 · x³)))
+//   GeLU (erf form)   out = x · Φ(x),  Φ(x) = 0.5 · (1 + erf(x / sqrt(2)))
 //   SwiGLU            out = silu(gate) · up,  silu(x) = x / (1 + exp(-x)),  each row of inp is gate (F), then up (F)
 #pragma once
 
@@ -11,7 +12,7 @@
 namespace tri {
 
 // The activations that these ops compute.
-inline constexpr std::array kActivationKernels{Activation::kGelu, Activation::kSwiglu};
+inline constexpr std::array kActivationKernels{Activation::kGelu, Activation::kGeluErf, Activation::kSwiglu};
 
 struct ActivationForward {
   Activation kind = Activation::kGelu;
@@ -22,7 +23,7 @@ void check(const ActivationForward&);
 
 struct ActivationBackward {
   Activation kind = Activation::kGelu;
-  Tensor dinp;  // like inp; overwritten; may be inp
+  Tensor dinp;  // like inp; overwritten; may be inp and, without a gate, dout
   Tensor dout;  // (R, F) T
   Tensor inp;   // (R, F) T, or (R, 2F) T for SwiGLU
 };

@@ -7,7 +7,7 @@ namespace tri {
 
 enum class DeviceKind { kCpu, kCuda };
 enum class Norm { kLayerNorm, kRmsNorm };
-enum class Activation { kGelu, kSwiglu };
+enum class Activation { kGelu, kGeluErf, kSwiglu };
 enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one kernel
 enum class Pass { kForward, kBackward };
 enum class QkvOrder { kGrouped, kByKind };                  // of the heads in a QKV row: qkv_row.h
@@ -26,6 +26,7 @@ struct EnumNames<Norm> {
 template <>
 struct EnumNames<Activation> {
   static constexpr std::array table{std::pair{Activation::kGelu, std::string_view("gelu")},
+                                    std::pair{Activation::kGeluErf, std::string_view("gelu_erf")},
                                     std::pair{Activation::kSwiglu, std::string_view("swiglu")}};
 };
 template <>

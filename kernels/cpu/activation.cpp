@@ -1,6 +1,9 @@
 // The feed-forward activation, the reference.  Formulas and shapes: kernels/activation.h.
-// GeLU uses 0.5 · (1 + tanh u) = sigmoid(2u), which keeps its digits as tanh approaches -1.  Bound: the exponential.
+// GeLU uses 0.5 · (1 + tanh u) = sigmoid(2u), which keeps its digits as tanh approaches -1, and in the erf form
+// 0.5 · (1 + erf u) = 0.5 · erfc(-u).  Bound: the exponential.
 #include "kernels/activation.h"
+
+#include <cmath>
 
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/math.h"
@@ -17,6 +20,15 @@ float gelu(float x) { return x * sigmoid(kScale * (x + kCubic * x * x * x)); }
 float gelu_derivative(float x) {
   const float s = sigmoid(kScale * (x + kCubic * x * x * x));
   return s + x * s * (1.0f - s) * kScale * (1.0f + 3.0f * kCubic * x * x);
+}
+
+float normal_cdf(float x) { return 0.5f * std::erfc(-0.70710678118654752f * x); }
+
+float gelu_erf(float x) { return x * normal_cdf(x); }
+
+float gelu_erf_derivative(float x) {
+  constexpr float kDensity = 0.39894228040143268f;  // 1 / sqrt(2 pi)
+  return normal_cdf(x) + x * kDensity * exp_f32(-0.5f * x * x);
 }
 
 template <class T>
@@ -49,21 +61,22 @@ void swiglu_backward(const ActivationBackward& a) {
   }
 }
 
-template <class T>
-void gelu_backward(const ActivationBackward& a) {
+// Without a gate: `derivative` of each element.
+template <class T, class Derivative>
+void plain_backward(const ActivationBackward& a, Derivative derivative) {
   const T *inp = a.inp.as<T>(), *dout = a.dout.as<T>();
   T* dinp = a.dinp.as<T>();
   const int64_t count = a.inp.numel();
 #pragma GCC ivdep  // dinp may be inp: element i is read before it is written
-  for (int64_t i = 0; i < count; ++i) dinp[i] = from_float<T>(to_float(dout[i]) * gelu_derivative(to_float(inp[i])));
+  for (int64_t i = 0; i < count; ++i) dinp[i] = from_float<T>(to_float(dout[i]) * derivative(to_float(inp[i])));
 }
 
-template <class T>
-void gelu(const ActivationForward& a) {
+template <class T, class Function>
+void plain(const ActivationForward& a, Function function) {
   const T* __restrict inp = a.inp.as<T>();
   T* __restrict out = a.out.as<T>();
   const int64_t count = a.inp.numel();
-  for (int64_t i = 0; i < count; ++i) out[i] = from_float<T>(gelu(to_float(inp[i])));
+  for (int64_t i = 0; i < count; ++i) out[i] = from_float<T>(function(to_float(inp[i])));
 }
 
 }  // namespace
@@ -71,14 +84,28 @@ void gelu(const ActivationForward& a) {
 void activation_forward(const ActivationForward& a) {
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    a.kind == Activation::kGelu ? gelu<T>(a) : swiglu<T>(a);
+    switch (a.kind) {
+      case Activation::kGelu:
+        return plain<T>(a, [](float x) { return gelu(x); });
+      case Activation::kGeluErf:
+        return plain<T>(a, [](float x) { return gelu_erf(x); });
+      case Activation::kSwiglu:
+        return swiglu<T>(a);
+    }
   });
 }
 
 void activation_backward(const ActivationBackward& a) {
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    a.kind == Activation::kGelu ? gelu_backward<T>(a) : swiglu_backward<T>(a);
+    switch (a.kind) {
+      case Activation::kGelu:
+        return plain_backward<T>(a, [](float x) { return gelu_derivative(x); });
+      case Activation::kGeluErf:
+        return plain_backward<T>(a, [](float x) { return gelu_erf_derivative(x); });
+      case Activation::kSwiglu:
+        return swiglu_backward<T>(a);
+    }
   });
 }
 

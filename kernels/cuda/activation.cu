@@ -1,4 +1,4 @@
-// GeLU and SwiGLU, forward and backward: formulas in kernels/activation.h.
+// GeLU (both forms) and SwiGLU, forward and backward: formulas in kernels/activation.h.
 //   inp (R, F) or (R, 2F), out (R, F) bf16|f32
 // Mapping: one thread per 16-byte pack of the output if F allows, otherwise per element.
 // Bound: memory, each element once.  Reference: kernels/cpu/activation.cpp.
@@ -76,7 +76,14 @@ void activation_forward(const ActivationForward& a, CudaStream& stream) {
   if (a.out.numel() == 0) return;
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    a.kind == Activation::kGelu ? forward<T, Gelu>(a, stream) : forward<T, Swiglu>(a, stream);
+    switch (a.kind) {
+      case Activation::kGelu:
+        return forward<T, Gelu>(a, stream);
+      case Activation::kGeluErf:
+        return forward<T, GeluErf>(a, stream);
+      case Activation::kSwiglu:
+        return forward<T, Swiglu>(a, stream);
+    }
   });
 }
 
@@ -84,7 +91,14 @@ void activation_backward(const ActivationBackward& a, CudaStream& stream) {
   if (a.dout.numel() == 0) return;
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    a.kind == Activation::kGelu ? backward<T, Gelu>(a, stream) : backward<T, Swiglu>(a, stream);
+    switch (a.kind) {
+      case Activation::kGelu:
+        return backward<T, Gelu>(a, stream);
+      case Activation::kGeluErf:
+        return backward<T, GeluErf>(a, stream);
+      case Activation::kSwiglu:
+        return backward<T, Swiglu>(a, stream);
+    }
   });
 }
 

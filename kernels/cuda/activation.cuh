@@ -1,4 +1,4 @@
-// GeLU and SwiGLU of one element: formulas in kernels/activation.h. kInputs is 1, or 2 (gate, up).
+// GeLU (both forms) and SwiGLU of one element: formulas in kernels/activation.h. kInputs is 1, or 2 (gate, up).
 #pragma once
 
 #include "kernels/cuda/device_math.cuh"
@@ -18,6 +18,17 @@ struct Gelu {
   __device__ static void backward(const float (&x)[1], float dy, float (&dx)[1]) {
     const float square = x[0] * x[0], s = sigmoid_of(x[0], square);
     dx[0] = dy * fmaf(fmaf(-s, s, s), x[0] * fmaf(3.0f * kCubic, square, kLinear), s);
+  }
+};
+
+// The erf form: x Φ(x), whose derivative is Φ(x) + x φ(x).
+struct GeluErf {
+  static constexpr int kInputs = 1;
+  static constexpr float kDensity = 0.39894228040143268f;  // φ(0) = 1 / sqrt(2 pi)
+  __device__ static float forward(const float (&x)[1]) { return x[0] * normcdff(x[0]); }
+  __device__ static void backward(const float (&x)[1], float dy, float (&dx)[1]) {
+    const float density = kDensity * exp2_fast(-0.5f * kLog2E * x[0] * x[0]);
+    dx[0] = dy * fmaf(x[0], density, normcdff(x[0]));
   }
 };
 

@@ -35,8 +35,8 @@ struct Activated {
   }
 };
 
-template <class T>
-struct GeluGradient {
+template <class T, class Kind>
+struct PlainGradient {
   using Type = T;
   static constexpr bool kFlat = true;
   static constexpr int kParts = 1;
@@ -50,7 +50,7 @@ struct GeluGradient {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       float dx[1];
-      Gelu::backward({x[i]}, dy[i], dx);
+      Kind::backward({x[i]}, dy[i], dx);
       x[i] = dx[0];
     }
     return pack_floats<T>(x);
@@ -106,10 +106,14 @@ void fp8_activation_forward(const Fp8ActivationForward& a, CudaStream& stream) {
     using T = decltype(type);
     const T* inp = pointer<T>(a.inp);
     const bool runs = wide<T>(width, {a.inp});
-    if (a.kind == Activation::kGelu)
-      launch_cast(Activated<T, Gelu>{inp, width}, runs, a.cast, rows, width, stream);
-    else
-      launch_cast(Activated<T, Swiglu>{inp, width}, runs, a.cast, rows, width, stream);
+    switch (a.kind) {
+      case Activation::kGelu:
+        return launch_cast(Activated<T, Gelu>{inp, width}, runs, a.cast, rows, width, stream);
+      case Activation::kGeluErf:
+        return launch_cast(Activated<T, GeluErf>{inp, width}, runs, a.cast, rows, width, stream);
+      case Activation::kSwiglu:
+        return launch_cast(Activated<T, Swiglu>{inp, width}, runs, a.cast, rows, width, stream);
+    }
   });
   TRI_CUDA_LAUNCH("fp8_activation_forward");
 }
@@ -121,10 +125,14 @@ void fp8_activation_backward(const Fp8ActivationBackward& a, CudaStream& stream)
     using T = decltype(type);
     const T *dout = pointer<T>(a.dout), *inp = pointer<T>(a.inp);
     const bool runs = wide<T>(width, {a.dout, a.inp});
-    if (a.kind == Activation::kGelu)
-      launch_cast(GeluGradient<T>{dout, inp, width}, runs, a.cast, rows, width, stream);
-    else
-      launch_cast(SwigluGradient<T>{dout, inp, width}, runs, a.cast, rows, 2 * width, stream);
+    switch (a.kind) {
+      case Activation::kGelu:
+        return launch_cast(PlainGradient<T, Gelu>{dout, inp, width}, runs, a.cast, rows, width, stream);
+      case Activation::kGeluErf:
+        return launch_cast(PlainGradient<T, GeluErf>{dout, inp, width}, runs, a.cast, rows, width, stream);
+      case Activation::kSwiglu:
+        return launch_cast(SwigluGradient<T>{dout, inp, width}, runs, a.cast, rows, 2 * width, stream);
+    }
   });
   TRI_CUDA_LAUNCH("fp8_activation_backward");
 }

@@ -75,8 +75,8 @@ MlpTensors first_rows(MlpTensors t, int64_t rows) {
 
 namespace {
 
-// fc1, activation, fc2. In bf16 and fp32 GeLU is the epilogue of fc1's GEMM and its gradient the epilogue of fc2's; FP8
-// GEMMs have no such epilogue.
+// fc1, activation, fc2. In bf16 and fp32 the tanh form of GeLU is the epilogue of fc1's GEMM and its gradient the
+// epilogue of fc2's; FP8 GEMMs have no such epilogue.
 class MlpLayer final : public BranchLayer {
  public:
   MlpLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)

@@ -32,8 +32,8 @@ struct MlpSpec {
   // The workspace per token, as in AttentionSpec: dfc1 and dactivated; casts of dfc1.
   double workspace_elements(QkvOrder) const { return static_cast<double>(fc1_width() + (gated() ? ffn_hidden : 0)); }
   double cast_bytes() const { return static_cast<double>(2 * fc1_width()); }
-  // Whether GEMMs compute the activation as their epilogue, as those of GeLU do, except in FP8.
-  bool in_epilogue() const { return !gated(); }
+  // Whether GEMMs compute the activation as their epilogue, as those of GeLU's tanh form do, except in FP8.
+  bool in_epilogue() const { return activation == Activation::kGelu; }
   // Returns the elements per token that a separate kernel for the activation, or for its gradient, reads and writes.
   double activation_elements(Pass pass) const;
   // What parallel.recompute: selective repeats of it.
@@ -56,9 +56,10 @@ struct MlpTensors {
 
 // The workspace that the layers of a stage share.
 struct MlpWorkspace {
-  Tensor activated;   // (R, Fl): an activation, recomputed (parallel.recompute: selective)
-  Tensor dfc1;        // (R, fc1_width / tp)
-  Tensor dactivated;  // (R, Fl): the gradient of `activated`; for GeLU, which works in place, dfc1 itself
+  Tensor activated;  // (R, Fl): an activation, recomputed (parallel.recompute: selective)
+  Tensor dfc1;       // (R, fc1_width / tp)
+  Tensor
+      dactivated;  // (R, Fl): the gradient of `activated`; without a gate dfc1 itself: gradients are computed in place
   // FP8 casts, if any layer's GEMMs are FP8: of an activation, of dfc1, and the transpose of the latter.
   Tensor fp8_activated, fp8_dfc1, fp8_dfc1_t;
 };

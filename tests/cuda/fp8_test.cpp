@@ -109,7 +109,7 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
   TRI_NEEDS_GPU();
   for (const auto& [rows, width] : kShapes)
     for (const Dtype from : kTypes)
-      for (const Activation kind : {Activation::kGelu, Activation::kSwiglu})
+      for (const Activation kind : kActivationKernels)
         for (const Dtype to : kFormats)
           for (const double factor : {8.0, 0x1p-8}) {
             SCOPED_TRACE(

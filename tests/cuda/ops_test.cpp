@@ -156,7 +156,7 @@ TEST(CudaOps, activation_elementwise_and_bias) {
       const std::string what = fmt::format("{} R {} F {}", enum_name(dtype), rows, width);
       const int64_t n = rows * width;
       const Comparison rounding = rounding_of(dtype);
-      for (const Activation kind : {Activation::kGelu, Activation::kSwiglu}) {
+      for (const Activation kind : kActivationKernels) {
         const int64_t inner = width * (kind == Activation::kSwiglu ? 2 : 1);
         const Buffer inp(dtype, {rows, inner}, random_values(rows * inner, "inp", 2.0));
         const Buffer dout(dtype, {rows, width}, random_values(n, "dout"));

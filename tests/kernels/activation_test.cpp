@@ -36,6 +36,7 @@ Values inputs(const Case& c) { return random_values(c.rows * c.inner(), "inp", 3
 double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
+double gelu_erf(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
 Values reference(const Case& c, const Values& inp) {
@@ -43,7 +44,9 @@ Values reference(const Case& c, const Values& inp) {
   for (int64_t r = 0; r < c.rows; ++r)
     for (int64_t i = 0; i < c.width; ++i) {
       const double* row = &inp[r * c.inner()];
-      out[r * c.width + i] = c.kind == Activation::kGelu ? gelu(row[i]) : silu(row[i]) * row[c.width + i];
+      out[r * c.width + i] = c.kind == Activation::kGelu      ? gelu(row[i])
+                             : c.kind == Activation::kGeluErf ? gelu_erf(row[i])
+                                                              : silu(row[i]) * row[c.width + i];
     }
   return out;
 }
@@ -86,10 +89,13 @@ TEST(Activation, backward_matches_finite_differences_of_float64) {
 // The comparison is relative, without an allowance for the size of other elements: 1 + tanh would cancel.
 TEST(Activation, gelu_keeps_its_digits_in_the_negative_tail) {
   const Values inp{-0.5, -1, -2, -3, -4, -5};
-  const Case c{Activation::kGelu, 1, static_cast<int64_t>(inp.size())};
-  const Values out = run_forward(c, inp, Dtype::kF32).values();
-  const Values expected = reference(c, inp);
-  for (size_t i = 0; i < inp.size(); ++i) EXPECT_NEAR(out[i] / expected[i], 1, 1e-5) << inp[i];
+  for (const Activation kind : {Activation::kGelu, Activation::kGeluErf}) {
+    const Case c{kind, 1, static_cast<int64_t>(inp.size())};
+    const Values out = run_forward(c, inp, Dtype::kF32).values();
+    const Values expected = reference(c, inp);
+    for (size_t i = 0; i < inp.size(); ++i)
+      EXPECT_NEAR(out[i] / expected[i], 1, 1e-5) << enum_name(kind) << " of " << inp[i];
+  }
 }
 
 TEST(Activation, saturates_without_nan_and_carries_nan_through) {
@@ -108,6 +114,16 @@ TEST(Activation, saturates_without_nan_and_carries_nan_through) {
     EXPECT_EQ(dinp[1], 1) << name;
     EXPECT_TRUE(std::isnan(dinp[2])) << name;
   }
+}
+
+TEST(Activation, dinp_may_be_dout_without_a_gate) {
+  for_each_case([](const Case& c) {
+    if (c.inner() != c.width) return;
+    const Values inp = inputs(c), dout = random_values(c.rows * c.width, "dout");
+    const Buffer both(Dtype::kF32, {c.rows, c.width}, dout), x(Dtype::kF32, {c.rows, c.width}, inp);
+    cpu::activation_backward({.kind = c.kind, .dinp = both, .dout = both, .inp = x});
+    EXPECT_TRUE(both.same_bits(run_backward(c, inp, dout, Dtype::kF32)));
+  });
 }
 
 TEST(Activation, dinp_may_be_inp) {

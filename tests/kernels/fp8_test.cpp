@@ -221,7 +221,7 @@ TEST(Fp8Activation, casts_what_the_activation_makes) {
   const int64_t rows = 5, width = 48;
   const Buffer scale(Dtype::kF32, {1}, {16.0});
   for (const Dtype type : {Dtype::kF32, Dtype::kBF16})
-    for (const Activation kind : {Activation::kGelu, Activation::kSwiglu}) {
+    for (const Activation kind : kActivationKernels) {
       const int64_t wide = kind == Activation::kSwiglu ? 2 * width : width;
       const Buffer inp(type, {rows, wide}, random_values(rows * wide, "pre"));
       const Buffer dout(type, {rows, width}, random_values(rows * width, "dout"));

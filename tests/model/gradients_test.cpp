@@ -16,7 +16,7 @@ Config config_of(int combination) {
   const auto bit = [&](int i) { return (combination >> i & 1) != 0; };
   Config c = tiny_config();
   c.model.norm = bit(0) ? Norm::kRmsNorm : Norm::kLayerNorm;
-  c.model.activation = bit(1) ? Activation::kSwiglu : Activation::kGelu;
+  c.model.activation = bit(1) ? Activation::kSwiglu : bit(7) ? Activation::kGeluErf : Activation::kGelu;
   c.model.position = bit(2) ? Position::kRope : Position::kLearned;
   c.model.kv_heads = bit(3) ? 2 : 4;
   c.model.head_dim = bit(3) ? 4 : 0;  // twice the default, 8 / 4

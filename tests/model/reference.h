@@ -180,7 +180,9 @@ class ReferenceModel {
       for (int f = 0; f < F; ++f) {
         const double x = h[t][f];
         u[t][f] = swiglu ? x / (1 + std::exp(-x)) * h[t][F + f]
-                         : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+                  : m_.activation == Activation::kGeluErf
+                      ? 0.5 * x * (1 + std::erf(x / std::sqrt(2)))
+                      : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
       }
     return linear(p, {modules::kFc2, layer}, u, m_.hidden);
   }
