@@ -46,9 +46,12 @@ void check(const Rope& r) {
 }
 
 std::vector<double> rope_frequencies(const RopeAngles& angles, int head_size) {
+  const int rotated = rotated_elements(angles.fraction, head_size);
   TRI_REQUIRE(head_size > 0 && head_size % 2 == 0, "rope: head size {} is odd", head_size);
+  TRI_REQUIRE(rotated > 0 && rotated <= head_size && rotated % 2 == 0, "rope: rotates {} of {} elements", rotated,
+              head_size);
   std::vector<double> frequencies;
-  for (int i = 0; i < head_size / 2; ++i) frequencies.push_back(std::pow(angles.theta, -2.0 * i / head_size));
+  for (int i = 0; i < rotated / 2; ++i) frequencies.push_back(std::pow(angles.theta, -2.0 * i / rotated));
   switch (angles.scaling) {
     case RopeScaling::kNone:
       break;
@@ -59,9 +62,10 @@ std::vector<double> rope_frequencies(const RopeAngles& angles, int head_size) {
       for (double& frequency : frequencies) frequency = llama3_frequency(angles, frequency);
       break;
     case RopeScaling::kYarn:
-      scale_by_yarn(angles, head_size, frequencies);
+      scale_by_yarn(angles, rotated, frequencies);
       break;
   }
+  frequencies.resize(static_cast<size_t>(head_size) / 2, 0.0);
   return frequencies;
 }
 
@@ -73,15 +77,16 @@ double rope_attention_factor(const RopeAngles& angles) {
 
 void fill_rope_table(float* table, int seq_len, int head_size, const RopeAngles& angles) {
   const std::vector<double> frequencies = rope_frequencies(angles, head_size);
-  const double scale = rope_attention_factor(angles);
-  const int half = head_size / 2;
-  for (int i = 0; i < half; ++i)
+  const int half = head_size / 2, rotated = rotated_elements(angles.fraction, head_size) / 2;
+  for (int i = 0; i < half; ++i) {
+    const double scale = i < rotated ? rope_attention_factor(angles) : 1.0;
     for (int t = 0; t < seq_len; ++t) {
       float* pair = table + (int64_t{t} * half + i) * 2;
       const double angle = t * frequencies[static_cast<size_t>(i)];
       pair[0] = static_cast<float>(scale * std::cos(angle));
       pair[1] = static_cast<float>(scale * std::sin(angle));
     }
+  }
 }
 
 }  // namespace tri

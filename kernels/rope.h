@@ -37,8 +37,14 @@ void check(const Rope&);
 //           c(n) = HS · ln(L / 2πn) / (2 ln theta),  first = max(floor(c(beta_fast)), 0),
 //           last = min(ceil(c(beta_slow)), HS - 1). Cosines and sines are multiplied by the attention factor.
 // These are the formulas of transformers (modeling_rope_utils.py).
+//
+// Partial RoPE rotates D = fraction · HS elements of a head: D takes the place of HS above, and the pairs from D/2 on
+// have the angle 0 and no attention factor. transformers rotates the first D elements of a head, so element i of pair
+// i < D/2 is its element i, and i + HS/2 is its i + D/2 (lib/huggingface reorders the rows of weights). The scores are
+// the same.
 struct RopeAngles {
   double theta = 10000.0;
+  double fraction = 1.0;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;                                   // s
   int original_seq_len = 0;                              // L of llama3 and yarn
@@ -47,7 +53,10 @@ struct RopeAngles {
   double attention_factor = 0.0;                         // yarn; 0: 0.1 · ln(s) + 1
 };
 
-// Returns frequency[i] of the HS/2 pairs of a head.
+// Returns D, the elements of a head that rotate; like transformers, without the part after the decimal point.
+constexpr int rotated_elements(double fraction, int head_size) { return static_cast<int>(fraction * head_size); }
+
+// Returns frequency[i] of the HS/2 pairs of a head. D must be even and positive.
 std::vector<double> rope_frequencies(const RopeAngles& angles, int head_size);
 
 // Returns the factor of cosines and sines; 1 except with yarn.

@@ -7,6 +7,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/fp8.h"
+#include "kernels/rope.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/changes.h"
 #include "lib/config/config.h"
@@ -112,6 +113,15 @@ class Resolver {
   void check_rope() {
     const ModelConfig& m = c_.model;
     const auto scaling = enum_name(m.rope_scaling);
+    if (m.rope_fraction < 1 && m.position != Position::kRope)
+      add("model.rope_fraction: {} requires rope, but model.position is {}; set model.position to rope, or "
+          "model.rope_fraction to 1",
+          m.rope_fraction, enum_name(m.position));
+    const int rotated = rotated_elements(m.rope_fraction, m.head_dim);
+    if (m.rope_fraction < 1 && m.head_dim > 0 && (rotated == 0 || rotated % 2 != 0))
+      add("model.rope_fraction: {} of model.head_dim {} is {} elements, but rope rotates pairs; set "
+          "model.rope_fraction to 1 or {:.6g}",
+          m.rope_fraction, m.head_dim, rotated, static_cast<double>(round_up(rotated + 1, 2)) / m.head_dim);
     if (m.rope_scaling == RopeScaling::kNone && m.rope_factor > 1)
       add("model.rope_factor: {} has no effect, since model.rope_scaling is none; set model.rope_scaling, or "
           "model.rope_factor to 1",

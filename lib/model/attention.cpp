@@ -39,6 +39,7 @@ namespace {
 
 RopeAngles rope_angles(const ModelConfig& m) {
   return {.theta = m.rope_theta,
+          .fraction = m.rope_fraction,
           .scaling = m.rope_scaling,
           .factor = m.rope_factor,
           .original_seq_len = m.rope_original_seq_len,

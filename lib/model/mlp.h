@@ -58,8 +58,8 @@ struct MlpTensors {
 struct MlpWorkspace {
   Tensor activated;  // (R, Fl): an activation, recomputed (parallel.recompute: selective)
   Tensor dfc1;       // (R, fc1_width / tp)
-  Tensor
-      dactivated;  // (R, Fl): the gradient of `activated`; without a gate dfc1 itself: gradients are computed in place
+  // (R, Fl): the gradient of `activated`; without a gate dfc1 itself, because gradients are then computed in place
+  Tensor dactivated;
   // FP8 casts, if any layer's GEMMs are FP8: of an activation, of dfc1, and the transpose of the latter.
   Tensor fp8_activated, fp8_dfc1, fp8_dfc1_t;
 };

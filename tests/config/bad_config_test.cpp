@@ -332,6 +332,12 @@ const Combination kBadCombinations[] = {
     {"model: {position: rope, rope_scaling: llama3, rope_factor: 8, rope_attention_factor: 2}", 1,
      "model.rope_attention_factor: 2 has no effect, since model.rope_scaling is llama3; set model.rope_scaling to "
      "yarn, or model.rope_attention_factor to 0"},
+    {"model: {rope_fraction: 0.25}", 1,
+     "model.rope_fraction: 0.25 requires rope, but model.position is learned; set model.position to rope, or "
+     "model.rope_fraction to 1"},
+    {"model: {position: rope, rope_fraction: 0.3}", 1,
+     "model.rope_fraction: 0.3 of model.head_dim 64 is 19 elements, but rope rotates pairs; set model.rope_fraction to "
+     "1 or 0.3125"},
     {"model: {rope_scaling: linear, rope_factor: 2}", 1,
      "model.rope_scaling: linear requires rope, but model.position is learned; set model.position to rope, or "
      "model.rope_scaling to none"},

@@ -14,40 +14,44 @@ namespace {
 
 constexpr double kTheta = 10000;
 
-RopeAngles angles_of(RopeScaling scaling) {
-  return {.theta = kTheta, .scaling = scaling, .factor = 4, .original_seq_len = 32, .beta_fast = 4};
-}
-
 struct Case {
   int64_t batch, seq_len;
   int kv_heads, group, head_size;
   RopeScaling scaling = RopeScaling::kNone;
+  double fraction = 1;
 
   int64_t rows() const { return batch * seq_len; }
   int64_t width() const { return int64_t{kv_heads} * (group + 2) * head_size; }
+  RopeAngles angles() const {
+    return {
+        .theta = kTheta, .fraction = fraction, .scaling = scaling, .factor = 4, .original_seq_len = 32, .beta_fast = 4};
+  }
 };
 
 template <class Check>
 void for_each_case(Check check) {
-  for (const Case& c : {Case{1, 1, 1, 1, 2}, Case{3, 5, 1, 2, 4}, Case{1, 17, 3, 1, 6}, Case{2, 64, 2, 4, 64},
-                        Case{1, 257, 1, 3, 128}, Case{4, 128, 2, 1, 80}, Case{1, 70, 1, 2, 16, RopeScaling::kLinear},
-                        Case{1, 70, 2, 1, 16, RopeScaling::kLlama3}, Case{2, 70, 1, 2, 16, RopeScaling::kYarn}}) {
-    SCOPED_TRACE(fmt::format("B {} T {} NKV {} G {} HS {} {}", c.batch, c.seq_len, c.kv_heads, c.group, c.head_size,
-                             enum_name(c.scaling)));
+  for (const Case& c :
+       {Case{1, 1, 1, 1, 2}, Case{3, 5, 1, 2, 4}, Case{1, 17, 3, 1, 6}, Case{2, 64, 2, 4, 64}, Case{1, 257, 1, 3, 128},
+        Case{4, 128, 2, 1, 80}, Case{1, 70, 1, 2, 16, RopeScaling::kLinear},
+        Case{1, 70, 2, 1, 16, RopeScaling::kLlama3}, Case{2, 70, 1, 2, 16, RopeScaling::kYarn},
+        Case{1, 40, 2, 2, 16, RopeScaling::kNone, 0.25}, Case{1, 70, 1, 2, 16, RopeScaling::kYarn, 0.5}}) {
+    SCOPED_TRACE(fmt::format("B {} T {} NKV {} G {} HS {} {} {}", c.batch, c.seq_len, c.kv_heads, c.group, c.head_size,
+                             enum_name(c.scaling), c.fraction));
     check(c);
   }
 }
 
-// Each pair (i, i + HS/2) of a query or key is a complex number rotated by t · theta^(-2i/HS).
+// Each pair (i, i + HS/2) of a query or key is a complex number rotated by t · theta^(-2i/HS). If only D elements
+// rotate, D takes the place of HS.
 Values reference(const Case& c, Values qkv) {
   const int half = c.head_size / 2;
-  const std::vector<double> frequencies = rope_frequencies(angles_of(c.scaling), c.head_size);
-  const double scale = rope_attention_factor(angles_of(c.scaling));
+  const std::vector<double> frequencies = rope_frequencies(c.angles(), c.head_size);
+  const double scale = rope_attention_factor(c.angles());
   for (int64_t r = 0; r < c.rows(); ++r)
     for (int head = 0; head < c.kv_heads * (c.group + 2); ++head) {
       if (head % (c.group + 2) == c.group + 1) continue;  // a value
       double* x = &qkv[r * c.width() + head * c.head_size];
-      for (int i = 0; i < half; ++i) {
+      for (int i = 0; i < static_cast<int>(c.fraction * half); ++i) {
         const double angle = static_cast<double>(r % c.seq_len) * frequencies[static_cast<size_t>(i)];
         const auto turned = std::complex(x[i], x[i + half]) * std::polar(scale, angle);
         x[i] = turned.real(), x[i + half] = turned.imag();
@@ -58,7 +62,7 @@ Values reference(const Case& c, Values qkv) {
 
 Buffer run(const Case& c, Pass pass, const Values& values, Dtype dtype) {
   const Buffer table(Dtype::kF32, {c.seq_len, c.head_size / 2, 2}), qkv(dtype, {c.rows(), c.width()}, values);
-  fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, angles_of(c.scaling));
+  fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, c.angles());
   const Rope args{.pass = pass, .out = qkv, .inp = qkv, .table = table, .num_kv_heads = c.kv_heads, .group = c.group};
   check(args);
   cpu::rope(args);
@@ -115,6 +119,14 @@ TEST(RopeFrequencies, of_llama_3_2_and_of_qwen_with_yarn_are_those_of_transforme
   expect({.theta = 1e4, .scaling = RopeScaling::kLinear, .factor = 8}, 4, {{0, 0.125}, {1, 0.00125}});
 }
 
+TEST(RopeFrequencies, of_a_part_of_a_head_are_those_of_a_smaller_head) {
+  std::vector<double> expected = rope_frequencies({}, 16);
+  expected.resize(32, 0.0);
+  EXPECT_EQ(rope_frequencies({.fraction = 0.25}, 64), expected);
+  EXPECT_EQ(rotated_elements(0.3, 64), 19);
+  EXPECT_THROW(rope_frequencies({.fraction = 0.3}, 64), Fatal);
+}
+
 TEST(RopeFrequencies, of_yarn_are_defined_where_the_ramp_is_empty_and_the_attention_factor_is_given) {
   RopeAngles yarn{.scaling = RopeScaling::kYarn, .factor = 2, .original_seq_len = 1};
   EXPECT_EQ(rope_frequencies(yarn, 16), rope_frequencies({}, 16)) << "last is -1, before first: no pair is divided";
@@ -160,7 +172,7 @@ TEST(Rope, changes_the_order_of_heads_and_no_bit) {
       return rows_in(order, grouped, c.kv_heads, c.group, c.head_size);
     };
     const Buffer table(Dtype::kF32, {c.seq_len, c.head_size / 2, 2});
-    fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, angles_of(c.scaling));
+    fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, c.angles());
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
       for (const Pass pass : {Pass::kForward, Pass::kBackward})
         for (const QkvOrder from : kOrders)

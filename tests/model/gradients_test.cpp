@@ -34,6 +34,7 @@ Config config_of(int combination) {
     c.model.rope_scaling = bit(5) ? (bit(6) ? RopeScaling::kYarn : RopeScaling::kLlama3)
                                   : (bit(6) ? RopeScaling::kLinear : RopeScaling::kNone);
     if (c.model.rope_scaling != RopeScaling::kNone) c.model.rope_factor = 8;
+    if (bit(3) && bit(0)) c.model.rope_fraction = 0.5;  // of head_dim 4
     c.model.rope_original_seq_len = 4;
     c.model.rope_low_freq_factor = 0.25;  // of 4 tokens, in which a pair rotates less than once
     c.model.rope_high_freq_factor = 1;

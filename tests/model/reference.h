@@ -102,7 +102,7 @@ class ReferenceModel {
 
   // The angle per position by which RoPE rotates the pair i of a head.
   double rope_frequency(int i) const {
-    const int HS = m_.head_dim;
+    const int HS = static_cast<int>(m_.rope_fraction * m_.head_dim);
     const double f = std::pow(m_.rope_theta, -2.0 * i / HS), divided = f / m_.rope_factor;
     const double length = m_.rope_original_seq_len, wavelength = 2 * M_PI / f;
     double keep = 1;
@@ -145,7 +145,7 @@ class ReferenceModel {
       for (int t = 0; t < T; ++t)
         for (int kv = 0; kv < m_.kv_heads; ++kv)
           for (int index = 0; index <= G; ++index)  // queries and the key
-            for (int i = 0; i < HS / 2; ++i) {
+            for (int i = 0; 2 * i < static_cast<int>(m_.rope_fraction * HS); ++i) {
               const double angle = t * rope_frequency(i), size = rope_magnitude();
               double &a = qkv[t][slot(kv, index) + i], &b = qkv[t][slot(kv, index) + i + HS / 2];
               const double rotated = size * (a * std::cos(angle) - b * std::sin(angle));
