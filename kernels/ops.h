@@ -15,6 +15,7 @@
 #include "kernels/gemm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
+#include "kernels/qk_norm_full.h"
 #include "kernels/qk_norm_rope.h"
 #include "kernels/random.h"
 #include "kernels/rope.h"
@@ -44,6 +45,10 @@
   ROW(rope, Rope)                                     \
   ROW(qk_norm_rope_forward, QkNormRopeForward)        \
   ROW(qk_norm_rope_backward, QkNormRopeBackward)      \
+  ROW(qk_norm_squares, QkNormSquares)                 \
+  ROW(qk_norm_full_forward, QkNormFullForward)        \
+  ROW(qk_norm_products, QkNormProducts)               \
+  ROW(qk_norm_full_backward, QkNormFullBackward)      \
   ROW(attention_forward, AttentionForward)            \
   ROW(attention_backward, AttentionBackward)          \
   ROW(cached_attention, CachedAttention)              \

@@ -246,7 +246,7 @@ class Cases {
   void rope_cases(const std::string& shape, Tensor out, Tensor inp) {
     AttentionSpec rotated = layer_.attention;
     rotated.rope = true;
-    rotated.qk_norm = false;
+    rotated.qk_norm = QkNorm::kNone;
     Rope in_place{.out = out, .inp = out, .num_kv_heads = heads_.NKVl, .group = heads_.G};
     in_place.table = take(Dtype::kF32, {layer_.attention.seq_len, heads_.HS / 2, 2});
     memory_case("rope", shape, static_cast<double>(R_) * rotated.rope_elements(Pass::kForward, true),
@@ -265,7 +265,7 @@ class Cases {
   // Adds norms of query and key heads with RoPE, in the order of heads that attention reads.
   void qk_norm_cases(const std::string& shape, Tensor out, Tensor gradient, Tensor inp) {
     AttentionSpec normed = layer_.attention;
-    normed.qk_norm = true;
+    normed.qk_norm = QkNorm::kHead;
     const double rows = static_cast<double>(R_);
     const int HS = heads_.HS;
     const Tensor weight = take({HS}), dquery = take(Dtype::kF32, {HS}), dkey = take(Dtype::kF32, {HS});
@@ -293,6 +293,64 @@ class Cases {
                 [=](Stream& s) { qk_norm_rope_forward(forward, s); });
     memory_case("qk_norm_rope_backward", shape, rows * normed.rope_elements(Pass::kBackward, false),
                 [=](Stream& s) { qk_norm_rope_backward(backward, s); });
+    full_qk_norm_cases(shape, forward, backward);
+  }
+
+  // Adds the two ops of each pass of a norm over all heads, with the operands of norms of single heads.
+  void full_qk_norm_cases(const std::string& shape, const QkNormRopeForward& of_head,
+                          const QkNormRopeBackward& of_head_backward) {
+    const AttentionSpec& a = layer_.attention;
+    const Tensor sums = take(Dtype::kF32, {R_, 2}), rstd = take(Dtype::kF32, {R_, 2});
+    const Tensor query = take({heads_.width}), key = take({int64_t{heads_.NKVl} * heads_.HS});
+    const Tensor dquery = take(Dtype::kF32, {query.numel()}), dkey = take(Dtype::kF32, {key.numel()});
+    const QkNormSquares squares{.sums = sums, .inp = of_head.inp, .num_kv_heads = heads_.NKVl, .group = heads_.G};
+    const QkNormFullForward forward{.query_width = a.width(),
+                                    .key_width = a.kv_width(),
+                                    .out = of_head.out,
+                                    .rstd = rstd,
+                                    .squares = sums,
+                                    .inp = of_head.inp,
+                                    .query_weight = query,
+                                    .key_weight = key,
+                                    .table = of_head.table,
+                                    .num_kv_heads = heads_.NKVl,
+                                    .group = heads_.G,
+                                    .out_order = heads_.order};
+    const QkNormProducts products{.sums = sums,
+                                  .dout = of_head.out,
+                                  .inp = of_head.inp,
+                                  .query_weight = query,
+                                  .key_weight = key,
+                                  .table = of_head.table,
+                                  .num_kv_heads = heads_.NKVl,
+                                  .group = heads_.G,
+                                  .dout_order = heads_.order};
+    const QkNormFullBackward backward{.query_width = a.width(),
+                                      .key_width = a.kv_width(),
+                                      .dinp = of_head_backward.dinp,
+                                      .dquery_weight = dquery,
+                                      .dkey_weight = dkey,
+                                      .rstd = rstd,
+                                      .products = sums,
+                                      .dout = of_head.out,
+                                      .inp = of_head.inp,
+                                      .query_weight = query,
+                                      .key_weight = key,
+                                      .table = of_head.table,
+                                      .num_kv_heads = heads_.NKVl,
+                                      .group = heads_.G,
+                                      .dout_order = heads_.order};
+    AttentionSpec normed = a;
+    normed.qk_norm = QkNorm::kFull;
+    const auto rows = static_cast<double>(R_);
+    memory_case("qk_norm_full forward", shape, rows * normed.rope_elements(Pass::kForward, false), [=](Stream& s) {
+      qk_norm_squares(squares, s);
+      qk_norm_full_forward(forward, s);
+    });
+    memory_case("qk_norm_full backward", shape, rows * normed.rope_elements(Pass::kBackward, false), [=](Stream& s) {
+      qk_norm_products(products, s);
+      qk_norm_full_backward(backward, s);
+    });
   }
 
   void cross_entropy() {

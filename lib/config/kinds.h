@@ -13,7 +13,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
 enum class NormPosition { kPre, kPost, kBoth };  // of a branch's norms: lib/model/block.h
-enum class QkNorm { kNone, kHead };
+enum class QkNorm { kNone, kHead, kFull };
 enum class AutoFlag { kAuto, kFalse, kTrue };
 // By what they spare; auto: the least that fits.
 enum class Recompute { kNone, kNorms, kSelective, kFull, kAuto };
@@ -53,7 +53,8 @@ struct EnumNames<NormPosition> {
 template <>
 struct EnumNames<QkNorm> {
   static constexpr std::array table{std::pair{QkNorm::kNone, std::string_view("none")},
-                                    std::pair{QkNorm::kHead, std::string_view("head")}};
+                                    std::pair{QkNorm::kHead, std::string_view("head")},
+                                    std::pair{QkNorm::kFull, std::string_view("full")}};
 };
 template <>
 struct EnumNames<AutoFlag> {

@@ -28,11 +28,16 @@ LinearSpec AttentionSpec::proj() const {
 }
 
 std::vector<ModuleSpec> AttentionSpec::modules() const {
-  if (!qk_norm) return {qkv(), proj()};
-  const auto norm = [&](std::string_view module) {
-    return NormSpec{.module = module, .width = head_dim, .place = NormPlace::kInside, .branch = Branch::kAttention};
+  if (qk_norm == QkNorm::kNone) return {qkv(), proj()};
+  const bool full = qk_norm == QkNorm::kFull;
+  const auto norm = [&](std::string_view module, int64_t width) {
+    return NormSpec{.module = module,
+                    .width = full ? width : head_dim,
+                    .place = NormPlace::kInside,
+                    .branch = Branch::kAttention,
+                    .sharded = full};
   };
-  return {qkv(), norm(modules::kQueryNorm), norm(modules::kKeyNorm), proj()};
+  return {qkv(), norm(modules::kQueryNorm, width()), norm(modules::kKeyNorm, kv_width()), proj()};
 }
 
 namespace {
@@ -64,7 +69,11 @@ double AttentionSpec::core_flops_per_token(AttentionWork work) const {
 
 double AttentionSpec::rope_elements(Pass pass, bool in_place) const {
   const auto all = static_cast<double>(qkv_width()), values = static_cast<double>(kv_width());
-  if (qk_norm) return pass == Pass::kForward ? 2 * all : 3 * all - values;  // backward also reads forward's input
+  if (qk_norm != QkNorm::kNone) {
+    // Backward also reads forward's input. Over the full width, each pass first reads queries and keys for their sums.
+    const double heads = pass == Pass::kForward ? 2 * all : 3 * all - values;
+    return qk_norm == QkNorm::kHead ? heads : heads + (pass == Pass::kForward ? 1 : 2) * (all - values);
+  }
   if (!rope) return 0;
   return 2 * (in_place ? all - values : all);
 }
@@ -107,10 +116,11 @@ void allocate_tensors(const AttentionSpec& attention, const BranchMemory& m, Lay
   const StageDims& d = m.dims;
   const AttentionShare a = share_of(attention, d.tp);
   AttentionTensors& t = tensors.attention;
-  if (attention.qk_norm) t.projected = m.take(d.dtype, {d.R, a.qkv_width});
+  if (attention.qk_norm != QkNorm::kNone) t.projected = m.take(d.dtype, {d.R, a.qkv_width});
   t.qkv = m.take(d.dtype, {d.R, a.qkv_width});
   t.out = m.take(d.dtype, {d.R, a.width});
   t.lse = m.take(Dtype::kF32, {d.B, a.NHl, d.T});
+  if (attention.qk_norm == QkNorm::kFull) t.qk_rstd = m.take(Dtype::kF32, {d.R, 2});
 }
 
 void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, LayerWorkspace& work) {
@@ -122,6 +132,7 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
   if (a.order != QkvOrder::kGrouped) w.rope_input = m.take(d.dtype, {d.R, a.qkv_width});
   w.delta = m.take(Dtype::kF32, {d.B, a.NHl, d.T});
   if (attention.rope) w.rope_table = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
+  if (attention.qk_norm == QkNorm::kFull) w.qk_sums = m.take(Dtype::kF32, {d.R, 2});
   if (!any_fp8_layer(m.config)) return;
   const Dtype gradient = m.config.precision.fp8_gradients;
   w.fp8_out = m.take(Dtype::kE4M3, {d.R, a.width});
@@ -130,7 +141,7 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
 }
 
 AttentionTensors first_rows(AttentionTensors t, int64_t rows) {
-  for (Tensor* tensor : {&t.projected, &t.qkv, &t.out})
+  for (Tensor* tensor : {&t.projected, &t.qk_rstd, &t.qkv, &t.out})
     if (!tensor->empty()) *tensor = tensor->rows(0, rows);
   return t;
 }
@@ -161,7 +172,7 @@ class AttentionLayer final : public BranchLayer {
   AttentionLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)
       : spec_(spec.attention), fp8_(spec.fp8) {
     qkv_ = ColumnLinear::bind(Branch::kAttention, spec_.qkv(), spec, parameters, layer);
-    if (spec_.qk_norm) {
+    if (spec_.qk_norm != QkNorm::kNone) {
       query_norm_ = find_weight(parameters, modules::kQueryNorm, layer);
       key_norm_ = find_weight(parameters, modules::kKeyNorm, layer);
     }
@@ -174,7 +185,7 @@ class AttentionLayer final : public BranchLayer {
 
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner) const override {
     const AttentionTensors& a = t.attention;
-    rotate_forward(ctx, a.qkv, projected(ctx, a));
+    rotate_forward(ctx, a.qkv, projected(ctx, a), a);
     if (a.cache.keys.empty())
       attention_forward(with_shape(ctx, AttentionForward{.out = a.out, .lse = a.lse, .qkv = a.qkv}), ctx.compute);
     else
@@ -261,9 +272,11 @@ class AttentionLayer final : public BranchLayer {
   }
 
   // Applies QK-norm and RoPE to qkv's output `inp`. Attention reads `out`, which is `inp` if the model has neither.
-  void rotate_forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
+  void rotate_forward(const LayerContext& ctx, Tensor out, Tensor inp, const AttentionTensors& t) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
-    if (spec_.qk_norm) {
+    if (spec_.qk_norm == QkNorm::kFull) {
+      full_norm_forward(ctx, out, inp, t, share);
+    } else if (spec_.qk_norm == QkNorm::kHead) {
       qk_norm_rope_forward({.eps = static_cast<float>(spec_.norm_eps),
                             .out = out,
                             .inp = inp,
@@ -289,7 +302,9 @@ class AttentionLayer final : public BranchLayer {
   // Computes the gradient of qkv's output from the gradient `dout` of the rotated rows.
   void rotate_backward(const LayerContext& ctx, Tensor dinp, Tensor dout, const AttentionTensors& t) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
-    if (spec_.qk_norm) {
+    if (spec_.qk_norm == QkNorm::kFull) {
+      full_norm_backward(ctx, dinp, dout, t, share);
+    } else if (spec_.qk_norm == QkNorm::kHead) {
       qk_norm_rope_backward({.eps = static_cast<float>(spec_.norm_eps),
                              .dinp = dinp,
                              .dquery_weight = ctx.hooks.gradient(*query_norm_),
@@ -317,10 +332,71 @@ class AttentionLayer final : public BranchLayer {
            ctx.compute);
     }
   }
+  void full_norm_forward(const LayerContext& ctx, Tensor out, Tensor inp, const AttentionTensors& t,
+                         const AttentionShare& share) const {
+    const Tensor squares = ctx.work.attention.qk_sums;
+    qk_norm_squares({.sums = squares, .inp = inp, .num_kv_heads = share.NKVl, .group = share.G}, ctx.compute);
+    sum_over_tp(ctx, squares);
+    qk_norm_full_forward({.eps = static_cast<float>(spec_.norm_eps),
+                          .query_width = spec_.width(),
+                          .key_width = spec_.kv_width(),
+                          .out = out,
+                          .rstd = t.qk_rstd,
+                          .squares = squares,
+                          .inp = inp,
+                          .query_weight = ctx.use(*query_norm_),
+                          .key_weight = ctx.use(*key_norm_),
+                          .table = ctx.work.attention.rope_table,
+                          .num_kv_heads = share.NKVl,
+                          .group = share.G,
+                          .out_order = share.order},
+                         ctx.compute);
+  }
+  void full_norm_backward(const LayerContext& ctx, Tensor dinp, Tensor dout, const AttentionTensors& t,
+                          const AttentionShare& share) const {
+    const Tensor products = ctx.work.attention.qk_sums, table = ctx.work.attention.rope_table;
+    const Tensor query_weight = ctx.use(*query_norm_), key_weight = ctx.use(*key_norm_);
+    qk_norm_products({.sums = products,
+                      .dout = dout,
+                      .inp = t.projected,
+                      .query_weight = query_weight,
+                      .key_weight = key_weight,
+                      .table = table,
+                      .num_kv_heads = share.NKVl,
+                      .group = share.G,
+                      .dout_order = share.order},
+                     ctx.compute);
+    sum_over_tp(ctx, products);
+    qk_norm_full_backward({.query_width = spec_.width(),
+                           .key_width = spec_.kv_width(),
+                           .dinp = dinp,
+                           .dquery_weight = ctx.hooks.gradient(*query_norm_),
+                           .dkey_weight = ctx.hooks.gradient(*key_norm_),
+                           .rstd = t.qk_rstd,
+                           .products = products,
+                           .dout = dout,
+                           .inp = t.projected,
+                           .query_weight = query_weight,
+                           .key_weight = key_weight,
+                           .table = table,
+                           .num_kv_heads = share.NKVl,
+                           .group = share.G,
+                           .dout_order = share.order},
+                          ctx.compute);
+    ctx.hooks.gradient_ready(*key_norm_);
+    ctx.hooks.gradient_ready(*query_norm_);
+  }
+  static void sum_over_tp(const LayerContext& ctx, Tensor sums) {
+    if (ctx.tp.size() == 1) return;
+    GroupOnStream& group = ctx.tp.collectives();
+    group.after(ctx.compute);
+    group.all_reduce(sums.flat(), ReduceOp::kSum);
+    group.before(ctx.compute);
+  }
   // Returns where qkv's output goes: QK-norm's saved input; the workspace if RoPE changes the order of heads; else in
   // place.
   Tensor projected(const LayerContext& ctx, const AttentionTensors& t) const {
-    return spec_.qk_norm ? t.projected : rope_input(ctx, t.qkv);
+    return spec_.qk_norm != QkNorm::kNone ? t.projected : rope_input(ctx, t.qkv);
   }
   // Returns memory for rows before RoPE: `rows` itself, unless RoPE changes the order of heads.
   Tensor rope_input(const LayerContext& ctx, Tensor rows) const {

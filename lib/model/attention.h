@@ -9,6 +9,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/kinds.h"
 #include "kernels/rope.h"
+#include "lib/config/kinds.h"
 #include "lib/model/linear_spec.h"
 
 namespace tri {
@@ -19,7 +20,7 @@ struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   int seq_len = 0, window = 0;  // window 0: all earlier tokens
   bool rope = false;
-  bool qk_norm = false;                    // RMSNorm of each query and key head before RoPE
+  QkNorm qk_norm = QkNorm::kNone;          // RMSNorm of queries and keys before RoPE
   double norm_eps = 0;                     // eps of qk_norm
   bool bias = false, output_bias = false;  // of qkv, of proj
 
@@ -34,8 +35,12 @@ struct AttentionSpec {
   double core_flops_per_token(AttentionWork work) const;
   // Elements saved per token with every recompute except `full`: in the compute type (qkv and proj's rows), and in fp32
   // (lse).
-  double kept_elements() const { return static_cast<double>((qk_norm ? 2 : 1) * qkv_width() + width()); }
+  double kept_elements() const {
+    return static_cast<double>((qk_norm != QkNorm::kNone ? 2 : 1) * qkv_width() + width());
+  }
   double kept_statistics() const { return heads; }
+  // Statistics that each tp rank saves per token: those of QK-norm over the full width, of all heads.
+  double unsplit_statistics() const { return qk_norm == QkNorm::kFull ? 2 : 0; }
   double activated_elements() const { return 0; }   // saved in addition, as in MlpSpec
   double recomputed_elements() const { return 0; }  // as in MlpSpec
   // The workspace per token: in the compute type dout, dqkv and rope_input; with FP8 also the bytes of casts.
@@ -78,6 +83,7 @@ struct AttentionTensors {
   Tensor qkv;           // (R, qkv_width), after QK-norm and RoPE, in attention_order()
   Tensor out;           // (R, NHl · HS): what proj reads
   Tensor lse;           // (B, NHl, T) f32
+  Tensor qk_rstd;       // (R, 2) f32: of QK-norm over the full width, for queries and for keys
   KeyValueCache cache;  // present: a pass over cached sequences, without a backward pass
 };
 
@@ -88,6 +94,7 @@ struct AttentionWorkspace {
   Tensor rope_input;  // (R, qkv_width); only if RoPE changes the order of heads: qkv's output, or attention's gradient
   Tensor delta;       // (B, NHl, T) f32
   Tensor rope_table;  // (T, HS/2, 2) f32; in passes over cached sequences (R, HS/2, 2), the angles of each row
+  Tensor qk_sums;     // (R, 2) f32: sums over the heads of all tp ranks, for QK-norm over the full width
   Tensor sequences, positions;  // (R) i32, of each row in such a pass
   // FP8 casts, if any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the transpose of the latter.
   Tensor fp8_out, fp8_dqkv, fp8_dqkv_t;

@@ -142,7 +142,7 @@ LayerSpec layer_spec(const ModelConfig& m) {
                         .seq_len = m.seq_len,
                         .window = m.window,
                         .rope = m.position == Position::kRope,
-                        .qk_norm = m.qk_norm == QkNorm::kHead,
+                        .qk_norm = m.qk_norm,
                         .norm_eps = m.norm_eps,
                         .bias = has_qkv_bias(m),
                         .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches

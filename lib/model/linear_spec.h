@@ -74,13 +74,14 @@ enum class NormPlace {
   kAfter,   // after its branch, whose output it norms before that is added to the residual stream
 };
 
-// A norm of the residual stream or inside a branch. All tp ranks hold its weight.
+// A norm of the residual stream or inside a branch.
 struct NormSpec {
   std::string_view module;
   int64_t width = 0;
   NormPlace place = NormPlace::kBefore;
   Branch branch{};
   bool bias = false;
+  bool sharded = false;  // over tp, like the heads that it norms; else all tp ranks hold its weight
   bool operator==(const NormSpec&) const = default;
 };
 

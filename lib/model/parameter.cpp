@@ -104,6 +104,11 @@ class ListBuilder {
   }
   void norm(const NormSpec& norm, int layer) {
     replicated(weight_of(norm.module, layer), {norm.width}, InitRule::kOnes, false);
+    if (norm.sharded) {
+      specs_.back().split_dim = 0;
+      specs_.back().sharded = {"tp"};
+      specs_.back().reduced = kOwn;
+    }
     if (norm.bias) replicated(bias_of(norm.module, layer), {norm.width}, InitRule::kZeros, false);
   }
 

@@ -290,6 +290,17 @@ double tp_seconds(const Workload& w, const Cluster& c, const TransferTimes& tran
                                                         .axis = TransferAxis::kTp});
 }
 
+// The sum over tp of QK-norm's sums over the full width, which attention waits for.
+double qk_sum_seconds(const Workload& w, const AttentionSpec& attention, const Cluster& c,
+                      const TransferTimes& transfers) {
+  if (w.tp == 1 || attention.unsplit_statistics() == 0) return 0;
+  return c.software.skew_us * 1e-6 + transfers.seconds({.kind = Collective::kAllReduce,
+                                                        .bytes = Sizes(w).rows * attention.unsplit_statistics() * 4,
+                                                        .ranks = w.tp,
+                                                        .on_node = on_node(w, c),
+                                                        .axis = TransferAxis::kTp});
+}
+
 // Returns the exposed time of a transfer with `alongside` seconds of compute that may hide it.
 double exposed(const Workload& w, const Cluster& c, double transfer, double alongside) {
   if (!w.overlap_tp) return transfer;
@@ -356,6 +367,7 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
   Kernels forward(w, c), backward(w, c);
   run_regions(w, c, transfers, steps, Pass::kForward, forward);
   run_regions(w, c, transfers, steps, Pass::kBackward, backward);
+  for (Kernels* pass : {&forward, &backward}) pass->times().tp += qk_sum_seconds(w, layer.attention, c, transfers);
   for (int rows = 0; rows < layer.gathered_rows(); ++rows) {
     steps.norm_forward(forward);
     steps.norm_backward(backward);

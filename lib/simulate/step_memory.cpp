@@ -30,7 +30,8 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
   const double activated = share * layer.activated_elements() * bytes * read;
   const auto norms = static_cast<double>(layer.norms.size());
   const double normed = layer.gathered_rows() * rows * w.model.hidden * bytes * read;
-  const double statistics = share * layer.kept_statistics() * 4 + 2 * norms * local * 4;
+  const double statistics =
+      share * layer.kept_statistics() * 4 + 2 * norms * local * 4 + rows * layer.attention.unsplit_statistics() * 4;
   double kept = stream + statistics + share * layer.kept_elements() * bytes;
   if (w.recompute == Recompute::kNone) kept += normed + activated;
   if (w.recompute == Recompute::kNorms) kept += activated;

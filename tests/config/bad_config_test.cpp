@@ -353,6 +353,9 @@ const Combination kBadCombinations[] = {
     {"model: {qk_norm: head}", 1,
      "model.qk_norm: head requires rope, but model.position is learned; set model.position to rope, or model.qk_norm "
      "to none"},
+    {"model: {qk_norm: full}", 1,
+     "model.qk_norm: full requires rope, but model.position is learned; set model.position to rope, or model.qk_norm "
+     "to none"},
     {"model: {window: 4096}", 1,
      "model.window: 4096 exceeds model.seq_len 1024; set model.window to 0 for full attention, or to 1024 or "
      "less"},

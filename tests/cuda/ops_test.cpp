@@ -344,6 +344,122 @@ TEST(CudaOps, qk_norm_rope) {
     }
 }
 
+TEST(CudaOps, qk_norm_full) {
+  TRI_NEEDS_GPU();
+  for (const Dtype dtype : kTypes)
+    for (const auto& [seq_len, kv, group, half] :
+         {std::tuple{3, 1, 1, 1}, {16, 2, 3, 32}, {40, 3, 1, 5}, {65, 2, 4, 64}, {257, 16, 1, 64}, {5, 2, 1, 256}}) {
+      const int64_t head_size = 2 * half, width = int64_t{kv} * (group + 2) * head_size, rows = 2 * seq_len;
+      const int64_t keys = kv * head_size, queries = group * keys;
+      std::vector<float> table(static_cast<size_t>(seq_len) * half * 2);
+      fill_rope_table(table.data(), seq_len, 2 * half, kAngles);
+      const Buffer angles(Dtype::kF32, {seq_len, half, 2}, Values(table.begin(), table.end()));
+      const auto matrix = [&, rows = rows](const char* name) {
+        return Buffer(dtype, {rows, width}, random_values(rows * width, name));
+      };
+      const auto vector = [](Dtype type, int64_t n, const char* name) {
+        return Buffer(type, {n}, random_values(n, name));
+      };
+      const Buffer poisoned(dtype, {rows, width}), sums(Dtype::kF32, {rows, 2});
+      Values positive(static_cast<size_t>(2 * rows));
+      for (size_t i = 0; i < positive.size(); ++i) positive[i] = 0.5 + 0.01 * static_cast<double>(i % 17);
+      const Buffer given(Dtype::kF32, {rows, 2}, positive);  // squares per element, or rstd
+      Values of_all = positive;
+      for (double& value : of_all) value *= static_cast<double>(queries);
+      const Buffer squares(Dtype::kF32, {rows, 2}, of_all);
+      const Comparisons with_sums(rounding_of(dtype), {{"sums", elements(3e-5)}, {"rstd", elements(3e-6)}});
+      for (const QkvOrder from : kOrders)
+        for (const QkvOrder to : kOrders) {
+          const std::string what = fmt::format("{} T {} heads {} x {} HS {}, {} to {}", enum_name(dtype), seq_len, kv,
+                                               group, head_size, enum_name(from), enum_name(to));
+          TRI_COMPARE(qk_norm_squares, what, (Operands{{"sums", sums}, {"inp", matrix("inp")}}),
+                      ([&, kv = kv, group = group](const Place& on) {
+                        return QkNormSquares{
+                            .sums = on("sums"), .inp = on("inp"), .num_kv_heads = kv, .group = group, .order = from};
+                      }),
+                      with_sums);
+          Operands operands{{"out", poisoned},
+                            {"rstd", sums},
+                            {"squares", squares},
+                            {"inp", matrix("inp")},
+                            {"query_weight", vector(dtype, queries, "query_weight")},
+                            {"key_weight", vector(dtype, keys, "key_weight")},
+                            {"table", angles}};
+          TRI_COMPARE(qk_norm_full_forward, what, operands, ([&, kv = kv, group = group](const Place& on) {
+                        return QkNormFullForward{.query_width = 2 * queries,
+                                                 .key_width = 3 * keys,
+                                                 .out = on("out"),
+                                                 .rstd = on("rstd"),
+                                                 .squares = on("squares"),
+                                                 .inp = on("inp"),
+                                                 .query_weight = on("query_weight"),
+                                                 .key_weight = on("key_weight"),
+                                                 .table = on("table"),
+                                                 .num_kv_heads = kv,
+                                                 .group = group,
+                                                 .out_order = to,
+                                                 .inp_order = from};
+                      }),
+                      with_sums);
+          Operands of_products{{"sums", sums},
+                               {"dout", matrix("dout")},
+                               {"inp", matrix("inp")},
+                               {"query_weight", vector(dtype, queries, "query_weight")},
+                               {"key_weight", vector(dtype, keys, "key_weight")},
+                               {"table", angles}};
+          TRI_COMPARE(qk_norm_products, what, of_products, ([&, kv = kv, group = group](const Place& on) {
+                        return QkNormProducts{.sums = on("sums"),
+                                              .dout = on("dout"),
+                                              .inp = on("inp"),
+                                              .query_weight = on("query_weight"),
+                                              .key_weight = on("key_weight"),
+                                              .table = on("table"),
+                                              .num_kv_heads = kv,
+                                              .group = group,
+                                              .dout_order = from,
+                                              .inp_order = to};
+                      }),
+                      with_sums);
+          const auto backward = [&, kv = kv, group = group](const Place& on, const char* dinp) {
+            return QkNormFullBackward{.query_width = 2 * queries,
+                                      .key_width = 3 * keys,
+                                      .dinp = on(dinp),
+                                      .dquery_weight = on("dquery_weight"),
+                                      .dkey_weight = on("dkey_weight"),
+                                      .rstd = on("rstd"),
+                                      .products = on("products"),
+                                      .dout = on("dout"),
+                                      .inp = on("inp"),
+                                      .query_weight = on("query_weight"),
+                                      .key_weight = on("key_weight"),
+                                      .table = on("table"),
+                                      .num_kv_heads = kv,
+                                      .group = group,
+                                      .dout_order = from,
+                                      .dinp_order = to};
+          };
+          Operands of_backward{{"dinp", poisoned},
+                               {"dquery_weight", vector(Dtype::kF32, queries, "dquery_weight")},
+                               {"dkey_weight", vector(Dtype::kF32, keys, "dkey_weight")},
+                               {"rstd", given},
+                               {"products", squares},
+                               {"dout", matrix("dout")},
+                               {"inp", matrix("inp")},
+                               {"query_weight", vector(dtype, queries, "query_weight")},
+                               {"key_weight", vector(dtype, keys, "key_weight")},
+                               {"table", angles}};
+          // Sums over all rows, added in a different order.
+          const Comparisons comparisons(rounding_of(dtype),
+                                        {{"dquery_weight", elements(3e-5)}, {"dkey_weight", elements(3e-5)}});
+          TRI_COMPARE(qk_norm_full_backward, what, of_backward, ([&](const Place& on) { return backward(on, "dinp"); }),
+                      comparisons);
+          if (from == to)
+            TRI_COMPARE(qk_norm_full_backward, what + " in place", of_backward,
+                        ([&](const Place& on) { return backward(on, "dout"); }), comparisons);
+        }
+    }
+}
+
 struct CrossEntropyCase {
   Dtype dtype;
   int64_t rows, columns;  // per rank: R, Vl

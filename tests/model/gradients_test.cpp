@@ -20,7 +20,7 @@ Config config_of(int combination) {
   c.model.position = bit(2) ? Position::kRope : Position::kLearned;
   c.model.kv_heads = bit(3) ? 2 : 4;
   c.model.head_dim = bit(3) ? 4 : 0;  // twice the default, 8 / 4
-  c.model.qk_norm = bit(2) && bit(7) ? QkNorm::kHead : QkNorm::kNone;
+  c.model.qk_norm = !bit(2) || !bit(7) ? QkNorm::kNone : bit(6) ? QkNorm::kFull : QkNorm::kHead;
   c.model.window = bit(4) ? 3 : 0;
   c.model.block = bit(5) ? Block::kParallel : Block::kSequential;
   if (!bit(5)) {

@@ -141,6 +141,19 @@ class ReferenceModel {
             for (int i = 0; i < HS; ++i) square += qkv[t][slot(kv, index) + i] * qkv[t][slot(kv, index) + i] / HS;
             for (int i = 0; i < HS; ++i) qkv[t][slot(kv, index) + i] *= w[i] / std::sqrt(square + m_.norm_eps);
           }
+    if (m_.qk_norm == QkNorm::kFull)
+      for (int t = 0; t < T; ++t)
+        for (const bool is_key : {false, true}) {
+          const Doubles& w = p.at(weight_of(is_key ? modules::kKeyNorm : modules::kQueryNorm, layer));
+          const auto element = [&](int n) -> double& {  // n: among the elements of all heads
+            const int head = n / HS;
+            return qkv[t][(is_key ? slot(head, G) : slot(head / G, head % G)) + n % HS];
+          };
+          const int width = static_cast<int>(w.size());
+          double square = 0;
+          for (int n = 0; n < width; ++n) square += element(n) * element(n) / width;
+          for (int n = 0; n < width; ++n) element(n) *= w[n] / std::sqrt(square + m_.norm_eps);
+        }
     if (m_.position == Position::kRope)
       for (int t = 0; t < T; ++t)
         for (int kv = 0; kv < m_.kv_heads; ++kv)

@@ -51,7 +51,8 @@ TEST(StageTensors, a_layer_states_what_is_allocated_for_it) {
   };
   for (const Case& one : {Case{8, Position::kLearned, QkNorm::kNone, Activation::kGelu},
                           Case{4, Position::kRope, QkNorm::kNone, Activation::kSwiglu},
-                          Case{2, Position::kRope, QkNorm::kHead, Activation::kSwiglu}})
+                          Case{2, Position::kRope, QkNorm::kHead, Activation::kSwiglu},
+                          Case{8, Position::kRope, QkNorm::kFull, Activation::kGeluErf}})
     for (const int tp : {1, 2})
       for (const GemmFormat gemm : {GemmFormat::kCompute, GemmFormat::kFp8})
         for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
@@ -73,6 +74,7 @@ TEST(StageTensors, a_layer_states_what_is_allocated_for_it) {
           const AttentionTensors& a = kept.attention;
           EXPECT_EQ(elements({a.projected, a.qkv, a.out, kept.mlp.fc1}), rows * layer.kept_elements());
           EXPECT_EQ(elements({a.lse}), rows * layer.kept_statistics());
+          EXPECT_EQ(elements({a.qk_rstd}), rows * tp * layer.attention.unsplit_statistics());
           const Tensor activated = gemm == GemmFormat::kFp8             ? kept.mlp.activated_t
                                    : recompute == Recompute::kSelective ? mlp.activated
                                                                         : kept.mlp.activated;
