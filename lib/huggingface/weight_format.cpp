@@ -46,6 +46,7 @@ constexpr TensorRule kLlamaTensors[] = {
     {modules::kKeyNorm, Part::kWeight, "model.layers.{}.self_attn.k_norm.weight"},
     {modules::kProj, Part::kWeight, "model.layers.{}.self_attn.o_proj.weight"},
     {modules::kProj, Part::kBias, "model.layers.{}.self_attn.o_proj.bias"},
+    {modules::kPostNorm1, Part::kWeight, "model.layers.{}.post_attention_layernorm.weight"},  // OLMo-2
     {modules::kNorm2, Part::kWeight, "model.layers.{}.post_attention_layernorm.weight"},
     {modules::kFc1, Part::kWeight, "model.layers.{}.mlp.gate_proj.weight", Rows::kGate},
     {modules::kFc1, Part::kWeight, "model.layers.{}.mlp.up_proj.weight", Rows::kUp},
@@ -53,6 +54,7 @@ constexpr TensorRule kLlamaTensors[] = {
     {modules::kFc1, Part::kBias, "model.layers.{}.mlp.up_proj.bias", Rows::kUp},
     {modules::kFc2, Part::kWeight, "model.layers.{}.mlp.down_proj.weight"},
     {modules::kFc2, Part::kBias, "model.layers.{}.mlp.down_proj.bias"},
+    {modules::kPostNorm2, Part::kWeight, "model.layers.{}.post_feedforward_layernorm.weight"},
     {modules::kFinalNorm, Part::kWeight, "model.norm.weight"},
     {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
 };
@@ -93,6 +95,7 @@ struct FormatTable {
   std::span<const SizeField> sizes, more_sizes = {};
   std::span<const FixedField> fixed;
   QkNorm qk_norm = QkNorm::kNone;
+  NormPosition norm_position = NormPosition::kPre;
   bool window_of_layers = false;  // the window counts with use_sliding_window, from layer max_window_layers on
 };
 
@@ -139,6 +142,8 @@ struct Decoder {
   Biases biases = Biases::kNone;
   bool window = true, window_of_layers = false;
   QkNorm qk_norm = QkNorm::kNone;
+  NormPosition norm_position = NormPosition::kPre;
+  double eps_when_absent = 1e-6;
 };
 constexpr FormatTable decoder(const Decoder& family) {
   return {.format = {.model_type = family.model_type,
@@ -154,11 +159,12 @@ constexpr FormatTable decoder(const Decoder& family) {
           .biases = family.biases,
           .tied_when_absent = false,
           .eps = "rms_norm_eps",
-          .eps_when_absent = 1e-6,
+          .eps_when_absent = family.eps_when_absent,
           .sizes = kDecoderSizes,
           .more_sizes = family.sizes,
           .fixed = kLlamaFixed,
           .qk_norm = family.qk_norm,
+          .norm_position = family.norm_position,
           .window_of_layers = family.window_of_layers};
 }
 
@@ -195,7 +201,14 @@ constexpr FormatTable kFormats[] = {
              .architecture = "Qwen3ForCausalLM",
              .sizes = kQwen3Sizes,
              .window_of_layers = true,
-             .qk_norm = QkNorm::kHead})};
+             .qk_norm = QkNorm::kHead}),
+    decoder({.model_type = "olmo2",
+             .architecture = "Olmo2ForCausalLM",
+             .sizes = kLlamaSizes,
+             .window = false,
+             .qk_norm = QkNorm::kFull,
+             .norm_position = NormPosition::kPost,
+             .eps_when_absent = 1e-5})};
 
 std::vector<SizeField> sizes_of(const FormatTable& table) {
   std::vector<SizeField> sizes(table.sizes.begin(), table.sizes.end());
@@ -222,6 +235,7 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   must_be("activation", m.activation, t.activation);
   must_be("position", m.position, t.position);
   must_be("qk_norm", m.qk_norm, t.qk_norm);
+  must_be("norm_position", m.norm_position, t.norm_position);
   must_be("block", m.block, Block::kSequential);
   if (m.kv_heads != m.heads && !t.groups)
     lines.push_back(fmt::format(
@@ -317,6 +331,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   m.activation = table->activation;
   m.position = table->position;
   m.qk_norm = table->qk_norm;
+  m.norm_position = table->norm_position;
   m.block = Block::kSequential;
   m.kv_heads = m.head_dim = m.ffn_hidden = m.window = 0;
   for (const SizeField& field : sizes_of(*table)) {

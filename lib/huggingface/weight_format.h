@@ -6,7 +6,8 @@
 //   mistral  MistralForCausalLM  llama with a window, without biases
 //   qwen2    Qwen2ForCausalLM    llama with biases of queries, keys and values alone; with a window or without
 //   qwen3    Qwen3ForCausalLM    llama with QK-norm, without biases; with a window or without
-// Of the four with rope, each kind of model.rope_scaling.
+//   olmo2    Olmo2ForCausalLM    llama with norms of outputs and QK-norm over the full width, without biases
+// Of those with rope, each kind of model.rope_scaling.
 //
 // "Native" are the names and tensors of this program's checkpoints, "hf" those of transformers (Hugging Face).
 #pragma once

@@ -39,6 +39,7 @@ NATIVE = {
     "qwen3": {**LLAMA, "kv_heads": 2, "head_dim": 16, "qk_norm": "head"},
     "qwen3_yarn": {**LLAMA, "kv_heads": 2, "head_dim": 16, "qk_norm": "head", "rope_scaling": "yarn", "rope_factor": 4,
                    "rope_original_seq_len": 8},
+    "olmo2": {**LLAMA, "kv_heads": 2, "qk_norm": "full", "norm_position": "post", "tie_embeddings": "false"},
     "mistral_wide_heads": {**LLAMA, "kv_heads": 2, "head_dim": 16, "window": 5, "tie_embeddings": "false"},
 }
 SMALL = {"initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -69,11 +70,12 @@ HUGGING_FACE = {
                              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.3,
                                               "beta_fast": 1.0, "beta_slow": 0.1,
                                               "original_max_position_embeddings": 8}}),
+    "olmo2": ("Olmo2", {**LLAMA_SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False, "rope_theta": 100.0}),
     "llama_narrow_heads": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 6}),
 }
 # Models that train on several ranks, and models that are also converted to or from 16 bits: SPLIT_NATIVE and HALVED.
-SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head"}
-SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn"}
+SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head", "olmo2"}
+SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn", "olmo2"}
 HALVED = {"gpt2_untied", "llama_tied_biases", "qwen3"}
 
 
@@ -261,6 +263,7 @@ def byte_tokenizer(folder):
 
 def is_known(name):
     known = not name.startswith("qwen3") or hasattr(transformers, "Qwen3ForCausalLM")  # needs version 4.51
+    known = known and (name != "olmo2" or hasattr(transformers, "Olmo2ForCausalLM"))  # needs version 4.47
     known = known and (name != "qwen2_window" or IS_5)  # earlier versions ignore the window in eager attention
     if not known:
         print(f"skipped: {name}, which transformers {transformers.__version__} does not support")

@@ -73,6 +73,9 @@ std::map<std::string, Config> models() {
   all["qwen3_yarn_window"].model.rope_original_seq_len = 2;
   all["qwen3_yarn_window"].model.rope_beta_fast = 16;
   all["qwen3_yarn_window"].model.rope_attention_factor = 1.5;
+  all["olmo2"] = llama();
+  all["olmo2"].model.qk_norm = QkNorm::kFull;
+  all["olmo2"].model.norm_position = NormPosition::kPost;
   all["qwen2"] = llama();
   all["qwen2"].model.qkv_bias = AutoFlag::kTrue;
   all["qwen2"].model.rope_scaling = RopeScaling::kLinear;
@@ -152,12 +155,17 @@ TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
       {"qwen2",
        {{"model.layers.0.self_attn.q_proj.bias", {12}},
         {"model.layers.1.self_attn.k_proj.bias", {4}},
-        {"model.layers.1.self_attn.v_proj.bias", {4}}}}};
+        {"model.layers.1.self_attn.v_proj.bias", {4}}}},
+      {"olmo2",
+       {{"model.layers.0.self_attn.q_norm.weight", {12}},
+        {"model.layers.0.self_attn.k_norm.weight", {4}},
+        {"model.layers.1.post_attention_layernorm.weight", {12}},
+        {"model.layers.1.post_feedforward_layernorm.weight", {12}}}}};
   for (const auto& [name, shapes] : expected) {
     write_run(models().at(name), dir / name);
     value_or_throw(export_checkpoint({.checkpoint = dir / name + "/step_00000007", .folder = dir / (name + "_hf")}));
     const auto file = value_or_throw(SafetensorsFile::open(dir / (name + "_hf/model.safetensors")));
-    EXPECT_EQ(file.entries().size(), name == "gpt2" ? 28u : name == "qwen2" ? 27u : 21u);
+    EXPECT_EQ(file.entries().size(), name == "gpt2" ? 28u : name == "qwen2" ? 27u : name == "olmo2" ? 25u : 21u);
     for (const auto& [tensor, shape] : shapes) {
       ASSERT_NE(file.find(tensor), nullptr) << tensor;
       EXPECT_EQ(file.find(tensor)->shape, shape) << tensor;

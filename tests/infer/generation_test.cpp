@@ -61,6 +61,9 @@ std::map<std::string, Config> models() {
   all["parallel block"].model.block = Block::kParallel;
   all["window"] = llama;
   all["window"].model.window = 5;
+  all["olmo2"] = llama;
+  all["olmo2"].model.qk_norm = QkNorm::kFull;
+  all["olmo2"].model.norm_position = NormPosition::kPost;
   all["qwen3"] = llama;
   all["qwen3"].model.qk_norm = QkNorm::kHead;
   all["qwen3"].model.head_dim = 6;
