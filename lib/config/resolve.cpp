@@ -93,6 +93,10 @@ class Resolver {
       add("model.qk_norm: {} requires rope, but model.position is {}; set model.position to rope, or model.qk_norm to "
           "none",
           enum_name(m.qk_norm), enum_name(m.position));
+    if (m.parallel_norms > 1 && m.block != Block::kParallel)
+      add("model.parallel_norms: {} has no effect, since model.block is {}; set model.block to parallel, or "
+          "model.parallel_norms to 1",
+          m.parallel_norms, enum_name(m.block));
     if (m.norm_position != NormPosition::kPre && m.block == Block::kParallel)
       add("model.norm_position: {} requires a sequential block, but model.block is parallel, which adds both branches "
           "at once; set model.block to sequential, or model.norm_position to pre",

@@ -34,7 +34,7 @@ TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& para
 ResidualStream TransformerBlock::forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
   if (stream.add.empty()) t.input = stream.inp;
   State s{.ctx = ctx, .t = t, .stream = stream};
-  run_forward(s, block_order(spec_.block, Pass::kForward));
+  run_forward(s, block_order(spec_, Pass::kForward));
   return s.stream;
 }
 
@@ -45,7 +45,7 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
     if (region.reduces())
       s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
     else
-      gather_rows(ctx, s.t, branch, s.stream);
+      gather_rows(ctx, s.t, branch, s.stream), s.stream = {.inp = stream_of(s.t, branch)};
     run(s, region);
     if (region.reduces()) s.stream = stream_after(s, branch, ctx.finish_reduce());
   }
@@ -58,7 +58,7 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
     run_deferred(s);  // it reads rows that are overwritten next
     s.t = recomputed(ctx, s.t);
   }
-  for (const TransferRegion& region : block_order(spec_.block, Pass::kBackward)) {
+  for (const TransferRegion& region : block_order(spec_, Pass::kBackward)) {
     if (region.reduces())
       s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
     else
@@ -147,7 +147,7 @@ void TransformerBlock::gather_rows(const LayerContext& ctx, const LayerTensors& 
 
 ResidualStream TransformerBlock::stream_after(const State& s, Branch branch, Tensor parts) const {
   const LayerContext& ctx = s.ctx;
-  const Tensor stream = stream_of(s.t, branch), bias = of(branch).row_linear().bias_to_add(ctx);
+  const Tensor stream = stream_of(s.t, branch), bias = bias_to_add(ctx, branch);
   const size_t norm = spec_.norm_after(branch);
   if (norm == LayerSpec::kNoNorm) return {.inp = stream, .add = parts, .add_bias = bias};
   const Tensor output = s.t.outputs[static_cast<size_t>(branch)];
@@ -155,6 +155,15 @@ ResidualStream TransformerBlock::stream_after(const State& s, Branch branch, Ten
   if (!bias.empty()) position_forward({.inout = output, .weight = bias.view({1, bias.numel()})}, ctx.compute);
   norms_[norm].forward(ctx, ctx.work.branch, output, s.t.norms[norm]);
   return {.inp = stream, .add = ctx.work.branch};
+}
+
+Tensor TransformerBlock::bias_to_add(const LayerContext& ctx, Branch branch) const {
+  const Tensor bias = of(branch).row_linear().bias_to_add(ctx);
+  if (!spec_.adds_two_biases()) return bias;
+  const Tensor sum = ctx.work.bias, other = of(kBranches.front()).row_linear().bias_to_add(ctx);
+  ctx.compute.copy(sum.data, bias.data, bias.bytes());
+  accumulate({.inout = sum, .inp = other.flat()}, ctx.compute);
+  return sum;
 }
 
 void TransformerBlock::gather_gradient(State& s, Branch branch) const {
@@ -169,7 +178,9 @@ void TransformerBlock::gather_gradient(State& s, Branch branch) const {
     const RowLinear& reader = of(branch).row_linear();
     if (ctx.tp.size() == 1) {  // all rows are local: one pass makes the transpose and the bias' gradient
       ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, local, gathered, w.fp8.dstream_t, reader.bias_gradient(ctx));
-      return reader.bias_gradient_ready(ctx);
+      reader.bias_gradient_ready(ctx);
+      if (spec_.adds_two_biases()) of(kBranches.front()).row_linear().add_bias_gradient(ctx, local);
+      return;
     }
     ctx.fp8->cast(Fp8Operand::kGradient, reader.linear, local, ctx.local_rows(gathered));
   }
@@ -196,7 +207,7 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
     State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, spec_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
     s.inner = Inner::kAgain;
-    const std::span<const TransferRegion> regions = block_order(spec_.block, Pass::kForward);
+    const std::span<const TransferRegion> regions = block_order(spec_, Pass::kForward);
     // Backward reads no tensor of the last one, unless it is that of a norm of the output.
     run_forward(s, spec_.output_norms() > 0 ? regions : regions.first(regions.size() - 1));
     return s.t;

@@ -1,13 +1,14 @@
 // The transformer block with hand-written backward, tensor-parallel with sequence parallelism.
 //   sequential  m = x + attention(norm1(x));  y = m + mlp(norm2(m))
 //   parallel    n = norm1(x);  y = x + attention(n) + mlp(n)                              (GPT-J, PaLM, MegaScale)
+//               y = x + attention(norm1(x)) + mlp(norm2(x)) with model.parallel_norms 2   (GPT-NeoX)
 // Norms of the sequential block by model.norm_position:
 //   pre   as above
 //   post  m = x + post_norm1(attention(x));  y = m + post_norm2(mlp(m))                               (OLMo-2)
 //   both  m = x + post_norm1(attention(norm1(x)));  y = m + post_norm2(mlp(norm2(m)))                 (Gemma 2)
 // A norm's rows are gathered over tp before the column-parallel GEMMs (qkv, fc1). The sums of the row-parallel GEMMs
-// (proj, fc2) are reduce-scattered back to rows. A forward pass has two gathers and two reduces (sequential), or one of
-// each (parallel). block_order.h lists what overlaps which of them; branch.h computes the steps.
+// (proj, fc2) are reduce-scattered back to rows. A forward pass has two gathers and two reduces (sequential), or a reduce
+// and a gather per norm (parallel). block_order.h lists what overlaps which of them; branch.h computes the steps.
 //
 // The residual addition of a branch is fused into the norm of the next branch's rows, if necessary in the next block: a
 // forward pass returns the stream together with the branch that is still to be added.
@@ -66,6 +67,8 @@ class TransformerBlock {
   }
   // Returns the stream after a branch whose output is `parts`, (Rl, C) or in parts.
   ResidualStream stream_after(const State& s, Branch branch, Tensor parts) const;
+  // Returns the bias of a branch; of branches that are added at once, the sum of their biases, in work.bias.
+  Tensor bias_to_add(const LayerContext& ctx, Branch branch) const;
   // Computes the local rows of the gradient of a branch's output from that of the residual stream, and gathers them.
   void gather_gradient(State& s, Branch branch) const;
   // Adds the gradient of the rows that a branch has read to that of the residual stream.

@@ -13,8 +13,9 @@ using enum Pass;
 
 // Each row is a transfer over tp and the steps that run concurrently with it, below the formulas that they compute.
 // Norms and residual additions process local rows (Rl, C): a forward gather begins with its norm, and a backward reduce
-// ends with that of its norm (TransformerBlock::gather_norm, norm_backward). Weights W (N, K) are tp shards: W_qkv and
-// W_fc1 of N, W_proj and W_fc2 of K. A bias b exists if the model has it; its gradient sums the rows of its output's.
+// ends with that of its norm (TransformerBlock::gather_rows, rows_backward). A norm of a branch's output ends a forward
+// reduce and begins a backward gather (stream_after, gather_gradient). Weights W (N, K) are tp shards: W_qkv and W_fc1
+// of N, W_proj and W_fc2 of K. A bias b exists if the model has it; its gradient sums the rows of its output's.
 //
 // A weight gradient runs concurrently with each transfer of a backward pass; that of qkv runs alongside the first
 // transfer of the layer below. The inputs of a weight gradient are not overwritten before its transfer has ended.
@@ -77,6 +78,36 @@ const Regions kParallelBackward = {
       {kAttention, kDefer}}},
 };
 
+// n1 = norm1(x), n2 = norm2(x), y = x + attention(n1) + mlp(n2). The branches share the forward reduce and the backward
+// gather.
+const Regions kTwoNormsForward = {
+    // n1 = gather(norm1(x)) (R, C);  qkv, a from n1 as above
+    {{kAttention, kColumn}, kForward, {{kAttention, kColumnForward}, {kAttention, kInnerForward}}},
+    // n2 = gather(norm2(x)) (R, C);  f, g from n2 as above
+    {{kMlp, kColumn}, kForward, {{kMlp, kColumnForward}, {kMlp, kInnerForward}}},
+    // y = x + reduce(a W_proj^T + g W_fc2^T) + b (Rl, C)
+    {{kMlp, kRow}, kForward, {{kAttention, kRowForward}, {kMlp, kRowForward}}},
+};
+const Regions kTwoNormsBackward = {
+    // dy = gather(dy) (R, C);  dW_qkv of the layer above;  dg, df
+    {{kMlp, kRow},
+     kBackward,
+     {{kAttention, kDeferred}, {kMlp, kRecompute}, {kMlp, kRowGradient}, {kMlp, kInnerBackward}}},
+    // dn2 = reduce(df W_fc1) (Rl, C);  all that reads dy, before dx = dy + norm2'(dn2) (Rl, C) replaces it
+    {{kMlp, kColumn},
+     kBackward,
+     {{kMlp, kColumnGradient},
+      {kMlp, kRowWeight},
+      {kMlp, kColumnWeight},
+      {kAttention, kRowGradient},
+      {kAttention, kInnerBackward},
+      {kAttention, kRowWeight}}},
+    // dn1 = reduce(dqkv W_qkv) (Rl, C);  dx += norm1'(dn1) (Rl, C)
+    {{kAttention, kColumn},
+     kBackward,
+     {{kAttention, kColumnGradient}, {kAttention, kRecomputeNorm}, {kAttention, kDefer}}},
+};
+
 std::string gemm_name(const BlockStep& at, const LayerSpec& layer) {
   const auto name = [&](LinearSplit split, const char* what) {
     return fmt::format("{} {}", layer.linear({at.branch, split}).name, what);
@@ -126,8 +157,10 @@ Tensor TransferRegion::rows(const LayerWorkspace& work, const LayerTensors& t) c
   return t.normed_for(linear.branch);
 }
 
-const std::vector<TransferRegion>& block_order(Block block, Pass pass) {
-  if (block == Block::kParallel) return pass == kForward ? kParallelForward : kParallelBackward;
+const std::vector<TransferRegion>& block_order(const LayerSpec& layer, Pass pass) {
+  if (layer.block == Block::kParallel && layer.gathered_rows() == 2)
+    return pass == kForward ? kTwoNormsForward : kTwoNormsBackward;
+  if (layer.block == Block::kParallel) return pass == kForward ? kParallelForward : kParallelBackward;
   return pass == kForward ? kSequentialForward : kSequentialBackward;
 }
 

@@ -57,7 +57,7 @@ struct TransferRegion {
 
 // Returns the transfers of a pass in order. What the backward pass reads is complete before the last transfer of a
 // forward pass.
-const std::vector<TransferRegion>& block_order(Block block, Pass pass);
+const std::vector<TransferRegion>& block_order(const LayerSpec& layer, Pass pass);
 
 // Returns the GEMMs of a region in order, for messages: "qkv weight, fc2 backward".
 std::string gemm_names(const TransferRegion& region, const LayerSpec& layer);

@@ -120,11 +120,14 @@ NormSpec stream_norm(const ModelConfig& m, std::string_view module, Branch branc
 
 namespace {
 
+// Whether attention and MLP read norms of their own, and have biases of their own.
+bool has_second_norm(const ModelConfig& m) { return m.block == Block::kSequential || m.parallel_norms == 2; }
+
 std::vector<NormSpec> layer_norms(const ModelConfig& m) {
   std::vector<NormSpec> norms;
   for (const Branch branch : kBranches) {
     const bool is_attention = branch == Branch::kAttention;
-    if (m.norm_position != NormPosition::kPost && (is_attention || m.block == Block::kSequential))
+    if (m.norm_position != NormPosition::kPost && (is_attention || has_second_norm(m)))
       norms.push_back(stream_norm(m, is_attention ? modules::kNorm1 : modules::kNorm2, branch));
     if (m.norm_position != NormPosition::kPre)
       norms.push_back(
@@ -145,7 +148,7 @@ LayerSpec layer_spec(const ModelConfig& m) {
                         .qk_norm = m.qk_norm,
                         .norm_eps = m.norm_eps,
                         .bias = has_qkv_bias(m),
-                        .output_bias = m.bias && m.block == Block::kSequential},  // else fc2's serves both branches
+                        .output_bias = m.bias && has_second_norm(m)},  // else fc2's serves both branches
           .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias},
           .block = m.block,
           .norms = layer_norms(m)};

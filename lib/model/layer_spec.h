@@ -46,6 +46,8 @@ struct LayerSpec {
   int gathered_rows() const;  // the number of gathers in a forward pass
   // Whether the residual stream has a value of its own between the branches.
   bool has_middle() const { return block == Block::kSequential; }
+  // Whether the biases of both branches are added at once.
+  bool adds_two_biases() const { return attention.output_bias && !has_middle(); }
   int stream_values() const { return has_middle() ? 2 : 1; }  // that the backward pass reads
   // Returns the elements of the linears' weights, without norms and biases.
   double weights() const;

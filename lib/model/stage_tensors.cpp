@@ -69,6 +69,7 @@ class Allocator {
     w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dbranch = spec.output_norms() > 0 ? arena_.take(name, d_.dtype, {d_.R, d_.C}) : w.dstream;
+    if (spec.adds_two_biases()) w.bias = arena_.take(name, d_.dtype, {d_.C});
     if (spec.output_norms() > 0) w.branch = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, spec, d_, arena_);
     for (const Branch branch : kBranches)

@@ -77,6 +77,7 @@ struct LayerWorkspace {
   // (R, C): the gradient of a branch's output, gathered: dstream itself, unless a norm follows the branch
   Tensor dbranch;
   Tensor branch;  // (Rl, C): the norm of a branch's output, which is to be added to the residual stream
+  Tensor bias;    // (C): the sum of the branches' biases, where they are added at once
   AttentionWorkspace attention;
   MlpWorkspace mlp;
   Fp8Workspace fp8;         // if any layer's GEMMs are FP8

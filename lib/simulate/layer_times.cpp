@@ -313,7 +313,7 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
                  Pass which, Kernels& kernels) {
   Workload async = w;
   async.overlap_tp = true;
-  for (const TransferRegion& region : block_order(steps.layer().block, which)) {
+  for (const TransferRegion& region : block_order(steps.layer(), which)) {
     double alongside = 0;
     for (const BlockStep& step : region.steps) alongside += steps.run(step, kernels);
     if (w.tp == 1) continue;

@@ -46,7 +46,7 @@ std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mes
   const LayerTensors t = first_layer(config, mesh, stage);
   std::vector<LayerTransfer> transfers;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const TransferRegion& region : block_order(layer.block, pass)) {
+    for (const TransferRegion& region : block_order(layer, pass)) {
       const bool reduces = region.reduces();
       const Tensor rows = region.rows(stage.work, t);
       transfers.push_back(

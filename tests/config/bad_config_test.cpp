@@ -347,6 +347,9 @@ const Combination kBadCombinations[] = {
      "model.rope_beta_slow: 32 is not below model.rope_beta_fast 32; set them to 1 and 32"},
     {"model: {position: rope, rope_scaling: yarn, rope_factor: 4, rope_theta: 1}", 1,
      "model.rope_theta: 1 must exceed 1 for model.rope_scaling yarn; set model.rope_theta to 10000"},
+    {"model: {parallel_norms: 2}", 1,
+     "model.parallel_norms: 2 has no effect, since model.block is sequential; set model.block to parallel, or "
+     "model.parallel_norms to 1"},
     {"model: {norm_position: post, block: parallel}", 1,
      "model.norm_position: post requires a sequential block, but model.block is parallel, which adds both branches at "
      "once; set model.block to sequential, or model.norm_position to pre"},

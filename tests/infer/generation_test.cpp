@@ -59,6 +59,12 @@ std::map<std::string, Config> models() {
   std::map<std::string, Config> all{{"gpt", gpt}, {"llama", llama}};
   all["parallel block"] = gpt;
   all["parallel block"].model.block = Block::kParallel;
+  all["neox"] = gpt;
+  all["neox"].model.block = Block::kParallel;
+  all["neox"].model.parallel_norms = 2;
+  all["neox"].model.activation = Activation::kGeluErf;
+  all["neox"].model.position = Position::kRope;
+  all["neox"].model.rope_fraction = 0.5;
   all["window"] = llama;
   all["window"].model.window = 5;
   all["olmo2"] = llama;

@@ -154,16 +154,26 @@ class Layer {
   std::unique_ptr<LayerContext> ctx_;
 };
 
+struct Form {
+  Block block = Block::kSequential;
+  int parallel_norms = 1;
+  NormPosition norm_position = NormPosition::kPre;
+};
+
 template <class Check>  // check(config, tp)
 void for_all_layers(Check check) {
-  for (const Block block : {Block::kSequential, Block::kParallel})
+  for (const Form& form : {Form{}, Form{Block::kParallel}, Form{Block::kParallel, 2},
+                           Form{.norm_position = NormPosition::kPost}, Form{.norm_position = NormPosition::kBoth}})
     for (const Activation activation : {Activation::kGelu, Activation::kSwiglu})
       for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull})
         for (const int tp : {1, 2}) {
-          SCOPED_TRACE(fmt::format("{} block, {}, recompute {}, tp {}", enum_name(block), enum_name(activation),
+          SCOPED_TRACE(fmt::format("{} block, {} norms {}, {}, recompute {}, tp {}", enum_name(form.block),
+                                   form.parallel_norms, enum_name(form.norm_position), enum_name(activation),
                                    enum_name(recompute), tp));
           Config c = tiny_config();
-          c.model.block = block;
+          c.model.block = form.block;
+          c.model.parallel_norms = form.parallel_norms;
+          c.model.norm_position = form.norm_position;
           c.model.activation = activation;
           c.parallel.recompute = recompute;
           c.parallel.tp = tp;
@@ -181,17 +191,25 @@ TEST(BlockOrder, a_pass_enqueues_the_transfers_and_gemms_that_are_timed_in_the_s
   for_all_layers([](const Config& c, int tp) {
     Layer layer(c, tp);
     const std::vector<Calls> parts = layer.calls_of_transfers();
-    const size_t forward_parts = block_order(c.model.block, Pass::kForward).size();
-    ASSERT_EQ(parts.size(), forward_parts + block_order(c.model.block, Pass::kBackward).size());
+    const size_t forward_parts = block_order(layers_of_model(c)[0], Pass::kForward).size();
+    ASSERT_EQ(parts.size(), forward_parts + block_order(layers_of_model(c)[0], Pass::kBackward).size());
 
     EXPECT_EQ(layer.forward(), joined(parts, 0, forward_parts));
 
     Calls expected = joined(parts, forward_parts, parts.size());
-    if (c.parallel.recompute == Recompute::kFull) {  // repeats the forward pass without its last transfer
+    const auto deferred_call = std::ranges::find(expected, Layer::qkv_gradient());
+    ASSERT_NE(deferred_call, expected.end());
+    if (c.parallel.recompute == Recompute::kFull && c.model.norm_position != NormPosition::kPre) {
+      // The norm of the last output is where backward begins: the forward pass is repeated before, after the deferred
+      // gradient.
+      expected.erase(deferred_call);
+      Calls first{Layer::qkv_gradient()};
+      const Calls recomputed = joined(parts, 0, forward_parts);
+      first.insert(first.end(), recomputed.begin(), recomputed.end());
+      expected.insert(expected.begin(), first.begin(), first.end());
+    } else if (c.parallel.recompute == Recompute::kFull) {  // repeats the forward pass without its last transfer
       const Calls recomputed = joined(parts, 0, forward_parts - 1);
-      const auto deferred = std::ranges::find(expected, Layer::qkv_gradient());
-      ASSERT_NE(deferred, expected.end());
-      expected.insert(deferred + 1, recomputed.begin(), recomputed.end());
+      expected.insert(deferred_call + 1, recomputed.begin(), recomputed.end());
     }
     Calls deferred;
     EXPECT_EQ(layer.backward(TransformerBlock::QkvWeight::kDefer, deferred), expected);
@@ -208,7 +226,7 @@ TEST(BlockOrder, each_gemm_of_a_layer_is_timed_once) {
   for_all_layers([](const Config& c, int tp) {
     Layer layer(c, tp);
     const std::vector<Calls> parts = layer.calls_of_transfers();
-    const size_t forward_parts = block_order(c.model.block, Pass::kForward).size();
+    const size_t forward_parts = block_order(layers_of_model(c)[0], Pass::kForward).size();
     const auto gemms = [&](size_t first, size_t end) {
       std::multiset<std::string> all;
       for (const std::string& call : joined(parts, first, end))
@@ -234,7 +252,9 @@ TEST(BlockOrder, each_transfer_is_timed_once_with_an_overlap_split_of_its_own) {
       EXPECT_TRUE(splits.emplace(transfer.linear, transfer.pass).second) << transfer.alongside;
       EXPECT_TRUE(transfer.reduces || !transfer.takes_direct) << transfer.alongside;
     }
-    EXPECT_EQ(splits.size(), c.model.block == Block::kParallel ? 4u : 8u);  // two gathers and two reduces, or four
+    // A gather for each norm and a reduce for each sum in the forward pass, and the reverse in the backward pass.
+    EXPECT_EQ(splits.size(),
+              c.model.block == Block::kParallel ? 2u + 2u * static_cast<size_t>(c.model.parallel_norms) : 8u);
     for (const Calls& calls : layer.calls_of_transfers())
       EXPECT_EQ(
           std::ranges::count_if(

@@ -23,6 +23,7 @@ Config config_of(int combination) {
   c.model.qk_norm = !bit(2) || !bit(7) ? QkNorm::kNone : bit(6) ? QkNorm::kFull : QkNorm::kHead;
   c.model.window = bit(4) ? 3 : 0;
   c.model.block = bit(5) ? Block::kParallel : Block::kSequential;
+  if (bit(5) && bit(0)) c.model.parallel_norms = 2;
   if (!bit(5)) {
     if (bit(0) && bit(4)) c.model.norm_position = NormPosition::kPost;
     if (bit(1) && bit(6)) c.model.norm_position = NormPosition::kBoth;
@@ -50,8 +51,8 @@ std::string name_of(const Config& c) {
   const ModelConfig& m = c.model;
   return fmt::format("{} {} {} {} kv_heads {} head_dim {} window {} {} norms {}{}{} qkv_bias {}", enum_name(m.norm),
                      enum_name(m.activation), enum_name(m.position), enum_name(m.rope_scaling), m.kv_heads, m.head_dim,
-                     m.window, enum_name(m.block), enum_name(m.norm_position), m.tie_embeddings ? " tied" : "",
-                     m.bias ? " bias" : "", enum_name(m.qkv_bias));
+                     m.window, enum_name(m.block), m.parallel_norms == 2 ? "two" : enum_name(m.norm_position),
+                     m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "", enum_name(m.qkv_bias));
 }
 
 // Changes every parameter from its special initial value: norms of exactly 1 and biases of exactly 0 hide errors.

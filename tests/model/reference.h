@@ -33,7 +33,7 @@ class ReferenceModel {
       const Matrix n1 = pre ? norm(p, {modules::kNorm1, layer}, x) : x;
       const Matrix a = attention(p, layer, n1);
       if (m_.block == Block::kParallel) {
-        const Matrix f = mlp(p, layer, n1);
+        const Matrix f = mlp(p, layer, m_.parallel_norms == 2 ? norm(p, {modules::kNorm2, layer}, x) : n1);
         for (int t = 0; t < T; ++t)
           for (int c = 0; c < C; ++c) x[t][c] += a[t][c] + f[t][c];
         continue;
