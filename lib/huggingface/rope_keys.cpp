@@ -27,6 +27,7 @@ constexpr RopeKey kYarnKeys[] = {kFactor,
                                  {"beta_fast", &ModelConfig::rope_beta_fast, 32},
                                  {"beta_slow", &ModelConfig::rope_beta_slow, 1},
                                  {"attention_factor", &ModelConfig::rope_attention_factor}};
+constexpr const char* kFraction = "partial_rotary_factor";
 constexpr const char* kOriginalLength = "original_max_position_embeddings";
 
 // A rope_type that has an equivalent.
@@ -42,11 +43,10 @@ constexpr RopeType kTypes[] = {{"default", RopeScaling::kNone, {}},
                                {"yarn", RopeScaling::kYarn, kYarnKeys, true}};
 
 // The keys that transformers reads with one rope_type or another. With others it ignores them.
-constexpr std::string_view kKnownKeys[] = {
-    "rope_type",      "type",          "rope_theta",       "partial_rotary_factor",
-    "factor",         kOriginalLength, "low_freq_factor",  "high_freq_factor",
-    "beta_fast",      "beta_slow",     "attention_factor", "mscale",
-    "mscale_all_dim", "truncate",      "short_factor",     "long_factor"};
+constexpr std::string_view kKnownKeys[] = {"rope_type",      "type",          "rope_theta",       kFraction,
+                                           "factor",         kOriginalLength, "low_freq_factor",  "high_freq_factor",
+                                           "beta_fast",      "beta_slow",     "attention_factor", "mscale",
+                                           "mscale_all_dim", "truncate",      "short_factor",     "long_factor"};
 
 // A number above 0; `absent` for a key without a value. `place` and the key name it in messages.
 Result<double> positive_number(const std::string& place, const Json& json, std::string_view key, double absent) {
@@ -55,6 +55,30 @@ Result<double> positive_number(const std::string& place, const Json& json, std::
   if (!value->is_number() || !(value->get<double>() > 0))
     return file_error("{}{}: {} is not a number above 0", place, key, value->dump());
   return value->get<double>();
+}
+
+// The same under one of two names, which must not disagree.
+Result<double> positive_number(const std::string& place, const Json& json, std::string_view key, std::string_view other,
+                         double absent) {
+  const auto value = positive_number(place, json, key, 0), also = positive_number(place, json, other, 0);
+  for (const auto& number : {value, also})
+    if (!number) return number.error();
+  if (value.value() > 0 && also.value() > 0 && value.value() != also.value())
+    return file_error("{}{}: {}, but {}: {}; remove one of the two keys", place, key, value.value(), other,
+                      also.value());
+  const double found = std::max(value.value(), also.value());
+  return found > 0 ? found : absent;
+}
+
+Result<void> read_fraction(const std::string& place, const Json& json, const RopeNames& names, double absent,
+                           ModelConfig& model) {
+  const auto fraction = positive_number(place, json, kFraction, names.fraction, absent);
+  if (!fraction) return fraction.error();
+  if (fraction.value() > 1 || (fraction.value() < 1 && !names.rotates_parts))
+    return file_error("{}{}: {} is not supported{}", place, json.contains(kFraction) ? kFraction : names.fraction,
+                      fraction.value(), names.rotates_parts ? "; it must not exceed 1" : "; only 1 is");
+  model.rope_fraction = fraction.value();
+  return {};
 }
 
 // The row of rope_type, which transformers 4 also calls type.
@@ -77,10 +101,9 @@ Result<const RopeType*> type_of(const std::string& place, const Json& rope) {
                     name.dump(), fmt::join(known, ", "));
 }
 
-// Whether the key may have this value. A model has the same rope in all layers and rotates whole heads.
+// Whether the key may have this value. A model has the same rope in all layers. read_rope has read the fraction.
 bool is_supported(const RopeType& type, std::string_view key, const Json& value) {
   if (std::ranges::find(kKnownKeys, key) == std::end(kKnownKeys)) return false;
-  if (key == "partial_rotary_factor") return value == 1;
   if (key == "truncate") return value == true || type.native != RopeScaling::kYarn;
   if (key == kFactor.hf) return type.native != RopeScaling::kNone || value == 1;
   return true;
@@ -127,12 +150,12 @@ Result<void> read_scaling(const std::string& place, const Json& rope, ModelConfi
 
 }  // namespace
 
-Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& model) {
-  const auto theta = positive_number(path + ": ", json, "rope_theta", 10000.0);
+Result<void> read_rope(const std::string& path, const Json& json, const RopeNames& names, ModelConfig& model) {
+  const auto theta = positive_number(path + ": ", json, "rope_theta", names.theta, 10000.0);
   if (!theta) return theta.error();
   model.rope_theta = theta.value();
-  if (const auto part = json.find("partial_rotary_factor"); part != json.end() && !part->is_null() && *part != 1)
-    return file_error("{}: partial_rotary_factor: {} is not supported; only 1 is", path, part->dump());
+  if (auto read = read_fraction(path + ": ", json, names, names.fraction_when_absent, model); !read)
+    return read.error();
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto rope = json.find(key);
     if (rope == json.end() || rope->is_null() || rope->empty()) continue;
@@ -141,12 +164,13 @@ Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& m
     const auto inside = positive_number(place, *rope, "rope_theta", model.rope_theta);
     if (!inside) return inside.error();
     model.rope_theta = inside.value();
+    if (auto read = read_fraction(place, *rope, names, model.rope_fraction, model); !read) return read.error();
     return read_scaling(place, *rope, model);
   }
   return {};
 }
 
-void write_rope(const ModelConfig& model, Json& json) {
+void write_rope(const ModelConfig& model, const RopeNames& names, Json& json) {
   const auto* const type = std::ranges::find(kTypes, model.rope_scaling, &RopeType::native);
   TRI_REQUIRE(type != std::end(kTypes), "no rope_type for model.rope_scaling {}", enum_name(model.rope_scaling));
   Json rope = {{"rope_type", type->hf}};
@@ -155,6 +179,9 @@ void write_rope(const ModelConfig& model, Json& json) {
   if (type->original_length) rope[kOriginalLength] = model.rope_original_seq_len;
   json["rope_theta"] = model.rope_theta;                                            // transformers 4
   json["rope_scaling"] = model.rope_scaling == RopeScaling::kNone ? Json() : rope;  // transformers 4
+  if (!names.theta.empty()) json[std::string(names.theta)] = model.rope_theta;
+  if (!names.fraction.empty()) json[std::string(names.fraction)] = model.rope_fraction;
+  if (names.rotates_parts) json[kFraction] = rope[kFraction] = model.rope_fraction;
   rope["rope_theta"] = model.rope_theta;
   json["rope_parameters"] = rope;  // transformers 5
 }

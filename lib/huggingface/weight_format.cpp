@@ -59,6 +59,25 @@ constexpr TensorRule kLlamaTensors[] = {
     {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
 };
 
+constexpr TensorRule kNeoxTensors[] = {
+    {modules::kTokens, Part::kWeight, "gpt_neox.embed_in.weight", Rows::kVocab},
+    {modules::kNorm1, Part::kWeight, "gpt_neox.layers.{}.input_layernorm.weight"},
+    {modules::kNorm1, Part::kBias, "gpt_neox.layers.{}.input_layernorm.bias"},
+    {modules::kQkv, Part::kWeight, "gpt_neox.layers.{}.attention.query_key_value.weight", Rows::kByHead},
+    {modules::kQkv, Part::kBias, "gpt_neox.layers.{}.attention.query_key_value.bias", Rows::kByHead},
+    {modules::kProj, Part::kWeight, "gpt_neox.layers.{}.attention.dense.weight"},
+    {modules::kProj, Part::kBias, "gpt_neox.layers.{}.attention.dense.bias"},
+    {modules::kNorm2, Part::kWeight, "gpt_neox.layers.{}.post_attention_layernorm.weight"},
+    {modules::kNorm2, Part::kBias, "gpt_neox.layers.{}.post_attention_layernorm.bias"},
+    {modules::kFc1, Part::kWeight, "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"},
+    {modules::kFc1, Part::kBias, "gpt_neox.layers.{}.mlp.dense_h_to_4h.bias"},
+    {modules::kFc2, Part::kWeight, "gpt_neox.layers.{}.mlp.dense_4h_to_h.weight"},
+    {modules::kFc2, Part::kBias, "gpt_neox.layers.{}.mlp.dense_4h_to_h.bias"},
+    {modules::kFinalNorm, Part::kWeight, "gpt_neox.final_layer_norm.weight"},
+    {modules::kFinalNorm, Part::kBias, "gpt_neox.final_layer_norm.bias"},
+    {modules::kHead, Part::kWeight, "embed_out.weight", Rows::kVocab},  // untied only
+};
+
 // An integer field of both formats.
 struct SizeField {
   std::string_view hf;
@@ -72,6 +91,12 @@ struct SizeField {
 struct FixedField {
   std::string_view hf, json, also = {};
   bool any = false;
+};
+
+// A name of an activation in config.json.
+struct ActivationName {
+  std::string_view hf;
+  Activation native;
 };
 
 // Which linears have biases.
@@ -96,6 +121,10 @@ struct FormatTable {
   std::span<const FixedField> fixed;
   QkNorm qk_norm = QkNorm::kNone;
   NormPosition norm_position = NormPosition::kPre;
+  std::span<const ActivationName> activations = {};  // of hidden_act, if models may have others than `activation`
+  bool parallel = false;     // whether use_parallel_residual says that the block is parallel, with two norms
+  bool equal_heads = false;  // head_dim is hidden / heads
+  RopeNames rope = {};
   bool window_of_layers = false;  // the window counts with use_sliding_window, from layer max_window_layers on
 };
 
@@ -116,6 +145,15 @@ constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"
 // Masks that old versions stored alongside the weights.
 constexpr std::string_view kGpt2Ignored[] = {"attn.bias", "attn.masked_bias"};
 
+constexpr FixedField kNeoxFixed[] = {{"attention_bias", "true"},
+                                     {.hf = "attention_dropout", .json = "0.0", .any = true},
+                                     {.hf = "hidden_dropout", .json = "0.0", .any = true},
+                                     {.hf = "classifier_dropout", .json = "0.0", .any = true}};
+// The first name of each is exported.
+constexpr ActivationName kNeoxActivations[] = {
+    {"gelu", Activation::kGeluErf}, {"gelu_new", Activation::kGelu}, {"gelu_pytorch_tanh", Activation::kGelu}};
+constexpr std::string_view kNeoxIgnored[] = {"attention.bias", "attention.masked_bias", "rotary_emb.inv_freq"};
+
 // Of all decoder families, followed by those of one family.
 constexpr SizeField kDecoderSizes[] = {{"vocab_size", &ModelConfig::vocab},
                                        {"hidden_size", &ModelConfig::hidden},
@@ -124,6 +162,7 @@ constexpr SizeField kDecoderSizes[] = {{"vocab_size", &ModelConfig::vocab},
                                        {"num_attention_heads", &ModelConfig::heads}};
 constexpr SizeField kContext{"max_position_embeddings", &ModelConfig::seq_len};
 constexpr SizeField kWindow{"sliding_window", &ModelConfig::window, true, 4096};
+constexpr SizeField kNeoxSizes[] = {kContext};
 constexpr SizeField kLlamaSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true}, kContext};
 constexpr SizeField kMistralSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 8}, kContext, kWindow};
 constexpr SizeField kQwen2Sizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 32}, kContext, kWindow};
@@ -185,7 +224,30 @@ constexpr FormatTable kFormats[] = {
      .eps = "layer_norm_epsilon",
      .eps_when_absent = 1e-5,
      .sizes = kGpt2Sizes,
-     .fixed = kGpt2Fixed},
+     .fixed = kGpt2Fixed,
+     .equal_heads = true},
+    {.format = {.model_type = "gpt_neox",
+                .architecture = "GPTNeoXForCausalLM",
+                .prefix = "gpt_neox.",
+                .tensors = kNeoxTensors,
+                .ignored = kNeoxIgnored,
+                .zero_biases = true},
+     .norm = Norm::kLayerNorm,
+     .activation = Activation::kGeluErf,
+     .position = Position::kRope,
+     .groups = false,
+     .window = false,
+     .biases = Biases::kAny,
+     .tied_when_absent = false,
+     .eps = "layer_norm_eps",
+     .eps_when_absent = 1e-5,
+     .sizes = kDecoderSizes,
+     .more_sizes = kNeoxSizes,
+     .fixed = kNeoxFixed,
+     .activations = kNeoxActivations,
+     .parallel = true,
+     .equal_heads = true,
+     .rope = {"rotary_emb_base", "rotary_pct", 0.25, true}},
     decoder({.model_type = "llama",
              .architecture = "LlamaForCausalLM",
              .sizes = kLlamaSizes,
@@ -232,16 +294,23 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
                                   t.format.architecture, enum_name(expected)));
   };
   must_be("norm", m.norm, t.norm);
-  must_be("activation", m.activation, t.activation);
+  if (std::ranges::find(t.activations, m.activation, &ActivationName::native) == t.activations.end())
+    must_be("activation", m.activation, t.activation);
   must_be("position", m.position, t.position);
   must_be("qk_norm", m.qk_norm, t.qk_norm);
   must_be("norm_position", m.norm_position, t.norm_position);
-  must_be("block", m.block, Block::kSequential);
+  if (!t.parallel) must_be("block", m.block, Block::kSequential);
+  if (t.parallel && m.block == Block::kParallel && m.parallel_norms != 2)
+    lines.push_back(fmt::format("model.parallel_norms: {} can't be expressed as {}, which has 2", m.parallel_norms,
+                                t.format.architecture));
+  if (m.rope_fraction < 1 && !t.rope.rotates_parts)
+    lines.push_back(fmt::format("model.rope_fraction: {} can't be expressed as {}, which rotates whole heads",
+                                m.rope_fraction, t.format.architecture));
   if (m.kv_heads != m.heads && !t.groups)
     lines.push_back(fmt::format(
         "model.kv_heads: {} can't be expressed as {}, which has as many key/value heads as model.heads ({})",
         m.kv_heads, t.format.architecture, m.heads));
-  if (int64_t{m.head_dim} * m.heads != m.hidden && t.position == Position::kLearned)
+  if (int64_t{m.head_dim} * m.heads != m.hidden && t.equal_heads)
     lines.push_back(
         fmt::format("model.head_dim: {} can't be expressed as {}, whose heads have model.hidden {} / "
                     "model.heads {}",
@@ -297,8 +366,28 @@ Result<void> read_window_layers(const std::string& path, const Json& json, Model
   return {};
 }
 
+// Reads hidden_act of a family with several activations.
+Result<void> read_activation(const std::string& path, const Json& json, std::span<const ActivationName> names,
+                             ModelConfig& model) {
+  const auto value = json.find("hidden_act");
+  if (names.empty() || value == json.end() || value->is_null()) return {};
+  const auto found = std::ranges::find_if(names, [&](const ActivationName& name) { return *value == name.hf; });
+  if (found != names.end()) {
+    model.activation = found->native;
+    return {};
+  }
+  std::vector<std::string_view> known;
+  for (const ActivationName& name : names) known.push_back(name.hf);
+  return file_error("{}: hidden_act: {} is not supported; supported are {}", path, value->dump(),
+                    fmt::join(known, ", "));
+}
+
 Result<void> read_biases(const std::string& path, const Json& json, Biases biases, ModelConfig& model) {
   model.bias = false;
+  if (biases == Biases::kAny) {
+    model.bias = true;
+    return {};
+  }
   if (biases == Biases::kQkv) {  // whatever attention_bias says
     model.qkv_bias = AutoFlag::kTrue;
     return {};
@@ -333,6 +422,15 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   m.qk_norm = table->qk_norm;
   m.norm_position = table->norm_position;
   m.block = Block::kSequential;
+  if (auto read = read_activation(path, json, table->activations, m); !read) return read.error();
+  if (table->parallel) {
+    const auto parallel = flag_of(path, json, "use_parallel_residual", true);
+    if (!parallel) return parallel.error();
+    if (parallel.value()) {
+      m.block = Block::kParallel;
+      m.parallel_norms = 2;
+    }
+  }
   m.kv_heads = m.head_dim = m.ffn_hidden = m.window = 0;
   for (const SizeField& field : sizes_of(*table)) {
     const auto found = size_value(path, json, field);
@@ -386,7 +484,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
       return file_error("{}: head_dim: {} is not the size of a head", path, head->dump());
     m.head_dim = head->get<int>();
   }
-  if (auto rope = read_rope(path, json, m); !rope) return rope.error();
+  if (auto rope = read_rope(path, json, table->rope, m); !rope) return rope.error();
   return described;
 }
 
@@ -422,6 +520,10 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
     json["max_window_layers"] = model.window > 0 ? 0 : model.layers;
   }
   for (const FixedField& field : table.fixed) json[std::string(field.hf)] = Json::parse(field.json);
+  if (const auto name = std::ranges::find(table.activations, model.activation, &ActivationName::native);
+      name != table.activations.end())
+    json["hidden_act"] = name->hf;
+  if (table.parallel) json["use_parallel_residual"] = model.block == Block::kParallel;
   json[std::string(table.eps)] = model.norm_eps;
   json["initializer_range"] = model.init_std;
   json["tie_word_embeddings"] = model.tie_embeddings;
@@ -429,9 +531,10 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   json["eos_token_id"] = ends.eos.empty() ? Json() : Json::parse(ends.eos);
   if (!ends.pad.empty()) json["pad_token_id"] = Json::parse(ends.pad);
   if (model.position == Position::kRope) {
-    if (table.biases != Biases::kQkv) json["attention_bias"] = json["mlp_bias"] = model.bias;
-    json["head_dim"] = model.head_dim;
-    write_rope(model, json);
+    if (table.biases == Biases::kNone || table.biases == Biases::kSame)
+      json["attention_bias"] = json["mlp_bias"] = model.bias;
+    if (!table.equal_heads) json["head_dim"] = model.head_dim;
+    write_rope(model, table.rope, json);
   }
   json["trireme"] = {{"step", step}, {"tokenizer", tokenizer}};
   return json.dump(2) + "\n";
@@ -452,14 +555,28 @@ int64_t row_width(const ParamSpec& spec) {
 }
 
 std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_rows) {
-  const int64_t size = model.head_dim, group = model.heads / model.kv_heads;
+  const int64_t size = model.head_dim, group = model.heads / model.kv_heads, half = size / 2;
+  const int64_t rotated = rotated_elements(model.rope_fraction, model.head_dim) / 2;  // pairs
   std::vector<int64_t> map;
   const auto add = [&](int64_t first, int64_t count) {
     for (int64_t row = first; row < first + count; ++row) map.push_back(row);
   };
+  // Adds a query or key: both halves of the pairs that rotate, then the rest.
+  const auto add_pairs = [&](int64_t first) {
+    add(first, rotated);
+    add(first + half, rotated);
+    add(first + rotated, half - rotated);
+    add(first + half + rotated, size - half - rotated);
+  };
   // Each key/value head has G queries, a key and a value; adds its heads [from, from + count).
+  const auto add_heads_of = [&](int64_t kv, int64_t from, int64_t count) {
+    for (int64_t head = from; head < from + count; ++head) {
+      const int64_t first = (kv * (group + 2) + head) * size;
+      head <= group ? add_pairs(first) : add(first, size);
+    }
+  };
   const auto add_heads = [&](int64_t from, int64_t count) {
-    for (int64_t kv = 0; kv < model.kv_heads; ++kv) add((kv * (group + 2) + from) * size, count * size);
+    for (int64_t kv = 0; kv < model.kv_heads; ++kv) add_heads_of(kv, from, count);
   };
   switch (rows) {
     case Rows::kAll:
@@ -481,6 +598,9 @@ std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_ro
       add_heads(0, group);
       add_heads(group, 1);
       add_heads(group + 1, 1);
+      break;
+    case Rows::kByHead:
+      add_heads(0, group + 2);
       break;
     case Rows::kGate:
       add(0, our_rows / 2);

@@ -2,6 +2,7 @@
 // order of their elements (tables in weight_format.cpp), and which config fields mean the same.
 //
 //   gpt2     GPT2LMHeadModel     layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs, outputs)
+//   gpt_neox GPTNeoXForCausalLM  layernorm, gelu (any form), rope of a part of each head, biases; parallel or sequential
 //   llama    LlamaForCausalLM    rmsnorm, swiglu, rope (the same pairing of halves), GQA
 //   mistral  MistralForCausalLM  llama with a window, without biases
 //   qwen2    Qwen2ForCausalLM    llama with biases of queries, keys and values alone; with a window or without
@@ -24,7 +25,7 @@
 namespace tri::huggingface {
 
 // Which rows of the native tensor form the Hugging Face tensor, and in which order. A weight's rows are its outputs; a
-// vector is a column.
+// vector is a column. Within queries and keys of which only a part rotates, the order is that of kernels/rope.h.
 enum class Rows {
   kAll,
   kVocab,          // without the padding
@@ -32,6 +33,7 @@ enum class Rows {
   kKey,            // heads in order
   kValue,          // heads in order
   kQueryKeyValue,  // all queries, all keys, all values
+  kByHead,         // as in native, for each head its query, key and value
   kGate,           // the first half of SwiGLU's fc1
   kUp,             // the second half
 };

@@ -135,8 +135,8 @@ model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 
         window: 16, block: parallel, parallel_norms: 2, norm: rmsnorm, activation: swiglu, position: rope,
         qk_norm: head, attention: builtin, bias: false, qkv_bias: true, tie_embeddings: false, norm_eps: 0.1,
         rope_theta: 123456.789, rope_fraction: 0.5, rope_scaling: yarn, rope_factor: 4.5, rope_original_seq_len: 16,
-        rope_low_freq_factor: 1.5, rope_high_freq_factor: 5, rope_beta_fast: 31, rope_beta_slow: 0.5, rope_attention_factor: 1.25,
-        init_std: 1e-300}
+        rope_low_freq_factor: 1.5, rope_high_freq_factor: 5, rope_beta_fast: 31, rope_beta_slow: 0.5,
+        rope_attention_factor: 1.25, init_std: 1e-300}
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
        micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,

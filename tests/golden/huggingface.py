@@ -39,6 +39,8 @@ NATIVE = {
     "qwen3": {**LLAMA, "kv_heads": 2, "head_dim": 16, "qk_norm": "head"},
     "qwen3_yarn": {**LLAMA, "kv_heads": 2, "head_dim": 16, "qk_norm": "head", "rope_scaling": "yarn", "rope_factor": 4,
                    "rope_original_seq_len": 8},
+    "neox": {**GPT2, "activation": "gelu_erf", "position": "rope", "rope_fraction": 0.5, "block": "parallel",
+             "parallel_norms": 2, "tie_embeddings": "false"},
     "olmo2": {**LLAMA, "kv_heads": 2, "qk_norm": "full", "norm_position": "post", "tie_embeddings": "false"},
     "mistral_wide_heads": {**LLAMA, "kv_heads": 2, "head_dim": 16, "window": 5, "tie_embeddings": "false"},
 }
@@ -70,12 +72,15 @@ HUGGING_FACE = {
                              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.3,
                                               "beta_fast": 1.0, "beta_slow": 0.1,
                                               "original_max_position_embeddings": 8}}),
+    "neox": ("GPTNeoX", {**LLAMA_SIZES, "rotary_pct": 0.5, "rotary_emb_base": 100}),
+    "neox_sequential": ("GPTNeoX", {**LLAMA_SIZES, "rotary_pct": 0.25, "use_parallel_residual": False,
+                                    "hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "tie_word_embeddings": True}),
     "olmo2": ("Olmo2", {**LLAMA_SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False, "rope_theta": 100.0}),
     "llama_narrow_heads": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 6}),
 }
 # Models that train on several ranks, and models that are also converted to or from 16 bits: SPLIT_NATIVE and HALVED.
-SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head", "olmo2"}
-SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn", "olmo2"}
+SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head", "neox", "olmo2"}
+SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn", "neox", "olmo2"}
 HALVED = {"gpt2_untied", "llama_tied_biases", "qwen3"}
 
 

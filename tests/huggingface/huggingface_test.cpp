@@ -47,6 +47,21 @@ Config llama() {
   return value_or_throw(resolve_config(c, 1));
 }
 
+Config neox() {
+  Config c = gpt2();
+  c.model.heads = 2;
+  c.model.kv_heads = c.model.head_dim = 0;
+  c.model.hidden = 16;  // heads of 8, of which 4 elements rotate
+  c.model.ffn_hidden = 20;
+  c.model.activation = Activation::kGeluErf;
+  c.model.position = Position::kRope;
+  c.model.rope_fraction = 0.5;
+  c.model.block = Block::kParallel;
+  c.model.parallel_norms = 2;
+  c.model.tie_embeddings = false;
+  return value_or_throw(resolve_config(c, 1));
+}
+
 // Every kind of model that can be expressed.
 std::map<std::string, Config> models() {
   std::map<std::string, Config> all;
@@ -73,6 +88,12 @@ std::map<std::string, Config> models() {
   all["qwen3_yarn_window"].model.rope_original_seq_len = 2;
   all["qwen3_yarn_window"].model.rope_beta_fast = 16;
   all["qwen3_yarn_window"].model.rope_attention_factor = 1.5;
+  all["neox"] = neox();
+  all["neox_sequential_tanh"] = neox();
+  all["neox_sequential_tanh"].model.block = Block::kSequential;
+  all["neox_sequential_tanh"].model.parallel_norms = 1;
+  all["neox_sequential_tanh"].model.activation = Activation::kGelu;
+  all["neox_sequential_tanh"].model.tie_embeddings = true;
   all["olmo2"] = llama();
   all["olmo2"].model.qk_norm = QkNorm::kFull;
   all["olmo2"].model.norm_position = NormPosition::kPost;
@@ -156,6 +177,12 @@ TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
        {{"model.layers.0.self_attn.q_proj.bias", {12}},
         {"model.layers.1.self_attn.k_proj.bias", {4}},
         {"model.layers.1.self_attn.v_proj.bias", {4}}}},
+      {"neox",
+       {{"embed_out.weight", {300, 16}},
+        {"gpt_neox.layers.1.attention.query_key_value.weight", {48, 16}},
+        {"gpt_neox.layers.1.attention.query_key_value.bias", {48}},
+        {"gpt_neox.layers.0.post_attention_layernorm.bias", {16}},
+        {"gpt_neox.layers.0.mlp.dense_4h_to_h.weight", {16, 20}}}},
       {"olmo2",
        {{"model.layers.0.self_attn.q_norm.weight", {12}},
         {"model.layers.0.self_attn.k_norm.weight", {4}},
@@ -165,7 +192,10 @@ TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
     write_run(models().at(name), dir / name);
     value_or_throw(export_checkpoint({.checkpoint = dir / name + "/step_00000007", .folder = dir / (name + "_hf")}));
     const auto file = value_or_throw(SafetensorsFile::open(dir / (name + "_hf/model.safetensors")));
-    EXPECT_EQ(file.entries().size(), name == "gpt2" ? 28u : name == "qwen2" ? 27u : name == "olmo2" ? 25u : 21u);
+    EXPECT_EQ(file.entries().size(), name == "gpt2" || name == "neox" ? 28u
+                                     : name == "qwen2"                ? 27u
+                                     : name == "olmo2"                ? 25u
+                                                                      : 21u);
     for (const auto& [tensor, shape] : shapes) {
       ASSERT_NE(file.find(tensor), nullptr) << tensor;
       EXPECT_EQ(file.find(tensor)->shape, shape) << tensor;
@@ -180,6 +210,53 @@ TEST(HuggingFace, queries_keys_and_values_come_out_of_their_groups) {
   EXPECT_EQ(row_map(Rows::kValue, m, 20), (std::vector<int64_t>{8, 9, 18, 19}));
   std::vector<int64_t> all = row_map(Rows::kQueryKeyValue, m, 20);
   EXPECT_EQ(std::set<int64_t>(all.begin(), all.end()).size(), 20u);
+}
+
+// transformers rotates the first elements of a head; here the first elements of both halves rotate.
+TEST(HuggingFace, rows_of_a_head_that_rotates_in_part_are_reordered) {
+  EXPECT_EQ(row_map(Rows::kByHead, neox().model, 48),
+            (std::vector<int64_t>{0,  1,  4,  5,  2,  3,  6,  7,  8,  9,  12, 13, 10, 11, 14, 15,
+                                  16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 28, 29, 26, 27, 30, 31,
+                                  32, 33, 36, 37, 34, 35, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47}));
+  ModelConfig whole = neox().model;
+  whole.rope_fraction = 1;
+  std::vector<int64_t> same = row_map(Rows::kByHead, whole, 48);
+  EXPECT_TRUE(std::ranges::is_sorted(same));
+}
+
+TEST(HuggingFace, a_neox_config_has_names_of_its_own) {
+  const std::string rest = R"("vocab_size":9,"hidden_size":16,"intermediate_size":20,"num_hidden_layers":1,)"
+                           R"("num_attention_heads":2,"max_position_embeddings":4)";
+  const auto read = [&](const std::string& more) {
+    return parse_config_json("c", R"({"model_type":"gpt_neox",)" + rest + more + "}");
+  };
+  const ModelConfig absent = value_or_throw(read("")).model;
+  EXPECT_EQ(absent.rope_fraction, 0.25);
+  EXPECT_EQ(absent.rope_theta, 10000);
+  EXPECT_EQ(absent.activation, Activation::kGeluErf);
+  EXPECT_EQ(absent.block, Block::kParallel);
+  EXPECT_EQ(absent.parallel_norms, 2);
+  EXPECT_TRUE(absent.bias);
+  EXPECT_FALSE(absent.tie_embeddings);
+  const ModelConfig given = value_or_throw(read(R"(,"rotary_pct":0.5,"rotary_emb_base":500,"hidden_act":"gelu_new",)"
+                                                R"("use_parallel_residual":false,"layer_norm_eps":0.001)"))
+                                .model;
+  EXPECT_EQ(given.rope_fraction, 0.5);
+  EXPECT_EQ(given.rope_theta, 500);
+  EXPECT_EQ(given.activation, Activation::kGelu);
+  EXPECT_EQ(given.block, Block::kSequential);
+  EXPECT_EQ(given.parallel_norms, 1);
+  EXPECT_EQ(given.norm_eps, 0.001);
+  const ModelConfig newer =
+      value_or_throw(read(R"(,"rope_parameters":{"rope_theta":300,"partial_rotary_factor":0.5})")).model;
+  EXPECT_EQ(newer.rope_fraction, 0.5);
+  EXPECT_EQ(newer.rope_theta, 300);
+  for (const auto& [key, value] : {std::pair{"rotary_pct", "1.5"},
+                                   {"hidden_act", "\"relu\""},
+                                   {"attention_bias", "false"},
+                                   {"use_parallel_residual", "1"},
+                                   {"partial_rotary_factor", "0.5,\"rotary_pct\":0.25"}})
+    EXPECT_NE(message(read(fmt::format(R"(,"{}":{})", key, value))).find(key), std::string::npos) << key;
 }
 
 TEST(HuggingFace, halves_become_the_same_numbers) {

@@ -64,6 +64,7 @@ std::map<std::string, Config> models() {
   all["neox"].model.parallel_norms = 2;
   all["neox"].model.activation = Activation::kGeluErf;
   all["neox"].model.position = Position::kRope;
+  all["neox"].model.head_dim = 4;
   all["neox"].model.rope_fraction = 0.5;
   all["window"] = llama;
   all["window"].model.window = 5;
