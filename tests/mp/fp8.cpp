@@ -33,6 +33,10 @@ std::vector<Layout> matrix() {
       {.pp = 4, .recompute = full},
       {.pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .compute_layers = 1},
       {.tp = 2, .pp = 2, .recompute = full, .compute_layers = 1},
+      {.tp = 2, .llama = true, .olmo2 = true, .recompute = selective},
+      {.dp = 2, .llama = true, .olmo2 = true, .recompute = full, .compute_layers = 1},
+      {.tp = 2, .block = P, .neox = true, .recompute = norms},
+      {.dp = 2, .block = P, .precision = B, .neox = true},
       // Weights stored in FP8: every axis alone, every level of ZeRO, alongside layers without FP8.
       {.dp = 2, .zero = 0, .precision = B, .llama = true, .compute_layers = 1},
       {.dp = 2, .zero = 2, .precision = B, .moments = B, .tied = false, .bucket_elements = 20000, .compute_layers = 1},

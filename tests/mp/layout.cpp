@@ -210,6 +210,16 @@ Config config_of(const Layout& layout) {
     c.model.bias = false;
     if (layout.qkv_bias) c.model.qkv_bias = AutoFlag::kTrue;
     c.model.rope_scaling = layout.rope_scaling;
+    if (layout.olmo2) {
+      c.model.norm_position = NormPosition::kPost;
+      c.model.qk_norm = QkNorm::kFull;
+    }
+  }
+  if (layout.neox) {
+    c.model.activation = Activation::kGeluErf;
+    c.model.position = Position::kRope;
+    c.model.rope_fraction = 0.5;
+    if (layout.block == Block::kParallel) c.model.parallel_norms = 2;
   }
   if (layout.rope_scaling != RopeScaling::kNone) {  // of four pairs, one is kept, two are divided, one is in between
     c.model.rope_factor = 4;
@@ -348,10 +358,10 @@ bool rounds_to_less_than_fp32(const Layout& layout) {
   return layout.precision != Dtype::kF32 || layout.moments != Dtype::kF32 || layout.gemms == GemmFormat::kFp8;
 }
 
-// Whether the biases of keys have no effect: a bias adds the same number to all scores of a query, which softmax
-// ignores. RoPE rotates keys by their positions, and the bias with them.
+// Whether biases of keys have no effect: a bias adds the same number to all scores of a query, which softmax ignores.
+// RoPE rotates keys by their positions, and the bias with them, as far as it rotates a head.
 bool key_biases_have_no_effect(const ModelConfig& model) {
-  return has_qkv_bias(model) && model.position != Position::kRope;
+  return has_qkv_bias(model) && (model.position != Position::kRope || model.rope_fraction < 1);
 }
 
 }  // namespace

@@ -73,6 +73,17 @@ std::vector<Layout> matrix() {
        .rope_scaling = RopeScaling::kLlama3,
        .recompute = selective},
       {.dp = 2, .tp = 2, .zero = 1, .precision = B, .llama = true, .qkv_bias = true, .rope_scaling = yarn},
+      // norms of outputs and QK-norm over the full width; two norms in the parallel block
+      {.tp = 4, .llama = true, .olmo2 = true},
+      {.tp = 2, .llama = true, .olmo2 = true, .recompute = norms, .transfers = Transfers::kCollectives},
+      {.tp = 2, .pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .olmo2 = true, .recompute = full},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .llama = true, .olmo2 = true, .recompute = selective},
+      {.dp = 2, .tp = 2, .zero = 1, .precision = B, .llama = true, .olmo2 = true},
+      {.tp = 4, .neox = true},
+      {.tp = 4, .block = P, .neox = true, .transfers = Transfers::kCollectives},
+      {.tp = 2, .pp = 2, .block = P, .neox = true, .recompute = full},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .block = P, .tied = false, .neox = true, .recompute = norms},
+      {.dp = 2, .tp = 2, .zero = 2, .block = P, .precision = B, .neox = true, .recompute = selective},
       // mixed precision
       {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .precision = B},
       {.dp = 2,
