@@ -69,6 +69,9 @@ Json settings_of(const Config& config) {
   // Only where they are not the default: the fingerprints of kept curves stay.
   if (m.head_dim * m.heads != m.hidden) settings["head_dim"] = m.head_dim;
   if (m.qk_norm != QkNorm::kNone) settings["qk_norm"] = enum_name(m.qk_norm);
+  if (m.norm_position != NormPosition::kPre) settings["norm_position"] = enum_name(m.norm_position);
+  if (m.parallel_norms != 1) settings["parallel_norms"] = m.parallel_norms;
+  if (m.rope_fraction < 1) settings["rope_fraction"] = m.rope_fraction;
   if (m.rope_scaling != RopeScaling::kNone)
     settings["rope_scaling"] = {{"type", enum_name(m.rope_scaling)},
                                 {"factor", m.rope_factor},

@@ -62,6 +62,11 @@ class Stored(torch.autograd.Function):
 
 def rope_frequencies(s, head_size):
     """Returns the angle per position of each pair of a head, and the factor of cosines and sines."""
+    if "rope_fraction" in s:  # the other pairs do not rotate
+        part = {name: value for name, value in s.items() if name != "rope_fraction"}
+        f, factor = rope_frequencies(part, int(s["rope_fraction"] * head_size))
+        rest = head_size // 2 - len(f)
+        return F.pad(f, (0, rest)), F.pad(torch.full_like(f, factor), (0, rest), value=1.0)
     i = torch.arange(head_size // 2, dtype=torch.float64)
     f = s["rope_theta"] ** (-2.0 * i / head_size)
     scaling = s.get("rope_scaling")
@@ -94,6 +99,7 @@ class Model:
         self.head_size = s.get("head_dim", s["hidden"] // s["heads"])
         if s["position"] == "rope":
             frequencies, factor = rope_frequencies(s, self.head_size)
+            factor = factor.to(device) if torch.is_tensor(factor) else factor
             angle = t[:, None].double() * frequencies.to(device)
             self.cos, self.sin = (factor * angle.cos()).float(), (factor * angle.sin()).float()
         self.band = None
@@ -120,11 +126,13 @@ class Model:
         return y if b is None else y + b
 
     def rotate(self, w, name, x):
-        """Rotates x (B, heads, T, HS), in which element i of the first half pairs with i + HS/2. With QK-norm, the
-        heads are
-    normalized first."""
+        """Rotates x (B, heads, T, HS), in which element i of the first half pairs with i + HS/2. With QK-norm, each
+        head is normalized first, or all heads together."""
         x, dtype = x.float(), x.dtype
-        if "qk_norm" in self.s:
+        if self.s.get("qk_norm") == "full":
+            weight = w[name + "/weight"].float().view(-1, 1, x.shape[-1])
+            x = x * torch.rsqrt(x.pow(2).mean((1, 3), keepdim=True) + self.s["norm_eps"]) * weight
+        elif "qk_norm" in self.s:
             x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.s["norm_eps"]) * w[name + "/weight"].float()
         a, b = x.chunk(2, dim=-1)
         return self.stored(torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1).to(dtype))
@@ -146,8 +154,8 @@ class Model:
 
     def mlp(self, w, base, x):
         h = self.linear(w, base + "fc1", x)
-        if self.s["activation"] == "gelu":
-            h = F.gelu(h, approximate="tanh")
+        if self.s["activation"] != "swiglu":
+            h = F.gelu(h, approximate="tanh" if self.s["activation"] == "gelu" else "none")
         else:
             gate, up = h.float().chunk(2, dim=-1)
             h = (F.silu(gate) * up).to(x.dtype)
@@ -160,12 +168,16 @@ class Model:
         x = self.stored(x)
         for layer in range(self.s["layers"]):
             base = f"layers/{layer}/"
-            h = self.norm(w, base + "norm1", x)
-            if self.s["block"] == "parallel":  # has one norm and one output bias, that of fc2
-                x = self.stored(x + self.attention(w, base + "attention/", h) + self.mlp(w, base + "mlp/", h))
+            position = self.s.get("norm_position", "pre")
+            before = (lambda name, x: x) if position == "post" else lambda name, x: self.norm(w, base + name, x)
+            after = (lambda name, x: x) if position == "pre" else lambda name, x: self.norm(w, base + name, x)
+            h = before("norm1", x)
+            if self.s["block"] == "parallel":  # with one norm, it has one output bias, that of fc2
+                g = before("norm2", x) if "parallel_norms" in self.s else h
+                x = self.stored(x + self.attention(w, base + "attention/", h) + self.mlp(w, base + "mlp/", g))
             else:
-                x = self.stored(x + self.attention(w, base + "attention/", h))
-                x = self.stored(x + self.mlp(w, base + "mlp/", self.norm(w, base + "norm2", x)))
+                x = self.stored(x + after("post_norm1", self.attention(w, base + "attention/", h)))
+                x = self.stored(x + after("post_norm2", self.mlp(w, base + "mlp/", before("norm2", x))))
         x = self.norm(w, "final_norm", x)
         head = w["embedding/tokens/weight" if self.s["tie_embeddings"] else "head/weight"]
         return self.stored(self.product(x, head[: self.s["vocab"]]))  # rows after the vocabulary are padding
