@@ -20,6 +20,12 @@ void check(const Gemm& g) {
   require_optional("gemm", "bias", g.bias, g.a.dtype, {n});
   TRI_REQUIRE(g.out.data != g.a.data && g.out.data != g.b.data, "gemm: out {} may not be an operand",
               g.out.shape_text());
+  require_optional("gemm", "addend", g.addend, g.out.dtype, {m, n});
+  TRI_REQUIRE(g.addend.empty() || (g.addend.data != g.out.data && g.beta != 0.0f),
+              "gemm: addend {} with beta {}, or the same memory as out", g.addend.shape_text(), g.beta);
+  const bool only_product = g.bias.empty() && g.epilogue == Epilogue::kNone && g.dbias.empty();
+  TRI_REQUIRE((g.alpha == 1.0f && g.addend.empty()) || only_product, "gemm: alpha {} with a bias or an epilogue",
+              g.alpha);
   if (g.epilogue != Epilogue::kNone) {
     require_tensor("gemm", "pre", g.pre, g.out.dtype, {m, n});
     TRI_REQUIRE(g.beta == 0.0f && g.pre.data != g.out.data, "gemm: an epilogue with beta {}", g.beta);

@@ -1,6 +1,7 @@
-// out = op(a) · op(b) + beta · out + bias,  op(x) = x or its transpose, row-major, sums in fp32.
+// out = alpha · op(a) · op(b) + beta · out + bias,  op(x) = x or its transpose, row-major, sums in fp32.
 //   linear forward       out (R, N) = inp (R, K) · weight (N, K)^T + bias
 //   gradient of input    dinp (R, K) = dout (R, N) · weight (N, K)
+//   polynomial           out = alpha · a · b + beta · addend   (kernels/muon.h)
 //   gradient of weight   dweight (N, K) fp32 += dout (R, N)^T · inp (R, K)      (beta 1: the GEMM accumulates),
 //                        and with it dbias (N) += column sums of dout
 // The operation that follows a GEMM can be requested with it, so that a backend may compute it in the GEMM's epilogue:
@@ -21,8 +22,9 @@ struct Gemm {
   Tensor b;    // (K, N), or (N, K) when trans_b
   Trans trans_a = Trans::kNo;
   Trans trans_b = Trans::kNo;
-  float beta = 0.0f;
-  Tensor bias;  // (N), optional; the dtype of a
+  float alpha = 1.0f, beta = 0.0f;
+  Tensor addend;  // (M, N) the dtype of out, optional: takes the place of out in beta · out. No bias, no epilogue
+  Tensor bias;    // (N), optional; the dtype of a
   Epilogue epilogue = Epilogue::kNone;
   Tensor pre;  // (M, N) the dtype of out; with an epilogue: written by kGelu, read by kGeluBackward
   // f32, optional, added to in a fixed order. With trans_a (M): sums over k of a[k, m]. With kGeluBackward (N): sums

@@ -3,6 +3,7 @@
 // Bound: 2 · M · N · K FLOPs.
 #include "kernels/gemm.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/blas.h"
@@ -45,8 +46,10 @@ void multiply(const Gemm& g) {
   const bool rounds = g.out.dtype == Dtype::kBF16;
   const int64_t count = g.out.numel();
   if (rounds) scratch.out.resize(static_cast<size_t>(count));
-  if (rounds && g.beta != 0.0f) as_floats(g.out, scratch.out);
+  const Tensor& added = g.addend.empty() ? g.out : g.addend;
+  if (rounds && g.beta != 0.0f) as_floats(added, scratch.out);
   float* out = rounds ? scratch.out.data() : g.out.as<float>();
+  if (!rounds && !g.addend.empty()) std::copy_n(added.as<float>(), count, out);
 
   float beta = g.beta;
   if (!g.bias.empty()) {
@@ -56,7 +59,7 @@ void multiply(const Gemm& g) {
   const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
   const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
   cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, narrow(g.out[0]),
-              narrow(g.out[1]), narrow(g.a[ta ? 0 : 1]), 1.0f, a, narrow(g.a[1]), b, narrow(g.b[1]), beta, out,
+              narrow(g.out[1]), narrow(g.a[ta ? 0 : 1]), g.alpha, a, narrow(g.a[1]), b, narrow(g.b[1]), beta, out,
               narrow(g.out[1]));
 
   if (rounds) {

@@ -1,4 +1,4 @@
-// out = epilogue(op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, kernels/fp8.h,
+// out = epilogue(alpha · op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, kernels/fp8.h,
 // gemm_plan.h.
 // Plans and choices are created once per shape and stored. A shape that autotuning has timed runs its fastest algorithm
 // and form (epilogue and bias gradient fused into the GEMM or as separate kernels); other shapes run the first
@@ -169,7 +169,7 @@ struct GemmEngine::State {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entry_of(g);
     if (entry.choice->microseconds > 0) return false;
-    for (const Tensor& tensor : {g.a, g.b, g.bias, g.pre, g.out}) fill_random(tensor, stream);
+    for (const Tensor& tensor : {g.a, g.b, g.bias, g.pre, g.addend, g.out}) fill_random(tensor, stream);
     const std::vector<Choice> candidates = candidates_of(entry, g, key, stream);
     std::vector<double> alone;
     for (const Choice& candidate : candidates) alone.push_back(candidate.microseconds);

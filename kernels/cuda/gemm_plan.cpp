@@ -80,7 +80,7 @@ void check_blas(cublasStatus_t status, const char* what) {
 GemmKey GemmKey::of(const PlannedGemm& g) {
   const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
   uintptr_t bits = 256;
-  for (const Tensor& tensor : {g.out, g.a, g.b, g.pre}) bits |= reinterpret_cast<uintptr_t>(tensor.data);
+  for (const Tensor& tensor : {g.out, g.a, g.b, g.pre, g.addend}) bits |= reinterpret_cast<uintptr_t>(tensor.data);
   const int alignment = static_cast<int>(bits & (~bits + 1));  // the lowest set bit
   return {g.out[0],
           g.out[1],
@@ -188,10 +188,11 @@ void GemmPlan::run(cublasLtHandle_t handle, const PlannedGemm& g, const cublasLt
                    CudaStream& stream) {
   set_pointers(g);
   if (form_ == GemmForm::kFused && !g.dbias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
-  const float alpha = 1.0f, beta = g.beta;
+  const float alpha = g.alpha, beta = g.beta;
   void* out = g.epilogue == Epilogue::kGelu && form_ == GemmForm::kPlain ? g.pre.data : g.out.data;
+  const void* added = g.addend.empty() ? out : g.addend.data;
   const cublasStatus_t status =
-      cublasLtMatmul(handle, operation_, &alpha, g.b.data, a_, g.a.data, b_, &beta, out, out_, out, out_, &algorithm,
+      cublasLtMatmul(handle, operation_, &alpha, g.b.data, a_, g.a.data, b_, &beta, added, out_, out, out_, &algorithm,
                      workspace(stream, Scratch::kGemm, kGemmWorkspaceBytes), kGemmWorkspaceBytes, stream);
   if (status != CUBLAS_STATUS_SUCCESS) throw AlgorithmRefused(status);
 }

@@ -44,6 +44,27 @@ void expect_cuda_matches_cpu(const Case& c) {
   EXPECT_EQ(d_out.values(start), d_again.values(start)) << "not deterministic";
 }
 
+TEST(CudaGemm, scales_the_product_and_adds_another_matrix) {
+  TRI_NEEDS_GPU();
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{8, 8}, {128, 384}, {264, 1024}}) {
+      SCOPED_TRACE(fmt::format("{} x {} {}", rows, columns, enum_name(dtype)));
+      const Buffer x(dtype, {rows, columns}, random_values(rows * columns, "x"));
+      const Buffer p(dtype, {rows, rows}, random_values(rows * rows, "p"));
+      const Buffer start(dtype, {rows, columns}), expected = start;
+      const auto args = [](Tensor out, Tensor a, Tensor b) {
+        return Gemm{.out = out, .a = a, .b = b, .alpha = 2.0315f, .beta = -4.775f, .addend = b};
+      };
+      cpu::gemm(args(expected, p, x));
+      const DeviceBuffer d_p(p), d_x(x), d_out(start), d_again(start);
+      cuda::gemm(args(d_out, d_p, d_x), test_stream());
+      cuda::gemm(args(d_again, d_p, d_x), test_stream());
+      const double tolerance = dtype == Dtype::kBF16 ? kBf16Tolerance : 1e-5 * std::sqrt(static_cast<double>(rows));
+      EXPECT_EQ(difference(d_out.values(start), expected.values(), elements(tolerance)), "");
+      EXPECT_EQ(d_out.values(start), d_again.values(start)) << "not deterministic";
+    }
+}
+
 TEST(CudaGemm, cuda_matches_cpu) {
   TRI_NEEDS_GPU();
   for (const auto& [m, n, k] :

@@ -120,6 +120,23 @@ TEST(Gemm, the_layers_gradients_are_gemms_too) {
   }
 }
 
+TEST(Gemm, scales_the_product_and_adds_another_matrix) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
+    for (const auto& [m, n, k] : kShapes) {
+      const Case product{{m, n, k}, Trans::kNo, Trans::kNo, 0.0f, false};
+      const Inputs in(product.shape);
+      const Buffer a(dtype, {m, k}, in.a), b(dtype, {k, n}, in.b), addend(dtype, {m, n}, in.out);
+      Buffer out(dtype, {m, n});  // poisoned, and not read
+      const Gemm args{.out = out, .a = a, .b = b, .alpha = 2.0315f, .beta = -4.775f, .addend = addend};
+      check(args);
+      cpu::gemm(args);
+      Values expected = reference(product, in);
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] = 2.0315 * expected[i] - 4.775 * in.out[i];
+      expect_close("out", out.values(), expected, dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
+      EXPECT_EQ(addend.values(), in.out);
+    }
+}
+
 TEST(BiasBackward, adds_the_column_sums) {
   for (const int64_t rows : {1, 3, 17, 256})
     for (const int64_t n : {1, 5, 64, 257, 1024}) {
@@ -157,6 +174,8 @@ TEST(Gemm, check_refuses_what_does_not_fit) {
   EXPECT_THROW(check(Gemm{.out = wide, .a = a, .b = b}), Fatal);
   EXPECT_THROW(check(Gemm{.out = out, .a = a, .b = b, .bias = wide}), Fatal);
   EXPECT_THROW(check(Gemm{.out = {}, .a = a, .b = b}), Fatal);
+  EXPECT_THROW(check(Gemm{.out = out, .a = a, .b = b, .beta = 1.0f, .addend = out}), Fatal);
+  EXPECT_THROW(check(Gemm{.out = out, .a = a, .b = b, .alpha = 2.0f, .bias = bias}), Fatal);
   EXPECT_THROW(check(Gemm{.out = square, .a = square, .b = square}), Fatal);  // in place
   EXPECT_THROW(check(BiasBackward{.dbias = bias, .dout = wide}), Fatal);
 }

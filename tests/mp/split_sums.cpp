@@ -72,6 +72,8 @@ void sum_of_parts(const Tensor& out, const Tensor& bias, float beta, int64_t k, 
 }
 
 void split_gemm(const Gemm& g) {
+  // Muon's iterations: one rank computes them whole on any layout.
+  if (g.a.data == g.b.data || !g.addend.empty()) return backend_gemm(g);
   if (!g.dbias.empty() && g.trans_a == Trans::kYes) cpu::bias_backward({.dbias = g.dbias, .dout = g.a});
   const int a_dim = g.trans_a == Trans::kYes ? 0 : 1, b_dim = g.trans_b == Trans::kYes ? 1 : 0;
   const Tensor out = g.epilogue == Epilogue::kGelu ? g.pre : g.out;
