@@ -90,7 +90,8 @@ enum class ChannelOperation : uint32_t {
   kBroadcast,
   kSend,
   kReceive,
-  kHostCall
+  kHostCall,
+  kExchange
 };
 
 template <>
@@ -102,7 +103,8 @@ struct EnumNames<ChannelOperation> {
                                     std::pair{ChannelOperation::kBroadcast, std::string_view("broadcast")},
                                     std::pair{ChannelOperation::kSend, std::string_view("send")},
                                     std::pair{ChannelOperation::kReceive, std::string_view("receive")},
-                                    std::pair{ChannelOperation::kHostCall, std::string_view("call")}};
+                                    std::pair{ChannelOperation::kHostCall, std::string_view("call")},
+                                    std::pair{ChannelOperation::kExchange, std::string_view("exchange")}};
 };
 
 // The state of the thread that reads tokens for its node.

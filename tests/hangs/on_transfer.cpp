@@ -93,6 +93,16 @@ void wrapped_broadcast(CommGroup* self, Tensor inout, int root, Stream& stream) 
 }
 #undef TRI_SYMBOL
 
+#define TRI_SYMBOL "_ZN3tri9CommGroup8exchangeERKSt6vectorINS0_7MessageESaIS2_EES6_RNS_6StreamE"
+using Messages = std::vector<CommGroup::Message>;
+void real_exchange(CommGroup* self, const Messages& sends, const Messages& recvs, Stream& stream) TRI_REAL(TRI_SYMBOL);
+void wrapped_exchange(CommGroup* self, const Messages& sends, const Messages& recvs, Stream& stream)
+    TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_exchange(CommGroup* self, const Messages& sends, const Messages& recvs, Stream& stream) {
+  if (before_transfer(stream) == TransferFate::kMade) real_exchange(self, sends, recvs, stream);
+}
+#undef TRI_SYMBOL
+
 #define TRI_SYMBOL "_ZN3tri12copy_to_peerERKNS_8PeerCopyERNS_6StreamE"
 void real_copy_to_peer(const PeerCopy& copy, Stream& stream) TRI_REAL(TRI_SYMBOL);
 void wrapped_copy_to_peer(const PeerCopy& copy, Stream& stream) TRI_WRAPPED(TRI_SYMBOL);

@@ -105,6 +105,41 @@ TEST(MpiGroup, all_reduce_is_equal_on_all_members) {
   });
 }
 
+// Member r sends 1000 · (r + 1) + peer elements to each peer, in two messages.
+TEST(MpiGroup, exchange_sends_every_message_to_its_peer_in_order) {
+  for_each_size([](CommGroup& group, Stream& stream) {
+    std::vector<std::vector<float>> out, in;
+    std::vector<CommGroup::Message> sends, recvs;
+    const auto count_of = [](int from, int to) { return 1000 * (from + 1) + to; };
+    out.reserve(static_cast<size_t>(2 * group.size()));
+    in.reserve(out.capacity());
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (peer == group.rank()) continue;
+      for (const int part : {1, 2}) {
+        const int64_t sent = part * count_of(group.rank(), peer), received = part * count_of(peer, group.rank());
+        out.emplace_back(static_cast<size_t>(sent));
+        for (int64_t i = 0; i < sent; ++i)
+          out.back()[static_cast<size_t>(i)] = value_of(group.rank(), part * 7 + peer + i);
+        in.emplace_back(static_cast<size_t>(received), NAN);
+        sends.push_back({Tensor(out.back().data(), Dtype::kF32, {sent}), peer});
+        recvs.push_back({Tensor(in.back().data(), Dtype::kF32, {received}), peer});
+      }
+    }
+    group.exchange(sends, recvs, stream);
+    stream.synchronize();
+    size_t message = 0;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (peer == group.rank()) continue;
+      for (const int part : {1, 2}) {
+        const std::vector<float>& received = in[message++];
+        for (size_t i = 0; i < received.size(); ++i)
+          ASSERT_EQ(received[i], value_of(peer, part * 7 + group.rank() + static_cast<int64_t>(i)));
+      }
+    }
+    EXPECT_EQ(group.counts().exchanges, 1);
+  });
+}
+
 TEST(MpiGroup, sends_on_independent_streams_cross_without_deadlock) {
   for_each_size([](CommGroup& group, Stream& stream) {
     if (group.size() < 2) return;

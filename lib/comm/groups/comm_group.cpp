@@ -56,6 +56,21 @@ void CommGroup::recv(Tensor tensor, int peer, Stream& stream) {
   transfer(ChannelOperation::kReceive, tensor.bytes(), stream, [&] { do_recv(tensor, peer, stream); });
 }
 
+void CommGroup::exchange(const std::vector<Message>& sends, const std::vector<Message>& recvs, Stream& stream) {
+  int64_t bytes = 0;
+  for (const auto* messages : {&sends, &recvs})
+    for (const Message& message : *messages)
+      TRI_REQUIRE(message.peer >= 0 && message.peer < size_ && message.peer != rank_,
+                  "{}: exchange with peer {} in a group of {}", name_, message.peer, size_);
+  for (const Message& message : sends) bytes += message.tensor.bytes();
+  ++counts_.exchanges;
+  transfer(ChannelOperation::kExchange, bytes, stream, [&] { do_exchange(sends, recvs, stream); });
+}
+
+void CommGroup::do_exchange(const std::vector<Message>&, const std::vector<Message>&, Stream&) {
+  TRI_REQUIRE(false, "{}: this kind of group has no exchange", name_);
+}
+
 namespace {
 
 class SelfGroup final : public CommGroup {

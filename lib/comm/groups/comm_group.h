@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/device.h"
 #include "kernels/core/tensor.h"
@@ -18,7 +19,7 @@ enum class ReduceOp { kSum, kMax };
 
 // What the group has carried so far. `bytes` is this rank's payload: received by gathers and receives, sent otherwise.
 struct CommCounts {
-  int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0, broadcasts = 0, sends = 0, recvs = 0;
+  int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0, broadcasts = 0, sends = 0, recvs = 0, exchanges = 0;
   int64_t bytes = 0;
 };
 
@@ -41,6 +42,13 @@ class CommGroup {
   // A send is complete on its stream when the tensor may be overwritten.
   void send(Tensor tensor, int peer, Stream& stream);
   void recv(Tensor tensor, int peer, Stream& stream);
+  // Sends and receives all of these at once; those between two members match in order. Every member calls it, also with
+  // nothing to send or receive.
+  struct Message {
+    Tensor tensor;
+    int peer = 0;
+  };
+  void exchange(const std::vector<Message>& sends, const std::vector<Message>& recvs, Stream& stream);
 
   // The progress of this group's own transfers, not of copies in their place.
   void set_progress(ChannelProgress progress) { progress_ = progress; }
@@ -58,6 +66,7 @@ class CommGroup {
   virtual void do_broadcast(Tensor inout, int root, Stream& stream) = 0;
   virtual void do_send(Tensor tensor, int peer, Stream& stream) = 0;
   virtual void do_recv(Tensor tensor, int peer, Stream& stream) = 0;
+  virtual void do_exchange(const std::vector<Message>& sends, const std::vector<Message>& recvs, Stream& stream);
 
   std::string name_;
   int rank_, size_;

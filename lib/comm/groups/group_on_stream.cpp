@@ -36,4 +36,10 @@ void GroupOnStream::broadcast(Tensor inout, int root) {
   group_->broadcast(inout, root, *stream_);
 }
 
+void GroupOnStream::exchange(const std::vector<CommGroup::Message>& sends,
+                             const std::vector<CommGroup::Message>& recvs) {
+  const TimeCategoryScope scope(*stream_, category_);
+  group_->exchange(sends, recvs, *stream_);
+}
+
 }  // namespace tri

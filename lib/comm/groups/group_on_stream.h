@@ -35,6 +35,7 @@ class GroupOnStream {
   void reduce_scatter(Tensor out, Tensor inp);
   void all_reduce(Tensor inout, ReduceOp op);
   void broadcast(Tensor inout, int root);
+  void exchange(const std::vector<CommGroup::Message>& sends, const std::vector<CommGroup::Message>& recvs);
 
  private:
   CommGroup* group_;

@@ -97,6 +97,14 @@ class MpiGroup final : public CommGroup {
       wait_all(std::move(requests));
     });
   }
+  void do_exchange(const std::vector<Message>& sends, const std::vector<Message>& recvs, Stream& stream) override {
+    cpu_stream(stream).submit([=, this] {
+      std::vector<MPI_Request> requests;
+      for (const Message& m : recvs) recv_bytes(static_cast<char*>(m.tensor.data), m.tensor.bytes(), m.peer, requests);
+      for (const Message& m : sends) send_bytes(static_cast<char*>(m.tensor.data), m.tensor.bytes(), m.peer, requests);
+      wait_all(std::move(requests));
+    });
+  }
 
   void send_bytes(const char* data, int64_t bytes, int peer, std::vector<MPI_Request>& requests) {
     for (int64_t first = 0; first < bytes; first += kMaxMessageBytes)

@@ -109,6 +109,15 @@ class NcclGroup final : public CommGroup {
     TRI_NCCL(ncclRecv(tensor.data, count(tensor), nccl_type(tensor.dtype), peer, comm_, cuda_stream(stream)));
     wait_for_completion("ncclRecv");
   }
+  void do_exchange(const std::vector<Message>& sends, const std::vector<Message>& recvs, Stream& stream) override {
+    TRI_NCCL(ncclGroupStart());
+    for (const Message& m : recvs)
+      TRI_NCCL(ncclRecv(m.tensor.data, count(m.tensor), nccl_type(m.tensor.dtype), m.peer, comm_, cuda_stream(stream)));
+    for (const Message& m : sends)
+      TRI_NCCL(ncclSend(m.tensor.data, count(m.tensor), nccl_type(m.tensor.dtype), m.peer, comm_, cuda_stream(stream)));
+    TRI_NCCL(ncclGroupEnd());
+    wait_for_completion("ncclGroupEnd");
+  }
 
   static size_t count(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
