@@ -13,6 +13,7 @@
 #include "kernels/embedding.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
+#include "kernels/muon.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/qk_norm_full.h"
@@ -58,6 +59,11 @@
   ROW(lamb_direction, LambDirection)                  \
   ROW(lamb_apply, LambApply)                          \
   ROW(average_weights, AverageWeights)                \
+  ROW(momentum_update, MomentumUpdate)                \
+  ROW(pack_matrix, PackMatrix)                        \
+  ROW(unpack_matrix, UnpackMatrix)                    \
+  ROW(matrix_sumsq, MatrixSumsq)                      \
+  ROW(scale_matrix, ScaleMatrix)                      \
   ROW(tensor_sumsq, TensorSumsq)                      \
   ROW(weighted_sum, WeightedSum)                      \
   ROW(clip_scale, ClipScale)                          \

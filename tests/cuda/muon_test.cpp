@@ -1,0 +1,98 @@
+// CUDA's ops of Muon against the CPU reference.
+#include "kernels/core/dims.h"
+#include "kernels/moment_rounding.h"
+#include "tests/cuda/op_compare.h"
+
+namespace tri::test {
+namespace {
+
+MomentumUpdate momentum_on(const Place& on) {
+  return {.momentum = on("momentum"),
+          .grad = on("grad"),
+          .grad_scale = on("grad_scale"),
+          .block_tensor = on("block_tensor"),
+          .mu = 0.95f,
+          .rounding = {.draws = on("draws"), .first_block = 70, .step_key = 0x123456789ABCDEF}};
+}
+
+Operands momentum_operands(int64_t blocks, Dtype kept, double grad_scale) {
+  const int64_t n = blocks * kBlock;
+  Values owners;
+  for (int64_t b = 0; b < blocks; ++b) owners.push_back(b % 5 == 3 ? -1 : static_cast<double>(b * 2 / blocks));
+  return {
+      {"momentum", Buffer(kept, {n}, random_values(n, "momentum"))},
+      {"grad", Buffer(Dtype::kF32, {n}, random_values(n, "grad"))},
+      {"grad_scale", Buffer(Dtype::kF32, {1}, {grad_scale})},
+      {"block_tensor", Buffer(Dtype::kI32, {blocks}, owners)},
+      {"draws", Buffer(Dtype::kI32, {2, TensorDraws::kColumns}, {1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 2, 5, 15, 10, 0, 0})}};
+}
+
+TEST(CudaMuon, momentum_update) {
+  TRI_NEEDS_GPU();
+  for (const int64_t blocks : {1, 5, 700})
+    for (const Dtype kept : kTypes) {
+      const Comparison momentum = kept == Dtype::kBF16 ? draws(1e-6) : elements(2e-5);
+      TRI_COMPARE(momentum_update, "momentum", momentum_operands(blocks, kept, 0.5), momentum_on,
+                  (Comparisons(elements(2e-5), {{"momentum", momentum}})));
+      const Operands before = momentum_operands(blocks, kept, NAN);
+      const Operands after = TRI_COMPARE(momentum_update, "not finite", before, momentum_on, same_bits);
+      for (size_t i = 0; i < before.size(); ++i)
+        EXPECT_TRUE(after[i].second.same_bits(before[i].second)) << before[i].first;
+    }
+}
+
+// Parts with runs of multiples of four elements, and others; inside a run, over several, from before the slice.
+TEST(CudaMuon, pack_and_unpack_parts_of_matrices) {
+  TRI_NEEDS_GPU();
+  constexpr int64_t n = 64 * kBlock;
+  const std::vector<std::pair<MatrixRuns, int64_t>> parts{{{.offset = 0, .run = n, .stride = n}, n},
+                                                          {{.offset = 128, .run = 64, .stride = 96, .first = 32}, 4096},
+                                                          {{.offset = -64, .run = 32, .stride = 64, .first = 36}, 1000},
+                                                          {{.offset = 5, .run = 7, .stride = 9, .first = 3}, 2001},
+                                                          {{.offset = 1, .run = 1, .stride = 3}, 1}};
+  for (const auto& [runs, count] : parts)
+    for (const Dtype dtype : kTypes) {
+      const Buffer slice(Dtype::kF32, {n}, random_values(n, "slice"));
+      const auto pack = [&](const Place& on) { return PackMatrix{.out = on("out"), .inp = on("inp"), .runs = runs}; };
+      TRI_COMPARE(pack_matrix, fmt::format("pack {} of {}", count, runs.run),
+                  (Operands{{"out", Buffer(dtype, {count})}, {"inp", slice}}), pack, same_bits);
+      const auto unpack = [&](const Place& on) {
+        return UnpackMatrix{
+            .out = on("out"), .inp = on("inp"), .master = on("master"), .runs = runs, .scale = 12.8f, .decay = 0.1f};
+      };
+      TRI_COMPARE(unpack_matrix, fmt::format("unpack {} of {}", count, runs.run),
+                  (Operands{{"out", slice},
+                            {"inp", Buffer(dtype, {count}, random_values(count, "inp"))},
+                            {"master", Buffer(Dtype::kF32, {n}, random_values(n, "master"))}}),
+                  unpack, elements(2e-5));
+    }
+}
+
+TEST(CudaMuon, matrices_are_scaled_and_their_shards_joined) {
+  TRI_NEEDS_GPU();
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {3, 20}, {64, 128}, {1000, 768}})
+    for (const Dtype dtype : kTypes) {
+      const Buffer inp(dtype, {rows, columns}, random_values(rows * columns, "inp"));
+      const auto sum = [](const Place& on) { return MatrixSumsq{.sumsq = on("sumsq"), .inp = on("inp").flat()}; };
+      const Operands summed = TRI_COMPARE(
+          matrix_sumsq, "sumsq", (Operands{{"sumsq", Buffer(Dtype::kF32, {1})}, {"inp", inp}}), sum, elements(1e-5));
+      for (const auto& [out_shards, inp_shards] : {std::pair<int64_t, int64_t>{1, 1}, {1, 4}, {4, 1}}) {
+        if (columns % (out_shards * inp_shards) != 0) continue;
+        for (const Buffer& sumsq : {Buffer(), summed.front().second}) {
+          const auto scale = [&](const Place& on) {
+            return ScaleMatrix{.out = on("out"),
+                               .inp = on("inp"),
+                               .sumsq = on("sumsq"),
+                               .out_shards = out_shards,
+                               .inp_shards = inp_shards};
+          };
+          TRI_COMPARE(scale_matrix, fmt::format("{} x {}, {} into {}", rows, columns, inp_shards, out_shards),
+                      (Operands{{"out", Buffer(dtype, {rows, columns})}, {"inp", inp}, {"sumsq", sumsq}}), scale,
+                      rounding_of(dtype));
+        }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace tri::test
