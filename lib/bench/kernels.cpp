@@ -425,9 +425,60 @@ class Cases {
                {.ema = moments.exp_avg, .master = moments.master, .grad_scale = moments.grad_scale, .decay = 0.999f},
                s);
          }});
+    muon(moments, shape);
     cases_.push_back({"tensor_sumsq", shape, 4 * size, 0, [=](Stream& s) {
                         tensor_sumsq({.sumsq = sumsq, .inp = moments.grad, .block_tensor = moments.block_tensor}, s);
                       }});
+  }
+
+  // The ops of Muon on the same slice, and the iteration's GEMMs for each logical matrix of a layer.
+  void muon(const Moments& moments, const std::string& slice) {
+    const int64_t n = moments.master.numel();
+    const double size = static_cast<double>(n);
+    const MatrixRuns runs{.run = n, .stride = n};
+    const Tensor packed = take({n}), sumsq = take(Dtype::kF32, {1});
+    cases_.push_back({"momentum_update", slice, 16 * size, 0, [=](Stream& s) {
+                        momentum_update({.momentum = moments.exp_avg,
+                                         .grad = moments.grad,
+                                         .grad_scale = moments.grad_scale,
+                                         .block_tensor = moments.block_tensor},
+                                        s);
+                      }});
+    cases_.push_back({"pack_matrix", slice, (4 + element_) * size, 0,
+                      [=](Stream& s) { pack_matrix({.out = packed, .inp = moments.grad, .runs = runs}, s); }});
+    cases_.push_back({"unpack_matrix", slice, (8 + element_) * size, 0, [=](Stream& s) {
+                        unpack_matrix({.out = moments.grad, .inp = packed, .master = moments.master, .runs = runs}, s);
+                      }});
+    cases_.push_back({"matrix_sumsq", slice, element_ * size, 0,
+                      [=](Stream& s) { matrix_sumsq({.sumsq = sumsq, .inp = packed}, s); }});
+    std::vector<MatrixShape> shapes;
+    for (const LinearSpec& linear : layer_.linears())
+      for (const MatrixShape& matrix : linear.matrices())
+        if (std::ranges::find(shapes, matrix) == shapes.end()) shapes.push_back(matrix);
+    for (const auto& [rows, columns] : shapes) {
+      const bool tall = rows > columns;
+      const int64_t side = std::min(rows, columns);
+      const double length = static_cast<double>(std::max(rows, columns)), small = static_cast<double>(side);
+      const Tensor x = take({rows, columns}), next = take({rows, columns}), gram = take({side, side}),
+                   powers = take({side, side});
+      const std::string shape = fmt::format("{} x {}", rows, columns);
+      const Trans first = tall ? Trans::kYes : Trans::kNo, second = tall ? Trans::kNo : Trans::kYes;
+      cases_.push_back({"muon: X X^T", shape, 0, 2 * small * small * length, [=](Stream& s) {
+                          gemm({.out = gram, .a = x, .b = x, .trans_a = first, .trans_b = second}, s);
+                        }});
+      cases_.push_back({"muon: c A A + b A", shape, 0, 2 * small * small * small, [=](Stream& s) {
+                          gemm({.out = powers, .a = gram, .b = gram, .alpha = 1e-3f, .beta = 0.5f, .addend = gram}, s);
+                        }});
+      cases_.push_back({"muon: P X + a X", shape, 0, 2 * small * small * length, [=](Stream& s) {
+                          if (tall)
+                            gemm({.out = next, .a = x, .b = powers, .trans_b = Trans::kYes, .beta = 0.5f, .addend = x},
+                                 s);
+                          else
+                            gemm({.out = next, .a = powers, .b = x, .beta = 0.5f, .addend = x}, s);
+                        }});
+      memory_case("scale_matrix", shape, 2 * small * length,
+                  [=](Stream& s) { scale_matrix({.out = next, .inp = x, .sumsq = sumsq}, s); });
+    }
   }
 
   const Config& c_;

@@ -76,8 +76,7 @@ std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, con
     for (size_t b = 0; b < local.size(); ++b) {
       const SliceRange& held = chunk.slices[b];
       const auto slice_of = [&](const Tensor& slices) { return slices.flat(held.place, held.size); };
-      std::vector<Tensor> state;
-      for (const Tensor& slices : chunk.state) state.push_back(slice_of(slices));
+      const OptimizerRow& row = optimizer_row(config.optimizer.name);
       add_shards(
           {.specs = chunk.specs,
            .layout = chunk.layout,
@@ -86,8 +85,8 @@ std::vector<StateShard> state_shards(const Config& config, const Mesh& mesh, con
            .local = local[b],
            .number = number++,
            .master = chunk.master.empty() ? chunk.parameters.flat(held.begin, held.size) : slice_of(chunk.master),
-           .state = std::move(state),
-           .state_names = optimizer_row(config.optimizer.name).state,
+           .state = chunk.state_of(b),
+           .state_names = chunk.layout.buckets[b].muon ? row.matrix_state : row.state,
            .ema = chunk.ema.empty() ? Tensor{} : slice_of(chunk.ema)},
           mesh, shards);
     }

@@ -17,7 +17,7 @@ enum class QkNorm { kNone, kHead, kFull };
 enum class AutoFlag { kAuto, kFalse, kTrue };
 // By what they spare; auto: the least that fits.
 enum class Recompute { kNone, kNorms, kSelective, kFull, kAuto };
-enum class OptimizerKind { kAdamW, kLamb };
+enum class OptimizerKind { kAdamW, kLamb, kMuon };
 enum class Transfers { kAuto, kCopies, kCollectives };
 enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class OnNonfinite { kStop, kSkip };
@@ -72,7 +72,8 @@ struct EnumNames<Recompute> {
 template <>
 struct EnumNames<OptimizerKind> {
   static constexpr std::array table{std::pair{OptimizerKind::kAdamW, std::string_view("adamw")},
-                                    std::pair{OptimizerKind::kLamb, std::string_view("lamb")}};
+                                    std::pair{OptimizerKind::kLamb, std::string_view("lamb")},
+                                    std::pair{OptimizerKind::kMuon, std::string_view("muon")}};
 };
 template <>
 struct EnumNames<Transfers> {

@@ -167,6 +167,7 @@ constexpr OtherName kNames[] = {
     {"betas", "optimizer.beta1", "the first value; the second is optimizer.beta2"},
     {"adam_eps", "optimizer.eps"},
     {"adam_epsilon", "optimizer.eps"},
+    {"muon_momentum", "optimizer.momentum"},
     {"clip_grad", "optimizer.clip"},
     {"max_norm", "optimizer.clip"},
     {"max_grad_norm", "optimizer.clip"},

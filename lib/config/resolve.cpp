@@ -263,6 +263,10 @@ class Resolver {
       add("lr.warmup_steps: {} exceeds lr.decay_steps {} (0 = run.steps); set lr.warmup_steps to {} or less; or, for a "
           "short trial of a longer schedule, lr.decay_steps to that schedule's steps, {} or more",
           lr.warmup_steps, lr.decay_steps, lr.decay_steps, lr.warmup_steps);
+    const OptimizerConfig& optimizer = c_.optimizer;
+    if (optimizer.adamw_lr > 0 && optimizer.name != OptimizerKind::kMuon)
+      add("optimizer.adamw_lr: {} is used with optimizer.name: muon only, but that is {}; set lr.peak instead",
+          optimizer.adamw_lr, enum_name(optimizer.name));
     if (lr.min > lr.peak) add("lr.min: {} exceeds lr.peak {}; set lr.min to {} or less", lr.min, lr.peak, lr.peak);
   }
 

@@ -72,7 +72,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   RankTensors t;
   if (training) {
     t.store = allocate_store(config, mesh, arena);
-    t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
+    t.optimizer = allocate_optimizer(config, mesh, t.store, arena);
     t.step_statistics =
         arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics + Fp8Slots(config).count() * kNumFp8Counts});
     t.loss = t.step_statistics.flat(kLossStatistic, 1);

@@ -13,7 +13,8 @@ namespace {
 
 // The groups' tags are fixed: an edge with peer copies has no group, so if groups were counted, neighbours would get
 // different tags.
-constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForwardTag = 4, kBackwardTag = 5;
+constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kMatricesTag = 4, kForwardTag = 5,
+              kBackwardTag = 6;
 
 // The plan requires peer copies, but mapping the peer's memory failed.
 [[noreturn]] void throw_no_copies(const char* axis, const std::string& why, const char* instead) {
@@ -41,6 +42,10 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
                                            dp_stream, device, over_all);
   tp_ = connect_axis("tp", std::move(tp_collectives), tp_group, shared.tp);
   dp_ = connect_axis("dp", std::move(dp_collectives), dp_group, shared.dp);
+  if (config.optimizer.name == OptimizerKind::kMuon && tp.size > 1 && dp.size > 1)
+    matrices_ = std::make_unique<GroupOnStream>(
+        add_collectives("matrices", kMatricesTag, mesh.group(kBucketAxes | AxisSet{"tp"})), dp_stream, device,
+        TimeCategory::kDp);
   if (pp.size > 1) {
     connect_stages();
     if (config.model.tie_embeddings && (pp.first() || pp.last()))
@@ -166,6 +171,11 @@ CommGroup& Runtime::add_collectives(const std::string& name, int tag, const std:
   CommGroup& group = add_group(name, tag, world_ranks);
   group.set_progress({name, ChannelKind::kCollectives, world_ranks, group.rank()});
   return group;
+}
+
+GroupOnStream& Runtime::matrices() {
+  if (matrices_) return *matrices_;
+  return dp_->size() > 1 ? dp_->collectives() : tp_->collectives();
 }
 
 Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {

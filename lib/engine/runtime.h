@@ -47,6 +47,9 @@ class Runtime {
   AxisTransfers& tp() { return *tp_; }
   AxisTransfers& dp() { return *dp_; }
   GroupOnStream& world() { return *world_; }
+  // Returns the ranks of the stage that hold parts of the same matrices, which Muon divides among them; on a dp or tp
+  // stream.
+  GroupOnStream& matrices();
   // Returns the groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
   std::vector<AxisGroup> axis_groups();
   PipelineLinks links() const;
@@ -94,7 +97,7 @@ class Runtime {
   std::vector<std::unique_ptr<Stream>> streams_;
   Stream* compute_ = nullptr;
   std::unique_ptr<AxisTransfers> tp_, dp_;
-  std::unique_ptr<GroupOnStream> world_, embedding_;
+  std::unique_ptr<GroupOnStream> world_, embedding_, matrices_;
   PipelineLinks links_;
   std::unique_ptr<Stream> reader_;  // of progress; null: streams record all progress, or there is no flight recorder
   std::optional<HostBuffer<uint32_t>> read_;

@@ -15,7 +15,8 @@ LinearSpec AttentionSpec::qkv() const {
           .split = LinearSplit::kColumn,
           .outputs = {qkv_width()},
           .inputs = hidden,
-          .bias = bias};
+          .bias = bias,
+          .interleaved = {int64_t{heads} / kv_heads * head_dim, head_dim, head_dim}};
 }
 
 LinearSpec AttentionSpec::proj() const {

@@ -13,6 +13,16 @@ std::vector<int64_t> LinearSpec::weight_shape() const {
 
 std::vector<int64_t> LinearSpec::bias_shape() const { return {outputs.begin(), outputs.begin() + num_outputs}; }
 
+std::vector<MatrixShape> LinearSpec::matrices() const {
+  int64_t period = 0;
+  for (const int64_t rows : interleaved) period += rows;
+  if (period == 0)
+    return std::vector<MatrixShape>(num_outputs == 2 ? outputs[0] : 1, {outputs[num_outputs - 1], inputs});
+  std::vector<MatrixShape> all;
+  for (const int64_t rows : interleaved) all.push_back({n() / period * rows, inputs});
+  return all;
+}
+
 std::vector<ModuleSpec> LayerSpec::modules(Branch branch) const {
   return visit(branch, [](const auto& spec) { return spec.modules(); });
 }

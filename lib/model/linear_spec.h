@@ -45,6 +45,13 @@ struct LinearId {
   int input = 0, gradient = 0;
 };
 
+// A logical matrix of a weight: the queries' rows of a QKV weight, a gate projection.
+struct MatrixShape {
+  int64_t rows = 0, columns = 0;
+
+  bool operator==(const MatrixShape&) const = default;
+};
+
 // A linear: out (rows, N) = inp (rows, K) · weight^T + bias, weight (N, K) seen as a matrix.
 struct LinearSpec {
   std::string_view module;  // parameter_names.h
@@ -55,6 +62,9 @@ struct LinearSpec {
   int num_outputs = 1;
   int64_t inputs = 0;  // K
   bool bias = false;
+  // Consecutive outputs that belong to several logical matrices in turn, repeated over all outputs: {G · HS, HS, HS} for
+  // each key/value head's queries, key and value. Zeros: the outputs are one matrix for each of outputs[0] of two.
+  std::array<int64_t, 3> interleaved{};
 
   int64_t n() const { return num_outputs == 2 ? outputs[0] * outputs[1] : outputs[0]; }
   int64_t k() const { return inputs; }
@@ -64,6 +74,7 @@ struct LinearSpec {
   int64_t k(int tp) const { return split == LinearSplit::kRow ? k() / tp : k(); }
   std::vector<int64_t> weight_shape() const;
   std::vector<int64_t> bias_shape() const;
+  std::vector<MatrixShape> matrices() const;  // the logical matrices of the weight, for Muon
   int split_dim() const { return split == LinearSplit::kRow ? num_outputs : num_outputs - 1; }  // of weight_shape()
 };
 

@@ -2,6 +2,7 @@
 // initialisation, weight decay. Sharding, start values, flat buffers, memory estimates and checkpoints derive from it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,7 +30,11 @@ struct ParamSpec {
   int64_t valid_rows = -1;  // rows of dim 0 without padding, which starts as zero and stays zero. -1: all
   bool decay = false;       // matrices decay and have a LAMB trust ratio; norms and biases do not
   bool tied_copy = false;   // the head's copy of the embedding on the last stage: norms count it once
-  int64_t fp8_slot = -1;    // its slot in Fp8Tensors if it is stored in FP8 rather than in compute precision
+  // Muon updates its logical matrices (optimizer.name: muon): one for each index of the dims before the last two, or
+  // of the shape (N, K) one for each of the runs of rows that alternate (LinearSpec::interleaved).
+  bool muon = false;
+  std::array<int64_t, 3> interleaved{};
+  int64_t fp8_slot = -1;  // its slot in Fp8Tensors if it is stored in FP8 rather than in compute precision
 
   int64_t numel() const;
   // Returns the index of the shard that the mesh's rank holds, and the number of shards.

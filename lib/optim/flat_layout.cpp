@@ -11,13 +11,13 @@ namespace {
 // The properties that all parameters of a bucket share.
 struct Kind {
   AxisSet reduced;  // without axes of one rank, along which a gradient is always complete
-  bool matrices, quantized;
+  bool matrices, quantized, muon;
 
   // Buckets that are complete after their own collectives come first: matrices before small parameters, quantized
-  // weights before others. Buckets that are also summed over slower axes follow.
+  // weights, then Muon's, before others. Buckets that are also summed over slower axes follow.
   auto order() const {
     const AxisSet remaining = reduced - kBucketAxes;
-    return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !quantized);
+    return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !quantized, !muon);
   }
   bool operator==(const Kind&) const = default;
 };
@@ -27,7 +27,7 @@ Kind kind_of(const ParamSpec& spec, const Mesh& mesh) {
   // Ranks along an axis process other tokens, so their copies of a parameter would drift apart without a sum.
   TRI_REQUIRE((mesh.divided(kBucketAxes) - differs).empty(), "{} is sharded or reduced over {}, but not over {}",
               spec.name, to_string(differs), to_string(mesh.divided(kBucketAxes) - differs));
-  return {reduced, (reduced - kBucketAxes).empty() && spec.decay, spec.fp8_slot >= 0};
+  return {reduced, (reduced - kBucketAxes).empty() && spec.decay, spec.fp8_slot >= 0, spec.muon};
 }
 
 // Returns the kinds of `specs` in bucket order.
@@ -45,15 +45,16 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
   FlatLayout layout;
   layout.offset.resize(specs.size());
   layout.bucket_of.resize(specs.size());
-  // Whether the model uses matrices stored in FP8 between the two parameters.
-  const auto quantized_between = [&](size_t first, size_t last) {
+  // Whether the model uses matrices with buckets before those of `kind` between the two parameters.
+  const auto others_between = [&](const Kind& kind, size_t first, size_t last) {
     return std::any_of(specs.begin() + static_cast<int64_t>(first), specs.begin() + static_cast<int64_t>(last),
-                       [](const ParamSpec& spec) { return spec.fp8_slot >= 0; });
+                       [&](const ParamSpec& spec) { return spec.fp8_slot >= 0 || (spec.muon && !kind.muon); });
   };
   for (const Kind& kind : kinds_of(specs, mesh)) {
     const Bucket empty{.reduced = kind.reduced,
                        .matrices = kind.matrices,
                        .quantized = kind.quantized,
+                       .muon = kind.muon,
                        .first = 0,
                        .size = 0,
                        .parameters = {}};
@@ -70,7 +71,7 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mes
     for (size_t i = specs.size(); i-- > 0;) {
       if (kind_of(specs[i], mesh) != kind) continue;
       if (kind.matrices && !kind.quantized && !open.parameters.empty() &&
-          quantized_between(i, static_cast<size_t>(open.parameters.back())))
+          others_between(kind, i, static_cast<size_t>(open.parameters.back())))
         close();
       layout.offset[i] = open.first + open.size;
       layout.bucket_of[i] = static_cast<int>(layout.buckets.size());

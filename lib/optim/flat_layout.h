@@ -5,8 +5,9 @@
 //
 // A bucket holds parameters whose gradients are reduced over the same axes. Small parameters (norms, biases) that dp
 // alone completes have separate buckets, since their gradients complete throughout the backward pass. Matrices that are
-// stored in FP8 have separate buckets as well, at the beginning of the buffer, which are gathered as bytes. Other
-// matrices used before and after them do not share a bucket, which would stay open in between.
+// stored in FP8 have separate buckets as well, at the beginning of the buffer, which are gathered as bytes, and so have
+// matrices that Muon updates. Other matrices used before and after them do not share a bucket, which would stay open in
+// between.
 #pragma once
 
 #include <vector>
@@ -23,6 +24,7 @@ struct Bucket {
   AxisSet reduced;         // ParamSpec::reduced, without axes of one rank
   bool matrices = false;   // if remaining() is empty: GEMMs write the gradients; otherwise small kernels add to them
   bool quantized = false;  // matrices that are stored in FP8 (ParamSpec::fp8_slot)
+  bool muon = false;       // matrices that Muon updates (ParamSpec::muon)
   int64_t first = 0;       // element of the flat buffer
   int64_t size = 0;        // elements
   std::vector<int> parameters;  // indices into the chunk's list

@@ -5,7 +5,8 @@
 
 namespace tri {
 
-OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena) {
+OptimizerTensors allocate_optimizer(const Config& config, const Mesh& mesh, const StoreTensors& store, Arena& arena) {
+  const int num_tensors = store.num_tensors;
   const char* name = "optimizer tables";
   OptimizerTensors t;
   t.sumsq = arena.take(name, Dtype::kF32, {num_tensors});
@@ -13,6 +14,7 @@ OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena
   t.grad_scale = arena.take(name, Dtype::kF32, {1});
   for (int i = 0; i < optimizer_row(config.optimizer.name).num_tensor_sums; ++i)
     t.tensor_sums.push_back(arena.take(name, Dtype::kF32, {num_tensors}));
+  t.muon = allocate_muon(config, mesh, store, arena);
   return t;
 }
 
@@ -22,6 +24,10 @@ Optimizer::Optimizer(OptimizerContext context) : context_(std::move(context)) {
   for (const AxisGroup& sum : context_.groups) missing = missing - AxisSet{sum.axis};
   TRI_REQUIRE(missing.empty(), "parameters are sharded or reduced over {}, but no group sums over it",
               to_string(missing));
+  if (context_.config.optimizer.name != OptimizerKind::kMuon) return;
+  TRI_REQUIRE(context_.matrices != nullptr && context_.device != nullptr, "Muon needs the group of its matrices");
+  muon_ = std::make_unique<Muon>(context_.store.memory, context_.tensors.muon, *context_.matrices, *context_.device,
+                                 context_.compute);
 }
 
 void Optimizer::reduce() {
@@ -52,9 +58,12 @@ void Optimizer::clip(const StepLimits& limits) {
 
 void Optimizer::update(int64_t step, double learning_rate) {
   const OptimizerContext& c = context_;
+  const double adamw_lr = c.config.optimizer.adamw_lr;
+  const double rest = adamw_lr > 0 ? adamw_lr / c.config.lr.peak : 1.0;
   optimizer_row(c.config.optimizer.name)
       .update({.config = c.config.optimizer,
                .lr = static_cast<float>(learning_rate),
+               .adamw_lr = static_cast<float>(learning_rate * rest),
                .step = step,
                .memory = c.store.memory,
                .grad_scale = c.tensors.grad_scale,
@@ -62,6 +71,7 @@ void Optimizer::update(int64_t step, double learning_rate) {
                .gathers = c.store.gathers,
                .groups = c.groups,
                .dp = c.dp,
+               .muon = muon_.get(),
                .compute = c.compute});
   for (const BucketSlice& slice : c.store.memory.slices())
     if (!slice.ema.empty())

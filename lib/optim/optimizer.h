@@ -4,7 +4,9 @@
 #pragma once
 
 #include <limits>
+#include <memory>
 
+#include "lib/optim/muon.h"
 #include "lib/optim/optimizers.h"
 #include "lib/optim/parameter_store.h"
 
@@ -15,10 +17,10 @@ struct OptimizerTensors {
   Tensor norm;                      // (1) f32: of all gradients, before clipping
   Tensor grad_scale;                // (1) f32: the clipping factor
   std::vector<Tensor> tensor_sums;  // [OptimizerRow::num_tensor_sums] (S) f32
+  MuonTensors muon;
 };
 
-// `num_tensors` is S.
-OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena);
+OptimizerTensors allocate_optimizer(const Config& config, const Mesh& mesh, const StoreTensors& store, Arena& arena);
 
 // Above these limits a step is a spike, whose update changes nothing.
 struct StepLimits {
@@ -38,6 +40,9 @@ struct OptimizerContext {
   GroupOnStream& dp;
   GroupOnStream& world;
   Stream& compute;
+  // For muon: the ranks that hold parts of the same matrices (Runtime::matrices), and the streams' device.
+  GroupOnStream* matrices = nullptr;
+  Device* device = nullptr;
 };
 
 class Optimizer {
@@ -57,6 +62,7 @@ class Optimizer {
 
  private:
   OptimizerContext context_;
+  std::unique_ptr<Muon> muon_;
 };
 
 }  // namespace tri

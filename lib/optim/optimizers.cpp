@@ -10,6 +10,7 @@ namespace tri {
 
 void update_adamw(const Update&);  // adamw.cpp
 void update_lamb(const Update&);   // lamb.cpp
+void update_muon(const Update&);   // muon.cpp
 
 // The parts of a tensor are on the dp ranks (their slices) and along the axes over which it is sharded.
 void Update::sum_over_parts(Tensor sums) const {
@@ -41,15 +42,20 @@ Moments Update::adam_moments(const BucketSlice& slice) const {
           .eps = static_cast<float>(config.eps),
           .bias_correction1 = static_cast<float>(1.0 - std::pow(config.beta1, count)),
           .bias_correction2 = static_cast<float>(1.0 - std::pow(config.beta2, count)),
-          .rounding = {.draws = memory.tensors().draws,
-                       .first_block = slice.first_block,
-                       .step_key = random_u64(derive_key(0, "optimizer step"), static_cast<uint64_t>(step))}};
+          .rounding = rounding(slice)};
+}
+
+MomentRounding Update::rounding(const BucketSlice& slice) const {
+  return {.draws = memory.tensors().draws,
+          .first_block = slice.first_block,
+          .step_key = random_u64(derive_key(0, "optimizer step"), static_cast<uint64_t>(step))};
 }
 
 const std::vector<OptimizerRow>& optimizers() {
   static const std::vector<OptimizerRow> rows = {
       {OptimizerKind::kAdamW, {"exp_avg", "exp_avg_sq"}, 0, update_adamw},
       {OptimizerKind::kLamb, {"exp_avg", "exp_avg_sq"}, 2, update_lamb},
+      {OptimizerKind::kMuon, {"exp_avg", "exp_avg_sq"}, 1, update_muon, {"momentum"}},
   };
   return rows;
 }
@@ -61,9 +67,21 @@ const OptimizerRow& optimizer_row(OptimizerKind kind) {
   return *row;
 }
 
+namespace {
+
+int64_t state_bytes(const OptimizerConfig& config, const std::vector<std::string>& state) {
+  return static_cast<int64_t>(state.size() * dtype_bytes(config.moments) + (config.ema > 0 ? sizeof(float) : 0));
+}
+
+}  // namespace
+
+int64_t matrix_state_bytes(const OptimizerConfig& config) {
+  const OptimizerRow& row = optimizer_row(config.name);
+  return state_bytes(config, row.matrix_state.empty() ? row.state : row.matrix_state);
+}
+
 int64_t optimizer_state_bytes(const OptimizerConfig& config) {
-  const size_t moments = optimizer_row(config.name).state.size() * dtype_bytes(config.moments);
-  return static_cast<int64_t>(moments + (config.ema > 0 ? sizeof(float) : 0));
+  return state_bytes(config, optimizer_row(config.name).state);
 }
 
 }  // namespace tri

@@ -12,19 +12,23 @@
 
 namespace tri {
 
+class Muon;  // muon.h
+
 // The arguments of an optimizer's update function. It updates each slice's `master`, and `param` or `quantized`, from
 // its `grad`, which it may overwrite, and its `state`, and publishes the slice once that is enqueued, all on the
 // compute stream.
 struct Update {
   const OptimizerConfig& config;
   float lr;
-  int64_t step;  // from 0
+  float adamw_lr;  // of muon's other parameters (optimizer.adamw_lr)
+  int64_t step;    // from 0
   const ParameterMemory& memory;
   Tensor grad_scale;                       // (1) f32: the clipping factor; NaN: nothing may change
   const std::vector<Tensor>& tensor_sums;  // [OptimizerRow::num_tensor_sums] (S) f32, not initialised
   ParameterGathers& gathers;
   const std::vector<AxisGroup>& groups;  // as in OptimizerContext
   GroupOnStream& dp;
+  Muon* muon;  // only with optimizer.name: muon
   Stream& compute;
 
   const std::vector<BucketSlice>& slices() const { return memory.slices(); }
@@ -35,6 +39,8 @@ struct Update {
   void sum_over_parts(Tensor sums) const;
   // Returns the moments of a slice, for the Adam family, whose state they are.
   Moments adam_moments(const BucketSlice& slice) const;
+  // Returns the random numbers of this step for a slice's state in bf16.
+  MomentRounding rounding(const BucketSlice& slice) const;
 };
 
 struct OptimizerRow {
@@ -45,11 +51,15 @@ struct OptimizerRow {
   std::vector<std::string> state;
   int num_tensor_sums;  // Update::tensor_sums: one number per tensor, workspace
   void (*update)(const Update&);
+  // The state of the matrices that Muon updates (ParamSpec::muon), which is not longer than `state`.
+  std::vector<std::string> matrix_state = {};
 };
 
 const std::vector<OptimizerRow>& optimizers();
 const OptimizerRow& optimizer_row(OptimizerKind kind);
-// Returns the bytes per element of the optimizer's state and of the average of the weights, without the master weights.
+// Returns the bytes per element of the optimizer's state and of the average of the weights, without the master weights:
+// of the weights of the layers' linears, and of all other parameters.
+int64_t matrix_state_bytes(const OptimizerConfig& config);
 int64_t optimizer_state_bytes(const OptimizerConfig& config);
 
 }  // namespace tri

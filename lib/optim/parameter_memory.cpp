@@ -115,15 +115,13 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
     if (m.bucket->quantized)
       quantized = {
           .out = weights, .slot = tensors_.fp8_slot, .scale = fp8.scale(), .amax = fp8.amax(), .counts = fp8.counts};
-    std::vector<Tensor> state;
-    for (const Tensor& slices : chunk.state) state.push_back(part(slices));
     slices_.push_back({.bucket = number,
                        .remaining = m.bucket->remaining(),
                        .master = master_apart ? part(chunk.master) : weights,
                        .param = master_apart && !m.bucket->quantized ? weights : Tensor{},
                        .quantized = quantized,
                        .grad = m.gradient_slice,
-                       .state = std::move(state),
+                       .state = chunk.state_of(static_cast<size_t>(number - first_bucket_.back())),
                        .ema = chunk.ema.empty() ? Tensor{} : part(chunk.ema),
                        .block_tensor = slice_of(m, m.block_tensor),
                        .first_block = m.slice.begin / kBlock});

@@ -21,7 +21,28 @@ void count_tensor(const ParamSpec& spec, StoreTensors& store) {
   ++run->count;
 }
 
+// Returns the elements of Muon's slices among those of the first `buckets`.
+int64_t muon_elements(const ChunkStoreTensors& chunk, size_t buckets) {
+  int64_t elements = 0;
+  for (size_t b = 0; b < buckets; ++b)
+    if (chunk.layout.buckets[b].muon) elements += chunk.slices[b].size;
+  return elements;
+}
+
 }  // namespace
+
+std::vector<Tensor> ChunkStoreTensors::state_of(size_t bucket) const {
+  const SliceRange& slice = slices[bucket];
+  const int64_t all = slices.back().place + slices.back().size;
+  std::vector<Tensor> of_slice;
+  for (const Tensor& one : state) {
+    const bool without_muon = one.numel() < all || one.empty();
+    if (without_muon && layout.buckets[bucket].muon) continue;
+    const int64_t place = slice.place - (without_muon ? muon_elements(*this, bucket) : 0);
+    of_slice.push_back(one.flat(place, slice.size));
+  }
+  return of_slice;
+}
 
 AxisSet StoreTensors::sharded(int tensor) const {
   const auto run = std::ranges::find_if(runs, [&](const TensorRun& r) { return tensor < r.first + r.count; });
@@ -53,8 +74,13 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, std::vector<
     chunk.parameters = arena.take("parameters", config.precision.compute, {size - quantized});
     chunk.gradients = arena.take("gradients", Dtype::kF32, {zero == 2 ? slices : size});
     if (config.precision.compute != Dtype::kF32) chunk.master = arena.take("master weights", Dtype::kF32, {slices});
-    for (size_t i = 0; i < optimizer_row(config.optimizer.name).state.size(); ++i)
-      chunk.state.push_back(arena.take("optimizer moments", config.optimizer.moments, {slices}));
+    const OptimizerRow& row = optimizer_row(config.optimizer.name);
+    for (size_t i = 0; i < row.state.size(); ++i) {
+      const int64_t without = i < row.matrix_state.size() ? 0 : muon_elements(chunk, chunk.slices.size());
+      chunk.state.push_back(slices == without && without > 0
+                                ? Tensor{}
+                                : arena.take("optimizer moments", config.optimizer.moments, {slices - without}));
+    }
     if (config.optimizer.ema > 0) chunk.ema = arena.take("weight average", Dtype::kF32, {slices});
     chunk.block_tensor = arena.take("optimizer tables", Dtype::kI32, {size / kBlock});
     for (const Bucket& bucket : chunk.layout.buckets) {

@@ -20,10 +20,15 @@ struct ChunkStoreTensors {
   Tensor parameters;               // (size - layout.quantized) compute dtype: the others
   Tensor gradients;                // (size) f32; zero 2: (slices)
   Tensor master;                   // (slices) f32 master weights; bf16 only
-  std::vector<Tensor> state;       // (slices) optimizer.moments, each: the state of the optimizer's row (optimizers.h)
-  Tensor ema;                      // (slices) f32: average of the master weights; only with optimizer.ema
+  // (slices) optimizer.moments, each: the state of the optimizer's row (optimizers.h); (slices without Muon's) of those
+  // that its matrices do not have.
+  std::vector<Tensor> state;
+  Tensor ema;                     // (slices) f32: average of the master weights; only with optimizer.ema
   Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
+
+  // Returns the state of the slice of a bucket.
+  std::vector<Tensor> state_of(size_t bucket) const;
 };
 
 // Tensors that are sharded over the same axes have consecutive numbers.

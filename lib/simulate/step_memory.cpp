@@ -7,6 +7,7 @@
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/parameter.h"
+#include "lib/simulate/muon_costs.h"
 
 namespace tri {
 namespace {
@@ -174,7 +175,10 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   if (!w.fp8_weights && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       memory.parameters += 2 * fp8_layer_parameters(w, layers, chunk * w.pp + stage) / w.tp;
-  memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);
+  const double matrices = matrix_parameters_of_stage(w, layers, stage);
+  memory.optimizer = (elements * (4 + w.optimizer_bytes) - matrices * (w.optimizer_bytes - w.matrix_bytes)) /
+                     (w.zero == 0 ? 1 : shards);
+  memory.workspace += muon_workspace_bytes(w, layers, stage);
   const InFlight alive = in_flight(w, layers, stage);
   const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;
   memory.activations = alive.kept;

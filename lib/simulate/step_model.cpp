@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/simulate/muon_costs.h"
+
 namespace tri {
 namespace {
 
 // Bytes of optimizer traffic per f32 element of this rank's slices. The update reads gradient, master weight and
 // states, and writes the master weight, the states and the parameter's copy. The norm reads the gradient once more,
 // and the average of the weights reads the master weight.
-double optimizer_bytes(const Workload& w) {
+double optimizer_bytes(const Workload& w, int state_bytes) {
   const double copy = w.numbers == Numbers::kFp32 ? 0 : 2;
-  return 4 + 4 + 8 + 2.0 * w.optimizer_bytes + copy + (w.averages_weights ? 4 : 0);
+  return 4 + 4 + 8 + 2.0 * state_bytes + copy + (w.averages_weights ? 4 : 0);
 }
 
 double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ? 4 : 2; }
@@ -21,6 +23,7 @@ class StepModel {
   StepModel(const Workload& w, const Cluster& c, const TransferTimes& transfers)
       : w_(w), c_(c), transfers_(transfers), layers_(w.layers()) {
     for (const LayerSpec& layer : layers_.kinds) layer_times_.push_back(layer_times(w, layer, c, transfers));
+    for (int rank = 0; rank < w.pp; ++rank) muon_.push_back(muon_costs(w, layers_, c, rank));
     embedding_ = embedding_times(w, c, transfers);
     head_ = head_times(w, c, transfers);
   }
@@ -280,13 +283,24 @@ class StepModel {
     const double slices = w_.zero == 0 ? 1 : w_.reducing();
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
-    double bytes = elements / slices * optimizer_bytes(w_);
+    const double matrices = matrix_parameters_of_stage(w_, layers_, rank);
+    double bytes = (elements - matrices) / slices * optimizer_bytes(w_, w_.optimizer_bytes) +
+                   matrices / slices * optimizer_bytes(w_, w_.matrix_bytes);
     // FP8 GEMMs read weights in both orientations, once a step. Either the update writes quantized values instead of
     // the copy (1 byte instead of 2) and these are transposed (1 read, 1 written), or the copy is cast (2 read, 1
     // written for each orientation).
     for (int chunk = 0; chunk < w_.chunks; ++chunk)
       bytes += fp8_layer_parameters(w_, layers_, chunk * w_.pp + rank) / w_.tp * (w_.fp8_weights ? 2 - 1 / slices : 4);
-    return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
+    const MuonCosts& muon = muon_[static_cast<size_t>(rank)];
+    bytes += muon.bytes;
+    double seconds = bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share) + muon.gemms;
+    if (muon.exchanged == 0) return seconds;
+    // Parts and results of the matrices: all windows, and those of the first and the last one, which nothing hides.
+    const int group = w_.tp * w_.reducing();
+    const double exchange =
+        transfers_.seconds({Collective::kReduceScatter, muon.exchanged / group, group, members_on_node(c_, 1, group)});
+    seconds = w_.overlap_dp ? std::max(seconds, 2 * exchange) + 2 * exchange / muon.windows : seconds + 2 * exchange;
+    return seconds;
   }
 
   // The mean share by which the slowest machine makes a step longer, plus the largest jitter of all ranks.
@@ -302,6 +316,7 @@ class StepModel {
   const TransferTimes& transfers_;
   const Layers layers_;
   std::vector<LayerTimes> layer_times_;  // [kind of layers_]
+  std::vector<MuonCosts> muon_;          // [pp rank]
   LayerTimes embedding_, head_;
 };
 

@@ -100,6 +100,8 @@ Workload workload_of(const Config& config) {
           .dp_copies = ranks_along(kBucketAxes, p) > 1 && p.dp_transfers == Transfers::kCopies,
           .bucket_elements = p.bucket_elements,
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer)),
+          .matrix_bytes = static_cast<int>(matrix_state_bytes(config.optimizer)),
+          .muon = config.optimizer.name == OptimizerKind::kMuon,
           .averages_weights = config.optimizer.ema > 0};
 }
 
@@ -158,6 +160,12 @@ double largest_layer_parameters(const Layers& layers) {
 
 double embedding_parameters(const Workload& w) { return static_cast<double>(padded_vocab(w.model)) * w.model.hidden; }
 
+double matrix_parameters_of_stage(const Workload& w, const Layers& layers, int stage) {
+  double parameters = 0;
+  for (int chunk = 0; chunk < w.chunks; ++chunk) parameters += layer_parameters(w, layers, chunk * w.pp + stage);
+  return parameters / w.tp;
+}
+
 double parameters_of_stage(const Workload& w, const Layers& layers, int stage) {
   double parameters = 0;
   for (int chunk = 0; chunk < w.chunks; ++chunk) parameters += layer_parameters(w, layers, chunk * w.pp + stage);
@@ -168,9 +176,12 @@ double parameters_of_stage(const Workload& w, const Layers& layers, int stage) {
 
 double checkpoint_bytes(const Workload& w) {
   const Layers layers = w.layers();
-  double parameters = 0;
-  for (int stage = 0; stage < w.pp; ++stage) parameters += parameters_of_stage(w, layers, stage) * w.tp;
-  return parameters * (4 + w.optimizer_bytes);
+  double parameters = 0, matrices = 0;
+  for (int stage = 0; stage < w.pp; ++stage) {
+    parameters += parameters_of_stage(w, layers, stage) * w.tp;
+    matrices += matrix_parameters_of_stage(w, layers, stage) * w.tp;
+  }
+  return parameters * (4 + w.optimizer_bytes) - matrices * (w.optimizer_bytes - w.matrix_bytes);
 }
 
 double model_flops_per_token(const Workload& w, AttentionWork work) {

@@ -71,6 +71,8 @@ struct Workload {
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;         // per element that dp reduces
   int optimizer_bytes = 8;        // per element of the optimizer's state in addition to the master weights
+  int matrix_bytes = 8;           // the same of the weights of the layers' linears
+  bool muon = false;              // optimizer.name: muon
   bool averages_weights = false;  // optimizer.ema, whose bytes are part of optimizer_bytes
 
   int ranks() const { return ranks_of_stage() * pp; }
@@ -106,6 +108,8 @@ LayerRange layers_of_stage(const Workload& workload, int virtual_stage);
 
 // `layers` are the workload's here. Per rank of this pp stage: its tp share, with embedding and head.
 double parameters_of_stage(const Workload& workload, const Layers& layers, int stage);
+// Of these, the weights of the layers' linears.
+double matrix_parameters_of_stage(const Workload& workload, const Layers& layers, int stage);
 // Of all layers of a virtual stage, over all tp ranks: the weights of their linears, and of those that multiply FP8.
 double layer_parameters(const Workload& workload, const Layers& layers, int virtual_stage);
 double fp8_layer_parameters(const Workload& workload, const Layers& layers, int virtual_stage);

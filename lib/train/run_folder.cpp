@@ -10,6 +10,7 @@
 #include "lib/checkpoint/weights.h"
 #include "lib/config/changes.h"
 #include "lib/optim/lr.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri {
 
@@ -78,6 +79,17 @@ Result<void> check_shapes(const Manifest& manifest, const Config& config) {
   return {};
 }
 
+// Whether the checkpoint has the state of the config's optimizer.
+Result<void> check_optimizer(const std::string& folder, const Config& saved, const Config& config) {
+  const OptimizerKind before = saved.optimizer.name, now = config.optimizer.name;
+  const OptimizerRow &had = optimizer_row(before), &needs = optimizer_row(now);
+  if (had.state == needs.state && had.matrix_state == needs.matrix_state) return {};
+  return usage_error(
+      "{} has the optimizer state of optimizer.name {}, but {} needs another one; restore the field, or start a new run "
+      "from the weights: trireme checkpoint export, then import",
+      folder, enum_name(before), enum_name(now));
+}
+
 // Describes what switching optimizer.ema on or off at a resume does; "" for other changes.
 std::string_view consequence_of(const FieldChange& change, const Config& before, const Config& now) {
   if (change.name != "optimizer.ema") return "";
@@ -137,6 +149,8 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
         "{} was saved with a different model:{}\nrestore these fields or, if the change is intended, set "
         "checkpoint.accept_changes to {}",
         folder, refused, names);
+  if (!holds_weights_alone(manifest))
+    if (auto fits = check_optimizer(folder, saved.value(), config); !fits) return fits;
   if (!changes.empty()) log_info("the config has changed since {} was saved:{}", folder, changes);
   if (const std::string warning = rate_warning(saved.value(), config, manifest.step);
       !warning.empty() && !holds_weights_alone(manifest))

@@ -40,6 +40,7 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
       stage.backward(chunk, 0, rows, rows, rows);
     }
   }
+  record_muon_gemms(engine.tensors().optimizer.muon, recorder);
   return recorder.gemms();
 }
 

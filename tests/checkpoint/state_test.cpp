@@ -64,12 +64,13 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
   SCOPED_TRACE(testing::Message() << "tp " << l.tp << " pp " << l.pp << " dp " << l.dp << " chunks " << l.chunks
                                   << " zero " << l.zero << " tied " << l.tied << " " << enum_name(optimizer));
   const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
-  const std::vector<std::string>& state_names = optimizer_row(optimizer).state;
+  const OptimizerRow& row = optimizer_row(optimizer);
   constexpr float kAverageShift = 0.125f;
   const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact when added
   const auto names_of = [&](const ParamSpec& spec) {
     std::vector<std::string> names{"model/" + spec.name, "ema/" + spec.name};
-    for (const std::string& state : state_names) names.push_back("optimizer/" + spec.name + "/" + state);
+    for (const std::string& state : spec.muon ? row.matrix_state : row.state)
+      names.push_back("optimizer/" + spec.name + "/" + state);
     return names;
   };
   std::map<std::string, std::vector<int>> written;  // number of times that each element is written
@@ -104,8 +105,9 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
             chunk.parameters.as<float>()[first + place] = value;
           else
             chunk.master.as<float>()[bucket.first / parts + place] = value;
-          for (size_t s = 0; s < state_names.size(); ++s)
-            chunk.state[s].as<float>()[bucket.first / parts + place] = value + shift_of(s);
+          const std::vector<Tensor> state = chunk.state_of(static_cast<size_t>(chunk.layout.bucket_of[i]));
+          ASSERT_EQ(state.size(), specs[i].muon ? row.matrix_state.size() : row.state.size());
+          for (size_t s = 0; s < state.size(); ++s) state[s].as<float>()[place] = value + shift_of(s);
           chunk.ema.as<float>()[bucket.first / parts + place] = value + kAverageShift;
         });
       }
@@ -113,9 +115,10 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
     for (const StateShard& shard : state_shards(config, mesh, store)) {
       ASSERT_TRUE(written.count(shard.shard.tensor)) << shard.shard.tensor;
       float shift = shard.shard.tensor.starts_with("ema/") ? kAverageShift : 0;
-      for (size_t s = 0; s < state_names.size(); ++s)
-        if (shard.shard.tensor.starts_with("optimizer/") && shard.shard.tensor.ends_with("/" + state_names[s]))
-          shift = shift_of(s);
+      for (const auto* const names : {&row.state, &row.matrix_state})
+        for (size_t s = 0; s < names->size(); ++s)
+          if (shard.shard.tensor.starts_with("optimizer/") && shard.shard.tensor.ends_with("/" + (*names)[s]))
+            shift = shift_of(s);
       ASSERT_EQ(shard.memory.numel(), num_elements(shard.shard.region.extent));
       int64_t at = 0;
       for_elements(shard.shard.shape, shard.shard.region, [&](int64_t index) {

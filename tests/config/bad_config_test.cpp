@@ -92,8 +92,8 @@ const BadText kBadConfigs[] = {
     {"metrics: {interval: 5}", "a.yaml:1: metrics.interval: unknown key; did you mean metrics.log_every?"},
     {"validation: {interval: 5}", "a.yaml:1: validation: unknown section; here its interval is run.eval_every"},
     {"optimizer: {interval: 5}",
-     "a.yaml:1: optimizer.interval: unknown key; the keys of optimizer are name, beta1, beta2, eps, weight_decay, "
-     "clip, skip_spikes, z_loss, moments, ema"},
+     "a.yaml:1: optimizer.interval: unknown key; the keys of optimizer are name, beta1, beta2, eps, momentum, "
+     "adamw_lr, weight_decay, clip, skip_spikes, z_loss, moments, ema"},
     {"interval: 5", "a.yaml:1: interval: unknown section; the sections are " SECTIONS},
     // Sections that are given a scalar value.
     {"lr: 3e-4", "a.yaml:1: lr: is a section; did you mean lr: {peak: 0.0003}?"},
@@ -218,6 +218,8 @@ const BadText kBadConfigs[] = {
                                     enum_choices<OptimizerKind>() + "; did you mean adamw?"},
     {"optimizer: {beta1: 1}",
      "a.yaml:1: optimizer.beta1: 1 is out of range; allowed: number in [0, 1); the default is 0.9"},
+    {"optimizer: {momentum: 1}",
+     "a.yaml:1: optimizer.momentum: 1 is out of range; allowed: number in [0, 1); the default is 0.95"},
     {"optimizer: {clip: -1}", "a.yaml:1: optimizer.clip: -1 is out of range; allowed: number >= 0; try 0"},
     {"lr: {rule: cosin}",
      "a.yaml:1: lr.rule: cosin is not one of the choices; allowed: constant|linear|cosine|wsd; did you mean "
@@ -409,6 +411,8 @@ const Combination kBadCombinations[] = {
     {"lr: {warmup_steps: 20}\nrun: {steps: 5}", 1,
      "lr.warmup_steps: 20 exceeds lr.decay_steps 5 (0 = run.steps); set lr.warmup_steps to 5 or less; or, for a short "
      "trial of a longer schedule, lr.decay_steps to that schedule's steps, 20 or more"},
+    {"optimizer: {adamw_lr: 1e-3}", 1,
+     "optimizer.adamw_lr: 0.001 is used with optimizer.name: muon only, but that is adamw; set lr.peak instead"},
     {"lr: {min: 1e-3}", 1, "lr.min: 0.001 exceeds lr.peak 0.0003; set lr.min to 0.0003 or less"},
     {"parallel: {tp: 2}", 3, "parallel: tp 2 x pp 1 = 2 does not divide 3 ranks; start 2 or 4 ranks"},
     {"model: {layers: 12}\nparallel: {pp: 5, dp: 2}", 10,

@@ -144,8 +144,8 @@ parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucke
            dp_transfers: collectives, pp_transfers: messages, overlap_dp: false}
 precision: {compute: bf16, gemm: fp8, fp8_first_layers: 1, fp8_last_layers: 2, fp8_gradients: e4m3,
             fp8_fast_accumulation: all}
-optimizer: {name: lamb, beta1: 0.1, beta2: 0.2, eps: 0.3, weight_decay: 0.4, clip: 0.5, skip_spikes: 6, z_loss: 1e-4,
-            moments: bf16, ema: 0.999}
+optimizer: {name: muon, beta1: 0.1, beta2: 0.2, eps: 0.3, momentum: 0.9, adamw_lr: 0.05, weight_decay: 0.4, clip: 0.5,
+            skip_spikes: 6, z_loss: 1e-4, moments: bf16, ema: 0.999}
 lr: {rule: wsd, peak: 0.1, min: 0.01, warmup_steps: 1, decay_steps: 5, wsd_decay_fraction: 0.7}
 checkpoint: {dir: c, every_minutes: 2.5, every: 7, keep_last: 2, keep_every: 70, max_failures: 5,
              accept_changes: model.window}

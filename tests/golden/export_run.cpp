@@ -72,6 +72,10 @@ Json settings_of(const Config& config) {
   if (m.norm_position != NormPosition::kPre) settings["norm_position"] = enum_name(m.norm_position);
   if (m.parallel_norms != 1) settings["parallel_norms"] = m.parallel_norms;
   if (m.rope_fraction < 1) settings["rope_fraction"] = m.rope_fraction;
+  if (o.name == OptimizerKind::kMuon) {
+    settings["momentum"] = o.momentum;
+    settings["adamw_lr_factor"] = o.adamw_lr > 0 ? o.adamw_lr / config.lr.peak : 1.0;
+  }
   if (m.rope_scaling != RopeScaling::kNone)
     settings["rope_scaling"] = {{"type", enum_name(m.rope_scaling)},
                                 {"factor", m.rope_factor},

@@ -213,12 +213,87 @@ class AdamW:
         return norm
 
 
+def zeropower(u):
+    """The five Newton-Schulz iterations of torch.optim.Muon, in fp32."""
+    x = u.T if u.shape[0] > u.shape[1] else u
+    x = x / (x.norm() + 1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+    return x.T if u.shape[0] > u.shape[1] else x
+
+
+class Muon:
+    """Muon for the logical matrices of the layers' linears, AdamW for everything else. Uses torch.optim.Muon where PyTorch
+    has it (2.9), in fp32 instead of its bf16; otherwise its formula."""
+
+    def __init__(self, s, master, decays):
+        self.s = s
+        self.matrices = {}  # by weight: its logical matrices
+        for name, w in master.items():
+            if name.startswith("layers/") and decays[name]:
+                self.matrices[name] = [part.clone() for part in self.split(name, w)]
+        rest = {n: w for n, w in master.items() if n not in self.matrices}
+        self.master, self.adamw = master, AdamW(s, rest, decays)
+        self.parts = [part for parts in self.matrices.values() for part in parts]
+        self.momentum = [torch.zeros_like(part) for part in self.parts]
+        self.torch = None
+        if hasattr(torch.optim, "Muon"):
+            self.torch = torch.optim.Muon(self.parts, lr=1.0, weight_decay=s["weight_decay"], momentum=s["momentum"],
+                                          adjust_lr_fn="match_rms_adamw")
+            print("torch.optim.Muon", flush=True)
+
+    def split(self, name, w):
+        """Returns the logical matrices of a weight, or of its gradient, as views or copies."""
+        if name.endswith("qkv/weight"):
+            s = self.s
+            kv, size = s["kv_heads"], s.get("head_dim", s["hidden"] // s["heads"])
+            heads = w.view(kv, -1, size, w.shape[-1])  # of each key/value head: its queries, its key, its value
+            return [part.reshape(-1, w.shape[-1]) for part in (heads[:, :-2], heads[:, -2], heads[:, -1])]
+        return list(w) if w.dim() == 3 else [w]
+
+    def join(self, name, parts, w):
+        if name.endswith("qkv/weight"):
+            kv, width = self.s["kv_heads"], w.shape[-1]
+            w.copy_(torch.cat([part.view(kv, -1, width) for part in parts], dim=1).reshape(w.shape))
+        else:
+            w.copy_(torch.stack(parts) if w.dim() == 3 else parts[0])
+
+    @torch.no_grad()
+    def step(self, step, lr, grads):
+        s = self.s
+        norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
+        scale = min(1.0, s["clip"] / norm) if s["clip"] > 0 and norm > 0 else 1.0
+        rest = {n: grads[n] * scale for n in self.adamw.master}
+        self.adamw.s = {**s, "clip": 0}  # clipped already
+        self.adamw.step(step, lr * s["adamw_lr_factor"], rest)
+        of_parts = [g * scale for name in self.matrices for g in self.split(name, grads[name])]
+        if self.torch is not None:
+            self.torch.param_groups[0]["lr"] = lr
+            for part, g in zip(self.parts, of_parts):
+                part.grad = g.contiguous()
+            bf16, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, torch.Tensor.clone  # iterates in fp32
+            self.torch.step()
+            torch.Tensor.bfloat16 = bf16
+        else:
+            for part, m, g in zip(self.parts, self.momentum, of_parts):
+                m.mul_(s["momentum"]).add_(g)
+                x = zeropower(g + s["momentum"] * m)
+                part.mul_(1 - lr * s["weight_decay"]).sub_(x, alpha=lr * 0.2 * math.sqrt(max(x.shape)))
+        for name, parts in self.matrices.items():
+            self.join(name, parts, self.master[name])
+        return norm
+
+
+OPTIMIZERS = {"adamw": AdamW, "muon": Muon}
+
+
 def train(run, folder, steps, precision, device, parts, out):
     s = run["settings"]
     emulated = precision == "bf16" and device == "cpu"
     model = Model(s, device, Stored.apply if emulated else lambda x: x, parts)
     master = {n: w.to(device) for n, w in load_weights(folder, run["tensors"]).items()}
-    optimizer = AdamW(s, master, {t["name"]: t["decay"] for t in run["tensors"]})
+    optimizer = OPTIMIZERS[s["optimizer"]](s, master, {t["name"]: t["decay"] for t in run["tensors"]})
     grads = {n: torch.zeros_like(w) for n, w in master.items()}
     storage = torch.bfloat16 if precision == "bf16" else torch.float32
     dtype = torch.float32 if emulated else storage
@@ -264,8 +339,8 @@ def main():
 
     with open(os.path.join(args.run_dir, "run.json")) as file:
         run = json.load(file)
-    if run["settings"]["optimizer"] != "adamw":
-        sys.exit("reference.py supports only optimizer.name: adamw")
+    if run["settings"]["optimizer"] not in OPTIMIZERS:
+        sys.exit(f"reference.py supports only optimizer.name: {' and '.join(OPTIMIZERS)}")
     torch.backends.cuda.matmul.allow_tf32 = False
     steps = min(args.steps or run["settings"]["steps"], run["settings"]["steps"])
     precision = args.precision or run["precision"]

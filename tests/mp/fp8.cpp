@@ -41,6 +41,7 @@ std::vector<Layout> matrix() {
       {.dp = 2, .zero = 0, .precision = B, .llama = true, .compute_layers = 1},
       {.dp = 2, .zero = 2, .precision = B, .moments = B, .tied = false, .bucket_elements = 20000, .compute_layers = 1},
       {.tp = 4, .precision = B, .recompute = selective},
+      {.dp = 2, .tp = 2, .precision = B, .optimizer = OptimizerKind::kMuon, .compute_layers = 1},
       {.pp = 2, .chunks = 2, .schedule = kInterleaved, .precision = B, .recompute = full},
       {.dp = 2, .tp = 2, .precision = B, .llama = true, .qkv_bias = true, .recompute = selective},
       {.dp = 2, .tp = 2, .recompute = selective, .fp8_gradients = Dtype::kE4M3},

@@ -13,6 +13,7 @@ std::vector<Layout> matrix() {
   const auto P = Block::kParallel;
   const auto B = Dtype::kBF16;
   const auto Lamb = OptimizerKind::kLamb;
+  const auto Muon = OptimizerKind::kMuon;
   const auto norms = Recompute::kNorms, selective = Recompute::kSelective, full = Recompute::kFull;
   const auto yarn = RopeScaling::kYarn;
   std::vector<Layout> rows = {
@@ -101,6 +102,17 @@ std::vector<Layout> matrix() {
       {.tp = 2, .moments = B, .llama = true, .steps = kStepsOfRareRounding},
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .moments = B, .steps = kStepsOfRareRounding},
       {.dp = 4, .tp = 2, .zero = 1, .optimizer = Lamb, .moments = B, .steps = kStepsOfRareRounding},
+      // whole matrices, whose parts lie on several ranks
+      {.dp = 2, .zero = 0, .optimizer = Muon},
+      {.dp = 8, .zero = 1, .optimizer = Muon, .llama = true},
+      {.tp = 2, .optimizer = Muon},
+      {.tp = 4, .optimizer = Muon, .llama = true},
+      {.pp = 2, .chunks = 2, .schedule = kInterleaved, .optimizer = Muon, .llama = true},
+      {.dp = 2, .tp = 2, .zero = 0, .optimizer = Muon, .llama = true},
+      {.dp = 2, .tp = 4, .zero = 2, .optimizer = Muon, .tied = false},
+      {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 1, .schedule = kInterleaved, .optimizer = Muon, .llama = true},
+      {.dp = 2, .tp = 2, .zero = 1, .precision = B, .optimizer = Muon, .llama = true},
+      {.dp = 2, .tp = 2, .zero = 1, .optimizer = Muon, .moments = B, .steps = kStepsOfRareRounding},
   };
   // Turns every overlap off.
   for (size_t i = 0, n = rows.size(); i < n; ++i)
@@ -137,7 +149,9 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
   rich.precision = Dtype::kBF16;
   rich.optimizer = OptimizerKind::kLamb;
   const Layout rounded{.dp = 2, .zero = 1, .precision = Dtype::kBF16, .moments = Dtype::kBF16};
-  for (const Layout& layout : that_fit({plain, rich, rounded}))
+  Layout whole = plain;
+  whole.optimizer = OptimizerKind::kMuon;
+  for (const Layout& layout : that_fit({plain, rich, rounded, whole}))
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
@@ -146,7 +160,9 @@ TEST(Parity, a_step_that_is_not_finite_changes_nothing_on_any_layout) {
   using enum Schedule;
   const auto B = Dtype::kBF16;
   const auto Lamb = OptimizerKind::kLamb;
+  const auto Muon = OptimizerKind::kMuon;
   for (Layout layout : that_fit({{.dp = 2, .zero = 0},
+                                 {.dp = 2, .tp = 2, .zero = 1, .optimizer = Muon},
                                  {.dp = 8, .zero = 1},
                                  {.dp = 2, .tp = 2, .zero = 2, .precision = B, .optimizer = Lamb},
                                  {.tp = 4, .transfers = Transfers::kCollectives},
@@ -268,7 +284,8 @@ TEST(Parity, delays_change_no_bit) {
   rich.recompute = Recompute::kSelective;
   Layout parallel{.dp = 2, .tp = 4, .zero = 2, .block = Block::kParallel, .recompute = Recompute::kFull};
   const Layout direct{.tp = 4, .split = {.direct = true}}, split{.tp = 4, .split = {.num_splits = 2}, .micro_batch = 4};
-  for (const Layout& layout : that_fit({plain, rich, parallel, direct, split}))
+  const Layout whole{.dp = 2, .tp = 2, .zero = 1, .optimizer = OptimizerKind::kMuon, .llama = true};
+  for (const Layout& layout : that_fit({plain, rich, parallel, direct, split, whole}))
     expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
 

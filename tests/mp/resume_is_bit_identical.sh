@@ -15,6 +15,7 @@ echo "N steps, a stop and N more steps give the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
 for kind in "parallel.zero=2 precision.compute=bf16 optimizer.ema=0.9" \
   "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16 optimizer.ema=0.9" \
+  "parallel.zero=2 optimizer.name=muon optimizer.adamw_lr=3e-3" \
   "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1"; do
   read -ra settings <<<"$kind"
   rm -rf whole parts
@@ -63,6 +64,24 @@ for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 d
   awk -v d="$(averages_differ_by whole other)" 'BEGIN {exit !(d + 0 <= 1e-4)}' ||
     fail "$layout: the averages differ by $(averages_differ_by whole other)"
 done
+
+echo "muon continues on another layout, and another optimizer does not continue its run"
+muon=(optimizer.name=muon lr.peak=1e-3)
+rm -rf whole_muon start_muon
+train 0 whole_muon 8 "${mesh[@]}" "${muon[@]}"
+train 0 start_muon 8 "${mesh[@]}" "${muon[@]}" run.steps=6
+for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=4 pp=1 dp=1 zero=1" "4 tp=1 pp=1 dp=4 zero=2"; do
+  read -r ranks tp pp dp zero <<<"$layout"
+  rm -rf other && cp -r start_muon other
+  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" "${muon[@]}"
+  paste -d' ' <(curve whole_muon) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole_muon) <(curve other))"
+done
+run 0 "$trireme" checkpoint inspect other
+has "optimizer/layers/3/attention/qkv/weight/momentum"
+rm -rf other && cp -r start_muon other
+train 2 other 1
+has "has the optimizer state of optimizer.name muon, but adamw needs another one"
 
 echo "an average that is switched on starts from the weights, and switched off is dropped"
 rm -rf other && cp -r start other

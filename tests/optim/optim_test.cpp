@@ -200,7 +200,7 @@ struct LonelyRank {
   }
   StoreTensors allocate(Arena& from) {
     const StoreTensors tensors = allocate_store(config, mesh, from);
-    optimizer_tensors = allocate_optimizer(config, tensors.num_tensors, from);
+    optimizer_tensors = allocate_optimizer(config, mesh, tensors, from);
     return tensors;
   }
   // Creates an optimizer with groups that sum over these axes.

@@ -78,6 +78,15 @@ TEST(AcceptCheckpoint, refuses_another_model_by_field_and_both_values) {
   EXPECT_EQ(refusal(parse("model: {heads: 4}\ncheckpoint: {accept_changes: true}"), saved), "");
 }
 
+TEST(AcceptCheckpoint, refuses_an_optimizer_with_another_state) {
+  const std::map<std::string, std::string> adamw = {{"config", to_yaml(parse("optimizer: {name: adamw}"))}};
+  EXPECT_EQ(refusal(parse("optimizer: {name: lamb}"), adamw), "");
+  EXPECT_EQ(refusal(parse("optimizer: {name: muon}"), adamw),
+            "the/checkpoint has the optimizer state of optimizer.name adamw, but muon needs another one; restore the "
+            "field, or start a new run from the weights: trireme checkpoint export, then import");
+  EXPECT_NE(refusal(parse(""), {{"config", to_yaml(parse("optimizer: {name: muon}"))}}), "");
+}
+
 TEST(AcceptCheckpoint, takes_one_whose_config_has_removed_settings_and_one_of_the_other_gemms) {
   const std::string bf16 = "precision: {compute: bf16}", fp8 = "precision: {compute: bf16, gemm: fp8}";
   for (const char* removed : {"", ", fp8_wgrad: fp8, fp8_guard: off", ", fp8_wgrad: compute, fp8_guard: on"})
