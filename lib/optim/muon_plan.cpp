@@ -121,22 +121,26 @@ MuonPlan plan_muon(const std::vector<ChunkStoreTensors>& chunks, const Mesh& mes
   std::vector<MatrixShape> shapes;
   for (const MuonMatrix& matrix : plan.matrices) shapes.push_back(matrix.shape);
   const std::vector<MatrixOwner> owners = divide_matrices(shapes, plan.members());
-  int64_t whole = 0, parts = 0;
+  // What each member has stored in the window. All members allocate the same memory, whose layout peers rely on.
+  std::vector<int64_t> whole(static_cast<size_t>(plan.members())), parts(whole);
   for (size_t i = 0; i < owners.size(); ++i) {
     MuonMatrix& matrix = plan.matrices[i];
     matrix.owner = owners[i];
-    if (i > 0 && owners[i].window != owners[i - 1].window) whole = parts = 0;
-    const bool owns = plan.owns(matrix);
-    int64_t& used = owns ? whole : parts;
-    matrix.place = used;
-    used += round_up(
-        owns ? matrix.shape.rows * matrix.shape.columns : matrix.parts[static_cast<size_t>(plan.dp.rank)].count,
-        kBlock);
+    if (i > 0 && owners[i].window != owners[i - 1].window) {
+      std::ranges::fill(whole, 0);
+      std::ranges::fill(parts, 0);
+    }
+    const int64_t elements = matrix.shape.rows * matrix.shape.columns;
+    for (int member = 0; member < plan.members(); ++member) {
+      const bool owns = member == matrix.owner.member;
+      int64_t& used = (owns ? whole : parts)[static_cast<size_t>(member)];
+      if (member == plan.member()) matrix.place = used;
+      used += round_up(owns ? elements : matrix.parts[static_cast<size_t>(member / plan.tp.size)].count, kBlock);
+    }
     plan.num_windows = owners[i].window + 1;
-    plan.whole_elements = std::max(plan.whole_elements, whole);
-    plan.part_elements = std::max(plan.part_elements, parts);
-    if (!owns) continue;
-    plan.largest = std::max(plan.largest, matrix.shape.rows * matrix.shape.columns);
+    plan.whole_elements = std::max(plan.whole_elements, *std::ranges::max_element(whole));
+    plan.part_elements = std::max(plan.part_elements, *std::ranges::max_element(parts));
+    plan.largest = std::max(plan.largest, elements);
     plan.largest_side = std::max(plan.largest_side, std::min(matrix.shape.rows, matrix.shape.columns));
   }
   return plan;

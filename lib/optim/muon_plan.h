@@ -47,8 +47,8 @@ struct MuonPlan {
   bool sharded = false;              // zero >= 1; else each rank of dp holds the whole shard of its tp rank
   std::vector<MuonMatrix> matrices;  // window by window
   int num_windows = 0;
-  int64_t whole_elements = 0, part_elements = 0;  // the most that this member stores in a window
-  int64_t largest = 0, largest_side = 0;          // elements and smaller side of its matrices
+  int64_t whole_elements = 0, part_elements = 0;  // the most that any member stores in a window
+  int64_t largest = 0, largest_side = 0;          // elements and smaller side of any matrix
 
   int members() const { return tp.size * dp.size; }
   int member() const { return member_at(tp.rank, dp.rank); }

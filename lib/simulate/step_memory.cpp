@@ -90,6 +90,7 @@ LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stag
     const int virtual_stage = chunk * w.pp + stage;
     double open = 0, open_quantized = 0;
     if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
+    if (w.muon) close(open);  // its matrices have separate buckets
     layers.for_kinds(layers_of_stage(w, virtual_stage), [&](const LayerSpec& layer, int count) {
       const std::vector<LinearSpec> linears = layer.linears();
       for (int i = 0; i < count; ++i)
@@ -98,6 +99,7 @@ LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stag
     });
     if (w.fp8_weights && fp8_layer_parameters(w, layers, virtual_stage) > 0)
       close(open);  // else the head's bucket would stay open until the embedding
+    if (w.muon) close(open);
     if (virtual_stage == 0 && !tied) add(open, table);
     close(open);
     close(open_quantized);

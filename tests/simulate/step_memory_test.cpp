@@ -74,6 +74,11 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"gpt2_1558m", 8, {"parallel.zero=2", "data.micro_batch=4"}},
       {"gpt2_1558m", 8, {"parallel.pp=2", "parallel.zero=2"}},
       {"gpt2_124m", 8, {"data.micro_batch=64"}},
+      // Muon's matrices have separate buckets, one moment and a workspace.
+      {"llama_8b", 16, {"optimizer.name=muon"}},
+      {"llama_8b", 8, {"optimizer.name=muon", "parallel.tp=1", "parallel.zero=2", "parallel.recompute=full"}},
+      {"gpt_13b", 16, {"optimizer.name=muon", "parallel.tp=2", "parallel.pp=2", "optimizer.moments=bf16"}},
+      {"gpt2_124m", 1, {"optimizer.name=muon"}},
   };
   const GpuProperties h200 = gpu_of(cluster_of("h200")), a100 = gpu_of(cluster_of("a100_megascale"));
   for (const Case& one : cases) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/optim/muon_plan.h"
+#include "lib/simulate/gemm_times.h"
 #include "lib/simulate/step_memory.h"
 
 namespace tri {
@@ -258,6 +260,31 @@ TEST(StepModel, sums_of_gradients_cost_their_bytes) {
   const double before = backward();
   c.software.accumulate_bytes = 12;
   EXPECT_NEAR(backward() - before, 12 * largest_layer_parameters(w.layers()) / (c.device.memory_gb_per_s * 1e9), 1e-9);
+}
+
+// The iterations are divided among the ranks of a stage, and their FLOPs cannot run faster than the peak.
+TEST(StepModel, muon_pays_for_its_iterations) {
+  const Cluster c = without_transfers();
+  Workload w = gpt_13b();
+  double flops = 0;
+  for (const LinearSpec& linear : w.layers()[0].linears())
+    for (const MatrixShape& matrix : linear.matrices()) flops += w.model.layers * iteration_flops(matrix);
+  double before = 0;
+  for (const int dp : {1, 8, 64}) {
+    w.dp = dp;
+    w.muon = false;
+    w.matrix_bytes = 8;
+    const double adamw = predict_step(w, c).parts.optimizer;
+    w.muon = true;
+    w.matrix_bytes = 4;
+    const double more = predict_step(w, c).parts.optimizer - adamw, least = flops / peak_flops(c, w.numbers) / dp;
+    EXPECT_GT(more, 0.9 * least) << dp;  // the memory traffic of the second moment is gone
+    EXPECT_LT(more, 2.5 * least) << dp;
+    if (before > 0) {
+      EXPECT_LT(more, before) << dp;
+    }
+    before = more;
+  }
 }
 
 // Heads of 64 have an exponential per half as many FLOPs.
