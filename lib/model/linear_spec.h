@@ -62,8 +62,9 @@ struct LinearSpec {
   int num_outputs = 1;
   int64_t inputs = 0;  // K
   bool bias = false;
-  // Consecutive outputs that belong to several logical matrices in turn, repeated over all outputs: {G · HS, HS, HS} for
-  // each key/value head's queries, key and value. Zeros: the outputs are one matrix for each of outputs[0] of two.
+  // The numbers of consecutive outputs that belong to different logical matrices, repeated over all outputs:
+  // {G · HS, HS, HS} for the queries, key and value of each key/value head. All zero: the outputs are one matrix, or one
+  // for each of the first factor of `outputs`.
   std::array<int64_t, 3> interleaved{};
 
   int64_t n() const { return num_outputs == 2 ? outputs[0] * outputs[1] : outputs[0]; }

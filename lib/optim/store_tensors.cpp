@@ -36,7 +36,7 @@ std::vector<Tensor> ChunkStoreTensors::state_of(size_t bucket) const {
   const int64_t all = slices.back().place + slices.back().size;
   std::vector<Tensor> of_slice;
   for (const Tensor& one : state) {
-    const bool without_muon = one.numel() < all || one.empty();
+    const bool without_muon = one.numel() < all;
     if (without_muon && layout.buckets[bucket].muon) continue;
     const int64_t place = slice.place - (without_muon ? muon_elements(*this, bucket) : 0);
     of_slice.push_back(one.flat(place, slice.size));
