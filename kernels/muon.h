@@ -4,8 +4,8 @@
 //   five times, for R <= C:  A = X · X^T;  P = c · A · A + b · A;  X = P · X + a · X                     (gemm)
 //            for R > C:      A = X^T · X;  P = c · A · A + b · A;  X = X · P^T + a · X
 //   w = (1 - lr · decay) · w - lr · 0.2 · sqrt(max(R, C)) · X                    (unpack_matrix, lamb_apply)
-// X is a whole logical matrix (R, C): the queries' rows of a QKV weight, a gate projection. A rank holds a part of it, in
-// a slice of a flat buffer, and packs that part to send it to the rank that iterates.
+// X is a whole logical matrix (R, C): the queries' rows of a QKV weight, a gate projection. A rank holds a part of it,
+// in a slice of a flat buffer, and packs that part to send it to the rank that iterates.
 #pragma once
 
 #include "kernels/core/tensor.h"

@@ -1,5 +1,5 @@
-// out = epilogue(alpha · op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, kernels/fp8.h,
-// gemm_plan.h.
+// out = epilogue(alpha · op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h,
+// kernels/fp8.h, gemm_plan.h.
 // Plans and choices are created once per shape and stored. A shape that autotuning has timed runs its fastest algorithm
 // and form (epilogue and bias gradient fused into the GEMM or as separate kernels); other shapes run the first
 // heuristic of their first form. Bound: matrix units, 2·M·N·K FLOPs. Reference: kernels/cpu/gemm.cpp.

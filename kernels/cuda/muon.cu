@@ -1,6 +1,6 @@
 // The ops of Muon: formulas and shapes in kernels/muon.h.
-// Mapping: one thread per four elements where parts and runs are aligned, otherwise per element. matrix_sumsq: a fixed
-// number of blocks adds in double, and one more block adds their sums in a fixed order. scale_matrix: 16 bytes a thread.
+// Mapping: one thread per four elements where parts and runs are aligned, otherwise per element; in scale_matrix one
+// per 16 bytes. matrix_sumsq: a fixed number of blocks adds in double, and one block adds their sums in a fixed order.
 // Bound: memory; momentum_update reads 8 and writes 8 bytes per element (6 and 6 with a momentum in bf16), pack_matrix
 // reads 4 and writes 2, unpack_matrix reads 6 and writes 4, matrix_sumsq reads 2, scale_matrix reads 2 and writes 2.
 // Reference: kernels/cpu/muon.cpp.

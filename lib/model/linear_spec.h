@@ -63,8 +63,8 @@ struct LinearSpec {
   int64_t inputs = 0;  // K
   bool bias = false;
   // The numbers of consecutive outputs that belong to different logical matrices, repeated over all outputs:
-  // {G · HS, HS, HS} for the queries, key and value of each key/value head. All zero: the outputs are one matrix, or one
-  // for each of the first factor of `outputs`.
+  // {G · HS, HS, HS} for the queries, key and value of each key/value head. All zero: the outputs are one matrix, or
+  // one for each of the first factor of `outputs`.
   std::array<int64_t, 3> interleaved{};
 
   int64_t n() const { return num_outputs == 2 ? outputs[0] * outputs[1] : outputs[0]; }

@@ -1,5 +1,5 @@
-// Muon (Jordan et al. 2024; Moonlight, arXiv 2502.16982): formulas in kernels/muon.h. State: a momentum for the matrices
-// of the layers' linears; all other parameters are AdamW's.
+// Muon (Jordan et al. 2024; Moonlight, arXiv 2502.16982): formulas in kernels/muon.h. State: a momentum for the
+// matrices of the layers' linears; all other parameters are AdamW's.
 #include "lib/optim/muon.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Muon's step (kernels/muon.h) of whole logical matrices, which the members of a plan (muon_plan.h) divide among them.
-// Window by window, each member packs its parts of the matrices and sends them to the owners, the owners iterate, and the
-// parts of the results return. Transfers of the neighbouring windows, and the gathers of parameters, overlap with the
-// iteration of a window.
+// Window by window, each member packs its parts of the matrices and sends them to the owners, the owners iterate, and
+// the parts of the results return. Transfers of the neighbouring windows, and the gathers of parameters, overlap with
+// the iteration of a window.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ namespace tri {
 
 struct MuonTensors {
   MuonPlan plan;
-  // Compute dtype. [slot], each used by every kSlots-th window: the matrices that this member owns, and its parts of others.
+  // Compute dtype. [slot], each used by every kSlots-th window: the matrices that this member owns, and its parts of
+  // others.
   std::vector<Tensor> whole, parts;
   Tensor x, y;          // (plan.largest) compute dtype: X before and after an iteration
   Tensor gram, powers;  // (side · side) compute dtype: A and P

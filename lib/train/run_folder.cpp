@@ -85,8 +85,8 @@ Result<void> check_optimizer(const std::string& folder, const Config& saved, con
   const OptimizerRow &had = optimizer_row(before), &needs = optimizer_row(now);
   if (had.state == needs.state && had.matrix_state == needs.matrix_state) return {};
   return usage_error(
-      "{} has the optimizer state of optimizer.name {}, but {} needs another one; restore the field, or start a new run "
-      "from the weights: trireme checkpoint export, then import",
+      "{} has the optimizer state of optimizer.name {}, but {} needs another one; restore the field, or start a new "
+      "run from the weights: trireme checkpoint export, then import",
       folder, enum_name(before), enum_name(now));
 }
 

@@ -224,8 +224,8 @@ def zeropower(u):
 
 
 class Muon:
-    """Muon for the logical matrices of the layers' linears, AdamW for everything else. Uses torch.optim.Muon where PyTorch
-    has it (2.9), in fp32 instead of its bf16; otherwise its formula."""
+    """Muon for the logical matrices of the layers' linears, AdamW for everything else. Uses torch.optim.Muon where
+    PyTorch has it (2.9), in fp32 instead of its bf16; otherwise its formula."""
 
     def __init__(self, s, master, decays):
         self.s = s

@@ -247,8 +247,8 @@ TEST(Muon, the_iteration_follows_float64_and_does_not_depend_on_shards) {
   }
 }
 
-// The golden: torch.optim.Muon(adjust_lr_fn="match_rms_adamw") in float64, on the same gradients, for each logical matrix,
-// and torch.optim.AdamW for everything else.
+// The golden: torch.optim.Muon(adjust_lr_fn="match_rms_adamw") in float64, on the same gradients, for each logical
+// matrix, and torch.optim.AdamW for everything else.
 TEST(Muon, twenty_steps_equal_torch_optim_muon) {
   Config c = tiny_config();
   c.model.activation = Activation::kSwiglu;
