@@ -42,6 +42,8 @@ struct MlpSpec {
   // output are the activation's kernels.
   double column_elements(Pass, int) const { return 0; }
   double inner_elements(Pass pass, bool fp8) const { return in_epilogue() || fp8 ? 0 : activation_elements(pass); }
+  // The elements that a GEMM's epilogue processes in the inner step.
+  double epilogue_elements(Pass pass, bool fp8) const { return in_epilogue() && !fp8 ? activation_elements(pass) : 0; }
 
   bool operator==(const MlpSpec&) const = default;
 };

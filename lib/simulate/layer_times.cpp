@@ -27,6 +27,12 @@ class Kernels {
     times_.memory += seconds;
     return seconds;
   }
+  // Work on a GEMM's output that moves these bytes before the GEMM ends.
+  double epilogue(double bytes) {
+    const double seconds = bytes / memory_bytes_per_second(c_);
+    times_.gemm += seconds;
+    return seconds;
+  }
   double attention(double seconds, int kernels) {
     times_.attention += seconds;
     started_ += kernels;
@@ -236,8 +242,9 @@ class LayerSteps {
   }
   // A kernel that reads and writes `elements` per token, divided over tp.
   double elementwise(double elements, Kernels& kernels) const {
-    return elements == 0 ? 0 : kernels.memory(s_.rows * elements / w_.tp * activation_bytes(w_.numbers));
+    return elements == 0 ? 0 : kernels.memory(bytes_of(elements));
   }
+  double bytes_of(double elements) const { return s_.rows * elements / w_.tp * activation_bytes(w_.numbers); }
   double column_kernels(Branch branch, Pass pass, Kernels& kernels) const {
     return elementwise(layer_.visit(branch, [&](const auto& spec) { return spec.column_elements(pass, w_.tp); }),
                        kernels);
@@ -248,7 +255,9 @@ class LayerSteps {
   }
   template <class Spec>
   double inner(const Spec& spec, Pass pass, Kernels& kernels) const {
-    return elementwise(spec.inner_elements(pass, w_.numbers == Numbers::kFp8), kernels);
+    const bool fp8 = w_.numbers == Numbers::kFp8;
+    return elementwise(spec.inner_elements(pass, fp8), kernels) +
+           kernels.epilogue(c_.software.epilogue_exposed * bytes_of(spec.epilogue_elements(pass, fp8)));
   }
   double forward(const LinearSpec& linear, Kernels& kernels) const {
     return kernels.gemm(s_.rows, n(linear), k(linear), activation_bytes(w_.numbers)) + casts(k(linear), kernels);

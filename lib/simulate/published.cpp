@@ -324,6 +324,7 @@ Workload workload_of(const Row& r) {
                 : contains(r.recompute, "norms")     ? Recompute::kNorms
                                                      : Recompute::kNone;
   w.fp8_weights = true;
+  w.dp_copies = r.tp == 1 && r.dp > 1;  // parallel.dp_transfers: auto, inside a machine
   run_as(r.program, w);
   if (contains(r.recompute, "SP")) set_sequence_parallel(r.program, !contains(r.recompute, "no-SP"), w);
   for (const auto& [name, value] : r.options) find_option(name)->apply(w, value);

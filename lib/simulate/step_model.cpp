@@ -262,11 +262,23 @@ class StepModel {
         stream = std::max(stream, fired) + buckets.reduce;
       }
     }
-    const double compute = times.end[rank];
-    if (!w_.overlap_dp) return compute + total * (w_.zero == 2 ? costs.num_microbatches : 1);
+    const double compute = times.end[rank], sums = sum_seconds(rank);
+    if (!w_.overlap_dp) return compute + sums + total * (w_.zero == 2 ? costs.num_microbatches : 1);
     const double exposed = reductions_exposed(stream - compute, total, c_.software.hidden_share);
     const double hidden = std::max(0.0, total - exposed);
-    return compute + exposed + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
+    return compute + sums + exposed + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
+  }
+
+  // A step's time for adding up the gradients that the other members of the dp group copied here
+  // (lib/optim/gradient_buckets.cpp). The kernel runs on the multiprocessors, from which it displaces compute. It reads
+  // every member's part of this rank's slices, and writes the sums. NCCL's transfers include their sums.
+  double sum_seconds(int rank) const {
+    const double members = w_.reducing();
+    if (!w_.dp_copies || w_.zero == 0 || w_.zero == 3 || members == 1) return 0;
+    double elements = 0;
+    for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
+    const double bytes = elements * w_.gradient_bytes * (1 + 1 / members);
+    return (w_.zero == 2 ? w_.num_microbatches() : 1) * bytes / memory_bytes_per_second(c_);
   }
 
   // What zero 2's reductions of all microbatches except the last one, `total` each, add to a step with this compute

@@ -287,6 +287,21 @@ TEST(StepModel, muon_pays_for_its_iterations) {
   }
 }
 
+// An activation in a GEMM's epilogue takes a share of its own kernel's time: two tensors of the MLP's width in forward,
+// three in backward. FP8's casts and SwiGLU's kernel take their time without it.
+TEST(StepModel, epilogues_cost_their_share_of_a_kernel) {
+  Workload gpt = gpt_13b(), fp8 = gpt, swiglu = gpt;
+  fp8.numbers = Numbers::kFp8;
+  swiglu.model.activation = Activation::kSwiglu;
+  Cluster free, exposed;
+  exposed.software.epilogue_exposed = 0.5;
+  const double tensor = 2.0 * gpt.model.seq_len * gpt.model.ffn_hidden / memory_bytes_per_second(free);
+  const LayerTimes before = times_of_layer(gpt, free), after = times_of_layer(gpt, exposed);
+  EXPECT_NEAR(after.forward.gemm - before.forward.gemm, 0.5 * 2 * tensor, 1e-9);
+  EXPECT_NEAR(after.backward.gemm - before.backward.gemm, 0.5 * 3 * tensor, 1e-9);
+  for (const Workload& w : {fp8, swiglu}) EXPECT_EQ(step(w, free), step(w, exposed));
+}
+
 // Heads of 64 have an exponential per half as many FLOPs.
 TEST(StepModel, exponentials_cost_small_heads_more) {
   Workload wide = gpt_13b(), narrow = gpt_13b();
@@ -396,6 +411,20 @@ TEST(StepModel, a_share_of_dp_transfers_stays_exposed) {
     const double all = zero == 1 ? transfers : transfer_loads(w, c, RingTimes(c)).dp;
     EXPECT_NEAR((step(w, c) - hidden) / (0.5 * all), 1, 0.1) << zero;
   }
+}
+
+// A kernel adds up what dp's copies brought: it reads each member's part of this rank's slices and writes the sums.
+TEST(StepModel, copies_pay_for_the_sums_of_gradients) {
+  Workload nccl = gpt_13b();
+  nccl.dp = 4;
+  Workload copies = nccl;
+  copies.dp_copies = true;
+  const Cluster c;
+  const double bytes = 4.0 * parameters_of_stage(nccl, nccl.layers(), 0) * (1 + 1.0 / 4);
+  EXPECT_NEAR((step(copies, c) - step(nccl, c)) / (bytes / memory_bytes_per_second(c)), 1, 1e-6);
+  const double once = step(copies, c) - step(nccl, c);
+  nccl.zero = copies.zero = 2;
+  EXPECT_NEAR((step(copies, c) - step(nccl, c)) / once, nccl.num_microbatches(), 1e-6);
 }
 
 // Reductions hidden behind compute are not free: they slow it down, including those of earlier microbatches.
