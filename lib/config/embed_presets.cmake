@@ -11,11 +11,7 @@ foreach(file ${files})
   file(READ ${file} content)
   string(APPEND text "      {\"${name}\", R\"${end}(${content})${end}\"},\n")
 endforeach()
-set(h100 ${SOURCE}/clusters/h100.yaml)
-if(NOT EXISTS ${h100})
-  set(h100 ${SOURCE}/clusters/h100_nemo.yaml)  # until this program is calibrated on H100
-endif()
-file(READ ${h100} content)
+file(READ ${SOURCE}/clusters/h100.yaml content)
 string(APPEND text "  }};\n  return all;\n}\n"
                    "std::string_view preset_cluster_h100() { return R\"${end}(${content})${end}\"; }\n"
                    "}  // namespace tri\n")

@@ -124,7 +124,8 @@ std::string software_note(const Cluster& cluster, bool memory_estimated) {
                                          is_own(cluster) ? "Trireme" : cluster.software.name, cluster.device.name);
   if (memory_estimated) return speeds + "an estimate" + unknown;
   return speeds + "Trireme's own plan" + unknown +
-         "; Trireme's steps may differ by more than the uncertainty: configs/clusters/h200.yaml has its own speeds";
+         "; Trireme's steps may differ by more than the uncertainty: configs/clusters/h100.yaml and "
+         "h200.yaml have its own speeds";
 }
 
 std::string mfu_peak(const Workload& w, const Cluster& cluster) {
