@@ -206,10 +206,14 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
   if (ctx.config.parallel.recompute == Recompute::kFull) {
     State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, spec_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
-    s.inner = Inner::kAgain;
+    const bool repeats_all = spec_.output_norms() > 0;
+    s.inner = repeats_all ? Inner::kForward : Inner::kAgain;
     const std::span<const TransferRegion> regions = block_order(spec_, Pass::kForward);
     // Backward reads no tensor of the last one, unless it is that of a norm of the output.
-    run_forward(s, spec_.output_norms() > 0 ? regions : regions.first(regions.size() - 1));
+    run_forward(s, repeats_all ? regions : regions.first(regions.size() - 1));
+    // In FP8, what the last GEMM read is then replaced by its transpose.
+    if (repeats_all && spec_.fp8)
+      for (const auto& branch : branches_) branch->recompute(ctx, s.t);
     return s.t;
   }
   LayerTensors t = with_workspace(kept, ctx.work, spec_);
