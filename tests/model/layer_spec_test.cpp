@@ -76,6 +76,27 @@ TEST(LayerSpec, modules_are_the_parameters_of_a_layer_in_their_order) {
       }
 }
 
+TEST(LayerSpec, norms_stand_before_or_after_their_branches_or_both) {
+  const auto norms = [](NormPosition position, QkNorm qk_norm) {
+    Config config = config_of(0, Activation::kSwiglu);
+    config.model.bias = false;
+    config.model.position = Position::kRope;
+    config.model.norm_position = position;
+    config.model.qk_norm = qk_norm;
+    std::vector<std::string> names;
+    for (const ParamSpec& spec : model_parameters(config))
+      if (spec.name.starts_with("layers/1/") && !spec.decay)
+        names.push_back(spec.name.substr(9, spec.name.size() - 9 - 7) + (spec.sharded.empty() ? "" : ", sharded"));
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(norms(NormPosition::kPre, QkNorm::kNone), (Names{"norm1", "norm2"}));
+  EXPECT_EQ(norms(NormPosition::kPost, QkNorm::kFull),
+            (Names{"attention/query_norm, sharded", "attention/key_norm, sharded", "post_norm1", "post_norm2"}));
+  EXPECT_EQ(norms(NormPosition::kBoth, QkNorm::kHead),
+            (Names{"norm1", "attention/query_norm", "attention/key_norm", "post_norm1", "norm2", "post_norm2"}));
+}
+
 TEST(LayerSpec, linears_share_casts_of_the_rows_and_gradients_that_they_share) {
   Config config = config_of(0, Activation::kGelu);
   const auto shared = [&] {
@@ -90,6 +111,11 @@ TEST(LayerSpec, linears_share_casts_of_the_rows_and_gradients_that_they_share) {
   EXPECT_EQ(shared(), (std::vector<std::pair<int, int>>{{0, 0}, {1, 1}, {2, 2}, {3, 3}}));
   config.model.block = Block::kParallel;
   EXPECT_EQ(shared(), (std::vector<std::pair<int, int>>{{0, 0}, {1, 3}, {0, 2}, {3, 3}}));
+  config.model.parallel_norms = 2;
+  EXPECT_EQ(shared(), (std::vector<std::pair<int, int>>{{0, 0}, {1, 3}, {2, 2}, {3, 3}})) << "of two norms";
+  config.model.block = Block::kSequential;
+  config.model.norm_position = NormPosition::kPost;
+  EXPECT_EQ(shared(), (std::vector<std::pair<int, int>>{{0, 0}, {1, 1}, {2, 2}, {3, 3}})) << "of the stream";
 }
 
 TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
