@@ -649,10 +649,12 @@ TEST(HuggingFace, scaled_rope_is_read_from_the_keys_of_both_versions) {
   EXPECT_EQ(refusal(R"({"type":"linear","factor":"2"})"), "c: rope_scaling.factor: \"2\" is not a number above 0");
   EXPECT_EQ(refusal(R"({"type":"linear","factor":0.5})"), "c: rope_scaling.factor: 0.5 is below 1");
   EXPECT_EQ(refusal(R"({"factor":8})"), "c: rope_scaling.factor: 8 is not supported with rope_type default");
-  for (const std::string key : {R"("truncate":false)", R"("mrope_section":[1])", R"("partial_rotary_factor":0.5)"})
+  for (const std::string key : {R"("truncate":false)", R"("mrope_section":[1])"})
     EXPECT_NE(refusal(R"({"type":"yarn","factor":2,)" + key + "}").find("is not supported with rope_type yarn"),
               std::string::npos)
         << key;
+  EXPECT_EQ(refusal(R"({"type":"yarn","factor":2,"partial_rotary_factor":0.5})"),
+            "c: rope_scaling.partial_rotary_factor: 0.5 is not supported; only 1 is");
   EXPECT_NE(refusal(R"({"type":"yarn","factor":2,"original_max_position_embeddings":1.5})").find("is not a length"),
             std::string::npos);
 }

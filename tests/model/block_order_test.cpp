@@ -177,6 +177,7 @@ void for_all_layers(Check check) {
           c.model.activation = activation;
           c.parallel.recompute = recompute;
           c.parallel.tp = tp;
+          fill_derived(c.model);
           check(c, tp);
         }
 }

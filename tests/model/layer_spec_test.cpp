@@ -80,6 +80,7 @@ TEST(LayerSpec, norms_stand_before_or_after_their_branches_or_both) {
   const auto norms = [](NormPosition position, QkNorm qk_norm) {
     Config config = config_of(0, Activation::kSwiglu);
     config.model.bias = false;
+    config.model.qkv_bias = AutoFlag::kFalse;
     config.model.position = Position::kRope;
     config.model.norm_position = position;
     config.model.qk_norm = qk_norm;
