@@ -11,7 +11,7 @@ template <class Args>
 void check_attention(const char* op, const Args& a) {
   TRI_REQUIRE(a.num_kv_heads > 0 && a.group > 0 && a.seq_len > 0 && a.window >= 0,
               "{}: num_kv_heads {}, group {}, seq_len {}, window {}", op, a.num_kv_heads, a.group, a.seq_len, a.window);
-  TRI_REQUIRE(a.scale > 0.0f, "{}: scale {}", op, a.scale);
+  TRI_REQUIRE(a.scale > 0.0f && a.softcap >= 0.0f, "{}: scale {}, softcap {}", op, a.scale, a.softcap);
   require_float(op, "qkv", a.qkv);
   const int64_t num_heads = int64_t{a.num_kv_heads} * a.group;
   const int64_t qkv_heads = int64_t{a.num_kv_heads} * (a.group + 2);
@@ -69,7 +69,7 @@ bool flash_attention_is_hoppers(const GpuProperties& gpu) {
 }
 
 bool cudnn_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
-  return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128;
+  return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128 && !s.softcap;
 }
 
 Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const AttentionShape& s,
@@ -77,8 +77,8 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   const bool flash = flash_attention_takes(s, gpu), cudnn = cudnn_attention_takes(s, gpu);
   if (kernel == AttentionKernel::kCudnn) {
     if (cudnn) return AttentionPath::kCudnn;
-    return usage_error("model.attention: cudnn does not support {} with head size {}{}; set model.attention: auto",
-                       enum_name(s.dtype), s.head_size,
+    return usage_error("model.attention: cudnn does not support {} with head size {}{}{}; set model.attention: auto",
+                       enum_name(s.dtype), s.head_size, s.softcap ? " and model.attention_softcap" : "",
                        gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
   }
   // cuDNN's deterministic backward pass also processes the blocks outside the window.

@@ -3,6 +3,8 @@
 //   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s
 //   lse[b, h, t] = log sum_{s in band(t)} exp(scale · q_t·k_s)
 //   band(t) = (t - W, t] with W = window; [0, t] when the window is 0
+// With a softcap c > 0 (Gemma-2), c · tanh(x / c) replaces each score x = scale · q_t·k_s. Its derivative with respect
+// to x is 1 - tanh²(x / c).
 // Blocks outside the band are skipped in both passes.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
 #pragma once
 
@@ -24,7 +26,8 @@ struct AttentionForward {
   int num_kv_heads = 0;  // NKVl
   int group = 0;         // G; NHl = NKVl · G
   int window = 0;        // W; 0 = full causal
-  float scale = 0.0f;    // 1 / sqrt(HS)
+  float scale = 0.0f;    // usually 1 / sqrt(HS)
+  float softcap = 0.0f;  // c; 0 = none
   AttentionKernel kernel = AttentionKernel::kAuto;
 };
 void check(const AttentionForward&);
@@ -42,6 +45,7 @@ struct AttentionBackward {
   int group = 0;
   int window = 0;
   float scale = 0.0f;
+  float softcap = 0.0f;
   AttentionKernel kernel = AttentionKernel::kAuto;  // as in the forward pass
   bool deterministic = true;  // false: cuDNN may add in any order; other kernels are always deterministic
 };
@@ -64,11 +68,12 @@ struct AttentionShape {
   int window = 0;
   QkvOrder order = QkvOrder::kGrouped;
   int64_t batch = 1;
+  bool softcap = false;
 };
 template <class Args>
 AttentionShape attention_shape(const Args& a) {
-  return {a.qkv.dtype, a.seq_len, a.num_kv_heads,      a.group, qkv_row_of(a).head_size,
-          a.window,    a.order,   a.qkv[0] / a.seq_len};
+  return {a.qkv.dtype, a.seq_len, a.num_kv_heads,       a.group,      qkv_row_of(a).head_size,
+          a.window,    a.order,   a.qkv[0] / a.seq_len, a.softcap > 0};
 }
 
 // kScalar: any dtype and head size, without tensor cores, far slower. kFlash: the project's FlashAttention kernels.
@@ -94,7 +99,8 @@ bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu
 // Returns whether the FlashAttention kernels on this GPU are those for Hopper (wgmma, TMA); otherwise they use
 // mma.sync.
 bool flash_attention_is_hoppers(const GpuProperties& gpu);
-// Returns true for bf16 with a head size that is a multiple of 8 up to 128, and any group and window.
+// Returns true for bf16 without a softcap and with a head size that is a multiple of 8 up to 128, and any group and
+// window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
 // The most shared memory of a block that the FlashAttention kernels need. If a GPU has less than Hopper's kernels need,

@@ -6,8 +6,9 @@ namespace tri {
 
 void check(const CachedAttention& a) {
   const char* op = "cached_attention";
-  TRI_REQUIRE(a.num_kv_heads > 0 && a.group > 0 && a.window >= 0 && a.scale > 0.0f,
-              "{}: num_kv_heads {}, group {}, window {}, scale {}", op, a.num_kv_heads, a.group, a.window, a.scale);
+  TRI_REQUIRE(a.num_kv_heads > 0 && a.group > 0 && a.window >= 0 && a.scale > 0.0f && a.softcap >= 0.0f,
+              "{}: num_kv_heads {}, group {}, window {}, scale {}, softcap {}", op, a.num_kv_heads, a.group, a.window,
+              a.scale, a.softcap);
   require_matrix(op, "qkv", a.qkv);
   const int64_t heads = int64_t{a.num_kv_heads} * (a.group + 2), rows = a.qkv[0];
   TRI_REQUIRE(rows > 0 && a.qkv[1] > 0 && a.qkv[1] % heads == 0, "{}: qkv {} does not divide into {} x ({} + 2) heads",

@@ -3,6 +3,7 @@
 //   1. The key and the value of row r go to slot position[r] % P of sequence[r].
 //   2. out[r] = sum_{s in band(p)} softmax_s(scale · q_r·k_s) · v_s,  p = position[r],
 //      band(p) = (p - W, p] with W = window; [0, p] when the window is 0
+//      With a softcap c > 0, c · tanh(x / c) replaces each score x = scale · q_r·k_s.
 // All rows are stored before any is read, so the rows of a pass may follow each other. The caller has stored the
 // positions of the band in earlier passes or stores them in this one. P slots are enough if P >= T, or if
 // P >= W + n - 1 for at most n rows of one sequence in a pass.
@@ -25,7 +26,8 @@ struct CachedAttention {
   int num_kv_heads = 0;  // NKVl
   int group = 0;         // G
   int window = 0;        // W; 0 = full causal
-  float scale = 0.0f;    // 1 / sqrt(HS)
+  float scale = 0.0f;    // usually 1 / sqrt(HS)
+  float softcap = 0.0f;  // c; 0 = none
 };
 void check(const CachedAttention&);
 

@@ -43,6 +43,7 @@ struct WorkspaceDims {
   QkvOrder order = QkvOrder::kGrouped;  // the order of the QKV rows that attention reads
   int64_t head_size = 0;                // HS
   int window = 0;                       // W; 0 = full causal
+  bool softcap = false;
 };
 
 }  // namespace tri

@@ -1,9 +1,10 @@
 // Causal grouped-query attention, the reference.  Formulas and shapes: kernels/attention.h.
 // Each block of kBlockRows queries processes the blocks of kBlockCols keys inside its band one after the other. Only
 // the scores of one pair of blocks exist at a time, in fp32.
-//   forward   s = scale · q k^T;  m' = max(m, rowmax s);  p = exp(s - m');  l' = l · exp(m - m') + rowsum p;
+//   forward   s = scale · q k^T, with a softcap s = c · tanh(s / c);
+//             m' = max(m, rowmax s);  p = exp(s - m');  l' = l · exp(m - m') + rowsum p;
 //             acc' = acc · exp(m - m') + p v;  at the end out = acc / l, lse = m + log l
-//   backward  p = exp(s - lse);  ds = p ∘ (dout v^T - delta) · scale;
+//   backward  p = exp(s - lse);  ds = p ∘ (dout v^T - delta) · scale, with a softcap also · (1 - (s / c)²);
 //             dv += p^T dout;  dq += ds k;  dk += ds^T q
 // dk and dv are summed over the G query heads, and within a head over its blocks, in that order.
 //
@@ -93,6 +94,7 @@ struct Scratch {
   std::vector<float> dk, dv;         // (T, HS)
   std::vector<float> p = std::vector<float>(kBlockRows * kBlockCols);
   std::vector<float> dp = std::vector<float>(kBlockRows * kBlockCols);
+  std::vector<float> slopes = std::vector<float>(kBlockRows * kBlockCols);  // of the softcap
 };
 
 Scratch& scratch_of_this_thread() {
@@ -109,10 +111,28 @@ void for_each_key_block(const Heads& heads, int64_t first, int64_t rows, F f) {
   for (int64_t key = begin; key < end; key += kBlockCols) f(key, std::min<int64_t>(kBlockCols, end - key));
 }
 
-// scores (rows, kBlockCols) = scale · q k^T, -inf outside the band and beyond `cols`.
-void block_scores(const Heads& heads, float scale, Matrix q, Matrix k, int64_t first, int64_t rows, int64_t key,
-                  int64_t cols, float* scores) {
+// scores <- c · tanh(scores / c) in the first `cols` columns.
+void cap_scores(float* scores, int64_t rows, int64_t cols, float softcap) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) {
+      float& score = scores[r * kBlockCols + c];
+      score = softcap * std::tanh(score / softcap);
+    }
+}
+
+// slopes <- 1 - (scores / c)², the derivative of capped scores. Masked scores are -inf: their slope is 0.
+void cap_slopes(const float* scores, int64_t rows, float softcap, float* slopes) {
+  for (int64_t i = 0; i < rows * kBlockCols; ++i) {
+    const float t = scores[i] / softcap;
+    slopes[i] = scores[i] == kMinusInfinity ? 0.0f : 1.0f - t * t;
+  }
+}
+
+// scores (rows, kBlockCols) = scale · q k^T, capped if softcap > 0; -inf outside the band and beyond `cols`.
+void block_scores(const Heads& heads, float scale, float softcap, Matrix q, Matrix k, int64_t first, int64_t rows,
+                  int64_t key, int64_t cols, float* scores) {
   sgemm(CblasNoTrans, CblasTrans, rows, cols, heads.head_size, scale, q, k.from_row(key), 0.0f, scores, kBlockCols);
+  if (softcap > 0) cap_scores(scores, rows, cols, softcap);
   const bool inside = cols == kBlockCols && key + cols <= first + 1 && heads.first_key(first + rows - 1) <= key;
   if (inside) return;
   for (int64_t r = 0; r < rows; ++r) {
@@ -187,7 +207,7 @@ void forward(const AttentionForward& a) {
     scratch.acc.assign(rows * HS, 0.0f);
     OnlineSoftmax softmax;
     for_each_key_block(heads, first, rows, [&](int64_t key, int64_t cols) {
-      block_scores(heads, a.scale, q, k, first, rows, key, cols, p);
+      block_scores(heads, a.scale, a.softcap, q, k, first, rows, key, cols, p);
       for (int64_t r = 0; r < rows; ++r) softmax.absorb(r, p + r * kBlockCols, &scratch.acc[r * HS], HS);
       sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {p, kBlockCols}, v.from_row(key), 1.0f,
             scratch.acc.data(), HS);
@@ -250,11 +270,14 @@ void backward(const AttentionBackward& a) {
     float* dp = scratch.dp.data();
     scratch.acc.assign(rows * HS, 0.0f);
     for_each_key_block(heads, first, rows, [&](int64_t key, int64_t cols) {
-      block_scores(heads, a.scale, q, k, first, rows, key, cols, p);
+      block_scores(heads, a.scale, a.softcap, q, k, first, rows, key, cols, p);
+      if (a.softcap > 0) cap_slopes(p, rows, a.softcap, scratch.slopes.data());
       for (int64_t r = 0; r < rows; ++r) exponentiate(p + r * kBlockCols, lse[r]);
       sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f, &scratch.dv[key * HS], HS);
       sgemm(CblasNoTrans, CblasTrans, rows, cols, HS, 1.0f, dout, v.from_row(key), 0.0f, dp, kBlockCols);
       for (int64_t r = 0; r < rows; ++r) score_gradient(p + r * kBlockCols, dp + r * kBlockCols, delta[r], a.scale);
+      if (a.softcap > 0)
+        for (int64_t i = 0; i < rows * kBlockCols; ++i) dp[i] *= scratch.slopes[static_cast<size_t>(i)];
       sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {dp, kBlockCols}, k.from_row(key), 1.0f,
             scratch.acc.data(), HS);
       sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS], HS);

@@ -61,6 +61,8 @@ void attend(const CachedAttention& a) {
       for (int64_t s = first; s <= last; ++s)
         weights[static_cast<size_t>(s - first)] =
             a.scale * dot(query, keys + slot_at(r, s) + kv * head_size, head_size);
+      if (a.softcap > 0)
+        for (float& score : weights) score = a.softcap * std::tanh(score / a.softcap);
       const float largest = *std::max_element(weights.begin(), weights.end());
       float total = 0;
       std::fill(sum.begin(), sum.end(), 0.0f);

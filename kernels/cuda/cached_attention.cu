@@ -19,7 +19,7 @@ static_assert(kMaxPerThread * kThreads == kCachedAttentionMaxHeadSize);
 
 struct Shape {
   int kv_heads, group, head_size, window, slots;
-  float scale;
+  float scale, softcap;
   QkvRow row;
 
   // Returns the index of the first element of a slot's key or value.
@@ -42,7 +42,8 @@ __global__ void store_kernel(T* keys, T* values, const T* qkv, const int32_t* se
   }
 }
 
-template <class T>
+// kCapped: with the softcap.
+template <class T, bool kCapped>
 __global__ void __launch_bounds__(kThreads) attend_kernel(T* out, const T* keys, const T* values, const T* qkv,
                                                           const int32_t* sequences, const int32_t* positions, Shape d) {
   extern __shared__ float query[];  // (HS)
@@ -69,6 +70,7 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(T* out, const T* keys,
       score = 0;
       for (int c = 0; c < d.head_size; ++c) score += query[c] * to_float(key[c]);
       score *= d.scale;
+      if constexpr (kCapped) score = d.softcap * tanhf(score / d.softcap);
     }
     const float larger = fmaxf(most, block_max<kThreads>(score, reduce));
     const float weight = thread < count ? expf(score - larger) : 0.0f, rescale = expf(most - larger);
@@ -101,6 +103,7 @@ void cached_attention(const CachedAttention& a, CudaStream& stream) {
                 .window = a.window,
                 .slots = static_cast<int>(a.keys[1]),
                 .scale = a.scale,
+                .softcap = a.softcap,
                 .row = qkv_row(a.order, a.num_kv_heads, a.group, head_size)};
   const auto rows = static_cast<unsigned>(a.qkv[0]);
   const dim3 grid(rows, static_cast<unsigned>(a.num_kv_heads * a.group));
@@ -110,8 +113,9 @@ void cached_attention(const CachedAttention& a, CudaStream& stream) {
     const auto *sequences = pointer<int32_t>(a.sequences), *positions = pointer<int32_t>(a.positions);
     store_kernel<T><<<rows, kThreads, 0, stream>>>(pointer<T>(a.keys), pointer<T>(a.values), pointer<T>(a.qkv),
                                                    sequences, positions, d);
-    attend_kernel<T><<<grid, kThreads, shared, stream>>>(pointer<T>(a.out), pointer<T>(a.keys), pointer<T>(a.values),
-                                                         pointer<T>(a.qkv), sequences, positions, d);
+    auto attend = a.softcap > 0 ? attend_kernel<T, true> : attend_kernel<T, false>;
+    attend<<<grid, kThreads, shared, stream>>>(pointer<T>(a.out), pointer<T>(a.keys), pointer<T>(a.values),
+                                               pointer<T>(a.qkv), sequences, positions, d);
   });
   TRI_CUDA_LAUNCH("cached_attention");
 }

@@ -44,6 +44,20 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+// log2(x) by the special-function unit.
+__device__ __forceinline__ float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// c · tanh(x / c) = c - 2c / (1 + 2^(x · exponent)), where exponent = softcap_exponent(c). The absolute error is a few
+// roundings of c. A NaN stays one.
+__host__ __device__ __forceinline__ float softcap_exponent(float softcap) { return 2.0f * kLog2E / softcap; }
+__device__ __forceinline__ float capped(float x, float softcap, float exponent) {
+  return softcap - __fdividef(2.0f * softcap, 1.0f + exp2_fast(x * exponent));
+}
+
 // kSize elements of T, loaded and stored together: sixteen bytes if rows are aligned, otherwise one element.
 template <class T, int kElements = 16 / sizeof(T)>
 struct alignas(kElements * sizeof(T)) Pack {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "io/base/error.h"
 #include "kernels/core/tensor.h"
@@ -17,6 +18,13 @@ void dispatch(Dtype dtype, F&& f) {
   if (dtype == Dtype::kF32) return f(float{});
   TRI_REQUIRE(dtype == Dtype::kBF16, "no CUDA kernel for {}", enum_name(dtype));
   f(__nv_bfloat16{});
+}
+
+// Calls f(std::true_type{}) or f(std::false_type{}): kernels have a flag as a template parameter where a branch would
+// cost time.
+template <class F>
+void with_flag(bool flag, F&& f) {
+  flag ? f(std::true_type{}) : f(std::false_type{});
 }
 
 // Returns the tensor's elements as the kernel's type; null if it is absent.

@@ -22,7 +22,7 @@ using Bf16 = __nv_bfloat16;
 
 struct Shape {
   int seq_len, kv_heads, group, window;  // window 0: none
-  float scale;
+  float scale, softcap;                  // softcap 0: none
   QkvRow row;
 
   __device__ int heads() const { return kv_heads * group; }
@@ -95,6 +95,25 @@ __device__ __forceinline__ void clear(float (&acc)[kA][kB][4]) {
       for (int e = 0; e < 4; ++e) acc[a][b][e] = 0.0f;
 }
 
+// The scores of a tile, before the exponentials. With a softcap they are capped first, in place, which also scales
+// them; without one the exponentials' argument absorbs the scale.
+template <bool kCapped>
+__device__ __forceinline__ float score_scale(const Shape& d) {
+  return kCapped ? 1.0f : d.scale;
+}
+template <int kScores>
+__device__ __forceinline__ void cap_scores(float (&scores)[kScores], const Shape& d) {
+  const float exponent = d.scale * softcap_exponent(d.softcap);
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) scores[i] = capped(scores[i], d.softcap, exponent);
+}
+// The derivative of a capped score with respect to the score before the softcap, from its weight p = 2^(score · log2(e)
+// - lse) with `lse` in units of log2. Where the weight vanishes, so does the gradient.
+__device__ __forceinline__ float cap_slope(float p, float lse, const Shape& d) {
+  const float ratio = (log2_fast(p) + lse) * (1.0f / kLog2E / d.softcap);
+  return p > 0.0f ? fmaf(-ratio, ratio, 1.0f) : 0.0f;
+}
+
 // Sets a tile's `acc` to `masked` where the key, a column, is outside the band of the query, a row. `row`, `column`: of
 // the warp's first query and key; `lane`: within the warp.
 template <int kRowTiles, int kColumnTiles>
@@ -147,7 +166,7 @@ __device__ __forceinline__ void store_release(int* to, int value) {
 
 template <class Args>
 Shape shape_of(const Args& a) {
-  return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale, qkv_row_of(a)};
+  return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale, a.softcap, qkv_row_of(a)};
 }
 
 // Calls f(std::integral_constant<int, head size>).

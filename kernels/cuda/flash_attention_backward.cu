@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(256) delta_kernel(float* delta, const Bf16* do
   }
 }
 
-template <int kHead>
+template <int kHead, bool kCapped>
 __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     backward_kernel(Bf16* dqkv, QueryGradient dq, const Bf16* dout, const float* lse, const float* delta,
                     const Bf16* qkv, Shape d) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   const uint32_t dscore_at = Scores::at(sum_row + rows_first_row(lane), rows_first_chunk(lane));
   const uint32_t key_column_at = Tile::at(rows_first_row(lane), 2 * sum_column + rows_first_chunk(lane));
 
-  const float scale = d.scale * kLog2E;
+  const float scale = score_scale<kCapped>(d) * kLog2E;
   float dk[2][2 * Tiles::kColumnPairs][4], dv[2][2 * Tiles::kColumnPairs][4];
   clear(dk);
   clear(dv);
@@ -167,9 +167,11 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
 #pragma unroll
       for (int half = 0; half < 2; ++half) offset[half] = load_shared_float(stat_at + (m * 16 + half * 8) * 4) * kLog2E;
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n)
+      for (int n = 0; n < kScoreTiles; ++n) {
+        if constexpr (kCapped) cap_scores(p[m][n], d);
 #pragma unroll
         for (int e = 0; e < 4; ++e) p[m][n][e] = exp2_fast(fmaf(p[m][n][e], scale, -offset[e / 2]));
+      }
     }
     float dp[2][kScoreTiles][4];
     clear(dp);
@@ -190,10 +192,15 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
 #pragma unroll
         for (int n = 0; n < kScoreTiles; ++n) {
           const float p0 = p[m][n][2 * half], p1 = p[m][n][2 * half + 1];
+          float ds0 = p0 * (dp[m][n][2 * half] - own), ds1 = p1 * (dp[m][n][2 * half + 1] - own);
+          if constexpr (kCapped) {
+            const float lse = load_shared_float(stat_at + (m * 16 + half * 8) * 4) * kLog2E;
+            ds0 *= cap_slope(p0, lse, d);
+            ds1 *= cap_slope(p1, lse, d);
+          }
           const uint32_t to = Scores::step(weights + store_at, n) + (m * 16 + half * 8) * Scores::kRow;
           store_shared(to, pack_bf16(p0, p1));
-          store_shared(to + Tiles::kScoreBytes,  // dscores
-                       pack_bf16(p0 * (dp[m][n][2 * half] - own), p1 * (dp[m][n][2 * half + 1] - own)));
+          store_shared(to + Tiles::kScoreBytes, pack_bf16(ds0, ds1));  // dscores
         }
       }
     __syncthreads();  // weights and their gradients are stored
@@ -347,10 +354,13 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
         <<<rows, 256, 0, stream>>>(pointer<float>(a.delta), pointer<Bf16>(a.dout), pointer<Bf16>(a.out), d);
     TRI_CUDA_LAUNCH("flash_attention_delta");
     static_assert(Tiles::kShared <= kFlashSharedBytes);
-    allow_shared(backward_kernel<kHead>, Tiles::kShared);
-    backward_kernel<kHead><<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
-        pointer<Bf16>(a.dqkv), dq, pointer<Bf16>(a.dout), pointer<float>(a.lse), pointer<float>(a.delta),
-        pointer<Bf16>(a.qkv), d);
+    with_flag(a.softcap > 0, [&](auto capped) {
+      const auto kernel = backward_kernel<kHead, decltype(capped)::value>;
+      allow_shared(kernel, Tiles::kShared);
+      kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
+          pointer<Bf16>(a.dqkv), dq, pointer<Bf16>(a.dout), pointer<float>(a.lse), pointer<float>(a.delta),
+          pointer<Bf16>(a.qkv), d);
+    });
     TRI_CUDA_LAUNCH("flash_attention_backward");
     const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
     round_query_gradient_kernel<kHead>

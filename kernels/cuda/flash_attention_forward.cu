@@ -18,7 +18,7 @@ struct ForwardTiles {
   static constexpr int kShared = kSums + kThreads * 16;
 };
 
-template <int kHead>
+template <int kHead, bool kCapped>
 __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
     forward_kernel(Bf16* out, float* lse, const Bf16* qkv, Shape d) {
   using Tiles = ForwardTiles<kHead>;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
   const uint32_t q_at = queries + Tile::at(warp_row + rows_first_row(lane), rows_first_chunk(lane));
   const uint32_t k_at = keys + Tile::at(columns_first_row(lane), columns_first_chunk(lane));
   const uint32_t v_at = values + Tile::at(rows_first_row(lane), rows_first_chunk(lane));
-  const float scale = d.scale * kLog2E;  // for exponentials to base 2
+  const float scale = score_scale<kCapped>(d) * kLog2E;  // for exponentials to base 2
   float acc[2][kHeadTiles][4], most[2][2];
   float4* const sums = reinterpret_cast<float4*>(shared + Tiles::kSums) + threadIdx.x;  // no registers are left
   *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -73,6 +73,11 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
           load_matrix(to, Tile::step(k_at + stage, 2 * k) + p * 16 * Tile::kRow);
         });
 
+    if constexpr (kCapped)
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) cap_scores(s[m][n], d);
     const int first_key = tile * kKeys;
     if (first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1))
       mask(s, first_query + warp_row, first_key, lane, -INFINITY, d);
@@ -135,7 +140,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
       const float by = __fdividef(1.0f, total);
       const int row = warp_row + m * 16 + half * 8 + lane / 4;
       if (lane % 4 == 0 && row < valid)
-        lse[d.stat_at(b, first_query + row, head)] = fmaf(most[m][half], d.scale, logf(total));
+        lse[d.stat_at(b, first_query + row, head)] = fmaf(most[m][half], score_scale<kCapped>(d), logf(total));
 #pragma unroll
       for (int n = 0; n < kHeadTiles; ++n)
         store_shared(Tile::step(o_at, n) + (m * 16 + half * 8) * Tile::kRow,
@@ -162,12 +167,15 @@ void mma_attention_forward(const AttentionForward& a, CudaStream& stream) {
     constexpr int kHead = head_size();
     using Tiles = ForwardTiles<kHead>;
     static_assert(Tiles::kShared <= kFlashSharedBytes);
-    allow_shared(forward_kernel<kHead>, Tiles::kShared);
     const dim3 grid(static_cast<unsigned>(d.kv_heads * d.group),
                     static_cast<unsigned>(ceil_div(d.seq_len, Tiles::kQueries)),
                     static_cast<unsigned>(a.qkv[0] / d.seq_len));
-    forward_kernel<kHead><<<grid, Tiles::kThreads, Tiles::kShared, stream>>>(
-        pointer<Bf16>(a.out), pointer<float>(a.lse), pointer<Bf16>(a.qkv), d);
+    with_flag(a.softcap > 0, [&](auto capped) {
+      const auto kernel = forward_kernel<kHead, decltype(capped)::value>;
+      allow_shared(kernel, Tiles::kShared);
+      kernel<<<grid, Tiles::kThreads, Tiles::kShared, stream>>>(pointer<Bf16>(a.out), pointer<float>(a.lse),
+                                                                pointer<Bf16>(a.qkv), d);
+    });
   });
   TRI_CUDA_LAUNCH("flash_attention_forward");
 }

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <class Tiles>
+template <class Tiles, bool kCapped>
 __global__ void __launch_bounds__(Tiles::kThreads, 1)
     hopper_backward_kernel(const __grid_constant__ CUtensorMap key_map, const __grid_constant__ CUtensorMap query_map,
                            const __grid_constant__ CUtensorMap dout_map, const __grid_constant__ CUtensorMap dkey_map,
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     raise_registers<Tiles::kConsumerRegisters>();
     const int consumer = warpgroup - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32,
               warp = thread / 32;
-    const float scale = d.scale * kLog2E;
+    const float scale = score_scale<kCapped>(d) * kLog2E;
     const int own_key = first_key + consumer * 64;  // this warpgroup's first key
     const uint64_t key_rows = operand(base + consumer * 64 * kBoxRow),
                    value_rows = operand(base + Tiles::kValuesAt + consumer * 64 * kBoxRow),
@@ -217,6 +217,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       wgmma_commit();
       wgmma_wait<1>();
       hold(s);
+      if constexpr (kCapped) cap_scores(s, d);
       const bool edge = own_key + 63 > first_query || own_key <= d.below(first_query + kQueries - 1);
 #pragma unroll
       for (int n = 0; n < kQueries / 8; ++n) {
@@ -243,6 +244,11 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         const float2 delta = load_shared_float2(stat_at + kQueries * 4 + n * 32);
 #pragma unroll
         for (int e = 0; e < 4; ++e) ds[n * 4 + e] = s[n * 4 + e] * (ds[n * 4 + e] - (e % 2 == 0 ? delta.x : delta.y));
+        if constexpr (kCapped) {
+          const float2 lse = load_shared_float2(stat_at + n * 32);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) ds[n * 4 + e] *= cap_slope(s[n * 4 + e], e % 2 == 0 ? lse.x : lse.y, d);
+        }
       }
       uint32_t weights[kQueries / 16][4], dscores[kQueries / 16][4];
 #pragma unroll
@@ -399,11 +405,13 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
       return box_map(rows_of_heads.data, batch, d.seq_len, num_heads, kHead, box_rows);
     };
     const int64_t all_heads = heads + 2 * d.kv_heads;
-    const auto kernel = hopper_backward_kernel<Tiles>;
-    allow_shared(kernel, Tiles::kShared);
-    kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
-        map_of(a.qkv, all_heads, Tiles::kKeys), map_of(a.qkv, all_heads, Tiles::kQueries),
-        map_of(a.dout, heads, Tiles::kQueries), map_of(a.dqkv, all_heads, 16), work, d);
+    with_flag(a.softcap > 0, [&](auto capped) {
+      const auto kernel = hopper_backward_kernel<Tiles, decltype(capped)::value>;
+      allow_shared(kernel, Tiles::kShared);
+      kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
+          map_of(a.qkv, all_heads, Tiles::kKeys), map_of(a.qkv, all_heads, Tiles::kQueries),
+          map_of(a.dout, heads, Tiles::kQueries), map_of(a.dqkv, all_heads, 16), work, d);
+    });
     TRI_CUDA_LAUNCH("hopper_attention_backward");
     const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
     hopper_query_gradient_kernel<Tiles><<<query_tiles, 256, 0, stream>>>(pointer<Bf16>(a.dqkv), work.sums, d);

@@ -63,7 +63,7 @@ __device__ __forceinline__ Item item_of(int index, const ForwardWork& work, cons
           (min(first_query + Tiles::kQueries, d.seq_len) - 1) / Tiles::kKeys};
 }
 
-template <class Tiles>
+template <class Tiles, bool kCapped>
 __global__ void __launch_bounds__(Tiles::kThreads, 1)
     hopper_forward_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap key_map,
                           const __grid_constant__ CUtensorMap out_map, float* lse, ForwardWork work, Shape d) {
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     raise_registers<Tiles::kConsumerRegisters>();
     const int consumer = warpgroup - 1, lane = static_cast<int>(threadIdx.x) % 32,
               warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const float scale = d.scale * kLog2E;  // for exponentials to base 2
+    const float scale = score_scale<kCapped>(d) * kLog2E;  // for exponentials to base 2
     const uint64_t queries = operand(base + consumer * 64 * kBoxRow), keys = operand(base + Tiles::kKeysAt),
                    values = operand(base + Tiles::kValuesAt, Tiles::kKeyBox);
     const uint32_t out_at = base + Tiles::kOutAt + (consumer * 4 + warp) * kBoxes * Tiles::kOutBox;
@@ -178,6 +178,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       bool raised = true;
       // Turns scores into weights; `keep` is the factor for the sums so far.
       const auto softmax = [&](int tile) {
+        if constexpr (kCapped) cap_scores(s, d);
         const int first_key = tile * kKeys;
         if (first_key + kKeys - 1 > first_row || first_key <= d.below(first_row + 63)) {
 #pragma unroll
@@ -277,7 +278,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
         by[half] = __fdividef(1.0f, total);
         const int t = row + half * 8;
-        if (lane % 4 == 0 && t < d.seq_len) lse[d.stat_at(item.b, t, head)] = fmaf(most[half], d.scale, logf(total));
+        if (lane % 4 == 0 && t < d.seq_len)
+          lse[d.stat_at(item.b, t, head)] = fmaf(most[half], score_scale<kCapped>(d), logf(total));
       }
       if (lane == 0) store_wait_read();  // waits for the previous item
       __syncwarp();
@@ -333,12 +335,14 @@ void hopper_attention_forward(const AttentionForward& a, CudaStream& stream) {
     const auto qkv_map = [&](int rows) {
       return box_map(a.qkv.data, batch, d.seq_len, heads + 2 * d.kv_heads, kHead, rows);
     };
-    const auto kernel = hopper_forward_kernel<Tiles>;
-    allow_shared(kernel, Tiles::kShared);
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, num_multiprocessors(stream)));
-    kernel<<<blocks, Tiles::kThreads, Tiles::kShared, stream>>>(qkv_map(Tiles::kQueries), qkv_map(Tiles::kKeys),
-                                                                box_map(a.out.data, batch, d.seq_len, heads, kHead, 16),
-                                                                pointer<float>(a.lse), work, d);
+    with_flag(a.softcap > 0, [&](auto capped) {
+      const auto kernel = hopper_forward_kernel<Tiles, decltype(capped)::value>;
+      allow_shared(kernel, Tiles::kShared);
+      kernel<<<blocks, Tiles::kThreads, Tiles::kShared, stream>>>(
+          qkv_map(Tiles::kQueries), qkv_map(Tiles::kKeys), box_map(a.out.data, batch, d.seq_len, heads, kHead, 16),
+          pointer<float>(a.lse), work, d);
+    });
   });
   TRI_CUDA_LAUNCH("hopper_attention_forward");
 }

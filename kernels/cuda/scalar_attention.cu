@@ -16,7 +16,7 @@ constexpr int kMaxPerThread = 8;  // head elements per thread of the dk, dv kern
 
 struct Shape {
   int seq_len, kv_heads, group, head_size, window;
-  float scale;
+  float scale, softcap;
   QkvRow row;
 
   __device__ int64_t out_row() const { return int64_t{kv_heads} * group * head_size; }
@@ -39,7 +39,21 @@ __device__ float dot(const T* a, const T* b, int count) {
   return sum;
 }
 
-template <class T>
+// The score of a query and a key. kCapped: with the softcap.
+template <bool kCapped, class T>
+__device__ __forceinline__ float score_of(const T* query, const T* key, const Shape& d) {
+  const float score = d.scale * dot(query, key, d.head_size);
+  if constexpr (kCapped) return d.softcap * tanhf(score / d.softcap);
+  return score;
+}
+
+// The derivative of a capped score with respect to the score before the softcap.
+__device__ __forceinline__ float slope_of(float score, const Shape& d) {
+  const float ratio = score / d.softcap;
+  return 1.0f - ratio * ratio;
+}
+
+template <class T, bool kCapped>
 __global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
   extern __shared__ float weights[];  // (T)
   __shared__ float reduce[kThreads / 32];
@@ -47,7 +61,7 @@ __global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
   const T* q = qkv + d.qkv_at(b, t, d.row.query(kv, head % d.group));
   float most = -INFINITY;
   for (int s = first + threadIdx.x; s <= t; s += kThreads) {
-    weights[s] = d.scale * dot(q, qkv + d.qkv_at(b, s, d.row.key(kv)), d.head_size);
+    weights[s] = score_of<kCapped>(q, qkv + d.qkv_at(b, s, d.row.key(kv)), d);
     most = fmaxf(most, weights[s]);
   }
   most = block_max<kThreads>(most, reduce);
@@ -62,7 +76,7 @@ __global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
   if (threadIdx.x == 0) lse[d.stat_at(b, t, head)] = most + logf(sum);
 }
 
-template <class T>
+template <class T, bool kCapped>
 __global__ void query_gradient_kernel(T* dqkv, float* delta, const T* dout, const T* out, const float* lse,
                                       const T* qkv, Shape d) {
   extern __shared__ float dscores[];  // (T)
@@ -73,8 +87,9 @@ __global__ void query_gradient_kernel(T* dqkv, float* delta, const T* dout, cons
   if (threadIdx.x == 0) delta[stat] = own;
   for (int s = first + threadIdx.x; s <= t; s += kThreads) {
     const T *k = qkv + d.qkv_at(b, s, d.row.key(kv)), *v = qkv + d.qkv_at(b, s, d.row.value(kv));
-    const float p = expf(d.scale * dot(q, k, d.head_size) - lse[stat]);
+    const float score = score_of<kCapped>(q, k, d), p = expf(score - lse[stat]);
     dscores[s] = p * (dot(dy, v, d.head_size) - own) * d.scale;
+    if constexpr (kCapped) dscores[s] *= slope_of(score, d);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < d.head_size; i += kThreads) {
@@ -84,7 +99,7 @@ __global__ void query_gradient_kernel(T* dqkv, float* delta, const T* dout, cons
   }
 }
 
-template <class T>
+template <class T, bool kCapped>
 __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* dout, const float* lse, const T* qkv,
                                           Shape d) {
   extern __shared__ float shared[];
@@ -96,8 +111,10 @@ __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* 
     const int head = kv * d.group + g;
     for (int t = s + threadIdx.x; t <= last; t += kThreads) {
       const int64_t stat = d.stat_at(b, t, head);
-      weights[t] = expf(d.scale * dot(qkv + d.qkv_at(b, t, d.row.query(kv, g)), k, d.head_size) - lse[stat]);
+      const float score = score_of<kCapped>(qkv + d.qkv_at(b, t, d.row.query(kv, g)), k, d);
+      weights[t] = expf(score - lse[stat]);
       dscores[t] = weights[t] * (dot(dout + d.out_at(b, t, head), v, d.head_size) - delta[stat]) * d.scale;
+      if constexpr (kCapped) dscores[t] *= slope_of(score, d);
     }
     __syncthreads();
 #pragma unroll
@@ -124,7 +141,7 @@ template <class Args>
 Shape shape_of(const Args& a) {
   const QkvRow row = qkv_row_of(a);
   static_assert(kMaxPerThread * kThreads == kScalarMaxHeadSize);
-  return {a.seq_len, a.num_kv_heads, a.group, row.head_size, a.window, a.scale, row};
+  return {a.seq_len, a.num_kv_heads, a.group, row.head_size, a.window, a.scale, a.softcap, row};
 }
 
 template <class Kernel>
@@ -143,8 +160,11 @@ void scalar_attention_forward(const AttentionForward& a, CudaStream& stream) {
                   static_cast<unsigned>(a.qkv[0] / d.seq_len));
   dispatch(a.qkv.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T><<<grid, kThreads, shared_bytes(forward_kernel<T>, d.seq_len), stream>>>(
-        pointer<T>(a.out), pointer<float>(a.lse), pointer<T>(a.qkv), d);
+    with_flag(a.softcap > 0, [&](auto capped) {
+      auto kernel = forward_kernel<T, decltype(capped)::value>;
+      kernel<<<grid, kThreads, shared_bytes(kernel, d.seq_len), stream>>>(pointer<T>(a.out), pointer<float>(a.lse),
+                                                                          pointer<T>(a.qkv), d);
+    });
   });
   TRI_CUDA_LAUNCH("attention_forward");
 }
@@ -156,11 +176,15 @@ void scalar_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   const dim3 keys(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads), batch);
   dispatch(a.qkv.dtype, [&](auto type) {
     using T = decltype(type);
-    query_gradient_kernel<T><<<queries, kThreads, shared_bytes(query_gradient_kernel<T>, d.seq_len), stream>>>(
-        pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<T>(a.out), pointer<float>(a.lse),
-        pointer<T>(a.qkv), d);
-    key_value_gradient_kernel<T><<<keys, kThreads, shared_bytes(key_value_gradient_kernel<T>, 2 * d.seq_len), stream>>>(
-        pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<float>(a.lse), pointer<T>(a.qkv), d);
+    with_flag(a.softcap > 0, [&](auto capped) {
+      auto query_kernel = query_gradient_kernel<T, decltype(capped)::value>;
+      query_kernel<<<queries, kThreads, shared_bytes(query_kernel, d.seq_len), stream>>>(
+          pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<T>(a.out), pointer<float>(a.lse),
+          pointer<T>(a.qkv), d);
+      auto key_kernel = key_value_gradient_kernel<T, decltype(capped)::value>;
+      key_kernel<<<keys, kThreads, shared_bytes(key_kernel, 2 * d.seq_len), stream>>>(
+          pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<float>(a.lse), pointer<T>(a.qkv), d);
+    });
   });
   TRI_CUDA_LAUNCH("attention_backward");
 }

@@ -13,6 +13,7 @@ struct Case {
   AttentionKernel kernel = AttentionKernel::kAuto;
   bool deterministic = true;
   QkvOrder order = QkvOrder::kGrouped;
+  float softcap = 0;
 
   int64_t rows() const { return int64_t{batch} * seq_len; }
   int64_t num_heads() const { return int64_t{num_kv_heads} * group; }
@@ -20,8 +21,9 @@ struct Case {
   int64_t out_width() const { return num_heads() * head_size; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_size)); }
   std::string text() const {
-    return fmt::format("{} B {} T {} heads {} x {} HS {} W {} {}{}", enum_name(dtype), batch, seq_len, num_kv_heads,
-                       group, head_size, window, enum_name(kernel), order == QkvOrder::kByKind ? ", by kind" : "");
+    return fmt::format("{} B {} T {} heads {} x {} HS {} W {} cap {} {}{}", enum_name(dtype), batch, seq_len,
+                       num_kv_heads, group, head_size, window, softcap, enum_name(kernel),
+                       order == QkvOrder::kByKind ? ", by kind" : "");
   }
   AttentionForward forward(const Place& on) const {
     return {.out = on("out"),
@@ -33,6 +35,7 @@ struct Case {
             .group = group,
             .window = window,
             .scale = scale(),
+            .softcap = softcap,
             .kernel = kernel};
   }
   AttentionBackward backward(const Place& on) const {
@@ -48,6 +51,7 @@ struct Case {
             .group = group,
             .window = window,
             .scale = scale(),
+            .softcap = softcap,
             .kernel = kernel,
             .deterministic = deterministic};
   }
@@ -180,6 +184,32 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
                        .kernel = AttentionKernel::kBuiltin};
           compare_flash(c);
         }
+}
+
+// Scores of random operands are mostly within 2: a cap of 1 bends them all, one of 50 (Gemma-2) hardly any.
+TEST(CudaAttention, softcap_matches_cpu) {
+  TRI_NEEDS_GPU();
+  for (const float softcap : {1.0f, 50.0f})
+    for (const int window : {0, 50}) {
+      for (const int head_size : {64, 96, 128})
+        for (const auto& [kv, group] : {std::pair{3, 1}, {1, 4}})
+          for (const int seq_len : {63, 128, 200, 515})
+            compare_flash({.seq_len = seq_len,
+                           .num_kv_heads = kv,
+                           .group = group,
+                           .head_size = head_size,
+                           .window = window,
+                           .softcap = softcap});
+      for (const Dtype dtype : kTypes)
+        compare_attention({.dtype = dtype,
+                           .seq_len = 130,
+                           .num_kv_heads = 2,
+                           .group = 2,
+                           .head_size = 80,
+                           .window = window,
+                           .kernel = AttentionKernel::kBuiltin,
+                           .softcap = softcap});
+    }
 }
 
 // More (sequence, key/value head) pairs than the backward kernel processes at once (32), in sections of equal size (64,
@@ -392,7 +422,8 @@ TEST(CudaAttention, cached_rows_match_the_cpu) {
                                              .num_kv_heads = kv,
                                              .group = g,
                                              .window = w,
-                                             .scale = 1.0f / std::sqrt(static_cast<float>(hs))};
+                                             .scale = 1.0f / std::sqrt(static_cast<float>(hs)),
+                                             .softcap = order == QkvOrder::kByKind ? 1.5f : 0.0f};
                     }),
                     Comparisons(rounding_of(dtype), {{"keys", same_bits}, {"values", same_bits}}));
       }

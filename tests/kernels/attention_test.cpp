@@ -9,22 +9,24 @@ namespace {
 
 struct Shape {
   int B, T, NKV, G, HS, W;
+  float cap = 0;
 
   int64_t rows() const { return int64_t{B} * T; }
   int64_t out_row() const { return int64_t{NKV} * G * HS; }
   int64_t qkv_row() const { return int64_t{NKV} * (G + 2) * HS; }
   double scale() const { return static_cast<float>(1 / std::sqrt(HS)); }
-  std::string text() const { return fmt::format("B{} T{} NKV{} G{} HS{} W{}", B, T, NKV, G, HS, W); }
+  std::string text() const { return fmt::format("B{} T{} NKV{} G{} HS{} W{} cap {}", B, T, NKV, G, HS, W, cap); }
 };
 
-// Returns every T with every window and group; head sizes rotate.
+// Returns every T with every window and group; head sizes and softcaps rotate.
 std::vector<Shape> all_shapes() {
   std::vector<Shape> shapes;
   for (const int T : {1, 3, 17, 64, 65, 200}) {
     for (const int W : {0, 1, 5, 64, 100, T, T + 7}) {
       for (const int G : {1, 2, 3}) {
         constexpr int kHeadSizes[] = {1, 4, 64, 80};
-        shapes.push_back({2, T, T < 100 ? 2 : 1, G, kHeadSizes[shapes.size() % 4], W});
+        constexpr float kCaps[] = {0, 0, 1.5f};  // of scores that are mostly within 2
+        shapes.push_back({2, T, T < 100 ? 2 : 1, G, kHeadSizes[shapes.size() % 4], W, kCaps[shapes.size() / 4 % 3]});
       }
     }
   }
@@ -38,16 +40,19 @@ struct Reference {
 // One query row t of one head: the probabilities of its band, and lse.
 struct Row {
   int first;
-  Values p;
+  Values p, slopes;  // slopes: of the softcap
   double lse;
 };
 
 Row reference_row(const Shape& s, const Values& qkv, int64_t q, int64_t k, int t) {
-  Row row{s.W == 0 ? 0 : std::max(0, t - s.W + 1), {}, 0};
+  Row row{s.W == 0 ? 0 : std::max(0, t - s.W + 1), {}, {}, 0};
   for (int u = row.first; u <= t; ++u) {
     double score = 0;
     for (int c = 0; c < s.HS; ++c) score += qkv[q + t * s.qkv_row() + c] * qkv[k + u * s.qkv_row() + c];
-    row.p.push_back(score * s.scale());
+    score *= s.scale();
+    const double ratio = s.cap > 0 ? std::tanh(score / s.cap) : 0;
+    row.p.push_back(s.cap > 0 ? s.cap * ratio : score);
+    row.slopes.push_back(1 - ratio * ratio);
   }
   const double largest = *std::max_element(row.p.begin(), row.p.end());
   double sum = 0;
@@ -97,7 +102,7 @@ Reference reference_backward(const Shape& s, const Values& qkv, const Values& do
         const int64_t other = (row.first + static_cast<int64_t>(i)) * s.qkv_row();
         double dp = 0;
         for (int c = 0; c < s.HS; ++c) dp += dout[out + c] * qkv[v + other + c];
-        const double ds = row.p[i] * (dp - ref.delta[l + t]) * s.scale();
+        const double ds = row.p[i] * (dp - ref.delta[l + t]) * s.scale() * row.slopes[i];
         for (int c = 0; c < s.HS; ++c) {
           ref.dqkv[v + other + c] += row.p[i] * dout[out + c];
           ref.dqkv[q + at + c] += ds * qkv[k + other + c];
@@ -140,7 +145,8 @@ struct Passes {
             .num_kv_heads = s.NKV,
             .group = s.G,
             .window = s.W,
-            .scale = static_cast<float>(s.scale())};
+            .scale = static_cast<float>(s.scale()),
+            .softcap = s.cap};
   }
   AttentionBackward backward_args(const Shape& s) const {
     return {.dqkv = dqkv,
@@ -154,7 +160,8 @@ struct Passes {
             .num_kv_heads = s.NKV,
             .group = s.G,
             .window = s.W,
-            .scale = static_cast<float>(s.scale())};
+            .scale = static_cast<float>(s.scale()),
+            .softcap = s.cap};
   }
   bool same_bits(const Passes& other) const {
     return out.same_bits(other.out) && lse.same_bits(other.lse) && delta.same_bits(other.delta) &&
@@ -194,9 +201,10 @@ TEST(Attention, rows_by_kind_make_the_bits_of_grouped_ones) {
 }
 
 TEST(Attention, gradient_matches_finite_differences) {
-  const std::vector<Shape> shapes = {{2, 1, 2, 1, 4, 0},   {2, 3, 1, 2, 4, 0},   {1, 3, 1, 3, 4, 1},
-                                     {1, 17, 1, 1, 1, 5},  {1, 17, 2, 2, 4, 0},  {1, 64, 1, 3, 4, 64},
-                                     {1, 65, 1, 2, 80, 5}, {1, 65, 1, 1, 64, 0}, {1, 200, 1, 2, 4, 64}};
+  const std::vector<Shape> shapes = {{2, 1, 2, 1, 4, 0},     {2, 3, 1, 2, 4, 0},         {1, 3, 1, 3, 4, 1},
+                                     {1, 17, 1, 1, 1, 5},    {1, 17, 2, 2, 4, 0},        {1, 64, 1, 3, 4, 64},
+                                     {1, 65, 1, 2, 80, 5},   {1, 65, 1, 1, 64, 0},       {1, 200, 1, 2, 4, 64},
+                                     {1, 17, 2, 2, 4, 0, 1}, {1, 130, 1, 2, 8, 64, 0.5f}};
   for (const Shape& s : shapes) {
     SCOPED_TRACE(s.text());
     Values qkv = qkv_of(s);
@@ -287,6 +295,7 @@ TEST(Attention, check_refuses_wrong_operands) {
   refuses_forward([](auto& a) { a.group = 3; });
   refuses_forward([](auto& a) { a.window = -1; });
   refuses_forward([](auto& a) { a.scale = 0; });
+  refuses_forward([](auto& a) { a.softcap = -1; });
   refuses_forward([](auto& a) { a.lse = Tensor(); });
   refuses_forward([](auto& a) { a.lse.dtype = Dtype::kBF16; });
   refuses_forward([](auto& a) { a.out.dtype = Dtype::kBF16; });

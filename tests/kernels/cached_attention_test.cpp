@@ -15,6 +15,7 @@ struct Case {
   int kv_heads, group, head_size, window;
   int most_rows;  // of a pass
   std::vector<int> lengths;
+  float softcap = 0;
 
   int64_t width() const { return int64_t{kv_heads} * (group + 2) * head_size; }
   int64_t out_width() const { return int64_t{kv_heads} * group * head_size; }
@@ -32,7 +33,8 @@ Values whole_sequence(const Case& c, const Values& qkv, int length, Dtype dtype,
                           .num_kv_heads = c.kv_heads,
                           .group = c.group,
                           .window = c.window,
-                          .scale = c.scale()});
+                          .scale = c.scale(),
+                          .softcap = c.softcap});
   return out.values();
 }
 
@@ -74,7 +76,8 @@ std::vector<Values> in_passes(const Case& c, const std::vector<Values>& qkv, Dty
                                .num_kv_heads = c.kv_heads,
                                .group = c.group,
                                .window = c.window,
-                               .scale = c.scale()};
+                               .scale = c.scale(),
+                               .softcap = c.softcap};
     check(args);
     cpu::cached_attention(args);
     const Values results = out.values();
@@ -93,7 +96,8 @@ TEST(CachedAttention, is_attention_over_the_whole_sequence) {
     for (const QkvOrder order : kOrders)
       for (const Case& c :
            {Case{1, 1, 2, 0, 4, {1}}, Case{1, 3, 5, 0, 4, {7, 1, 12}}, Case{2, 2, 16, 4, 5, {40, 3, 17}},
-            Case{3, 1, 33, 1, 2, {9, 9}}, Case{2, 4, 64, 0, 300, {130, 65}}, Case{1, 2, 128, 64, 7, {150}}}) {
+            Case{3, 1, 33, 1, 2, {9, 9}}, Case{2, 4, 64, 0, 300, {130, 65}}, Case{1, 2, 128, 64, 7, {150}},
+            Case{2, 2, 16, 8, 5, {40, 3, 17}, 1.5f}}) {
         SCOPED_TRACE(fmt::format("{} {} NKV {} G {} HS {} W {}", enum_name(dtype), enum_name(order), c.kv_heads,
                                  c.group, c.head_size, c.window));
         std::vector<Values> qkv;

@@ -121,6 +121,11 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
   refused(kAuto, Pass::kForward, shape(Dtype::kF32, 128, 1, 1025), kH200, "head size of 1025");
   refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kF32, 128, 2, 64), kH200, "set model.attention: auto");
   refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kBF16, 128, 1, 64), kWithoutCudnn, "without cuDNN");
+  AttentionShape capped = shape(Dtype::kBF16, 2048, 1, 128);
+  EXPECT_EQ(path(kAuto, Pass::kForward, capped, kMmaAlone), AttentionPath::kCudnn);
+  capped.softcap = true;
+  EXPECT_EQ(path(kAuto, Pass::kForward, capped, kMmaAlone), AttentionPath::kFlash);
+  refused(AttentionKernel::kCudnn, Pass::kForward, capped, kH200, "attention_softcap");
 }
 
 TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
