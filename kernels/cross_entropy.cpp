@@ -12,6 +12,7 @@ void check_logits(const char* op, const Args& a) {
   require_tensor(op, "targets", a.targets, Dtype::kI32, {a.logits[0]});
   TRI_REQUIRE(a.first_token >= 0 && a.vocab > 0, "{}: logits {} from column {} of a vocabulary of {}", op,
               a.logits.shape_text(), a.first_token, a.vocab);
+  TRI_REQUIRE(a.softcap >= 0.0f, "{}: softcap {}", op, a.softcap);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 //   3. CrossEntropyLoss: loss += sum_r lse[r] - target[r];  logits <- (softmax - onehot) · grad_scale, in place.
 //      With z-loss (Chowdhery et al. 2022) the gradient is that of the loss plus z_loss · sum_r lse[r]², which adds
 //      2 · z_loss · lse · softmax · grad_scale. The loss itself stays the cross-entropy.
+// With a softcap c > 0 (Gemma-2), c · tanh(x / c) replaces each logit x before all of this, and the gradient, which is
+// that of x, is multiplied by 1 - tanh²(x / c). The logits in memory are those before the softcap.
 // A rank that holds the full vocabulary skips 1 and 2: without `stats` the loss computes them from its logits.
 // Columns at or beyond `vocab` are padding: they are ignored and their gradient is zero.
 #pragma once
@@ -14,11 +16,12 @@
 namespace tri {
 
 struct CrossEntropyStats {
-  Tensor stats;         // max, sum of exp(logit - max), logit of the target (-inf if another rank holds it)
-  Tensor logits;        // (R, Vl) T
-  Tensor targets;       // (R) i32, 0 <= target < vocab, or kNoTarget (no_target.h)
-  int first_token = 0;  // global column of logits[:, 0]
-  int vocab = 0;        // columns without padding, over all tp ranks
+  Tensor stats;          // max, sum of exp(logit - max), logit of the target (-inf if another rank holds it)
+  Tensor logits;         // (R, Vl) T
+  Tensor targets;        // (R) i32, 0 <= target < vocab, or kNoTarget (no_target.h)
+  int first_token = 0;   // global column of logits[:, 0]
+  int vocab = 0;         // columns without padding, over all tp ranks
+  float softcap = 0.0f;  // c; 0 = none
 };
 void check(const CrossEntropyStats&);
 
@@ -34,6 +37,7 @@ struct CrossEntropyLoss {
   LogitGradient gradient = LogitGradient::kInPlace;
   float grad_scale = 1.0f;
   float z_loss = 0.0f;
+  float softcap = 0.0f;
 };
 void check(const CrossEntropyLoss&);
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/math.h"
@@ -69,16 +71,27 @@ float row_sum_exp(const T* __restrict row, int64_t count, float max) {
   return static_cast<float>(sum);
 }
 
+// Calls use(row): the row itself or, with a softcap, a copy of its first `count` columns in fp32 that are capped.
+template <class T, class Use>
+void with_capped(const T* row, int64_t count, float softcap, const Use& use) {
+  if (softcap == 0) return use(row);
+  thread_local std::vector<float> capped;
+  capped.resize(static_cast<size_t>(count));
+  for (int64_t c = 0; c < count; ++c) capped[static_cast<size_t>(c)] = softcap * std::tanh(to_float(row[c]) / softcap);
+  use(static_cast<const float*>(capped.data()));
+}
+
 template <class T>
 void stats(const CrossEntropyStats& a) {
   const Columns columns(a.logits, a.first_token, a.vocab);
   for (int64_t r = 0; r < a.logits[0]; ++r) {
-    const T* row = a.logits.as<T>() + r * columns.width;
     const int64_t target = local_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
     float* out = a.stats.as<float>() + r * 3;
-    out[0] = row_max(row, columns.real);
-    out[1] = row_sum_exp(row, columns.real, out[0]);
-    out[2] = target >= 0 ? to_float(row[target]) : kMinusInfinity;
+    with_capped(a.logits.as<T>() + r * columns.width, columns.real, a.softcap, [&](const auto* row) {
+      out[0] = row_max(row, columns.real);
+      out[1] = row_sum_exp(row, columns.real, out[0]);
+      out[2] = target >= 0 ? to_float(row[target]) : kMinusInfinity;
+    });
   }
 }
 
@@ -118,6 +131,19 @@ void row_gradient(T* __restrict row, const Columns& columns, int64_t target, con
   if (target >= 0) row[target] = from_float<T>(exp_f32(target_logit - max) * scale - grad_scale);
 }
 
+// The same with a softcap: `capped` are the row's logits after it.
+template <class T>
+void capped_gradient(T* __restrict row, const float* __restrict capped, const Columns& columns, int64_t target,
+                     const RowStats& stats, float grad_scale, float z_loss, float softcap) {
+  const double factor = z_loss == 0 ? 1.0 : 1.0 + 2.0 * z_loss * (stats.max + std::log(stats.sum));
+  const float max = stats.max, scale = static_cast<float>(grad_scale * factor / stats.sum);
+  for (int64_t c = 0; c < columns.real; ++c) {
+    const float ratio = capped[c] / softcap, onehot = c == target ? grad_scale : 0.0f;
+    row[c] = from_float<T>((exp_f32(capped[c] - max) * scale - onehot) * (1.0f - ratio * ratio));
+  }
+  std::fill(row + columns.real, row + columns.width, from_float<T>(0.0f));
+}
+
 template <class T>
 RowStats full_row(const T* row, const Columns& columns, int32_t target) {
   const float max = row_max(row, columns.real);
@@ -135,10 +161,16 @@ void loss(const CrossEntropyLoss& a) {
       continue;
     }
     const int64_t target = local_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
-    const RowStats row =
-        a.stats.empty() ? full_row(logits, columns, static_cast<int32_t>(target)) : combine(a.stats, r);
-    total += row.max + std::log(row.sum) - row.target;
-    if (a.gradient == LogitGradient::kInPlace) row_gradient(logits, columns, target, row, a.grad_scale, a.z_loss);
+    with_capped(logits, columns.real, a.softcap, [&]<class V>(V* values) {
+      const RowStats row =
+          a.stats.empty() ? full_row(values, columns, static_cast<int32_t>(target)) : combine(a.stats, r);
+      total += row.max + std::log(row.sum) - row.target;
+      if (a.gradient == LogitGradient::kNone) return;
+      if constexpr (std::is_same_v<V, const float>)
+        if (a.softcap > 0)
+          return capped_gradient(logits, values, columns, target, row, a.grad_scale, a.z_loss, a.softcap);
+      row_gradient(logits, columns, target, row, a.grad_scale, a.z_loss);
+    });
   }
   a.loss.as<float>()[0] += static_cast<float>(total);
 }

@@ -42,6 +42,25 @@ struct Columns {
   }
 };
 
+// What replaces a logit before everything else: itself or, if kCapped, c · tanh(logit / c).
+template <bool kCapped>
+struct Softcap {
+  float cap, exponent;
+  __device__ __forceinline__ float operator()(float logit) const {
+    return kCapped ? capped(logit, cap, exponent) : logit;
+  }
+  // Returns the gradient of a logit from that of `value`, which replaced it.
+  __device__ __forceinline__ float chain(float gradient, float value) const {
+    if constexpr (!kCapped) return gradient;
+    const float ratio = __fdividef(value, cap);
+    return gradient * fmaf(-ratio, ratio, 1.0f);
+  }
+};
+template <bool kCapped>
+Softcap<kCapped> softcap_of(float cap) {
+  return {cap, kCapped ? softcap_exponent(cap) : 0.0f};
+}
+
 // Statistics of a row or a part of it: the largest logit, and the sum of exp(logit - most).
 struct Stats {
   float most = -INFINITY, sum = 0;
@@ -72,76 +91,82 @@ struct Stats {
 };
 
 // Adds columns [begin, end) of the row; packs are counted from `begin`.
-template <class T, int kVec>
-__device__ void add_columns(Stats& stats, const T* row, int begin, int end) {
+template <class T, int kVec, class Cap>
+__device__ void add_columns(Stats& stats, const T* row, int begin, int end, const Cap& cap) {
   const int whole = end - (end - begin) % kVec;
 #pragma unroll 2
   for (int at = begin + static_cast<int>(threadIdx.x) * kVec; at < whole; at += kThreads * kVec) {
     const Pack<T, kVec> pack = load_pack<kVec>(row + at);
     float x[kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) x[i] = to_float(pack.item[i]);
+    for (int i = 0; i < kVec; ++i) x[i] = cap(to_float(pack.item[i]));
     stats.add(x);
   }
   // The columns of an incomplete pack belong to the thread that is next in order.
   if (whole < end && (whole - begin) / kVec % kThreads == static_cast<int>(threadIdx.x))
     for (int at = whole; at < end; ++at) {
-      const float x[1] = {to_float(row[at])};
+      const float x[1] = {cap(to_float(row[at]))};
       stats.add(x);
     }
 }
 
 // Returns the row's statistics in every thread.
-template <class T, int kVec>
-__device__ Stats read_row(const T* row, const Columns& c, float* shared) {
+template <class T, int kVec, class Cap>
+__device__ Stats read_row(const T* row, const Columns& c, const Cap& cap, float* shared) {
   Stats stats;
-  add_columns<T, kVec>(stats, row, 0, c.columns);
+  add_columns<T, kVec>(stats, row, 0, c.columns, cap);
   stats.combine(shared);
   return stats;
 }
 
-template <class T, int kVec>
-__global__ void stats_kernel(float* stats, const T* logits, const int32_t* targets, Columns c) {
+template <class T, int kVec, class Cap>
+__global__ void stats_kernel(float* stats, const T* logits, const int32_t* targets, Columns c, Cap cap) {
   __shared__ float reduce[kThreads / 32];
   const T* row = logits + blockIdx.x * int64_t{c.stride};
-  const Stats found = read_row<T, kVec>(row, c, reduce);
+  const Stats found = read_row<T, kVec>(row, c, cap, reduce);
   if (threadIdx.x != 0) return;
   const int target = c.own(targets[blockIdx.x]);
   float* out = stats + blockIdx.x * int64_t{3};
   out[0] = found.most;
   out[1] = found.sum;
-  out[2] = target >= 0 ? to_float(row[target]) : -INFINITY;
+  out[2] = target >= 0 ? cap(to_float(row[target])) : -INFINITY;
 }
 
-// logits <- (softmax · (1 + 2 z_loss lse) - onehot) · grad_scale, zero in padding. `from` is the row, or its copy in
-// shared memory.
-template <class T, int kVec>
+// logits <- (softmax · (1 + 2 z_loss lse) - onehot) · grad_scale, times the softcap's derivative, zero in padding.
+// `from` is the row, or its copy in shared memory.
+template <class T, int kVec, class Cap>
 __device__ void write_gradient(T* row, const T* from, const Columns& c, int target, float lse, float grad_scale,
-                               float z_loss) {
+                               float z_loss, const Cap& cap) {
   const float scale = z_loss == 0.0f ? grad_scale : grad_scale * (1.0f + 2.0f * z_loss * lse);
   // softmax · |scale| = 2^(x · log2(e) + shift): the exponent absorbs the factor.
   const float shift = log2f(fabsf(scale)) - lse * kLog2E, sign = scale < 0.0f ? -1.0f : 1.0f;
-  const auto derivative = [&](T logit) { return sign * exp2_fast(fmaf(to_float(logit), kLog2E, shift)); };
+  const auto derivative = [&](float logit) { return sign * exp2_fast(fmaf(logit, kLog2E, shift)); };
   const int whole = c.columns - c.columns % kVec;
 #pragma unroll 2
   for (int at = static_cast<int>(threadIdx.x) * kVec; at < whole; at += kThreads * kVec) {
     Pack<T, kVec> pack = load_pack<kVec>(from + at);
-    float value[kVec];
+    float logit[kVec], value[kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) value[i] = derivative(pack.item[i]);
+    for (int i = 0; i < kVec; ++i) {
+      logit[i] = cap(to_float(pack.item[i]));
+      value[i] = derivative(logit[i]);
+    }
     if (static_cast<unsigned>(target - at) < static_cast<unsigned>(kVec))
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
         if (at + i == target) value[i] -= grad_scale;
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(value[i]);
+    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(cap.chain(value[i], logit[i]));
     store_pack(row + at, pack);
   }
-  for (int at = whole + static_cast<int>(threadIdx.x); at < c.stride; at += kThreads)
-    row[at] = from_float<T>(at >= c.columns ? 0.0f : derivative(from[at]) - (at == target ? grad_scale : 0.0f));
+  for (int at = whole + static_cast<int>(threadIdx.x); at < c.stride; at += kThreads) {
+    const float logit = at >= c.columns ? 0.0f : cap(to_float(from[at]));
+    const float value = derivative(logit) - (at == target ? grad_scale : 0.0f);
+    row[at] = from_float<T>(at >= c.columns ? 0.0f : cap.chain(value, logit));
+  }
 }
 
-template <class T>
+template <class T, class Cap>
 struct Loss {
   float* row_losses;
   T* logits;
@@ -150,6 +175,7 @@ struct Loss {
   int tp;
   bool gradient;
   float grad_scale, z_loss;
+  Cap cap;
 
   // A row without a target adds nothing to the loss, and its gradient is zero.
   __device__ bool counts(int64_t row) const { return targets[row] != kNoTarget; }
@@ -157,8 +183,8 @@ struct Loss {
 };
 
 // Computes the loss from the statistics of all tp ranks.
-template <class T, int kVec>
-__global__ void split_loss_kernel(Loss<T> a, Columns c) {
+template <class T, int kVec, class Cap>
+__global__ void split_loss_kernel(Loss<T, Cap> a, Columns c) {
   __shared__ float s_lse;
   const int64_t r = blockIdx.x, rows = gridDim.x;
   if (threadIdx.x == 0) {
@@ -175,19 +201,20 @@ __global__ void split_loss_kernel(Loss<T> a, Columns c) {
   }
   __syncthreads();
   T* row = a.logits + r * c.stride;
-  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.row_scale(r), a.z_loss);
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.row_scale(r), a.z_loss, a.cap);
 }
 
-template <class T, int kVec>
-__global__ void __launch_bounds__(kThreads) full_loss_kernel(Loss<T> a, Columns c) {
+template <class T, int kVec, class Cap>
+__global__ void __launch_bounds__(kThreads) full_loss_kernel(Loss<T, Cap> a, Columns c) {
   __shared__ float reduce[kThreads / 32];
   T* row = a.logits + blockIdx.x * int64_t{c.stride};
   const int target = c.own(a.targets[blockIdx.x]);
-  const float target_logit = target >= 0 ? to_float(row[target]) : -INFINITY;
-  const Stats found = read_row<T, kVec>(row, c, reduce);  // its barriers ensure that the target's logit has been read
+  const float target_logit = target >= 0 ? a.cap(to_float(row[target])) : -INFINITY;
+  const Stats found =
+      read_row<T, kVec>(row, c, a.cap, reduce);  // its barriers ensure that the target's logit has been read
   const float lse = found.most + logf(found.sum);
   if (threadIdx.x == 0) a.row_losses[blockIdx.x] = a.counts(blockIdx.x) ? lse - target_logit : 0.0f;
-  if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.row_scale(blockIdx.x), a.z_loss);
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.row_scale(blockIdx.x), a.z_loss, a.cap);
 }
 
 // Barriers of a cluster (sm_90 and later); on earlier GPUs a cluster is one block.
@@ -231,8 +258,9 @@ __device__ Stats combine_cluster(const Stats& stats, int blocks, float (&own)[2]
 // The row is staged in shared memory in kParts parts. Each of a cluster's `blocks` has `share` of the row's columns.
 constexpr int kParts = 4;
 
-template <class T, int kVec>
-__global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Columns whole, int blocks, int share) {
+template <class T, int kVec, class Cap>
+__global__ void __launch_bounds__(kThreads, 2)
+    staged_loss_kernel(Loss<T, Cap> a, Columns whole, int blocks, int share) {
   static_assert(kVec * sizeof(T) == 16);
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float reduce[kThreads / 32], own[2];
@@ -253,10 +281,10 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   const int target = c.own(a.targets[r]);  // among this block's columns
   // The block that has the target's column writes the row's loss; the first block does if the row has no target.
   const bool writes_loss = target >= 0 || (block == 0 && whole.own(a.targets[r]) < 0);
-  const float target_logit = threadIdx.x == 0 && target >= 0 ? to_float(row[target]) : -INFINITY;
+  const float target_logit = threadIdx.x == 0 && target >= 0 ? a.cap(to_float(row[target])) : -INFINITY;
   Stats stats;
   const auto add_part = [&](int p) {
-    add_columns<T, kVec>(stats, copy, min(p * part, c.columns), min((p + 1) * part, c.columns));
+    add_columns<T, kVec>(stats, copy, min(p * part, c.columns), min((p + 1) * part, c.columns), a.cap);
   };
   static_assert(kParts == 4);
   copy_async_wait<3>(), add_part(0);
@@ -267,7 +295,7 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   if (blocks > 1) stats = combine_cluster(stats, blocks, own);
   const float lse = stats.most + logf(stats.sum);
   if (threadIdx.x == 0 && writes_loss) a.row_losses[r] = a.counts(r) ? lse - target_logit : 0.0f;
-  write_gradient<T, kVec>(row, copy, c, target, lse, a.row_scale(r), a.z_loss);
+  write_gradient<T, kVec>(row, copy, c, target, lse, a.row_scale(r), a.z_loss, a.cap);
   if (blocks > 1) cluster_wait();  // the others have read this block's statistics
 }
 
@@ -291,8 +319,8 @@ Columns columns_of(const Args& a) {
 }
 
 // Launches the staged kernel over as many blocks as a row needs. Returns whether the row fits.
-template <class T, int kVec>
-bool launch_staged(const Loss<T>& args, const Columns& c, unsigned rows, CudaStream& stream) {
+template <class T, int kVec, class Cap>
+bool launch_staged(const Loss<T, Cap>& args, const Columns& c, unsigned rows, CudaStream& stream) {
   const size_t row_bytes = static_cast<size_t>(c.stride) * sizeof(T);
   const int blocks = static_cast<int>(ceil_div(static_cast<int64_t>(row_bytes), static_cast<int64_t>(kStagedBytes)));
   const GpuProperties& gpu = stream.context().properties();
@@ -300,7 +328,7 @@ bool launch_staged(const Loss<T>& args, const Columns& c, unsigned rows, CudaStr
   const int share = static_cast<int>(round_up(ceil_div(c.stride, blocks), kVec));
   const size_t bytes = static_cast<size_t>(share) * sizeof(T);
   if (static_cast<int64_t>(bytes + kStaticBytes) > gpu.max_shared_bytes) return false;
-  auto kernel = staged_loss_kernel<T, kVec>;
+  auto kernel = staged_loss_kernel<T, kVec, Cap>;
   TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -318,16 +346,17 @@ bool launch_staged(const Loss<T>& args, const Columns& c, unsigned rows, CudaStr
   return true;
 }
 
-template <class T, int kVec>
-void launch_loss(const CrossEntropyLoss& a, float* row_losses, CudaStream& stream) {
-  const Loss<T> args{row_losses,
-                     pointer<T>(a.logits),
-                     pointer<float>(a.stats),
-                     pointer<int32_t>(a.targets),
-                     a.stats.empty() ? 1 : static_cast<int>(a.stats[0]),
-                     a.gradient == LogitGradient::kInPlace,
-                     a.grad_scale,
-                     a.z_loss};
+template <class T, int kVec, class Cap>
+void launch_loss(const CrossEntropyLoss& a, const Cap& cap, float* row_losses, CudaStream& stream) {
+  const Loss<T, Cap> args{row_losses,
+                          pointer<T>(a.logits),
+                          pointer<float>(a.stats),
+                          pointer<int32_t>(a.targets),
+                          a.stats.empty() ? 1 : static_cast<int>(a.stats[0]),
+                          a.gradient == LogitGradient::kInPlace,
+                          a.grad_scale,
+                          a.z_loss,
+                          cap};
   const auto rows = static_cast<unsigned>(a.logits[0]);
   const Columns columns = columns_of(a);
   if (!a.stats.empty()) {
@@ -346,9 +375,14 @@ void cross_entropy_stats(const CrossEntropyStats& a, CudaStream& stream) {
   if (a.logits.numel() == 0) return;
   dispatch(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    auto kernel = aligned<T>(a.logits[1], {a.logits}) ? stats_kernel<T, Pack<T>::kSize> : stats_kernel<T, 1>;
-    kernel<<<static_cast<unsigned>(a.logits[0]), kThreads, 0, stream>>>(pointer<float>(a.stats), pointer<T>(a.logits),
-                                                                        pointer<int32_t>(a.targets), columns_of(a));
+    with_flag(a.softcap > 0, [&](auto is_capped) {
+      const auto cap = softcap_of<decltype(is_capped)::value>(a.softcap);
+      using Cap = std::remove_const_t<decltype(cap)>;
+      auto kernel =
+          aligned<T>(a.logits[1], {a.logits}) ? stats_kernel<T, Pack<T>::kSize, Cap> : stats_kernel<T, 1, Cap>;
+      kernel<<<static_cast<unsigned>(a.logits[0]), kThreads, 0, stream>>>(
+          pointer<float>(a.stats), pointer<T>(a.logits), pointer<int32_t>(a.targets), columns_of(a), cap);
+    });
   });
   TRI_CUDA_LAUNCH("cross_entropy_stats");
 }
@@ -360,8 +394,11 @@ void cross_entropy_loss(const CrossEntropyLoss& a, CudaStream& stream) {
       static_cast<float*>(workspace(stream, Scratch::kRowLosses, static_cast<size_t>(rows) * sizeof(float)));
   dispatch(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    aligned<T>(a.logits[1], {a.logits}) ? launch_loss<T, Pack<T>::kSize>(a, row_losses, stream)
-                                        : launch_loss<T, 1>(a, row_losses, stream);
+    with_flag(a.softcap > 0, [&](auto is_capped) {
+      const auto cap = softcap_of<decltype(is_capped)::value>(a.softcap);
+      aligned<T>(a.logits[1], {a.logits}) ? launch_loss<T, Pack<T>::kSize>(a, cap, row_losses, stream)
+                                          : launch_loss<T, 1>(a, cap, row_losses, stream);
+    });
   });
   add_rows<<<1, kThreads, 0, stream>>>(pointer<float>(a.loss), row_losses, rows);
   TRI_CUDA_LAUNCH("cross_entropy_loss");

@@ -12,8 +12,10 @@ namespace {
 constexpr float kGradScale = 0.25f;
 constexpr float kLossBefore = 2.0f;  // the loss is added to it
 
-// sum_r lse + z_loss · lse² - logits[r, target],  lse = log(sum_c exp(logits[r, c]))
-double reference_loss(const Values& logits, const Values& targets, double z_loss = 0) {
+// sum_r lse + z_loss · lse² - logits[r, target],  lse = log(sum_c exp(logits[r, c])), after the softcap
+double reference_loss(Values logits, const Values& targets, double z_loss = 0, double softcap = 0) {
+  if (softcap > 0)
+    for (double& logit : logits) logit = softcap * std::tanh(logit / softcap);
   const size_t vocab = logits.size() / targets.size();
   double loss = 0;
   for (size_t r = 0; r < targets.size(); ++r) {
@@ -52,7 +54,7 @@ struct Outcome {
 
 // Runs tp ranks on logits (R, vocab), each rank `width` columns wide. Padding holds NaN.
 Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t width, Dtype dtype = Dtype::kF32,
-                  float z_loss = 0) {
+                  float z_loss = 0, float softcap = 0) {
   const int64_t rows = static_cast<int64_t>(targets.size()), vocab = static_cast<int64_t>(logits.size()) / rows;
   const Buffer target_buffer(Dtype::kI32, {rows}, targets);
   const Buffer stats(Dtype::kF32, {tp, rows, 3});
@@ -68,7 +70,8 @@ Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t w
                                  .logits = parts.back(),
                                  .targets = target_buffer,
                                  .first_token = static_cast<int>(k * width),
-                                 .vocab = static_cast<int>(vocab)};
+                                 .vocab = static_cast<int>(vocab),
+                                 .softcap = softcap};
     check(args);
     cpu::cross_entropy_stats(args);
   }
@@ -82,7 +85,8 @@ Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t w
                                 .first_token = static_cast<int>(k * width),
                                 .vocab = static_cast<int>(vocab),
                                 .grad_scale = kGradScale,
-                                .z_loss = z_loss};
+                                .z_loss = z_loss,
+                                .softcap = softcap};
     check(args);
     cpu::cross_entropy_loss(args);
     const double own_loss = loss.values()[0] - kLossBefore;
@@ -143,6 +147,40 @@ TEST(CrossEntropy, z_loss_changes_the_gradient_alone) {
                       [&] { return kGradScale * reference_loss(logits, targets_of(s), kZLoss); });
       if (HasFatalFailure()) return;
     }
+}
+
+// Of logits up to 3: the smaller cap saturates.
+TEST(CrossEntropy, softcap_matches_finite_differences_of_float64_in_any_split) {
+  for (const Shape& s : kShapes)
+    for (const auto& [softcap, z_loss] : {std::pair{4.0f, 0.0f}, {1.0f, 0.05f}})
+      for (const int tp : {1, 2}) {
+        SCOPED_TRACE(fmt::format("{}, tp {}, softcap {}, z-loss {}", s.text(), tp, softcap, z_loss));
+        Values logits = logits_of(s);
+        const Values targets = targets_of(s);
+        const Outcome outcome = run_split(logits, targets, tp, ceil_div(s.vocab, tp), Dtype::kF32, z_loss, softcap);
+        const double expected = reference_loss(logits, targets, 0, softcap);
+        EXPECT_NEAR(outcome.loss, expected, 1e-6 * (kLossBefore + expected));
+        expect_gradient("logits", outcome.gradient, logits,
+                        [&] { return kGradScale * reference_loss(logits, targets, z_loss, softcap); });
+        if (HasFatalFailure()) return;
+      }
+}
+
+TEST(CrossEntropy, softcap_without_gradient_keeps_the_logits_and_takes_bf16) {
+  const Shape s{3, 127};
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+    const Buffer logits(dtype, {3, 127}, logits_of(s)), kept = logits, targets(Dtype::kI32, {3}, targets_of(s)),
+                                                        loss(Dtype::kF32, {1}, {0.0});
+    cpu::cross_entropy_loss({.loss = loss,
+                             .logits = logits,
+                             .targets = targets,
+                             .vocab = 127,
+                             .gradient = LogitGradient::kNone,
+                             .softcap = 2});
+    EXPECT_TRUE(logits.same_bits(kept));
+    const double expected = reference_loss(kept.values(), targets_of(s), 0, 2);
+    EXPECT_NEAR(loss.values()[0], expected, 1e-6 * expected);
+  }
 }
 
 TEST(CrossEntropy, split_over_ranks_equals_one_rank) {
