@@ -22,11 +22,13 @@ void check_tokens(const char* op, const Tensor& rows, const Tensor& tokens, int 
 void check(const EmbeddingForward& e) {
   check_table("embedding_forward", e.out, e.weight, e.out.dtype);
   check_tokens("embedding_forward", e.out, e.tokens, e.first_token);
+  TRI_REQUIRE(e.scale > 0, "embedding_forward: scale {}", e.scale);
 }
 
 void check(const EmbeddingBackward& e) {
   check_table("embedding_backward", e.dout, e.dweight, Dtype::kF32);
   check_tokens("embedding_backward", e.dout, e.tokens, e.first_token);
+  TRI_REQUIRE(e.scale > 0, "embedding_backward: scale {}", e.scale);
 }
 
 void check(const PositionForward& p) {

@@ -1,5 +1,6 @@
 // Token and position embeddings. The token table is split over tp by vocabulary: this rank holds rows
-// [first_token, first_token + Vl); tokens outside give zero rows, and the sum over tp is the embedding.
+// [first_token, first_token + Vl); tokens outside give zero rows, and the sum over tp is the embedding. `scale`
+// multiplies the rows (Gemma: the root of C).
 #pragma once
 
 #include "kernels/core/tensor.h"
@@ -11,15 +12,17 @@ struct EmbeddingForward {
   Tensor tokens;  // (R) i32, 0 <= token < V
   Tensor weight;  // (Vl, C) T
   int first_token = 0;
+  float scale = 1.0f;
 };
 void check(const EmbeddingForward&);
 
-// dweight[token - first_token] += dout, rows of one token in ascending order of r: deterministic.
+// dweight[token - first_token] += scale · dout, rows of one token in ascending order of r: deterministic.
 struct EmbeddingBackward {
   Tensor dweight;  // (Vl, C) f32
   Tensor dout;     // (R, C) T
   Tensor tokens;   // (R) i32
   int first_token = 0;
+  float scale = 1.0f;
 };
 void check(const EmbeddingBackward&);
 

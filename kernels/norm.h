@@ -2,6 +2,7 @@
 //   sum = inp + add + add_bias                             (absent operands count as zero)
 //   LayerNorm  out = (sum - mean) · rstd · weight + bias,  rstd = 1 / sqrt(var(sum) + eps)
 //   RMSNorm    out = sum · rstd · weight,                  rstd = 1 / sqrt(mean(sum²) + eps)
+// `offset` is added to the weight: with 1, weights that are saved as the difference from 1 (Gemma).
 // An operand that is a sum over a tp group may be passed as its P parts, (P, R, C). They are added in fp32 in order and
 // rounded to T, like the result of a reduce-scatter.
 #pragma once
@@ -14,6 +15,7 @@ namespace tri {
 struct NormForward {
   Norm kind = Norm::kLayerNorm;
   float eps = 1e-5f;
+  float offset = 0.0f;
   Tensor out;       // (R, C) T
   Tensor mean;      // (R) f32; LayerNorm only
   Tensor rstd;      // (R) f32
@@ -31,6 +33,7 @@ void check_all_but_out(const NormForward&);
 // Adds to dweight and dbias in a fixed order.
 struct NormBackward {
   Norm kind = Norm::kLayerNorm;
+  float offset = 0.0f;
   Tensor dinp;       // (R, C) T
   Tensor dresidual;  // (R, C) T, optional; may be dinp
   Tensor dweight;    // (C) f32

@@ -1,7 +1,8 @@
 // RMSNorm of every query and key head, then rotary position embedding, in one pass over QKV rows (qkv_row.h). This is
 // the QK-norm of Qwen3: one weight of HS elements for all query heads and one for all key heads.
-//   n = x · rstd · weight,  rstd = 1 / sqrt(mean_i(x_i²) + eps)      over the HS elements of a head
+//   n = x · rstd · (weight + offset),  rstd = 1 / sqrt(mean_i(x_i²) + eps)      over the HS elements of a head
 //   out = rotate(n)                                                  as in rope.h; values are copied
+// `offset` is 0, or 1 for weights that are saved as the difference from 1 (Gemma-3).
 // Nothing is saved: the backward pass recomputes rstd from the forward pass's input, which it reads anyway.
 #pragma once
 
@@ -13,6 +14,7 @@ namespace tri {
 
 struct QkNormRopeForward {
   float eps = 1e-6f;
+  float offset = 0.0f;
   Tensor out;            // (R, NKVl · (G + 2) · HS) T; does not overlap inp
   Tensor inp;            // (R, NKVl · (G + 2) · HS) T
   Tensor query_weight;   // (HS) T
@@ -27,9 +29,10 @@ void check(const QkNormRopeForward&);
 
 // Overwrites dinp; adds to the weights' gradients in a fixed order.
 //   g = rotate⁻¹(dout),  x^ = x · rstd,  dweight += Σ_heads,rows g · x^
-//   dx = rstd · (g · weight - x^ · mean_i(g · weight · x^))
+//   dx = rstd · (g · w - x^ · mean_i(g · w · x^)),  w = weight + offset
 struct QkNormRopeBackward {
   float eps = 1e-6f;
+  float offset = 0.0f;
   Tensor dinp;           // (R, NKVl · (G + 2) · HS) T; may be dout if the orders are equal
   Tensor dquery_weight;  // (HS) f32
   Tensor dkey_weight;    // (HS) f32

@@ -17,10 +17,10 @@ int64_t local_row(int32_t token, int first_token, int64_t num_rows) {
   return row >= 0 && row < num_rows ? row : -1;
 }
 
-// dst += src, (width)
+// dst += scale · src, (width)
 template <class Dst, class Src>
-void add_row(Dst* __restrict dst, const Src* __restrict src, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) dst[c] = from_float<Dst>(to_float(dst[c]) + to_float(src[c]));
+void add_row(Dst* __restrict dst, const Src* __restrict src, int64_t width, float scale = 1.0f) {
+  for (int64_t c = 0; c < width; ++c) dst[c] = from_float<Dst>(to_float(dst[c]) + scale * to_float(src[c]));
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ void embedding_forward(const EmbeddingForward& e) {
       if (row < 0)
         std::fill_n(out, width, T{});
       else
-        std::copy_n(weight + row * width, width, out);
+        for (int64_t c = 0; c < width; ++c) out[c] = from_float<T>(e.scale * to_float(weight[row * width + c]));
     }
   });
 }
@@ -50,7 +50,7 @@ void embedding_backward(const EmbeddingBackward& e) {
     const int64_t width = e.dout[1];
     for (int64_t r = 0; r < e.dout[0]; ++r, dout += width) {
       const int64_t row = local_row(tokens[r], e.first_token, e.dweight[0]);
-      if (row >= 0) add_row(e.dweight.as<float>() + row * width, dout, width);
+      if (row >= 0) add_row(e.dweight.as<float>() + row * width, dout, width, e.scale);
     }
   });
 }

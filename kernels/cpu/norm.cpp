@@ -79,7 +79,7 @@ void forward(const NormForward& n) {
     if (layernorm) n.mean.as<float>()[r] = mean;
     n.rstd.as<float>()[r] = rstd;
     T* __restrict out = n.out.as<T>() + r * width;
-    for (int64_t c = 0; c < width; ++c) x[c] = (x[c] - mean) * rstd * to_float(weight[c]);
+    for (int64_t c = 0; c < width; ++c) x[c] = (x[c] - mean) * rstd * (to_float(weight[c]) + n.offset);
     if (bias != nullptr)
       for (int64_t c = 0; c < width; ++c) x[c] += to_float(bias[c]);
     for (int64_t c = 0; c < width; ++c) out[c] = from_float<T>(x[c]);
@@ -107,7 +107,7 @@ void backward(const NormBackward& n) {
     const float mean = layernorm ? n.mean.as<float>()[r] : 0.0f, rstd = n.rstd.as<float>()[r];
     for (int64_t c = 0; c < width; ++c) {
       x[c] = (to_float(inp[c]) - mean) * rstd;
-      g[c] = dout[c] * to_float(weight[c]);
+      g[c] = dout[c] * (to_float(weight[c]) + n.offset);
     }
     for (int64_t c = 0; c < width; ++c) dweight[c] += dout[c] * x[c];
     if (dbias != nullptr)

@@ -58,7 +58,7 @@ void qk_norm_rope_forward(const QkNormRopeForward& n) {
       for_each_query_and_key(to, from, n.num_kv_heads, n.group, [&](int to_at, int from_at, bool is_query) {
         const T* weight = (is_query ? n.query_weight : n.key_weight).as<T>();
         normalize(x.data(), inp + from_at, head_size, n.eps);
-        for (int64_t i = 0; i < head_size; ++i) x[static_cast<size_t>(i)] *= to_float(weight[i]);
+        for (int64_t i = 0; i < head_size; ++i) x[static_cast<size_t>(i)] *= to_float(weight[i]) + n.offset;
         rotate(x.data(), angles, half, 1);
         for (int64_t i = 0; i < head_size; ++i) out[to_at + i] = from_float<T>(x[static_cast<size_t>(i)]);
       });
@@ -89,7 +89,7 @@ void qk_norm_rope_backward(const QkNormRopeBackward& n) {
         double product = 0;  // of g · weight and x · rstd
         for (size_t i = 0; i < g.size(); ++i) {
           dweight[i] += g[i] * x[i];
-          g[i] *= to_float(weight[i]);
+          g[i] *= to_float(weight[i]) + n.offset;
           product += double{g[i]} * x[i];
         }
         const float mean = static_cast<float>(product / static_cast<double>(head_size));

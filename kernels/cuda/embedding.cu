@@ -38,7 +38,7 @@ __device__ int64_t thread_row() { return blockIdx.x * int64_t{blockDim.y} + thre
 
 template <class T, int kVec>
 __global__ void embedding_kernel(T* out, const int32_t* tokens, const T* weight, int64_t rows, int width, int64_t local,
-                                 int first_token) {
+                                 int first_token, float scale) {
   const int64_t r = thread_row();
   if (r >= rows) return;
   const int64_t row = int64_t{tokens[r]} - first_token;
@@ -47,6 +47,10 @@ __global__ void embedding_kernel(T* out, const int32_t* tokens, const T* weight,
     Pack<T, kVec> pack;
     if (here) {
       pack = load_pack<kVec>(weight + row * width + c);
+      if (scale != 1.0f) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(scale * to_float(pack.item[i]));
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(0.0f);
@@ -75,6 +79,7 @@ struct Runs {
   float* parts;  // (tiles, 2, C): sums of the tile's first run, if it began earlier, and of its last, if it continues
   int width;
   int32_t local;  // rows of the table; as a place: none
+  float scale;    // of what is added to the table
 
   __device__ bool same(int64_t i, int64_t j) const { return j >= 0 && j < count && places[i] == places[j]; }
 };
@@ -123,7 +128,7 @@ __global__ void __launch_bounds__(kTileThreads) add_tiles(float* dweight, const 
         float* to = all ? dweight + int64_t{places[i]} * runs.width + c
                         : runs.parts + (int64_t{blockIdx.x} * 2 + (begun ? 1 : 0)) * runs.width + c;
 #pragma unroll
-        for (int v = 0; v < kVec; ++v) to[v] = all ? table[k][v] + sum[v] : sum[v];
+        for (int v = 0; v < kVec; ++v) to[v] = all ? fmaf(runs.scale, sum[v], table[k][v]) : sum[v];
       }
 #pragma unroll
       for (int v = 0; v < kVec; ++v) sum[v] = 0;
@@ -144,7 +149,8 @@ __global__ void __launch_bounds__(kTileThreads) add_parts(float* dweight, Runs r
 #pragma unroll 4
   for (int64_t next = tile + 1; next * kTile < runs.count && runs.places[next * kTile] == row; ++next)
     sum += runs.parts[next * 2 * runs.width + c];
-  dweight[row * runs.width + c] += sum;
+  float& to = dweight[row * runs.width + c];
+  to = fmaf(runs.scale, sum, to);
 }
 
 template <class T, int kVec>
@@ -191,9 +197,9 @@ void embedding_forward(const EmbeddingForward& e, CudaStream& stream) {
     const auto launch = [&](auto vec) {
       constexpr int kVec = decltype(vec)::value;
       const RowGrid shape(e.out[0], e.out[1] / kVec);
-      embedding_kernel<T, kVec>
-          <<<shape.grid, shape.block, 0, stream>>>(pointer<T>(e.out), pointer<int32_t>(e.tokens), pointer<T>(e.weight),
-                                                   e.out[0], static_cast<int>(e.out[1]), e.weight[0], e.first_token);
+      embedding_kernel<T, kVec><<<shape.grid, shape.block, 0, stream>>>(
+          pointer<T>(e.out), pointer<int32_t>(e.tokens), pointer<T>(e.weight), e.out[0], static_cast<int>(e.out[1]),
+          e.weight[0], e.first_token, e.scale);
     };
     aligned<T>(e.out[1], {e.out, e.weight}) ? launch(kPackOf<T>) : launch(kElement);
   });
@@ -220,8 +226,8 @@ void embedding_backward(const EmbeddingBackward& e, CudaStream& stream) {
                                                           e.first_token);
   TRI_CUDA(cub::DeviceRadixSort::SortPairs(scratch + 4 * list + parts, sort_bytes, places, sorted_places, rows,
                                            sorted_rows, items, 0, bits, stream));
-  const Runs runs{sorted_places,           sorted_rows, count, reinterpret_cast<float*>(scratch + 4 * list),
-                  static_cast<int>(width), local};
+  const Runs runs{sorted_places,           sorted_rows, count,  reinterpret_cast<float*>(scratch + 4 * list),
+                  static_cast<int>(width), local,       e.scale};
   const auto columns = [&](int vec) { return static_cast<unsigned>((width / vec + kTileThreads - 1) / kTileThreads); };
   dispatch(e.dout.dtype, [&](auto type) {
     using T = decltype(type);

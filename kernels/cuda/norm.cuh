@@ -40,15 +40,29 @@ struct Forward {
   T* sum;
   const T *inp, *add, *add_bias, *weight, *bias;
   float *mean, *rstd;  // mean: LayerNorm only
-  float eps;
+  float eps, offset;
   MoreParts<T> more_adds;
 };
 template <class T>
 Forward<T> forward_args(const NormForward& n) {
-  return {pointer<T>(n.sum),      pointer<T>(n.inp),      pointer<T>(n.add),
-          pointer<T>(n.add_bias), pointer<T>(n.weight),   pointer<T>(n.bias),
-          pointer<float>(n.mean), pointer<float>(n.rstd), n.eps,
+  return {pointer<T>(n.sum),
+          pointer<T>(n.inp),
+          pointer<T>(n.add),
+          pointer<T>(n.add_bias),
+          pointer<T>(n.weight),
+          pointer<T>(n.bias),
+          pointer<float>(n.mean),
+          pointer<float>(n.rstd),
+          n.eps,
+          n.offset,
           more_parts<T>(n.add)};
+}
+
+// Adds the norm's offset to weights. Adding 0 changes no bit of what follows.
+template <int kVec>
+__device__ __forceinline__ void add_offset(float (&weight)[kVec], float offset) {
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) weight[i] += offset;
 }
 
 // The destination of a forward pass' normed rows: a kernel copies the object that it is given, all its threads call
@@ -72,12 +86,20 @@ struct Backward {
   const T *dresidual, *dout, *inp, *weight;
   const float *mean, *rstd;
   float* partial;  // (blocks, 2, C): sums of this block's rows for dweight and dbias
+  float offset;
   MoreParts<T> more_douts;
 };
 template <class T>
 Backward<T> backward_args(const NormBackward& n, float* partial) {
-  return {pointer<T>(n.dinp),   pointer<T>(n.dresidual), pointer<T>(n.dout),     pointer<T>(n.inp),
-          pointer<T>(n.weight), pointer<float>(n.mean),  pointer<float>(n.rstd), partial,
+  return {pointer<T>(n.dinp),
+          pointer<T>(n.dresidual),
+          pointer<T>(n.dout),
+          pointer<T>(n.inp),
+          pointer<T>(n.weight),
+          pointer<float>(n.mean),
+          pointer<float>(n.rstd),
+          partial,
+          n.offset,
           more_parts<T>(n.dout)};
 }
 // Scratch for Backward::partial, and the second pass over it: norm_backward.cu.

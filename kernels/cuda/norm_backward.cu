@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
         operands.keep(1, p, dy);
       }
       operands.vector(0, p, weight);
+      add_offset(weight, a.offset);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         x[i] = fmaf(x[i], rstd, shift);
@@ -74,6 +75,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
       operands.row(0, p, x);
       operands.row(1, p, dy);
       operands.vector(0, p, other);
+      add_offset(other, a.offset);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         x[i] = fmaf(x[i], rstd, shift);

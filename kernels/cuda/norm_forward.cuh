@@ -74,6 +74,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Rows gi
       if (!active || !walk.owns(p)) continue;
       float y[kVec];
       operands.vector(0, p, y);
+      add_offset(y, a.offset);
       // Explicitly states whether a bias is added in one rounding, so that all kernels of this template round alike; it
       // matches the code that the compiler generated for runs whose bits must not change.
       if (a.bias != nullptr) {

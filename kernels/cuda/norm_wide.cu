@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_forward_kernel(Forward<T> a
     float x[kVec], y[kVec];
     load(rows + begin + c, x);
     load(a.weight + c, y);
+    add_offset(y, a.offset);
 #pragma unroll
     for (int i = 0; i < kVec; ++i) x[i] = (x[i] - mean) * (rstd * y[i]);
     if (a.bias != nullptr) {
@@ -101,6 +102,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_backward_kernel(Backward<T>
       load(a.dout + begin + c, dy);
       if (a.more_douts.count > 0) add_parts(a.more_douts, begin + c, dy);
       load(a.weight + c, weight);
+      add_offset(weight, a.offset);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) x[i] = fmaf(x[i], rstd, shift);
     };

@@ -30,7 +30,8 @@ struct Shape {
   int half, seq_len, kv_heads, group;
   int heads_once;             // that a warp processes per row
   int query_parts, kv_parts;  // ceil(heads of a row / heads_once) for queries; for keys, and for values
-  float eps, per_group;       // per_group: 1 / group
+  float eps, weight_offset;
+  float per_group;  // 1 / group
   QkvRow to, from;
 
   __device__ int heads(Kind kind) const { return kind == kQueries ? kv_heads * group : kv_heads; }
@@ -118,6 +119,16 @@ __device__ __forceinline__ float sum_of_squares(const HeadPacks<T, kVec, kPacks>
   return sum;
 }
 
+// The weights of pack pair `p` plus the offset. Adding 0 changes no bit of what follows.
+template <class T, int kVec, int kPacks>
+__device__ __forceinline__ void unpack_weights(const HeadPacks<T, kVec, kPacks>& weight, int p, float offset,
+                                               float (&first)[kVec], float (&second)[kVec]) {
+  unpack(weight.first[p], first);
+  unpack(weight.second[p], second);
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) first[i] += offset, second[i] += offset;
+}
+
 // The part of a row that a warp processes.
 struct Part {
   int64_t row;
@@ -160,8 +171,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       float wa[kVec], wb[kVec];
-      unpack(weight.first[p], wa);
-      unpack(weight.second[p], wb);
+      unpack_weights(weight, p, s.weight_offset, wa, wb);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         wc_a[p][i] = wa[i] * angles[p][i].x, ws_a[p][i] = wa[i] * angles[p][i].y;
@@ -234,8 +244,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kPacks == 1 ? 2 : 1)
         unpack(x.second[p], b);
         unpack(g.first[p], na[p]);
         unpack(g.second[p], nb[p]);
-        unpack(weight.first[p], wa);
-        unpack(weight.second[p], wb);
+        unpack_weights(weight, p, s.weight_offset, wa, wb);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
           const float ga = na[p][i], gb = nb[p][i];
@@ -257,8 +266,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kPacks == 1 ? 2 : 1)
         float a[kVec], b[kVec], wa[kVec], wb[kVec];
         unpack(x.first[p], a);
         unpack(x.second[p], b);
-        unpack(weight.first[p], wa);
-        unpack(weight.second[p], wb);
+        unpack_weights(weight, p, s.weight_offset, wa, wb);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
           na[p][i] *= rstd;
@@ -315,6 +323,7 @@ Shape shape_of(const Op& n, QkvOrder to, QkvOrder from) {
           .kv_heads = n.num_kv_heads,
           .group = n.group,
           .eps = n.eps,
+          .weight_offset = n.offset,
           .per_group = 1.0f / static_cast<float>(n.group),
           .to = qkv_row(to, n.num_kv_heads, n.group, 2 * half),
           .from = qkv_row(from, n.num_kv_heads, n.group, 2 * half)};

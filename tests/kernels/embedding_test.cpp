@@ -85,6 +85,24 @@ TEST(Embedding, backward_matches_finite_differences_of_float64_in_every_share) {
   });
 }
 
+TEST(Embedding, scale_multiplies_rows_and_their_gradient) {
+  constexpr float kScale = 22.627417f;
+  const int64_t rows = 17, width = 5;
+  const Values ids = random_integers(rows, kVocab, "tokens"), dout = random_values(rows * width, "dout");
+  Values weight = random_values(kVocab * width, "weight");
+  const Buffer tokens(Dtype::kI32, {rows}, ids);
+  for (const Dtype dtype : kDtypes) {
+    const Buffer table(dtype, {kVocab, width}, weight), out(dtype, {rows, width}), dy(dtype, {rows, width}, dout);
+    const Buffer dweight(Dtype::kF32, {kVocab, width}, Values(static_cast<size_t>(kVocab * width), 0.0));
+    cpu::embedding_forward({.out = out, .tokens = tokens, .weight = table, .scale = kScale});
+    cpu::embedding_backward({.dweight = dweight, .dout = dy, .tokens = tokens, .scale = kScale});
+    Values scaled = lookup(weight, ids, width);
+    for (double& value : scaled) value *= kScale;
+    expect_close("out", out.values(), scaled, dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
+    expect_gradient("weight", dweight.values(), weight, [&] { return kScale * dot(dout, lookup(weight, ids, width)); });
+  }
+}
+
 TEST(Embedding, a_tokens_rows_are_added_in_ascending_order) {
   // In fp32, (1e8 + 1) - 1e8 is 0, while any order that adds 1 last gives 1.
   const Buffer tokens(Dtype::kI32, {3}, {0, 0, 0}), dout(Dtype::kF32, {3, 1}, {1e8, 1, -1e8});

@@ -21,6 +21,7 @@ struct Case {
   int64_t rows, width;
 
   bool layernorm() const { return kind == Norm::kLayerNorm; }
+  float offset() const { return residual == Residual::kAdd ? 1.0f : 0.0f; }  // added to the weight
 };
 
 template <class Check>
@@ -64,7 +65,7 @@ void reference_row(const Case& c, const Inputs& in, const double* sum, double* o
   for (int64_t i = 0; i < c.width; ++i) variance += (sum[i] - mean) * (sum[i] - mean) / width;
   rstd = 1 / std::sqrt(variance + kEps);
   for (int64_t i = 0; i < c.width; ++i)
-    out[i] = (sum[i] - mean) * rstd * in.weight[i] + (in.bias.empty() ? 0.0 : in.bias[i]);
+    out[i] = (sum[i] - mean) * rstd * (in.weight[i] + c.offset()) + (in.bias.empty() ? 0.0 : in.bias[i]);
 }
 
 Outputs reference(const Case& c, const Inputs& in) {
@@ -94,6 +95,7 @@ ForwardRun run_forward(const Case& c, const Inputs& in, Dtype dtype) {
   if (!in.add.empty()) run.sum = Buffer(dtype, {c.rows, c.width});
   const NormForward args{.kind = c.kind,
                          .eps = static_cast<float>(kEps),
+                         .offset = c.offset(),
                          .out = run.out,
                          .mean = run.mean,
                          .rstd = run.rstd,
@@ -158,6 +160,7 @@ BackwardRun run_backward(const Case& c, const Inputs& in, const Values& dout, co
   run.dweight = Buffer(Dtype::kF32, {c.width}, start);
   if (c.bias) run.dbias = Buffer(Dtype::kF32, {c.width}, start);
   const NormBackward args{.kind = c.kind,
+                          .offset = c.offset(),
                           .dinp = run.dinp,
                           .dresidual = skip,
                           .dweight = run.dweight,

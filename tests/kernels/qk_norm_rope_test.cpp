@@ -20,6 +20,7 @@ constexpr RopeAngles kAngles{
 struct Case {
   int64_t batch, seq_len;
   int kv_heads, group, head_size;
+  float offset = 0;  // added to the weights
 
   int64_t rows() const { return batch * seq_len; }
   int64_t width() const { return int64_t{kv_heads} * (group + 2) * head_size; }
@@ -28,8 +29,9 @@ struct Case {
 template <class Check>
 void for_each_case(Check check) {
   for (const Case& c : {Case{1, 1, 1, 1, 2}, Case{3, 5, 1, 2, 4}, Case{1, 17, 3, 1, 6}, Case{2, 64, 2, 4, 64},
-                        Case{1, 65, 1, 3, 128}, Case{3, 31, 2, 1, 80}}) {
-    SCOPED_TRACE(fmt::format("B {} T {} NKV {} G {} HS {}", c.batch, c.seq_len, c.kv_heads, c.group, c.head_size));
+                        Case{1, 65, 1, 3, 128}, Case{3, 31, 2, 1, 80}, Case{2, 9, 2, 2, 12, 1}}) {
+    SCOPED_TRACE(fmt::format("B {} T {} NKV {} G {} HS {} offset {}", c.batch, c.seq_len, c.kv_heads, c.group,
+                             c.head_size, c.offset));
     check(c);
   }
 }
@@ -61,7 +63,8 @@ Values reference(const Case& c, const Inputs& in) {
         const auto size = static_cast<size_t>(i), other = static_cast<size_t>(i + half);
         const double angle = static_cast<double>(r % c.seq_len) * frequencies[size];
         const auto turned =
-            std::complex(x[i] * rstd * weight[size], x[i + half] * rstd * weight[other]) * std::polar(scale, angle);
+            std::complex(x[i] * rstd * (weight[size] + c.offset), x[i + half] * rstd * (weight[other] + c.offset)) *
+            std::polar(scale, angle);
         x[i] = turned.real(), x[i + half] = turned.imag();
       }
     }
@@ -83,6 +86,7 @@ Values forward(const Case& c, const Inputs& in, Dtype dtype, QkvOrder from, QkvO
   const Operands on(c, in, dtype, from);
   const Buffer out(dtype, {c.rows(), c.width()});
   const QkNormRopeForward args{.eps = static_cast<float>(kEps),
+                               .offset = c.offset,
                                .out = out,
                                .inp = on.inp,
                                .query_weight = on.query_weight,
@@ -110,6 +114,7 @@ Gradients backward(const Case& c, const Inputs& in, const Values& dout, Dtype dt
   const Buffer dquery(Dtype::kF32, {c.head_size}, Values(static_cast<size_t>(c.head_size), 1.0));
   const Buffer dkey(Dtype::kF32, {c.head_size}, Values(static_cast<size_t>(c.head_size), 1.0));
   const QkNormRopeBackward args{.eps = static_cast<float>(kEps),
+                                .offset = c.offset,
                                 .dinp = dinp,
                                 .dquery_weight = dquery,
                                 .dkey_weight = dkey,
