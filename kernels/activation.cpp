@@ -5,7 +5,7 @@
 namespace tri {
 namespace {
 
-int64_t inner_width(Activation kind, int64_t width) { return kind == Activation::kSwiglu ? 2 * width : width; }
+int64_t inner_width(Activation kind, int64_t width) { return is_gated(kind) ? 2 * width : width; }
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 //   GeLU (tanh form)  out = 0.5 · x · (1 + tanh(sqrt(2/pi) · (x + 0.044715 · x³)))
 //   GeLU (erf form)   out = x · Φ(x),  Φ(x) = 0.5 · (1 + erf(x / sqrt(2)))
 //   SwiGLU            out = silu(gate) · up,  silu(x) = x / (1 + exp(-x)),  each row of inp is gate (F), then up (F)
+//   GeGLU             out = gelu(gate) · up with the tanh form, rows as in SwiGLU
 #pragma once
 
 #include <array>
@@ -12,12 +13,13 @@
 namespace tri {
 
 // The activations that these ops compute.
-inline constexpr std::array kActivationKernels{Activation::kGelu, Activation::kGeluErf, Activation::kSwiglu};
+inline constexpr std::array kActivationKernels{Activation::kGelu, Activation::kGeluErf, Activation::kSwiglu,
+                                               Activation::kGeglu};
 
 struct ActivationForward {
   Activation kind = Activation::kGelu;
   Tensor out;  // (R, F) T
-  Tensor inp;  // (R, F) T, or (R, 2F) T for SwiGLU
+  Tensor inp;  // (R, F) T, or (R, 2F) T if gated
 };
 void check(const ActivationForward&);
 
@@ -25,7 +27,7 @@ struct ActivationBackward {
   Activation kind = Activation::kGelu;
   Tensor dinp;  // like inp; overwritten; may be inp and, without a gate, dout
   Tensor dout;  // (R, F) T
-  Tensor inp;   // (R, F) T, or (R, 2F) T for SwiGLU
+  Tensor inp;   // (R, F) T, or (R, 2F) T if gated
 };
 void check(const ActivationBackward&);
 

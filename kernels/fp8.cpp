@@ -65,7 +65,7 @@ void check(const Fp8NormForward& n) {
 
 void check(const Fp8ActivationForward& a) {
   const char* const op = "fp8_activation_forward";
-  const int64_t inputs = a.kind == Activation::kSwiglu ? 2 : 1;
+  const int64_t inputs = is_gated(a.kind) ? 2 : 1;
   require_matrix(op, "inp", a.inp);
   TRI_REQUIRE(a.inp[1] % inputs == 0, "{}: inp {} has no gate and up", op, a.inp.shape_text());
   TRI_REQUIRE(a.cast.inp.empty() && a.cast.dbias.empty(), "{}: the cast has an inp or a bias of its own", op);
@@ -74,7 +74,7 @@ void check(const Fp8ActivationForward& a) {
 
 void check(const Fp8ActivationBackward& a) {
   const char* const op = "fp8_activation_backward";
-  const int64_t inputs = a.kind == Activation::kSwiglu ? 2 : 1;
+  const int64_t inputs = is_gated(a.kind) ? 2 : 1;
   require_matrix(op, "dout", a.dout);
   require_tensor(op, "inp", a.inp, a.dout.dtype, {a.dout[0], inputs * a.dout[1]});
   TRI_REQUIRE(a.cast.inp.empty(), "{}: the cast has an inp of its own", op);

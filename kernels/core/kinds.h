@@ -7,7 +7,9 @@ namespace tri {
 
 enum class DeviceKind { kCpu, kCuda };
 enum class Norm { kLayerNorm, kRmsNorm };
-enum class Activation { kGelu, kGeluErf, kSwiglu };
+enum class Activation { kGelu, kGeluErf, kSwiglu, kGeglu };
+// Whether the activation multiplies two inputs: gate and up.
+constexpr bool is_gated(Activation kind) { return kind == Activation::kSwiglu || kind == Activation::kGeglu; }
 enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one kernel
 enum class Pass { kForward, kBackward };
 enum class QkvOrder { kGrouped, kByKind };                  // of the heads in a QKV row: qkv_row.h
@@ -27,7 +29,8 @@ template <>
 struct EnumNames<Activation> {
   static constexpr std::array table{std::pair{Activation::kGelu, std::string_view("gelu")},
                                     std::pair{Activation::kGeluErf, std::string_view("gelu_erf")},
-                                    std::pair{Activation::kSwiglu, std::string_view("swiglu")}};
+                                    std::pair{Activation::kSwiglu, std::string_view("swiglu")},
+                                    std::pair{Activation::kGeglu, std::string_view("geglu")}};
 };
 template <>
 struct EnumNames<AttentionKernel> {

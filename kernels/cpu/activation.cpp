@@ -31,32 +31,46 @@ float gelu_erf_derivative(float x) {
   return normal_cdf(x) + x * kDensity * exp_f32(-0.5f * x * x);
 }
 
-template <class T>
-void swiglu(const ActivationForward& a) {
+// Activations of gate x and up u.
+struct Swiglu {
+  static float forward(float x, float u) { return x * sigmoid(x) * u; }
+  static void backward(float x, float u, float dy, float& dx, float& du) {
+    const float s = sigmoid(x);
+    dx = dy * u * s * (1.0f + x * (1.0f - s));
+    du = dy * x * s;
+  }
+};
+struct Geglu {
+  static float forward(float x, float u) { return gelu(x) * u; }
+  static void backward(float x, float u, float dy, float& dx, float& du) {
+    dx = dy * u * gelu_derivative(x);
+    du = dy * gelu(x);
+  }
+};
+
+template <class T, class Kind>
+void gated(const ActivationForward& a) {
   const int64_t rows = a.out[0], width = a.out[1];
   for (int64_t r = 0; r < rows; ++r) {
     const T* __restrict gate = a.inp.as<T>() + r * 2 * width;
     const T* __restrict up = gate + width;
     T* __restrict out = a.out.as<T>() + r * width;
-    for (int64_t i = 0; i < width; ++i) {
-      const float x = to_float(gate[i]);
-      out[i] = from_float<T>(x * sigmoid(x) * to_float(up[i]));
-    }
+    for (int64_t i = 0; i < width; ++i) out[i] = from_float<T>(Kind::forward(to_float(gate[i]), to_float(up[i])));
   }
 }
 
-template <class T>
-void swiglu_backward(const ActivationBackward& a) {
+template <class T, class Kind>
+void gated_backward(const ActivationBackward& a) {
   const int64_t rows = a.dout[0], width = a.dout[1];
   for (int64_t r = 0; r < rows; ++r) {
     const T *gate = a.inp.as<T>() + r * 2 * width, *up = gate + width, *dout = a.dout.as<T>() + r * width;
     T *dgate = a.dinp.as<T>() + r * 2 * width, *dup = dgate + width;
 #pragma GCC ivdep  // dinp may be inp: element i is read before it is written
     for (int64_t i = 0; i < width; ++i) {
-      const float x = to_float(gate[i]), u = to_float(up[i]), dy = to_float(dout[i]);
-      const float s = sigmoid(x);
-      dgate[i] = from_float<T>(dy * u * s * (1.0f + x * (1.0f - s)));
-      dup[i] = from_float<T>(dy * x * s);
+      float dx, du;
+      Kind::backward(to_float(gate[i]), to_float(up[i]), to_float(dout[i]), dx, du);
+      dgate[i] = from_float<T>(dx);
+      dup[i] = from_float<T>(du);
     }
   }
 }
@@ -90,7 +104,9 @@ void activation_forward(const ActivationForward& a) {
       case Activation::kGeluErf:
         return plain<T>(a, [](float x) { return gelu_erf(x); });
       case Activation::kSwiglu:
-        return swiglu<T>(a);
+        return gated<T, Swiglu>(a);
+      case Activation::kGeglu:
+        return gated<T, Geglu>(a);
     }
   });
 }
@@ -104,7 +120,9 @@ void activation_backward(const ActivationBackward& a) {
       case Activation::kGeluErf:
         return plain_backward<T>(a, [](float x) { return gelu_erf_derivative(x); });
       case Activation::kSwiglu:
-        return swiglu_backward<T>(a);
+        return gated_backward<T, Swiglu>(a);
+      case Activation::kGeglu:
+        return gated_backward<T, Geglu>(a);
     }
   });
 }

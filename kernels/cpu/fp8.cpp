@@ -124,7 +124,7 @@ void fp8_norm_forward(const Fp8NormForward& n) {
 void fp8_activation_forward(const Fp8ActivationForward& a) {
   thread_local std::vector<char> scratch;
   Fp8Cast c = a.cast;
-  c.inp = scratch_tensor(scratch, a.inp.dtype, a.inp[0], a.inp[1] / (a.kind == Activation::kSwiglu ? 2 : 1));
+  c.inp = scratch_tensor(scratch, a.inp.dtype, a.inp[0], a.inp[1] / (is_gated(a.kind) ? 2 : 1));
   activation_forward({.kind = a.kind, .out = c.inp, .inp = a.inp});
   fp8_cast(c);
 }

@@ -1,4 +1,4 @@
-// GeLU (both forms) and SwiGLU, forward and backward: formulas in kernels/activation.h.
+// GeLU (both forms), SwiGLU and GeGLU, forward and backward: formulas in kernels/activation.h.
 //   inp (R, F) or (R, 2F), out (R, F) bf16|f32
 // Mapping: one thread per 16-byte pack of the output if F allows, otherwise per element.
 // Bound: memory, each element once.  Reference: kernels/cpu/activation.cpp.
@@ -83,6 +83,8 @@ void activation_forward(const ActivationForward& a, CudaStream& stream) {
         return forward<T, GeluErf>(a, stream);
       case Activation::kSwiglu:
         return forward<T, Swiglu>(a, stream);
+      case Activation::kGeglu:
+        return forward<T, Geglu>(a, stream);
     }
   });
 }
@@ -98,6 +100,8 @@ void activation_backward(const ActivationBackward& a, CudaStream& stream) {
         return backward<T, GeluErf>(a, stream);
       case Activation::kSwiglu:
         return backward<T, Swiglu>(a, stream);
+      case Activation::kGeglu:
+        return backward<T, Geglu>(a, stream);
     }
   });
 }

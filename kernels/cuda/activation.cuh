@@ -1,4 +1,4 @@
-// GeLU (both forms) and SwiGLU of one element: formulas in kernels/activation.h. kInputs is 1, or 2 (gate, up).
+// GeLU (both forms), SwiGLU and GeGLU of one element: formulas in kernels/activation.h. kInputs is 1, or 2 (gate, up).
 #pragma once
 
 #include "kernels/cuda/device_math.cuh"
@@ -39,6 +39,17 @@ struct Swiglu {
     const float s = sigmoid(x[0]);
     dx[0] = dy * x[1] * s * (1.0f + x[0] * (1.0f - s));
     dx[1] = dy * x[0] * s;
+  }
+};
+
+struct Geglu {
+  static constexpr int kInputs = 2;
+  __device__ static float forward(const float (&x)[2]) { return Gelu::forward({x[0]}) * x[1]; }
+  __device__ static void backward(const float (&x)[2], float dy, float (&dx)[2]) {
+    float gate[1];
+    Gelu::backward({x[0]}, dy * x[1], gate);
+    dx[0] = gate[0];
+    dx[1] = dy * Gelu::forward({x[0]});
   }
 };
 

@@ -58,8 +58,8 @@ struct PlainGradient {
 };
 
 // Columns [0, F) are the gradient of gate, [F, 2F) that of up.
-template <class T>
-struct SwigluGradient {
+template <class T, class Kind>
+struct GatedGradient {
   using Type = T;
   static constexpr bool kFlat = false;
   static constexpr int kParts = 2;
@@ -82,7 +82,7 @@ struct SwigluGradient {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       float dx[2];
-      Swiglu::backward({gate[i], up[i]}, dy[i], dx);
+      Kind::backward({gate[i], up[i]}, dy[i], dx);
       gate[i] = dx[0];
       up[i] = dx[1];
     }
@@ -101,7 +101,7 @@ bool wide(int64_t width, std::initializer_list<Tensor> tensors) {
 
 void fp8_activation_forward(const Fp8ActivationForward& a, CudaStream& stream) {
   if (a.inp.numel() == 0) return;
-  const int64_t rows = a.inp[0], width = a.kind == Activation::kSwiglu ? a.inp[1] / 2 : a.inp[1];
+  const int64_t rows = a.inp[0], width = is_gated(a.kind) ? a.inp[1] / 2 : a.inp[1];
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
     const T* inp = pointer<T>(a.inp);
@@ -113,6 +113,8 @@ void fp8_activation_forward(const Fp8ActivationForward& a, CudaStream& stream) {
         return launch_cast(Activated<T, GeluErf>{inp, width}, runs, a.cast, rows, width, stream);
       case Activation::kSwiglu:
         return launch_cast(Activated<T, Swiglu>{inp, width}, runs, a.cast, rows, width, stream);
+      case Activation::kGeglu:
+        return launch_cast(Activated<T, Geglu>{inp, width}, runs, a.cast, rows, width, stream);
     }
   });
   TRI_CUDA_LAUNCH("fp8_activation_forward");
@@ -131,7 +133,9 @@ void fp8_activation_backward(const Fp8ActivationBackward& a, CudaStream& stream)
       case Activation::kGeluErf:
         return launch_cast(PlainGradient<T, GeluErf>{dout, inp, width}, runs, a.cast, rows, width, stream);
       case Activation::kSwiglu:
-        return launch_cast(SwigluGradient<T>{dout, inp, width}, runs, a.cast, rows, 2 * width, stream);
+        return launch_cast(GatedGradient<T, Swiglu>{dout, inp, width}, runs, a.cast, rows, 2 * width, stream);
+      case Activation::kGeglu:
+        return launch_cast(GatedGradient<T, Geglu>{dout, inp, width}, runs, a.cast, rows, 2 * width, stream);
     }
   });
   TRI_CUDA_LAUNCH("fp8_activation_backward");

@@ -18,7 +18,7 @@ struct MlpSpec {
   Activation activation = Activation::kGelu;
   bool bias = false;
 
-  bool gated() const { return activation == Activation::kSwiglu; }
+  bool gated() const { return is_gated(activation); }
   int64_t fc1_width() const { return gated() ? 2 * ffn_hidden : ffn_hidden; }
   LinearSpec fc1() const;
   LinearSpec fc2() const;

@@ -114,7 +114,7 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
           for (const double factor : {8.0, 0x1p-8}) {
             SCOPED_TRACE(
                 fmt::format("{} x {} {} {} to {}", rows, width, enum_name(kind), enum_name(from), enum_name(to)));
-            const int64_t inputs = kind == Activation::kSwiglu ? 2 : 1;
+            const int64_t inputs = is_gated(kind) ? 2 : 1;
             const Values dout_values = hard_values(rows * width, true);
             const DeviceBuffer inp(Buffer(from, {rows, inputs * width}, random_values(rows * inputs * width, "pre")));
             const DeviceBuffer dout(Buffer(from, {rows, width}, dout_values)), scale(one(factor));

@@ -36,9 +36,11 @@ void compare_norms(const NormCase& c, CudaStream& stream) {
   };
   const Buffer poisoned(dtype, {rows, width}), statistics(Dtype::kF32, {rows}), absent;
   const Comparison rounding = rounding_of(dtype);
+  const float offset = parts == 2 ? 1.0f : 0.0f;  // added to the weight
   const auto forward = [&](const Place& on) {
     return NormForward{.kind = c.kind,
                        .eps = 1e-5f,
+                       .offset = offset,
                        .out = on("out"),
                        .mean = on("mean"),
                        .rstd = on("rstd"),
@@ -74,6 +76,7 @@ void compare_norms(const NormCase& c, CudaStream& stream) {
   for (size_t r = 0; r < rstd.size(); ++r) rstd[r] = 0.5 + 0.01 * static_cast<double>(r % 7), mean[r] = 0.1;
   const auto backward = [&](const Place& on) {
     return NormBackward{.kind = c.kind,
+                        .offset = offset,
                         .dinp = on("dinp"),
                         .dresidual = on("dresidual"),
                         .dweight = on("dweight"),
@@ -157,7 +160,7 @@ TEST(CudaOps, activation_elementwise_and_bias) {
       const int64_t n = rows * width;
       const Comparison rounding = rounding_of(dtype);
       for (const Activation kind : kActivationKernels) {
-        const int64_t inner = width * (kind == Activation::kSwiglu ? 2 : 1);
+        const int64_t inner = width * (is_gated(kind) ? 2 : 1);
         const Buffer inp(dtype, {rows, inner}, random_values(rows * inner, "inp", 2.0));
         const Buffer dout(dtype, {rows, width}, random_values(n, "dout"));
         TRI_COMPARE(
@@ -201,6 +204,7 @@ TEST(CudaOps, embedding_and_position) {
          {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {7, 5, 3}, {300, 65, 40}, {1000, 40, 2}, {2000, 96, 700}})
       for (const int first : {0, 2}) {
         const std::string what = fmt::format("{} R {} C {} V {} from {}", enum_name(dtype), rows, width, vocab, first);
+        const float scale = first == 0 ? 1.0f : 22.627417f;
         const Buffer poisoned(dtype, {rows, width});
         const Buffer tokens(Dtype::kI32, {rows}, random_integers(rows, vocab + 3, "tokens"));  // some are elsewhere
         const Buffer table(dtype, {vocab, width}, random_values(vocab * width, "weight"));
@@ -208,14 +212,20 @@ TEST(CudaOps, embedding_and_position) {
         const Buffer dout(dtype, {rows, width}, random_values(rows * width, "dout"));
         TRI_COMPARE(embedding_forward, what, (Operands{{"out", poisoned}, {"tokens", tokens}, {"weight", table}}),
                     ([&, first = first](const Place& on) {
-                      return EmbeddingForward{
-                          .out = on("out"), .tokens = on("tokens"), .weight = on("weight"), .first_token = first};
+                      return EmbeddingForward{.out = on("out"),
+                                              .tokens = on("tokens"),
+                                              .weight = on("weight"),
+                                              .first_token = first,
+                                              .scale = scale};
                     }),
                     same_bits);
         TRI_COMPARE(embedding_backward, what, (Operands{{"dweight", dtable}, {"dout", dout}, {"tokens", tokens}}),
                     ([&, first = first](const Place& on) {
-                      return EmbeddingBackward{
-                          .dweight = on("dweight"), .dout = on("dout"), .tokens = on("tokens"), .first_token = first};
+                      return EmbeddingBackward{.dweight = on("dweight"),
+                                               .dout = on("dout"),
+                                               .tokens = on("tokens"),
+                                               .first_token = first,
+                                               .scale = scale};
                     }),
                     elements(kFloatTolerance));
         TRI_COMPARE(position_forward, what, (Operands{{"inout", dout}, {"weight", table}}),
@@ -299,7 +309,8 @@ TEST(CudaOps, qk_norm_rope) {
                                 {"key_weight", vector(dtype, "key_weight")},
                                 {"table", angles}}),
                       ([&, kv = kv, group = group](const Place& on) {
-                        return QkNormRopeForward{.out = on("out"),
+                        return QkNormRopeForward{.offset = from == to ? 1.0f : 0.0f,
+                                                 .out = on("out"),
                                                  .inp = on("inp"),
                                                  .query_weight = on("query_weight"),
                                                  .key_weight = on("key_weight"),
@@ -311,7 +322,8 @@ TEST(CudaOps, qk_norm_rope) {
                       }),
                       rounding_of(dtype));
           const auto backward = [&, kv = kv, group = group](const Place& on, const char* dinp) {
-            return QkNormRopeBackward{.dinp = on(dinp),
+            return QkNormRopeBackward{.offset = from == to ? 1.0f : 0.0f,
+                                      .dinp = on(dinp),
                                       .dquery_weight = on("dquery_weight"),
                                       .dkey_weight = on("dkey_weight"),
                                       .dout = on("dout"),
@@ -466,7 +478,7 @@ struct CrossEntropyCase {
   int vocab;
   int tp;
   LogitGradient gradient;
-  float z_loss = 0.0f;
+  float z_loss = 0.0f, softcap = 0.0f;
 };
 
 // The statistics and the loss of each of tp ranks, with the stats gathered in between.
@@ -478,8 +490,8 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
     return Buffer(c.dtype, {c.rows, c.columns}, random_values(c.rows * c.columns, fmt::format("logits {}", rank), 3.0));
   };
   const auto name = [&](int rank) {
-    return fmt::format("{} R {} Vl {} of {}, tp rank {} of {}, z-loss {}", enum_name(c.dtype), c.rows, c.columns,
-                       c.vocab, rank, c.tp, c.z_loss);
+    return fmt::format("{} R {} Vl {} of {}, tp rank {} of {}, z-loss {}, softcap {}", enum_name(c.dtype), c.rows,
+                       c.columns, c.vocab, rank, c.tp, c.z_loss, c.softcap);
   };
   Values gathered;
   for (int rank = 0; rank < c.tp; ++rank) {
@@ -491,7 +503,8 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
                                    .logits = on("logits"),
                                    .targets = on("targets"),
                                    .first_token = static_cast<int>(rank * c.columns),
-                                   .vocab = c.vocab};
+                                   .vocab = c.vocab,
+                                   .softcap = c.softcap};
         }),
         elements(2e-5));
     const Values stats = done.front().second.values();
@@ -514,7 +527,8 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
                                     .vocab = c.vocab,
                                     .gradient = c.gradient,
                                     .grad_scale = 0.25f,
-                                    .z_loss = c.z_loss};
+                                    .z_loss = c.z_loss,
+                                    .softcap = c.softcap};
           }),
           rounding_of(c.dtype, 5e-5));
     }
@@ -552,6 +566,19 @@ TEST(CudaOps, cross_entropy_with_z_loss) {
                                                      {2, 460000, 459999, 1},
                                                      {64, 64, 100, 2}})
         compare_cross_entropy({dtype, rows, columns, vocab, tp, LogitGradient::kInPlace, z_loss});
+}
+
+TEST(CudaOps, cross_entropy_with_softcap) {
+  TRI_NEEDS_GPU();
+  for (const Dtype dtype : kTypes)
+    for (const auto& [softcap, z_loss] : {std::pair{30.0f, 0.0f}, {2.0f, 1e-2f}})
+      for (const auto& [rows, columns, vocab, tp] : {std::tuple<int64_t, int64_t, int, int>{5, 7, 6, 1},
+                                                     {16, 50304, 50257, 1},
+                                                     {40, 128256, 128256, 1},
+                                                     {2, 460000, 459999, 1},
+                                                     {64, 64, 100, 2}})
+        for (const auto gradient : {LogitGradient::kNone, LogitGradient::kInPlace})
+          compare_cross_entropy({dtype, rows, columns, vocab, tp, gradient, z_loss, softcap});
 }
 
 // first_token > 0: targets on another rank, padding on the last rank, and a rank with only padding.

@@ -16,7 +16,7 @@ namespace {
 struct Case {
   Activation kind;
   int64_t rows, width;
-  int64_t inner() const { return kind == Activation::kSwiglu ? 2 * width : width; }
+  int64_t inner() const { return is_gated(kind) ? 2 * width : width; }
 };
 
 template <class Check>
@@ -44,9 +44,11 @@ Values reference(const Case& c, const Values& inp) {
   for (int64_t r = 0; r < c.rows; ++r)
     for (int64_t i = 0; i < c.width; ++i) {
       const double* row = &inp[r * c.inner()];
-      out[r * c.width + i] = c.kind == Activation::kGelu      ? gelu(row[i])
-                             : c.kind == Activation::kGeluErf ? gelu_erf(row[i])
-                                                              : silu(row[i]) * row[c.width + i];
+      double& value = out[r * c.width + i];
+      value = c.kind == Activation::kSwiglu    ? silu(row[i])
+              : c.kind == Activation::kGeluErf ? gelu_erf(row[i])
+                                               : gelu(row[i]);
+      if (is_gated(c.kind)) value *= row[c.width + i];
     }
   return out;
 }
@@ -104,7 +106,7 @@ TEST(Activation, saturates_without_nan_and_carries_nan_through) {
     const std::string_view name = enum_name(kind);
     const Case c{kind, 1, 3};
     Values values = inp;
-    if (kind == Activation::kSwiglu) values.insert(values.end(), ones.begin(), ones.end());
+    if (is_gated(kind)) values.insert(values.end(), ones.begin(), ones.end());
     const Values out = run_forward(c, values, Dtype::kF32).values();
     const Values dinp = run_backward(c, values, ones, Dtype::kF32).values();
     EXPECT_EQ(out[0], 0) << name;

@@ -222,7 +222,7 @@ TEST(Fp8Activation, casts_what_the_activation_makes) {
   const Buffer scale(Dtype::kF32, {1}, {16.0});
   for (const Dtype type : {Dtype::kF32, Dtype::kBF16})
     for (const Activation kind : kActivationKernels) {
-      const int64_t wide = kind == Activation::kSwiglu ? 2 * width : width;
+      const int64_t wide = is_gated(kind) ? 2 * width : width;
       const Buffer inp(type, {rows, wide}, random_values(rows * wide, "pre"));
       const Buffer dout(type, {rows, width}, random_values(rows * width, "dout"));
       const Buffer made(type, {rows, width}), dmade(type, {rows, wide});
