@@ -204,11 +204,13 @@ class Cases {
     // Pairs of query and key inside the band; a pair takes 4 · HS FLOPs forward and 10 · HS backward.
     const double pairs = static_cast<double>(R_) * a.NHl * layer_.attention.keys_per_query(AttentionWork::kCausal);
     const float scale = 1.0f / std::sqrt(static_cast<float>(HS));
+    const auto softcap = static_cast<float>(layer_.attention.softcap);
     // The order that the model uses, and the order of its GEMMs if that differs.
     std::vector<std::pair<QkvOrder, std::string>> orders{{a.order, ""}};
     if (a.order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped");
     for (const AttentionKernel kernel : {AttentionKernel::kBuiltin, AttentionKernel::kCudnn})
       for (const auto& [rows, suffix] : orders) {
+        if (kernel == AttentionKernel::kCudnn && softcap > 0) continue;
         const std::string name = "attention, " + std::string(enum_name(kernel));
         const AttentionForward forward{.out = out,
                                        .lse = lse,
@@ -219,6 +221,7 @@ class Cases {
                                        .group = a.G,
                                        .window = window,
                                        .scale = scale,
+                                       .softcap = softcap,
                                        .kernel = kernel};
         const AttentionBackward backward{.dqkv = dqkv,
                                          .delta = delta,
@@ -232,6 +235,7 @@ class Cases {
                                          .group = a.G,
                                          .window = window,
                                          .scale = scale,
+                                         .softcap = softcap,
                                          .kernel = kernel};
         cases_.push_back(
             {name + " forward" + suffix, shape, 0, 4 * pairs * HS, [=](Stream& s) { attention_forward(forward, s); }});
@@ -358,18 +362,31 @@ class Cases {
     const int vocab = c_.model.vocab;
     const Tensor logits = take({R_, V}), stats = take(Dtype::kF32, {1, R_, 3}), loss = take(Dtype::kF32, {1});
     const Tensor targets = take(Dtype::kI32, {R_});
+    const auto softcap = static_cast<float>(c_.model.logit_softcap);
     const double size = static_cast<double>(R_) * static_cast<double>(V);
     const std::string shape = fmt::format("R {} V {}", R_, V);
     memory_case("cross_entropy, full", shape, 2 * size, [=](Stream& s) {
-      cross_entropy_loss({.loss = loss, .logits = logits, .targets = targets, .vocab = vocab, .grad_scale = 0.1f}, s);
+      cross_entropy_loss(
+          {.loss = loss, .logits = logits, .targets = targets, .vocab = vocab, .grad_scale = 0.1f, .softcap = softcap},
+          s);
     });
     memory_case("cross_entropy, stats", shape, size, [=](Stream& s) {
-      cross_entropy_stats({.stats = stats.view({stats[1], 3}), .logits = logits, .targets = targets, .vocab = vocab},
+      cross_entropy_stats({.stats = stats.view({stats[1], 3}),
+                           .logits = logits,
+                           .targets = targets,
+                           .vocab = vocab,
+                           .softcap = softcap},
                           s);
     });
     memory_case("cross_entropy, split", shape, 2 * size, [=](Stream& s) {
-      cross_entropy_loss(
-          {.loss = loss, .logits = logits, .stats = stats, .targets = targets, .vocab = vocab, .grad_scale = 0.1f}, s);
+      cross_entropy_loss({.loss = loss,
+                          .logits = logits,
+                          .stats = stats,
+                          .targets = targets,
+                          .vocab = vocab,
+                          .grad_scale = 0.1f,
+                          .softcap = softcap},
+                         s);
     });
   }
 

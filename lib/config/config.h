@@ -48,6 +48,8 @@ struct Config {
 // Fills the sizes of the model whose 0 means "derived", as far as the others allow: kv_heads, head_dim, ffn_hidden.
 // resolve_config calls it, and so do readers of configs that an older version resolved, which lack newer sizes.
 void fill_derived(ModelConfig& model);
+// Lowers model.window to the length of the sequences. Without a layer_pattern such a window is no limit: 0.
+void fit_window(ModelConfig& model);
 bool has_qkv_bias(const ModelConfig& model);     // whether queries, keys and values have biases
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
 

@@ -14,7 +14,7 @@ namespace tri {
 enum class OnResume { kReported, kFixed, kFree };
 
 // How a value is written, for descriptions of fields to other programs.
-enum class FieldKind { kInteger, kNumber, kBoolean, kChoice, kText, kSources };
+enum class FieldKind { kInteger, kNumber, kBoolean, kChoice, kChoices, kText, kSources };
 
 template <class T>
 constexpr FieldKind field_kind() {
@@ -28,6 +28,8 @@ constexpr FieldKind field_kind() {
     return FieldKind::kNumber;
   else if constexpr (std::is_same_v<T, std::string>)
     return FieldKind::kText;
+  else if constexpr (is_list_of_choices<T>)
+    return FieldKind::kChoices;
   else
     return FieldKind::kSources;
 }

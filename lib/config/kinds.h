@@ -13,6 +13,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
 enum class NormPosition { kPre, kPost, kBoth };  // of a branch's norms: lib/model/block.h
+enum class LayerAttention { kFull, kWindow };    // which earlier tokens a layer attends to
 enum class QkNorm { kNone, kHead, kFull };
 enum class AutoFlag { kAuto, kFalse, kTrue };
 // By what they spare; auto: the least that fits.
@@ -49,6 +50,11 @@ struct EnumNames<NormPosition> {
   static constexpr std::array table{std::pair{NormPosition::kPre, std::string_view("pre")},
                                     std::pair{NormPosition::kPost, std::string_view("post")},
                                     std::pair{NormPosition::kBoth, std::string_view("both")}};
+};
+template <>
+struct EnumNames<LayerAttention> {
+  static constexpr std::array table{std::pair{LayerAttention::kFull, std::string_view("full")},
+                                    std::pair{LayerAttention::kWindow, std::string_view("window")}};
 };
 template <>
 struct EnumNames<QkNorm> {

@@ -101,7 +101,10 @@ class Resolver {
       add("model.norm_position: {} requires a sequential block, but model.block is parallel, which adds both branches "
           "at once; set model.block to sequential, or model.norm_position to pre",
           enum_name(m.norm_position));
+    if (m.qk_norm == QkNorm::kFull && m.norm_offset != 0)
+      add("model.norm_offset: {} is not supported with model.qk_norm full; set model.norm_offset to 0", m.norm_offset);
     check_rope();
+    check_layer_pattern();
     if (m.kv_heads > m.heads)
       add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 to use model.heads", m.kv_heads,
           m.heads, either(divisors(m.heads), m.kv_heads));
@@ -112,6 +115,22 @@ class Resolver {
       add("model.window: {} exceeds model.seq_len {}; set model.window to 0 for full attention, or to {} or "
           "less",
           m.window, m.seq_len, m.seq_len);
+  }
+
+  void check_layer_pattern() {
+    const ModelConfig& m = c_.model;
+    const bool has_windows = std::ranges::count(m.layer_pattern, LayerAttention::kWindow) > 0;
+    if (has_windows && m.window == 0)
+      add("model.layer_pattern: has layers with a window, but model.window is 0; set model.window, or "
+          "model.layer_pattern to []");
+    if (!m.layer_pattern.empty() && !has_windows && m.window > 0)
+      add("model.window: {} has no effect, since model.layer_pattern has no layer with a window; set model.window to "
+          "0, or model.layer_pattern to []",
+          m.window);
+    if (m.rope_theta_local > 0 && (!has_windows || m.position != Position::kRope))
+      add("model.rope_theta_local: {} has no effect {}; set model.rope_theta_local to 0, or {}", m.rope_theta_local,
+          has_windows ? "without rope" : "without a model.layer_pattern that has layers with a window",
+          has_windows ? "model.position to rope" : "model.layer_pattern, for instance to [window, full]");
   }
 
   void check_rope() {
@@ -333,9 +352,13 @@ void fill_derived(ModelConfig& m) {
     m.rope_original_seq_len = m.seq_len;
   if (m.ffn_hidden != 0) return;
   const int64_t hidden = m.hidden;
-  const bool gated = m.activation == Activation::kSwiglu;
+  const bool gated = is_gated(m.activation);
   // 8/3: three matrices then have as many parameters as two of width 4 x hidden.
   m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
+}
+
+void fit_window(ModelConfig& m) {
+  if (m.window >= m.seq_len) m.window = m.layer_pattern.empty() ? 0 : m.seq_len;
 }
 
 bool has_qkv_bias(const ModelConfig& m) {

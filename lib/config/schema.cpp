@@ -59,9 +59,9 @@ Json sources_schema() {
 }
 
 // YAML reads an unquoted true as a boolean.
-Json choices_schema(const ValueRule& rule) {
+Json choices_schema(std::string_view names) {
   Json choices = Json::array();
-  for (const std::string& name : choices_of(rule.allowed_text)) {
+  for (const std::string& name : choices_of(names)) {
     choices.push_back(name);
     if (name == "true" || name == "false") choices.push_back(name == "true");
   }
@@ -80,7 +80,10 @@ Json value_schema(const Field& field) {
     case FieldKind::kBoolean:
       return {{"type", "boolean"}};
     case FieldKind::kChoice:
-      return {{"enum", choices_schema(field.rule)}};
+      return {{"enum", choices_schema(field.rule.allowed_text)}};
+    case FieldKind::kChoices:
+      return {{"type", "array"},
+              {"items", {{"enum", choices_schema(std::string_view(field.rule.allowed_text).substr(kListOf.size()))}}}};
     case FieldKind::kText:
       return text_schema(allowed);
     case FieldKind::kSources:
@@ -89,7 +92,7 @@ Json value_schema(const Field& field) {
   return {};
 }
 
-// A choice's default is plain text; any other default is valid JSON.
+// A choice's default is plain text; any other default is valid JSON: the only default of a list of choices is [].
 Json default_of(const Field& field) {
   return field.kind == FieldKind::kChoice ? Json(field.rule.default_text) : Json::parse(field.rule.default_text);
 }

@@ -236,6 +236,31 @@ std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& 
   return std::nullopt;
 }
 
+std::optional<std::vector<std::string>> read_choices(const YAML::Node& node, const ValueRule& rule,
+                                                     std::vector<Problem>& problems) {
+  if (!node.IsSequence()) {
+    if (node.IsScalar())
+      report(problems, rule, shown(node) + " is not a list", fmt::format("write [{}]", shown(node)));
+    else
+      report(problems, rule, node.IsMap() ? "is a map, not a list" : "has no value", "write [] for none");
+    return std::nullopt;
+  }
+  ValueRule of_one = rule;
+  of_one.allowed_text.erase(0, kListOf.size());
+  std::vector<std::string> names;
+  const size_t problems_before = problems.size();
+  for (size_t i = 0; i < node.size(); ++i) {
+    std::vector<Problem> found;
+    if (const auto name = read_choice(node[i], of_one, found)) names.push_back(*name);
+    for (Problem& problem : found) {
+      const int line = node[i].IsNull() ? 0 : line_of(node[i]);  // yaml-cpp gives an empty entry no line
+      problems.push_back({line, fmt::format("[{}]", i), std::move(problem.text)});
+    }
+  }
+  if (problems.size() > problems_before) return std::nullopt;
+  return names;
+}
+
 std::string print_value(int value) { return fmt::format("{}", value); }
 std::string print_value(int64_t value) { return fmt::format("{}", value); }
 std::string print_value(uint64_t value) { return fmt::format("{}", value); }

@@ -79,6 +79,26 @@ void read_value(const YAML::Node& node, const ValueRule& rule, E& out, std::vect
   if (const auto name = read_choice(node, rule, problems)) out = *enum_from_name<E>(*name);
 }
 
+// A list of choices: rule.allowed_text is kListOf and "a|b|c".
+inline constexpr std::string_view kListOf = "list of ";
+template <class T>
+inline constexpr bool is_list_of_choices = false;
+template <class E>
+inline constexpr bool is_list_of_choices<std::vector<E>> = std::is_enum_v<E>;
+
+// Returns the names that the node lists; otherwise none, with Problems.
+std::optional<std::vector<std::string>> read_choices(const YAML::Node& node, const ValueRule& rule,
+                                                     std::vector<Problem>& problems);
+
+template <class E>
+requires std::is_enum_v<E>
+void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<E>& out, std::vector<Problem>& problems) {
+  const auto names = read_choices(node, rule, problems);
+  if (!names) return;
+  out.clear();
+  for (const std::string& name : *names) out.push_back(*enum_from_name<E>(name));
+}
+
 std::string print_value(int value);
 std::string print_value(int64_t value);
 std::string print_value(uint64_t value);
@@ -89,6 +109,13 @@ std::string print_value(const std::vector<Source>& value);
 
 template <class E>
 requires std::is_enum_v<E> std::string print_value(E value) { return std::string(enum_name(value)); }
+
+template <class E>
+requires std::is_enum_v<E> std::string print_value(const std::vector<E>& value) {
+  std::string list;
+  for (const E each : value) list += (list.empty() ? "" : ", ") + print_value(each);
+  return "[" + list + "]";
+}
 
 std::string describe_range(std::string_view noun, const Allowed& allowed);  // "integer in [1, 8]"
 std::string describe_text(const Allowed& allowed);
@@ -105,6 +132,8 @@ std::string describe(const Allowed& allowed) {
     return describe_range("number", allowed);
   else if constexpr (std::is_same_v<T, std::string>)
     return describe_text(allowed);
+  else if constexpr (is_list_of_choices<T>)
+    return std::string(kListOf) + enum_choices<typename T::value_type>();
   else
     return "list of paths or {path: text, weight: number > 0}";
 }

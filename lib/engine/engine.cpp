@@ -97,7 +97,7 @@ Engine::~Engine() {
 // Fills the angles of rotary positions and the weights of losses.
 void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
-  fill_rope_table(tensors_.stage.work.attention, config().model, compute);
+  fill_angles(tensors_.stage.work.attention, config().model, compute);
   if (mesh().axis("pp").last()) {
     // Ranks of the last stage that process the same samples have the same loss, so only the first one's counts.
     const double tokens = static_cast<double>(config().data.global_batch) * config().model.seq_len;

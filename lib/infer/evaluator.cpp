@@ -111,6 +111,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   if (!engine_.mesh().axis("pp").last()) return {};
   std::vector<float> logits = engine_.read_floats(full_row);
   logits.resize(static_cast<size_t>(engine_.config().model.vocab));  // without the padding
+  cap_logits(logits, engine_.config().model.logit_softcap);
   return logits;
 }
 

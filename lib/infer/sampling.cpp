@@ -9,6 +9,12 @@
 
 namespace tri {
 
+void cap_logits(std::span<float> logits, double softcap) {
+  const auto cap = static_cast<float>(softcap);
+  if (cap > 0)
+    for (float& logit : logits) logit = cap * std::tanh(logit / cap);
+}
+
 int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double uniform) {
   TRI_REQUIRE(!logits.empty(), "no logits");
   if (sampling.temperature <= 0)

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/core/dims.h"
+#include "lib/infer/sampling.h"
 
 namespace tri {
 
@@ -79,6 +80,7 @@ std::vector<float> TextModel::logits(std::span<const TextRow> rows) {
       const auto from = values.begin() + (first / width * padded + static_cast<int64_t>(row)) * width;
       result.insert(result.end(), from, from + std::min(width, vocab - first));
     }
+  cap_logits(result, engine_.config().model.logit_softcap);
   return result;
 }
 

@@ -56,6 +56,10 @@ RopeAngles rope_angles(const ModelConfig& m) {
           .attention_factor = m.rope_attention_factor};
 }
 
+RopeAngles local_rope_angles(const ModelConfig& m) {
+  return {.theta = m.rope_theta_local, .fraction = m.rope_fraction};
+}
+
 }  // namespace
 
 double AttentionSpec::keys_per_query(AttentionWork work) const {
@@ -110,7 +114,8 @@ AttentionShape kernel_shape(const AttentionSpec& attention, int tp, Dtype dtype,
           .head_size = a.HS,
           .window = attention.window,
           .order = a.order,
-          .batch = micro_batch};
+          .batch = micro_batch,
+          .softcap = attention.softcap > 0};
 }
 
 void allocate_tensors(const AttentionSpec& attention, const BranchMemory& m, LayerTensors& tensors) {
@@ -132,7 +137,8 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
   w.dqkv = m.take(d.dtype, {d.R, a.qkv_width});
   if (a.order != QkvOrder::kGrouped) w.rope_input = m.take(d.dtype, {d.R, a.qkv_width});
   w.delta = m.take(Dtype::kF32, {d.B, a.NHl, d.T});
-  if (attention.rope) w.rope_table = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
+  if (attention.rope) w.rope.global = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
+  if (m.config.model.rope_theta_local > 0) w.rope.local = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
   if (attention.qk_norm == QkNorm::kFull) w.qk_sums = m.take(Dtype::kF32, {d.R, 2});
   if (!any_fp8_layer(m.config)) return;
   const Dtype gradient = m.config.precision.fp8_gradients;
@@ -147,22 +153,28 @@ AttentionTensors first_rows(AttentionTensors t, int64_t rows) {
   return t;
 }
 
-void fill_rope_table(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute) {
-  const Tensor table = work.rope_table;
-  if (table.empty()) return;
-  std::vector<float> h_table(static_cast<size_t>(table.numel()));
-  fill_rope_table(h_table.data(), static_cast<int>(table[0]), static_cast<int>(2 * table[1]), rope_angles(model));
-  compute.copy(table.data, h_table.data(), table.bytes());
-  compute.synchronize();
+void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute) {
+  const auto fill = [&](Tensor table, const RopeAngles& angles) {
+    if (table.empty()) return;
+    std::vector<float> h_table(static_cast<size_t>(table.numel()));
+    fill_rope_table(h_table.data(), static_cast<int>(table[0]), static_cast<int>(2 * table[1]), angles);
+    compute.copy(table.data, h_table.data(), table.bytes());
+    compute.synchronize();
+  };
+  fill(work.rope.global, rope_angles(model));
+  fill(work.rope.local, local_rope_angles(model));
 }
 
-void look_up_angles(const AttentionWorkspace& work, Tensor table, Stream& compute) {
-  const Tensor angles = work.rope_table;
-  if (angles.empty()) return;
-  embedding_forward({.out = angles.view({angles[0], 2 * angles[1]}),
-                     .tokens = work.positions,
-                     .weight = table.view({table[0], 2 * table[1]})},
-                    compute);
+void look_up_angles(const AttentionWorkspace& work, const RopeTables& tables, Stream& compute) {
+  const auto look_up = [&](Tensor angles, Tensor table) {
+    if (angles.empty()) return;
+    embedding_forward({.out = angles.view({angles[0], 2 * angles[1]}),
+                       .tokens = work.positions,
+                       .weight = table.view({table[0], 2 * table[1]})},
+                      compute);
+  };
+  look_up(work.rope.global, tables.global);
+  look_up(work.rope.local, tables.local);
 }
 
 namespace {
@@ -253,10 +265,13 @@ class AttentionLayer final : public BranchLayer {
                       .num_kv_heads = share.NKVl,
                       .group = share.G,
                       .window = spec_.window,
-                      .scale = scale()},
+                      .scale = scale(),
+                      .softcap = static_cast<float>(spec_.softcap)},
                      ctx.compute);
   }
-  float scale() const { return 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)); }
+  float scale() const {
+    return spec_.scale > 0 ? static_cast<float>(spec_.scale) : 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+  }
 
   // Returns `args` of either pass with the shape and the kernel that both passes share.
   template <class Args>
@@ -268,6 +283,7 @@ class AttentionLayer final : public BranchLayer {
     args.group = share.G;
     args.window = spec_.window;
     args.scale = scale();
+    args.softcap = static_cast<float>(spec_.softcap);
     args.kernel = ctx.config.model.attention;
     return args;
   }
@@ -279,11 +295,12 @@ class AttentionLayer final : public BranchLayer {
       full_norm_forward(ctx, out, inp, t, share);
     } else if (spec_.qk_norm == QkNorm::kHead) {
       qk_norm_rope_forward({.eps = static_cast<float>(spec_.norm_eps),
+                            .offset = static_cast<float>(spec_.norm_offset),
                             .out = out,
                             .inp = inp,
                             .query_weight = ctx.use(*query_norm_),
                             .key_weight = ctx.use(*key_norm_),
-                            .table = ctx.work.attention.rope_table,
+                            .table = ctx.work.attention.rope.of(spec_),
                             .num_kv_heads = share.NKVl,
                             .group = share.G,
                             .out_order = share.order},
@@ -292,7 +309,7 @@ class AttentionLayer final : public BranchLayer {
       rope({.pass = Pass::kForward,
             .out = out,
             .inp = inp,
-            .table = ctx.work.attention.rope_table,
+            .table = ctx.work.attention.rope.of(spec_),
             .num_kv_heads = share.NKVl,
             .group = share.G,
             .out_order = share.order,
@@ -307,6 +324,7 @@ class AttentionLayer final : public BranchLayer {
       full_norm_backward(ctx, dinp, dout, t, share);
     } else if (spec_.qk_norm == QkNorm::kHead) {
       qk_norm_rope_backward({.eps = static_cast<float>(spec_.norm_eps),
+                             .offset = static_cast<float>(spec_.norm_offset),
                              .dinp = dinp,
                              .dquery_weight = ctx.hooks.gradient(*query_norm_),
                              .dkey_weight = ctx.hooks.gradient(*key_norm_),
@@ -314,7 +332,7 @@ class AttentionLayer final : public BranchLayer {
                              .inp = t.projected,
                              .query_weight = ctx.use(*query_norm_),
                              .key_weight = ctx.use(*key_norm_),
-                             .table = ctx.work.attention.rope_table,
+                             .table = ctx.work.attention.rope.of(spec_),
                              .num_kv_heads = share.NKVl,
                              .group = share.G,
                              .dout_order = share.order},
@@ -325,7 +343,7 @@ class AttentionLayer final : public BranchLayer {
       rope({.pass = Pass::kBackward,
             .out = dinp,
             .inp = dout,
-            .table = ctx.work.attention.rope_table,
+            .table = ctx.work.attention.rope.of(spec_),
             .num_kv_heads = share.NKVl,
             .group = share.G,
             .out_order = QkvOrder::kGrouped,
@@ -347,7 +365,7 @@ class AttentionLayer final : public BranchLayer {
                           .inp = inp,
                           .query_weight = ctx.use(*query_norm_),
                           .key_weight = ctx.use(*key_norm_),
-                          .table = ctx.work.attention.rope_table,
+                          .table = ctx.work.attention.rope.of(spec_),
                           .num_kv_heads = share.NKVl,
                           .group = share.G,
                           .out_order = share.order},
@@ -355,7 +373,7 @@ class AttentionLayer final : public BranchLayer {
   }
   void full_norm_backward(const LayerContext& ctx, Tensor dinp, Tensor dout, const AttentionTensors& t,
                           const AttentionShare& share) const {
-    const Tensor products = ctx.work.attention.qk_sums, table = ctx.work.attention.rope_table;
+    const Tensor products = ctx.work.attention.qk_sums, table = ctx.work.attention.rope.of(spec_);
     const Tensor query_weight = ctx.use(*query_norm_), key_weight = ctx.use(*key_norm_);
     qk_norm_products({.sums = products,
                       .dout = dout,

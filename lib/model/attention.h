@@ -21,7 +21,10 @@ struct AttentionSpec {
   int seq_len = 0, window = 0;  // window 0: all earlier tokens
   bool rope = false;
   QkNorm qk_norm = QkNorm::kNone;          // RMSNorm of queries and keys before RoPE
-  double norm_eps = 0;                     // eps of qk_norm
+  double norm_eps = 0, norm_offset = 0;    // of qk_norm
+  bool local_rope = false;                 // with the angles of model.rope_theta_local
+  double scale = 0;                        // of scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;                      // of scores; 0: none
   bool bias = false, output_bias = false;  // of qkv, of proj
 
   int64_t width() const { return int64_t{heads} * head_dim; }        // of the queries, and of the rows that proj reads
@@ -87,13 +90,19 @@ struct AttentionTensors {
   KeyValueCache cache;  // present: a pass over cached sequences, without a backward pass
 };
 
+// Cosines and sines of rotary positions, of each kind of layer that the model has.
+struct RopeTables {
+  Tensor global, local;  // local: of layers with AttentionSpec::local_rope
+  Tensor of(const AttentionSpec& attention) const { return attention.local_rope ? local : global; }
+};
+
 // The workspace that the layers of a stage share.
 struct AttentionWorkspace {
   Tensor dout;        // (R, NHl · HS): the gradient of AttentionTensors::out
   Tensor dqkv;        // (R, qkv_width), grouped
   Tensor rope_input;  // (R, qkv_width); only if RoPE changes the order of heads: qkv's output, or attention's gradient
   Tensor delta;       // (B, NHl, T) f32
-  Tensor rope_table;  // (T, HS/2, 2) f32; in passes over cached sequences (R, HS/2, 2), the angles of each row
+  RopeTables rope;    // (T, HS/2, 2) f32; in passes over cached sequences (R, HS/2, 2), the angles of each row
   Tensor qk_sums;     // (R, 2) f32: sums over the heads of all tp ranks, for QK-norm over the full width
   Tensor sequences, positions;  // (R) i32, of each row in such a pass
   // FP8 casts, if any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the transpose of the latter.
@@ -114,10 +123,10 @@ void allocate_tensors(const AttentionSpec& attention, const BranchMemory& memory
 void allocate_workspace(const AttentionSpec& attention, const BranchMemory& memory, LayerWorkspace& work);
 // Return views of the first rows, as first_rows does for all tensors of a layer.
 AttentionTensors first_rows(AttentionTensors tensors, int64_t rows);
-// Fills the table of rotary angles, the same for all layers, if the model has one. Waits for the copy.
-void fill_rope_table(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute);
-// In a pass over cached sequences: fills work.rope_table with the rows of `table` at work.positions.
-void look_up_angles(const AttentionWorkspace& work, Tensor table, Stream& compute);
+// Fills the tables of rotary angles that the model has. Waits for the copies.
+void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute);
+// In a pass over cached sequences: fills work.rope with the rows of `tables` at work.positions.
+void look_up_angles(const AttentionWorkspace& work, const RopeTables& tables, Stream& compute);
 std::unique_ptr<BranchLayer> make_branch(const AttentionSpec& attention, const LayerSpec& layer_spec, int layer,
                                          const std::vector<Parameter>& parameters);
 

@@ -48,10 +48,11 @@ LayerWorkspace first_rows(LayerWorkspace w, const CachedRowTensors& cached, int6
   narrow(w.partial, rows);
   narrow(w.normed, rows);
   narrow(w.attention.rope_input, rows);
-  w.attention.rope_table = cached.angles;
+  w.attention.rope = cached.angles;
   w.attention.sequences = cached.sequences;
   w.attention.positions = cached.positions;
-  for (Tensor* tensor : {&w.attention.rope_table, &w.attention.qk_sums, &w.attention.sequences, &w.attention.positions})
+  for (Tensor* tensor : {&w.attention.rope.global, &w.attention.rope.local, &w.attention.qk_sums,
+                         &w.attention.sequences, &w.attention.positions})
     narrow(*tensor, rows);
   w.recomputed = first_rows(w.recomputed, rows, tp);
   return w;

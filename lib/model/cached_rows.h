@@ -23,7 +23,7 @@ struct CacheSize {
 
 struct CachedRowTensors {
   Tensor sequences, positions;                     // (R) i32; sequence -1: padding, at position 0
-  Tensor angles;                                   // (R, HS/2, 2) f32: the rows of the RoPE table at `positions`
+  RopeTables angles;                               // (R, HS/2, 2) f32: the rows of the RoPE tables at `positions`
   Tensor position_rows;                            // (Rl, C): the same of learned positions; first stage only
   std::vector<std::vector<KeyValueCache>> layers;  // [chunk][layer]
 };

@@ -117,7 +117,8 @@ WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
           .group = a.G,
           .order = a.order,
           .head_size = a.HS,
-          .window = attention.window};
+          .window = attention.window,
+          .softcap = attention.softcap > 0};
 }
 
 NormSpec stream_norm(const ModelConfig& m, std::string_view module, Branch branch, NormPlace place) {
@@ -146,17 +147,23 @@ std::vector<NormSpec> layer_norms(const ModelConfig& m) {
   return norms;
 }
 
-LayerSpec layer_spec(const ModelConfig& m) {
+LayerSpec layer_spec(const ModelConfig& m, int layer) {
   TRI_REQUIRE(m.head_dim > 0, "model.head_dim is not resolved");
+  const auto& pattern = m.layer_pattern;
+  const bool full = !pattern.empty() && pattern[static_cast<size_t>(layer) % pattern.size()] == LayerAttention::kFull;
   return {.attention = {.hidden = m.hidden,
                         .heads = m.heads,
                         .kv_heads = m.kv_heads,
                         .head_dim = m.head_dim,
                         .seq_len = m.seq_len,
-                        .window = m.window,
+                        .window = full ? 0 : m.window,
                         .rope = m.position == Position::kRope,
                         .qk_norm = m.qk_norm,
                         .norm_eps = m.norm_eps,
+                        .norm_offset = static_cast<double>(m.norm_offset),
+                        .local_rope = !full && m.rope_theta_local > 0,
+                        .scale = m.attention_scale,
+                        .softcap = m.attention_softcap,
                         .bias = has_qkv_bias(m),
                         .output_bias = m.bias && has_second_norm(m)},  // else fc2's serves both branches
           .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias},
@@ -169,7 +176,7 @@ LayerSpec layer_spec(const ModelConfig& m) {
 Layers layers_of_model(const ModelConfig& model, LayerRange fp8) {
   Layers layers;
   for (int layer = 0; layer < model.layers; ++layer) {
-    LayerSpec spec = layer_spec(model);
+    LayerSpec spec = layer_spec(model, layer);
     spec.fp8 = layer >= fp8.first && layer < fp8.first + fp8.count;
     const auto known = std::ranges::find(layers.kinds, spec);
     layers.kind_of.push_back(static_cast<int>(known - layers.kinds.begin()));

@@ -97,6 +97,7 @@ struct LayerSpec {
   // Whether the other layer's tensors and workspace have the same shapes.
   bool same_sizes(LayerSpec other) const {
     other.attention.window = attention.window;
+    other.attention.local_rope = attention.local_rope;
     other.fp8 = fp8;
     return other == *this;
   }

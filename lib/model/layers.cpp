@@ -49,6 +49,7 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
   const Tensor local = ctx.local_rows(rows);
   NormForward norm{.kind = ctx.config.model.norm,
                    .eps = static_cast<float>(ctx.config.model.norm_eps),
+                   .offset = static_cast<float>(ctx.config.model.norm_offset),
                    .mean = t.mean,
                    .rstd = t.rstd,
                    .sum = stream.add.empty() ? Tensor{} : sum,
@@ -69,6 +70,7 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
 void NormLayer::forward(const LayerContext& ctx, Tensor out, Tensor inp, const NormTensors& t) const {
   norm_forward({.kind = ctx.config.model.norm,
                 .eps = static_cast<float>(ctx.config.model.norm_eps),
+                .offset = static_cast<float>(ctx.config.model.norm_offset),
                 .out = out,
                 .mean = t.mean,
                 .rstd = t.rstd,
@@ -81,6 +83,7 @@ void NormLayer::forward(const LayerContext& ctx, Tensor out, Tensor inp, const N
 void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp,
                          const NormTensors& t) const {
   norm_backward({.kind = ctx.config.model.norm,
+                 .offset = static_cast<float>(ctx.config.model.norm_offset),
                  .dinp = dinp,
                  .dresidual = dresidual,
                  .dweight = ctx.hooks.gradient(*weight),

@@ -105,7 +105,9 @@ class ListBuilder {
     specs_.back().decay = decay;
   }
   void norm(const NormSpec& norm, int layer) {
-    replicated(weight_of(norm.module, layer), {norm.width}, InitRule::kOnes, false);
+    // Weight and offset add up to 1.
+    replicated(weight_of(norm.module, layer), {norm.width}, m_.norm_offset == 1 ? InitRule::kZeros : InitRule::kOnes,
+               false);
     if (norm.sharded) {
       specs_.back().split_dim = 0;
       specs_.back().sharded = {"tp"};

@@ -78,7 +78,7 @@ void Stage::begin_cached(int64_t rows, CachedHead head) {
                                    .tp = ctx_.tp,
                                    .splits = ctx_.splits,
                                    .hooks = ctx_.hooks});
-  look_up_angles(cached_work_.attention, tensors_.work.attention.rope_table, ctx_.compute);
+  look_up_angles(cached_work_.attention, tensors_.work.attention.rope, ctx_.compute);
 }
 
 void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output) {
@@ -157,9 +157,12 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
 void Stage::embed(const LayerContext& ctx, const Chunk& chunk, Tensor tokens, Tensor out) {
   const Tensor weight = ctx.use(*chunk.tokens);
   const auto embed_rows = [&](Tensor rows, int64_t first) {
-    embedding_forward(
-        {.out = rows, .tokens = tokens.flat(first, rows[0]), .weight = weight, .first_token = first_token_},
-        ctx.compute);
+    embedding_forward({.out = rows,
+                       .tokens = tokens.flat(first, rows[0]),
+                       .weight = weight,
+                       .first_token = first_token_,
+                       .scale = embedding_scale()},
+                      ctx.compute);
   };
   if (ctx.tp.size() == 1) {
     embed_rows(out, 0);
@@ -199,7 +202,8 @@ void Stage::embed_backward(const Chunk& chunk, int microbatch) {
   embedding_backward({.dweight = ctx_.hooks.gradient(*chunk.tokens),
                       .dout = w.dstream,
                       .tokens = tensors_.inputs.rows(microbatch, 1).flat(),
-                      .first_token = first_token_},
+                      .first_token = first_token_,
+                      .scale = embedding_scale()},
                      ctx_.compute);
   ctx_.hooks.gradient_ready(*chunk.tokens);
 }
@@ -222,7 +226,8 @@ void Stage::gather_stats(const LayerContext& ctx, Tensor stats, Tensor targets) 
                        .logits = tensors_.head.logits.rows(0, ctx.dims.R),
                        .targets = targets,
                        .first_token = first_token_,
-                       .vocab = vocab_},
+                       .vocab = vocab_,
+                       .softcap = static_cast<float>(ctx.config.model.logit_softcap)},
                       ctx.compute);
   ctx.start_gather(stats);
   ctx.need(stats);
@@ -240,7 +245,8 @@ void Stage::loss(int microbatch, LogitGradient gradient) {
                       .vocab = vocab_,
                       .gradient = gradient,
                       .grad_scale = loss_scale_,
-                      .z_loss = static_cast<float>(ctx_.config.optimizer.z_loss)},
+                      .z_loss = static_cast<float>(ctx_.config.optimizer.z_loss),
+                      .softcap = static_cast<float>(ctx_.config.model.logit_softcap)},
                      ctx_.compute);
 }
 

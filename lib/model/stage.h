@@ -77,6 +77,10 @@ class Stage final : public StageCompute {
 
   // The context of the current run's forward actions.
   const LayerContext& forward_context() const { return cached_ctx_ ? *cached_ctx_ : ctx_; }
+  float embedding_scale() const {
+    const double scale = ctx_.config.model.embedding_scale;
+    return scale > 0 ? static_cast<float>(scale) : 1.0f;
+  }
   // `tokens` (R): those of the microbatch.
   void embed(const LayerContext& ctx, const Chunk& chunk, Tensor tokens, Tensor out);
   void add_positions(const LayerContext& ctx, const Parameter& positions, Tensor out);

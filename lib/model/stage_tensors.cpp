@@ -93,8 +93,9 @@ class Allocator {
     CachedRowTensors t;
     t.sequences = arena_.take(name, Dtype::kI32, {d_.R});
     t.positions = arena_.take(name, Dtype::kI32, {d_.R});
-    if (const AttentionSpec a = layers_[0].attention; a.rope)
-      t.angles = arena_.take(name, Dtype::kF32, {d_.R, a.head_dim / 2, 2});
+    const AttentionSpec a = layers_[0].attention;
+    if (a.rope) t.angles.global = arena_.take(name, Dtype::kF32, {d_.R, a.head_dim / 2, 2});
+    if (config_.model.rope_theta_local > 0) t.angles.local = arena_.take(name, Dtype::kF32, {d_.R, a.head_dim / 2, 2});
     if (mesh.axis("pp").first() && config_.model.position == Position::kLearned)
       t.position_rows = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     for (int chunk = 0; chunk < config_.parallel.chunks; ++chunk) {

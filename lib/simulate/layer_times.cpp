@@ -90,7 +90,8 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
   const double flops = 4 * s.rows * keys * (static_cast<double>(attention.width()) / w.tp);
   // Kernels process power-of-two heads and whole blocks of keys, so short sequences waste a part of them. A score takes
   // an exponential in addition to 4 FLOPs per element of the head. The file's rates apply to heads of 128.
-  const double exponential = c.device.exponential_flops / 4;  // in elements of a head
+  // A softcap takes two more: an exponential and a division.
+  const double exponential = c.device.exponential_flops / 4 * (attention.softcap > 0 ? 3 : 1);  // in elements of a head
   constexpr double kOfRates = 128;
   const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head))));
   const double padded = kernel / head * (1 + exponential / kernel) / (1 + exponential / kOfRates);

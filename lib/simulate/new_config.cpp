@@ -43,7 +43,7 @@ Result<std::string> base_config(const NewConfig& options) {
     const int longest = model.seq_len;
     model = *options.imported_model;
     model.seq_len = std::min(longest, model.seq_len);
-    if (model.window >= model.seq_len) model.window = 0;
+    fit_window(model);
     config.value().run.name = "run";
     return to_yaml(config.value());
   }

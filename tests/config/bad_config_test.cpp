@@ -172,6 +172,10 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: model.rope_theta: inf is not a number; allowed: number > 0; the default is 10000"},
     {"model: {init_std: \"0.02\"}",
      "a.yaml:1: model.init_std: \"0.02\" is text, not a number; allowed: number > 0; remove the quotes"},
+    {"model: {layer_pattern: window}",
+     "a.yaml:1: model.layer_pattern: window is not a list; allowed: list of full|window; write [window]"},
+    {"model: {layer_pattern: [window, fulll]}",
+     "a.yaml:1: model.layer_pattern[1]: fulll is not one of the choices; allowed: full|window; did you mean full?"},
     {"data: {sources: corpus}",
      "a.yaml:1: data.sources: corpus is not a list; allowed: list of paths or {path: text, weight: number > "
      "0}; write [corpus]"},
@@ -361,6 +365,20 @@ const Combination kBadCombinations[] = {
     {"model: {qk_norm: full}", 1,
      "model.qk_norm: full requires rope, but model.position is learned; set model.position to rope, or model.qk_norm "
      "to none"},
+    {"model: {position: rope, qk_norm: full, norm_offset: 1}", 1,
+     "model.norm_offset: 1 is not supported with model.qk_norm full; set model.norm_offset to 0"},
+    {"model: {layer_pattern: [window, full]}", 1,
+     "model.layer_pattern: has layers with a window, but model.window is 0; set model.window, or model.layer_pattern "
+     "to []"},
+    {"model: {layer_pattern: [full], window: 64}", 1,
+     "model.window: 64 has no effect, since model.layer_pattern has no layer with a window; set model.window to 0, or "
+     "model.layer_pattern to []"},
+    {"model: {position: rope, window: 64, rope_theta_local: 1e4}", 1,
+     "model.rope_theta_local: 10000 has no effect without a model.layer_pattern that has layers with a window; set "
+     "model.rope_theta_local to 0, or model.layer_pattern, for instance to [window, full]"},
+    {"model: {layer_pattern: [window], window: 64, rope_theta_local: 1e4}", 1,
+     "model.rope_theta_local: 10000 has no effect without rope; set model.rope_theta_local to 0, or model.position to "
+     "rope"},
     {"model: {window: 4096}", 1,
      "model.window: 4096 exceeds model.seq_len 1024; set model.window to 0 for full attention, or to 1024 or "
      "less"},

@@ -79,6 +79,9 @@ TEST(Overrides, lists_are_yaml) {
   const Config config = parse("data: {sources: [x]}", {"data.sources=[a, {path: b, weight: 2}]"});
   const std::vector<Source> sources = {{"a", 1.0}, {"b", 2.0}};
   EXPECT_EQ(config.data.sources, sources);
+  const std::vector<LayerAttention> pattern = {LayerAttention::kWindow, LayerAttention::kFull};
+  EXPECT_EQ(parse("", {"model.layer_pattern=[window,full]"}).model.layer_pattern, pattern);
+  EXPECT_TRUE(parse("model: {layer_pattern: [full]}", {"model.layer_pattern=[]"}).model.layer_pattern.empty());
 }
 
 TEST(Resolve, fills_what_is_derived) {
@@ -132,11 +135,12 @@ run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, ev
       gemm_search: false, deterministic: false, sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~",
       sample_temperature: 0.1, sample_top_k: 5}
 model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 96, vocab: 300, seq_len: 32,
-        window: 16, block: parallel, parallel_norms: 2, norm: rmsnorm, activation: swiglu, position: rope,
-        qk_norm: head, attention: builtin, bias: false, qkv_bias: true, tie_embeddings: false, norm_eps: 0.1,
-        rope_theta: 123456.789, rope_fraction: 0.5, rope_scaling: yarn, rope_factor: 4.5, rope_original_seq_len: 16,
-        rope_low_freq_factor: 1.5, rope_high_freq_factor: 5, rope_beta_fast: 31, rope_beta_slow: 0.5,
-        rope_attention_factor: 1.25, init_std: 1e-300}
+        window: 16, layer_pattern: [window, full], block: parallel, parallel_norms: 2, norm: rmsnorm, norm_offset: 1,
+        activation: swiglu, position: rope, qk_norm: head, attention_scale: 0.25, attention_softcap: 50,
+        logit_softcap: 30, embedding_scale: 8, attention: builtin, bias: false, qkv_bias: true, tie_embeddings: false,
+        norm_eps: 0.1, rope_theta: 123456.789, rope_theta_local: 1000, rope_fraction: 0.5, rope_scaling: yarn,
+        rope_factor: 4.5, rope_original_seq_len: 16, rope_low_freq_factor: 1.5, rope_high_freq_factor: 5,
+        rope_beta_fast: 31, rope_beta_slow: 0.5, rope_attention_factor: 1.25, init_std: 1e-300}
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
        micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,

@@ -41,6 +41,12 @@ TEST(Flops, of_a_window_are_those_inside_its_band) {
     EXPECT_DOUBLE_EQ(model_flops_per_token(gpt(0)) - model_flops_per_token(gpt(window)), 12 * L * C * (48 - window));
 }
 
+TEST(Flops, of_a_pattern_are_those_of_its_layers) {
+  Config c = gpt(5);
+  c.model.layer_pattern = {LayerAttention::kFull, LayerAttention::kWindow};  // of three layers one has the window
+  EXPECT_DOUBLE_EQ(model_flops_per_token(c), (2 * model_flops_per_token(gpt(0)) + model_flops_per_token(gpt(5))) / 3);
+}
+
 TEST(Flops, of_causal_attention_are_those_that_the_mask_leaves) {
   const double L = 3, C = 64, T = 48;
   for (const int window : {0, 1, 5, 47}) {

@@ -16,7 +16,9 @@ Config config_of(int combination) {
   const auto bit = [&](int i) { return (combination >> i & 1) != 0; };
   Config c = tiny_config();
   c.model.norm = bit(0) ? Norm::kRmsNorm : Norm::kLayerNorm;
-  c.model.activation = bit(1) ? Activation::kSwiglu : bit(7) ? Activation::kGeluErf : Activation::kGelu;
+  c.model.activation = bit(1)   ? (bit(4) ? Activation::kGeglu : Activation::kSwiglu)
+                       : bit(7) ? Activation::kGeluErf
+                                : Activation::kGelu;
   c.model.position = bit(2) ? Position::kRope : Position::kLearned;
   c.model.kv_heads = bit(3) ? 2 : 4;
   c.model.head_dim = bit(3) ? 4 : 0;  // twice the default, 8 / 4
@@ -27,6 +29,15 @@ Config config_of(int combination) {
   if (!bit(5)) {
     if (bit(0) && bit(4)) c.model.norm_position = NormPosition::kPost;
     if (bit(1) && bit(6)) c.model.norm_position = NormPosition::kBoth;
+  }
+  if (bit(0) && bit(1) && c.model.qk_norm != QkNorm::kFull) c.model.norm_offset = 1;
+  if (bit(1) && bit(3)) c.model.attention_scale = 0.8;
+  if (bit(3) && bit(4)) c.model.attention_softcap = 0.3;
+  if (bit(0) && bit(6)) c.model.logit_softcap = 0.7;
+  if (bit(1) && bit(7)) c.model.embedding_scale = 1.7;
+  if (bit(4) && bit(6)) {
+    c.model.layer_pattern = {LayerAttention::kWindow, LayerAttention::kFull};
+    if (bit(2)) c.model.rope_theta_local = 10;
   }
   c.model.tie_embeddings = bit(6);
   c.model.bias = bit(7);
@@ -49,10 +60,14 @@ Config config_of(int combination) {
 
 std::string name_of(const Config& c) {
   const ModelConfig& m = c.model;
-  return fmt::format("{} {} {} {} kv_heads {} head_dim {} window {} {} norms {}{}{} qkv_bias {}", enum_name(m.norm),
-                     enum_name(m.activation), enum_name(m.position), enum_name(m.rope_scaling), m.kv_heads, m.head_dim,
-                     m.window, enum_name(m.block), m.parallel_norms == 2 ? "two" : enum_name(m.norm_position),
-                     m.tie_embeddings ? " tied" : "", m.bias ? " bias" : "", enum_name(m.qkv_bias));
+  return fmt::format(
+      "{} {} {} {} kv_heads {} head_dim {} window {} of {} layers {} norms {} + {}{}{} qkv_bias {} scale {} caps {} {} "
+      "embedding {}",
+      enum_name(m.norm), enum_name(m.activation), enum_name(m.position), enum_name(m.rope_scaling), m.kv_heads,
+      m.head_dim, m.window, m.layer_pattern.empty() ? "all" : "some", enum_name(m.block),
+      m.parallel_norms == 2 ? "two" : enum_name(m.norm_position), m.norm_offset, m.tie_embeddings ? " tied" : "",
+      m.bias ? " bias" : "", enum_name(m.qkv_bias), m.attention_scale, m.attention_softcap, m.logit_softcap,
+      m.embedding_scale);
 }
 
 // Changes every parameter from its special initial value: norms of exactly 1 and biases of exactly 0 hide errors.

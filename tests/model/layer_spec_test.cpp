@@ -134,6 +134,27 @@ TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
   EXPECT_TRUE(resolve_config(odd, 1));
 }
 
+TEST(LayerSpec, a_pattern_gives_layers_windows_and_angles_of_their_own) {
+  Config config = config_of(0, Activation::kGeglu);
+  ModelConfig& m = config.model;
+  m.layers = 7;
+  m.position = Position::kRope;
+  m.window = 4;
+  m.rope_theta_local = 100;
+  m.layer_pattern = {LayerAttention::kWindow, LayerAttention::kWindow, LayerAttention::kFull};
+  const Layers layers = layers_of_model(value_or_throw(resolve_config(config, 1)));
+  EXPECT_EQ(layers.kinds.size(), 2u);
+  for (int layer = 0; layer < m.layers; ++layer) {
+    const bool local = layer % 3 != 2;
+    EXPECT_EQ(layers[layer].attention.window, local ? 4 : 0) << layer;
+    EXPECT_EQ(layers[layer].attention.local_rope, local) << layer;
+    EXPECT_TRUE(layers[layer].same_sizes(layers[0])) << layer;
+  }
+  m.layer_pattern.clear();
+  m.rope_theta_local = 0;
+  EXPECT_EQ(layers_of_model(config).kinds.size(), 1u);
+}
+
 TEST(LayerSpec, queries_keys_and_values_may_have_biases_alone) {
   const auto biases = [](bool all, AutoFlag qkv) {
     Config config = config_of(0, Activation::kSwiglu);

@@ -26,6 +26,7 @@ class ReferenceModel {
     for (int t = 0; t < T; ++t)
       for (int c = 0; c < C; ++c) {
         x[t][c] = p.at(weight_of(modules::kTokens))[inputs[t] * C + c];
+        if (m_.embedding_scale > 0) x[t][c] *= m_.embedding_scale;
         if (m_.position == Position::kLearned) x[t][c] += p.at(weight_of(modules::kPositions))[t * C + c];
       }
     for (int layer = 0; layer < m_.layers; ++layer) {
@@ -50,6 +51,7 @@ class ReferenceModel {
       for (int v = 0; v < m_.vocab; ++v) {  // there is no padding here
         double logit = 0;
         for (int c = 0; c < C; ++c) logit += n[t][c] * head[v * C + c];
+        logit = capped(logit, m_.logit_softcap);
         total += std::exp(logit);
         if (v == targets[t]) target = logit;
       }
@@ -64,6 +66,8 @@ class ReferenceModel {
     std::string_view module;
     int layer;
   };
+
+  static double capped(double x, double softcap) { return softcap > 0 ? softcap * std::tanh(x / softcap) : x; }
 
   static void add(Matrix& x, const Matrix& y) {
     for (size_t t = 0; t < x.size(); ++t)
@@ -95,14 +99,23 @@ class ReferenceModel {
       }
       for (const double v : row) square += (v - mean) * (v - mean) / row.size();
       for (size_t c = 0; c < row.size(); ++c)
-        row[c] = (row[c] - mean) / std::sqrt(square + m_.norm_eps) * w[c] + (bias == p.end() ? 0 : bias->second[c]);
+        row[c] = (row[c] - mean) / std::sqrt(square + m_.norm_eps) * (w[c] + m_.norm_offset) +
+                 (bias == p.end() ? 0 : bias->second[c]);
     }
     return y;
   }
 
+  bool has_window(int layer) const {
+    const size_t period = m_.layer_pattern.size();
+    return m_.window > 0 &&
+           (period == 0 || m_.layer_pattern[static_cast<size_t>(layer) % period] == LayerAttention::kWindow);
+  }
+  bool is_local(int layer) const { return has_window(layer) && m_.rope_theta_local > 0; }
+
   // The angle per position by which RoPE rotates the pair i of a head.
-  double rope_frequency(int i) const {
+  double rope_frequency(int layer, int i) const {
     const int HS = static_cast<int>(m_.rope_fraction * m_.head_dim);
+    if (is_local(layer)) return std::pow(m_.rope_theta_local, -2.0 * i / HS);
     const double f = std::pow(m_.rope_theta, -2.0 * i / HS), divided = f / m_.rope_factor;
     const double length = m_.rope_original_seq_len, wavelength = 2 * M_PI / f;
     double keep = 1;
@@ -123,8 +136,8 @@ class ReferenceModel {
     }
     return keep * f + (1 - keep) * divided;
   }
-  double rope_magnitude() const {
-    if (m_.rope_scaling != RopeScaling::kYarn) return 1;
+  double rope_magnitude(int layer) const {
+    if (is_local(layer) || m_.rope_scaling != RopeScaling::kYarn) return 1;
     return m_.rope_attention_factor > 0 ? m_.rope_attention_factor : 0.1 * std::log(m_.rope_factor) + 1;
   }
 
@@ -139,7 +152,8 @@ class ReferenceModel {
             const Doubles& w = p.at(weight_of(index < G ? modules::kQueryNorm : modules::kKeyNorm, layer));
             double square = 0;
             for (int i = 0; i < HS; ++i) square += qkv[t][slot(kv, index) + i] * qkv[t][slot(kv, index) + i] / HS;
-            for (int i = 0; i < HS; ++i) qkv[t][slot(kv, index) + i] *= w[i] / std::sqrt(square + m_.norm_eps);
+            for (int i = 0; i < HS; ++i)
+              qkv[t][slot(kv, index) + i] *= (w[i] + m_.norm_offset) / std::sqrt(square + m_.norm_eps);
           }
     if (m_.qk_norm == QkNorm::kFull)
       for (int t = 0; t < T; ++t)
@@ -159,7 +173,7 @@ class ReferenceModel {
         for (int kv = 0; kv < m_.kv_heads; ++kv)
           for (int index = 0; index <= G; ++index)  // queries and the key
             for (int i = 0; 2 * i < static_cast<int>(m_.rope_fraction * HS); ++i) {
-              const double angle = t * rope_frequency(i), size = rope_magnitude();
+              const double angle = t * rope_frequency(layer, i), size = rope_magnitude(layer);
               double &a = qkv[t][slot(kv, index) + i], &b = qkv[t][slot(kv, index) + i + HS / 2];
               const double rotated = size * (a * std::cos(angle) - b * std::sin(angle));
               b = size * (b * std::cos(angle) + a * std::sin(angle));
@@ -169,13 +183,14 @@ class ReferenceModel {
     for (int kv = 0; kv < m_.kv_heads; ++kv)
       for (int g = 0; g < G; ++g)
         for (int t = 0; t < T; ++t) {
-          const int first = m_.window == 0 ? 0 : std::max(0, t - m_.window + 1);
+          const int first = has_window(layer) ? std::max(0, t - m_.window + 1) : 0;
           Doubles weights(T);
           double total = 0;
           for (int s = first; s <= t; ++s) {
             double score = 0;
             for (int i = 0; i < HS; ++i) score += qkv[t][slot(kv, g) + i] * qkv[s][slot(kv, G) + i];
-            total += weights[s] = std::exp(score / std::sqrt(HS));
+            score *= m_.attention_scale > 0 ? m_.attention_scale : 1 / std::sqrt(HS);
+            total += weights[s] = std::exp(capped(score, m_.attention_softcap));
           }
           for (int s = first; s <= t; ++s)
             for (int i = 0; i < HS; ++i)
@@ -186,16 +201,17 @@ class ReferenceModel {
 
   Matrix mlp(const ParameterValues& p, int layer, const Matrix& n) const {
     const int F = m_.ffn_hidden;
-    const bool swiglu = m_.activation == Activation::kSwiglu;
-    const Matrix h = linear(p, {modules::kFc1, layer}, n, swiglu ? 2 * F : F);
+    const bool gated = is_gated(m_.activation);
+    const Matrix h = linear(p, {modules::kFc1, layer}, n, gated ? 2 * F : F);
     Matrix u(h.size(), Doubles(F));
     for (size_t t = 0; t < h.size(); ++t)
       for (int f = 0; f < F; ++f) {
         const double x = h[t][f];
-        u[t][f] = swiglu ? x / (1 + std::exp(-x)) * h[t][F + f]
+        u[t][f] = m_.activation == Activation::kSwiglu ? x / (1 + std::exp(-x))
                   : m_.activation == Activation::kGeluErf
                       ? 0.5 * x * (1 + std::erf(x / std::sqrt(2)))
                       : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+        if (gated) u[t][f] *= h[t][F + f];
       }
     return linear(p, {modules::kFc2, layer}, u, m_.hidden);
   }

@@ -28,6 +28,7 @@ std::vector<Layout> matrix() {
       {.dp = 4, .zero = 1, .precision = B, .optimizer = OptimizerKind::kLamb},
       {.dp = 2, .tp = 2, .zero = 1, .precision = B, .moments = B},
       {.tp = 2, .llama = true, .recompute = norms},
+      {.dp = 2, .tp = 2, .llama = true, .gemma = true, .recompute = norms},
       {.tp = 4, .micro_batch = 4},
       {.tp = 2, .block = P, .recompute = selective},
       {.pp = 4, .recompute = full},

@@ -221,6 +221,17 @@ Config config_of(const Layout& layout) {
     c.model.rope_fraction = 0.5;
     if (layout.block == Block::kParallel) c.model.parallel_norms = 2;
   }
+  if (layout.gemma) {  // of a layer's softcaps the first bounds scores of about 1, the second logits of about 2
+    c.model.activation = Activation::kGeglu;
+    c.model.norm_position = NormPosition::kBoth;
+    c.model.norm_offset = 1;
+    c.model.attention_scale = 0.5;
+    c.model.attention_softcap = 1.5;
+    c.model.logit_softcap = 3;
+    c.model.embedding_scale = 5.656854249492381;  // the root of 32
+    c.model.layer_pattern = {LayerAttention::kWindow, LayerAttention::kWindow, LayerAttention::kFull};
+    c.model.rope_theta_local = 100;
+  }
   if (layout.rope_scaling != RopeScaling::kNone) {  // of four pairs, one is kept, two are divided, one is in between
     c.model.rope_factor = 4;
     c.model.rope_original_seq_len = 8;

@@ -36,7 +36,8 @@ struct Layout {
   bool qkv_bias = false;  // of llama: biases of queries, keys and values in place of QK-norm
   RopeScaling rope_scaling = RopeScaling::kNone;  // of llama
   bool olmo2 = false;                             // of llama: norms of outputs, and QK-norm over the full width
-  bool neox = false;  // of the GPT-2 family: RoPE of half a head, erf form of GeLU; two norms in the parallel block
+  bool neox = false;   // of the GPT-2 family: RoPE of half a head, erf form of GeLU; two norms in the parallel block
+  bool gemma = false;  // of llama, sequential: four norms a layer, GeGLU, softcaps, layers without a window
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp
@@ -66,7 +67,7 @@ struct Layout {
            (split == OverlapSplit{} ? ""
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
            (moments == Dtype::kF32 ? "" : " bf16 moments") + (qkv_bias ? " qkv_bias" : "") + (olmo2 ? " olmo2" : "") +
-           (neox ? " neox" : "") +
+           (neox ? " neox" : "") + (gemma ? " gemma" : "") +
            (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) +
            (steps == kSteps ? "" : fmt::format(" {} steps", steps)) + (wide ? " wide" : "") +

@@ -85,6 +85,12 @@ std::vector<Layout> matrix() {
       {.tp = 2, .pp = 2, .block = P, .neox = true, .recompute = full},
       {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .block = P, .tied = false, .neox = true, .recompute = norms},
       {.dp = 2, .tp = 2, .zero = 2, .block = P, .precision = B, .neox = true, .recompute = selective},
+      // Gemma
+      {.tp = 4, .llama = true, .gemma = true},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true, .rope_scaling = RopeScaling::kLinear, .gemma = true},
+      {.tp = 2, .pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .gemma = true, .recompute = full},
+      {.dp = 2, .tp = 2, .zero = 2, .tied = false, .llama = true, .gemma = true, .recompute = norms},
+      {.dp = 2, .tp = 2, .zero = 1, .precision = B, .llama = true, .gemma = true, .recompute = selective},
       // mixed precision
       {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .precision = B},
       {.dp = 2,
