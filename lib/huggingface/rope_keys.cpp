@@ -151,7 +151,7 @@ Result<void> read_scaling(const std::string& place, const Json& rope, ModelConfi
 }  // namespace
 
 Result<void> read_rope(const std::string& path, const Json& json, const RopeNames& names, ModelConfig& model) {
-  const auto theta = positive_number(path + ": ", json, "rope_theta", names.theta, 10000.0);
+  const auto theta = positive_number(path + ": ", json, "rope_theta", names.theta, names.theta_when_absent);
   if (!theta) return theta.error();
   model.rope_theta = theta.value();
   if (auto read = read_fraction(path + ": ", json, names, names.fraction_when_absent, model); !read)

@@ -17,6 +17,7 @@ struct RopeNames {
   std::string_view fraction = {};  // another name of partial_rotary_factor
   double fraction_when_absent = 1;
   bool rotates_parts = false;  // whether partial_rotary_factor has an effect
+  double theta_when_absent = 10000;
 };
 Result<void> read_rope(const std::string& path, const nlohmann::ordered_json& json, const RopeNames& names,
                        ModelConfig& model);

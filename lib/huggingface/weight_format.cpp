@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lib/config/error_list.h"
+#include "lib/huggingface/gemma_keys.h"
 #include "lib/huggingface/rope_keys.h"
 
 namespace tri::huggingface {
@@ -78,6 +79,25 @@ constexpr TensorRule kNeoxTensors[] = {
     {modules::kHead, Part::kWeight, "embed_out.weight", Rows::kVocab},  // untied only
 };
 
+constexpr TensorRule kGemmaTensors[] = {
+    {modules::kTokens, Part::kWeight, "model.embed_tokens.weight", Rows::kVocab},
+    {modules::kNorm1, Part::kWeight, "model.layers.{}.input_layernorm.weight"},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.q_proj.weight", Rows::kQuery},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.k_proj.weight", Rows::kKey},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.v_proj.weight", Rows::kValue},
+    {modules::kQueryNorm, Part::kWeight, "model.layers.{}.self_attn.q_norm.weight"},
+    {modules::kKeyNorm, Part::kWeight, "model.layers.{}.self_attn.k_norm.weight"},
+    {modules::kProj, Part::kWeight, "model.layers.{}.self_attn.o_proj.weight"},
+    {modules::kPostNorm1, Part::kWeight, "model.layers.{}.post_attention_layernorm.weight"},
+    {modules::kNorm2, Part::kWeight, "model.layers.{}.pre_feedforward_layernorm.weight"},
+    {modules::kFc1, Part::kWeight, "model.layers.{}.mlp.gate_proj.weight", Rows::kGate},
+    {modules::kFc1, Part::kWeight, "model.layers.{}.mlp.up_proj.weight", Rows::kUp},
+    {modules::kFc2, Part::kWeight, "model.layers.{}.mlp.down_proj.weight"},
+    {modules::kPostNorm2, Part::kWeight, "model.layers.{}.post_feedforward_layernorm.weight"},
+    {modules::kFinalNorm, Part::kWeight, "model.norm.weight"},
+    {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
+};
+
 // An integer field of both formats.
 struct SizeField {
   std::string_view hf;
@@ -126,6 +146,7 @@ struct FormatTable {
   bool equal_heads = false;  // head_dim is hidden / heads
   RopeNames rope = {};
   bool window_of_layers = false;  // the window counts with use_sliding_window, from layer max_window_layers on
+  Gemma gemma = Gemma::kNone;
 };
 
 constexpr SizeField kGpt2Sizes[] = {
@@ -170,6 +191,12 @@ constexpr SizeField kQwen3Sizes[] = {{"num_key_value_heads", &ModelConfig::kv_he
                                      {"head_dim", &ModelConfig::head_dim, true, 128},
                                      kContext,
                                      kWindow};
+constexpr SizeField kGemmaSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 4},
+                                     {"head_dim", &ModelConfig::head_dim, true, 256},
+                                     kContext,
+                                     kWindow};
+constexpr FixedField kGemmaFixed[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""},
+                                      {"use_bidirectional_attention", "false"}};
 constexpr FixedField kLlamaFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}};
 // Tables that are computed from the config.
 constexpr std::string_view kLlamaIgnored[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"};
@@ -183,28 +210,31 @@ struct Decoder {
   QkNorm qk_norm = QkNorm::kNone;
   NormPosition norm_position = NormPosition::kPre;
   double eps_when_absent = 1e-6;
+  Gemma gemma = Gemma::kNone;
 };
 constexpr FormatTable decoder(const Decoder& family) {
+  const bool gemma = family.gemma != Gemma::kNone;
   return {.format = {.model_type = family.model_type,
                      .architecture = family.architecture,
                      .prefix = "model.",
-                     .tensors = kLlamaTensors,
+                     .tensors = gemma ? std::span(kGemmaTensors) : std::span<const TensorRule>(kLlamaTensors),
                      .ignored = kLlamaIgnored},
           .norm = Norm::kRmsNorm,
-          .activation = Activation::kSwiglu,
+          .activation = gemma ? Activation::kGeglu : Activation::kSwiglu,
           .position = Position::kRope,
           .groups = true,
           .window = family.window,
           .biases = family.biases,
-          .tied_when_absent = false,
+          .tied_when_absent = gemma,
           .eps = "rms_norm_eps",
           .eps_when_absent = family.eps_when_absent,
           .sizes = kDecoderSizes,
           .more_sizes = family.sizes,
-          .fixed = kLlamaFixed,
+          .fixed = gemma ? std::span<const FixedField>(kGemmaFixed) : std::span<const FixedField>(kLlamaFixed),
           .qk_norm = family.qk_norm,
-          .norm_position = family.norm_position,
-          .window_of_layers = family.window_of_layers};
+          .norm_position = gemma ? NormPosition::kBoth : family.norm_position,
+          .window_of_layers = family.window_of_layers,
+          .gemma = family.gemma};
 }
 
 constexpr FormatTable kFormats[] = {
@@ -270,7 +300,13 @@ constexpr FormatTable kFormats[] = {
              .window = false,
              .qk_norm = QkNorm::kFull,
              .norm_position = NormPosition::kPost,
-             .eps_when_absent = 1e-5})};
+             .eps_when_absent = 1e-5}),
+    decoder({.model_type = "gemma2", .architecture = "Gemma2ForCausalLM", .sizes = kGemmaSizes, .gemma = Gemma::kTwo}),
+    decoder({.model_type = "gemma3_text",
+             .architecture = "Gemma3ForCausalLM",
+             .sizes = kGemmaSizes,
+             .qk_norm = QkNorm::kHead,
+             .gemma = Gemma::kThree})};
 
 std::vector<SizeField> sizes_of(const FormatTable& table) {
   std::vector<SizeField> sizes(table.sizes.begin(), table.sizes.end());
@@ -306,6 +342,7 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   if (m.rope_fraction < 1 && !t.rope.rotates_parts)
     lines.push_back(fmt::format("model.rope_fraction: {} can't be expressed as {}, which rotates whole heads",
                                 m.rope_fraction, t.format.architecture));
+  for (std::string& line : gemma_objections(t.gemma, t.format.architecture, m)) lines.push_back(std::move(line));
   if (m.kv_heads != m.heads && !t.groups)
     lines.push_back(fmt::format(
         "model.kv_heads: {} can't be expressed as {}, which has as many key/value heads as model.heads ({})",
@@ -447,8 +484,13 @@ Result<Described> read_model(const std::string& path, const Json& json) {
   }
   if (table->window_of_layers)
     if (auto read = read_window_layers(path, json, m); !read) return read.error();
-  if (m.window >= m.seq_len) m.window = 0;
-  if (const auto kinds = json.find("layer_types"); kinds != json.end() && kinds->is_array())
+  if (table->gemma != Gemma::kNone) {
+    if (auto read = read_gemma(path, json, table->gemma, m); !read) return read.error();
+  } else {
+    fit_window(m);
+  }
+  if (const auto kinds = json.find("layer_types");
+      table->gemma == Gemma::kNone && kinds != json.end() && kinds->is_array())
     for (const Json& kind : *kinds)
       if (kind != (m.window > 0 ? "sliding_attention" : "full_attention"))
         return file_error("{}: layer_types: {} is not supported; all layers must have the same attention", path,
@@ -484,7 +526,9 @@ Result<Described> read_model(const std::string& path, const Json& json) {
       return file_error("{}: head_dim: {} is not the size of a head", path, head->dump());
     m.head_dim = head->get<int>();
   }
-  if (auto rope = read_rope(path, json, table->rope, m); !rope) return rope.error();
+  auto rope = table->gemma == Gemma::kNone ? read_rope(path, json, table->rope, m)
+                                           : read_gemma_rope(path, json, table->gemma, m);
+  if (!rope) return rope.error();
   return described;
 }
 
@@ -535,6 +579,7 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
       json["attention_bias"] = json["mlp_bias"] = model.bias;
     if (!table.equal_heads) json["head_dim"] = model.head_dim;
     write_rope(model, table.rope, json);
+    if (table.gemma != Gemma::kNone) write_gemma(table.gemma, model, json);
   }
   json["trireme"] = {{"step", step}, {"tokenizer", tokenizer}};
   return json.dump(2) + "\n";

@@ -8,6 +8,8 @@
 //   qwen2    Qwen2ForCausalLM    llama with biases of queries, keys and values alone; with a window or without
 //   qwen3    Qwen3ForCausalLM    llama with QK-norm, without biases; with a window or without
 //   olmo2    Olmo2ForCausalLM    llama with norms of outputs and QK-norm over the full width, without biases
+//   gemma2   Gemma2ForCausalLM   four norms a layer, norm_offset, geglu, scaled embeddings, softcaps, layer_pattern
+//   gemma3_text  Gemma3ForCausalLM  gemma2 with QK-norm and rope_theta_local, without a softcap of scores
 // Of those with rope, each kind of model.rope_scaling.
 //
 // "Native" are the names and tensors of this program's checkpoints, "hf" those of transformers (Hugging Face).
@@ -34,7 +36,7 @@ enum class Rows {
   kValue,          // heads in order
   kQueryKeyValue,  // all queries, all keys, all values
   kByHead,         // as in native, for each head its query, key and value
-  kGate,           // the first half of SwiGLU's fc1
+  kGate,           // the first half of a gated fc1
   kUp,             // the second half
 };
 enum class Form {

@@ -27,6 +27,8 @@ BIN, MPIRUN, SCRATCH = sys.argv[1:4]
 # Native settings; large initial values make the logits meaningful.
 GPT2 = {"norm": "layernorm", "activation": "gelu", "position": "learned", "bias": "true"}
 LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": "false"}
+GEMMA = {**LLAMA, "activation": "geglu", "norm_position": "both", "norm_offset": 1, "embedding_scale": 32**0.5,
+         "kv_heads": 2, "window": 5, "layer_pattern": ["window", "full"]}
 NATIVE = {
     "gpt2_tied": GPT2,
     "gpt2_untied_without_biases": {**GPT2, "tie_embeddings": "false", "bias": "false", "ffn_hidden": 40},
@@ -43,6 +45,9 @@ NATIVE = {
              "parallel_norms": 2, "tie_embeddings": "false"},
     "olmo2": {**LLAMA, "kv_heads": 2, "qk_norm": "full", "norm_position": "post", "tie_embeddings": "false"},
     "mistral_wide_heads": {**LLAMA, "kv_heads": 2, "head_dim": 16, "window": 5, "tie_embeddings": "false"},
+    "gemma2": {**GEMMA, "attention_softcap": 2.0, "logit_softcap": 4.0, "attention_scale": 0.25},
+    "gemma3": {**GEMMA, "head_dim": 16, "qk_norm": "head", "rope_theta": 1000.0, "rope_theta_local": 100.0,
+               "rope_scaling": "linear", "rope_factor": 2},
 }
 SMALL = {"initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 LLAMA_SIZES = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
@@ -77,10 +82,19 @@ HUGGING_FACE = {
                                     "hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "tie_word_embeddings": True}),
     "olmo2": ("Olmo2", {**LLAMA_SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False, "rope_theta": 100.0}),
     "llama_narrow_heads": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 6}),
+    "gemma2": ("Gemma2", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 24,
+                          "sliding_window": 6, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0}),
+    "gemma2_without_softcaps": ("Gemma2", {**LLAMA_SIZES, "num_key_value_heads": 4, "head_dim": 8,
+                                           "query_pre_attn_scalar": 8, "sliding_window": 24,
+                                           "attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma3": ("Gemma3", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 24,
+                          "sliding_window": 6, "sliding_window_pattern": 2,
+                          "layer_types": ["sliding_attention", "full_attention"], "rope_theta": 1000.0,
+                          "rope_local_base_freq": 100.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
 }
 # Models that train on several ranks, and models that are also converted to or from 16 bits: SPLIT_NATIVE and HALVED.
 SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head", "neox", "olmo2"}
-SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn", "neox", "olmo2"}
+SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn", "neox", "olmo2", "gemma2", "gemma3"}
 HALVED = {"gpt2_untied", "llama_tied_biases", "qwen3"}
 
 
@@ -223,7 +237,8 @@ def compare_step(name, model, run_dir):
 
 
 def import_hugging_face(name, family, settings):
-    config = getattr(transformers, family + "Config")(**settings, attn_implementation="eager")
+    config_class = family + ("TextConfig" if family == "Gemma3" else "Config")
+    config = getattr(transformers, config_class)(**settings, attn_implementation="eager")
     torch.manual_seed(7)
     model = getattr(transformers, "GPT2LMHeadModel" if family == "GPT2" else family + "ForCausalLM")(config).eval()
     with torch.no_grad():  # changes norms and biases, which are initialised to ones and zeros
@@ -269,6 +284,7 @@ def byte_tokenizer(folder):
 def is_known(name):
     known = not name.startswith("qwen3") or hasattr(transformers, "Qwen3ForCausalLM")  # needs version 4.51
     known = known and (name != "olmo2" or hasattr(transformers, "Olmo2ForCausalLM"))  # needs version 4.47
+    known = known and (not name.startswith("gemma3") or hasattr(transformers, "Gemma3ForCausalLM"))  # 4.50
     known = known and (name != "qwen2_window" or IS_5)  # earlier versions ignore the window in eager attention
     if not known:
         print(f"skipped: {name}, which transformers {transformers.__version__} does not support")

@@ -97,6 +97,29 @@ std::map<std::string, Config> models() {
   all["olmo2"] = llama();
   all["olmo2"].model.qk_norm = QkNorm::kFull;
   all["olmo2"].model.norm_position = NormPosition::kPost;
+  Config gemma = llama();
+  gemma.model.activation = Activation::kGeglu;
+  gemma.model.norm_position = NormPosition::kBoth;
+  gemma.model.norm_offset = 1;
+  gemma.model.embedding_scale = std::sqrt(12.0);
+  gemma.model.attention_scale = 1 / std::sqrt(3.0);
+  gemma.model.tie_embeddings = true;
+  all["gemma2"] = gemma;
+  all["gemma2"].model.attention_softcap = 50;
+  all["gemma2"].model.window = 3;
+  all["gemma2"].model.layer_pattern = {LayerAttention::kWindow, LayerAttention::kFull};
+  all["gemma2_plain"] = gemma;
+  all["gemma2_plain"].model.attention_scale = 0;
+  all["gemma2_plain"].model.logit_softcap = 30.5;
+  all["gemma3"] = gemma;
+  all["gemma3"].model.layers = 4;
+  all["gemma3"].model.qk_norm = QkNorm::kHead;
+  all["gemma3"].model.window = 3;
+  all["gemma3"].model.layer_pattern = {LayerAttention::kWindow, LayerAttention::kWindow, LayerAttention::kFull};
+  all["gemma3"].model.rope_theta = 1e6;
+  all["gemma3"].model.rope_theta_local = 5e3;
+  all["gemma3"].model.rope_scaling = RopeScaling::kLinear;
+  all["gemma3"].model.rope_factor = 8;
   all["qwen2"] = llama();
   all["qwen2"].model.qkv_bias = AutoFlag::kTrue;
   all["qwen2"].model.rope_scaling = RopeScaling::kLinear;
@@ -173,6 +196,12 @@ TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
         {"model.layers.1.self_attn.k_proj.weight", {4, 12}},
         {"model.layers.1.mlp.gate_proj.weight", {20, 12}},
         {"model.layers.1.mlp.down_proj.weight", {12, 20}}}},
+      {"gemma2",
+       {{"model.layers.0.input_layernorm.weight", {12}},
+        {"model.layers.1.post_attention_layernorm.weight", {12}},
+        {"model.layers.1.pre_feedforward_layernorm.weight", {12}},
+        {"model.layers.1.post_feedforward_layernorm.weight", {12}},
+        {"model.layers.1.mlp.up_proj.weight", {20, 12}}}},
       {"qwen2",
        {{"model.layers.0.self_attn.q_proj.bias", {12}},
         {"model.layers.1.self_attn.k_proj.bias", {4}},
@@ -192,10 +221,9 @@ TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
     write_run(models().at(name), dir / name);
     value_or_throw(export_checkpoint({.checkpoint = dir / name + "/step_00000007", .folder = dir / (name + "_hf")}));
     const auto file = value_or_throw(SafetensorsFile::open(dir / (name + "_hf/model.safetensors")));
-    EXPECT_EQ(file.entries().size(), name == "gpt2" || name == "neox" ? 28u
-                                     : name == "qwen2"                ? 27u
-                                     : name == "olmo2"                ? 25u
-                                                                      : 21u);
+    const std::map<std::string, size_t> counts{{"gpt2", 28},  {"llama", 21}, {"qwen2", 27},
+                                               {"olmo2", 25}, {"neox", 28},  {"gemma2", 24}};
+    EXPECT_EQ(file.entries().size(), counts.at(name));
     for (const auto& [tensor, shape] : shapes) {
       ASSERT_NE(file.find(tensor), nullptr) << tensor;
       EXPECT_EQ(file.find(tensor)->shape, shape) << tensor;
@@ -297,6 +325,113 @@ TEST(HuggingFace, a_model_that_no_format_expresses_is_refused_by_its_field) {
                       m.qkv_bias = AutoFlag::kFalse;
                     }),
             "model.qkv_bias: false can't be expressed as LlamaForCausalLM, where it equals model.bias\n1 error");
+}
+
+TEST(HuggingFace, fields_of_gemma_are_refused_in_other_families_and_other_values_in_gemma) {
+  const auto refused = [](const Config& base, auto change) {
+    Config c = base;
+    change(c.model);
+    return message(weight_format_of(value_or_throw(resolve_config(c, 1)).model));
+  };
+  const auto names = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  names(refused(llama(), [](ModelConfig& m) { m.attention_softcap = 50; }), "model.attention_softcap: 50");
+  names(refused(llama(), [](ModelConfig& m) { m.logit_softcap = 30; }), "model.logit_softcap: 30");
+  names(refused(llama(), [](ModelConfig& m) { m.attention_scale = 0.1; }), "model.attention_scale: 0.1");
+  names(refused(llama(), [](ModelConfig& m) { m.embedding_scale = 3; }), "model.embedding_scale: 3");
+  names(refused(llama(), [](ModelConfig& m) { m.norm_offset = 1; }), "model.norm_offset: 1");
+  names(refused(llama(), [](ModelConfig& m) { m.activation = Activation::kGeglu; }), "model.activation: geglu");
+  names(refused(llama(),
+                [](ModelConfig& m) {
+                  m.window = 3;
+                  m.layer_pattern = {LayerAttention::kFull, LayerAttention::kWindow};
+                }),
+        "model.layer_pattern");
+  EXPECT_EQ(refused(llama(), [](ModelConfig& m) { m.embedding_scale = 1; }), "");
+  const Config gemma = models().at("gemma3");
+  names(refused(gemma, [](ModelConfig& m) { m.norm_offset = 0; }), "model.norm_offset: 0");
+  names(refused(gemma, [](ModelConfig& m) { m.embedding_scale = 1; }), "model.embedding_scale: 1");
+  names(refused(gemma, [](ModelConfig& m) { m.attention_softcap = 50; }), "model.");
+  names(refused(gemma, [](ModelConfig& m) { m.rope_theta_local = 0; }), "model.rope_theta_local: 0");
+  names(refused(models().at("gemma2"), [](ModelConfig& m) { m.rope_theta_local = 100; }), "model.");
+}
+
+// The keys of versions 4 and 5 of transformers, and their defaults.
+TEST(HuggingFace, keys_of_gemma_are_read_as_transformers_does) {
+  const auto parse = [](const std::string& type, const std::string& keys) {
+    return parse_config_json("c", R"({"hidden_size":16,"intermediate_size":16,"num_hidden_layers":8,)"
+                                  R"("num_attention_heads":2,"vocab_size":9,"max_position_embeddings":8192,)"
+                                  R"("model_type":")" +
+                                      type + "\"" + keys + "}");
+  };
+  const auto read = [&](const std::string& type, const std::string& keys = "") {
+    const auto described = parse(type, keys);
+    EXPECT_EQ(message(described), "") << keys;
+    return described ? described.value().model : ModelConfig{};
+  };
+  const auto W = LayerAttention::kWindow, F = LayerAttention::kFull;
+  using Pattern = std::vector<LayerAttention>;
+  const ModelConfig two = read("gemma2");
+  EXPECT_EQ(two.attention_softcap, 50);
+  EXPECT_EQ(two.logit_softcap, 30);
+  EXPECT_EQ(two.attention_scale, 0) << "1 / sqrt(256) is the default of head_dim 256";
+  EXPECT_EQ(two.embedding_scale, 4);
+  EXPECT_EQ(two.norm_offset, 1);
+  EXPECT_EQ(two.window, 4096);
+  EXPECT_EQ(two.layer_pattern, (Pattern{W, F}));
+  EXPECT_TRUE(two.tie_embeddings);
+  const ModelConfig other = read("gemma2", R"(,"attn_logit_softcapping":null,"final_logit_softcapping":null,)"
+                                           R"("query_pre_attn_scalar":144,"sliding_window":10000)");
+  EXPECT_EQ(other.attention_softcap, 0);
+  EXPECT_EQ(other.logit_softcap, 0);
+  EXPECT_EQ(other.attention_scale, 1.0 / 12);
+  EXPECT_EQ(other.window, 8192) << "all earlier tokens";
+
+  const ModelConfig three = read("gemma3_text");
+  EXPECT_EQ(three.layer_pattern, (Pattern{W, W, W, W, W, F}));
+  EXPECT_EQ(three.logit_softcap, 0);
+  EXPECT_EQ(three.qk_norm, QkNorm::kHead);
+  EXPECT_EQ(three.rope_theta, 1e6);
+  EXPECT_EQ(three.rope_theta_local, 1e4);
+  EXPECT_EQ(read("gemma3_text", R"(,"sliding_window_pattern":3)").layer_pattern, (Pattern{W, W, F}));
+  const std::string s = R"("sliding_attention")", f = R"("full_attention")";
+  EXPECT_EQ(read("gemma3_text", fmt::format(R"(,"layer_types":[{0},{0},{1},{0},{0},{1},{0},{0}])", f, s)).layer_pattern,
+            (Pattern{F, F, W}));
+  const ModelConfig full = read("gemma3_text", fmt::format(R"(,"layer_types":[{0},{0},{0},{0},{0},{0},{0},{0}])", f));
+  EXPECT_TRUE(full.layer_pattern.empty());
+  EXPECT_EQ(full.window, 0);
+  EXPECT_EQ(full.rope_theta_local, 0);
+  for (const std::string& keys :
+       {std::string(
+            R"(,"rope_theta":5e5,"rope_local_base_freq":2e4,"rope_scaling":{"rope_type":"linear","factor":8.0})"),
+        std::string(R"(,"rope_parameters":{"full_attention":{"rope_type":"linear","factor":8.0,"rope_theta":5e5},)"
+                    R"("sliding_attention":{"rope_type":"default","rope_theta":2e4}})")}) {
+    const ModelConfig m = read("gemma3_text", keys);
+    EXPECT_EQ(m.rope_theta, 5e5) << keys;
+    EXPECT_EQ(m.rope_theta_local, 2e4) << keys;
+    EXPECT_EQ(m.rope_scaling, RopeScaling::kLinear) << keys;
+    EXPECT_EQ(m.rope_factor, 8) << keys;
+  }
+  EXPECT_EQ(read("gemma3_text", R"(,"rope_theta":1e4)").rope_theta_local, 0) << "the same rope in all layers";
+
+  const std::pair<std::string, std::string> wrong[] = {
+      {"gemma2", R"("hidden_activation":"silu")"},
+      {"gemma2", R"("use_bidirectional_attention":true)"},
+      {"gemma2", R"("query_pre_attn_scalar":0)"},
+      {"gemma2", R"("attn_logit_softcapping":"50")"},
+      {"gemma2", R"("attention_bias":true)"},
+      {"gemma2", R"("sliding_window":null)"},
+      {"gemma2", R"("layer_types":["full_attention"])"},
+      {"gemma3_text", R"("attn_logit_softcapping":50)"},
+      {"gemma3_text", R"("sliding_window_pattern":2.5)"},
+      {"gemma3_text", R"("layer_types":[1,2,3,4,5,6,7,8])"},
+      {"gemma3_text", R"("rope_parameters":{"chunked_attention":{}})"},
+      {"gemma3_text", R"("rope_parameters":{"sliding_attention":{"rope_type":"linear","factor":2.0}})"}};
+  for (const auto& [type, key] : wrong) {
+    const std::string text = message(parse(type, "," + key));
+    EXPECT_NE(text.find(key.substr(1, key.find('"', 1) - 1)), std::string::npos) << key << ": " << text;
+  }
 }
 
 TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
