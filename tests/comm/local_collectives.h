@@ -14,12 +14,14 @@ namespace tri {
 
 // The state that the members of one group share.
 struct RendezvousPoint {
-  explicit RendezvousPoint(int size) : barrier(size), shown(static_cast<size_t>(size)) {}
+  explicit RendezvousPoint(int size)
+      : barrier(size), shown(static_cast<size_t>(size)), sends(static_cast<size_t>(size)) {}
   std::barrier<> barrier;
   std::vector<const char*> shown;  // [member]: readable by the others until all have synchronised again
+  std::vector<const std::vector<CommGroup::Message>*> sends;  // [member]: the same, of an exchange
 };
 
-// Supports f32, and only all-gathers and reduce-scatters.
+// Supports f32, and only all-gathers, reduce-scatters and exchanges.
 class LocalCollectives final : public CommGroup {
  public:
   LocalCollectives(int rank, int size, std::shared_ptr<RendezvousPoint> place)
@@ -51,6 +53,23 @@ class LocalCollectives final : public CommGroup {
   void do_broadcast(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
   void do_send(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
   void do_recv(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
+
+  void do_exchange(const std::vector<Message>& sends, const std::vector<Message>& recvs, Stream& stream) override {
+    cpu_stream(stream).submit([=, this] {
+      place_->sends[static_cast<size_t>(rank())] = &sends;
+      place_->barrier.arrive_and_wait();
+      std::vector<size_t> next(static_cast<size_t>(size()));  // [peer]: its message that is looked at
+      for (const Message& recv : recvs) {
+        const std::vector<Message>& from = *place_->sends[static_cast<size_t>(recv.peer)];
+        size_t& at = next[static_cast<size_t>(recv.peer)];
+        while (from.at(at).peer != rank()) ++at;
+        TRI_REQUIRE(from[at].tensor.bytes() == recv.tensor.bytes(), "sent {}, received {}",
+                    from[at].tensor.shape_text(), recv.tensor.shape_text());
+        std::memcpy(recv.tensor.data, from[at++].tensor.data, static_cast<size_t>(recv.tensor.bytes()));
+      }
+      place_->barrier.arrive_and_wait();
+    });
+  }
 
   void synchronize(const void* data) {
     place_->shown[static_cast<size_t>(rank())] = static_cast<const char*>(data);

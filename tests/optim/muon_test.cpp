@@ -5,13 +5,18 @@
 
 #include <cmath>
 #include <map>
+#include <mutex>
+#include <thread>
 
+#include "io/base/random.h"
 #include "kernels/core/dims.h"
+#include "kernels/cpu/device.h"
 #include "kernels/ops.h"
 #include "lib/config/axis_fields.h"
-#include "lib/optim/lr.h"
+#include "lib/optim/optimizer.h"
+#include "lib/optim/start_values.h"
+#include "tests/comm/local_collectives.h"
 #include "tests/kernels/op_test.h"
-#include "tests/train/one_rank.h"
 
 namespace tri::test {
 namespace {
@@ -136,6 +141,17 @@ std::vector<std::vector<int64_t>> logical_elements(const std::string& name, cons
   return matrices;
 }
 
+// Returns the index in the global tensor of element `e` of this rank's shard.
+int64_t global_index(const ParamSpec& spec, const Mesh& mesh, int64_t e) {
+  if (spec.split_dim < 0) return e;
+  const auto dim = static_cast<size_t>(spec.split_dim);
+  const std::vector<int64_t> local = spec.local_shape(mesh);
+  int64_t inner = 1;
+  for (size_t d = dim + 1; d < local.size(); ++d) inner *= local[d];
+  const int64_t outer = e / (local[dim] * inner), middle = e / inner % local[dim];
+  return (outer * spec.shape[dim] + spec.shard(mesh).rank * local[dim] + middle) * inner + e % inner;
+}
+
 // Every part that the members send lies where the owner expects it: it receives whole logical matrices, row by row.
 TEST(MuonPlan, owners_receive_whole_logical_matrices_on_any_layout) {
   const auto device = make_cpu_device();
@@ -183,16 +199,10 @@ TEST(MuonPlan, owners_receive_whole_logical_matrices_on_any_layout) {
             const SliceRange slice = slice_ranges(layout, mesh, kind)[matrix.bucket];
             EXPECT_TRUE(bucket.muon);
             Values indices(static_cast<size_t>(slice.size), -1.0);
-            const std::vector<int64_t> local = specs[i].local_shape(mesh);
-            int64_t inner = 1, split = 1, local_split = 1, at = 0;
-            const auto dim = static_cast<size_t>(specs[i].split_dim);
-            for (size_t d = dim + 1; d < local.size(); ++d) inner *= local[d];
-            split = specs[i].shape[dim], local_split = local[dim];
-            for (int64_t e = 0; e < specs[i].local_numel(mesh); ++e, ++at) {
-              const int64_t outer = e / (local_split * inner), middle = e / inner % local_split;
-              const int64_t global = (outer * split + mesh.axis("tp").rank * local_split + middle) * inner + e % inner;
+            for (int64_t e = 0; e < specs[i].local_numel(mesh); ++e) {
               const int64_t place = layout.offset[i] + e - slice.begin;
-              if (place >= 0 && place < slice.size) indices[static_cast<size_t>(place)] = static_cast<double>(global);
+              if (place >= 0 && place < slice.size)
+                indices[static_cast<size_t>(place)] = static_cast<double>(global_index(specs[i], mesh, e));
             }
             const MatrixPart& part = matrix.parts[static_cast<size_t>(plan.dp.rank)];
             if (part.count == 0) continue;
@@ -247,54 +257,140 @@ TEST(Muon, the_iteration_follows_float64_and_does_not_depend_on_shards) {
   }
 }
 
+using Weights = std::map<std::string, std::vector<float>>;
+
+constexpr double kRate = 2e-3, kAdamwRate = 1e-3;
+
+// The gradient of an element before clipping by half.
+float gradient_of(const std::string& name, int64_t step, int64_t element) {
+  return random_normal(derive_key(static_cast<uint64_t>(step), name), static_cast<uint64_t>(element));
+}
+
+// Runs steps of Muon on the ranks of one stage, which are threads. Returns the master weights.
+Weights weights_after_steps(int tp, int dp, int zero, int64_t steps) {
+  const Config config = [&] {
+    Config c = muon_config(tp, 1, dp, zero);
+    c.parallel.dp_transfers = Transfers::kCollectives;
+    c.lr.peak = kRate;
+    c.optimizer.adamw_lr = kAdamwRate;
+    return c;
+  }();
+  const auto members = std::make_shared<RendezvousPoint>(tp * dp);
+  std::vector<std::shared_ptr<RendezvousPoint>> dp_groups;
+  for (int t = 0; t < tp; ++t) dp_groups.push_back(std::make_shared<RendezvousPoint>(dp));
+  std::mutex mutex;
+  Weights weights;
+  const auto run = [&](int member) {
+    const Mesh mesh = make_mesh(member, {{"tp", tp}, {"dp", dp}, {"pp", 1}});
+    const auto device = make_cpu_device();
+    const auto compute = device->make_stream("compute"), transfers = device->make_stream("dp");
+    LocalCollectives all(member, tp * dp, members),
+        over_dp(member / tp, dp, dp_groups[static_cast<size_t>(member % tp)]);
+    GroupOnStream matrices(all, *transfers, *device, TimeCategory::kDp);
+    CollectiveTransfers buckets(GroupOnStream(over_dp, *transfers, *device, TimeCategory::kDp), *device);
+    OptimizerTensors tensors;
+    const auto allocate = [&](Arena& arena) {
+      StoreTensors store = allocate_store(config, mesh, arena);
+      tensors = allocate_optimizer(config, mesh, store, arena);
+      return store;
+    };
+    Arena measuring;
+    allocate(measuring);
+    Arena arena(*device, measuring.used());
+    ParameterStore store({.config = config,
+                          .mesh = mesh,
+                          .tensors = allocate(arena),
+                          .fp8 = {},
+                          .num_microbatches = 1,
+                          .device = *device,
+                          .compute = *compute,
+                          .dp = buckets});
+    write_start_values(store.memory, mesh, config.run.seed, *compute);
+    for (const ChunkStoreTensors& chunk : store.memory.tensors().chunks)
+      for (const Tensor& state : chunk.state) compute->zero(state);
+    Optimizer optimizer({.config = config,
+                         .store = store,
+                         .tensors = tensors,
+                         .sums = {},
+                         .norm_sq = {},
+                         .loss = {},
+                         .groups = {{"tp", &matrices}, {"pp", &matrices}},
+                         .dp = buckets.collectives(),
+                         .world = matrices,
+                         .compute = *compute,
+                         .matrices = &matrices,
+                         .device = device.get()});
+    compute->synchronize();
+    *tensors.grad_scale.as<float>() = 0.5f;
+    // Calls f(parameter, global element, element of the slice).
+    const auto for_elements = [&](const BucketSlice& slice, auto f) {
+      const BucketMemory& bucket = store.memory.buckets()[static_cast<size_t>(slice.bucket)];
+      const FlatLayout& layout = store.memory.tensors().chunks.front().layout;
+      for (const int index : bucket.bucket->parameters) {
+        const ParamSpec& spec = store.memory.parameters().front()[static_cast<size_t>(index)].spec;
+        for (int64_t e = 0; e < spec.local_numel(mesh); ++e) {
+          const int64_t at = layout.offset[static_cast<size_t>(index)] + e - bucket.slice.begin;
+          if (at >= 0 && at < bucket.slice.size) f(spec, global_index(spec, mesh, e), at);
+        }
+      }
+    };
+    for (int64_t step = 0; step < steps; ++step) {
+      for (const BucketSlice& slice : store.memory.slices())
+        for_elements(slice, [&](const ParamSpec& spec, int64_t global, int64_t at) {
+          slice.grad.as<float>()[at] = gradient_of(spec.name, step, global);
+        });
+      optimizer.update(step, kRate);
+      compute->synchronize();
+      transfers->synchronize();
+    }
+    const std::lock_guard lock(mutex);
+    for (const BucketSlice& slice : store.memory.slices())
+      for_elements(slice, [&](const ParamSpec& spec, int64_t global, int64_t at) {
+        weights[spec.name].resize(static_cast<size_t>(spec.numel()), NAN);
+        weights[spec.name][static_cast<size_t>(global)] = slice.master.as<float>()[at];
+      });
+  };
+  std::vector<std::thread> ranks;
+  for (int member = 0; member < tp * dp; ++member) ranks.emplace_back(run, member);
+  for (std::thread& rank : ranks) rank.join();
+  return weights;
+}
+
+// One rank computes each matrix, in its own order, from parts whose bits do not depend on the layout.
+TEST(Muon, equal_gradients_give_equal_bits_on_any_layout) {
+  const Weights expected = weights_after_steps(1, 1, 1, 3);
+  EXPECT_EQ(expected.size(), model_parameters(muon_config(1, 1, 1, 1)).size());
+  for (const auto& [tp, dp, zero] :
+       std::vector<std::array<int, 3>>{{1, 2, 1}, {1, 2, 0}, {2, 1, 1}, {4, 1, 0}, {2, 2, 0}, {2, 2, 2}, {4, 2, 1}})
+    EXPECT_EQ(weights_after_steps(tp, dp, zero, 3), expected) << "tp " << tp << " dp " << dp << " zero " << zero;
+}
+
 // The golden: torch.optim.Muon(adjust_lr_fn="match_rms_adamw") in float64, on the same gradients, for each logical
 // matrix, and torch.optim.AdamW for everything else.
 TEST(Muon, twenty_steps_equal_torch_optim_muon) {
-  Config c = tiny_config();
-  c.model.activation = Activation::kSwiglu;
-  c.model.norm = Norm::kRmsNorm;
-  c.model.position = Position::kRope;
-  c.model.bias = false;
-  c.model.hidden = 16;
-  c.model.ffn_hidden = 24;
-  c.model.heads = 4;
-  c.model.kv_heads = 2;
-  c.optimizer.name = OptimizerKind::kMuon;
-  c.optimizer.clip = 0;
-  c.optimizer.adamw_lr = 1e-3;
-  c.optimizer.weight_decay = 0.1;
-  c.lr.peak = 2e-3;
-  c.lr.warmup_steps = 5;
-  c.run.steps = 20;
-  OneRank rank(c);
+  const Config config = muon_config(1, 1, 1, 1);
+  constexpr int64_t kSteps = 20;
   std::map<std::string, Values> weights, first, second;
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const auto& [name, values] : rank.weights()) {
+  for (const auto& [name, values] : weights_after_steps(1, 1, 1, 0)) {
     weights[name] = Values(values.begin(), values.end());
     first[name] = second[name] = Values(values.size());
   }
-  for (const Parameter& parameter : rank.parameters()) shapes[parameter.spec.name] = parameter.spec.shape;
-  for (int64_t step = 0; step < c.run.steps; ++step) {
-    std::map<std::string, std::vector<float>> gradients;
-    rank.trainer->step(step, rank.tokens(step, 0), rank.tokens(step, 1), {}, [&] { gradients = rank.gradients(); });
-    const double lr = learning_rate(rank.config.lr, step), count = static_cast<double>(step + 1);
-    for (auto& [name, w] : weights) {
-      const std::vector<float>& g = gradients.at(name);
-      Values &m = first[name], &v = second[name];
-      const std::vector<int64_t>& shape = shapes[name];
-      if (!name.starts_with("layers/") || shape.size() == 1) {
-        const double rate = lr * 0.5, decay = shape.size() == 1 ? 0.0 : 0.1;
+  for (int64_t step = 0; step < kSteps; ++step)
+    for (const ParamSpec& spec : model_parameters(config)) {
+      Values &w = weights[spec.name], &m = first[spec.name], &v = second[spec.name], g(w.size());
+      for (size_t i = 0; i < g.size(); ++i) g[i] = 0.5 * gradient_of(spec.name, step, static_cast<int64_t>(i));
+      if (!spec.name.starts_with("layers/") || spec.shape.size() == 1) {
+        const double decay = spec.shape.size() == 1 ? 0.0 : 0.1, count = static_cast<double>(step + 1);
         for (size_t i = 0; i < w.size(); ++i) {
           m[i] = 0.9 * m[i] + 0.1 * g[i];
           v[i] = 0.95 * v[i] + 0.05 * g[i] * g[i];
-          const double ratio =
-              m[i] / (1 - std::pow(0.9, count)) / (std::sqrt(v[i] / (1 - std::pow(0.95, count))) + 1e-8);
-          w[i] = (1 - rate * decay) * w[i] - rate * ratio;
+          const double mean = m[i] / (1 - std::pow(0.9, count)), square = v[i] / (1 - std::pow(0.95, count));
+          w[i] = (1 - kAdamwRate * decay) * w[i] - kAdamwRate * mean / (std::sqrt(square) + 1e-8);
         }
         continue;
       }
-      for (const std::vector<int64_t>& elements : logical_elements(name, shape, rank.config.model)) {
-        Matrix u(static_cast<int64_t>(elements.size()) / shape.back(), shape.back());
+      for (const std::vector<int64_t>& elements : logical_elements(spec.name, spec.shape, config.model)) {
+        Matrix u(static_cast<int64_t>(elements.size()) / spec.shape.back(), spec.shape.back());
         for (size_t e = 0; e < elements.size(); ++e) {
           const auto i = static_cast<size_t>(elements[e]);
           m[i] = 0.95 * m[i] + g[i];
@@ -304,12 +400,11 @@ TEST(Muon, twenty_steps_equal_torch_optim_muon) {
         const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(u.rows, u.columns)));
         for (size_t e = 0; e < elements.size(); ++e) {
           double& weight = w[static_cast<size_t>(elements[e])];
-          weight = (1 - lr * 0.1) * weight - lr * scale * x.values[e];
+          weight = (1 - kRate * 0.1) * weight - kRate * scale * x.values[e];
         }
       }
     }
-  }
-  for (const auto& [name, values] : rank.weights()) {
+  for (const auto& [name, values] : weights_after_steps(2, 2, 1, kSteps)) {
     const Values actual(values.begin(), values.end()), difference = minus(actual, weights[name]);
     EXPECT_LE(std::sqrt(dot(difference, difference) / dot(actual, actual)), 1e-5) << name;
   }
