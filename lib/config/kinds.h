@@ -28,6 +28,7 @@ enum class GemmFormat { kCompute, kFp8 };
 // Which of their sums GPUs may accumulate with fewer bits.
 enum class FastAccumulation { kNone, kForward, kAll };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
+enum class LrBy { kSteps, kTokens };
 
 template <>
 struct EnumNames<DeviceChoice> {
@@ -120,6 +121,11 @@ struct EnumNames<LrRule> {
                                     std::pair{LrRule::kLinear, std::string_view("linear")},
                                     std::pair{LrRule::kCosine, std::string_view("cosine")},
                                     std::pair{LrRule::kWsd, std::string_view("wsd")}};
+};
+template <>
+struct EnumNames<LrBy> {
+  static constexpr std::array table{std::pair{LrBy::kSteps, std::string_view("steps")},
+                                    std::pair{LrBy::kTokens, std::string_view("tokens")}};
 };
 
 }  // namespace tri

@@ -9,6 +9,7 @@
 #include "kernels/fp8.h"
 #include "kernels/rope.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/changes.h"
 #include "lib/config/config.h"
 #include "lib/config/divisors.h"
@@ -75,7 +76,10 @@ class Resolver {
     if (c_.parallel.dp == 0 && world_ % model_ranks == 0) c_.parallel.dp = static_cast<int>(world_ / model_ranks);
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
     if (c_.checkpoint.dir.empty()) c_.checkpoint.dir = c_.run.dir + "/checkpoints";
-    if (c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
+    if (c_.run.tokens > 0) c_.run.steps = last_step(c_, 0, 0);
+    if (c_.lr.by == LrBy::kSteps && c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
+    if (c_.lr.by == LrBy::kTokens && c_.lr.decay_tokens == 0)
+      c_.lr.decay_tokens = c_.run.tokens > 0 ? c_.run.tokens : samples_of_run(c_) * c_.model.seq_len;
   }
 
   void check_model() {
@@ -278,7 +282,23 @@ class Resolver {
 
   void check_lr() {
     const LrConfig& lr = c_.lr;
-    if (lr.rule != LrRule::kConstant && lr.warmup_steps > lr.decay_steps)  // a constant rate does not decay
+    const bool by_tokens = lr.by == LrBy::kTokens;
+    // A length in the other unit would be ignored.
+    const auto refuse = [&](const char* field, int64_t value, const char* other) {
+      if (value != 0)
+        add("{}: {}, but lr.by is {}; set {} instead, or lr.by to {}", field, value, enum_name(lr.by), other,
+            by_tokens ? "steps" : "tokens");
+    };
+    refuse(by_tokens ? "lr.warmup_steps" : "lr.warmup_tokens", by_tokens ? lr.warmup_steps : lr.warmup_tokens,
+           by_tokens ? "lr.warmup_tokens" : "lr.warmup_steps");
+    refuse(by_tokens ? "lr.decay_steps" : "lr.decay_tokens", by_tokens ? lr.decay_steps : lr.decay_tokens,
+           by_tokens ? "lr.decay_tokens" : "lr.decay_steps");
+    if (by_tokens && lr.rule != LrRule::kConstant && lr.warmup_tokens > lr.decay_tokens)
+      add("lr.warmup_tokens: {} exceeds lr.decay_tokens {} (0 = the tokens of the run); set lr.warmup_tokens to {} or "
+          "less, or lr.decay_tokens to {} or more",
+          lr.warmup_tokens, lr.decay_tokens, lr.decay_tokens, lr.warmup_tokens);
+    if (!by_tokens && lr.rule != LrRule::kConstant &&
+        lr.warmup_steps > lr.decay_steps)  // a constant rate does not decay
       add("lr.warmup_steps: {} exceeds lr.decay_steps {} (0 = run.steps); set lr.warmup_steps to {} or less; or, for a "
           "short trial of a longer schedule, lr.decay_steps to that schedule's steps, {} or more",
           lr.warmup_steps, lr.decay_steps, lr.decay_steps, lr.warmup_steps);

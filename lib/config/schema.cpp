@@ -75,6 +75,9 @@ Json value_schema(const Field& field) {
     case FieldKind::kNumber: {
       Json schema = {{"type", field.kind == FieldKind::kInteger ? "integer" : "number"}};
       add_range(allowed, schema);
+      if (!allowed.suffixes) return schema;
+      schema["type"] = {"integer", "string"};
+      schema["pattern"] = R"(^[0-9]+(\.[0-9]+)?[kMBT]?$)";
       return schema;
     }
     case FieldKind::kBoolean:

@@ -9,6 +9,7 @@
 
 #include "io/net/text_server.h"
 #include "io/tokens/utf8.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/environment.h"
 #include "lib/config/nearest.h"
 #include "lib/config/step_range.h"
@@ -146,6 +147,11 @@ void read_value(const YAML::Node& node, const ValueRule& rule, int& out, std::ve
   read_number(node, rule, out, problems);
 }
 void read_value(const YAML::Node& node, const ValueRule& rule, int64_t& out, std::vector<Problem>& problems) {
+  if (rule.allowed.suffixes && node.IsScalar() && !is_quoted(node))
+    if (const auto count = parse_count(node.Scalar())) {
+      out = *count;
+      return;
+    }
   read_number(node, rule, out, problems);
 }
 void read_value(const YAML::Node& node, const ValueRule& rule, uint64_t& out, std::vector<Problem>& problems) {
@@ -299,7 +305,9 @@ std::string describe_range(std::string_view noun, const Allowed& allowed) {
   if (has_low && has_high)
     return fmt::format("{} in {}{}, {}{}", noun, allowed.includes_low ? '[' : '(', print_value(allowed.low),
                        print_value(allowed.high), allowed.includes_high ? ']' : ')');
-  if (has_low) return fmt::format("{} {} {}", noun, allowed.includes_low ? ">=" : ">", print_value(allowed.low));
+  if (has_low)
+    return fmt::format("{} {} {}{}", noun, allowed.includes_low ? ">=" : ">", print_value(allowed.low),
+                       allowed.suffixes ? ", also such as 250B or 1.5T" : "");
   return std::string(noun);
 }
 

@@ -27,11 +27,13 @@ struct Allowed {
   bool includes_low = true, includes_high = true;
   std::string_view choices = {};  // a subset of an enum's names, "fp32|bf16"; empty: all
   TextRule text = TextRule::kAny;
-  bool expands = false;  // text: a path or a name that may contain environment variables (environment.h)
+  bool expands = false;   // text: a path or a name that may contain environment variables (environment.h)
+  bool suffixes = false;  // integer: may end in k, M, B or T (parse_count in batch_sizes.h)
 };
 
 inline Allowed anything() { return {}; }
 inline Allowed at_least(double low) { return {.low = low}; }
+inline Allowed token_count() { return {.low = 0, .suffixes = true}; }
 inline Allowed above(double low) { return {.low = low, .includes_low = false}; }
 inline Allowed within(double low, double high) { return {.low = low, .high = high}; }
 inline Allowed at_least_below(double low, double high) { return {.low = low, .high = high, .includes_high = false}; }

@@ -9,6 +9,7 @@
 #include "io/base/random.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/comm/host/host_traffic.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics/step_times.h"
 #include "lib/observe/status/fp8_report.h"
@@ -32,6 +33,7 @@ std::string startup_traffic() {
 
 TrainingLoop::TrainingLoop(const LoopContext& context)
     : context_(context),
+      last_step_(last_step(context.trainer.engine().config(), context.begun.steps, context.begun.samples)),
       rank_(context.trainer.engine().rank()),
       loader_({.config = rank_.config,
                .mesh = rank_.mesh,
@@ -40,7 +42,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .device = rank_.device,
                .dataset = dataset_of(context.inputs),
                .first_step = context.begun.samples / rank_.config.data.global_batch,
-               .steps = rank_.config.run.steps - context.begun.steps}),
+               .steps = last_step_ - context.begun.steps}),
       evaluator_(context.trainer.engine()),
       evaluation_(
           evaluation_size(rank_.config, context.inputs.num_samples(Split::kValidation), rank_.config.run.eval_batches)),
@@ -54,7 +56,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
               .gpu = rank_.device.bus_id(),
               .events = context.events,
               .metrics = metrics_.get()}),
-      timeline_(context.trainer.engine(), context.events.writer().attempt) {
+      timeline_(context.trainer.engine(), context.events.writer().attempt, last_step_) {
   if (evaluation_.batches > 0)
     validation_loader_ = std::make_unique<NodeLoader>(
         NodeLoaderContext{.config = rank_.config,
@@ -64,13 +66,14 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                           .device = rank_.device,
                           .dataset = dataset_of(context.inputs),
                           .split = Split::kValidation,
-                          .steps = evaluation_.batches * (rank_.config.run.steps - context.begun.steps),
+                          .steps = evaluation_.batches * (last_step_ - context.begun.steps),
                           .period = evaluation_.batches,
                           .num_samples = evaluation_.samples});
   if (rank_.mesh.world_rank != 0) return;
   exporters_ = std::make_unique<Exporters>(Exporters::Context{.config = rank_.config,
                                                               .attempt = context.events.writer().attempt,
                                                               .completed = context.begun.steps,
+                                                              .last_step = last_step_,
                                                               .memory_bytes = rank_.arena.used()});
 }
 
@@ -78,7 +81,7 @@ Result<void> TrainingLoop::run() {
   const RunConfig& run = rank_.config.run;
   const auto start = Clock::now();
   context_.stop_deadline.begin_steps();
-  while (progress_.steps < run.steps && stop_ == Stop::kNo) {
+  while (progress_.steps < last_step_ && stop_ == Stop::kNo) {
     if (auto trained = train_step(); !trained) return trained;
     context_.stop_deadline.set_progress(progress_.steps, context_.checkpoints.saved_step());
     if (progress_.steps == context_.begun.steps + 1) {
@@ -105,8 +108,7 @@ Result<void> TrainingLoop::run() {
 // Runs one step on all ranks, records its figures, and agrees on stops, saves and recordings.
 Result<void> TrainingLoop::train_step() {
   const auto start = Clock::now();
-  if (FlightRecorder* const recorder = flight_recorder())
-    recorder->begin_step(progress_.steps + 1, rank_.config.run.steps);
+  if (FlightRecorder* const recorder = flight_recorder()) recorder->begin_step(progress_.steps + 1, last_step_);
   timeline_.begin_step(progress_.steps + 1);
   const double data_wait = loader_.wait_seconds();
   const int64_t data_bytes = loader_.bytes_read(), data_began = FlightRecorder::now();
@@ -116,7 +118,8 @@ Result<void> TrainingLoop::train_step() {
   const auto sent_at = Clock::now();
   const StepLimits limits = spikes_.limits();
   const StepResult result = context_.trainer.step(
-      progress_.steps, tokens.inputs, tokens.targets, local, [this] { context_.checkpoints.before_update(); }, limits);
+      {.step = progress_.steps, .first_sample = progress_.samples}, tokens.inputs, tokens.targets, local,
+      [this] { context_.checkpoints.before_update(); }, limits);
   const auto end = Clock::now();
   step_seconds_ = seconds_between(start, end);
   if (FlightRecorder* const recorder = flight_recorder()) recorder->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
@@ -252,7 +255,7 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!result.fp8.empty() && every > 0 && (metrics.step % every == 0 || is_last()))
     metrics_->fp8(fp8_json(metrics.step, config, result.fp8));
   const bool keep = metrics.step % config.metrics.log_every == 0 || is_last() || !result.finite() || !losses.empty();
-  const std::string line = console_line(metrics, config.run.steps, rank_.arena.used());
+  const std::string line = console_line(metrics, last_step_, rank_.arena.used());
   progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
 }
 
@@ -397,12 +400,12 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
     return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save a checkpoint, so the "
                              "steps after {} ARE LOST: re-run the job, with a larger fault.grace_seconds if the site "
                              "allows it",
-                             progress_.steps, rank_.config.run.steps, context_.checkpoints.saved_step()),
+                             progress_.steps, last_step_, context_.checkpoints.saved_step()),
                  ExitCode::kDrained};
   if (stop_ == Stop::kSave && !is_last())
     return Error{
         fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: re-run the job to continue",
-                    progress_.steps, rank_.config.run.steps),
+                    progress_.steps, last_step_),
         ExitCode::kDrained};
   return {};
 }

@@ -44,7 +44,7 @@ class TrainingLoop {
   // Collective: the ranks of a node share their loader, and all ranks report their times to rank 0.
   explicit TrainingLoop(const LoopContext& context);
 
-  // Trains until config.run.steps, or until a signal stops it, and ends with a summary. Fails, with the same error on
+  // Trains until config.run.steps or run.tokens, or until a signal stops it, and ends with a summary. Fails, with the same error on
   // all ranks, on a step that is not finite, on failed checkpoints, and on a stop (kDrained). Collective.
   Result<void> run();
 
@@ -66,7 +66,7 @@ class TrainingLoop {
   Stop answer_to_signal(const StepResult& result, Clock::time_point sent_at);
 
   Job& job() const { return *rank_.job; }
-  bool is_last() const { return progress_.steps == rank_.config.run.steps; }
+  bool is_last() const { return progress_.steps == last_step_; }
   bool is_checkpoint_due() const { return is_due(rank_.config.checkpoint.every) || save_due_; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
   void report_checkpoints();
@@ -77,6 +77,7 @@ class TrainingLoop {
   Result<void> finish(Clock::time_point start);
 
   const LoopContext context_;
+  const int64_t last_step_;  // after which the run ends
   const RankContext& rank_;  // the trainer's
   NodeLoader loader_;
   Evaluator evaluator_;                            // on the trainer's engine, for evaluations and samples

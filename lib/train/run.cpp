@@ -16,6 +16,7 @@
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/divisors.h"
 #include "lib/config/flat.h"
 #include "lib/fault/events.h"
@@ -160,11 +161,11 @@ std::map<std::string, EventField> changes_since_last_start(const Config& decided
   return changes;
 }
 
-// World rank 0: records a start that continues after `completed` steps in the run's files.
-Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64_t completed) {
+// World rank 0: records a start that continues after `completed` steps, until step `last`, in the run's files.
+Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64_t completed, int64_t last) {
   const std::string& dir = planned.config.run.dir;
   if (auto done = write_configs(dir, start.config_path, planned.written, planned.config); !done) return done;
-  return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
+  return completed < last ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 
 // The watchdog queries the runtime's streams while this lives.
@@ -208,16 +209,17 @@ void log_begin(const EventLog& events, const StartupClock& startup) {
   events.append(RunEventKind::kBegin, "", std::move(fields));
 }
 
-// World rank 0: appends the event that its steps begin after `completed` steps. `fields`: additional fields of it.
+// World rank 0: appends the event that its steps begin after `completed` steps and end with step `last`. `fields`:
+// additional fields of it.
 void log_start(const EventLog& events, const PlannedJob& planned, const RunStart& start, int64_t completed,
-               const StartupClock& startup, std::map<std::string, EventField> fields) {
+               int64_t last, const StartupClock& startup, std::map<std::string, EventField> fields) {
   const RunConfig& run = planned.config.run;
   std::error_code absent;
   const auto metrics = std::filesystem::file_size(run.dir + "/metrics.jsonl", absent);
   fields["version"] = start.version;
   fields["ranks"] = int64_t{planned.mesh.world_size()};
   fields["step"] = completed;
-  fields["steps"] = run.steps;
+  fields["steps"] = last;
   fields["metrics_bytes"] = absent ? int64_t{0} : static_cast<int64_t>(metrics);
   for (const auto& [phase, seconds] : startup.phases()) fields["startup." + phase] = seconds;
   events.append(RunEventKind::kStart, "", std::move(fields));
@@ -310,14 +312,15 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   const auto begun = begin_state(search, checkpoints, trainer, startup);
   if (!begun) return begun.error();
   auto changes = mesh.world_rank == 0 ? changes_since_last_start(config) : std::map<std::string, EventField>();
-  const bool is_complete = begun.value().steps >= config.run.steps;
+  const int64_t last = last_step(config, begun.value().steps, begun.value().samples);
+  const bool is_complete = begun.value().steps >= last;
   Result<void> files = is_complete ? Result<void>{} : unless_stopped(start.signals);
   if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun.value());
-  if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.value().steps);
+  if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.value().steps, last);
   if (auto agreed = agree(job, files); !agreed) return agreed;
-  if (mesh.world_rank == 0) log_start(events, planned, start, begun.value().steps, startup, std::move(changes));
+  if (mesh.world_rank == 0) log_start(events, planned, start, begun.value().steps, last, startup, std::move(changes));
   if (is_complete) {
-    log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
+    log_info("step {} of {}: the run is complete", begun.value().steps, last);
     return {};
   }
   return TrainingLoop({.inputs = inputs,

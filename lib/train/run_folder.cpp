@@ -8,6 +8,7 @@
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/changes.h"
 #include "lib/optim/lr.h"
 #include "lib/optim/optimizers.h"
@@ -99,17 +100,24 @@ std::string_view consequence_of(const FieldChange& change, const Config& before,
 
 }  // namespace
 
-std::string rate_warning(const Config& before, const Config& now, int64_t steps) {
-  if (steps < 1 || steps >= now.run.steps) return "";
-  const double last = learning_rate(before.lr, steps - 1), next = learning_rate(now.lr, steps);
-  if (!differs_much(last, next) || !differs_much(learning_rate(before.lr, steps), next)) return "";
+std::string rate_warning(const Config& before, const Config& now, int64_t steps, std::optional<int64_t> consumed) {
+  const int64_t samples = consumed.value_or(batch_sizes(before).after(0, steps));
+  if (steps < 1 || steps >= last_step(now, steps, samples)) return "";
+  const auto rate = [](const Config& config, int64_t step, int64_t sample) {
+    return learning_rate(config.lr, step_position(config, step, sample));
+  };
+  const double last = rate(before, steps - 1, batch_sizes(before).after(0, steps - 1)),
+               next = rate(now, steps, samples);
+  if (!differs_much(last, next) || !differs_much(rate(before, steps, samples), next)) return "";
   std::string back;
   for (const FieldChange& change : changed_fields(before, now))
     if (change.name.starts_with("lr."))
       back += fmt::format("{}{}={}", back.empty() ? "" : ", ", change.name, change.before);
   // A rate of 0 cannot be held, but no step needs it.
-  const std::string hold =
-      last > 0 ? fmt::format("; to hold the rate, set lr.rule=constant, lr.peak={:g}, lr.warmup_steps=0", last) : "";
+  const std::string hold = last > 0
+                               ? fmt::format("; to hold the rate, set lr.rule=constant, lr.peak={:g}, lr.warmup_{}=0",
+                                             last, enum_name(now.lr.by))
+                               : "";
   return fmt::format(
       "the learning rate jumps: {:.3g} in step {}, {:.3g} in step {}; to continue the previous schedule, set {}{}",
       last, steps, next, steps + 1, back, hold);
@@ -152,7 +160,9 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
   if (!holds_weights_alone(manifest))
     if (auto fits = check_optimizer(folder, saved.value(), config); !fits) return fits;
   if (!changes.empty()) log_info("the config has changed since {} was saved:{}", folder, changes);
-  if (const std::string warning = rate_warning(saved.value(), config, manifest.step);
+  const auto samples = manifest.info.numbers.find("samples");
+  const auto consumed = samples == manifest.info.numbers.end() ? std::nullopt : std::optional(samples->second);
+  if (const std::string warning = rate_warning(saved.value(), config, manifest.step, consumed);
       !warning.empty() && !holds_weights_alone(manifest))
     log_warn_alike("{}", warning);
   return {};

@@ -2,6 +2,7 @@
 // function runs on one rank of the job.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "io/checkpoint/manifest.h"
@@ -42,7 +43,8 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
 
 // Returns a warning if the learning rate of the next step, after `steps`, is far from that of the last one because the
 // schedule has changed, else "". It names both rates and how to keep either the schedule or the rate. Both configs are
-// resolved.
-std::string rate_warning(const Config& before, const Config& now, int64_t steps);
+// resolved. `consumed`: the samples of these steps; none: as many as the steps of `before` consume.
+std::string rate_warning(const Config& before, const Config& now, int64_t steps,
+                         std::optional<int64_t> consumed = std::nullopt);
 
 }  // namespace tri

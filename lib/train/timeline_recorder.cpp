@@ -73,8 +73,11 @@ class TimelineRecorder::RequestWatch {
   const std::shared_ptr<State> state_;
 };
 
-TimelineRecorder::TimelineRecorder(Engine& engine, std::string attempt)
-    : engine_(engine), attempt_(std::move(attempt)), wanted_(parse_step_range(engine.config().metrics.timeline)) {
+TimelineRecorder::TimelineRecorder(Engine& engine, std::string attempt, int64_t last_step)
+    : engine_(engine),
+      attempt_(std::move(attempt)),
+      last_step_(last_step),
+      wanted_(parse_step_range(engine.config().metrics.timeline)) {
   if (engine.mesh().world_rank == 0)
     requests_ = std::make_unique<RequestWatch>(timeline_request_path(engine.config().run.dir));
 }
@@ -102,7 +105,7 @@ void TimelineRecorder::host_span(const char* name, int64_t begin) {
 void TimelineRecorder::end_step(int64_t step) {
   if (recorder_ == nullptr) return;
   host_span("step", step_began_);
-  if (step == std::min(wanted_->last, engine_.config().run.steps)) finish(step);
+  if (step == std::min(wanted_->last, last_step_)) finish(step);
 }
 
 void TimelineRecorder::begin(int64_t step) {

@@ -27,8 +27,8 @@ inline constexpr int kMostRecordedSteps = 100;  // of one request
 
 class TimelineRecorder {
  public:
-  // The engine must have a job, and outlives the recorder.
-  TimelineRecorder(Engine& engine, std::string attempt);
+  // The engine must have a job, and outlives the recorder. The run ends after `last_step`.
+  TimelineRecorder(Engine& engine, std::string attempt, int64_t last_step);
   ~TimelineRecorder();
   TimelineRecorder(const TimelineRecorder&) = delete;
   TimelineRecorder& operator=(const TimelineRecorder&) = delete;
@@ -57,6 +57,7 @@ class TimelineRecorder {
 
   Engine& engine_;
   const std::string attempt_;
+  const int64_t last_step_;
   std::optional<StepRange> wanted_;         // planned or in progress
   int64_t first_step_ = 0;                  // of the recorded steps
   std::unique_ptr<SpanRecorder> recorder_;  // set during a recording

@@ -17,6 +17,7 @@ bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(gr
 
 Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
     : engine_(rank),
+      sizes_(batch_sizes(rank.config)),
       statistics_(engine_.tensors().step_statistics.flat(0, kNumStepStatistics)),
       fp8_(rank.device, engine_.stage().fp8(), runtime().compute()),
       optimizer_({.config = rank.config,
@@ -75,6 +76,11 @@ void Trainer::run_plan() {
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
+  return this->step(StepPlace{step, sizes_.after(0, step)}, inputs, targets, local, before_update, limits);
+}
+
+StepResult Trainer::step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                         const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
   TRI_REQUIRE(has_state_, "step() was called before make_start_values() or state_loaded()");
   const OptimizerTensors& tensors = engine_.tensors().optimizer;
   Stream& compute = runtime().compute();
@@ -91,11 +97,12 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   fp8_.count();
   optimizer_.reduce();
   fp8_.reduce(runtime().world());  // before the gathers of parameters, for which it would wait otherwise
-  StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
+  StepResult result{.learning_rate = learning_rate(engine_.config().lr,
+                                                   step_position(engine_.config(), place.step, place.first_sample))};
   if (before_update) before_update();
   optimizer_.clip(limits);
   fp8_.update(tensors.grad_scale);  // the update casts weights with the new scales
-  optimizer_.update(step, result.learning_rate);
+  optimizer_.update(place.step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
   span.reset();

@@ -9,12 +9,19 @@
 #include <vector>
 
 #include "kernels/core/timeline.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/engine/engine.h"
 #include "lib/observe/metrics/startup.h"
 #include "lib/train/fp8_state.h"
 #include "lib/train/step_statistics.h"
 
 namespace tri {
+
+// Where a step is in its run. Its size follows from it (lib/config/batch_sizes.h).
+struct StepPlace {
+  int64_t step = 0;          // completed steps before it
+  int64_t first_sample = 0;  // consumed samples before it
+};
 
 struct StepResult {
   // The same numbers on every rank.
@@ -47,10 +54,14 @@ class Trainer {
   explicit Trainer(const RankContext& rank, const TrainerOptions& options = {});
   ~Trainer();
 
-  // Runs one step. `inputs`, `targets`: (M, B, T) of this dp rank if this rank's stage needs them, ideally in host
-  // memory of the device's kind. `local`: this rank's statistics, which are summed over all ranks. Calls
+  // Runs the step at `place`. `inputs`, `targets`: (M, B, T) of this dp rank if this rank's stage needs them, ideally in
+  // host memory of the device's kind. `local`: this rank's statistics, which are summed over all ranks. Calls
   // `before_update` once, before the work that changes the state is enqueued. A step whose result is not finite, or
   // exceeds `limits` (the same on all ranks), leaves parameters and moments unchanged.
+  StepResult step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                  const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
+                  StepLimits limits = {});
+  // The same for step `step` of a run that began at sample 0.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
                   StepLimits limits = {});
@@ -75,6 +86,7 @@ class Trainer {
   void run_plan();  // the forward and backward actions of a step
 
   Engine engine_;
+  const BatchSizes sizes_;
   const Tensor statistics_;  // (kNumStepStatistics) f32: a StepStatistics
   Fp8State fp8_;
   Optimizer optimizer_;

@@ -27,9 +27,13 @@ struct Combination {
 
 const BadText kBadConfigs[] = {
     {"run: {\"ste\\e[2J\": 5}",
-     "a.yaml:1: run.ste\xEF\xBF\xBD[2J: unknown key; the keys of run are name, dir, seed, steps, device, gemm_search, "
-     "deterministic, eval_every, eval_batches, sample_every, sample_tokens, sample_prompt, sample_temperature, "
-     "sample_top_k"},
+     "a.yaml:1: run.ste\xEF\xBF\xBD[2J: unknown key; the keys of run are name, dir, seed, steps, tokens, device, "
+     "gemm_search, deterministic, eval_every, eval_batches, sample_every, sample_tokens, sample_prompt, "
+     "sample_temperature, sample_top_k"},
+    {"run: {tokens: 1.5}",
+     "a.yaml:1: run.tokens: 1.5 is not an integer; allowed: integer >= 0, also such as 250B or 1.5T; try 2"},
+    {"run: {tokens: 10b}",
+     "a.yaml:1: run.tokens: 10b is not an integer; allowed: integer >= 0, also such as 250B or 1.5T; the default is 0"},
     {"run: {stepz: 5}", "a.yaml:1: run.stepz: unknown key; did you mean run.steps?"},
     {"model:\n  layers: 4\n  heds: 4", "a.yaml:3: model.heds: unknown key; did you mean model.heads?"},
     {"model: {num_layers: 4}", "a.yaml:1: model.num_layers: unknown key; did you mean model.layers?"},

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <set>
 
+#include "lib/config/batch_sizes.h"
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 
@@ -93,6 +94,45 @@ TEST(Resolve, fills_what_is_derived) {
   EXPECT_EQ(config.lr.decay_steps, 30);
 }
 
+TEST(Config, numbers_of_tokens_may_have_a_suffix) {
+  EXPECT_EQ(parse("run: {tokens: 250B}").run.tokens, 250'000'000'000);
+  EXPECT_EQ(parse("", {"run.tokens=1.5T"}).run.tokens, 1'500'000'000'000);
+  for (const auto& [text, value] :
+       std::initializer_list<std::pair<const char*, std::optional<int64_t>>>{{"0", 0},
+                                                                             {"12", 12},
+                                                                             {"3k", 3000},
+                                                                             {"0.25M", 250000},
+                                                                             {"9223372036854775807", INT64_MAX},
+                                                                             {"", {}},
+                                                                             {"k", {}},
+                                                                             {"1.", {}},
+                                                                             {".5k", {}},
+                                                                             {"1.5", {}},
+                                                                             {"1.0001k", {}},
+                                                                             {"-1", {}},
+                                                                             {"+1", {}},
+                                                                             {"1e3", {}},
+                                                                             {"9300000T", {}},
+                                                                             {"1 k", {}}})
+    EXPECT_EQ(parse_count(text), value) << text;
+}
+
+TEST(Resolve, tokens_replace_steps) {
+  const char* yaml = "run: {tokens: 1000}\nmodel: {seq_len: 10}\ndata: {global_batch: 3}";
+  EXPECT_EQ(resolve(yaml, 1).run.steps, 34);  // 33 steps train 990 tokens
+  EXPECT_EQ(resolve(yaml, 1).lr.decay_steps, 34);
+  const Config by_tokens = resolve(std::string(yaml) + "\nlr: {by: tokens}", 1);
+  EXPECT_EQ(by_tokens.lr.decay_tokens, 1000);
+  EXPECT_EQ(by_tokens.lr.decay_steps, 0);
+  EXPECT_EQ(value_or_throw(resolve_config(by_tokens, 1)), by_tokens);
+  EXPECT_EQ(
+      resolve("run: {steps: 7}\nmodel: {seq_len: 10}\ndata: {global_batch: 3}\nlr: {by: tokens}", 1).lr.decay_tokens,
+      210);
+  // A run that used another batch before ends by its own tokens.
+  EXPECT_EQ(last_step(resolve(yaml, 1), 5, 10), 5 + 30);
+  EXPECT_EQ(last_step(resolve("run: {steps: 7}", 1), 5, 1000), 7);
+}
+
 TEST(Resolve, swiglu_width_is_eight_thirds_up_to_a_multiple_of_64) {
   EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 768}", 1).model.ffn_hidden, 2048);    // exactly 8/3
   EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 4092}", 1).model.ffn_hidden, 10944);  // 10912, + 32
@@ -131,7 +171,7 @@ TEST(Resolve, derives_the_bias_of_queries_and_the_original_length_of_rope) {
 // A config in which no field but parallel.chunks and model.norm_position has its default value.
 Config all_changed() {
   return parse(R"(
-run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, eval_batches: 2,
+run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, tokens: 7, device: cuda, eval_every: 1, eval_batches: 2,
       gemm_search: false, deterministic: false, sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~",
       sample_temperature: 0.1, sample_top_k: 5}
 model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 96, vocab: 300, seq_len: 32,
@@ -150,7 +190,8 @@ precision: {compute: bf16, gemm: fp8, fp8_first_layers: 1, fp8_last_layers: 2, f
             fp8_fast_accumulation: all}
 optimizer: {name: muon, beta1: 0.1, beta2: 0.2, eps: 0.3, momentum: 0.9, adamw_lr: 0.05, weight_decay: 0.4, clip: 0.5,
             skip_spikes: 6, z_loss: 1e-4, moments: bf16, ema: 0.999}
-lr: {rule: wsd, peak: 0.1, min: 0.01, warmup_steps: 1, decay_steps: 5, wsd_decay_fraction: 0.7}
+lr: {rule: wsd, peak: 0.1, min: 0.01, by: tokens, warmup_steps: 1, decay_steps: 5, warmup_tokens: 2, decay_tokens: 9,
+     wsd_decay_fraction: 0.7}
 checkpoint: {dir: c, every_minutes: 2.5, every: 7, keep_last: 2, keep_every: 70, max_failures: 5,
              accept_changes: model.window}
 fault: {grace_seconds: 7.5, on_nonfinite: skip, max_skips: 4, connect_seconds: 8.5, black_box: false, watchdog: off,

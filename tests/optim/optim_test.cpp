@@ -284,5 +284,28 @@ TEST(LearningRate, every_rule_at_its_corners) {
   EXPECT_NEAR(learning_rate(lr, 99), 0.55, 1e-12);
 }
 
+TEST(LearningRate, by_tokens_equals_by_steps_at_a_constant_batch) {
+  constexpr int64_t kTokens = 3072;  // of a step
+  LrConfig steps;
+  steps.min = 1e-5;
+  steps.warmup_steps = 9;
+  steps.decay_steps = 109;
+  LrConfig tokens = steps;
+  tokens.by = LrBy::kTokens;
+  tokens.warmup_steps = tokens.decay_steps = 0;
+  tokens.warmup_tokens = 9 * kTokens;
+  tokens.decay_tokens = 109 * kTokens;
+  steps.wsd_decay_fraction = tokens.wsd_decay_fraction = 20.0 / 109;
+  for (const auto& [rule, name] : EnumNames<LrRule>::table) {
+    steps.rule = tokens.rule = rule;
+    for (int64_t step = 0; step < 130; ++step)
+      EXPECT_NEAR(learning_rate(tokens, {.step = 7, .tokens = step * kTokens, .step_tokens = kTokens}),
+                  learning_rate(steps, step), 1e-15)
+          << name << " " << step;
+  }
+  // A step of another size advances by its own tokens.
+  EXPECT_DOUBLE_EQ(learning_rate(tokens, {.tokens = kTokens, .step_tokens = 2 * kTokens}), tokens.peak * 3 / 11);
+}
+
 }  // namespace
 }  // namespace tri

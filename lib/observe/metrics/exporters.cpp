@@ -111,7 +111,7 @@ class Exporters::Prometheus {
       f.labels = {{"run", config.run.name}, {"attempt", context.attempt}};
       for (const auto& [axis, size] : named_axes(config.parallel))
         f.labels.emplace_back(axis.text(), std::to_string(size));
-      f.steps_of_run = config.run.steps;
+      f.steps_of_run = context.last_step;
       f.memory_bytes = context.memory_bytes;
     });
     if (!config.metrics.prometheus_file.empty())

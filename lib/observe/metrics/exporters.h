@@ -20,6 +20,7 @@ class Exporters {
     const Config& config;
     std::string attempt;
     int64_t completed = 0;     // steps of the run before this start
+    int64_t last_step = 0;     // after which the run ends
     int64_t memory_bytes = 0;  // of this rank's arena
   };
   explicit Exporters(const Context& context);
