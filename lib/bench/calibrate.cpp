@@ -26,6 +26,7 @@ std::vector<Variant> variants_of(const Config& config, Device& device) {
   std::vector<Variant> variants;
   const auto add = [&](const std::string& name, const Config& changed) { variants.push_back({name, {changed}}); };
   Config half = config;
+  half.data.batch_ramp.clear();
   const int least = config.data.micro_batch * config.parallel.dp;
   half.data.global_batch = config.data.global_batch / 2 / least * least;
   if (half.data.global_batch > 0) add("half of the batch", half);

@@ -320,6 +320,7 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   config.checkpoint.max_failures = 1;
   // Uses the fewest microbatches that keep all stages busy: what a checkpoint adds to a step does not depend on its
   // length.
+  config.data.batch_ramp.clear();
   config.data.global_batch =
       int64_t{mesh.joint_axis(kSampleAxes).size} * config.data.micro_batch * mesh.axis("pp").size;
 

@@ -124,6 +124,7 @@ namespace {
 // Like check_weights(), for a config that may not be resolved, on one rank.
 Result<void> holds_model(const OpenedCheckpoint& checkpoint, Config config) {
   config.parallel = {};
+  config.data.batch_ramp.clear();
   config.data.global_batch = config.data.micro_batch = 1;
   const auto resolved = resolve_config(std::move(config), 1);
   if (!resolved) return resolved.error();

@@ -103,7 +103,14 @@ int BatchSizes::divisor() const {
   return divisor;
 }
 
-BatchSizes batch_sizes(const Config& config) { return BatchSizes(config.data.global_batch); }
+BatchSizes batch_sizes(const Config& config) {
+  const auto ramp = parse_batch_ramp(config.data.batch_ramp);
+  if (!ramp) return BatchSizes(config.data.global_batch);
+  std::vector<BatchSizes::Phase> phases;
+  for (const RampEntry& entry : *ramp)
+    phases.push_back({ceil_div(entry.tokens, int64_t{config.model.seq_len}), entry.size});
+  return BatchSizes(std::move(phases));
+}
 
 int64_t last_step(const Config& config, int64_t steps, int64_t samples) {
   if (config.run.tokens == 0) return config.run.steps;

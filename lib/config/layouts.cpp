@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lib/config/axis_fields.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/divisors.h"
 
 namespace tri {
@@ -58,7 +59,7 @@ std::vector<int> divisors_up_to(int64_t most, int64_t number) {
 
 LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
     : model_(config.model),
-      global_batch_(config.data.global_batch),
+      global_batch_(batch_sizes(config).divisor()),
       ranks_per_node_(ranks_per_node),
       kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside(kLayoutAxes), config.parallel))) {
   fill_derived(model_);

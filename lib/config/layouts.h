@@ -52,7 +52,8 @@ class LayoutSpace {
 
  private:
   ModelConfig model_;
-  int global_batch_, ranks_per_node_, kept_ranks_;
+  int global_batch_;  // with data.batch_ramp: the largest divisor of all sizes
+  int ranks_per_node_, kept_ranks_;
 };
 
 }  // namespace tri

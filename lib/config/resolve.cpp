@@ -76,6 +76,13 @@ class Resolver {
     if (c_.parallel.dp == 0 && world_ % model_ranks == 0) c_.parallel.dp = static_cast<int>(world_ / model_ranks);
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
     if (c_.checkpoint.dir.empty()) c_.checkpoint.dir = c_.run.dir + "/checkpoints";
+    if (!c_.data.batch_ramp.empty()) {
+      const int largest = batch_sizes(c_).largest();
+      if (c_.data.global_batch != DataConfig{}.global_batch && c_.data.global_batch != largest)
+        add("data.global_batch: {}, but the largest size of data.batch_ramp is {}; remove one of the two",
+            c_.data.global_batch, largest);
+      c_.data.global_batch = largest;
+    }
     if (c_.run.tokens > 0) c_.run.steps = last_step(c_, 0, 0);
     if (c_.lr.by == LrBy::kSteps && c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
     if (c_.lr.by == LrBy::kTokens && c_.lr.decay_tokens == 0)
@@ -262,6 +269,15 @@ class Resolver {
 
   void check_batch() {
     const int64_t global = c_.data.global_batch, micro = c_.data.micro_batch, dp = c_.parallel.dp;
+    if (const auto ramp = parse_batch_ramp(c_.data.batch_ramp)) {
+      for (const RampEntry& entry : *ramp)
+        if (entry.size % (micro * dp) != 0)
+          add("data.batch_ramp: size {}, from token {} on, is not a multiple of data.micro_batch {} x dp {} = {}; set it "
+              "to {}",
+              entry.size, entry.tokens, micro, dp, micro * dp,
+              either(multiples_around(entry.size, micro * dp), entry.size));
+      return;
+    }
     if (global % (micro * dp) == 0) return;
     add("data.global_batch: {} is not a multiple of data.micro_batch {} x dp {} = {}; set data.global_batch to "
         "{}{}",

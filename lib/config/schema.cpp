@@ -43,6 +43,9 @@ Json text_schema(const Allowed& allowed) {
     case TextRule::kStepRange:
       schema["pattern"] = "^([0-9]+(:[0-9]+)?)?$";
       break;
+    case TextRule::kBatchRamp:
+      schema["pattern"] = R"(^( *[0-9.]+[kMBT]?:[0-9.]+[kMBT]?)*$)";
+      break;
   }
   return schema;
 }

@@ -195,6 +195,8 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
     return report(problems, rule, print_value(text) + " is not an address", "try 127.0.0.1:9400");
   if (rule.allowed.text == TextRule::kStepRange && !text.empty() && !parse_step_range(text))
     return report(problems, rule, print_value(text) + " is not a range of steps", "try 20:22");
+  if (rule.allowed.text == TextRule::kBatchRamp && !text.empty() && !parse_batch_ramp(text))
+    return report(problems, rule, print_value(text) + " is not a ramp", "try 0:768 250B:1536");
   out = std::move(text);
 }
 
@@ -323,6 +325,8 @@ std::string describe_text(const Allowed& allowed) {
       return "HOST:PORT or [ADDRESS]:PORT";
     case TextRule::kStepRange:
       return "FIRST:LAST, 1 <= FIRST <= LAST";
+    case TextRule::kBatchRamp:
+      return "0:SAMPLES TOKENS:SAMPLES ..., tokens ascending";
   }
   return "";
 }

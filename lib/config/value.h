@@ -18,7 +18,14 @@ class Node;
 
 namespace tri {
 
-enum class TextRule { kAny, kNotEmpty, kFileName, kHostAndPort, kStepRange };  // the last two may also be empty
+enum class TextRule {
+  kAny,
+  kNotEmpty,
+  kFileName,
+  kHostAndPort,
+  kStepRange,
+  kBatchRamp
+};  // the last three may also be empty
 
 // What a field accepts within its type.
 struct Allowed {
@@ -45,6 +52,7 @@ inline Allowed path() { return {.expands = true}; }  // may be empty
 inline Allowed some_path() { return {.text = TextRule::kNotEmpty, .expands = true}; }
 inline Allowed host_and_port() { return {.text = TextRule::kHostAndPort}; }
 inline Allowed step_range() { return {.text = TextRule::kStepRange}; }
+inline Allowed batch_ramp() { return {.text = TextRule::kBatchRamp}; }
 
 // What read_value checks and what its messages quote.
 struct ValueRule {

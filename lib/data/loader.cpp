@@ -12,11 +12,39 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Returns the global index of the n-th sample, in the order (M, B), that dp rank `dp_rank` trains on in `step`.
-int64_t sample_index(const BatchShape& shape, int dp_rank, int64_t step, int n) {
-  const int m = n / shape.micro_batch, j = n % shape.micro_batch;
-  return step * shape.global_batch + (int64_t{m} * shape.dp_size + dp_rank) * shape.micro_batch + j;
-}
+// The batches of a plan, one after the other.
+class BatchCursor {
+ public:
+  explicit BatchCursor(const LoaderPlan& plan) : plan_(plan), shape_(plan.shape), first_sample_(plan.first_sample) {
+    set();
+  }
+
+  const BatchShape& shape() const { return shape_; }
+  // Returns the global index of the n-th sample, in the order (M, B), that dp rank `dp_rank` trains on.
+  int64_t sample_index(int dp_rank, int n) const {
+    const int m = n / shape_.micro_batch, j = n % shape_.micro_batch;
+    return first_sample_ + (int64_t{m} * shape_.dp_size + dp_rank) * shape_.micro_batch + j;
+  }
+  void advance() {
+    first_sample_ += shape_.global_batch;
+    ++batch_;
+    set();
+  }
+
+ private:
+  void set() {
+    if (plan_.sizes) {
+      shape_.global_batch = plan_.sizes->at(first_sample_);
+      return;
+    }
+    const int64_t step = plan_.first_step + batch_;
+    first_sample_ = (plan_.period > 0 ? step % plan_.period : step) * shape_.global_batch;
+  }
+
+  const LoaderPlan& plan_;
+  BatchShape shape_;
+  int64_t batch_ = 0, first_sample_;
+};
 
 // Polls, since another process could not signal a lock of this one. The pauses grow with the time waited, so that a
 // ring without a consumer for minutes costs nothing. Returns false when closing.
@@ -48,7 +76,7 @@ BatchRing::Shape LoaderPlan::ring() const {
 class Loader::Reader {
  public:
   Reader(const Dataset& dataset, const LoaderPlan& plan, const BatchRing& ring)
-      : dataset_(dataset), plan_(plan), ring_(ring), sample_(static_cast<size_t>(plan.seq_len) + 1) {}
+      : dataset_(dataset), plan_(plan), ring_(ring), cursor_(plan_), sample_(static_cast<size_t>(plan.seq_len) + 1) {}
 
   // Runs on the reading thread.
   void read_all() {
@@ -101,7 +129,6 @@ class Loader::Reader {
 
   // Returns false when closing.
   bool read(int64_t batch) {
-    const int64_t since = plan_.first_step + batch, step = plan_.period > 0 ? since % plan_.period : since;
     int64_t bytes = 0;
     size_t at = 0;
     {
@@ -110,9 +137,9 @@ class Loader::Reader {
       reader_is(ReaderState::kReads);
     }
     for (const int dp_rank : plan_.dp_ranks)
-      for (int n = 0; n < plan_.shape.samples(); ++n, at += sample_.size()) {
+      for (int n = 0; n < cursor_.shape().samples(); ++n, at += sample_.size()) {
         if (closing_) return false;
-        const int64_t index = sample_index(plan_.shape, dp_rank, step, n);
+        const int64_t index = cursor_.sample_index(dp_rank, n);
         if (plan_.num_samples > 0 && index >= plan_.num_samples)
           std::ranges::fill(sample_, kNoTarget);
         else
@@ -121,6 +148,7 @@ class Loader::Reader {
         if (is_abandoned_) return false;
         std::ranges::copy(sample_, ring_.slot(batch).subspan(at).begin());
       }
+    cursor_.advance();
     const MutexLock lock(mutex_);
     if (is_abandoned_) return false;
     ring_.publish(batch, bytes);
@@ -132,6 +160,7 @@ class Loader::Reader {
   const Dataset dataset_;
   const LoaderPlan plan_;
   BatchRing ring_ TRI_GUARDED_BY(mutex_);  // a view
+  BatchCursor cursor_;                     // of the reading thread
   std::vector<int32_t> sample_;
   std::atomic<bool> closing_ = false;
   Mutex mutex_;
@@ -173,13 +202,14 @@ Loader::~Loader() {
 
 void Loader::take_all() {
   try {
-    for (int64_t batch = 0; batch < num_batches(); ++batch) {
+    BatchCursor cursor(plan_);
+    for (int64_t batch = 0; batch < num_batches(); ++batch, cursor.advance()) {
       {
         const MutexLock lock(mutex_);  // batches 0 and 1 find both buffers free
         while (!closing_ && batch > released_ + 1) changed_.wait(mutex_);
       }
       if (!poll(closing_, [&] { return ring_.ready(batch); })) return;
-      take(batch);
+      take(batch, cursor.shape());
     }
   } catch (...) {
     const MutexLock lock(mutex_);
@@ -188,9 +218,14 @@ void Loader::take_all() {
   }
 }
 
-void Loader::take(int64_t batch) {
-  const StepTokens& out = buffers_[static_cast<size_t>(batch % 2)];
-  const int64_t length = plan_.seq_len, samples = plan_.shape.samples();
+void Loader::take(int64_t batch, const BatchShape& shape) {
+  const int64_t length = plan_.seq_len, samples = shape.samples();
+  const auto part = [&](std::span<int32_t> buffer) {
+    return buffer.empty() ? buffer : buffer.first(static_cast<size_t>(samples * length));
+  };
+  const StepTokens& buffer = buffers_[static_cast<size_t>(batch % 2)];
+  StepTokens& out = filled_parts_[static_cast<size_t>(batch % 2)];
+  out = {.inputs = part(buffer.inputs), .targets = part(buffer.targets)};
   const auto place = std::find(plan_.dp_ranks.begin(), plan_.dp_ranks.end(), plan_.shape.dp_rank);
   const int32_t* tokens =
       std::as_const(ring_).slot(batch).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);
@@ -227,7 +262,7 @@ const StepTokens& Loader::next() {
   wait_seconds_ += seconds_since(start);
   if (filled_ <= batch_) std::rethrow_exception(failure_);  // batches before the failure are still valid
   bytes_read_ += read_for_[batch_ % 2];
-  return buffers_[static_cast<size_t>(batch_++ % 2)];
+  return filled_parts_[static_cast<size_t>(batch_++ % 2)];
 }
 
 }  // namespace tri

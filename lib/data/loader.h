@@ -7,19 +7,21 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
 
 namespace tri {
 
-// Step s trains on global samples [s·GB, (s+1)·GB). Microbatch m of dp rank d holds samples (m·dp + d)·B + j of them,
-// so neither the samples of a step nor their order over microbatches depend on dp.
+// A step trains on GB consecutive global samples. Microbatch m of dp rank d holds samples (m·dp + d)·B + j of them, so
+// neither the samples of a step nor their order over microbatches depend on dp.
 struct BatchShape {
   int global_batch = 1, micro_batch = 1;
   int dp_rank = 0, dp_size = 1;
@@ -27,23 +29,27 @@ struct BatchShape {
   int samples() const { return num_microbatches() * micro_batch; }  // of one dp rank
 };
 
-// Host memory for a step's tokens, (M, B, T) each; empty if they are not needed.
+// Host memory for a step's tokens, (M, B, T) each, with M of that step; empty if they are not needed.
 struct StepTokens {
   std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget
 };
 
 // What the ranks that share a ring agree on, and this rank's part in it.
 struct LoaderPlan {
-  BatchShape shape;             // of this rank
+  BatchShape shape;             // of this rank; of the largest step
   std::vector<int> dp_ranks;    // the dp ranks whose samples a slot holds, each once; this rank's is among them
   int seq_len = 1;              // T
   int member = 0, members = 1;  // member 0 reads for all
   Split split = Split::kTrain;  // the split to read
   int64_t first_step = 0, end_step = 0;  // [first, end)
-  int64_t period = 0;                    // after so many steps the samples repeat from step 0; 0: never
-  int64_t num_samples = 0;               // global samples from this number on have no target; 0: all have one
-  int prefetch = 1;                      // steps in the ring
-  FlightRecorder* recorder = nullptr;    // of this rank; null: none
+  // The sizes of the steps, the first of which begins at `first_sample`. None: each has shape.global_batch samples, and
+  // step s begins at sample s · shape.global_batch.
+  std::optional<BatchSizes> sizes;
+  int64_t first_sample = 0;
+  int64_t period = 0;                  // after so many steps the samples repeat from step 0; 0: never
+  int64_t num_samples = 0;             // global samples from this number on have no target; 0: all have one
+  int prefetch = 1;                    // steps in the ring
+  FlightRecorder* recorder = nullptr;  // of this rank; null: none
 
   BatchRing::Shape ring() const;
 };
@@ -77,11 +83,12 @@ class Loader {
 
   int64_t num_batches() const { return plan_.end_step - plan_.first_step; }
   void take_all();
-  void take(int64_t batch);
+  void take(int64_t batch, const BatchShape& shape);
 
   const LoaderPlan plan_;
   BatchRing ring_;
   const std::array<StepTokens, 2> buffers_;
+  std::array<StepTokens, 2> filled_parts_;  // of the buffers: what their batches fill
   const std::function<void()> check_;
   std::atomic<bool> closing_ = false;
 

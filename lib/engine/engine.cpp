@@ -44,8 +44,8 @@ std::unique_ptr<ParameterHooks> make_hooks(ParameterStore* store) {
 }
 
 // The factor on the gradient of the summed loss: a step's loss is the mean over its tokens.
-float loss_scale(const Config& config) {
-  return 1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len));
+float loss_scale(const Config& config, int batch_samples) {
+  return 1.0f / (static_cast<float>(batch_samples) * static_cast<float>(config.model.seq_len));
 }
 
 }  // namespace
@@ -66,6 +66,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
                                                                           .dp = runtime_.dp()})
                  : nullptr),
       hooks_(make_hooks(store_.get())),
+      batch_samples_(config().data.global_batch),
       stage_({.config = config(),
               .mesh = mesh(),
               .tensors = tensors_.stage,
@@ -74,7 +75,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
               .compute = runtime_.compute(),
               .tp = runtime_.tp(),
               .splits = overlap_splits_,
-              .loss_scale = loss_scale(config()),
+              .loss_scale = loss_scale(config(), batch_samples_),
               .cache = cache}),
       executor_({.pp = mesh().axis("pp"),
                  .chunks = config().parallel.chunks,
@@ -98,14 +99,25 @@ Engine::~Engine() {
 void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
   fill_angles(tensors_.stage.work.attention, config().model, compute);
-  if (mesh().axis("pp").last()) {
-    // Ranks of the last stage that process the same samples have the same loss, so only the first one's counts.
-    const double tokens = static_cast<double>(config().data.global_batch) * config().model.seq_len;
-    const std::vector<float> weights(static_cast<size_t>(microbatches(config())),
-                                     mesh().first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);
-    compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
-    compute.synchronize();
-  }
+  fill_loss_weights();
+}
+
+void Engine::fill_loss_weights() {
+  if (!mesh().axis("pp").last()) return;
+  Stream& compute = runtime_.compute();
+  // Ranks of the last stage that process the same samples have the same loss, so only the first one's counts.
+  const double tokens = static_cast<double>(batch_samples_) * config().model.seq_len;
+  const std::vector<float> weights(static_cast<size_t>(microbatches(config())),
+                                   mesh().first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);
+  compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
+  compute.synchronize();
+}
+
+void Engine::set_batch(int samples) {
+  if (samples == batch_samples_) return;
+  batch_samples_ = samples;
+  stage_.set_loss_scale(loss_scale(config(), samples));
+  fill_loss_weights();
 }
 
 std::vector<float> Engine::read_floats(Tensor tensor) {

@@ -54,11 +54,16 @@ class Engine {
   // Call only between runs of a plan, with the same splits on all ranks.
   void set_overlap_splits(const OverlapSplits& splits) { overlap_splits_ = splits; }
 
+  // Sets the samples of a global batch for the following runs of plans, over which the loss is a mean; at first
+  // data.global_batch. Waits for the compute stream if the number changes. Call it with the same number on all ranks.
+  void set_batch(int samples);
+
   // Returns the elements of an f32 or bf16 tensor. Waits for the compute stream.
   std::vector<float> read_floats(Tensor tensor);
 
  private:
   void fill_tables();
+  void fill_loss_weights();
 
   const RankContext rank_;
   // Each member refers to those above it; they are destroyed in reverse order.
@@ -67,6 +72,7 @@ class Engine {
   std::unique_ptr<ParameterStore> store_;  // training
   std::unique_ptr<ParameterHooks> hooks_;  // the store's hooks, or those of constant weights
   OverlapSplits overlap_splits_;
+  int batch_samples_;
   Stage stage_;
   Executor executor_;
   BatchInputs batch_;

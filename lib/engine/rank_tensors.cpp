@@ -4,6 +4,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/workspace.h"
+#include "lib/config/batch_sizes.h"
 
 namespace tri {
 
@@ -22,12 +23,12 @@ Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& aren
   return bytes == 0 ? Tensor() : arena.take("kernel workspace", Dtype::kI32, {bytes / 4});
 }
 
-int microbatches(const Config& config) {
-  return config.data.global_batch / (config.data.micro_batch * config.parallel.dp);
-}
+int microbatches(const Config& config, int samples) { return samples / (config.data.micro_batch * config.parallel.dp); }
 
-Plan train_plan(const Config& config, Axis pp) {
-  return with_transfers(make_plan(config.parallel.schedule, pp, microbatches(config), config.parallel.chunks), pp,
+int microbatches(const Config& config) { return microbatches(config, config.data.global_batch); }
+
+Plan train_plan(const Config& config, Axis pp, int num_microbatches) {
+  return with_transfers(make_plan(config.parallel.schedule, pp, num_microbatches, config.parallel.chunks), pp,
                         config.parallel.chunks);
 }
 
@@ -60,7 +61,10 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   const bool training = kind == EngineKind::kTraining;
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
   std::vector<Plan> plans{evaluation_plan(config, mesh.axis("pp"), num_microbatches)};  // every plan that will run
-  if (training) plans.push_back(train_plan(config, mesh.axis("pp")));
+  if (training) plans.push_back(train_plan(config, mesh.axis("pp"), num_microbatches));
+  if (training && !config.data.batch_ramp.empty())
+    for (const BatchSizes::Phase& phase : batch_sizes(config).phases())
+      plans.push_back(train_plan(config, mesh.axis("pp"), std::max(1, microbatches(config, phase.size))));
   std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots;  // [chunk]
   for (const Plan& plan : plans)
     for (int chunk = 0; chunk < chunks; ++chunk) {

@@ -7,15 +7,17 @@
 
 namespace tri {
 
-// Returns the microbatches of one step in every pipeline.
+// Returns the microbatches of one step in every pipeline; of the largest one with data.batch_ramp.
 int microbatches(const Config& config);
+// The same of a step of `samples` samples.
+int microbatches(const Config& config, int samples);
 
 // Takes the workspace of kernels and libraries: Device::workspace_bytes() of the arena's device, or those of the absent
 // GPU if the arena measures without a device. Returns an absent tensor if they need none, as on the CPU.
 Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& arena);
 
-// Returns the schedule's plan of this stage, with transfers.
-Plan train_plan(const Config& config, Axis pp);
+// Return the plan of this stage of the schedule, or of forward passes alone, with transfers.
+Plan train_plan(const Config& config, Axis pp, int num_microbatches);
 Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
 // How a rank's memory is used: for training steps, or only for forward passes with constant weights.

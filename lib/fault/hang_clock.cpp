@@ -9,7 +9,7 @@ constexpr double kFloorOneNode = 60, kFloorNodes = 180;  // seconds
 
 }  // namespace
 
-PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node) {
+PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node, double step_growth) {
   PhaseDeadlines deadlines;
   deadlines[RunPhase::kSetup] = fault.setup_seconds;
   deadlines[RunPhase::kLoad] = fault.load_seconds;
@@ -20,6 +20,7 @@ PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node) {
   deadlines[RunPhase::kFinish] = fault.checkpoint_seconds;
   deadlines.learns_step = fault.step_seconds == 0;
   deadlines.step_floor = one_node ? kFloorOneNode : kFloorNodes;
+  deadlines.step_growth = step_growth;
   return deadlines;
 }
 
@@ -38,7 +39,7 @@ Sighting sighting_of(const flight::Image& image, int64_t now) {
 
 double HangClock::deadline(RunPhase phase) const {
   if (phase == RunPhase::kStep && deadlines_.learns_step && learned_ > 0)
-    return std::max(deadlines_.step_floor, learned_);
+    return std::max(deadlines_.step_floor, deadlines_.step_growth * learned_);
   return deadlines_[phase];
 }
 

@@ -17,11 +17,12 @@ struct PhaseDeadlines {
   std::array<double, kNumRunPhases> seconds{};
   bool learns_step = false;  // until five steps are known, kStep has the seconds of the set-up
   double step_floor = 0;     // minimum of the learned value
+  double step_growth = 1;    // factor on the learned value: how much longer a later step may take (data.batch_ramp)
 
   double& operator[](RunPhase phase) { return seconds[static_cast<size_t>(phase)]; }
   double operator[](RunPhase phase) const { return seconds[static_cast<size_t>(phase)]; }
 };
-PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node);
+PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node, double step_growth = 1);
 
 // The fields of a flight::Image at one time.
 struct Sighting {

@@ -66,6 +66,7 @@ Watchdog::Watchdog(const Context& context)
     : recorder_(context.recorder),
       job_(context.job),
       fault_(context.fault),
+      step_growth_(context.step_growth),
       stacks_(context.recorder.image()),
       dumps_({.run_dir = context.run_dir,
               .attempt = context.attempt,
@@ -103,7 +104,7 @@ void Watchdog::set_streams(StreamStates states) {
 void Watchdog::watch() {
   name_thread("watchdog");
   const bool one_node = job_.node_size() == job_.world_size();
-  HangClock clock(phase_deadlines(fault_, one_node));
+  HangClock clock(phase_deadlines(fault_, one_node, step_growth_));
   const MutexLock lock(mutex_);
   while (!ended_.wait_for(mutex_, kTick, [this]() TRI_REQUIRES(mutex_) { return end_; })) {
     const int64_t now = FlightRecorder::now();

@@ -33,6 +33,7 @@ class Watchdog {
     std::string attempt;
     std::string run_dir;     // absolute; "": there is none, and dumps only print to stderr
     bool uses_nccl = false;  // request NCCL's report
+    double step_growth = 1;  // the largest batch of a step, relative to the smallest
     // Called when a hang was located and its report written, on the rank that wrote it, on a separate thread.
     std::function<void(const DumpOutcome&)> on_report = nullptr;
   };
@@ -60,6 +61,7 @@ class Watchdog {
   FlightRecorder& recorder_;
   Job& job_;
   const FaultConfig fault_;
+  const double step_growth_;
   const StackAnswers stacks_;
   const DumpSignal signal_;
   NodeDumps dumps_;

@@ -49,6 +49,8 @@ class Stage final : public StageCompute {
     kCached,    // begin_cached()
   };
   void begin(Mode mode);
+  // Sets the factor on the gradient of the summed loss; at first that of the context.
+  void set_loss_scale(float scale) { loss_scale_ = scale; }
   // The next run, of one microbatch, is a pass over the first `rows` rows of inputs(), targets() and cached(), a
   // multiple of tp: it appends their keys and values to the cache. With a head it calls `on_logits`.
   void begin_cached(int64_t rows, CachedHead head);
@@ -98,7 +100,7 @@ class Stage final : public StageCompute {
   LayerContext ctx_;
   const int vocab_;
   const int first_token_;  // of this tp rank's share of the vocabulary
-  const float loss_scale_;
+  float loss_scale_;
   Mode mode_ = Mode::kTrain;
   // In passes over cached sequences: views of the first rows, the context with them, and the head.
   LayerWorkspace cached_work_;

@@ -45,6 +45,8 @@ class GradientBuckets {
   ~GradientBuckets();
 
   void begin_step();  // sets the gradients to zero
+  // Sets the microbatches of the following steps; at first those of the context.
+  void set_microbatches(int count) { num_microbatches_ = count; }
   // From the next begin_step() on, computes StoreTensors::local_sumsq, which costs one more read of the gradients.
   void sum_local_gradients(bool on) { sums_local_ = on; }
 
@@ -67,7 +69,7 @@ class GradientBuckets {
   void reduce(State& state);
 
   const ParameterMemory& memory_;
-  const int num_microbatches_;
+  int num_microbatches_;
   const bool grads_sharded_;  // zero 2
   Stream& compute_;
   const BucketTransfers transfers_;

@@ -194,9 +194,10 @@ std::vector<RunFact> run_facts(const RunData& run) {
   const RunMetrics& metrics = run.metrics;
   std::vector<RunFact> facts{{"State", state_of(run)}, {"Model", model_of(run)}, {"Layout", layout_of(run)}};
   facts.push_back({"Machines", machines_of(run)});
-  facts.push_back(
-      {"Data",
-       listed(run, {{"", "data.sources"}, {"global batch", "data.global_batch"}, {"microbatch", "data.micro_batch"}})});
+  facts.push_back({"Data", listed(run, {{"", "data.sources"},
+                                        {"global batch", "data.global_batch"},
+                                        {"ramp", "data.batch_ramp"},
+                                        {"microbatch", "data.micro_batch"}})});
   facts.push_back({"Optimizer", listed(run, {{"", "optimizer.name"}, {"peak", "lr.peak"}, {"", "lr.rule"}})});
   std::string loss;
   if (!metrics.steps.empty()) {

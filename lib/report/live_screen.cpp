@@ -22,8 +22,8 @@ std::string state_line(const LiveView& view) {
                                  s.steps > 0 ? fmt::format(" of {}", s.steps) : "");
   if (s.steps > 0)
     text += fmt::format(" ({:.0f} %)", 100.0 * static_cast<double>(s.step) / static_cast<double>(s.steps));
-  if (s.rate && s.state == RunState::kRuns && s.steps > s.step)
-    text += fmt::format("  ETA {}", format_duration(static_cast<double>(s.steps - s.step) * s.rate->seconds_per_step));
+  if (const auto left = seconds_left(s); left && s.state == RunState::kRuns)
+    text += fmt::format("  ETA {}", format_duration(*left));
   if (s.world_size > 0) text += fmt::format("  {} ranks", s.world_size);
   if (view.attempts > 1) text += fmt::format("  attempt {}", view.attempts);
   return text;

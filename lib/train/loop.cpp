@@ -1,6 +1,7 @@
 #include "lib/train/loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "io/base/clock.h"
 #include "io/base/format.h"
@@ -33,6 +34,7 @@ std::string startup_traffic() {
 
 TrainingLoop::TrainingLoop(const LoopContext& context)
     : context_(context),
+      sizes_(batch_sizes(context.trainer.engine().config())),
       last_step_(last_step(context.trainer.engine().config(), context.begun.steps, context.begun.samples)),
       rank_(context.trainer.engine().rank()),
       loader_({.config = rank_.config,
@@ -41,8 +43,10 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .node_ranks = job().node_ranks(),
                .device = rank_.device,
                .dataset = dataset_of(context.inputs),
-               .first_step = context.begun.samples / rank_.config.data.global_batch,
-               .steps = last_step_ - context.begun.steps}),
+               .first_step = context.begun.steps,
+               .steps = last_step_ - context.begun.steps,
+               .sizes = sizes_,
+               .first_sample = context.begun.samples}),
       evaluator_(context.trainer.engine()),
       evaluation_(
           evaluation_size(rank_.config, context.inputs.num_samples(Split::kValidation), rank_.config.run.eval_batches)),
@@ -110,11 +114,13 @@ Result<void> TrainingLoop::train_step() {
   const auto start = Clock::now();
   if (FlightRecorder* const recorder = flight_recorder()) recorder->begin_step(progress_.steps + 1, last_step_);
   timeline_.begin_step(progress_.steps + 1);
+  const int last_samples = std::exchange(step_samples_, sizes_.at(progress_.samples));
   const double data_wait = loader_.wait_seconds();
   const int64_t data_bytes = loader_.bytes_read(), data_began = FlightRecorder::now();
   const StepTokens tokens = loader_.next();
   timeline_.host_span("data", data_began);
-  const StepStatistics local = local_statistics(rank_.mesh.world_rank == 0 ? timeline_.take_request() : 0);
+  const StepStatistics local =
+      local_statistics(rank_.mesh.world_rank == 0 ? timeline_.take_request() : 0, last_samples);
   const auto sent_at = Clock::now();
   const StepLimits limits = spikes_.limits();
   const StepResult result = context_.trainer.step(
@@ -126,7 +132,7 @@ Result<void> TrainingLoop::train_step() {
   progress_.steps += 1;
   timeline_.end_step(progress_.steps);
   timeline_.schedule(progress_.steps + 1, result.sums.steps_to_record());
-  progress_.samples += rank_.config.data.global_batch;
+  progress_.samples += step_samples_;
 
   const StepTimes times =
       step_times(result.timeline, result.pp_transfer_seconds, step_seconds_, loader_.wait_seconds() - data_wait);
@@ -156,13 +162,16 @@ Result<void> TrainingLoop::train_step() {
 }
 
 // The statistics that this rank sends with the next step. `steps_to_record`: the steps that rank 0 wants recorded.
-StepStatistics TrainingLoop::local_statistics(int steps_to_record) const {
+// `last_samples`: the samples of the last step; 0: there was none.
+StepStatistics TrainingLoop::local_statistics(int steps_to_record, int last_samples) const {
   const PartOutcome part = context_.checkpoints.part_outcome();
   StepStatistics local{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
                        .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
   if (context_.signals.first()) local.stop = 1;
   if (rank_.mesh.world_rank == 0) {
-    local.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
+    // The next step may have another size than the last one.
+    const double growth = last_samples == 0 ? 1 : static_cast<double>(step_samples_) / last_samples;
+    local.time_needed = static_cast<float>(growth * step_seconds_ + context_.checkpoints.seconds_needed());
     // Do not wait for a checkpoint that is still being written: slow storage delays the next one instead.
     const double minutes = rank_.config.checkpoint.every_minutes;
     const bool due = minutes > 0 && seconds_between(saved_at_, Clock::now()) >= 60 * minutes;
@@ -220,7 +229,7 @@ void TrainingLoop::after_spike(const StepMetrics& metrics, const StepLimits& lim
 StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
                                      int64_t data_bytes) const {
   const Config& config = rank_.config;
-  const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  const double step_tokens = static_cast<double>(step_samples_) * config.model.seq_len;
   const auto tflops_per_rank = [&](AttentionWork work) {
     return model_flops_per_token(config, work) * step_tokens / seconds / rank_.mesh.world_size() / 1e12;
   };
@@ -255,7 +264,11 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!result.fp8.empty() && every > 0 && (metrics.step % every == 0 || is_last()))
     metrics_->fp8(fp8_json(metrics.step, config, result.fp8));
   const bool keep = metrics.step % config.metrics.log_every == 0 || is_last() || !result.finite() || !losses.empty();
-  const std::string line = console_line(metrics, last_step_, rank_.arena.used());
+  std::optional<double> remaining;  // steps like this one
+  if (!sizes_.is_constant())
+    remaining = static_cast<double>(sizes_.after(progress_.samples, last_step_ - progress_.steps) - progress_.samples) /
+                step_samples_;
+  const std::string line = console_line(metrics, last_step_, rank_.arena.used(), remaining);
   progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
 }
 

@@ -57,7 +57,7 @@ class TrainingLoop {
   };
 
   Result<void> train_step();
-  StepStatistics local_statistics(int steps_to_record) const;
+  StepStatistics local_statistics(int steps_to_record, int last_samples) const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
@@ -77,6 +77,7 @@ class TrainingLoop {
   Result<void> finish(Clock::time_point start);
 
   const LoopContext context_;
+  const BatchSizes sizes_;   // of the steps
   const int64_t last_step_;  // after which the run ends
   const RankContext& rank_;  // the trainer's
   NodeLoader loader_;
@@ -91,6 +92,7 @@ class TrainingLoop {
   int64_t skipped_spikes_ = 0;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;  // steps that were not finite
   double step_seconds_ = 0;                     // of the last step
+  int step_samples_ = 0;                        // of the step in progress, or else of the last one
   StepTimes times_;                             // of all steps
   std::unique_ptr<MetricsFile> metrics_;        // world rank 0
   RankMonitor ranks_;                           // declared after the metrics, into which it writes

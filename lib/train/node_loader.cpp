@@ -55,6 +55,8 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .split = context.split,
                         .first_step = context.first_step,
                         .end_step = context.first_step + context.steps,
+                        .sizes = context.sizes,
+                        .first_sample = context.first_sample,
                         .period = context.period,
                         .num_samples = context.num_samples,
                         .prefetch = config.data.prefetch,

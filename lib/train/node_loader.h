@@ -29,6 +29,8 @@ struct NodeLoaderContext {
   const Dataset* dataset;  // may be null on ranks for which reads_tokens() is false
   Split split = Split::kTrain;
   int64_t first_step = 0, steps = 0;  // data steps [first_step, first_step + steps)
+  std::optional<BatchSizes> sizes;    // of the steps; none: all have data.global_batch samples
+  int64_t first_sample = 0;           // with sizes: of the first step
   int64_t period = 0;                 // after so many steps the samples repeat from step 0; 0: never
   int64_t num_samples = 0;            // global samples from this number on have no target; 0: all have one
 };

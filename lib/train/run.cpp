@@ -121,7 +121,8 @@ Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std
   const auto& numbers = manifest.info.numbers;
   const auto samples = numbers.find("samples");
   const int64_t consumed = samples == numbers.end() ? 0 : samples->second;
-  if (consumed % config.data.global_batch != 0)
+  // With a ramp, steps may begin at any sample.
+  if (batch_sizes(config).is_constant() && consumed % config.data.global_batch != 0)
     return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed; set it to {}",
                        config.data.global_batch, consumed, batch_remedy(consumed, config));
   const auto order = texts.find(kDataOrder);
@@ -209,10 +210,10 @@ void log_begin(const EventLog& events, const StartupClock& startup) {
   events.append(RunEventKind::kBegin, "", std::move(fields));
 }
 
-// World rank 0: appends the event that its steps begin after `completed` steps and end with step `last`. `fields`:
-// additional fields of it.
+// World rank 0: appends the event that its steps begin after `completed` steps and end with step `last`, when
+// `tokens` are trained. `fields`: additional fields of it.
 void log_start(const EventLog& events, const PlannedJob& planned, const RunStart& start, int64_t completed,
-               int64_t last, const StartupClock& startup, std::map<std::string, EventField> fields) {
+               int64_t last, int64_t tokens, const StartupClock& startup, std::map<std::string, EventField> fields) {
   const RunConfig& run = planned.config.run;
   std::error_code absent;
   const auto metrics = std::filesystem::file_size(run.dir + "/metrics.jsonl", absent);
@@ -220,6 +221,7 @@ void log_start(const EventLog& events, const PlannedJob& planned, const RunStart
   fields["ranks"] = int64_t{planned.mesh.world_size()};
   fields["step"] = completed;
   fields["steps"] = last;
+  if (!batch_sizes(planned.config).is_constant()) fields["tokens"] = tokens;
   fields["metrics_bytes"] = absent ? int64_t{0} : static_cast<int64_t>(metrics);
   for (const auto& [phase, seconds] : startup.phases()) fields["startup." + phase] = seconds;
   events.append(RunEventKind::kStart, "", std::move(fields));
@@ -257,14 +259,15 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                          .gpu = device.value()->bus_id()});
   std::optional<Watchdog> watchdog;
   if (FlightRecorder* const flight = recorder.flight())
-    watchdog.emplace(
-        Watchdog::Context{.recorder = *flight,
-                          .job = job,
-                          .fault = config.fault,
-                          .attempt = attempt,
-                          .run_dir = flight->image().run_dir,
-                          .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
-                          .on_report = [events](const DumpOutcome& dump) { events.append(hang_event(dump)); }});
+    watchdog.emplace(Watchdog::Context{
+        .recorder = *flight,
+        .job = job,
+        .fault = config.fault,
+        .attempt = attempt,
+        .run_dir = flight->image().run_dir,
+        .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
+        .step_growth = static_cast<double>(batch_sizes(config).largest()) / batch_sizes(config).smallest(),
+        .on_report = [events](const DumpOutcome& dump) { events.append(hang_event(dump)); }});
   if (start.on_watched) start.on_watched();
   Inputs inputs;
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
@@ -313,12 +316,16 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (!begun) return begun.error();
   auto changes = mesh.world_rank == 0 ? changes_since_last_start(config) : std::map<std::string, EventField>();
   const int64_t last = last_step(config, begun.value().steps, begun.value().samples);
+  const int64_t tokens =
+      config.model.seq_len *
+      batch_sizes(config).after(begun.value().samples, std::max<int64_t>(0, last - begun.value().steps));
   const bool is_complete = begun.value().steps >= last;
   Result<void> files = is_complete ? Result<void>{} : unless_stopped(start.signals);
   if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun.value());
   if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.value().steps, last);
   if (auto agreed = agree(job, files); !agreed) return agreed;
-  if (mesh.world_rank == 0) log_start(events, planned, start, begun.value().steps, last, startup, std::move(changes));
+  if (mesh.world_rank == 0)
+    log_start(events, planned, start, begun.value().steps, last, tokens, startup, std::move(changes));
   if (is_complete) {
     log_info("step {} of {}: the run is complete", begun.value().steps, last);
     return {};

@@ -34,7 +34,6 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
                   .device = &rank.device}),
       timeline_(rank.device, runtime().compute(),
                 rank.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
-      plan_(train_plan(rank.config, rank.mesh.axis("pp"))),
       timing_(options.timing),
       h_statistics_(rank.device, 1),
       h_sums_(rank.device, 1),
@@ -67,20 +66,45 @@ Result<void> Trainer::state_loaded(const std::vector<float>& fp8_history) {
 
 std::vector<float> Trainer::fp8_history() { return fp8_.saved_history(); }
 
+// A step of another size has another number of microbatches, and thus another plan: the last microbatch starts the
+// reductions of the gradients, and the loss is a mean over the samples.
+void Trainer::set_batch(int samples) {
+  const int count = microbatches(engine_.config(), samples);
+  TRI_REQUIRE(count > 0 && count <= microbatches(engine_.config()), "a step of {} samples", samples);
+  auto known = plans_.find(count);
+  if (known == plans_.end())
+    known = plans_.emplace(count, train_plan(engine_.config(), engine_.mesh().axis("pp"), count)).first;
+  plan_ = &known->second;
+  store().gradients.set_microbatches(count);
+  engine_.set_batch(samples);
+}
+
 void Trainer::run_plan() {
   store().gradients.begin_step();
   engine_.batch().zero_losses();
   engine_.stage().begin(Stage::Mode::kTrain);
-  engine_.executor().run(plan_, engine_.stage());
+  engine_.executor().run(*plan_, engine_.stage());
 }
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
-  return this->step(StepPlace{step, sizes_.after(0, step)}, inputs, targets, local, before_update, limits);
+  const int samples = engine_.config().data.global_batch;
+  const int64_t length = engine_.config().model.seq_len;
+  set_batch(samples);
+  return run_step(StepPosition{.step = step, .tokens = step * samples * length, .step_tokens = samples * length},
+                  inputs, targets, local, before_update, limits);
 }
 
 StepResult Trainer::step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
+  set_batch(sizes_.at(place.first_sample));
+  return run_step(step_position(engine_.config(), place.step, place.first_sample), inputs, targets, local,
+                  before_update, limits);
+}
+
+StepResult Trainer::run_step(const StepPosition& position, std::span<const int32_t> inputs,
+                             std::span<const int32_t> targets, const StepStatistics& local,
+                             const std::function<void()>& before_update, StepLimits limits) {
   TRI_REQUIRE(has_state_, "step() was called before make_start_values() or state_loaded()");
   const OptimizerTensors& tensors = engine_.tensors().optimizer;
   Stream& compute = runtime().compute();
@@ -97,12 +121,11 @@ StepResult Trainer::step(const StepPlace& place, std::span<const int32_t> inputs
   fp8_.count();
   optimizer_.reduce();
   fp8_.reduce(runtime().world());  // before the gathers of parameters, for which it would wait otherwise
-  StepResult result{.learning_rate = learning_rate(engine_.config().lr,
-                                                   step_position(engine_.config(), place.step, place.first_sample))};
+  StepResult result{.learning_rate = learning_rate(engine_.config().lr, position)};
   if (before_update) before_update();
   optimizer_.clip(limits);
   fp8_.update(tensors.grad_scale);  // the update casts weights with the new scales
-  optimizer_.update(place.step, result.learning_rate);
+  optimizer_.update(position.step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
   span.reset();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "lib/config/batch_sizes.h"
 #include "lib/engine/engine.h"
 #include "lib/observe/metrics/startup.h"
+#include "lib/optim/lr.h"
 #include "lib/train/fp8_state.h"
 #include "lib/train/step_statistics.h"
 
@@ -61,7 +63,7 @@ class Trainer {
   StepResult step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
                   StepLimits limits = {});
-  // The same for step `step` of a run that began at sample 0.
+  // The same for step `step` of a run whose steps all have data.global_batch samples.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
                   StepLimits limits = {});
@@ -83,7 +85,10 @@ class Trainer {
   ParameterStore& store() { return engine_.store(); }
 
  private:
-  void run_plan();  // the forward and backward actions of a step
+  StepResult run_step(const StepPosition& position, std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                      const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits);
+  void set_batch(int samples);  // of the following steps
+  void run_plan();              // the forward and backward actions of a step
 
   Engine engine_;
   const BatchSizes sizes_;
@@ -91,7 +96,8 @@ class Trainer {
   Fp8State fp8_;
   Optimizer optimizer_;
   Timeline timeline_;
-  const Plan plan_;
+  std::map<int, Plan> plans_;   // by microbatches of a step
+  const Plan* plan_ = nullptr;  // of the last step
   const StepTiming timing_;
   bool has_state_ = false;
   HostBuffer<StepStatistics> h_statistics_, h_sums_;

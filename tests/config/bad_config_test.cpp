@@ -30,6 +30,9 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: run.ste\xEF\xBF\xBD[2J: unknown key; the keys of run are name, dir, seed, steps, tokens, device, "
      "gemm_search, deterministic, eval_every, eval_batches, sample_every, sample_tokens, sample_prompt, "
      "sample_temperature, sample_top_k"},
+    {"data: {batch_ramp: \"768 250B:1536\"}",
+     "a.yaml:1: data.batch_ramp: \"768 250B:1536\" is not a ramp; allowed: 0:SAMPLES TOKENS:SAMPLES ..., tokens "
+     "ascending; try 0:768 250B:1536"},
     {"run: {tokens: 1.5}",
      "a.yaml:1: run.tokens: 1.5 is not an integer; allowed: integer >= 0, also such as 250B or 1.5T; try 2"},
     {"run: {tokens: 10b}",
@@ -430,6 +433,17 @@ const Combination kBadCombinations[] = {
     {"data: {global_batch: 9, micro_batch: 1}", 2,
      "data.global_batch: 9 is not a multiple of data.micro_batch 1 x dp 2 = 2; set data.global_batch to 8 or "
      "10"},
+    {"data: {batch_ramp: \"0:4 1k:6 2k:8\", micro_batch: 2}", 2,
+     "data.batch_ramp: size 6, from token 1000 on, is not a multiple of data.micro_batch 2 x dp 2 = 4; set it to 4 or 8"},
+    {"data: {batch_ramp: \"0:4 1k:6\", global_batch: 4}", 1,
+     "data.global_batch: 4, but the largest size of data.batch_ramp is 6; remove one of the two"},
+    {"lr: {by: tokens, warmup_steps: 2}", 1,
+     "lr.warmup_steps: 2, but lr.by is tokens; set lr.warmup_tokens instead, or lr.by to steps"},
+    {"lr: {decay_tokens: 2}", 1,
+     "lr.decay_tokens: 2, but lr.by is steps; set lr.decay_steps instead, or lr.by to tokens"},
+    {"lr: {by: tokens, warmup_tokens: 9k, decay_tokens: 8k}", 1,
+     "lr.warmup_tokens: 9000 exceeds lr.decay_tokens 8000 (0 = the tokens of the run); set lr.warmup_tokens to 8000 or "
+     "less, or lr.decay_tokens to 9000 or more"},
     {"lr: {warmup_steps: 20}\nrun: {steps: 5}", 1,
      "lr.warmup_steps: 20 exceeds lr.decay_steps 5 (0 = run.steps); set lr.warmup_steps to 5 or less; or, for a short "
      "trial of a longer schedule, lr.decay_steps to that schedule's steps, 20 or more"},

@@ -133,6 +133,43 @@ TEST(Resolve, tokens_replace_steps) {
   EXPECT_EQ(last_step(resolve("run: {steps: 7}", 1), 5, 1000), 7);
 }
 
+TEST(BatchSizes, a_ramp_is_a_prefix_sum) {
+  using Entries = std::vector<RampEntry>;
+  EXPECT_EQ(parse_batch_ramp("0:768 250B:1536"), (Entries{{0, 768}, {250'000'000'000, 1536}}));
+  EXPECT_EQ(parse_batch_ramp(" 0:1 "), (Entries{{0, 1}}));
+  for (const char* text :
+       {"", "1:2", "0:0", "0:2 0:4", "0:2 9:4 8:6", "0", "0:2,9:4", "0:-2", "0:1.5", "0:2 x:4", "0:9B"})
+    EXPECT_FALSE(parse_batch_ramp(text)) << text;
+
+  const BatchSizes sizes({{0, 4}, {10, 8}, {11, 2}, {30, 16}});
+  int64_t sample = 0;
+  std::vector<int64_t> first, size;
+  for (int step = 0; step < 16; ++step) {
+    EXPECT_EQ(sizes.after(0, step), sample);
+    EXPECT_EQ(sizes.steps_until(0, sample), step);
+    first.push_back(sample);
+    size.push_back(sizes.at(sample));
+    sample += sizes.at(sample);
+  }
+  // A step keeps the size with which it begins; the phase of size 8 is over before a step begins in it.
+  EXPECT_EQ(first, (std::vector<int64_t>{0, 4, 8, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 46, 62, 78}));
+  EXPECT_EQ(size, (std::vector<int64_t>{4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 16, 16, 16, 16}));
+  EXPECT_EQ(sizes.after(46, 2), 78);
+  EXPECT_EQ(sizes.steps_until(8, 31), 11);
+  EXPECT_EQ(sizes.largest(), 16);
+  EXPECT_EQ(sizes.smallest(), 2);
+  EXPECT_EQ(sizes.divisor(), 2);
+}
+
+TEST(Resolve, a_ramp_replaces_the_global_batch) {
+  const Config config =
+      resolve("run: {tokens: 1000}\nmodel: {seq_len: 10}\ndata: {batch_ramp: \"0:4 405:12\"}\nlr: {by: tokens}", 1);
+  EXPECT_EQ(config.data.global_batch, 12);
+  EXPECT_EQ(config.run.steps, 11 + 5);  // 11 steps of 40 tokens, then 5 of 120
+  EXPECT_EQ(value_or_throw(resolve_config(config, 1)), config);
+  EXPECT_EQ(batch_sizes(config).phases()[1], (BatchSizes::Phase{41, 12}));
+}
+
 TEST(Resolve, swiglu_width_is_eight_thirds_up_to_a_multiple_of_64) {
   EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 768}", 1).model.ffn_hidden, 2048);    // exactly 8/3
   EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 4092}", 1).model.ffn_hidden, 10944);  // 10912, + 32
@@ -182,7 +219,7 @@ model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 
         rope_factor: 4.5, rope_original_seq_len: 16, rope_low_freq_factor: 1.5, rope_high_freq_factor: 5,
         rope_beta_fast: 31, rope_beta_slow: 0.5, rope_attention_factor: 1.25, init_std: 1e-300}
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
-       micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
+       batch_ramp: "0:6 1k:12", micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
            overlap_tp: false, tp_transfers: copies, overlap_pp: false,
            dp_transfers: collectives, pp_transfers: messages, overlap_dp: false}

@@ -177,6 +177,36 @@ TEST(Loader, every_member_gets_its_own_tokens_and_every_byte_is_read_once) {
   }
 }
 
+TEST(Loader, steps_of_different_sizes_follow_each_other) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  const BatchSizes sizes({{0, 4}, {30, 16}, {70, 8}});
+  for (const int64_t begin : {0, 6, 50}) {
+    std::vector<LoaderPlan> plans = plans_of_node(2, 2, 3, 13, 2);
+    for (LoaderPlan& plan : plans) plan.sizes = sizes, plan.first_sample = begin;
+    on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+      Member member(data, plan, memory, Takes::kBoth);
+      int64_t first = begin;
+      for (int step = 0; step < 10; ++step) {
+        BatchShape shape = plan.shape;
+        shape.global_batch = sizes.at(first);
+        const StepTokens tokens = member.loader->next();
+        std::vector<int32_t> inputs, targets, sample(kSeqLen + 1);
+        for (int n = 0; n < shape.samples(); ++n) {
+          const int m = n / shape.micro_batch, j = n % shape.micro_batch;
+          data.sample(Split::kTrain, first + (m * shape.dp_size + shape.dp_rank) * shape.micro_batch + j, sample);
+          inputs.insert(inputs.end(), sample.begin(), sample.end() - 1);
+          targets.insert(targets.end(), sample.begin() + 1, sample.end());
+        }
+        EXPECT_EQ(copy_of(tokens.inputs), inputs) << "step " << step << " from sample " << first;
+        EXPECT_EQ(copy_of(tokens.targets), targets);
+        first += shape.global_batch;
+      }
+    });
+  }
+}
+
 TEST(Loader, the_validation_batches_come_round_again) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);  // 13 validation samples, fewer than the 16 of a step

@@ -230,6 +230,45 @@ TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
   EXPECT_EQ(evaluated, rank.step(0).loss);
 }
 
+// A step of a ramp equals one of a run whose batch has that size, and an evaluation does not depend on the step's size.
+TEST(Trainer, a_ramp_changes_the_batch_between_steps) {
+  for (const int zero : {0, 1, 2}) {
+    SCOPED_TRACE(zero);
+    Config c = tiny_config();
+    c.parallel.zero = zero;
+    c.lr.peak = 1e-30;  // the weights keep their values
+    OneRank large(c);
+    Config of_small = c;
+    of_small.data.global_batch = 2;
+    OneRank small(of_small);
+    c.data.global_batch = DataConfig{}.global_batch;
+    c.data.batch_ramp = "0:2 12:4";  // from sample 2 on
+    c.data.micro_batch = of_small.data.micro_batch = 1;
+    OneRank ramp(c), one_by_one(of_small);
+    EXPECT_EQ(ramp.config.data.global_batch, 4);
+    const auto step = [&](int64_t number, int64_t first_sample, int samples) {
+      const std::vector<int32_t> inputs = ramp.tokens(number, 0), targets = ramp.tokens(number, 1);
+      const auto count = static_cast<size_t>(samples * c.model.seq_len);
+      return ramp.trainer->step(StepPlace{number, first_sample}, std::span(inputs).first(count),
+                                std::span(targets).first(count));
+    };
+    const auto expect_equal = [](const StepResult& a, const StepResult& b) {
+      EXPECT_NEAR(a.loss, b.loss, 1e-6);
+      EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
+    };
+    const double evaluated = ramp.evaluator->evaluate(ramp.tokens(0, 0), ramp.tokens(0, 1));
+    const StepResult first = step(0, 0, 2);
+    expect_equal(first, small.step(0));
+    const StepResult same = one_by_one.step(0);
+    EXPECT_EQ(first.loss, same.loss);
+    EXPECT_EQ(first.grad_norm, same.grad_norm);
+    EXPECT_EQ(ramp.evaluator->evaluate(ramp.tokens(0, 0), ramp.tokens(0, 1)), evaluated);
+    expect_equal(step(0, 0, 2), first);
+    expect_equal(step(1, 2, 4), large.step(1));
+    expect_equal(step(0, 0, 2), first);
+  }
+}
+
 TEST(Trainer, an_evaluation_counts_every_sample_once_whatever_the_batch) {
   constexpr int64_t kSamples = 5;
   double expected = 0;

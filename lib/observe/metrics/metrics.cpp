@@ -108,14 +108,15 @@ std::string json_line(const StepMetrics& m) {
   return line.dump();
 }
 
-std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {
+std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes,
+                         std::optional<double> remaining) {
   const int width = static_cast<int>(std::to_string(last_step).size());
   const std::string waits = exposed_text(m.times);
   return fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}{}  ETA {}", m.step,
                      width, last_step, m.loss, m.grad_norm, m.learning_rate, m.step_ms, format_count(m.tokens_per_s),
                      m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "", waits.empty() ? "" : waits + "  ",
                      format_bytes(memory_bytes),
-                     format_duration(static_cast<double>(last_step - m.step) * m.step_ms / 1000));
+                     format_duration(remaining.value_or(static_cast<double>(last_step - m.step)) * m.step_ms / 1000));
 }
 
 }  // namespace tri

@@ -69,6 +69,8 @@ std::string json_line(const StepMetrics& metrics);
 Result<void> begin_metrics(const std::string& path, int64_t completed);
 
 // Returns "step   120/300  loss 2.1034  grad 0.81  lr 2.4e-03  352 ms  11.6k tok/s  ETA 1m03s".
-std::string console_line(const StepMetrics& metrics, int64_t last_step, int64_t memory_bytes);
+// `remaining`: how many steps as long as this one the rest of the run takes; none: last_step minus this one.
+std::string console_line(const StepMetrics& metrics, int64_t last_step, int64_t memory_bytes,
+                         std::optional<double> remaining = std::nullopt);
 
 }  // namespace tri

@@ -96,7 +96,12 @@ void RankMonitor::step(const RankStep& step, const StepMetrics& metrics, bool ch
     if (clock_.steps() >= every_) close_window();
   }
   if (context_.mesh.world_rank != 0) return;
-  for (const Drift& drift : drift_.add({.step = metrics.step,
+  // Steps of another size (data.batch_ramp) take another time.
+  const int64_t step_samples = metrics.samples - samples_;
+  if (samples_ > 0 && step_samples_ > 0 && step_samples != step_samples_) drift_.emplace();
+  step_samples_ = samples_ > 0 ? step_samples : 0;
+  samples_ = metrics.samples;
+  for (const Drift& drift : drift_->add({.step = metrics.step,
                             .seconds = step.wall,
                             .loss = metrics.loss,
                             .grad_norm = metrics.grad_norm,
@@ -155,7 +160,7 @@ void RankMonitor::take_arrived() {
     arriving_.ranks.assign(times, times + ranks_.world_size());
   }
   write_window();
-  drift_.add(ranks_, arriving_);
+  drift_->add(ranks_, arriving_);
   for (const StragglerNews& news : stragglers_->add(arriving_)) report(news, arriving_);
   if (context_.metrics) context_.metrics->ranks(ranks_json(ranks_, arriving_, stragglers_->stragglers()));
 }

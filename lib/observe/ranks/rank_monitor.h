@@ -62,7 +62,8 @@ class RankMonitor {
   std::shared_ptr<File> file_;          // ranks.h5, used only by its writer's thread
   std::unique_ptr<FileWriter> writer_;  // null: no window yet, or no thread
   std::optional<StragglerWatch> stragglers_;
-  DriftWatch drift_;
+  std::optional<DriftWatch> drift_{std::in_place};
+  int64_t samples_ = 0, step_samples_ = 0;  // consumed by the end of the last step; of that step
 };
 
 // Returns the record of a window for metrics.jsonl, one object per line:

@@ -2,6 +2,7 @@
 
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/status/check_report.h"
@@ -105,6 +106,10 @@ std::string check_json(const Config& requested, const JobPlan& plan, const Token
        {{"bytes", saves.bytes}, {"write_seconds", saves.write_seconds}, {"interval_seconds", saves.interval_seconds}}},
       {"warnings", warnings(config, plan, saves, tokenizer, dataset)},
       {"data", nullptr}};
+  const BatchSizes sizes = batch_sizes(config);
+  if (!sizes.is_constant())
+    for (const BatchSizes::Phase& phase : sizes.phases())
+      object["batch"]["ramp"].push_back({{"first_sample", phase.first_sample}, {"samples", phase.size}});
   if (tokenizer != nullptr && dataset != nullptr) object["data"] = data(config, *tokenizer, *dataset);
   return object.dump() + "\n";
 }

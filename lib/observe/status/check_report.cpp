@@ -6,6 +6,7 @@
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/status/estimates.h"
@@ -120,6 +121,27 @@ std::string bubble_text(const Config& config, const Mesh& mesh) {
       100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks));
 }
 
+// Lists the sizes of the steps, if they differ.
+std::string ramp(const Config& config) {
+  const BatchSizes sizes = batch_sizes(config);
+  if (sizes.is_constant()) return "";
+  std::string text = "batch ramp: memory, bubble and FLOPs of a step are those of the largest size\n";
+  const int64_t end = samples_of_run(config);
+  int64_t step = 0, sample = 0;
+  for (size_t i = 0; i < sizes.phases().size() && sample < end; ++i) {
+    const int64_t next = i + 1 < sizes.phases().size() ? std::min(end, sizes.phases()[i + 1].first_sample) : end;
+    const int64_t steps = sizes.steps_until(sample, next);
+    if (steps == 0) continue;
+    const int size = sizes.at(sample);
+    text += fmt::format("  steps {} to {}, from {} tokens on: {} a step in {}\n", step + 1, step + steps,
+                        format_count(static_cast<double>(sample) * config.model.seq_len), counted(size, "sample"),
+                        counted(microbatches(config, size), "microbatch"));
+    step += steps;
+    sample = sizes.after(sample, steps);
+  }
+  return text;
+}
+
 std::string warning_line(const std::string& warning) { return warning.empty() ? "" : "WARNING: " + warning + "\n"; }
 
 // Names the config field that bytes_per_second is computed from.
@@ -196,6 +218,7 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
                       counted(config.data.global_batch, "sample"), config.data.micro_batch,
                       counted(microbatches(config), "microbatch"), mesh.axis("dp").size,
                       counted(config.model.seq_len, "token"), format_count(step_tokens));
+  text += ramp(config);
   text += fmt::format(
       "FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, attention over the {}); {} a token if "
       "attention counts only what the causal mask leaves\n",
@@ -224,7 +247,7 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
   }
   text += fmt::format("  {:<{}}  {:>14}  {:>13}  {:>12}  {:>7}  {:>10}\n", "source", width, "tokens", "train samples",
                       "validation", "share", "epochs");
-  const double run_samples = static_cast<double>(config.run.steps) * config.data.global_batch;
+  const auto run_samples = static_cast<double>(samples_of_run(config));
   for (size_t i = 0; i < sources.size(); ++i) {
     const int64_t samples = order.num_samples(Split::kTrain, static_cast<int>(i));
     const double share = sources[i].weight / weights;

@@ -4,6 +4,7 @@
 
 #include "io/base/format.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/data/order.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
@@ -96,7 +97,7 @@ std::string epochs_warning(const Config& config, const OrderFields& order) {
   const SampleOrder samples(order);
   double weights = 0, most = 0;
   for (const OrderedSource& source : order.sources) weights += source.weight;
-  const double run_samples = static_cast<double>(config.run.steps) * config.data.global_batch;
+  const auto run_samples = static_cast<double>(samples_of_run(config));
   size_t worst = 0;
   for (size_t i = 0; i < order.sources.size(); ++i) {
     const auto there =

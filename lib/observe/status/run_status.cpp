@@ -60,6 +60,7 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
     if (step == nullptr || !(step->step_ms > 0)) continue;
     if (seconds.empty()) {
       rate.step = step->step;
+      rate.tokens = step->tokens;
       if (std::isfinite(step->loss)) rate.loss = step->loss;
       time = step->time;
     }
@@ -128,6 +129,7 @@ void take_events(std::vector<RunEvent> events, RunStatus& status) {
     status.world_size = static_cast<int>(event.number("ranks", 0));
     status.step = static_cast<int64_t>(event.number("step", 0));
     status.steps = static_cast<int64_t>(event.number("steps", 0));
+    status.tokens = static_cast<int64_t>(event.number("tokens", 0));
   }
   for (const RankRecord& rank : status.ranks) {
     const auto known = [&](const RunEvent& event) {
@@ -276,6 +278,13 @@ std::string restart_of(const RunStatus& status, const std::vector<RunEvent>& eve
 }
 
 }  // namespace
+
+std::optional<double> seconds_left(const RunStatus& s) {
+  if (!s.rate || s.steps <= s.step) return std::nullopt;
+  if (s.tokens > 0 && s.rate->tokens_per_s > 0)
+    return static_cast<double>(std::max<int64_t>(0, s.tokens - s.rate->tokens)) / s.rate->tokens_per_s;
+  return static_cast<double>(s.steps - s.step) * s.rate->seconds_per_step;
+}
 
 Result<RunStatus> read_run_status(const std::string& run_dir) {
   auto path = canonical_run(run_dir);

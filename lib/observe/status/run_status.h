@@ -45,6 +45,7 @@ struct RunRate {
   double seconds_per_step = 0;  // the median of the last `num_steps` steps
   int64_t num_steps = 0;
   double tokens_per_s = 0;
+  int64_t tokens = 0;          // trained since the start of training
   std::optional<double> loss;  // of the last step; none: not finite
   double age = 0;              // seconds since its completion
 };
@@ -61,6 +62,7 @@ struct RunStatus {
   RunState state = RunState::kUnknown;
   int world_size = 0;                      // 0: unknown
   int64_t step = 0, steps = 0;             // completed; total (0: unknown)
+  int64_t tokens = 0;                      // of the whole run, if its steps differ in size; else 0
   std::vector<RankRecord> ranks;           // of the newest attempt on this machine, by world rank
   std::optional<double> newest_event_age;  // seconds, minimum over these ranks
   std::optional<RunRate> rate;
@@ -77,6 +79,10 @@ struct RunStatus {
 
 // Reads the state of a run. Fails with kUsage if `run_dir` is not a run's folder.
 Result<RunStatus> read_run_status(const std::string& run_dir);
+
+// Returns the seconds that the rest of the run takes at its rate; none: the rate or the length is unknown, or no step
+// remains.
+std::optional<double> seconds_left(const RunStatus& status);
 
 // Returns the state for messages: "no progress" for kStalled, whose JSON name is older, else its name.
 std::string_view state_text(RunState state);

@@ -114,8 +114,7 @@ std::string progress_of(const RunStatus& s) {
                       1 / rate.seconds_per_step, format_count(rate.tokens_per_s), counted(rate.num_steps, "step"));
   text += rate.loss ? fmt::format(", loss {:.4f}", *rate.loss) : ", loss not finite";
   const bool alive = s.state == RunState::kRuns;
-  if (alive && s.steps > s.step)
-    text += fmt::format(", ETA {}", format_duration(static_cast<double>(s.steps - s.step) * rate.seconds_per_step));
+  if (const auto left = seconds_left(s); alive && left) text += fmt::format(", ETA {}", format_duration(*left));
   return text + fmt::format("; complete {} ago\n", age(rate.age));
 }
 

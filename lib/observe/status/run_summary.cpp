@@ -6,6 +6,7 @@
 
 #include "io/base/format.h"
 #include "io/base/log.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/model/flops.h"
 #include "lib/model/parameter.h"
 
@@ -47,9 +48,11 @@ void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, c
            enum_name(config.parallel.schedule), counted(config.parallel.chunks, "chunk"), config.parallel.zero,
            enum_name(config.precision.compute), enum_name(config.run.device));
   const SampleOrder samples(order);
+  const BatchSizes sizes = batch_sizes(config);
   log_info("data: {} training and {} validation samples of {} tokens; a step uses {}",
            samples.num_samples(Split::kTrain), samples.num_samples(Split::kValidation), config.model.seq_len,
-           config.data.global_batch);
+           sizes.is_constant() ? fmt::format("{}", config.data.global_batch)
+                               : fmt::format("{} to {}", sizes.smallest(), sizes.largest()));
   log_info("memory of rank 0:\n{}", bytes_table(arena));
 }
 
