@@ -234,7 +234,9 @@ void add_verify(Command& data, int& status) {
   on_run(command, status, [prefix, vocab, json]() -> Result<void> {
     auto file = TokenFile::open(*prefix);
     if (!file) return file.error();
-    if (auto documents = DocumentIndex::open(*prefix); !documents) return documents.error();
+    const auto documents = DocumentIndex::open(*prefix);
+    if (!documents) return documents.error();
+    if (auto checked = documents.value().check(); !checked) return checked;
     if (*vocab == 0) {
       const auto origin = prepared_with(*prefix);
       if (!origin) return origin.error();

@@ -150,52 +150,129 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
 }
 
 Result<DocumentIndex> DocumentIndex::open(const std::string& prefix) {
-  const std::string path = prefix + ".idx";
-  const auto idx = InputFile::open(path);
-  if (!idx) return idx.error();
   DocumentIndex index;
-  index.idx_.resize(static_cast<size_t>(idx.value().bytes()));
-  if (auto got = idx.value().read(index.idx_.data(), idx.value().bytes(), 0); !got) return got.error();
-  const std::byte* bytes = index.idx_.data();
-  const auto read = read_header(path, bytes, idx.value().bytes());
+  index.path_ = prefix + ".idx";
+  auto opened = InputFile::open(index.path_);
+  if (!opened) return opened.error();
+  index.file_ = std::move(opened).value();
+  std::byte bytes[kHeaderBytes] = {};
+  const auto there = std::min<int64_t>(index.file_.bytes(), kHeaderBytes);
+  if (auto got = index.file_.read(bytes, there, 0); !got) return got.error();
+  const auto read = read_header(index.path_, bytes, index.file_.bytes());
   if (!read) return read.error();
   const IndexHeader& header = read.value();
+  const auto bin_bytes = bytes_by_ends(index.file_, index.path_, header);
+  if (!bin_bytes) return bin_bytes.error();
   index.type_ = header.type;
+  index.num_tokens_ = bin_bytes.value() / token_bytes(header.type);
   index.num_sequences_ = header.sequences;
   index.num_documents_ = header.documents - 1;
+  index.lengths_ = header.lengths();
   index.pointers_ = header.pointers();
   index.documents_ = header.document_index();
+  return index;
+}
 
-  const int64_t width = token_bytes(header.type);
+namespace {
+
+constexpr int64_t kBlockEntries = int64_t{1} << 16;
+
+// Reads entries [first, first + out.size()) of the array at `array`.
+template <class T>
+Result<void> read_entries(const InputFile& file, int64_t array, int64_t first, std::span<T> out) {
+  return file.read(out.data(), static_cast<int64_t>(out.size_bytes()), array + first * static_cast<int64_t>(sizeof(T)));
+}
+
+}  // namespace
+
+Result<void> DocumentIndex::check() const {
+  const int64_t width = token_bytes(type_);
   int64_t expected = 0;  // byte pointer of the next sequence: sequences are contiguous
-  for (int64_t s = 0; s < header.sequences; ++s) {
-    const auto length = load<int32_t>(bytes + header.lengths() + s * 4);
-    const auto pointer = load<int64_t>(bytes + index.pointers_ + s * 8);
-    if (length < 0) return wrong_length(path, s, length);
-    if (pointer != expected)
-      return file_error("{}: sequence {} starts at byte {}, expected {}", path, s, pointer, expected);
-    expected += length * width;
+  std::vector<int32_t> lengths;
+  std::vector<int64_t> entries;
+  for (int64_t first = 0; first < num_sequences_; first += kBlockEntries) {
+    const auto count = static_cast<size_t>(std::min(kBlockEntries, num_sequences_ - first));
+    lengths.resize(count);
+    entries.resize(count);
+    if (auto got = read_entries<int32_t>(file_, lengths_, first, lengths); !got) return got;
+    if (auto got = read_entries<int64_t>(file_, pointers_, first, entries); !got) return got;
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t s = first + static_cast<int64_t>(i);
+      if (lengths[i] < 0) return wrong_length(path_, s, lengths[i]);
+      if (entries[i] != expected)
+        return file_error("{}: sequence {} starts at byte {}, expected {}", path_, s, entries[i], expected);
+      expected += lengths[i] * width;
+    }
   }
   int64_t previous = 0;
-  for (int64_t d = 0; d < header.documents; ++d) {
-    const auto sequence = load<int64_t>(bytes + index.documents_ + d * 8);
-    const bool wrong_end = d + 1 == header.documents && sequence != header.sequences;
-    if (sequence < previous || sequence > header.sequences || (d == 0 && sequence != 0) || wrong_end)
-      return wrong_document(path, d, sequence,
-                            d == 0      ? "0"
-                            : wrong_end ? fmt::format("{}", header.sequences)
-                                        : fmt::format("{} to {}", previous, header.sequences));
-    previous = sequence;
+  for (int64_t first = 0; first <= num_documents_; first += kBlockEntries) {
+    entries.resize(static_cast<size_t>(std::min(kBlockEntries, num_documents_ + 1 - first)));
+    if (auto got = read_entries<int64_t>(file_, documents_, first, entries); !got) return got;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const int64_t d = first + static_cast<int64_t>(i), sequence = entries[i];
+      const bool wrong_end = d == num_documents_ && sequence != num_sequences_;
+      if (sequence < previous || sequence > num_sequences_ || (d == 0 && sequence != 0) || wrong_end)
+        return wrong_document(path_, d, sequence,
+                              d == 0      ? "0"
+                              : wrong_end ? fmt::format("{}", num_sequences_)
+                                          : fmt::format("{} to {}", previous, num_sequences_));
+      previous = sequence;
+    }
   }
-  index.num_tokens_ = expected / width;
-  return index;
+  return {};
 }
 
 int64_t DocumentIndex::document_start(int64_t document) const {
   TRI_REQUIRE(document >= 0 && document <= num_documents_, "document {} of {}", document, num_documents_);
-  const auto sequence = load<int64_t>(idx_.data() + documents_ + document * 8);
+  const int64_t sequence = value_or_throw(entry<int64_t>(file_, documents_, document));
   if (sequence == num_sequences_) return num_tokens_;
-  return load<int64_t>(idx_.data() + pointers_ + sequence * 8) / token_bytes(type_);
+  if (sequence < 0 || sequence > num_sequences_)
+    throw Fatal(ExitCode::kFile, wrong_document(path_, document, sequence, "an entry of the index").message);
+  const int64_t start = value_or_throw(entry<int64_t>(file_, pointers_, sequence)) / token_bytes(type_);
+  if (start < 0 || start > num_tokens_)
+    throw Fatal(ExitCode::kFile,
+                fmt::format("{}: sequence {} starts at token {} of {}", path_, sequence, start, num_tokens_));
+  return start;
+}
+
+int64_t DocumentIndex::first_from(int64_t token) const {
+  int64_t low = 0, high = num_documents_;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (document_start(middle) < token)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+std::vector<int64_t> DocumentIndex::bounds(int64_t first, int64_t end) const {
+  TRI_REQUIRE(first >= 0 && first < end && end <= num_tokens_, "tokens [{}, {}) of {}", first, end, num_tokens_);
+  std::vector<int64_t> list{first};
+  // Documents of one sequence each, as `trireme data prepare` writes them, are read as a block.
+  std::vector<int64_t> sequences, pointers;
+  for (int64_t document = first_from(first + 1); document < num_documents_ && list.back() < end;) {
+    sequences.resize(static_cast<size_t>(std::min<int64_t>(1024, num_documents_ - document)));
+    value_or_throw(read_entries<int64_t>(file_, documents_, document, sequences));
+    const bool one_each = sequences.front() >= 0 && sequences.back() < num_sequences_ &&
+                          sequences.back() - sequences.front() == static_cast<int64_t>(sequences.size()) - 1;
+    if (one_each) {
+      pointers.resize(sequences.size());
+      value_or_throw(read_entries<int64_t>(file_, pointers_, sequences.front(), pointers));
+    }
+    for (size_t i = 0; i < sequences.size() && list.back() < end; ++i) {
+      const int64_t start =
+          one_each ? pointers[i] / token_bytes(type_) : document_start(document + static_cast<int64_t>(i));
+      if (start < list.back())
+        throw Fatal(ExitCode::kFile, fmt::format("{}: document {} starts at token {}, before its predecessor at {}",
+                                                 path_, document + static_cast<int64_t>(i), start, list.back()));
+      if (start > list.back()) list.push_back(std::min(start, end));  // else the predecessor is empty
+    }
+    document += static_cast<int64_t>(sequences.size());
+  }
+  if (list.back() < end) list.push_back(end);
+  return list;
 }
 
 void TokenFile::read(int64_t first, std::span<int32_t> out) const { value_or_throw(try_read(first, out)); }

@@ -64,20 +64,33 @@ class TokenFile {
   int64_t num_tokens_ = 0, num_documents_ = 0, num_sequences_ = 0;
 };
 
-// Where documents begin: the whole index, read into memory and checked completely. Safe for concurrent use.
+// Where documents begin. Reads entries of the index when they are needed, so that it opens at once and needs the same
+// memory for any number of documents. Reads instead of a mapping: if another machine truncates the file, they fail with
+// an error, not with a signal. Safe for concurrent use. All but open() and check() throw Fatal (kFile) if storage fails
+// or an entry is damaged.
 class DocumentIndex {
  public:
+  // Reads the header and the ends of the arrays.
   static Result<DocumentIndex> open(const std::string& prefix);
+  // Reads and checks the whole index, in blocks.
+  Result<void> check() const;
 
   int64_t num_documents() const { return num_documents_; }
   // Returns the first token of document d; d = num_documents() gives the number of tokens.
   int64_t document_start(int64_t document) const;
+  // Returns `first`, the starts of the documents inside (first, end), and `end`, ascending; requires 0 <= first < end <=
+  // tokens. Finds them by bisection.
+  std::vector<int64_t> bounds(int64_t first, int64_t end) const;
 
  private:
-  std::vector<std::byte> idx_;
+  // Returns the first document that begins at `token` or later; num_documents() if there is none.
+  int64_t first_from(int64_t token) const;
+
+  InputFile file_;
+  std::string path_;
   TokenType type_ = TokenType::kU16;
   int64_t num_tokens_ = 0, num_documents_ = 0, num_sequences_ = 0;
-  int64_t pointers_ = 0, documents_ = 0;  // offsets of the arrays in idx_
+  int64_t lengths_ = 0, pointers_ = 0, documents_ = 0;  // offsets of the arrays in the file
 };
 
 // Writes a pair of files, one sequence per document. Nothing appears under the final names before finish(): until then

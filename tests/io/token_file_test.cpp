@@ -67,6 +67,14 @@ TEST(TokenFile, is_read_as_the_format_says) {
   EXPECT_NE(outside.error().message.find("token 3 is 65000"), std::string::npos) << outside.error().message;
 }
 
+// Opens and checks a whole index.
+Result<DocumentIndex> checked_index(const std::string& prefix) {
+  auto index = DocumentIndex::open(prefix);
+  if (index)
+    if (auto checked = index.value().check(); !checked) return checked.error();
+  return index;
+}
+
 TEST(TokenFile, every_type_round_trips) {
   const TemporaryFolder folder;
   for (const auto& [type, largest] :
@@ -138,7 +146,7 @@ TEST(TokenFile, damage_is_refused_with_what_is_wrong) {
     write_all(folder / "t.bin", damage.bin);
     const auto file = TokenFile::open(folder / "t");
     EXPECT_EQ(file.ok(), damage.between) << damage.name;
-    const auto index = DocumentIndex::open(folder / "t");
+    const auto index = checked_index(folder / "t");
     ASSERT_FALSE(file && index) << damage.name;
     const Error& error = index ? file.error() : index.error();
     EXPECT_EQ(error.code, ExitCode::kFile);
@@ -152,15 +160,37 @@ TEST(TokenFile, damage_is_refused_with_what_is_wrong) {
 }
 
 // On network storage another machine may truncate it at any time; a read of a mapped page would then raise SIGBUS.
-TEST(TokenFile, an_open_index_survives_the_truncation_of_its_file) {
+TEST(TokenFile, the_truncation_of_an_open_index_is_an_error) {
   const TemporaryFolder folder;
   write_all(folder / "t.idx", kIdx);
   const DocumentIndex index = value_or_throw(DocumentIndex::open(folder / "t"));
-  std::vector<int64_t> before, after;
-  for (int64_t d = 0; d <= index.num_documents(); ++d) before.push_back(index.document_start(d));
+  EXPECT_EQ(index.document_start(1), 3);
   std::filesystem::resize_file(folder / "t.idx", 0);
-  for (int64_t d = 0; d <= index.num_documents(); ++d) after.push_back(index.document_start(d));
-  EXPECT_EQ(after, before);
+  EXPECT_THROW(index.document_start(1), Fatal);
+  EXPECT_FALSE(index.check());
+}
+
+TEST(TokenFile, bounds_are_the_starts_of_the_documents_in_between) {
+  const TemporaryFolder folder;
+  auto writer = value_or_throw(TokenFileWriter::create(folder / "t", TokenType::kU16));
+  std::vector<int64_t> starts{0};
+  for (int d = 0; d < 5000; ++d) {
+    const size_t length = random_u64(1, static_cast<uint64_t>(d)) % 4 * (d % 3);  // some are empty
+    writer.add_document(std::vector<int32_t>(length, 1));
+    starts.push_back(starts.back() + static_cast<int64_t>(length));
+  }
+  value_or_throw(writer.finish());
+  const DocumentIndex index = value_or_throw(DocumentIndex::open(folder / "t"));
+  ASSERT_TRUE(index.check());
+  const int64_t tokens = starts.back();
+  for (const auto& [first, end] :
+       {std::pair{int64_t{0}, tokens}, {0, 1}, {tokens - 1, tokens}, {5, 2000}, {100, 102}}) {
+    std::vector<int64_t> expected{first};
+    for (const int64_t start : starts)
+      if (start > expected.back() && start < end) expected.push_back(start);
+    expected.push_back(end);
+    EXPECT_EQ(index.bounds(first, end), expected) << first << " " << end;
+  }
 }
 
 TEST(TokenFile, mutated_and_truncated_files_are_an_error_or_readable_never_a_crash) {
@@ -177,7 +207,7 @@ TEST(TokenFile, mutated_and_truncated_files_are_an_error_or_readable_never_a_cra
     write_all(folder / "t.idx", idx);
     write_all(folder / "t.bin", bin);
     const auto file = TokenFile::open(folder / "t");
-    const auto index = DocumentIndex::open(folder / "t");
+    const auto index = checked_index(folder / "t");
     if (file) all_tokens(file.value());
     if (!file || !index) {
       ++refused;
@@ -223,7 +253,11 @@ TEST(TokenFile, is_opened_without_what_lies_between_the_ends_of_its_index) {
   EXPECT_EQ(file.value().num_documents(), kDocuments);
   EXPECT_EQ(file.value().num_tokens(), 5 * kDocuments);
   EXPECT_TRUE(file.value().fingerprint());
-  const auto index = DocumentIndex::open(folder / "t");
+  const auto opened = DocumentIndex::open(folder / "t");
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened.value().document_start(kDocuments - 1), 5 * (kDocuments - 1));
+  EXPECT_EQ(opened.value().document_start(kDocuments), 5 * kDocuments);
+  const auto index = checked_index(folder / "t");
   ASSERT_FALSE(index);
   EXPECT_NE(index.error().message.find("expected"), std::string::npos) << index.error().message;
 }
