@@ -7,6 +7,7 @@
 
 #include "app/commands.h"
 #include "io/base/file.h"
+#include "io/base/format.h"
 #include "lib/config/config.h"
 #include "lib/config/schema.h"
 #include "lib/observe/status/check_report.h"
@@ -34,6 +35,10 @@ Result<void> report(const CheckOptions& options, const Config& config, const Job
     print_answer(check_json(config, plan, inputs.tokenizer.get(), inputs.dataset ? &*inputs.dataset : nullptr));
   else if (!options.no_data)
     print_out("{}", data_report(config, *inputs.tokenizer, *inputs.dataset));
+  for (const ValidationInput& input : inputs.validation)
+    if (!options.json)
+      print_out("  validation {}: {}, {} tokens, {}\n", input.name, input.order.sources.front().path,
+                input.order.sources.front().tokens, counted(input.num_samples(), "sample"));
   return {};
 }
 

@@ -17,6 +17,9 @@
 #include "io/tokens/prepare.h"
 #include "io/tokens/token_file.h"
 #include "io/tokens/tokenizer.h"
+#include "lib/config/config.h"
+#include "lib/observe/status/order_report.h"
+#include "lib/train/inputs.h"
 
 namespace tri {
 namespace {
@@ -262,6 +265,41 @@ void add_verify(Command& data, int& status) {
   });
 }
 
+struct OrderCommand {
+  std::string config;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+Result<void> order(const OrderCommand& options) {
+  auto text = read_config_text(options.config);
+  if (!text) return text.error();
+  auto parsed = parse_config(text.value(), options.config, options.overrides);
+  if (!parsed) return parsed.error();
+  if (parsed.value().parallel.dp == 0) parsed.value().parallel.dp = 1;  // the order is the same on any ranks
+  const auto ranks = planned_ranks(parsed.value(), 0);
+  if (!ranks) return ranks.error();
+  const auto config = resolve_config(std::move(parsed).value(), ranks.value());
+  if (!config) return config.error();
+  Inputs inputs;
+  if (auto opened = open_inputs(config.value(), inputs); !opened) return opened;
+  if (options.json)
+    print_answer(order_json(config.value(), inputs.order));
+  else
+    print_out("{}", order_report(config.value(), inputs.order));
+  return {};
+}
+
+void add_order(Command& data, int& status) {
+  auto* command =
+      data.add_subcommand("order", "Print what each source contributes to a run, by stage: samples, epochs");
+  auto options = std::make_shared<OrderCommand>();
+  command->add_option("config", options->config, "YAML run config")->required();
+  command->add_option("--set", options->overrides, "section.key=value; repeatable");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  on_run(command, status, [options] { return order(*options); });
+}
+
 }  // namespace
 
 void add_data_command(Command& app, int& status) {
@@ -271,6 +309,7 @@ void add_data_command(Command& app, int& status) {
   add_train_tokenizer(*data, status);
   add_inspect(*data, status);
   add_verify(*data, status);
+  add_order(*data, status);
 }
 
 }  // namespace tri

@@ -35,7 +35,7 @@ struct EvalOptions {
 
 // Returns whether the tokenizer is known to be the one that made the tokens: only then is their number of bytes known.
 Result<bool> knows_bytes(const Config& config) {
-  for (const Source& source : config.data.sources) {
+  for (const Source& source : all_sources(config.data)) {
     const auto made_with = prepared_with(source.path);
     if (!made_with) return made_with.error();
     if (made_with.value().fingerprint.empty()) return false;
@@ -163,16 +163,19 @@ Result<void> eval(const EvalOptions& options, Job& job, ProcessDeadline& deadlin
   const Split split = options.data.empty() ? Split::kValidation : Split::kWhole;
   const auto loaded =
       load_checkpoint_config(options.path, options.overrides, options.weights(), job, [&](Config& config) {
+        config.data.validation.clear();
         if (options.data.empty()) return;
         config.data.sources.clear();
         for (const std::string& path : options.data) config.data.sources.push_back({path, 1.0});
         config.data.validation_fraction = 0;
+        config.data.stages.clear();
+        config.data.packing = Packing::kStream;
       });
   if (!loaded) return loaded.error();
   const Config& config = loaded.value().job.config;
   deadline.set(config.fault);
   const Mesh& mesh = loaded.value().job.mesh;
-  if (config.data.sources.empty())
+  if (all_sources(config.data).empty())
     return usage_error("data.sources: the checkpoint's run names none; name token files with --data PREFIX");
   Inputs inputs;
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;

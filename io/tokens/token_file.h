@@ -78,8 +78,8 @@ class DocumentIndex {
   int64_t num_documents() const { return num_documents_; }
   // Returns the first token of document d; d = num_documents() gives the number of tokens.
   int64_t document_start(int64_t document) const;
-  // Returns `first`, the starts of the documents inside (first, end), and `end`, ascending; requires 0 <= first < end <=
-  // tokens. Finds them by bisection.
+  // Returns `first`, the starts of the documents inside (first, end), and `end`, ascending. Finds them by bisection.
+  // Requires 0 <= first < end <= tokens.
   std::vector<int64_t> bounds(int64_t first, int64_t end) const;
 
  private:

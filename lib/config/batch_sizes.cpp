@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <numeric>
 
 #include "kernels/core/dims.h"
@@ -35,11 +36,12 @@ std::optional<int64_t> parse_count(std::string_view text) {
 }
 
 std::optional<std::vector<RampEntry>> parse_batch_ramp(std::string_view text) {
+  constexpr std::string_view kSeparators = " ,";
   std::vector<RampEntry> entries;
   while (true) {
-    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(kSeparators), text.size()));
     if (text.empty()) break;
-    const std::string_view entry = text.substr(0, text.find(' '));
+    const std::string_view entry = text.substr(0, text.find_first_of(kSeparators));
     text.remove_prefix(entry.size());
     const size_t colon = entry.find(':');
     if (colon == entry.npos) return std::nullopt;
@@ -74,6 +76,8 @@ int64_t BatchSizes::after(int64_t sample, int64_t steps) const {
     const int64_t size = phases_[phase].size;
     int64_t here = steps;  // steps of this size
     if (phase + 1 < phases_.size()) here = std::min(steps, ceil_div(phases_[phase + 1].first_sample - sample, size));
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    if (here > (kMost - sample) / size) return kMost;
     sample += here * size;
     steps -= here;
   }
@@ -118,5 +122,10 @@ int64_t last_step(const Config& config, int64_t steps, int64_t samples) {
 }
 
 int64_t samples_of_run(const Config& config) { return batch_sizes(config).after(0, config.run.steps); }
+
+int64_t tokens_of_run(const Config& config) {
+  const int64_t length = config.model.seq_len;
+  return std::min(samples_of_run(config), std::numeric_limits<int64_t>::max() / length) * length;
+}
 
 }  // namespace tri

@@ -21,8 +21,8 @@ struct RampEntry {
   int size = 1;        // samples of a step
   bool operator==(const RampEntry&) const = default;
 };
-// Parses "0:768 250B:1536": the first entry begins at 0 and the tokens ascend. Returns none for anything else, also for
-// the empty text.
+// Parses "0:768 250B:1536" or "0:768,250B:1536": the first entry begins at 0 and the tokens ascend. Returns none for
+// anything else, also for the empty text.
 std::optional<std::vector<RampEntry>> parse_batch_ramp(std::string_view text);
 
 // A step has the size of the phase that holds its first sample.
@@ -40,7 +40,7 @@ class BatchSizes {
 
   // Returns the size of a step whose first sample is `sample` >= 0.
   int at(int64_t sample) const;
-  // Returns the first sample after `steps` steps that begin at `sample`.
+  // Returns the first sample after `steps` steps that begin at `sample`; at most the largest int64_t.
   int64_t after(int64_t sample, int64_t steps) const;
   // Returns how many steps that begin at `sample` consume all samples before `end`; the last one may go beyond it.
   int64_t steps_until(int64_t sample, int64_t end) const;
@@ -66,7 +66,8 @@ BatchSizes batch_sizes(const Config& config);
 // samples: run.steps, or with run.tokens the first one after which so many tokens were trained. `config` is resolved.
 int64_t last_step(const Config& config, int64_t steps, int64_t samples);
 
-// Returns the samples of a whole run of a resolved config.
+// Return the samples and the tokens of a whole run of a resolved config; at most about the largest int64_t.
 int64_t samples_of_run(const Config& config);
+int64_t tokens_of_run(const Config& config);
 
 }  // namespace tri

@@ -24,6 +24,20 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
+// A part of a run with a mixture of its own (data.stages).
+struct DataStage {
+  int64_t until_tokens = 0;          // trained by its end, since the start of training; 0: the end of the run
+  std::vector<std::string> sources;  // token files
+  std::vector<double> weights;       // of the sources; empty: all are 1
+  bool operator==(const DataStage&) const = default;
+};
+
+// A token file that evaluations read whole.
+struct NamedSource {
+  std::string name, path;
+  bool operator==(const NamedSource&) const = default;
+};
+
 // RunConfig, ModelConfig, DataConfig, ...: plain structs, one per section.
 #define SECTION(type, name, title) struct type {
 #define FIELD(type, name, default_value, allowed, consequence) type name = default_value;
@@ -44,6 +58,9 @@ struct Config {
 #include "lib/config/fields.def"
   bool operator==(const Config&) const = default;
 };
+
+// Returns the token files of a run: data.sources, or those of data.stages, each once, with weight 1.
+std::vector<Source> all_sources(const DataConfig& data);
 
 // Fills the sizes of the model whose 0 means "derived", as far as the others allow: kv_heads, head_dim, ffn_hidden.
 // resolve_config calls it, and so do readers of configs that an older version resolved, which lack newer sizes.

@@ -14,7 +14,7 @@ namespace tri {
 enum class OnResume { kReported, kFixed, kFree };
 
 // How a value is written, for descriptions of fields to other programs.
-enum class FieldKind { kInteger, kNumber, kBoolean, kChoice, kChoices, kText, kSources };
+enum class FieldKind { kInteger, kNumber, kBoolean, kChoice, kChoices, kText, kSources, kStages, kNamedSources };
 
 template <class T>
 constexpr FieldKind field_kind() {
@@ -30,6 +30,10 @@ constexpr FieldKind field_kind() {
     return FieldKind::kText;
   else if constexpr (is_list_of_choices<T>)
     return FieldKind::kChoices;
+  else if constexpr (std::is_same_v<T, std::vector<DataStage>>)
+    return FieldKind::kStages;
+  else if constexpr (std::is_same_v<T, std::vector<NamedSource>>)
+    return FieldKind::kNamedSources;
   else
     return FieldKind::kSources;
 }
@@ -44,6 +48,10 @@ struct Field {
   std::string (*print)(const Config& config);
 
   std::string name() const { return section + "." + key; }
+  bool has_paths() const {
+    return rule.allowed.expands || kind == FieldKind::kSources || kind == FieldKind::kStages ||
+           kind == FieldKind::kNamedSources;
+  }
   bool is_text() const { return kind == FieldKind::kText; }  // a --set value is used verbatim
   std::string file_text(const Config& config) const;         // the text in a file for the value in `config`
 };

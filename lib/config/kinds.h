@@ -29,6 +29,7 @@ enum class GemmFormat { kCompute, kFp8 };
 enum class FastAccumulation { kNone, kForward, kAll };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 enum class LrBy { kSteps, kTokens };
+enum class Packing { kStream, kBestFit };
 
 template <>
 struct EnumNames<DeviceChoice> {
@@ -121,6 +122,11 @@ struct EnumNames<LrRule> {
                                     std::pair{LrRule::kLinear, std::string_view("linear")},
                                     std::pair{LrRule::kCosine, std::string_view("cosine")},
                                     std::pair{LrRule::kWsd, std::string_view("wsd")}};
+};
+template <>
+struct EnumNames<Packing> {
+  static constexpr std::array table{std::pair{Packing::kStream, std::string_view("stream")},
+                                    std::pair{Packing::kBestFit, std::string_view("best_fit")}};
 };
 template <>
 struct EnumNames<LrBy> {

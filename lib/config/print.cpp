@@ -8,8 +8,7 @@
 namespace tri {
 
 std::string Field::file_text(const Config& config) const {
-  const bool expands = rule.allowed.expands || kind == FieldKind::kSources;
-  return expands ? escape_environment(print(config)) : print(config);
+  return has_paths() ? escape_environment(print(config)) : print(config);
 }
 
 std::string to_yaml(const Config& config) {

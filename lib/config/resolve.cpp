@@ -57,6 +57,7 @@ class Resolver {
     check_tp();
     check_pp();
     if (check_world()) check_batch();
+    check_data();
     check_fp8();
     check_lr();
     check_accepted_changes();
@@ -86,7 +87,7 @@ class Resolver {
     if (c_.run.tokens > 0) c_.run.steps = last_step(c_, 0, 0);
     if (c_.lr.by == LrBy::kSteps && c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
     if (c_.lr.by == LrBy::kTokens && c_.lr.decay_tokens == 0)
-      c_.lr.decay_tokens = c_.run.tokens > 0 ? c_.run.tokens : samples_of_run(c_) * c_.model.seq_len;
+      c_.lr.decay_tokens = c_.run.tokens > 0 ? c_.run.tokens : tokens_of_run(c_);
   }
 
   void check_model() {
@@ -272,8 +273,8 @@ class Resolver {
     if (const auto ramp = parse_batch_ramp(c_.data.batch_ramp)) {
       for (const RampEntry& entry : *ramp)
         if (entry.size % (micro * dp) != 0)
-          add("data.batch_ramp: size {}, from token {} on, is not a multiple of data.micro_batch {} x dp {} = {}; set it "
-              "to {}",
+          add("data.batch_ramp: size {}, from token {} on, is not a multiple of data.micro_batch {} x dp {} = {}; set "
+              "it to {}",
               entry.size, entry.tokens, micro, dp, micro * dp,
               either(multiples_around(entry.size, micro * dp), entry.size));
       return;
@@ -283,6 +284,40 @@ class Resolver {
         "{}{}",
         global, micro, dp, micro * dp, either(multiples_around(global, micro * dp), global),
         or_set("data.micro_batch", global % dp == 0 ? divisors(global / dp) : Numbers{}, micro));
+  }
+
+  void check_data() {
+    const DataConfig& data = c_.data;
+    std::set<std::string> names;
+    for (size_t i = 0; i < data.validation.size(); ++i)
+      if (!names.insert(data.validation[i].name).second)
+        add("data.validation[{}].name: {} is the name of another file; give each its own", i, data.validation[i].name);
+    if (data.stages.empty()) return;
+    if (!data.sources.empty())
+      add("data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []");
+    int64_t before = 0;
+    for (size_t i = 0; i < data.stages.size(); ++i) {
+      const DataStage& stage = data.stages[i];
+      const bool last = i + 1 == data.stages.size();
+      if (stage.sources.empty()) add("data.stages[{}].sources: a stage needs at least one token file", i);
+      if (!stage.weights.empty() && stage.weights.size() != stage.sources.size())
+        add("data.stages[{}].weights: {} weights for {} sources; give one for each, or none", i, stage.weights.size(),
+            stage.sources.size());
+      for (size_t s = 0; s < stage.sources.size(); ++s)
+        if (std::find(stage.sources.begin(), stage.sources.begin() + static_cast<std::ptrdiff_t>(s),
+                      stage.sources[s]) != stage.sources.begin() + static_cast<std::ptrdiff_t>(s))
+          add("data.stages[{}].sources: names {} twice; raise its weight instead", i, stage.sources[s]);
+      if (!last && stage.until_tokens <= before)
+        add("data.stages[{}].until_tokens: {} does not exceed the {} tokens before this stage; stages follow each "
+            "other",
+            i, stage.until_tokens, before);
+      const int64_t run = c_.run.tokens > 0 ? c_.run.tokens : tokens_of_run(c_);
+      if (last && stage.until_tokens > 0 && stage.until_tokens < run)
+        add("data.stages[{}].until_tokens: the last stage ends at {} tokens, but the run trains {}; set it to {} or "
+            "more, or omit it",
+            i, stage.until_tokens, run, run);
+      before = stage.until_tokens;
+    }
   }
 
   void check_fp8() {
@@ -378,6 +413,15 @@ std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, in
   must_be_multiple((m.heads + 2 * m.kv_heads) * head / tp, "a tp rank's width of queries, keys and values");
   must_be_multiple(m.ffn_hidden / tp, "model.ffn_hidden / parallel.tp");
   return obstacles;
+}
+
+std::vector<Source> all_sources(const DataConfig& data) {
+  if (data.stages.empty()) return data.sources;
+  std::vector<Source> sources;
+  for (const DataStage& stage : data.stages)
+    for (const std::string& path : stage.sources)
+      if (std::ranges::find(sources, path, &Source::path) == sources.end()) sources.push_back({path, 1.0});
+  return sources;
 }
 
 void fill_derived(ModelConfig& m) {

@@ -13,6 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kCountPattern = R"(^[0-9]+(\.[0-9]+)?[kMBT]?$)";
+
 // Prints a whole number without a decimal point.
 Json number(double value) {
   constexpr double kExact = 9007199254740992;  // 2^53
@@ -44,7 +46,7 @@ Json text_schema(const Allowed& allowed) {
       schema["pattern"] = "^([0-9]+(:[0-9]+)?)?$";
       break;
     case TextRule::kBatchRamp:
-      schema["pattern"] = R"(^( *[0-9.]+[kMBT]?:[0-9.]+[kMBT]?)*$)";
+      schema["pattern"] = R"(^([ ,]*[0-9.]+[kMBT]?:[0-9.]+[kMBT]?)*$)";
       break;
   }
   return schema;
@@ -59,6 +61,29 @@ Json sources_schema() {
                        {"required", {"path"}},
                        {"additionalProperties", false}};
   return {{"type", "array"}, {"items", {{"anyOf", {path, source}}}}};
+}
+
+Json list_of(Json item) { return {{"type", "array"}, {"items", std::move(item)}}; }
+
+Json count_schema() { return {{"type", {"integer", "string"}}, {"minimum", 0}, {"pattern", kCountPattern}}; }
+
+Json stages_schema() {
+  Json weight = {{"type", "number"}};
+  add_range(above(0), weight);
+  return list_of({{"type", "object"},
+                  {"properties",
+                   {{"until_tokens", count_schema()},
+                    {"sources", list_of(text_schema(some_path()))},
+                    {"weights", list_of(weight)}}},
+                  {"required", {"sources"}},
+                  {"additionalProperties", false}});
+}
+
+Json named_sources_schema() {
+  return list_of({{"type", "object"},
+                  {"properties", {{"name", text_schema(file_name())}, {"path", text_schema(some_path())}}},
+                  {"required", {"name", "path"}},
+                  {"additionalProperties", false}});
 }
 
 // YAML reads an unquoted true as a boolean.
@@ -80,7 +105,7 @@ Json value_schema(const Field& field) {
       add_range(allowed, schema);
       if (!allowed.suffixes) return schema;
       schema["type"] = {"integer", "string"};
-      schema["pattern"] = R"(^[0-9]+(\.[0-9]+)?[kMBT]?$)";
+      schema["pattern"] = kCountPattern;
       return schema;
     }
     case FieldKind::kBoolean:
@@ -94,6 +119,10 @@ Json value_schema(const Field& field) {
       return text_schema(allowed);
     case FieldKind::kSources:
       return sources_schema();
+    case FieldKind::kStages:
+      return stages_schema();
+    case FieldKind::kNamedSources:
+      return named_sources_schema();
   }
   return {};
 }

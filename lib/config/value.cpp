@@ -1,11 +1,13 @@
 #include "lib/config/value.h"
 
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <functional>
 
 #include "io/net/text_server.h"
 #include "io/tokens/utf8.h"
@@ -122,23 +124,84 @@ bool is_file_name(const std::string& text) {
 
 int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
 
-void read_source_map(const YAML::Node& node, const std::string& part, Source& out, std::vector<Problem>& problems) {
-  const std::vector<std::string> keys = {"path", "weight"};
-  bool has_path = false;
+// A key of an entry of a list, and how its value is read.
+struct EntryKey {
+  std::string name;
+  std::function<void(const YAML::Node& value, std::vector<Problem>& problems)> read;
+  bool required = false;
+};
+
+// Reads `node`, the entry `part` of a list; `example` shows how to write one.
+void read_entry(const YAML::Node& node, const std::string& part, const std::string& what, const std::string& example,
+                const std::vector<EntryKey>& keys, std::vector<Problem>& problems) {
+  std::vector<std::string> names, seen;
+  for (const EntryKey& key : keys) names.push_back(key.name);
   for (const YamlPair& pair : yaml_pairs(node, part + ".", problems)) {
     std::vector<Problem> found;
-    if (pair.key == "path")
-      read_value(pair.value, {some_path(), describe_text(some_path()), ""}, out.path, found);
-    else if (pair.key == "weight")
-      read_value(pair.value, {above(0), describe_range("number", above(0)), "1"}, out.weight, found);
+    const auto key = std::ranges::find(keys, pair.key, &EntryKey::name);
+    const std::string near = nearest(pair.key, names);
+    if (key != keys.end())
+      key->read(pair.value, found);
     else
-      found.push_back({.text = nearest(pair.key, keys).empty()
-                                   ? "unknown key; the keys of a source are path, weight"
-                                   : "unknown key; did you mean " + nearest(pair.key, keys) + "?"});
-    for (Problem& problem : found) problems.push_back({pair.line, part + "." + pair.key, std::move(problem.text)});
-    has_path = has_path || pair.key == "path";
+      found.push_back({.text = near.empty()
+                                   ? fmt::format("unknown key; the keys of a {} are {}", what, fmt::join(names, ", "))
+                                   : "unknown key; did you mean " + near + "?"});
+    for (Problem& problem : found)
+      problems.push_back({pair.line, part + "." + pair.key + problem.part, std::move(problem.text)});
+    seen.push_back(pair.key);
   }
-  if (!has_path) problems.push_back({line_of(node), part, "has no path; write {path: FILE, weight: NUMBER}"});
+  for (const EntryKey& key : keys)
+    if (key.required && std::ranges::find(seen, key.name) == seen.end())
+      problems.push_back({line_of(node), part, fmt::format("has no {}; write {}", key.name, example)});
+}
+
+const ValueRule kPathRule{some_path(), describe_text(some_path()), ""};
+
+EntryKey path_key(const std::string& name, std::string& out) {
+  return {
+      name,
+      [&out](const YAML::Node& value, std::vector<Problem>& problems) { read_value(value, kPathRule, out, problems); },
+      true};
+}
+
+void read_source_map(const YAML::Node& node, const std::string& part, Source& out, std::vector<Problem>& problems) {
+  const auto weight = [&](const YAML::Node& value, std::vector<Problem>& found) {
+    read_value(value, {above(0), describe_range("number", above(0)), "1"}, out.weight, found);
+  };
+  read_entry(node, part, "source", "{path: FILE, weight: NUMBER}", {path_key("path", out.path), {"weight", weight}},
+             problems);
+}
+
+// Reads a list of single values into `out`.
+template <class T>
+void read_list(const YAML::Node& node, const ValueRule& rule, const char* example, std::vector<T>& out,
+               std::vector<Problem>& problems) {
+  if (!node.IsSequence()) return problems.push_back({.text = fmt::format("is not a list; write {}", example)});
+  for (size_t i = 0; i < node.size(); ++i) {
+    std::vector<Problem> found;
+    read_value(node[i], rule, out.emplace_back(), found);
+    for (Problem& problem : found)
+      problems.push_back({.part = fmt::format("[{}]", i), .text = std::move(problem.text)});
+  }
+}
+
+// Reads a list of maps, each with read(entry, part, out, problems). `example` shows how to write an entry.
+template <class T, class Read>
+void read_maps(const YAML::Node& node, const ValueRule& rule, const std::string& example, Read read,
+               std::vector<T>& out, std::vector<Problem>& problems) {
+  if (!node.IsSequence())
+    return report(problems, rule, node.IsMap() ? "is a map, not a list" : "is not a list",
+                  node.IsNull() ? "write [] for none" : fmt::format("write [{}]", example));
+  std::vector<T> entries;
+  const size_t problems_before = problems.size();
+  for (size_t i = 0; i < node.size(); ++i) {
+    const std::string part = fmt::format("[{}]", i);
+    if (node[i].IsMap())
+      read(node[i], part, entries.emplace_back(), problems);
+    else
+      problems.push_back({node[i].IsNull() ? 0 : line_of(node[i]), part, "is not a map; write " + example});
+  }
+  if (problems.size() == problems_before) out = std::move(entries);
 }
 
 }  // namespace
@@ -228,6 +291,40 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Sourc
   if (problems.size() == problems_before) out = std::move(sources);
 }
 
+void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<DataStage>& out,
+                std::vector<Problem>& problems) {
+  const std::string example = "{until_tokens: 250B, sources: [FILE, ...], weights: [NUMBER, ...]}";
+  const auto read = [&](const YAML::Node& entry, const std::string& part, DataStage& stage,
+                        std::vector<Problem>& found) {
+    const auto until = [&](const YAML::Node& value, std::vector<Problem>& wrong) {
+      read_value(value, {token_count(), describe_range("integer", token_count()), "the end of the run"},
+                 stage.until_tokens, wrong);
+    };
+    const auto sources = [&](const YAML::Node& value, std::vector<Problem>& wrong) {
+      read_list(value, kPathRule, "[FILE, ...]", stage.sources, wrong);
+    };
+    const auto weights = [&](const YAML::Node& value, std::vector<Problem>& wrong) {
+      read_list(value, {above(0), describe_range("number", above(0)), "1"}, "[NUMBER, ...]", stage.weights, wrong);
+    };
+    read_entry(entry, part, "stage", example,
+               {{"until_tokens", until}, {"sources", sources, true}, {"weights", weights}}, found);
+  };
+  read_maps(node, rule, example, read, out, problems);
+}
+
+void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<NamedSource>& out,
+                std::vector<Problem>& problems) {
+  const std::string example = "{name: NAME, path: FILE}";
+  const auto read = [&](const YAML::Node& entry, const std::string& part, NamedSource& source,
+                        std::vector<Problem>& found) {
+    const auto name = [&](const YAML::Node& value, std::vector<Problem>& wrong) {
+      read_value(value, {file_name(), describe_text(file_name()), ""}, source.name, wrong);
+    };
+    read_entry(entry, part, "validation file", example, {{"name", name, true}, path_key("path", source.path)}, found);
+  };
+  read_maps(node, rule, example, read, out, problems);
+}
+
 std::vector<std::string> choices_of(std::string_view allowed_text) {
   std::vector<std::string> names(1);
   for (const char c : allowed_text) c == '|' ? (void)names.emplace_back() : names.back().push_back(c);
@@ -300,6 +397,26 @@ std::string print_value(const std::vector<Source>& value) {
     list += source.weight == 1 ? path : fmt::format("{{path: {}, weight: {}}}", path, print_value(source.weight));
   }
   return "[" + list + "]";
+}
+
+std::string print_value(const std::vector<DataStage>& value) {
+  std::vector<std::string> stages;
+  for (const DataStage& stage : value) {
+    std::vector<std::string> paths;
+    for (const std::string& path : stage.sources) paths.push_back(print_value(path));
+    std::string text = stage.until_tokens == 0 ? "{" : fmt::format("{{until_tokens: {}, ", stage.until_tokens);
+    text += fmt::format("sources: [{}]", fmt::join(paths, ", "));
+    if (!stage.weights.empty()) text += fmt::format(", weights: [{}]", fmt::join(stage.weights, ", "));
+    stages.push_back(text + "}");
+  }
+  return fmt::format("[{}]", fmt::join(stages, ", "));
+}
+
+std::string print_value(const std::vector<NamedSource>& value) {
+  std::vector<std::string> list;
+  for (const NamedSource& source : value)
+    list.push_back(fmt::format("{{name: {}, path: {}}}", print_value(source.name), print_value(source.path)));
+  return fmt::format("[{}]", fmt::join(list, ", "));
 }
 
 std::string describe_range(std::string_view noun, const Allowed& allowed) {

@@ -76,6 +76,10 @@ void read_value(const YAML::Node& node, const ValueRule& rule, bool& out, std::v
 void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out, std::vector<Problem>& problems);
 void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Source>& out,
                 std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<DataStage>& out,
+                std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<NamedSource>& out,
+                std::vector<Problem>& problems);
 
 // Returns the names of a choice, "a|b|c".
 std::vector<std::string> choices_of(std::string_view allowed_text);
@@ -116,6 +120,8 @@ std::string print_value(double value);  // the shortest text that reads back equ
 std::string print_value(bool value);
 std::string print_value(const std::string& value);  // double-quoted, escaped, on one line
 std::string print_value(const std::vector<Source>& value);
+std::string print_value(const std::vector<DataStage>& value);
+std::string print_value(const std::vector<NamedSource>& value);
 
 template <class E>
 requires std::is_enum_v<E> std::string print_value(E value) { return std::string(enum_name(value)); }
@@ -144,6 +150,10 @@ std::string describe(const Allowed& allowed) {
     return describe_text(allowed);
   else if constexpr (is_list_of_choices<T>)
     return std::string(kListOf) + enum_choices<typename T::value_type>();
+  else if constexpr (std::is_same_v<T, std::vector<DataStage>>)
+    return "list of {until_tokens: 250B, sources: [path, ...], weights: [number > 0, ...]}";
+  else if constexpr (std::is_same_v<T, std::vector<NamedSource>>)
+    return "list of {name: text, path: text}";
   else
     return "list of paths or {path: text, weight: number > 0}";
 }

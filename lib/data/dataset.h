@@ -17,6 +17,13 @@ struct SourceSpec {
   double weight = 1.0;
 };
 
+// What determines the order of samples in addition to the sources.
+struct DatasetOptions {
+  std::vector<OrderedStage> stages = {};
+  Packing packing = Packing::kStream;
+  std::string field = "data.sources";  // that names the sources, for messages
+};
+
 // The open token files of an order of samples (order.h). Neighbouring samples share one token, so that every token is a
 // target once. There may be any number of sources with any weights: the shares are exact in the long run, and the order
 // depends only on (seed, contents of the sources, weights); see sampler.h. Reading is safe for concurrent use. Copies
@@ -26,7 +33,7 @@ class Dataset {
   // Opens and checks every source; the error lists the first 100 problems and, if there are more, their number. Checks
   // token ids against `vocab` in the first and last samples of each source, and at every read.
   static Result<Dataset> open(const std::vector<SourceSpec>& sources, int seq_len, double validation_fraction,
-                              uint64_t seed, int vocab);
+                              uint64_t seed, int vocab, const DatasetOptions& options = {});
 
   const OrderFields& order_fields() const { return fields_; }
   const SampleOrder& order() const { return order_; }
@@ -38,15 +45,19 @@ class Dataset {
   int64_t sample(Split split, int64_t index, std::span<int32_t> out) const;
 
  private:
-  Dataset(const OrderFields& fields, std::vector<TokenFile> files, int vocab)
+  // `documents`: of each file, with best-fit packing.
+  Dataset(const OrderFields& fields, std::vector<TokenFile> files, std::vector<DocumentIndex> documents, int vocab)
       : fields_(fields),
         order_(fields),
         files_(std::make_shared<const std::vector<TokenFile>>(std::move(files))),
+        documents_(std::make_shared<const std::vector<DocumentIndex>>(std::move(documents))),
         vocab_(vocab) {}
+  void read_packed(const SampleOrder::Place& place, std::span<int32_t> out) const;
 
   OrderFields fields_;
   SampleOrder order_;
-  std::shared_ptr<const std::vector<TokenFile>> files_;  // of the sources
+  std::shared_ptr<const std::vector<TokenFile>> files_;          // of the sources
+  std::shared_ptr<const std::vector<DocumentIndex>> documents_;  // of the sources, with best-fit packing
   int vocab_;
 };
 

@@ -25,6 +25,8 @@ class BatchCursor {
     const int m = n / shape_.micro_batch, j = n % shape_.micro_batch;
     return first_sample_ + (int64_t{m} * shape_.dp_size + dp_rank) * shape_.micro_batch + j;
   }
+  // Returns the index of the plan's part; requires parts.
+  size_t part() const { return part_; }
   void advance() {
     first_sample_ += shape_.global_batch;
     ++batch_;
@@ -33,6 +35,7 @@ class BatchCursor {
 
  private:
   void set() {
+    if (!plan_.parts.empty()) return set_part();
     if (plan_.sizes) {
       shape_.global_batch = plan_.sizes->at(first_sample_);
       return;
@@ -41,9 +44,18 @@ class BatchCursor {
     first_sample_ = (plan_.period > 0 ? step % plan_.period : step) * shape_.global_batch;
   }
 
+  void set_part() {
+    int64_t all = 0;
+    for (const LoaderPart& part : plan_.parts) all += part.batches;
+    int64_t batch = batch_ % all;
+    for (part_ = 0; batch >= plan_.parts[part_].batches; ++part_) batch -= plan_.parts[part_].batches;
+    first_sample_ = batch * shape_.global_batch;
+  }
+
   const LoaderPlan& plan_;
   BatchShape shape_;
   int64_t batch_ = 0, first_sample_;
+  size_t part_ = 0;
 };
 
 // Polls, since another process could not signal a lock of this one. The pauses grow with the time waited, so that a
@@ -75,8 +87,11 @@ BatchRing::Shape LoaderPlan::ring() const {
 // outlive the loader, the ring and the flight recorder. Only file reads run without mutex_.
 class Loader::Reader {
  public:
-  Reader(const Dataset& dataset, const LoaderPlan& plan, const BatchRing& ring)
-      : dataset_(dataset), plan_(plan), ring_(ring), cursor_(plan_), sample_(static_cast<size_t>(plan.seq_len) + 1) {}
+  Reader(const Dataset* dataset, const LoaderPlan& plan, const BatchRing& ring)
+      : plan_(plan), ring_(ring), cursor_(plan_), sample_(static_cast<size_t>(plan.seq_len) + 1) {
+    for (const LoaderPart& part : plan_.parts) datasets_.push_back(*part.dataset);
+    if (plan_.parts.empty()) datasets_.push_back(*dataset);
+  }
 
   // Runs on the reading thread.
   void read_all() {
@@ -129,6 +144,10 @@ class Loader::Reader {
 
   // Returns false when closing.
   bool read(int64_t batch) {
+    const bool parts = !plan_.parts.empty();
+    const Dataset& dataset = datasets_[parts ? cursor_.part() : 0];
+    const Split split = parts ? plan_.parts[cursor_.part()].split : plan_.split;
+    const int64_t num_samples = parts ? plan_.parts[cursor_.part()].num_samples : plan_.num_samples;
     int64_t bytes = 0;
     size_t at = 0;
     {
@@ -140,10 +159,10 @@ class Loader::Reader {
       for (int n = 0; n < cursor_.shape().samples(); ++n, at += sample_.size()) {
         if (closing_) return false;
         const int64_t index = cursor_.sample_index(dp_rank, n);
-        if (plan_.num_samples > 0 && index >= plan_.num_samples)
+        if (num_samples > 0 && index >= num_samples)
           std::ranges::fill(sample_, kNoTarget);
         else
-          bytes += dataset_.sample(plan_.split, index, sample_);
+          bytes += dataset.sample(split, index, sample_);
         const MutexLock lock(mutex_);
         if (is_abandoned_) return false;
         std::ranges::copy(sample_, ring_.slot(batch).subspan(at).begin());
@@ -157,7 +176,7 @@ class Loader::Reader {
     return true;
   }
 
-  const Dataset dataset_;
+  std::vector<Dataset> datasets_;  // of the parts, or the only one
   const LoaderPlan plan_;
   BatchRing ring_ TRI_GUARDED_BY(mutex_);  // a view
   BatchCursor cursor_;                     // of the reading thread
@@ -174,14 +193,16 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
   const auto& dp_ranks = plan_.dp_ranks;
   TRI_REQUIRE(std::find(dp_ranks.begin(), dp_ranks.end(), plan_.shape.dp_rank) != dp_ranks.end(), "dp rank {} of {}",
               plan_.shape.dp_rank, dp_ranks.size());
-  TRI_REQUIRE(plan_.member != 0 || (dataset != nullptr && dataset->seq_len() == plan_.seq_len),
+  const auto readable = [&](const Dataset* data) { return data != nullptr && data->seq_len() == plan_.seq_len; };
+  const bool reads_parts = std::ranges::all_of(plan_.parts, readable, &LoaderPart::dataset);
+  TRI_REQUIRE(plan_.member != 0 || (plan_.parts.empty() ? readable(dataset) : reads_parts),
               "the reading member of {} needs a dataset of {} tokens a sample", plan_.members, plan_.seq_len);
   const auto tokens = static_cast<size_t>(plan_.shape.samples()) * static_cast<size_t>(plan_.seq_len);
   for (const StepTokens& buffer : buffers_)
     for (const std::span<int32_t> place : {buffer.inputs, buffer.targets})
       TRI_REQUIRE(place.empty() || place.size() == tokens, "a buffer of {} tokens for {}", place.size(), tokens);
   if (plan_.member == 0) {
-    reader_ = std::make_shared<Reader>(*dataset, plan_, ring_);
+    reader_ = std::make_shared<Reader>(dataset, plan_, ring_);
     reading_ = std::thread([reader = reader_] { reader->read_all(); });
   }
   consumer_ = std::thread([this] { take_all(); });

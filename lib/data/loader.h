@@ -34,6 +34,14 @@ struct StepTokens {
   std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget
 };
 
+// Batches of one split, the first `batches` of its samples.
+struct LoaderPart {
+  const Dataset* dataset = nullptr;  // only on the member that reads
+  Split split = Split::kWhole;
+  int64_t batches = 0;
+  int64_t num_samples = 0;  // samples from this number on have no target
+};
+
 // What the ranks that share a ring agree on, and this rank's part in it.
 struct LoaderPlan {
   BatchShape shape;             // of this rank; of the largest step
@@ -48,6 +56,7 @@ struct LoaderPlan {
   int64_t first_sample = 0;
   int64_t period = 0;                  // after so many steps the samples repeat from step 0; 0: never
   int64_t num_samples = 0;             // global samples from this number on have no target; 0: all have one
+  std::vector<LoaderPart> parts;       // their batches replace those above: one part after the other, repeating
   int prefetch = 1;                    // steps in the ring
   FlightRecorder* recorder = nullptr;  // of this rank; null: none
 
@@ -60,8 +69,8 @@ struct LoaderPlan {
 class Loader {
  public:
   // `memory`: BatchRing::bytes(plan.ring()), zero before any member begins; it and the buffers outlive the loader.
-  // `dataset`: only member 0 needs it; the loader keeps a copy. next() calls `check` now and then while it waits; an
-  // exception from it ends the wait.
+  // `dataset`: only member 0 needs it, unless there are parts; the loader keeps copies of datasets. next() calls
+  // `check` now and then while it waits; an exception from it ends the wait.
   Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
          std::function<void()> check = nullptr);
   // The members may end in any order. Those that still wait for a step that was not read then fail, unless an exception

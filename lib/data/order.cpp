@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "io/base/format.h"
 #include "io/base/hash.h"
 #include "io/base/random.h"
 
@@ -13,15 +15,48 @@ namespace {
 constexpr uint64_t kValidationKey = 0x7472692D76616C69;  // the order is equal for every seed, so that evaluations are
                                                          // comparable
 
-Mixer mixer_of(const OrderFields& fields) {
-  std::vector<double> weights;
-  for (const OrderedSource& source : fields.sources) weights.push_back(source.weight);
-  return Mixer(fields.seed, weights);
+// Returns the stages of `fields`; without any, one that has all sources and no end.
+std::vector<OrderedStage> stages_of(const OrderFields& fields) {
+  if (!fields.stages.empty()) return fields.stages;
+  OrderedStage all;
+  for (size_t i = 0; i < fields.sources.size(); ++i) {
+    all.sources.push_back(static_cast<int>(i));
+    all.weights.push_back(fields.sources[i].weight);
+  }
+  return {all};
+}
+
+// Returns whether the stages can be those of an order with so many sources.
+bool are_valid(const std::vector<OrderedStage>& stages, size_t num_sources) {
+  int64_t before = 0;
+  for (const OrderedStage& stage : stages) {
+    const bool last = &stage == &stages.back();
+    if (stage.sources.empty() || stage.sources.size() != stage.weights.size()) return false;
+    if (last ? stage.end != 0 : stage.end < before) return false;
+    std::vector<bool> seen(num_sources, false);
+    for (const int source : stage.sources) {
+      if (source < 0 || static_cast<size_t>(source) >= num_sources || seen[static_cast<size_t>(source)]) return false;
+      seen[static_cast<size_t>(source)] = true;
+    }
+    for (const double weight : stage.weights)
+      if (!(weight > 0)) return false;
+    before = stage.end;
+  }
+  return true;
+}
+
+std::string describe(const std::vector<OrderedStage>& stages) {
+  std::string text;
+  for (const OrderedStage& stage : stages)
+    text += fmt::format("{}{} until {}", text.empty() ? "" : ", ",
+                        counted(static_cast<int64_t>(stage.sources.size()), "source"),
+                        stage.end == 0 ? "the end" : fmt::format("sample {}", stage.end));
+  return text.empty() ? "none" : text;
 }
 
 // Returns the first differing training sample among `count` samples starting at `from`.
 std::optional<int64_t> first_difference(const SampleOrder& a, const SampleOrder& b, int64_t from, int64_t count) {
-  if (a.seq_len() != b.seq_len()) return from;
+  if (a.seq_len() != b.seq_len() || a.packing() != b.packing()) return from;
   for (int64_t i = from; i < from + count; ++i) {
     const SampleOrder::Place x = a.at(Split::kTrain, i), y = b.at(Split::kTrain, i);
     if (x.sample != y.sample || a.contents(x) != b.contents(y)) return i;
@@ -44,7 +79,12 @@ void add_differences(const OrderFields& before, const OrderFields& now, OrderCha
   compare("model.seq_len", before.seq_len, now.seq_len);
   compare("data.seed", before.seed, now.seed);
   compare("data.validation_fraction", before.validation_fraction, now.validation_fraction);
-  const std::string sources = "data.sources";
+  compare("data.packing", enum_name(before.packing), enum_name(now.packing));
+  const bool staged = !before.stages.empty() || !now.stages.empty();
+  const std::string sources = staged ? "data.stages" : "data.sources";
+  if (before.stages != now.stages)
+    add(sources, fmt::format("data.stages: {}, now {}{}", describe(before.stages), describe(now.stages),
+                             describe(before.stages) == describe(now.stages) ? " with other sources or weights" : ""));
   if (before.sources.size() != now.sources.size())
     add(sources, fmt::format("{}: {} listed, now {}", sources, before.sources.size(), now.sources.size()));
   for (size_t i = 0; i < std::min(before.sources.size(), now.sources.size()); ++i) {
@@ -67,10 +107,14 @@ std::string to_text(const OrderFields& fields) {
                        {"tokens", source.tokens},
                        {"fingerprint", hex64(source.fingerprint)},
                        {"shuffle_key", hex64(source.shuffle_key)}});
-  const nlohmann::ordered_json object = {{"seed", fields.seed},
-                                         {"validation_fraction", fields.validation_fraction},
-                                         {"seq_len", fields.seq_len},
-                                         {"sources", std::move(sources)}};
+  nlohmann::ordered_json object = {{"seed", fields.seed},
+                                   {"validation_fraction", fields.validation_fraction},
+                                   {"seq_len", fields.seq_len},
+                                   {"sources", std::move(sources)}};
+  // Earlier versions do not know these; a run without them can still be read by one.
+  for (const OrderedStage& stage : fields.stages)
+    object["stages"].push_back({{"end", stage.end}, {"sources", stage.sources}, {"weights", stage.weights}});
+  if (fields.packing != Packing::kStream) object["packing"] = enum_name(fields.packing);
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // paths may contain any bytes
 }
 
@@ -81,7 +125,8 @@ Result<OrderFields> order_fields_from_text(std::string_view text) {
     OrderFields fields{.seed = object.at("seed"),
                        .validation_fraction = object.at("validation_fraction"),
                        .seq_len = object.at("seq_len"),
-                       .sources = {}};
+                       .sources = {},
+                       .stages = {}};
     for (const auto& source : object.at("sources")) {
       const auto fingerprint = parse_hex64(source.at("fingerprint").get<std::string>());
       const auto shuffle_key = parse_hex64(source.at("shuffle_key").get<std::string>());
@@ -91,14 +136,24 @@ Result<OrderFields> order_fields_from_text(std::string_view text) {
         return malformed;
       fields.sources.push_back({source.at("path"), weight, *fingerprint, *shuffle_key, tokens});
     }
-    if (fields.sources.empty() || fields.seq_len < 1) return malformed;
+    if (object.contains("stages"))
+      for (const auto& stage : object.at("stages"))
+        fields.stages.push_back(
+            {.end = stage.at("end"), .sources = stage.at("sources"), .weights = stage.at("weights")});
+    if (object.contains("packing")) {
+      const auto packing = enum_from_name<Packing>(object.at("packing").get<std::string>());
+      if (!packing) return malformed;
+      fields.packing = *packing;
+    }
+    if (fields.sources.empty() || fields.seq_len < 1 || !are_valid(fields.stages, fields.sources.size()))
+      return malformed;
     return fields;
   } catch (const nlohmann::json::exception&) {
     return malformed;
   }
 }
 
-SampleOrder::SampleOrder(const OrderFields& fields) : seq_len_(fields.seq_len), mixer_(mixer_of(fields)) {
+SampleOrder::SampleOrder(const OrderFields& fields) : seq_len_(fields.seq_len), packing_(fields.packing) {
   for (const OrderedSource& source : fields.sources) {
     const int64_t samples = tri::num_samples(source.tokens, seq_len_);
     TRI_REQUIRE(samples >= 1, "{} tokens for samples of {}", source.tokens, seq_len_);
@@ -108,14 +163,63 @@ SampleOrder::SampleOrder(const OrderFields& fields) : seq_len_(fields.seq_len), 
     const uint64_t key = random_u64(derive_key(fields.seed, "source"), source.shuffle_key);
     sources_.push_back({samples - validation, validation, key, source.fingerprint});
   }
+  const std::vector<OrderedStage> stages = stages_of(fields);
+  TRI_REQUIRE(are_valid(stages, sources_.size()), "the stages {}", describe(stages));
+  for (const OrderedStage& stage : stages) add_stage(fields, stage);
+}
+
+void SampleOrder::add_stage(const OrderFields& fields, const OrderedStage& stage) {
+  const size_t number = stages_.size();
+  const int64_t begin = number == 0 ? 0 : stages_.back().end;
+  // The first stage is mixed like a run without stages.
+  const uint64_t seed = number == 0 ? fields.seed : random_u64(derive_key(fields.seed, "stage"), number);
+  Stage made{.begin = begin,
+             .end = stage.end == 0 ? std::numeric_limits<int64_t>::max() : stage.end,
+             .mixer = Mixer(seed, stage.weights),
+             .sources = stage.sources,
+             .offsets = {},
+             .tail = {}};
+  for (const int source : stage.sources) made.offsets.push_back(consumed(source, begin));
+  if (stage.end != 0) {
+    const int64_t blocks = (made.end - begin) / Mixer::kBlockSamples;
+    std::vector<uint64_t> next;  // [mixer's source]
+    for (size_t s = 0; s < stage.sources.size(); ++s)
+      next.push_back(made.mixer.count(static_cast<int>(s), static_cast<uint64_t>(blocks)));
+    for (int64_t i = blocks * Mixer::kBlockSamples; i < made.end - begin; ++i) {
+      const int source = made.mixer.at(static_cast<uint64_t>(i)).source;
+      made.tail.push_back({source, next[static_cast<size_t>(source)]++});
+    }
+  }
+  stages_.push_back(std::move(made));
+}
+
+Mixer::Place SampleOrder::Stage::at(int64_t index) const {
+  return index < tail_begin() ? mixer.at(static_cast<uint64_t>(index - begin))
+                              : tail[static_cast<size_t>(index - tail_begin())];
+}
+
+int64_t SampleOrder::consumed(int source, int64_t index) const {
+  int64_t count = 0;
+  for (const Stage& stage : stages_) {
+    if (stage.begin >= index) break;
+    const auto found = std::ranges::find(stage.sources, source);
+    if (found == stage.sources.end()) continue;
+    const auto s = static_cast<int>(found - stage.sources.begin());
+    const int64_t end = std::min(index, stage.end), blocks = (end - stage.begin) / Mixer::kBlockSamples;
+    count += static_cast<int64_t>(stage.mixer.count(s, static_cast<uint64_t>(blocks)));
+    for (int64_t i = stage.begin + blocks * Mixer::kBlockSamples; i < end; ++i) count += stage.at(i).source == s;
+  }
+  return count;
 }
 
 SampleOrder::Place SampleOrder::at(Split split, int64_t index) const {
   if (split == Split::kTrain) {
-    const Mixer::Place place = mixer_.at(static_cast<uint64_t>(index));
-    const Source& source = sources_[static_cast<size_t>(place.source)];
-    return {place.source,
-            static_cast<int64_t>(shuffled(source.key, static_cast<uint64_t>(source.train_samples), place.index))};
+    const auto stage = std::ranges::upper_bound(stages_, index, {}, &Stage::end);
+    const Mixer::Place place = stage->at(index);
+    const int number = stage->sources[static_cast<size_t>(place.source)];
+    const Source& source = sources_[static_cast<size_t>(number)];
+    const uint64_t in_stream = static_cast<uint64_t>(stage->offsets[static_cast<size_t>(place.source)]) + place.index;
+    return {number, static_cast<int64_t>(shuffled(source.key, static_cast<uint64_t>(source.train_samples), in_stream))};
   }
   // Uses a fixed shuffle, so that a short evaluation sees every source in proportion. A single source that is read
   // whole keeps the order of its first training epoch.

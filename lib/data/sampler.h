@@ -46,6 +46,7 @@ class Mixer {
   struct Place {
     int source;
     uint64_t index;  // in the source's own stream, without gaps or repetitions
+    bool operator==(const Place&) const = default;
   };
   Place at(uint64_t index) const;  // index < 2^63
 

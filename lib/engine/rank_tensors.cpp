@@ -62,8 +62,8 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
   std::vector<Plan> plans{evaluation_plan(config, mesh.axis("pp"), num_microbatches)};  // every plan that will run
   if (training) plans.push_back(train_plan(config, mesh.axis("pp"), num_microbatches));
-  if (training && !config.data.batch_ramp.empty())
-    for (const BatchSizes::Phase& phase : batch_sizes(config).phases())
+  if (const BatchSizes sizes = batch_sizes(config); training && !sizes.is_constant())
+    for (const BatchSizes::Phase& phase : sizes.phases())
       plans.push_back(train_plan(config, mesh.axis("pp"), std::max(1, microbatches(config, phase.size))));
   std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots;  // [chunk]
   for (const Plan& plan : plans)

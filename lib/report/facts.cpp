@@ -209,6 +209,13 @@ std::vector<RunFact> run_facts(const RunData& run) {
   const auto evaluation = metrics.evaluations.empty() ? nullptr : &metrics.evaluations.back();
   facts.push_back({"Validation loss",
                    evaluation == nullptr ? "" : fmt::format("{:.4f} at step {}", evaluation->loss, evaluation->step)});
+  if (!metrics.named_evaluations.empty()) {
+    const NamedEvaluationRecord& named = metrics.named_evaluations.back();
+    std::string losses;
+    for (const auto& [name, value] : named.losses)
+      losses += fmt::format("{}{} {:.4f}", losses.empty() ? "" : ", ", name, value);
+    facts.push_back({"Validation by name", fmt::format("{} at step {}", losses, named.step)});
+  }
   facts.push_back({"Speed", speed_of(run)});
   facts.push_back({"Time", time_of(run)});
   facts.push_back({"Attempts", attempts_of(run)});

@@ -36,6 +36,9 @@ std::string speed_line(const LiveView& view) {
   std::string text = std::isfinite(last.loss) ? fmt::format("loss {:.4f}", last.loss) : "loss not finite";
   if (!view.metrics.evaluations.empty())
     text += fmt::format("  validation {:.4f}", view.metrics.evaluations.back().loss);
+  if (!view.metrics.named_evaluations.empty())
+    for (const auto& [name, loss] : view.metrics.named_evaluations.back().losses)
+      text += fmt::format("  {} {:.4f}", name, loss);
   if (std::isfinite(last.learning_rate)) text += fmt::format("  lr {:.2e}", last.learning_rate);
   if (std::isfinite(last.grad_norm)) text += fmt::format("  norm {:.3f}", last.grad_norm);
   if (std::isfinite(speed.step_ms)) text += fmt::format("  {:.4g} ms a step", speed.step_ms);

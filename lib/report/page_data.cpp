@@ -321,6 +321,12 @@ Json run_json(const RunData& run, size_t points) {
   made["evaluations"] = thinned(metrics.evaluations, [](const EvaluationRecord& e) {
     return Json{e.step, moment(e.time), rounded(e.loss, 6)};
   });
+  if (!metrics.named_evaluations.empty())
+    made["named_evaluations"] = thinned(metrics.named_evaluations, [](const NamedEvaluationRecord& e) {
+      Json losses = Json::object();
+      for (const auto& [name, loss] : e.losses) losses[name] = rounded(loss, 6);
+      return Json{e.step, moment(e.time), losses};
+    });
   made["restarts"] = thinned(metrics.restarts, [](const RestartRecord& r) {
     return Json{r.step, moment(r.time), r.lost_steps};
   });

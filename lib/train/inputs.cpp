@@ -7,6 +7,7 @@
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/tokens/prepare.h"
+#include "kernels/core/dims.h"
 #include "lib/config/changes.h"
 #include "lib/train/node_loader.h"
 
@@ -17,14 +18,18 @@ void fields(Archive& archive, OrderedSource& source) {
   archive(source.path, source.weight, source.fingerprint, source.shuffle_key, source.tokens);
 }
 template <class Archive>
+void fields(Archive& archive, OrderedStage& stage) {
+  archive(stage.end, stage.sources, stage.weights);
+}
+template <class Archive>
 void fields(Archive& archive, OrderFields& order) {
-  archive(order.seed, order.validation_fraction, order.seq_len, order.sources);
+  archive(order.seed, order.validation_fraction, order.seq_len, order.sources, order.stages, order.packing);
 }
 
 namespace {
 
 Result<void> open_job_tokenizer(const Config& config, Inputs& inputs) {
-  if (config.data.sources.empty())
+  if (all_sources(config.data).empty())
     return usage_error("data.sources: training needs at least one token file; make one with `trireme data prepare`");
   auto tokenizer = open_tokenizer(config.data.tokenizer, OtherClass::kWarn);
   if (!tokenizer) return tokenizer.error();
@@ -36,55 +41,95 @@ Result<void> open_job_tokenizer(const Config& config, Inputs& inputs) {
   return {};
 }
 
-Result<void> open_sources(const Config& config, Inputs& inputs) {
-  for (const Source& source : config.data.sources) {
-    const auto made_with = prepared_with(source.path);
-    if (!made_with) return made_with.error();
-    const TokenOrigin& origin = made_with.value();
-    if (origin.fingerprint.empty() || origin.fingerprint == inputs.tokenizer->fingerprint()) continue;
-    if (origin.tokenizer == config.data.tokenizer)
-      return usage_error(
-          "data.tokenizer: {} ({}) is the one that prepared {}, but it was {} then: since then the file or a file in "
-          "its folder (tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json) has changed, or "
-          "this version of trireme reads them differently; prepare {} again, or continue with the version of trireme "
-          "and the files that prepared it",
-          config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path, origin.fingerprint, source.path);
-    return usage_error("data.tokenizer: {} ({}), but {} was prepared with {} ({}); set data.tokenizer to that one",
-                       config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path,
-                       origin.tokenizer.empty() ? "another" : origin.tokenizer, origin.fingerprint);
+// Checks that the files were prepared with the tokenizer of the job.
+Result<void> check_tokenizer(const Config& config, const Tokenizer& tokenizer, const std::string& path) {
+  const auto made_with = prepared_with(path);
+  if (!made_with) return made_with.error();
+  const TokenOrigin& origin = made_with.value();
+  if (origin.fingerprint.empty() || origin.fingerprint == tokenizer.fingerprint()) return {};
+  if (origin.tokenizer == config.data.tokenizer)
+    return usage_error(
+        "data.tokenizer: {} ({}) is the one that prepared {}, but it was {} then: since then the file or a file in its "
+        "folder (tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json) has changed, or this "
+        "version of trireme reads them differently; prepare {} again, or continue with the version of trireme and the "
+        "files that prepared it",
+        config.data.tokenizer, tokenizer.fingerprint(), path, origin.fingerprint, path);
+  return usage_error("data.tokenizer: {} ({}), but {} was prepared with {} ({}); set data.tokenizer to that one",
+                     config.data.tokenizer, tokenizer.fingerprint(), path,
+                     origin.tokenizer.empty() ? "another" : origin.tokenizer, origin.fingerprint);
+}
+
+// Returns data.stages with the indices of their sources in `sources`.
+std::vector<OrderedStage> ordered_stages(const Config& config, const std::vector<SourceSpec>& sources) {
+  std::vector<OrderedStage> stages;
+  for (const DataStage& stage : config.data.stages) {
+    const bool last = &stage == &config.data.stages.back();
+    OrderedStage& made = stages.emplace_back();
+    made.end = last ? 0 : ceil_div(stage.until_tokens, int64_t{config.model.seq_len});
+    for (const std::string& path : stage.sources)
+      made.sources.push_back(static_cast<int>(std::ranges::find(sources, path, &SourceSpec::path) - sources.begin()));
+    made.weights = stage.weights.empty() ? std::vector<double>(stage.sources.size(), 1.0) : stage.weights;
   }
+  return stages;
+}
+
+Result<void> open_sources(const Config& config, Inputs& inputs) {
   std::vector<SourceSpec> sources;
-  for (const Source& source : config.data.sources) sources.push_back({source.path, source.weight});
+  for (const Source& source : all_sources(config.data)) {
+    if (auto known = check_tokenizer(config, *inputs.tokenizer, source.path); !known) return known;
+    sources.push_back({source.path, source.weight});
+  }
   auto dataset = Dataset::open(sources, config.model.seq_len, config.data.validation_fraction, config.data.seed,
-                               config.model.vocab);
+                               config.model.vocab,
+                               {.stages = ordered_stages(config, sources),
+                                .packing = config.data.packing,
+                                .field = config.data.stages.empty() ? "data.sources" : "data.stages"});
   if (!dataset) return dataset.error();
   inputs.dataset = std::move(dataset).value();
   inputs.order = inputs.dataset->order_fields();
+  for (const NamedSource& source : config.data.validation) {
+    if (auto known = check_tokenizer(config, *inputs.tokenizer, source.path); !known) return known;
+    auto opened = Dataset::open({{source.path, 1.0}}, config.model.seq_len, 0, config.data.seed, config.model.vocab,
+                                {.field = "data.validation"});
+    if (!opened) return opened.error();
+    const OrderFields order = opened.value().order_fields();
+    inputs.validation.push_back({source.name, std::move(opened).value(), order});
+  }
   return {};
 }
 
 // What world rank 0 found, with which the other ranks compare their sources.
 struct FoundSources {
   std::string host;
-  OrderFields order;
+  std::vector<OrderFields> orders;  // of the run, then of data.validation
 };
 template <class Archive>
 void fields(Archive& archive, FoundSources& found) {
-  archive(found.host, found.order);
+  archive(found.host, found.orders);
+}
+
+// Returns the orders that a rank has found.
+std::vector<OrderFields> orders_of(const Inputs& inputs) {
+  std::vector<OrderFields> orders{inputs.order};
+  for (const ValidationInput& input : inputs.validation) orders.push_back(input.order);
+  return orders;
 }
 
 // Checks that this rank's sources have the same contents as world rank 0's.
-Result<void> check_same(const FoundSources& of_rank_0, const OrderFields& mine) {
-  for (size_t i = 0; i < mine.sources.size(); ++i) {
-    const OrderedSource &first = of_rank_0.order.sources[i], &source = mine.sources[i];
-    if (source.fingerprint == first.fingerprint) continue;
-    return file_error(
-        "data.sources: {} on {} has {} tokens, fingerprint {}, but world rank 0 on {} reads {} with {} tokens, "
-        "fingerprint {}: one of them is a stale copy; copy .bin, .idx and .json again, or name files that all nodes "
-        "see",
-        source.path, host_name(), source.tokens, hex64(source.fingerprint), of_rank_0.host, first.path, first.tokens,
-        hex64(first.fingerprint));
-  }
+Result<void> check_same(const FoundSources& of_rank_0, const std::vector<OrderFields>& mine) {
+  for (size_t set = 0; set < mine.size(); ++set)
+    for (size_t i = 0; i < mine[set].sources.size(); ++i) {
+      const OrderedSource &first = of_rank_0.orders[set].sources[i], &source = mine[set].sources[i];
+      if (source.fingerprint == first.fingerprint) continue;
+      return file_error(
+          "{}: {} on {} has {} tokens, fingerprint {}, but world rank 0 on {} reads {} with {} tokens, fingerprint {}: "
+          "one of them is a stale copy; copy .bin, .idx and .json again, or name files that all nodes see",
+          set > 0                        ? "data.validation"
+          : !mine.front().stages.empty() ? "data.stages"
+                                         : "data.sources",
+          source.path, host_name(), source.tokens, hex64(source.fingerprint), of_rank_0.host, first.path, first.tokens,
+          hex64(first.fingerprint));
+    }
   return {};
 }
 
@@ -100,9 +145,12 @@ Result<void> open_inputs(const Config& config, const Mesh& mesh, Job& job, Input
   const auto opened = reads ? open_inputs(config, inputs) : open_job_tokenizer(config, inputs);
   if (auto agreed = agree(job, opened); !agreed) return agreed;
   // World rank 0 always reads: it is on the first stage and is the lowest rank of its node.
-  const FoundSources of_rank_0 = job.broadcast(FoundSources{host_name(), inputs.order});
-  const Result<void> same = reads ? check_same(of_rank_0, inputs.order) : Result<void>{};
-  inputs.order = of_rank_0.order;
+  const FoundSources of_rank_0 = job.broadcast(FoundSources{host_name(), orders_of(inputs)});
+  const Result<void> same = reads ? check_same(of_rank_0, orders_of(inputs)) : Result<void>{};
+  inputs.order = of_rank_0.orders.front();
+  if (!reads)
+    for (const NamedSource& source : config.data.validation) inputs.validation.push_back({source.name, {}, {}});
+  for (size_t i = 0; i < inputs.validation.size(); ++i) inputs.validation[i].order = of_rank_0.orders[i + 1];
   return agree(job, same);
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "io/tokens/tokenizer.h"
 #include "lib/comm/job/job.h"
@@ -13,15 +14,26 @@
 
 namespace tri {
 
+// A file of data.validation.
+struct ValidationInput {
+  std::string name;
+  std::optional<Dataset> dataset;  // only on ranks that read
+  OrderFields order;               // the same on all ranks
+
+  int64_t num_samples() const { return SampleOrder(order).num_samples(Split::kWhole); }
+};
+
 struct Inputs {
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<Dataset> dataset;  // only on ranks that read (node_loader.h)
   OrderFields order;               // the same on all ranks
+  std::vector<ValidationInput> validation;
 
   int64_t num_samples(Split split) const { return SampleOrder(order).num_samples(split); }
 };
 
-// Opens config.data.sources and config.data.tokenizer, and checks that they and model.vocab match. Fails with kFile or
+// Opens the token files of config.data (sources or stages, and validation) and data.tokenizer, and checks that they and
+// model.vocab match. Fails with kFile or
 // kUsage. Not collective.
 Result<void> open_inputs(const Config& config, Inputs& inputs);
 

@@ -48,8 +48,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .sizes = sizes_,
                .first_sample = context.begun.samples}),
       evaluator_(context.trainer.engine()),
-      evaluation_(
-          evaluation_size(rank_.config, context.inputs.num_samples(Split::kValidation), rank_.config.run.eval_batches)),
+      validations_(validations_of(rank_.config, context.inputs)),
       progress_(context.begun),
       spikes_(rank_.config.optimizer.skip_spikes, context.begun.recent_steps),
       metrics_(rank_.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(rank_.config.run.dir + "/metrics.jsonl")
@@ -61,24 +60,47 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
               .events = context.events,
               .metrics = metrics_.get()}),
       timeline_(context.trainer.engine(), context.events.writer().attempt, last_step_) {
-  if (evaluation_.batches > 0)
-    validation_loader_ = std::make_unique<NodeLoader>(
-        NodeLoaderContext{.config = rank_.config,
-                          .mesh = rank_.mesh,
-                          .job = &job(),
-                          .node_ranks = job().node_ranks(),
-                          .device = rank_.device,
-                          .dataset = dataset_of(context.inputs),
-                          .split = Split::kValidation,
-                          .steps = evaluation_.batches * (last_step_ - context.begun.steps),
-                          .period = evaluation_.batches,
-                          .num_samples = evaluation_.samples});
+  std::vector<LoaderPart> parts;
+  int64_t batches = 0;
+  for (const Validation& validation : validations_) {
+    parts.push_back(validation.part);
+    batches += validation.size.batches;
+  }
+  if (batches > 0)
+    validation_loader_ =
+        std::make_unique<NodeLoader>(NodeLoaderContext{.config = rank_.config,
+                                                       .mesh = rank_.mesh,
+                                                       .job = &job(),
+                                                       .node_ranks = job().node_ranks(),
+                                                       .device = rank_.device,
+                                                       .dataset = dataset_of(context.inputs),
+                                                       .split = Split::kValidation,
+                                                       .steps = batches * (last_step_ - context.begun.steps),
+                                                       .parts = std::move(parts)});
   if (rank_.mesh.world_rank != 0) return;
   exporters_ = std::make_unique<Exporters>(Exporters::Context{.config = rank_.config,
                                                               .attempt = context.events.writer().attempt,
                                                               .completed = context.begun.steps,
                                                               .last_step = last_step_,
                                                               .memory_bytes = rank_.arena.used()});
+}
+
+std::vector<TrainingLoop::Validation> TrainingLoop::validations_of(const Config& config, const Inputs& inputs) {
+  std::vector<Validation> all;
+  const auto add = [&](const std::string& name, const std::optional<Dataset>& dataset, Split split, int64_t samples) {
+    const EvaluationSize size = evaluation_size(config, samples, config.run.eval_batches);
+    if (size.batches == 0) return;
+    all.push_back({name,
+                   {.dataset = dataset ? &*dataset : nullptr,
+                    .split = split,
+                    .batches = size.batches,
+                    .num_samples = size.samples},
+                   size});
+  };
+  add("", inputs.dataset, Split::kValidation, inputs.num_samples(Split::kValidation));
+  for (const ValidationInput& input : inputs.validation)
+    add(input.name, input.dataset, Split::kWhole, input.num_samples());
+  return all;
 }
 
 Result<void> TrainingLoop::run() {
@@ -334,15 +356,28 @@ void TrainingLoop::evaluate() {
   const PhaseScope phase(RunPhase::kEvaluation);
   step_end_.reset();
   const auto start = Clock::now();
-  const Evaluation result = evaluator_.evaluate(
-      evaluation_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
-      tick_flight_recorder);
+  std::vector<std::pair<std::string, double>> losses;  // by name
+  for (const Validation& validation : validations_) {
+    const Evaluation result = evaluator_.evaluate(
+        validation.size, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
+        tick_flight_recorder);
+    if (rank_.mesh.world_rank != 0) continue;
+    if (validation.name.empty()) {
+      metrics_->evaluation(progress_.steps, result.loss);
+      exporters_->evaluation(progress_.steps, result.loss);
+    } else {
+      losses.emplace_back(validation.name, result.loss);
+    }
+    const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
+    log_info("step {}: validation loss {}{:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples",
+             progress_.steps, validation.name.empty() ? "" : fmt::format("of {} ", validation.name), result.loss,
+             result.perplexity(), per_byte, result.samples);
+  }
   if (rank_.mesh.world_rank != 0) return;
-  metrics_->evaluation(progress_.steps, result.loss);
-  exporters_->evaluation(progress_.steps, result.loss);
-  const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
-  log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples",
-           progress_.steps, result.loss, result.perplexity(), per_byte, result.samples);
+  if (!losses.empty()) {
+    metrics_->evaluation(progress_.steps, losses);
+    exporters_->evaluation(progress_.steps, losses);
+  }
   account(WallTime::kEvaluation, start);
 }
 

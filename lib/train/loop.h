@@ -44,8 +44,8 @@ class TrainingLoop {
   // Collective: the ranks of a node share their loader, and all ranks report their times to rank 0.
   explicit TrainingLoop(const LoopContext& context);
 
-  // Trains until config.run.steps or run.tokens, or until a signal stops it, and ends with a summary. Fails, with the same error on
-  // all ranks, on a step that is not finite, on failed checkpoints, and on a stop (kDrained). Collective.
+  // Trains until config.run.steps or run.tokens, or until a signal stops it, and ends with a summary. Fails, with the
+  // same error on all ranks, on a step that is not finite, on failed checkpoints, and on a stop (kDrained). Collective.
   Result<void> run();
 
  private:
@@ -55,6 +55,14 @@ class TrainingLoop {
     kSave,   // after one more checkpoint
     kLeave,  // there is no time for another checkpoint: only finish the one in progress
   };
+
+  // What an evaluation reads: the run's own validation samples (name ""), then each file of data.validation.
+  struct Validation {
+    std::string name;
+    LoaderPart part;
+    EvaluationSize size;
+  };
+  static std::vector<Validation> validations_of(const Config& config, const Inputs& inputs);
 
   Result<void> train_step();
   StepStatistics local_statistics(int steps_to_record, int last_samples) const;
@@ -82,7 +90,7 @@ class TrainingLoop {
   const RankContext& rank_;  // the trainer's
   NodeLoader loader_;
   Evaluator evaluator_;                            // on the trainer's engine, for evaluations and samples
-  const EvaluationSize evaluation_;                // 0 batches: there are no evaluations
+  std::vector<Validation> validations_;            // of an evaluation, in this order; empty: there are none
   std::unique_ptr<NodeLoader> validation_loader_;  // evaluations are sequential: it has read the next one's batches
   RunProgress progress_;                           // of the run, including the step in progress
   Stop stop_ = Stop::kNo;

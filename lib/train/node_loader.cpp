@@ -59,6 +59,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .first_sample = context.first_sample,
                         .period = context.period,
                         .num_samples = context.num_samples,
+                        .parts = context.parts,
                         .prefetch = config.data.prefetch,
                         .recorder = flight_recorder()};
   if (plan.recorder != nullptr)

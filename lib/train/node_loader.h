@@ -33,6 +33,7 @@ struct NodeLoaderContext {
   int64_t first_sample = 0;           // with sizes: of the first step
   int64_t period = 0;                 // after so many steps the samples repeat from step 0; 0: never
   int64_t num_samples = 0;            // global samples from this number on have no target; 0: all have one
+  std::vector<LoaderPart> parts;      // see LoaderPlan
 };
 
 class NodeLoader {

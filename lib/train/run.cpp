@@ -221,7 +221,7 @@ void log_start(const EventLog& events, const PlannedJob& planned, const RunStart
   fields["ranks"] = int64_t{planned.mesh.world_size()};
   fields["step"] = completed;
   fields["steps"] = last;
-  if (!batch_sizes(planned.config).is_constant()) fields["tokens"] = tokens;
+  if (tokens > 0) fields["tokens"] = tokens;
   fields["metrics_bytes"] = absent ? int64_t{0} : static_cast<int64_t>(metrics);
   for (const auto& [phase, seconds] : startup.phases()) fields["startup." + phase] = seconds;
   events.append(RunEventKind::kStart, "", std::move(fields));
@@ -316,9 +316,11 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (!begun) return begun.error();
   auto changes = mesh.world_rank == 0 ? changes_since_last_start(config) : std::map<std::string, EventField>();
   const int64_t last = last_step(config, begun.value().steps, begun.value().samples);
-  const int64_t tokens =
-      config.model.seq_len *
-      batch_sizes(config).after(begun.value().samples, std::max<int64_t>(0, last - begun.value().steps));
+  const BatchSizes sizes = batch_sizes(config);
+  int64_t tokens = 0;
+  if (!sizes.is_constant())
+    tokens =
+        config.model.seq_len * sizes.after(begun.value().samples, std::max<int64_t>(0, last - begun.value().steps));
   const bool is_complete = begun.value().steps >= last;
   Result<void> files = is_complete ? Result<void>{} : unless_stopped(start.signals);
   if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun.value());

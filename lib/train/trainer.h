@@ -56,8 +56,8 @@ class Trainer {
   explicit Trainer(const RankContext& rank, const TrainerOptions& options = {});
   ~Trainer();
 
-  // Runs the step at `place`. `inputs`, `targets`: (M, B, T) of this dp rank if this rank's stage needs them, ideally in
-  // host memory of the device's kind. `local`: this rank's statistics, which are summed over all ranks. Calls
+  // Runs the step at `place`. `inputs`, `targets`: (M, B, T) of this dp rank if this rank's stage needs them, ideally
+  // in host memory of the device's kind. `local`: this rank's statistics, which are summed over all ranks. Calls
   // `before_update` once, before the work that changes the state is enqueued. A step whose result is not finite, or
   // exceeds `limits` (the same on all ranks), leaves parameters and moments unchanged.
   StepResult step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,

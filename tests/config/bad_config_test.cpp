@@ -30,6 +30,16 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: run.ste\xEF\xBF\xBD[2J: unknown key; the keys of run are name, dir, seed, steps, tokens, device, "
      "gemm_search, deterministic, eval_every, eval_batches, sample_every, sample_tokens, sample_prompt, "
      "sample_temperature, sample_top_k"},
+    {"data:\n  stages: {sources: [a]}",
+     "a.yaml:2: data.stages: is a map, not a list; allowed: list of {until_tokens: 250B, sources: [path, ...], "
+     "weights: [number > 0, ...]}; write [{until_tokens: 250B, sources: [FILE, ...], weights: [NUMBER, ...]}]"},
+    {"data:\n  stages: [{source: [a]}]",
+     "a.yaml:2: data.stages[0].source: unknown key; did you mean sources?\n"
+     "a.yaml:2: data.stages[0]: has no sources; write {until_tokens: 250B, sources: [FILE, ...], weights: [NUMBER, "
+     "...]}"},
+    {"data: {stages: [{sources: [a], weights: [0]}]}",
+     "a.yaml:1: data.stages[0].weights[0]: 0 is out of range; allowed: number > 0; the default is 1"},
+    {"data: {validation: [{name: a}]}", "a.yaml:1: data.validation[0]: has no path; write {name: NAME, path: FILE}"},
     {"data: {batch_ramp: \"768 250B:1536\"}",
      "a.yaml:1: data.batch_ramp: \"768 250B:1536\" is not a ramp; allowed: 0:SAMPLES TOKENS:SAMPLES ..., tokens "
      "ascending; try 0:768 250B:1536"},
@@ -434,9 +444,21 @@ const Combination kBadCombinations[] = {
      "data.global_batch: 9 is not a multiple of data.micro_batch 1 x dp 2 = 2; set data.global_batch to 8 or "
      "10"},
     {"data: {batch_ramp: \"0:4 1k:6 2k:8\", micro_batch: 2}", 2,
-     "data.batch_ramp: size 6, from token 1000 on, is not a multiple of data.micro_batch 2 x dp 2 = 4; set it to 4 or 8"},
+     "data.batch_ramp: size 6, from token 1000 on, is not a multiple of data.micro_batch 2 x dp 2 = 4; set it to 4 or "
+     "8"},
     {"data: {batch_ramp: \"0:4 1k:6\", global_batch: 4}", 1,
      "data.global_batch: 4, but the largest size of data.batch_ramp is 6; remove one of the two"},
+    {"data: {validation: [{name: a, path: x}, {name: a, path: y}]}", 1,
+     "data.validation[1].name: a is the name of another file; give each its own"},
+    {"data: {sources: [a], stages: [{sources: [b]}]}", 1,
+     "data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []"},
+    {"data: {stages: [{sources: [a]}, {sources: [b]}]}", 1,
+     "data.stages[0].until_tokens: 0 does not exceed the 0 tokens before this stage; stages follow each other"},
+    {"data: {stages: [{until_tokens: 1k, sources: [a, b], weights: [1]}, {sources: [b]}]}", 1,
+     "data.stages[0].weights: 1 weights for 2 sources; give one for each, or none"},
+    {"data: {stages: [{until_tokens: 1k, sources: [a]}]}\nrun: {tokens: 2k}", 1,
+     "data.stages[0].until_tokens: the last stage ends at 1000 tokens, but the run trains 2000; set it to 2000 or "
+     "more, or omit it"},
     {"lr: {by: tokens, warmup_steps: 2}", 1,
      "lr.warmup_steps: 2, but lr.by is tokens; set lr.warmup_tokens instead, or lr.by to steps"},
     {"lr: {decay_tokens: 2}", 1,

@@ -207,6 +207,36 @@ TEST(Loader, steps_of_different_sizes_follow_each_other) {
   }
 }
 
+TEST(Loader, parts_follow_each_other_and_repeat) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  write_counting(folder / "b", 301, 10'000);
+  const Dataset a = open_one(folder / "a"), b = open_one(folder / "b");
+  std::vector<LoaderPlan> plans = plans_of_node(2, 1, 0, 10, 2);
+  for (LoaderPlan& plan : plans) {
+    plan.split = Split::kValidation;
+    plan.parts = {{&a, Split::kTrain, 1, 16}, {&b, Split::kWhole, 3, 37}};
+  }
+  on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+    Member member(a, plan, memory, Takes::kBoth);
+    for (int step = 0; step < 10; ++step) {
+      const int64_t at = step % 4;
+      const StepTokens tokens = member.loader->next();
+      Batch expected =
+          at == 0 ? make_batch(a, Split::kTrain, 0, plan.shape) : make_batch(b, Split::kWhole, at - 1, plan.shape);
+      if (at == 3)  // samples 32 to 36 are left
+        for (int n = 0; n < plan.shape.samples(); ++n) {
+          const int m = n / plan.shape.micro_batch, j = n % plan.shape.micro_batch;
+          if (32 + (m * plan.shape.dp_size + plan.shape.dp_rank) * plan.shape.micro_batch + j < 37) continue;
+          std::fill_n(expected.inputs.begin() + n * kSeqLen, kSeqLen, 0);
+          std::fill_n(expected.targets.begin() + n * kSeqLen, kSeqLen, kNoTarget);
+        }
+      EXPECT_EQ(copy_of(tokens.inputs), expected.inputs) << step;
+      EXPECT_EQ(copy_of(tokens.targets), expected.targets) << step;
+    }
+  });
+}
+
 TEST(Loader, the_validation_batches_come_round_again) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);  // 13 validation samples, fewer than the 16 of a step

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
 #include "io/base/random.h"
 #include "lib/data/dataset.h"
 #include "tests/data/token_files.h"
@@ -74,6 +77,77 @@ TEST(OrderFields, text_that_is_none_is_refused) {
         changed("1001", "3"), changed("000000000000f00d", "f00d"), changed("\"seq_len\":8", "\"seq_len\":0"),
         changed("\"weight\":1.0", "\"weight\":0")})
     EXPECT_FALSE(order_fields_from_text(text)) << text;
+}
+
+OrderFields three_stages() {
+  OrderFields fields = two_sources();
+  fields.sources.push_back({"c", 1.0, 0xBEEF, 0xC, 3001});
+  fields.stages = {{1500, {0, 1}, {1.0, 0.3}}, {3600, {2, 0}, {1.0, 3.0}}, {0, {1}, {1.0}}};
+  return fields;
+}
+
+TEST(SampleOrder, stages_follow_each_other_without_gaps) {
+  const OrderFields fields = three_stages();
+  const SampleOrder order(fields), unstaged(two_sources());
+  std::vector<std::vector<int>> seen;  // [source][sample]: how often
+  for (int source = 0; source < 3; ++source)
+    seen.emplace_back(static_cast<size_t>(order.num_samples(Split::kTrain, source)), 0);
+  std::vector<int64_t> consumed(3, 0);
+  for (int64_t i = 0; i < 5000; ++i) {
+    // Ends of blocks and stages: until there, every sample of a source was seen equally often, up to one.
+    const bool at_end = std::set<int64_t>{1024, 1500, 2524, 3548, 3600, 4000}.contains(i);
+    for (size_t source = 0; source < 3 && (at_end || i % 97 == 0); ++source) {
+      ASSERT_EQ(order.consumed(static_cast<int>(source), i), consumed[source]) << i << " " << source;
+      const auto [least, most] = std::minmax_element(seen[source].begin(), seen[source].end());
+      if (at_end) {
+        ASSERT_LE(*most - *least, 1) << i << " " << source;
+      }
+    }
+    const SampleOrder::Place place = order.at(Split::kTrain, i);
+    const auto source = static_cast<size_t>(place.source);
+    ++consumed[source];
+    ++seen[source][static_cast<size_t>(place.sample)];
+    if (i < 1024) {
+      EXPECT_EQ(place, unstaged.at(Split::kTrain, i)) << "the first stage is mixed like a run without stages";
+    }
+    EXPECT_TRUE(i < 1500 ? place.source != 2 : i < 3600 ? place.source != 1 : place.source == 1) << i;
+  }
+  EXPECT_NEAR(static_cast<double>(consumed[2]), 2100 / 4.0, 5);  // the last block is not whole
+}
+
+TEST(OrderFields, keep_stages_and_packing_as_text) {
+  OrderFields fields = three_stages();
+  fields.packing = Packing::kBestFit;
+  const OrderFields back = value_or_throw(order_fields_from_text(to_text(fields)));
+  EXPECT_EQ(back.stages, fields.stages);
+  EXPECT_EQ(back.packing, Packing::kBestFit);
+  EXPECT_TRUE(SampleOrder(back) == SampleOrder(fields));
+  EXPECT_EQ(to_text(two_sources()).find("stages"), std::string::npos);
+  EXPECT_EQ(to_text(two_sources()).find("packing"), std::string::npos);
+  for (const auto& [from, to] : {std::pair{"\"end\":1500", "\"end\":-1"},
+                                 {"[0,1]", "[0,3]"},
+                                 {"[0,1]", "[0,0]"},
+                                 {"[2,0]", "[2]"},
+                                 {"\"end\":0", "\"end\":5000"},
+                                 {"best_fit", "fit"}}) {
+    std::string text = to_text(fields);
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    EXPECT_FALSE(order_fields_from_text(text.replace(text.find(from), std::string(from).size(), to))) << to;
+  }
+}
+
+TEST(OrderChange, names_stages_and_packing) {
+  const OrderFields before = three_stages();
+  OrderFields now = before;
+  now.stages[1].weights[0] = 2;
+  const auto change = order_change(before, now, 100);
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->fields, std::vector<std::string>{"data.stages"});
+  EXPECT_NE(change->text.find("with other sources or weights"), std::string::npos) << change->text;
+  EXPECT_NE(change->text.find("differs from sample 1500 on"), std::string::npos) << change->text;
+  now = before;
+  now.packing = Packing::kBestFit;
+  EXPECT_EQ(order_change(before, now, 100)->fields, std::vector<std::string>{"data.packing"});
 }
 
 std::string text_of(const std::optional<OrderChange>& change) { return change ? change->text : ""; }

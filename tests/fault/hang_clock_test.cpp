@@ -185,6 +185,13 @@ TEST(HangClock, what_is_configured_holds_from_the_first_step_on) {
   rank.idle(kTick);
   for (int i = 0; i < 20; ++i) rank.step(40);
   EXPECT_EQ(rank.deadline(RunPhase::kStep), 7);
+  PhaseDeadlines ramp = deadlines(0);
+  ramp.step_growth = 8;
+  Rank grows(ramp);
+  grows.record.phase = RunPhase::kStep;
+  grows.idle(kTick);
+  for (int i = 0; i < 20; ++i) grows.step(40);
+  EXPECT_NEAR(grows.deadline(RunPhase::kStep), 8 * 5 * 40, 8 * 5 * kTick) << "later steps may be 8 times as long";
   FaultConfig fault;
   EXPECT_EQ(phase_deadlines(fault, true).step_floor, 60);
   EXPECT_EQ(phase_deadlines(fault, false).step_floor, 180);

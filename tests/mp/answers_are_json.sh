@@ -86,6 +86,7 @@ shape 0 check check tiny.yaml --ranks 2
 equal "$(value 'a["parameters"], a["ranks"], a["layout"]["pp"], a["data"]["vocab"]')" \
   "$("$trireme" check tiny.yaml --ranks 2 --verbose | sed -n 's/^tiny: .*(\([0-9]*\)).*/\1 2 2 257/p')"
 equal "$(value 'a["memory"][1]["bytes"] == sum(p["bytes"] for p in a["memory"][1]["parts"])')" True
+shape 0 'data order' data order tiny.yaml
 shape 0 'data inspect' data inspect text --tokenizer bytes --samples 2 --length 5
 equal "$(value 'a["documents"], len(a["samples"]), len(a["samples"][0]["ids"]), a["samples"][0]["text"]')" "1 1 5 1 gre"
 shape 0 'data prepare' data prepare --format text --tokenizer bytes --output text --force text.txt

@@ -10,17 +10,23 @@ data: {sources: [text], global_batch: 8, tokenizer: bytes}
 lr: {peak: 1e-2, decay_steps: 12}
 YAML
 make_text
+bottles | sed s/green/brown/ >other.txt
+run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
 
 echo "N steps, a stop and N more steps give the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
 for kind in "parallel.zero=2 precision.compute=bf16 optimizer.ema=0.9" \
   "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16 optimizer.ema=0.9" \
   "parallel.zero=2 optimizer.name=muon optimizer.adamw_lr=3e-3" \
-  "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1"; do
+  "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1 \
+data.batch_ramp=0:4,512:8 run.tokens=2560 lr.by=tokens lr.decay_steps=0 lr.warmup_tokens=600 data.packing=best_fit \
+data.sources=[] data.stages=[{\"until_tokens\":1000,\"sources\":[text]},{\"sources\":[other,text]}]"; do
   read -ra settings <<<"$kind"
   rm -rf whole parts
   train 0 whole 8 "${mesh[@]}" "${settings[@]}"
-  train 0 parts 8 "${mesh[@]}" "${settings[@]}" run.steps=5
+  stop=run.steps=5
+  [[ $kind != *run.tokens* ]] || stop=run.tokens=768 # four steps of 4 samples, one of 8
+  train 0 parts 8 "${mesh[@]}" "${settings[@]}" "$stop"
   train 0 parts 8 "${mesh[@]}" "${settings[@]}" checkpoint.every=3
   has "resumed from parts/checkpoints/step_00000005"
   cmp -s <(curve whole) <(curve parts) || fail "$kind: the curves differ" "$(diff <(curve whole) <(curve parts))"
@@ -50,13 +56,14 @@ averages_differ_by() {
 }
 echo "another layout continues with the exact next sample, and its curve and its average are equal up to rounding"
 rm -rf whole parts
-train 0 whole 8 "${mesh[@]}" optimizer.ema=0.9
-train 0 start 8 "${mesh[@]}" optimizer.ema=0.9 run.steps=6
+ramp=data.batch_ramp=0:4,512:8 # the first four steps have 4 samples
+train 0 whole 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp"
+train 0 start 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp" run.steps=3
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 dp=1 zero=1" \
   "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0"; do
   read -r ranks tp pp dp zero <<<"$layout"
   rm -rf other && cp -r start other
-  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" optimizer.ema=0.9
+  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" optimizer.ema=0.9 "$ramp"
   paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
     END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
   run 0 "$trireme" checkpoint inspect other
@@ -85,14 +92,14 @@ has "has the optimizer state of optimizer.name muon, but adamw needs another one
 
 echo "an average that is switched on starts from the weights, and switched off is dropped"
 rm -rf other && cp -r start other
-train 0 other 1 run.steps=7
+train 0 other 1 "$ramp" run.steps=7
 has "optimizer.ema: 0.9, now 0: the checkpoint's EMA is dropped"
 run 1 "$trireme" checkpoint diff start other --only ema/
 has "only in A"
 run 2 "$trireme" eval other --ema
 has "step_00000007: the checkpoint has no average of the weights"
 # At this rate no weight moves.
-train 0 other 2 parallel.dp=2 parallel.zero=0 optimizer.ema=0.9 lr.peak=1e-30 run.steps=8
+train 0 other 2 parallel.dp=2 parallel.zero=0 optimizer.ema=0.9 lr.peak=1e-30 "$ramp" run.steps=8
 has "optimizer.ema: 0, now 0.9: the EMA starts from the weights"
 has "step 7, the EMA starts from the weights, "
 weights_and_average() {
@@ -106,10 +113,10 @@ weights_and_average() {
 
 echo "moments of the other type are converted, which the log reports"
 rm -rf other && cp -r start other
-train 0 other 1 optimizer.moments=bf16 run.steps=9
+train 0 other 1 optimizer.moments=bf16 "$ramp" run.steps=9
 has "optimizer.moments: fp32, now bf16"
 has "moments converted from f32 to bf16"
-train 0 other 2 parallel.dp=2 run.steps=12
+train 0 other 2 parallel.dp=2 "$ramp" run.steps=12
 has "moments converted from bf16 to f32"
 paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 1e-3 * $2) bad = 1}
   END {exit bad || NR != 12}' || fail "the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
@@ -223,8 +230,6 @@ has "warning: the learning rate jumps"
 echo "data in another order are refused with the changed fields and the first sample, unless checkpoint.accept_changes accepts them"
 rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
-bottles | sed s/green/brown/ >other.txt
-run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
 cp text.bin kept.bin && cp other.bin text.bin # equal in length: prepared from other text
 train 2 whole 4 parallel.tp=2 parallel.pp=2 data.global_batch=12
 has "does not divide the 32 samples that the run has consumed; set it to 8 or 16"

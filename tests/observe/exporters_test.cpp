@@ -78,6 +78,7 @@ TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
     exporters.step(metrics_of(11, 2.0));
     exporters.step(metrics_of(12, NAN));
     exporters.evaluation(12, 1.5);
+    exporters.evaluation(12, {{"web", 2.5}, {"code", 1.25}});
     exporters.checkpoint(12, 4096, 0.01, 2);
     EXPECT_TRUE(exporters.flush(std::chrono::minutes(1)));
   }
@@ -89,6 +90,7 @@ TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
   EXPECT_EQ(samples.at("trireme_not_finite_steps_total"), 1);
   EXPECT_DOUBLE_EQ(samples.at("trireme_step_time_seconds_total{category=\"tp\"}"), 0.2);
   EXPECT_EQ(samples.at("trireme_validation_loss_nats"), 1.5);
+  EXPECT_EQ(samples.at("trireme_validation_loss_by_name_nats{name=\"code\"}"), 1.25);
   EXPECT_EQ(samples.at("trireme_checkpoint_step"), 12);
   EXPECT_TRUE(std::filesystem::exists(config.run.dir + "/tensorboard"));
 }

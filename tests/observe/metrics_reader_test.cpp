@@ -99,6 +99,28 @@ TEST(RunMetrics, what_is_not_finite_or_absent_is_unknown) {
   EXPECT_EQ(metrics.steps[1].step_ms, 10);
 }
 
+TEST(RunMetrics, evaluations_by_name_are_apart_from_the_others) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    MetricsFile file(path);
+    file.evaluation(4, 2.75);
+    file.evaluation(4, {{"web", 2.5}, {"code", NAN}});
+    file.evaluation(8, {{"web", 2.25}, {"code", 1.5}});
+  }
+  MetricsReader reader(path);
+  ASSERT_TRUE(reader.poll());
+  RunMetrics metrics = reader.metrics();
+  EXPECT_EQ(metrics.evaluations.size(), 1u);
+  ASSERT_EQ(metrics.named_evaluations.size(), 2u);
+  EXPECT_EQ(metrics.named_evaluations[0].losses[1], (std::pair<std::string, double>("web", 2.5)));
+  EXPECT_TRUE(std::isnan(metrics.named_evaluations[0].losses[0].second));
+  EXPECT_EQ(metrics.named_evaluations[1].step, 8);
+  metrics.take(R"({"restart":1,"step":6,"lost_steps":2,"time":1100})");
+  EXPECT_EQ(metrics.named_evaluations.size(), 1u);
+  EXPECT_EQ(metrics.strange_lines, 0);
+}
+
 TEST(RunMetrics, a_restart_undoes_the_steps_behind_it) {
   RunMetrics metrics;
   for (int step = 1; step <= 6; ++step) metrics.take(step_line(step, step));

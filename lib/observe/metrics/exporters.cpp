@@ -182,6 +182,15 @@ void Exporters::evaluation(int64_t step, double loss) {
   if (prometheus_) prometheus_->figures().change([&](PrometheusFigures& f) { f.validation_loss = loss; });
 }
 
+void Exporters::evaluation(int64_t step, const std::vector<std::pair<std::string, double>>& losses) {
+  if (tensorboard_) {
+    Scalars scalars;
+    for (const auto& [name, loss] : losses) scalars.emplace_back("validation/loss/" + name, loss);
+    tensorboard_->scalars(step, scalars);
+  }
+  if (prometheus_) prometheus_->figures().change([&](PrometheusFigures& f) { f.validation_losses = losses; });
+}
+
 void Exporters::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
   if (tensorboard_)
     tensorboard_->scalars(step, {{"checkpoint/stall_ms", 1e3 * stall_seconds}, {"checkpoint/write_ms", 1e3 * seconds}});

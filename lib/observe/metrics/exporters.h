@@ -30,6 +30,7 @@ class Exporters {
 
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
+  void evaluation(int64_t step, const std::vector<std::pair<std::string, double>>& losses);  // by name
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
 
   // Returns whether storage has accepted or rejected TensorBoard's data within `timeout`.

@@ -47,6 +47,12 @@ void MetricsFile::evaluation(int64_t step, double loss) {
   write(OrderedJson({{"step", step}, {"validation_loss", json_number(loss)}}).dump());
 }
 
+void MetricsFile::evaluation(int64_t step, const std::vector<std::pair<std::string, double>>& losses) {
+  OrderedJson by_name = OrderedJson::object();
+  for (const auto& [name, loss] : losses) by_name[name] = json_number(loss);
+  write(OrderedJson({{"step", step}, {"validation", by_name}}).dump());
+}
+
 void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped) {
   write(OrderedJson({{"step", step}, {"not_finite", places}, {"skipped_steps", skipped}}).dump());
 }

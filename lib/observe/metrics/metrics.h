@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/base/error.h"
@@ -40,6 +41,8 @@ class MetricsFile {
 
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
+  // Writes the losses of the files of data.validation, by name.
+  void evaluation(int64_t step, const std::vector<std::pair<std::string, double>>& losses);
   // `places`: the ranks whose values were not finite. `skipped`: steps skipped since this start of the run, including
   // this one if it was; 0: it ends the run.
   void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);

@@ -108,6 +108,7 @@ void RunMetrics::undo_after(int64_t step) {
   lost.insert(lost.end(), keep, steps.end());
   steps.erase(keep, steps.end());
   std::erase_if(evaluations, [&](const EvaluationRecord& e) { return e.step > step; });
+  std::erase_if(named_evaluations, [&](const NamedEvaluationRecord& e) { return e.step > step; });
 }
 
 MetricsLine read_metrics_line(std::string_view line) {
@@ -126,6 +127,12 @@ MetricsLine read_metrics_line(std::string_view line) {
     return RestartRecord{.step = step, .lost_steps = whole(object, "lost_steps"), .time = time};
   if (object.contains("validation_loss"))
     return EvaluationRecord{.step = step, .time = time, .loss = number(object, "validation_loss", kUnknown)};
+  if (object.contains("validation") && object["validation"].is_object()) {
+    NamedEvaluationRecord record{.step = step, .time = time, .losses = {}};
+    for (const auto& [name, loss] : object["validation"].items())
+      record.losses.emplace_back(name, loss.is_number() ? loss.get<double>() : kUnknown);
+    return record;
+  }
   if (object.contains("checkpoint_bytes"))
     return CheckpointRecord{.step = step,
                             .bytes = whole(object, "checkpoint_bytes"),
@@ -191,6 +198,9 @@ void RunMetrics::take(std::string_view line) {
   } else if (const auto* evaluation = std::get_if<EvaluationRecord>(&read)) {
     std::erase_if(evaluations, [&](const EvaluationRecord& e) { return e.step >= evaluation->step; });
     evaluations.push_back(*evaluation);
+  } else if (const auto* named = std::get_if<NamedEvaluationRecord>(&read)) {
+    std::erase_if(named_evaluations, [&](const NamedEvaluationRecord& e) { return e.step >= named->step; });
+    named_evaluations.push_back(*named);
   } else if (const auto* checkpoint = std::get_if<CheckpointRecord>(&read)) {
     checkpoints.push_back(*checkpoint);
   } else if (const auto* wrong = std::get_if<NotFiniteRecord>(&read)) {

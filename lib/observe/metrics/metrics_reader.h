@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -34,6 +35,13 @@ struct EvaluationRecord {
   double time = 0, loss = kUnknown;
 };
 
+// The losses of the files of data.validation.
+struct NamedEvaluationRecord {
+  int64_t step = 0;
+  double time = 0;
+  std::vector<std::pair<std::string, double>> losses;  // by name, sorted
+};
+
 struct CheckpointRecord {
   int64_t step = 0, bytes = 0;
   double time = 0;
@@ -55,8 +63,8 @@ struct NotFiniteRecord {
 
 struct StrangeLine {};  // not a line that MetricsFile (metrics.h) writes, or an incomplete one
 struct OtherLine {};    // none of the above
-using MetricsLine = std::variant<OtherLine, StrangeLine, StepRecord, EvaluationRecord, CheckpointRecord, RestartRecord,
-                                 NotFiniteRecord>;
+using MetricsLine = std::variant<OtherLine, StrangeLine, StepRecord, EvaluationRecord, NamedEvaluationRecord,
+                                 CheckpointRecord, RestartRecord, NotFiniteRecord>;
 // Parses `line`, which has no newline. Does not set StepRecord::start.
 MetricsLine read_metrics_line(std::string_view line);
 
@@ -74,6 +82,7 @@ struct RunMetrics {
   std::vector<StepRecord> steps;              // steps that count; ascending
   std::vector<StepRecord> lost;               // steps repeated or undone by a restart; in file order
   std::vector<EvaluationRecord> evaluations;  // evaluations that count
+  std::vector<NamedEvaluationRecord> named_evaluations;
   std::vector<CheckpointRecord> checkpoints;  // all checkpoints written
   std::vector<RestartRecord> restarts;
   std::vector<NotFiniteRecord> not_finite;

@@ -72,6 +72,12 @@ std::string prometheus_text(const PrometheusFigures& f) {
   if (f.last.step > 0) last_step(f, page);
   if (!std::isnan(f.validation_loss))
     page.gauge("validation_loss_nats", "Mean loss of the last evaluation's tokens.", f.validation_loss);
+  if (!f.validation_losses.empty()) {
+    page.head("validation_loss_by_name_nats", "gauge",
+              "Mean loss of the last evaluation's tokens, by data.validation.");
+    for (const auto& [name, loss] : f.validation_losses)
+      page.sample("validation_loss_by_name_nats", {{"name", name}}, loss);
+  }
   page.counter("steps_total", "Steps completed since this start of the run.", static_cast<double>(f.steps));
   page.counter("tokens_total", "Tokens trained on since this start of the run.", static_cast<double>(f.tokens));
   page.counter("data_read_bytes_total", "Bytes that rank 0 has read from token files since this start of the run.",

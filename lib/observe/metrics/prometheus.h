@@ -22,6 +22,7 @@ struct PrometheusFigures {
   StepMetrics last;          // step 0: none yet
   double last_time = 0;      // end of that step, seconds since 1970
   double validation_loss = std::numeric_limits<double>::quiet_NaN();
+  std::vector<std::pair<std::string, double>> validation_losses;  // of the files of data.validation, by name
   // since this start of the run
   int64_t steps = 0, tokens = 0, data_bytes = 0, not_finite_steps = 0, checkpoints = 0;
   std::array<double, StepTimes::kKinds> seconds{};  // of its steps, by StepTimes::names()

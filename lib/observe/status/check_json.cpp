@@ -7,6 +7,7 @@
 #include "lib/model/flops.h"
 #include "lib/observe/status/check_report.h"
 #include "lib/observe/status/estimates.h"
+#include "lib/observe/status/order_report.h"
 #include "lib/simulate/pipeline.h"
 
 namespace tri {
@@ -41,7 +42,9 @@ Json data(const Config& config, const Tokenizer& tokenizer, const Dataset& datas
                        {"tokens", ordered[i].tokens},
                        {"train_samples", dataset.order().num_samples(Split::kTrain, static_cast<int>(i))},
                        {"validation_samples", dataset.order().num_samples(Split::kValidation, static_cast<int>(i))}});
-  return {{"tokenizer", config.data.tokenizer}, {"vocab", tokenizer.vocab_size()}, {"sources", sources}};
+  Json object = {{"tokenizer", config.data.tokenizer}, {"vocab", tokenizer.vocab_size()}, {"sources", sources}};
+  if (!config.data.stages.empty()) object["stages"] = Json::parse(order_json(config, dataset.order_fields()))["stages"];
+  return object;
 }
 
 double bubble(const Config& config, const Mesh& mesh) {

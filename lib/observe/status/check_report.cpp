@@ -10,6 +10,7 @@
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/status/estimates.h"
+#include "lib/observe/status/order_report.h"
 #include "lib/observe/status/run_summary.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/simulate/pipeline.h"
@@ -250,7 +251,10 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
   const auto run_samples = static_cast<double>(samples_of_run(config));
   for (size_t i = 0; i < sources.size(); ++i) {
     const int64_t samples = order.num_samples(Split::kTrain, static_cast<int>(i));
-    const double share = sources[i].weight / weights;
+    const auto number = static_cast<int>(i);
+    const double share = dataset.order_fields().stages.empty()
+                             ? sources[i].weight / weights
+                             : static_cast<double>(order.consumed(number, samples_of_run(config))) / run_samples;
     text += fmt::format("  {:<{}}  {:>14}  {:>13}  {:>12}  {:>5.1f} %  {:>10.3g}\n", sources[i].path, width,
                         sources[i].tokens, samples, order.num_samples(Split::kValidation, static_cast<int>(i)),
                         100 * share, run_samples * share / static_cast<double>(samples));
@@ -258,6 +262,7 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
   text += fmt::format("  {} {} {} samples, {} tokens\n", counted(config.run.steps, "step"),
                       config.run.steps == 1 ? "takes" : "take", format_count(run_samples),
                       format_count(run_samples * config.model.seq_len));
+  if (!config.data.stages.empty()) text += order_report(config, dataset.order_fields());
   return text + warning_line(epochs_warning(config, dataset.order_fields()));
 }
 

@@ -102,7 +102,10 @@ std::string epochs_warning(const Config& config, const OrderFields& order) {
   for (size_t i = 0; i < order.sources.size(); ++i) {
     const auto there =
         static_cast<double>(std::max<int64_t>(1, samples.num_samples(Split::kTrain, static_cast<int>(i))));
-    const double epochs = run_samples * order.sources[i].weight / weights / there;
+    const double read = order.stages.empty()
+                            ? run_samples * order.sources[i].weight / weights
+                            : static_cast<double>(samples.consumed(static_cast<int>(i), samples_of_run(config)));
+    const double epochs = read / there;
     if (epochs > most) most = epochs, worst = i;
   }
   if (most <= kManyEpochs) return "";

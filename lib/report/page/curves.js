@@ -10,6 +10,15 @@ function lossCurves(axis) {
       curves.push({...run.curves.loss, name: several ? names[i] : '', run: i, xs: axis.of(run, run.x)});
     for (const piece of run.lost)
       curves.push({name: prefix + 'lost', run: i, xs: axis.of(run, piece), mean: piece.loss, faint: true});
+    const named = run.named_evaluations || [];
+    for (const name of new Set(named.flatMap((e) => Object.keys(e[2]))))
+      curves.push({
+        name: prefix + 'validation ' + name,
+        run: i,
+        dots: true,
+        xs: named.map(([step, time]) => axis.at(run, step, time)),
+        mean: named.map((e) => (name in e[2] ? e[2][name] : null))
+      });
     if (run.evaluations.length === 0) continue;
     const xs = run.evaluations.map(([step, time]) => axis.at(run, step, time));
     curves.push({name: prefix + 'validation', run: i, dots: true, xs, mean: run.evaluations.map((e) => e[2])});
@@ -25,7 +34,9 @@ function signsOf(marks) {
   return element(
       'div', {class: 'legend faint'},
       Object.keys(kMarks).filter((kind) => marks.some((m) => m.kind === kind)).map(sign),
-      runs.some((run) => run.evaluations.length > 0) ? element('span', {}, '○ validation') : '',
+      runs.some((run) => run.evaluations.length > 0 || run.named_evaluations) ?
+          element('span', {}, '○ validation') :
+          '',
       runs.some((run) => run.lost.length > 0) ? element('span', {}, 'dotted: steps that were lost and repeated') : '',
       most > 1 ? element('span', {}, `a point: the mean of up to ${Math.ceil(most)} steps; band: least to largest`) :
                  '');

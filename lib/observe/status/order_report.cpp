@@ -1,0 +1,81 @@
+#include "lib/observe/status/order_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/base/format.h"
+#include "lib/config/batch_sizes.h"
+
+namespace tri {
+
+std::vector<StageShare> stage_shares(const Config& config, const OrderFields& fields) {
+  const SampleOrder order(fields);
+  const int64_t run = samples_of_run(config);
+  std::vector<StageShare> shares;
+  int64_t begin = 0;
+  for (size_t stage = 0; stage < std::max<size_t>(1, fields.stages.size()) && begin < run; ++stage) {
+    const bool last = stage + 1 >= fields.stages.size();
+    StageShare share{.begin = begin, .end = last ? run : std::min(run, fields.stages[stage].end), .sources = {}};
+    std::vector<int> sources;
+    if (!fields.stages.empty()) sources = fields.stages[stage].sources;
+    for (size_t i = 0; fields.stages.empty() && i < fields.sources.size(); ++i) sources.push_back(static_cast<int>(i));
+    for (const int source : sources) {
+      const int64_t before = order.consumed(source, share.begin), after = order.consumed(source, share.end);
+      const auto epoch = static_cast<double>(order.num_samples(Split::kTrain, source));
+      share.sources.push_back(
+          {source, after - before, static_cast<double>(before) / epoch, static_cast<double>(after) / epoch});
+    }
+    begin = share.end;
+    shares.push_back(std::move(share));
+  }
+  return shares;
+}
+
+std::string order_report(const Config& config, const OrderFields& order) {
+  const auto tokens = [&](int64_t samples) {
+    return format_count(static_cast<double>(samples) * config.model.seq_len);
+  };
+  size_t width = 6;
+  for (const OrderedSource& source : order.sources) width = std::max(width, source.path.size());
+  std::string text;
+  const std::vector<StageShare> stages = stage_shares(config, order);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const StageShare& stage = stages[i];
+    text += fmt::format("stage {}: tokens {} to {}, samples {} to {}\n", i + 1, tokens(stage.begin), tokens(stage.end),
+                        stage.begin, stage.end);
+    text += fmt::format("  {:<{}}  {:>14}  {:>10}  {:>7}  {:>19}\n", "source", width, "samples", "tokens", "share",
+                        "epochs");
+    for (const SourceShare& share : stage.sources)
+      text += fmt::format("  {:<{}}  {:>14}  {:>10}  {:>5.1f} %  {:>19}\n",
+                          order.sources[static_cast<size_t>(share.source)].path, width, share.samples,
+                          tokens(share.samples),
+                          100.0 * static_cast<double>(share.samples) / static_cast<double>(stage.end - stage.begin),
+                          fmt::format("{:.3g} to {:.3g}", share.first_epoch, share.last_epoch));
+  }
+  return text;
+}
+
+std::string order_json(const Config& config, const OrderFields& order) {
+  using Json = nlohmann::ordered_json;
+  const int64_t length = config.model.seq_len, run = samples_of_run(config);
+  Json object = {
+      {"samples", run}, {"tokens", tokens_of_run(config)}, {"steps", config.run.steps}, {"stages", Json::array()}};
+  for (const StageShare& stage : stage_shares(config, order)) {
+    Json sources = Json::array();
+    for (const SourceShare& share : stage.sources)
+      sources.push_back({{"path", order.sources[static_cast<size_t>(share.source)].path},
+                         {"samples", share.samples},
+                         {"tokens", share.samples * length},
+                         {"share", static_cast<double>(share.samples) / static_cast<double>(stage.end - stage.begin)},
+                         {"first_epoch", share.first_epoch},
+                         {"last_epoch", share.last_epoch}});
+    object["stages"].push_back({{"first_sample", stage.begin},
+                                {"samples", stage.end - stage.begin},
+                                {"first_token", stage.begin * length},
+                                {"tokens", (stage.end - stage.begin) * length},
+                                {"sources", std::move(sources)}});
+  }
+  return object.dump() + "\n";
+}
+
+}  // namespace tri

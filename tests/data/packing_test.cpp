@@ -1,0 +1,92 @@
+// Best-fit packing: every token once, full samples, few cuts, and a dataset that reads such samples.
+#include "lib/data/packing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "io/base/random.h"
+#include "lib/data/dataset.h"
+#include "tests/data/token_files.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+TEST(Packing, documents_that_fit_are_whole) {
+  // Lengths 3 5 2 6 8 in samples of 8: 8 alone, 5 + 3, 6 + 2.
+  const std::vector<int64_t> bounds = {100, 103, 108, 110, 116, 124};
+  const auto samples = pack_documents(bounds, 8);
+  EXPECT_EQ(samples, (std::vector<std::vector<Extent>>{{{116, 8}}, {{108, 2}, {110, 6}}, {{100, 3}, {103, 5}}}));
+  // 5, 5 and 6 in two samples: the last placed is cut.
+  EXPECT_EQ(pack_documents(std::vector<int64_t>{0, 5, 10, 16}, 8),
+            (std::vector<std::vector<Extent>>{{{8, 2}, {10, 6}}, {{0, 5}, {5, 3}}}));
+}
+
+TEST(Packing, every_token_is_in_one_full_sample) {
+  for (uint64_t run = 0; run < 50; ++run) {
+    const int64_t length = 1 + static_cast<int64_t>(random_u64(run, 0) % 64),
+                  count = 1 + static_cast<int64_t>(run % 20);
+    std::vector<int64_t> bounds{7};
+    for (uint64_t i = 1; bounds.back() < 7 + length * count; ++i)
+      bounds.push_back(
+          std::min(7 + length * count, bounds.back() + 1 + static_cast<int64_t>(random_u64(run, i) % 100)));
+    const auto samples = pack_documents(bounds, length);
+    ASSERT_EQ(static_cast<int64_t>(samples.size()), count);
+    std::vector<bool> seen(static_cast<size_t>(length * count), false);
+    for (const std::vector<Extent>& sample : samples) {
+      int64_t tokens = 0;
+      for (const Extent& extent : sample) {
+        tokens += extent.count;
+        for (int64_t t = extent.first; t < extent.first + extent.count; ++t) {
+          ASSERT_FALSE(seen[static_cast<size_t>(t - 7)]);
+          seen[static_cast<size_t>(t - 7)] = true;
+        }
+      }
+      EXPECT_EQ(tokens, length);
+    }
+  }
+}
+
+TEST(Packing, a_dataset_reads_whole_documents) {
+  constexpr int kSeqLen = 32;
+  const TemporaryFolder folder;
+  auto writer = value_or_throw(TokenFileWriter::create(folder / "a", TokenType::kI32));
+  int32_t next = 0;
+  std::vector<int64_t> starts;
+  for (uint64_t d = 0; d < 3000; ++d) {
+    starts.push_back(next);
+    std::vector<int32_t> document;
+    for (uint64_t i = 0; i < 1 + random_u64(5, d) % 31; ++i) document.push_back(next++);
+    writer.add_document(document);
+  }
+  value_or_throw(writer.finish());
+  const auto open = [&](Packing packing) {
+    return value_or_throw(Dataset::open({{folder / "a", 1.0}}, kSeqLen, 0.1, 1, 1 << 30, {.packing = packing}));
+  };
+  const Dataset packed = open(Packing::kBestFit), stream = open(Packing::kStream);
+  const int64_t samples = packed.num_samples(Split::kTrain) + packed.num_samples(Split::kValidation);
+  ASSERT_EQ(samples, num_samples(next, kSeqLen));
+  ASSERT_GT(samples, 2 * kWindowSamples);
+  std::vector<int> seen(static_cast<size_t>(next), 0);
+  int64_t cuts = 0, stream_cuts = 0;
+  std::vector<int32_t> tokens(kSeqLen + 1);
+  const auto begins = [&](int32_t token) { return std::ranges::binary_search(starts, token); };
+  for (const Split split : {Split::kTrain, Split::kValidation})
+    for (int64_t i = 0; i < packed.num_samples(split); ++i) {
+      packed.sample(split, i, tokens);
+      for (size_t t = 0; t < kSeqLen; ++t) {
+        ++seen[static_cast<size_t>(tokens[t])];
+        // A part that does not begin a document was cut from one.
+        if ((t == 0 || tokens[t] != tokens[t - 1] + 1) && !begins(tokens[t])) ++cuts;
+      }
+      EXPECT_EQ(tokens[kSeqLen], tokens[kSeqLen - 1] + 1) << "the last target follows the last token";
+      stream.sample(split, i, tokens);
+      stream_cuts += !begins(tokens[0]);
+    }
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), samples * kSeqLen);
+  EXPECT_LT(cuts, stream_cuts / 5);
+}
+
+}  // namespace
+}  // namespace tri
