@@ -42,10 +42,12 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
   const LayerContext& ctx = s.ctx;
   for (const TransferRegion& region : regions) {
     const Branch branch = region.linear.branch;
-    if (region.reduces())
+    if (region.reduces()) {
       s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
-    else
-      gather_rows(ctx, s.t, branch, s.stream), s.stream = {.inp = stream_of(s.t, branch)};
+    } else {
+      gather_rows(ctx, s.t, branch, s.stream);
+      s.stream = {.inp = stream_of(s.t, branch)};  // complete, for a second norm of it
+    }
     run(s, region);
     if (region.reduces()) s.stream = stream_after(s, branch, ctx.finish_reduce());
   }
