@@ -16,6 +16,7 @@
 #include "lib/config/presets.h"
 #include "lib/huggingface/elements.h"
 #include "lib/huggingface/export.h"
+#include "lib/huggingface/gemma_keys.h"
 #include "lib/huggingface/import.h"
 #include "tests/io/temporary_folder.h"
 
@@ -353,7 +354,10 @@ TEST(HuggingFace, fields_of_gemma_are_refused_in_other_families_and_other_values
   names(refused(gemma, [](ModelConfig& m) { m.norm_offset = 0; }), "model.norm_offset: 0");
   names(refused(gemma, [](ModelConfig& m) { m.embedding_scale = 1; }), "model.embedding_scale: 1");
   names(refused(gemma, [](ModelConfig& m) { m.attention_softcap = 50; }), "model.");
-  names(refused(gemma, [](ModelConfig& m) { m.rope_theta_local = 0; }), "model.rope_theta_local: 0");
+  ModelConfig one_rope = gemma.model;
+  one_rope.rope_theta_local = 0;
+  EXPECT_TRUE(gemma_objections(Gemma::kThree, "", gemma.model).empty());
+  EXPECT_EQ(gemma_objections(Gemma::kThree, "", one_rope).size(), 1u) << "rope_scaling would be that of all layers";
   names(refused(models().at("gemma2"), [](ModelConfig& m) { m.rope_theta_local = 100; }), "model.");
 }
 
@@ -797,7 +801,7 @@ TEST(HuggingFace, scaled_rope_is_read_from_the_keys_of_both_versions) {
 // With either version's keys alone, transformers reads the same.
 TEST(HuggingFace, scaled_rope_is_written_for_both_versions) {
   for (const std::string name : {"llama", "llama3", "qwen2", "qwen3_yarn_window"}) {
-    const ModelConfig& model = models().at(name).model;
+    const ModelConfig model = models().at(name).model;
     const auto json = nlohmann::json::parse(
         config_json(*value_or_throw(weight_format_of(model)), model, Dtype::kF32, {}, "bytes", 0));
     EXPECT_EQ(json["rope_scaling"].is_null(), name == "llama");
