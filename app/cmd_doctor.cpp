@@ -38,7 +38,7 @@ Result<Verdict> examine(const DoctorArguments& options, Job& job) {
   log_identify(job.world_rank(), "");
   // A driver usually hangs when a device is opened, which is before any check.
   CheckDeadline deadline(options.doctor.check_seconds, job);
-  deadline.begin("opening the storage and the devices");
+  deadline.begin("the opening of the checkpoint folder and the devices");
   DoctorOptions doctor = options.doctor;
   doctor.depth = options.full ? Depth::kFull : Depth::kQuick;
   DeviceChoice choice = *enum_from_name<DeviceChoice>(options.device);
@@ -63,15 +63,18 @@ Result<Verdict> examine(const DoctorArguments& options, Job& job) {
 
 void add_doctor_command(Command& app, int& status, int* argc, char*** argv) {
   auto* command = app.add_subcommand(
-      "doctor", "Check the machines of a job before it starts, or suspected ones: mpirun -n RANKS trireme doctor");
+      "doctor", "Check the nodes of a job before it starts, or suspect nodes, with mpirun -n RANKS trireme doctor");
   auto options = std::make_shared<DoctorArguments>();
-  command->add_option("config", options->config, "YAML run config, for its device and its folder of checkpoints");
+  command->add_option("config", options->config, "YAML run config, which names the device and the checkpoint folder");
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   command->add_flag("--full", options->full,
                     "Also measure compute, copies and links; takes up to two minutes instead of ten seconds");
-  command->add_option("--dir", options->dir,
-                      "Folder whose storage is measured; default: the config's, else the current one");
-  command->add_option("--device", options->device, "auto, cpu or cuda; auto: the config's, else GPUs if there are any")
+  command->add_option(
+      "--dir", options->dir,
+      "Folder whose storage is measured; default: the config's checkpoint folder, else the current folder");
+  command
+      ->add_option("--device", options->device,
+                   "auto, cpu or cuda; auto = the config's device, else the node's GPUs if it has any")
       ->check(choice_of({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command
@@ -81,15 +84,17 @@ void add_doctor_command(Command& app, int& status, int* argc, char*** argv) {
       ->capture_default_str();
   std::vector<std::string> names;
   for (const Check& check : all_checks()) names.emplace_back(check.rule.name);
-  command->add_option("--only", options->doctor.only, "Run only these checks: names as in --json, separated by commas")
+  command
+      ->add_option("--only", options->doctor.only,
+                   "Run only the checks with these names, separated by commas; --json prints all names")
       ->delimiter(',')
       ->check(choice_of(names));
   command->add_flag("--json", options->json, "JSON instead of a table: app/JSON.md");
   command->footer(
-      "One process checks its machine; ranks on several nodes compare their machines, with one rank per GPU. What is\n"
-      "worse than its peers on other nodes, or than a fixed limit, is reported once three measurements confirm it.\n"
+      "One process checks its own node. To compare nodes, start one rank per GPU on each of them. A value that is\n"
+      "worse than those of the other nodes, or than a fixed limit, is reported after three measurements confirm it.\n"
       "Exit status: 0 healthy; 40 suspect: slower than its peers, or configured differently; 41 bad: do not use it.\n"
-      "Other codes are those of every subcommand: the doctor itself failed.");
+      "Any other status means that the doctor itself failed; lib/ERRORS.md lists these codes.");
   command->callback([=, &status] {
     if (options->doctor.only == std::vector<std::string>{kNicLoopback})
       for (const auto& [variable, value] : kNicLoopbackVariables) ::setenv(variable, value, 1);

@@ -60,7 +60,7 @@ Result<void> plan(const PlanArguments& options) {
       on_cluster(with_planned(config.value(), best.workload), cluster.value(), best.step, options.overrides);
   if (auto written = write_file(options.output, to_yaml(winner)); !written) return written.error();
   if (!options.json)
-    print_out("wrote {}; `trireme check {} --ranks {} --no-data` shows its memory and time\n", options.output,
+    print_out("wrote {}; `trireme check {} --ranks {} --no-data` prints its memory and time\n", options.output,
               options.output, options.plan.ranks);
   return {};
 }
@@ -69,9 +69,9 @@ Result<void> plan(const PlanArguments& options) {
 
 void add_plan_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
-      "plan", "Predict the fastest layouts of a model on a described cluster, and write a run config");
+      "plan", "Predict the fastest layouts of a model on the cluster of a file, and write a run config");
   auto options = std::make_shared<PlanArguments>();
-  command->add_option("config", options->config, "YAML run config; its model, batch and optimizer are kept")
+  command->add_option("config", options->config, "YAML run config, whose model, batch and optimizer are kept")
       ->required();
   command->add_option("--ranks,--gpus", options->plan.ranks, "Number of ranks")
       ->required()
@@ -81,12 +81,12 @@ void add_plan_command(Command& app, int& status) {
       ->required();
   command->add_option(
       "--set", options->overrides,
-      "section.key=value of the config; repeatable. Fields of parallel and data.micro_batch that are set here are "
-      "kept; the search chooses the rest of the layout");
+      "section.key=value of the config; repeatable. The search keeps the fields of parallel and the data.micro_batch "
+      "that are set here, and chooses the rest of the layout");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_option("--keep", options->plan.keep, "Number of layouts to print")->check(in_range(1, 1000));
   command->add_option("--output", options->output, "Write the best layout's run config to this file");
-  command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8");
+  command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8: precision.gemm=fp8");
   command->add_flag("--json", options->json, "Print one JSON object, best layout first");
   on_run(command, status, [options] { return plan(*options); });
 }

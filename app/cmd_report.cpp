@@ -37,7 +37,7 @@ Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
   }
   if (const auto category = enum_from_name<WallTime>(name)) return time.of(*category);
   for (const auto& [category, category_name] : EnumNames<WallTime>::table) known += fmt::format(", {}", category_name);
-  return usage_error("--get {}: no such value; known: {}", name, known);
+  return usage_error("--get {}: no such value; the values are {}", name, known);
 }
 
 Result<void> show_time(const ReportOptions& options) {
@@ -45,10 +45,12 @@ Result<void> show_time(const ReportOptions& options) {
   const std::string& run_dir = options.run_dirs.front();
   const auto history = read_events_and_steps(run_dir);
   if (!history && history.error().os_error == ENOENT)
-    return usage_error("{}: no events.jsonl; name the folder of a run (run.dir) that has been started", run_dir);
+    return usage_error("{}: has no events.jsonl; give the folder (run.dir) of a run that was started", run_dir);
   if (!history) return history.error();
   const auto time = effective_time(history.value());
-  if (!time) return usage_error("{}: events.jsonl has no start of this run", run_dir);
+  if (!time)
+    return usage_error("{}: events.jsonl contains no start of the run, so no time can be reported; start the run first",
+                       run_dir);
   if (!options.get.empty()) {
     const auto figure = figure_of(*time, options.get);
     if (!figure) return figure.error();
@@ -67,7 +69,8 @@ std::string page_path(const ReportOptions& options) {
 
 Result<void> show_runs(const ReportOptions& options) {
   if (options.run_dirs.size() > kMostRuns)
-    return usage_error("{} runs were given, but a report shows at most {}", options.run_dirs.size(), kMostRuns);
+    return usage_error("{} runs were given, but a report shows at most {}; omit some", options.run_dirs.size(),
+                       kMostRuns);
   std::vector<RunData> runs;
   for (const std::string& dir : options.run_dirs) {
     auto run = read_run_data(dir, kHeatBytes / static_cast<int64_t>(options.run_dirs.size()));
@@ -83,10 +86,10 @@ Result<void> show_runs(const ReportOptions& options) {
   const std::string path = page_path(options);
   if (auto written = write_file(path, page); !written) {
     Error error = written.error();
-    error.message += "; --output names another file";
+    error.message += "; --output FILE writes the page elsewhere";
     return error;
   }
-  print_out("{}: {}; any browser opens it\n", path, format_bytes(static_cast<int64_t>(page.size())));
+  print_out("wrote {} ({}); open it in a browser\n", path, format_bytes(static_cast<int64_t>(page.size())));
   return {};
 }
 
@@ -94,7 +97,7 @@ Result<void> show_runs(const ReportOptions& options) {
 Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   const auto recorded = list_timelines(run.dir);
   if (recorded.empty()) {
-    print_out("{}: not drawn, since no step of the run was recorded; set metrics.timeline\n", path);
+    print_out("{}: not drawn, since no step of the run was recorded; set metrics.timeline to record steps\n", path);
     return {};
   }
   const auto segments = read_timeline(run.dir, recorded.back(), {});
@@ -127,33 +130,35 @@ Result<void> show(const ReportOptions& options) {
 void add_report_command(Command& app, int& status) {
   auto* command = app.add_subcommand("report", "Report what a run did across all of its attempts and jobs");
   auto options = std::make_shared<ReportOptions>();
-  command->add_option("run_dir", options->run_dirs, "run.dir of a run; several are shown side by side")->required();
+  command->add_option("run_dir", options->run_dirs, "Folder of a run (run.dir); several runs are shown side by side")
+      ->required();
   auto* text =
       command->add_flag("--text", options->text, "Print at most 40 lines on the terminal instead of writing the page");
-  auto* output = command->add_option("-o,--output", options->output,
-                                     "File of the page; default: RUN_DIR/report.html, for several runs report.html");
+  auto* output = command->add_option(
+      "-o,--output", options->output,
+      "File to which the page is written; default: RUN_DIR/report.html, or report.html for several runs");
   output->excludes(text);
   auto* pictures = command->add_option("--pictures", options->pictures,
                                        "Write SVG pictures into this folder instead: loss.svg and, where steps were "
                                        "recorded (metrics.timeline), step.svg");
   pictures->excludes(text)->excludes(output);
-  auto* time =
-      command->add_flag("--time", options->time, "Print where the run's wall time went, every second in one category");
+  auto* time = command->add_flag("--time", options->time,
+                                 "Print the run's wall time by category; each second is in exactly one");
   time->excludes(text)->excludes(output)->excludes(pictures);
   command->add_flag("--json", options->json, "Print one JSON object")->needs(time);
   command
       ->add_option("--get", options->get, "Print one value: wall, effective, megascale, goodput, ettr, or a category")
       ->needs(time);
   command->footer(
-      "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents,\n"
-      "the config and its changes, of one run or of several side by side. With --time:\n"
-      "Time runs from the first submission, or the first start if no scheduler is known, to the last recorded event.\n"
-      "lib/observe/README.md defines the shares, app/JSON.md the fields of --json: begin, end, wall_s,\n"
-      "seconds {by category}, startup_s {by phase}, shares {effective, megascale, goodput, ettr},\n"
+      "The page is one HTML file without external resources. It shows curves, the use of time, a heat map of all\n"
+      "ranks, checkpoints, incidents, and the config with its changes, for one run or for several side by side.\n"
+      "--time counts from the first submission, or from the first start if no scheduler is known, to the last\n"
+      "recorded event. lib/observe/README.md defines the shares, app/JSON.md the fields of --json: begin, end,\n"
+      "wall_s, seconds {by category}, startup_s {by phase}, shares {effective, megascale, goodput, ettr},\n"
       "google_badput_s {by name}, kept_steps, lost_steps, median_step_ms, data_wait_s, attempts [{attempt, job,\n"
       "begin, end, first_step, last_step, kept_steps, lost_steps, productive_s, code, failed, outcome}]; null if\n"
       "unknown.\n"
-      "Exit status: 0; 2: not the folder of a run that was started; 3: its files can't be read.");
+      "Exit status: 0 = reported; 2 = RUN_DIR is not the folder of a run that was started; 3 = a file cannot be read.");
   on_run(command, status, [options] { return show(*options); });
 }
 

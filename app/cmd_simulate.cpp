@@ -54,9 +54,10 @@ Result<void> show_scaling(const Simulation& simulation, const SimulateOptions& o
   if (rows.empty()) return begins_beyond("--scaling " + options.scaling, simulation, options);
   const Cluster& cluster = simulation.cluster;
   const std::string within = within_text(cluster);
-  options.json ? print_answer(to_json(rows))
-               : print_text(to_text(rows) + fmt::format("MFU is of {}{}\n{}\n", mfu_peak(simulation.workload, cluster),
-                                                        within, software_note(cluster, simulation.memory_estimated)));
+  options.json
+      ? print_answer(to_json(rows))
+      : print_text(to_text(rows) + fmt::format("MFU is relative to {}{}\n{}\n", mfu_peak(simulation.workload, cluster),
+                                               within, software_note(cluster, simulation.memory_estimated)));
   if (options.svg.empty()) return {};
   return write_file(options.svg,
                     to_svg(rows, fmt::format("{}, {} scaling on {} with {}{}", simulation.name, options.scaling,
@@ -74,8 +75,8 @@ Result<void> write_trace(const Simulation& s, const std::string& path) {
   const auto segments = simulated_segments(s.workload, s.cluster, RingTimes(s.cluster));
   const auto summary = write_timeline(segments, {1, 1}, path);
   if (!summary) return summary.error();
-  print_err("{}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n", path,
-            s.workload.pp, format_bytes(summary.value().bytes),
+  print_err("wrote {}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n",
+            path, s.workload.pp, format_bytes(summary.value().bytes),
             format_count(static_cast<double>(summary.value().num_slices)),
             format_count(static_cast<double>(summary.value().num_flows)));
   return {};
@@ -103,7 +104,7 @@ Result<void> write_page(const Simulation& s, const Config& config, const Simulat
   }
   const std::string page = simulation_page(report, {.made = wall_seconds(), .version = version_line()});
   if (auto written = write_file(options.page, page); !written) return written;
-  print_err("{}: {}; any browser opens it\n", options.page, format_bytes(static_cast<int64_t>(page.size())));
+  print_err("wrote {} ({}); open it in a browser\n", options.page, format_bytes(static_cast<int64_t>(page.size())));
   return {};
 }
 
@@ -130,11 +131,14 @@ Result<void> show_network(const Simulation& s, const SimulateOptions& options) {
 
 Result<void> show_errors(const SimulateOptions& options, std::optional<Program> program) {
   if (!options.config.empty())
-    return usage_error("--rows {} predicts no CONFIG; omit {}", options.rows, options.config);
+    return usage_error("--rows {} predicts the rows of this file and accepts no config; omit {}", options.rows,
+                       options.config);
   if (!options.overrides.empty() || options.ranks > 0 || options.fp8 || options.workload.cp > 1 ||
       options.shows_network || options.startup || options.no_stragglers ||
       !(options.scaling + options.svg + options.trace + options.page).empty())
-    return usage_error("--rows {}: works with --as, --cluster, --cluster-set and --json only", options.rows);
+    return usage_error(
+        "--rows {} can be combined only with --as, --cluster, --cluster-set and --json; omit other options",
+        options.rows);
   const auto rows = published::read_rows(
       options.rows, {.program = program, .cluster = options.cluster, .constants = options.constants});
   if (!rows) return rows.error();
@@ -155,7 +159,7 @@ Result<void> run_simulation(const SimulateOptions& requested) {
   options.workload.program = program.value_or(Program::kTrireme);
   if (options.config.empty() || options.cluster.empty())
     return usage_error(
-        "simulate needs CONFIG and --cluster FILE (see configs/clusters/), or --rows FILE, or only --constants");
+        "simulate needs CONFIG and --cluster FILE (see configs/clusters/), or --rows FILE, or --constants");
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
@@ -190,58 +194,63 @@ Result<void> run_simulation(const SimulateOptions& requested) {
 
 void add_simulate_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
-      "simulate", "Predict step time, MFU, memory and where the time goes, for a config on a described cluster");
+      "simulate", "Predict a config's step time and its parts, MFU and memory on the cluster of a file");
   auto options = std::make_shared<SimulateOptions>();
   command->add_option("config", options->config, "YAML run config");
-  command->add_option("--ranks,--gpus", options->ranks, "Number of MPI ranks; may be omitted if parallel.dp is given")
+  command
+      ->add_option("--ranks,--gpus", options->ranks, "Number of ranks; may be omitted if the config sets parallel.dp")
       ->check(in_range(1, kMostRanks));
   command->add_option("--cluster", options->cluster,
                       "Cluster file: from configs/clusters/ or `trireme bench calibrate`");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8: precision.gemm=fp8");
-  command->add_option("--cp", options->workload.cp, "Context parallelism as in other programs; uses ranks of dp")
+  command
+      ->add_option("--cp", options->workload.cp,
+                   "Ranks of dp that split each sequence, as other programs do (context parallelism)")
       ->check(in_range(1, kMostRanks));
   std::vector<std::string> programs;
   for (const auto& [program, name] : EnumNames<Program>::table) programs.emplace_back(name);
   auto* as = command
                  ->add_option("--as", options->program,
-                              "Simulate the step of another program: its gradient bytes, buckets, overlaps, sharding, "
-                              "and uneven stages; nemo includes Megatron Core")
+                              "Simulate the step of another program, with its gradient types, buckets, overlaps, "
+                              "sharding and uneven stages; nemo includes Megatron Core")
                  ->check(choice_of(programs));
   command->add_flag("--fsdp", options->fsdp, "The same as --as fsdp")->excludes(as);
   command->add_option("--rows", options->rows,
                       "Predict the measurements in this CSV file (see configs/published/) and print the errors; its "
                       "columns name programs and cluster files unless --as and --cluster do");
-  auto* scaling = command
-                      ->add_option("--scaling", options->scaling,
-                                   "Simulate strong or weak scaling: the same stages with more replicas")
-                      ->check(choice_of({"strong", "weak"}));
-  command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
+  auto* scaling =
+      command
+          ->add_option("--scaling", options->scaling,
+                       "Print strong scaling (the same batch) or weak scaling (a batch that grows) with more "
+                       "replicas")
+          ->check(choice_of({"strong", "weak"}));
+  command->add_option("--to", options->most_ranks, "Largest number of ranks of --scaling, --startup and --report")
       ->check(in_range(1, kMostRanks))
       ->capture_default_str();
   auto* startup = command
                       ->add_flag("--startup", options->startup,
                                  "Print the calls, messages, bytes and time of a start for growing numbers of ranks")
                       ->excludes(scaling);
-  command->add_option("--trace", options->trace, "Write the step of one pipeline to this file, for Perfetto");
+  command->add_option("--trace", options->trace, "Write the step of one pipeline to this file, which Perfetto opens");
   command->add_option(
       "--report", options->page,
       "Write an HTML page to this file: the step, weak and strong scaling, ablation, layouts, start-up");
   command->add_option("--svg", options->svg,
-                      "Write a picture of one pipeline's step to this file; with --scaling, of where the steps' time "
-                      "goes");
+                      "Write a picture of one pipeline's step to this file; with --scaling, a picture of the parts of "
+                      "each step");
   auto* network = command
                       ->add_flag("--network", options->shows_network,
-                                 "Print the share of the network that each axis gets, and why; steps with congestion; "
-                                 "link flaps")
+                                 "Print each axis's share of the network and the link that limits it, the step with "
+                                 "congestion, and the effect of link flaps")
                       ->excludes(scaling)
                       ->excludes(startup);
   command->add_option("--placement", options->placement, "Placement of machines on switches: packed or scattered")
       ->check(choice_of({"packed", "scattered"}))
       ->capture_default_str()
       ->needs(network);
-  command->add_option("--seed", options->network.seed, "Seed of hashes and of scattered placement")
+  command->add_option("--seed", options->network.seed, "Seed of the flows' hashes and of scattered placement")
       ->capture_default_str()
       ->needs(network);
   command->add_flag("--no-stragglers", options->no_stragglers, "Simulate no slow machines and no jitter");

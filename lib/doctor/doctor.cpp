@@ -85,7 +85,7 @@ Gathered measure(const std::vector<Check>& checks, const std::vector<int>& wante
       if (skipped.empty()) skipped = result.skipped;
       all.measurements.insert(all.measurements.end(), result.measurements.begin(), result.measurements.end());
     }
-    if (!measured) all.skipped[i] = skipped.empty() ? "there is nothing to measure" : skipped;
+    if (!measured) all.skipped[i] = skipped.empty() ? "no node has what this check measures" : skipped;
   }
   return all;
 }
@@ -132,7 +132,7 @@ void CheckDeadline::watch() {
     } else {
       const std::string what = fmt::format(
           "doctor: {} has not finished after {:g} s (--check-seconds), so the verdict is bad: storage, a device or "
-          "another rank does not respond",
+          "another rank does not respond; run `trireme doctor` on each node alone to find out which",
           check_, seconds_);
       lock.unlock();
       job_.fail(what, kBadStatus);
@@ -157,7 +157,7 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
   context.ends = job.all_gather(nodes.hosts[static_cast<size_t>(nodes.own)] + ": " + context.part);
   std::unique_ptr<Buffers> buffers;
   if (options.depth == Depth::kFull) {
-    deadline.begin("memory for transfers");
+    deadline.begin("the allocation of memory for transfers");
     buffers = std::make_unique<Buffers>(context, device);
   }
 

@@ -26,7 +26,7 @@ CheckResult of_gpus(const CheckContext& context, const Fill& fill) {
   const auto nvml = Nvml::open();
   // A machine without a driver has no GPU to query; one with a driver but without its library is broken.
   const bool driver = !first_line_of("/proc/driver/nvidia/version").empty();
-  if (!nvml && nvml.error().os_error == ENOENT && !driver) return {.skipped = "no NVIDIA driver"};
+  if (!nvml && nvml.error().os_error == ENOENT && !driver) return {.skipped = "the NVIDIA driver is not loaded"};
   if (!nvml) return {.measurements = {{.problem = nvml.error().message}}};
   const auto gpus = nvml.value()->gpus();
   if (!gpus) return {.measurements = {{.problem = gpus.error().message}}};
@@ -82,7 +82,7 @@ CheckResult check_driver(CheckContext& context) {
   const auto nvml = Nvml::open();
   if (nvml) return {.measurements = {{.text = nvml.value()->driver_version()}}};
   const bool driver = !first_line_of("/proc/driver/nvidia/version").empty();
-  if (!driver && nvml.error().os_error == ENOENT) return {.skipped = "no NVIDIA driver"};
+  if (!driver && nvml.error().os_error == ENOENT) return {.skipped = "the NVIDIA driver is not loaded"};
   return {.measurements = {{.problem = nvml.error().message}}};
 }
 

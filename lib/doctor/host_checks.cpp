@@ -51,7 +51,8 @@ CheckResult check_open_files(CheckContext& context) {
 CheckResult check_shared_memory(CheckContext& context) {
   if (!context.speaks()) return {};
   struct statvfs info {};
-  if (::statvfs("/dev/shm", &info) != 0) return one({.problem = fmt::format("/dev/shm: {}", std::strerror(errno))});
+  if (::statvfs("/dev/shm", &info) != 0)
+    return one({.problem = fmt::format("the free space of /dev/shm cannot be read: {}", std::strerror(errno))});
   const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
   return one({.value = free / kMiB / static_cast<double>(context.nodes.own_ranks().size())});
 }

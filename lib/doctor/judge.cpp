@@ -72,16 +72,17 @@ std::optional<Finding> judge_number(const Rule& rule, const Limits& limits, cons
     found = finding_of(m, verdict);
     found->median = median;
     found->limit = limit;
-    found->text = place_of(m.host, m.part) + " " + quantity(rule, value) + ", " +
-                  (limit ? fmt::format("{} {}", kind, number_text(*limit)) : "median " + number_text(median)) +
-                  fmt::format(" ({})", rule.name);
+    found->text = fmt::format(
+        "{}: {}{} ({})", place_of(m.host, m.part), quantity(rule, value),
+        limit ? fmt::format("{} {}", kind, number_text(*limit)) : ", but the median is " + number_text(median),
+        rule.name);
   };
   const double worse = times_worse(rule, value, median);
-  const char* kind = rule.better == Better::kLower ? "at most" : "at least";
+  const char* kind = rule.better == Better::kLower ? " is above the limit of" : " is below the limit of";
   consider(limits.bad_times > 0 && worse >= limits.bad_times, Verdict::kBad, std::nullopt, "");
   consider(limits.bad_at && is_better(rule, *limits.bad_at, value), Verdict::kBad, limits.bad_at, kind);
   consider(limits.suspect_times > 0 && worse >= limits.suspect_times, Verdict::kSuspect, std::nullopt, "");
-  consider(m.wanted && is_better(rule, *m.wanted, value), Verdict::kSuspect, m.wanted, "of");
+  consider(m.wanted && is_better(rule, *m.wanted, value), Verdict::kSuspect, m.wanted, ", but the hardware supports");
   consider(limits.suspect_at && is_better(rule, *limits.suspect_at, value), Verdict::kSuspect, limits.suspect_at, kind);
   return found;
 }
@@ -118,9 +119,10 @@ void name_slow_parts(const Rule& rule, const Group& group, std::map<const Measur
     found.host = name.substr(0, colon);
     found.part = colon == name.npos ? "" : name.substr(colon + 2);
     found.verdict = verdict;
-    found.text = fmt::format("{}: {} of its {} transfers are slow; worst {} {}, median {} ({})", name,
-                             counts.second.size(), counts.first, slowest->part, quantity(rule, *slowest->value),
-                             number_text(*found.median), rule.name);
+    found.text =
+        fmt::format("{}: {} of its {} transfers are slow; the slowest, {}, reaches {}, but the median is {} ({})", name,
+                    counts.second.size(), counts.first, slowest->part, quantity(rule, *slowest->value),
+                    number_text(*found.median), rule.name);
     for (const Measurement* m : counts.second) slow.erase(m);
     out.push_back(std::move(found));
   }
@@ -150,9 +152,9 @@ void judge_texts(const Rule& rule, const Group& group, std::vector<Finding>& out
   for (const Measurement* m : group) {
     if (!m->problem.empty() || (majority && m->text == most->first)) continue;
     Finding found = finding_of(*m, rule.unequal);
-    found.text = place_of(m->host, m->part) + " " + m->text +
+    found.text = place_of(m->host, m->part) + ": " + m->text +
                  (majority ? fmt::format(", but {} of {} have {}", most->second, total, most->first)
-                           : fmt::format(", one of {} different values", counts.size())) +
+                           : fmt::format("; no majority among {} different values", counts.size())) +
                  fmt::format(" ({})", rule.name);
     out.push_back(std::move(found));
   }

@@ -25,14 +25,14 @@ CheckResult of_ports(const CheckContext& context, const char* none, Measure meas
 
 // The rate that a port reports while it is down is not valid.
 CheckResult check_infiniband(CheckContext& context) {
-  return of_ports(context, "no InfiniBand", [](const NetworkPort& port, Measurement& m) {
+  return of_ports(context, "no node has an InfiniBand port", [](const NetworkPort& port, Measurement& m) {
     m.value = port.is_active() ? port.rate : 0;
     return port.is_infiniband() && m.value.has_value();
   });
 }
 
 CheckResult check_infiniband_errors(CheckContext& context) {
-  return of_ports(context, "no InfiniBand", [](const NetworkPort& port, Measurement& m) {
+  return of_ports(context, "no node has an InfiniBand port", [](const NetworkPort& port, Measurement& m) {
     uint64_t errors = 0;
     for (const uint64_t count : {port.link_downed, port.symbol_errors, port.receive_errors, port.integrity_errors})
       if (count != NetworkPort::kUnreadable) errors += count;

@@ -42,7 +42,7 @@ std::string limits_of(const DoctorReport& report, size_t row) {
   const auto add = [&](std::string_view verdict, std::optional<double> at, double times) {
     std::string limit = at && std::isfinite(*at) ? fmt::format("{} {}", side, number_text(*at)) : "";
     if (times > 0)
-      limit += fmt::format("{}{} x worse than the median", limit.empty() ? "" : " or ", number_text(times));
+      limit += fmt::format("{}{} times worse than the median", limit.empty() ? "" : " or ", number_text(times));
     if (!limit.empty()) text += fmt::format("{}{} {}", text.empty() ? " (" : ", ", verdict, limit);
   };
   add("suspect", limits.suspect_at, limits.suspect_times);

@@ -42,7 +42,7 @@ class TestFile {
     return {};
   }
   Result<void> sync() const {
-    if (::fsync(fd_.get()) != 0) return system_error(errno, "{}: fsync", path_);
+    if (::fsync(fd_.get()) != 0) return system_error(errno, "{}: cannot sync the file to storage", path_);
     return {};
   }
 
@@ -91,7 +91,8 @@ CheckResult check_storage_space(CheckContext& context) {
   if (!context.speaks()) return {};
   struct statvfs info {};
   if (::statvfs(context.storage_dir.c_str(), &info) != 0)
-    return broken(fmt::format("{}: statvfs: {}", context.storage_dir, std::strerror(errno)), context);
+    return broken(fmt::format("{}: cannot read its free space: {}", context.storage_dir, std::strerror(errno)),
+                  context);
   return number(static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) / 1073741824.0, context);
 }
 
@@ -116,7 +117,10 @@ CheckResult check_storage_read(CheckContext& context) {
     return read_at(file.fd(), file.path(), read.data(), kFileBytes, 0);
   });
   if (!seconds) return broken(seconds.error().message, context);
-  if (read != words) return broken(fmt::format("{}: the bytes read differ from those written", file.path()), context);
+  if (read != words)
+    return broken(
+        fmt::format("{}: the bytes read differ from those that were written; do not use this storage", file.path()),
+        context);
   return number(1e-6 * kFileBytes / seconds.value(), context);
 }
 
@@ -140,7 +144,7 @@ CheckResult check_storage_rename(CheckContext& context) {
     const TestFile file(context);
     if (auto opened = file.opened(); !opened) return opened;
     if (::rename(file.path().c_str(), target.path().c_str()) != 0)
-      return system_error(errno, "{}: rename", file.path());
+      return system_error(errno, "{}: cannot rename the file", file.path());
     return sync_folder(context.storage_dir);
   });
   if (!seconds) return broken(seconds.error().message, context);

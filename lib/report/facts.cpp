@@ -63,19 +63,19 @@ std::string state_of(const RunData& run) {
   std::string text = fmt::format("step {}{}", done, steps > 0 ? fmt::format(" of {}", steps) : "");
   if (!run.time || run.time->attempts.empty()) return text;
   const AttemptTime& last = run.time->attempts.back();
-  if (last.outcome.empty()) return text + "; still running, or killed";
+  if (last.outcome.empty()) return text + "; still running, or killed without a message";
   return text + "; " + last.outcome.substr(0, last.outcome.find('\n'));
 }
 
 std::string speed_of(const RunData& run) {
   const RecentSpeed speed = recent_speed(run.metrics);
   if (!std::isfinite(speed.step_ms)) return "";
-  std::string text = fmt::format("{:.4g} ms a step", speed.step_ms);
+  std::string text = fmt::format("{:.4g} ms per step", speed.step_ms);
   if (std::isfinite(speed.tokens_per_s))
-    text += fmt::format(", {} tokens/s ({} to {})", format_count(speed.tokens_per_s), format_count(speed.tokens_low),
-                        format_count(speed.tokens_high));
+    text += fmt::format(", {} tokens/s (90 % of steps: {} to {})", format_count(speed.tokens_per_s),
+                        format_count(speed.tokens_low), format_count(speed.tokens_high));
   if (std::isfinite(speed.mfu)) text += fmt::format(", MFU {:.1f} %", 100 * speed.mfu);
-  return text + fmt::format("; median of the last {} (range of nine in ten)", counted(int64_t(speed.steps), "step"));
+  return text + fmt::format("; medians of the last {}", counted(int64_t(speed.steps), "step"));
 }
 
 std::string time_of(const RunData& run) {
@@ -86,7 +86,7 @@ std::string time_of(const RunData& run) {
 
 std::string attempts_of(const RunData& run) {
   if (!run.time) return "";
-  return fmt::format("{}, {} kept, {} lost; effective {:.1f} %",
+  return fmt::format("{}, {} kept, {} lost; {:.1f} % of the time was effective",
                      counted(static_cast<int64_t>(run.time->attempts.size()), "attempt"),
                      counted(run.time->kept_steps, "step"), run.time->lost_steps, 100 * run.time->effective());
 }
@@ -120,7 +120,7 @@ std::string machines_of(const RunData& run) {
     text += fmt::format(", {:.0f} machine{}", nodes, nodes == 1 ? "" : "s");
   for (auto step = run.metrics.steps.rbegin(); step != run.metrics.steps.rend(); ++step) {
     if (!(step->mfu > 0) || !std::isfinite(step->tflops_per_rank)) continue;
-    return text + fmt::format(", peak {:.0f} TFLOP/s a rank", step->tflops_per_rank / step->mfu);
+    return text + fmt::format(", peak {:.0f} TFLOP/s per rank", step->tflops_per_rank / step->mfu);
   }
   return text;
 }
@@ -160,7 +160,7 @@ void add_failures(const RunData& run, std::vector<RunSentence>& story) {
       {fmt::format("{}{}: {}, after step {}{}", counted(failures, "failure"), failures > 1 ? ", the last" : "", what,
                    last->last_step,
                    lost > 0 ? fmt::format("; {} and {} lost{}", format_duration(lost),
-                                          counted(run.time->lost_steps, "step"), failures > 1 ? " in all" : "")
+                                          counted(run.time->lost_steps, "step"), failures > 1 ? " in total" : "")
                             : ""),
        true});
 }
@@ -183,7 +183,7 @@ std::vector<RunSentence> run_story(const RunData& run) {
          true});
   }
   if (const size_t count = run.metrics.not_finite.size(); count > 0)
-    story.push_back({fmt::format("loss or gradients were not finite in {}, the last step {}",
+    story.push_back({fmt::format("the loss or the gradients were not finite in {}, the newest of which is step {}",
                                  counted(int64_t(count), "step"), run.metrics.not_finite.back().step),
                      true});
   if (story.size() == 1) story.push_back({"no failure, hang or slow rank is recorded", false});

@@ -41,7 +41,7 @@ std::string speed_line(const LiveView& view) {
       text += fmt::format("  {} {:.4f}", name, loss);
   if (std::isfinite(last.learning_rate)) text += fmt::format("  lr {:.2e}", last.learning_rate);
   if (std::isfinite(last.grad_norm)) text += fmt::format("  norm {:.3f}", last.grad_norm);
-  if (std::isfinite(speed.step_ms)) text += fmt::format("  {:.4g} ms a step", speed.step_ms);
+  if (std::isfinite(speed.step_ms)) text += fmt::format("  {:.4g} ms per step", speed.step_ms);
   if (std::isfinite(speed.tokens_per_s)) text += fmt::format("  {} tok/s", format_count(speed.tokens_per_s));
   if (std::isfinite(speed.mfu)) text += fmt::format("  MFU {:.1f} %", 100 * speed.mfu);
   if (const SlowRank* slow = view.status.slowest ? &*view.status.slowest : nullptr; slow && slow->of_median > 1.05)
@@ -97,8 +97,9 @@ Lines slowest_rank(const RunStatus& status, int columns) {
 
 Lines help(int columns) {
   Lines lines;
-  for (const char* line : {"m  next quantity of the heat map", "l  loss on a linear or logarithmic scale",
-                           "p  pause and go on", "s  what the slowest rank does", "?  these keys", "q  quit"})
+  for (const char* line :
+       {"m  show the next quantity in the heat map", "l  switch between a linear and a logarithmic loss",
+        "p  pause or resume the screen", "s  show what the slowest rank is doing", "?  show these keys", "q  quit"})
     lines.push_back(cut(line, columns));
   return lines;
 }
@@ -116,7 +117,7 @@ Lines curves(const RunMetrics& metrics, const LiveChoice& choice, int columns, i
   if (!two) return lines;
   const Lines speed = curve_chart(values_of(metrics, [](const StepRecord& s) { return s.tokens_per_s; }), width,
                                   height - 1, ChartScale::kFromZero);
-  lines[0] += "  tokens a second";
+  lines[0] += "  tokens per second";
   for (size_t i = 1; i < lines.size(); ++i) lines[i] = padded(lines[i], width) + "  " + speed[i - 1];
   return lines;
 }

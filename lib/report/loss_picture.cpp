@@ -38,7 +38,8 @@ Result<std::string> loss_picture(const RunData& run) {
     high = known++ == 0 ? value : std::max(high, value);
   };
   for (const double value : loss.mean) take(value);
-  if (known < 2) return usage_error("{}: fewer than two steps with a loss are recorded", run.dir);
+  if (known < 2)
+    return usage_error("{}: no curve can be drawn, since fewer than two steps with a loss are recorded", run.dir);
   for (const EvaluationRecord& evaluation : run.metrics.evaluations) take(evaluation.loss);
 
   // Prevents a zero range for a constant loss, so that the marks' six digits differ.
@@ -48,7 +49,7 @@ Result<std::string> loss_picture(const RunData& run) {
   double first = std::floor(low / distance), last = std::ceil(high / distance);  // marks
   if (first == last) --first, ++last;
   const Scale y{first * distance, last * distance, kLossHeight - kLossBottom, kLossTop};
-  const std::string title = fmt::format("{}: loss, nats a token", run.name);
+  const std::string title = fmt::format("{}: loss, nats per token", run.name);
   Picture picture(kLossWidth, kLossHeight, title);
   picture.text(16, 26, title, "ink head");
   for (int i = 0; i <= static_cast<int>(last - first); ++i) {

@@ -161,10 +161,11 @@ class MeshPicture {
     say("tp", "tp: the ranks of a row split each layer; activations are gathered and summed in every layer");
     const char* shares[] = {"nothing is sharded", "optimizer states are sharded",
                             "gradients and optimizer states are sharded"};
-    say("dp", fmt::format(
-                  "dp: the ranks of a column process different samples; gradients are summed once a step (zero {}: {})",
-                  c_.parallel.zero, shares[c_.parallel.zero]));
-    say("pp", "pp: activations are sent to the next stage, their gradients back; dashes enclose the ranks of a node");
+    say("dp",
+        fmt::format(
+            "dp: the ranks of a column process different samples; gradients are summed once per step (zero {}: {})",
+            c_.parallel.zero, shares[c_.parallel.zero]));
+    say("pp", "pp: activations are sent to the next stage, their gradients return; dashes enclose the ranks of a node");
   }
 
   const Config& c_;

@@ -95,7 +95,7 @@ void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::ve
   const auto records = read_records(folder, ranks);
   const auto verdict = nlohmann::json::parse(dump.value().json, nullptr, false);
   if (records.empty() || !verdict.is_object()) {
-    remarks.push_back(fmt::format("dump {} cannot be read", name));
+    remarks.push_back(fmt::format("dump {} cannot be read, so its waits are not shown", name));
     return;
   }
   RankWaits waits = waits_of_dump(records);

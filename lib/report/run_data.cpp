@@ -224,7 +224,8 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
     run.remarks.push_back(read.error().message + ": steps after that are not shown");
   run.metrics = reader.metrics();
   if (run.metrics.strange_lines > 0)
-    run.remarks.push_back(fmt::format("{} lines of metrics.jsonl cannot be parsed", run.metrics.strange_lines));
+    run.remarks.push_back(
+        fmt::format("{} lines of metrics.jsonl cannot be parsed and are ignored", run.metrics.strange_lines));
   if (auto history = read_events_and_steps(run.dir); history) {
     run.events = std::move(history.value().events);
     run.time = effective_time({.events = run.events, .steps = std::move(history.value().steps)});

@@ -74,7 +74,7 @@ std::string simulation_page(const SimulationReport& report, const PageHead& head
   const Json data{{"made", head.made},
                   {"version", head.version},
                   {"name", s.name},
-                  {"cluster", fmt::format("{}, {} a machine, with {}", s.cluster.device.name, s.cluster.node.ranks,
+                  {"cluster", fmt::format("{}, {} per machine, with {}", s.cluster.device.name, s.cluster.node.ranks,
                                           s.cluster.software.name)},
                   {"sources", software_note(s.cluster, s.memory_estimated)},
                   {"axes", axes},

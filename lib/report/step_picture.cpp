@@ -203,7 +203,8 @@ class StepPicture {
 
 Result<std::string> step_picture(const std::vector<TimelineSegment>& segments, int step, const std::string& title) {
   StepPicture picture(segments, step);
-  if (picture.empty()) return usage_error("the recording has no action of step {}", step);
+  if (picture.empty())
+    return usage_error("step {} cannot be drawn, since the recording contains none of its actions", step);
   return picture.draw(title);
 }
 

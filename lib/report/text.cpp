@@ -29,14 +29,14 @@ std::vector<double> losses_of(const RunMetrics& metrics) {
 std::string median_duration(std::vector<double> seconds) { return format_duration(median(std::move(seconds))); }
 
 std::string checkpoints_line(const RunMetrics& metrics) {
-  if (metrics.checkpoints.empty()) return "none written";
+  if (metrics.checkpoints.empty()) return "no checkpoint was written";
   std::vector<double> stalls, writes;
   for (const CheckpointRecord& checkpoint : metrics.checkpoints) {
     stalls.push_back(checkpoint.stall_seconds);
     writes.push_back(checkpoint.seconds);
   }
   const CheckpointRecord& newest = metrics.checkpoints.back();
-  return fmt::format("{}, newest of step {}, {}; training waited {:.0f} ms, at most {:.0f} ms; written in {}",
+  return fmt::format("{}, the newest of step {}, {}; training waited {:.0f} ms (at most {:.0f} ms); written in {}",
                      metrics.checkpoints.size(), newest.step, format_bytes(newest.bytes), 1e3 * median(stalls),
                      1e3 * *std::max_element(stalls.begin(), stalls.end()), median_duration(writes));
 }
@@ -218,7 +218,7 @@ std::string report_text(const std::vector<RunData>& runs, int columns) {
   Lines lines = runs.size() == 1 ? one_run(runs.front(), columns) : several_runs(runs, columns);
   if (lines.size() > static_cast<size_t>(kTextLines)) {
     lines.resize(static_cast<size_t>(kTextLines - 1));
-    lines.push_back(cut("... the page has the rest; to write it, run trireme report RUN_DIR", columns));
+    lines.push_back(cut("... to see the rest, write the page with `trireme report RUN_DIR`", columns));
   }
   std::string text;
   for (const std::string& line : lines) text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";

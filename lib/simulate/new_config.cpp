@@ -119,7 +119,7 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
                   is_own(cluster) ? "" : " with the speeds of " + cluster.software.name + " and Trireme's memory",
                   best.step.seconds, plus_minus(cluster), best.step.tokens_per_second, 100 * best.step.mfu,
                   mfu_peak(best.workload, cluster), format_bytes(best.memory_bytes),
-                  is_tight(static_cast<double>(best.memory_bytes), room_of(cluster)) ? ", a tight fit" : "")};
+                  is_tight(static_cast<double>(best.memory_bytes), room_of(cluster)) ? ", which is a tight fit" : "")};
 }
 
 // Returns comment lines of at most 120 columns.

@@ -78,7 +78,7 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
     equal |= is_equal;
     tight |= fits_tightly;
   }
-  text += fmt::format("MFU is of {}; steps are uncertain by{}\n", mfu_peak(best.workload, cluster),
+  text += fmt::format("MFU is relative to {}; steps are uncertain by{}\n", mfu_peak(best.workload, cluster),
                       cluster.uncertainty > 0 ? plus_minus(cluster) : " an unknown share");
   if (equal) text += fmt::format("=: as fast as the first layout within{}\n", plus_minus(cluster));
   if (tight) text += fmt::format("!: a tight fit into {:.1f} GiB\n", room_of(cluster) / kGib);

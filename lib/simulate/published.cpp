@@ -339,12 +339,13 @@ std::string problem_of(const Row& r) {
     if (size.required && r.*size.member == 0) return fmt::format("{} is not stated", size.column);
   const int64_t chunks = std::max(1, r.v), micro_batch = std::max(1, r.micro_batch), cp = std::max(1, r.cp);
   for (const int64_t product : {int64_t{r.tp} * r.pp, int64_t{r.dp} * cp, r.pp * chunks, r.dp * micro_batch})
-    if (product > kMostRanks) return "its layout is too large";
+    if (product > kMostRanks) return fmt::format("its layout has more than {} ranks, chunks or samples", kMostRanks);
   if (int64_t{r.tp} * r.pp * r.dp * cp != r.gpus)
-    return fmt::format("tp {} x cp {} x pp {} x dp {} is not its {} GPUs", r.tp, cp, r.pp, r.dp, r.gpus);
+    return fmt::format("tp {} x cp {} x pp {} x dp {} does not equal its {} GPUs", r.tp, cp, r.pp, r.dp, r.gpus);
   const Workload w = workload_of(r);
   if (w.model.head_dim < 1 || w.model.kv_heads < 1 || w.model.heads % w.model.kv_heads != 0)
-    return fmt::format("heads {} do not fit hidden {}", w.model.heads, r.hidden);
+    return fmt::format("heads {} does not divide hidden {}, or kv_heads does not divide heads", w.model.heads,
+                       r.hidden);
   if (w.zero < 0 || w.zero > 3 || w.bucket_elements < 1 || w.gradient_bytes < 1) return "its options are out of range";
   return tri::problem_of(w);
 }

@@ -99,10 +99,9 @@ std::string to_text(const std::vector<ScalingRow>& rows) {
 
 std::string start_up_text(const std::vector<ScalingRow>& rows) {
   std::string text =
-      "start-up: calls that all ranks make, and the bytes that each rank receives from them; groups, and the messages\n"
-      "that all ranks together send to create them; ranks that open token files; seconds for these steps, and for "
-      "loading\n"
-      "a checkpoint\n";
+      "Start-up. calls: collective calls, in which a rank receives the bytes under \"per rank\"; groups:\n"
+      "communication groups, and the messages and bytes that all ranks send to create them; readers: ranks that\n"
+      "open token files; exchange, groups and load: seconds for the calls, for the groups, and to load a checkpoint.\n";
   text += fmt::format("{:>8}{:>7}{:>12}{:>10}{:>10}{:>12}{:>9}{:>12}{:>10}{:>8}\n", "ranks", "calls", "per rank",
                       "groups", "messages", "bytes", "readers", "exchange s", "groups s", "load s");
   for (const ScalingRow& row : rows) {

@@ -55,8 +55,8 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
   ParallelConfig& p = config.parallel;
   const int64_t stages = int64_t{asked.tp} * asked.pp * ranks_along(kOtherAxes, p);
   if (ranks % stages != 0 || (asked.dp > 0 && stages * asked.dp != ranks))
-    return usage_error("{} ranks are not parallel.tp {} x pp {} x dp {}", ranks, asked.tp, asked.pp,
-                       asked.dp > 0 ? fmt::to_string(asked.dp) : "N");
+    return usage_error("{} ranks do not equal parallel.tp {} x pp {} x dp {}; change --ranks or parallel", ranks,
+                       asked.tp, asked.pp, asked.dp > 0 ? fmt::to_string(asked.dp) : "N");
   p.tp = asked.tp;
   p.pp = asked.pp;
   p.dp = static_cast<int>(ranks / stages);
@@ -118,7 +118,8 @@ std::string plus_minus(const Cluster& cluster) {
 }
 
 std::string software_note(const Cluster& cluster, bool memory_estimated) {
-  const std::string unknown = cluster.uncertainty > 0 ? "" : "; the cluster file states no uncertainty";
+  const std::string unknown =
+      cluster.uncertainty > 0 ? "" : "; the cluster file states no uncertainty, so that of the step is unknown";
   if (is_own(cluster) && !memory_estimated) return "the speeds and the memory are Trireme's" + unknown;
   const std::string speeds = fmt::format("the speeds are those of {} on {}, the memory is ",
                                          is_own(cluster) ? "Trireme" : cluster.software.name, cluster.device.name);
@@ -161,8 +162,8 @@ std::string to_text(const Simulation& s) {
                         100 * seconds / step.seconds);
   const Goodput& g = s.goodput;
   text += fmt::format(
-      "faults: one per {} stops the job, which takes {} to recover; with a checkpoint every {} (best: {}), {:.1f} % of "
-      "the time is training; {} suffice{} for repairs 99 % of the time\n",
+      "faults: one stops the job every {} on average, and recovery takes {}; with a checkpoint every {} (best: {}), "
+      "{:.1f} % of the time is training; {} suffice{} 99 % of the time while failed ones are repaired\n",
       format_duration(g.rates.mtbf_s), format_duration(g.rates.recovery_s), format_duration(g.interval_s),
       format_duration(g.best_interval_s), 100 * g.effective, counted(g.spares, "spare machine"),
       g.spares == 1 ? "s" : "");

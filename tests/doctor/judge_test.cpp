@@ -54,7 +54,7 @@ TEST(Judge, a_slow_pair_is_named_with_its_median) {
       "node07", 8, [](int from, int to) { return from == 3 && to == 5 ? 112.0 : 380.0; }, list);
   const auto found = judged(list);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].text, "node07: GPU 3 → GPU 5 112 GB/s, median 382 (copies)");
+  EXPECT_EQ(found[0].text, "node07: GPU 3 → GPU 5: 112 GB/s, but the median is 382 (copies)");
   EXPECT_EQ(found[0].verdict, Verdict::kBad);
   EXPECT_EQ(found[0].host, "node07");
   EXPECT_EQ(found[0].part, "GPU 3 → GPU 5");
@@ -91,17 +91,17 @@ TEST(Judge, of_two_the_worse_is_found_whichever_way_is_better) {
   EXPECT_EQ(found[0].verdict, Verdict::kSuspect);
   found = judged({number(kFsync, "a", 100), number(kFsync, "b", 2)});
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].text, "a 100 ms, median 2 (fsync)");
+  EXPECT_EQ(found[0].text, "a: 100 ms, but the median is 2 (fsync)");
 }
 
 TEST(Judge, floors_need_no_others) {
   auto found = judged({number(kCopies, "a", 9)});
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].text, "a 9 GB/s, at least 10 (copies)");
+  EXPECT_EQ(found[0].text, "a: 9 GB/s is below the limit of 10 (copies)");
   EXPECT_EQ(found[0].verdict, Verdict::kBad);
   found = judged({number(kFsync, "a", 1001, "/scratch")});
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].text, "a: /scratch 1001 ms, at most 1000 (fsync)");
+  EXPECT_EQ(found[0].text, "a: /scratch: 1001 ms is above the limit of 1000 (fsync)");
   EXPECT_TRUE(judged({number(kCopies, "a", 10), number(kFsync, "a", 1000)}).empty()) << "the limits themselves will do";
 }
 
@@ -114,7 +114,7 @@ TEST(Judge, what_the_hardware_could_do_counts_without_others) {
   lanes.wanted = 16;
   const auto found = judged({lanes});
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].text, "a: GPU 2 8, of 16 (lanes)");
+  EXPECT_EQ(found[0].text, "a: GPU 2: 8, but the hardware supports 16 (lanes)");
   EXPECT_EQ(found[0].verdict, Verdict::kSuspect);
 }
 
@@ -135,7 +135,7 @@ TEST(Judge, groups_are_judged_apart) {
 TEST(Judge, the_minority_of_texts_is_found) {
   auto found = judged({bits("a", "1"), bits("b", "1"), bits("c", "2")});
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].text, "c 2, but 2 of 3 have 1 (bits)");
+  EXPECT_EQ(found[0].text, "c: 2, but 2 of 3 have 1 (bits)");
   EXPECT_EQ(found[0].verdict, Verdict::kBad);
   EXPECT_EQ(judged({bits("a", "1"), bits("b", "2")}).size(), 2u) << "without a majority all are suspects";
   EXPECT_TRUE(judged({bits("a", "1", "x"), bits("b", "2", "y")}).empty()) << "groups may differ";

@@ -48,7 +48,7 @@ TEST(DoctorReport, json_has_its_documented_shape) {
   EXPECT_EQ(finding["value"], 112);
   EXPECT_EQ(finding["median"], 380);
   EXPECT_TRUE(finding["limit"].is_null());
-  EXPECT_EQ(finding["text"], "node07: GPU 3 → GPU 5 112 GB/s, median 380 (peer_copies)");
+  EXPECT_EQ(finding["text"], "node07: GPU 3 → GPU 5: 112 GB/s, but the median is 380 (peer_copies)");
   ASSERT_EQ(json["checks"].size(), 3u);
   EXPECT_EQ(json["checks"][0]["best"], 381);
   EXPECT_EQ(json["checks"][0]["median"], 380);
@@ -67,7 +67,8 @@ TEST(DoctorReport, json_has_its_documented_shape) {
 
 TEST(DoctorReport, text_names_findings_and_counts_checks) {
   const std::string text = doctor_text(report_of_two_nodes());
-  EXPECT_NE(text.find("\nbad: node07: GPU 3 → GPU 5 112 GB/s, median 380 (peer_copies)\n"), text.npos) << text;
+  EXPECT_NE(text.find("\nbad: node07: GPU 3 → GPU 5: 112 GB/s, but the median is 380 (peer_copies)\n"), text.npos)
+      << text;
   EXPECT_NE(text.find("skipped: no InfiniBand"), text.npos) << text;
   EXPECT_NE(text.find("\nbad: 2 nodes, 16 ranks, 2 checks (full) in 12.5 s: 1 healthy, 0 suspect, 1 bad\n"), text.npos)
       << text;

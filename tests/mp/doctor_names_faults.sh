@@ -49,9 +49,9 @@ named peer_copies 'rank 2'
 
 echo "wrong bits in the training of a rank are detected"
 with '1/wrong-bits' 41 3 --full --only repeatable_step,equal_steps
-named repeatable_step 'rank 1 1?[0-9]* bits'
-named equal_steps 'rank 1 bits'
-[[ $output != *"rank 0 bits"* ]] || fail "another rank is named" "$output"
+named repeatable_step 'rank 1: 1?[0-9]* bits'
+named equal_steps 'rank 1: bits'
+[[ $output != *"rank 0: bits"* ]] || fail "another rank is named" "$output"
 
 # Detecting a throttled link takes minutes.
 if ((times > 1)); then

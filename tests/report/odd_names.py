@@ -56,7 +56,7 @@ for number, name in enumerate(["plain", *NAMES]):
         expected = shown(run_dir.name if where == "folder" else name)
         said = run("report", run_dir, "--pictures", place / "pictures", cwd=place)
         said_texts, tags = texts(place / "pictures/loss.svg")
-        assert said_texts.count(f"{expected}: loss, nats a token") == 2, (
+        assert said_texts.count(f"{expected}: loss, nats per token") == 2, (
             name,
             said_texts,
         )  # the title and the text in the picture
@@ -97,6 +97,6 @@ Path(run_dir.decode(errors="surrogateescape")).mkdir()
 with open(run_dir + b"/metrics.jsonl", "w") as file:
     file.write(METRICS)
 run("report", run_dir.decode(errors="surrogateescape"), "--pictures", "pictures", cwd=folder)
-assert texts(folder / "pictures/loss.svg")[0].count("caf\N{REPLACEMENT CHARACTER}: loss, nats a token") == 2
+assert texts(folder / "pictures/loss.svg")[0].count("caf\N{REPLACEMENT CHARACTER}: loss, nats per token") == 2
 run("report", run_dir.decode(errors="surrogateescape"), "--output", "page.html", cwd=folder)
 assert any("caf\N{REPLACEMENT CHARACTER}" in text for text in texts(folder / "page.html", bodies=True)[0])

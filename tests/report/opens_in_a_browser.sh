@@ -30,7 +30,7 @@ has() { grep -qF -- "$1" "$folder/dom.html" || fail "the document lacks: $1"; }
 
 "$synthetic_run" "$folder/large" 4000 8 192 8 30
 "$trireme" report "$folder/large" >"$folder/said.txt"
-grep -q "large/report.html: .* any browser opens it" "$folder/said.txt" || fail "the command printed $(cat "$folder/said.txt")"
+grep -q "wrote .*large/report.html (.*); open it in a browser" "$folder/said.txt" || fail "the command printed $(cat "$folder/said.txt")"
 (($(stat -c %s "$folder/large/report.html") < 6000000)) || fail "the page is too large"
 open "$folder/large/report.html"
 has "12,288 ranks"
@@ -61,8 +61,8 @@ has "Config: "
 has ">difference<"
 has "Cut off: the highest value is 98,760"
 has "ranks that wait for other ranks"
-has "holds up "
-has "Neither steps nor a hang are recorded"
+has "ranks wait directly for "
+has "Neither a hang nor steps were recorded"
 # The table shows the ranks for which others wait.
 has "<td>rank 5 [pp1 dp0 tp1]</td>"
 # A run with another axis, the slowest one: the places of its ranks name the axis, and each stage has its own ranks.

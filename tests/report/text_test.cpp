@@ -196,7 +196,7 @@ TEST(LiveScreen, keys_choose_what_is_shown) {
   EXPECT_TRUE(view.choice.press('p', 3));
   EXPECT_TRUE(has("PAUSED"));
   EXPECT_TRUE(view.choice.press('?', 3));
-  EXPECT_TRUE(has("m  next quantity of the heat map") && !has("┤")) << shown();
+  EXPECT_TRUE(has("m  show the next quantity in the heat map") && !has("┤")) << shown();
   for (const size_t quantity : {1u, 2u, 0u}) {
     EXPECT_TRUE(view.choice.press('m', 3));
     EXPECT_EQ(view.choice.quantity, quantity);

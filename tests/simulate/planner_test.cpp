@@ -79,7 +79,7 @@ TEST(Planner, marks_equal_layouts_and_tight_memory) {
   search.best[1].memory_bytes = static_cast<int64_t>(0.97 * room_of(cluster));
   const std::string text = to_text(search, cluster);
   for (const char* part : {"\n    1   tp", "\n    2=  tp", " GiB!", "=: as fast as the first layout within ± 3.0 %",
-                           "!: a tight fit into", "MFU is of 989 TFLOP/s", " longer than the first: +"})
+                           "!: a tight fit into", "MFU is relative to 989 TFLOP/s", " longer than the first: +"})
     EXPECT_NE(text.find(part), text.npos) << part << "\n" << text;
   EXPECT_NE(text.find(fmt::format("\n  {:>3}   tp", equal + 1)), text.npos) << text;
   cluster.uncertainty = 0;

@@ -94,7 +94,7 @@ TEST(PublishedRows, rows_that_cannot_be_predicted_are_listed) {
   expect("a,b,1,1024,8,4096,2048,250k,8,8,1,,1,1,1,32,,step_s,5", "line 2: vocab: expected a whole number");
   expect("a,b,1,1024,8,4096,2048,,8,8,1,,1,1,1,32,,step_s,<5", "value: expected a number above 0, not <5");
   expect("a,b,1,1024,8,4096,2048,,8,8,1,,1,1,1,32,,watts,5", "the metric watts is not predicted");
-  expect("a,b,1,1024,8,4096,2048,,16,8,1,,1,1,1,32,,step_s,5", "is not its 16 GPUs");
+  expect("a,b,1,1024,8,4096,2048,,16,8,1,,1,1,1,32,,step_s,5", "does not equal its 16 GPUs");
   expect("a,b,1,1024,8,4096,2048,,8,8,,,1,1,1,32,,step_s,5", "pp is not stated");
   expect("a,b,1,1024,8,4096,2048,,8,1,8,,1,1,1,32,,step_s,5", "model.layers 1 is fewer than pp 8");
   expect("a,b,1,1024,8,4096,2048,,8,1,1,,8,1,3,32,,step_s,5", "is not a multiple of micro_batch 3");

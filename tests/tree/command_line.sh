@@ -61,8 +61,8 @@ says 2 '--micro-batch-size: not an option of trireme plan; --set data.micro_batc
   plan x --micro-batch-size 2
 says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 \
   --cluster "$source_dir/configs/clusters/h100_nemo.yaml" --set parallel.tp=3
-says 2 '--rows x: works with --as, --cluster, --cluster-set and --json only' simulate --rows x --ranks 8
-says 2 '--rows x predicts no CONFIG; omit y' simulate y --rows x
+says 2 '--rows x can be combined only with --as, --cluster, --cluster-set and --json' simulate --rows x --ranks 8
+says 2 '--rows x predicts the rows of this file and accepts no config; omit y' simulate y --rows x
 says 2 'expected a CSV file as in configs/published/' simulate --rows nowhere.csv
 # Only one suggestion is made at a time, and none that does not exist.
 for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network'; do

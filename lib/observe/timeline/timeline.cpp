@@ -139,7 +139,7 @@ std::string timeline_text(const TimelineSummary& s, const std::vector<TimelineSe
                       s.waits.size() > kMostWaits ? fmt::format(" ({} of {})", kMostWaits, s.waits.size()) : "");
   for (size_t i = 0; i < std::min(kMostWaits, s.waits.size()); ++i) {
     const WaitForRank& wait = s.waits[i];
-    text += fmt::format("  {:>9.3f} ms a step  rank {} {} waits for rank {} {}  ({}, {:.1f} times)\n",
+    text += fmt::format("  {:>9.3f} ms per step  rank {} {} waits for rank {} {}  ({}, {:.1f} times)\n",
                         1e3 * wait.seconds / steps, wait.waiter, places[wait.waiter], wait.awaited,
                         places[wait.awaited], wait.axis, static_cast<double>(wait.count) / steps);
   }

@@ -5,13 +5,14 @@ const kPredictedParts = {
   gemm: ['blue', 'plain', 'GEMMs', 'matrix multiplications, including those of recompute'],
   attention: ['violet', 'falling', 'attention', 'attention kernels'],
   memory_bound: ['dark', 'crossed', 'memory-bound kernels', 'norms, activations, casts, the loss'],
-  tp_exposed: ['orange', 'rising', 'exposed tp transfers', 'of tensor parallelism, for which compute waits'],
-  pp_exposed: ['sky', 'falling', 'exposed pp transfers', 'between stages, for which compute waits'],
-  dp_exposed: ['red', 'level', 'exposed dp transfers', 'sums of gradients, gathers of parameters: compute waits'],
+  tp_exposed: ['orange', 'rising', 'exposed tp transfers', 'transfers of tensor parallelism for which compute waits'],
+  pp_exposed: ['sky', 'falling', 'exposed pp transfers', 'transfers between stages for which compute waits'],
+  dp_exposed:
+      ['red', 'level', 'exposed dp transfers', 'sums of gradients and gathers of parameters for which compute waits'],
   bubble: ['yellow', 'dots', 'pipeline bubble', 'the stage waits for the work of other stages'],
   optimizer: ['green', 'crossed', 'optimizer', 'update of the parameters'],
   stragglers: ['pale', 'plain', 'stragglers', 'waits for machines that are slower than the others'],
-  fixed: ['grey', 'falling', 'fixed (host and data)', 'time that depends on none of these'],
+  fixed: ['grey', 'falling', 'fixed (host and data)', 'the start of a step, data and logging'],
 };
 const partName = (name) => kPredictedParts[name][2];
 const partLegend = (names) => legendOf(names, kPredictedParts, partName);

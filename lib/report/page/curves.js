@@ -38,7 +38,7 @@ function signsOf(marks) {
           element('span', {}, '○ validation') :
           '',
       runs.some((run) => run.lost.length > 0) ? element('span', {}, 'dotted: steps that were lost and repeated') : '',
-      most > 1 ? element('span', {}, `a point: the mean of up to ${Math.ceil(most)} steps; band: least to largest`) :
+      most > 1 ? element('span', {}, `a point is the mean of up to ${Math.ceil(most)} steps, the band their range`) :
                  '');
 }
 
@@ -85,9 +85,9 @@ function curves() {
           format: (v) => digits(v, 5),
           scale: (v) => digits(v, 3)
         }),
-        plot('Tokens a second', 'tokens_per_s', {format: counted, zero: true}),
+        plot('Tokens per second', 'tokens_per_s', {format: counted, zero: true}),
         plot('MFU', 'mfu', {format: percent, scale: (v) => digits(100 * v, 3) + ' %', zero: true}),
-        plot('Milliseconds a step', 'step_ms', {zero: true}),
+        plot('Milliseconds per step', 'step_ms', {zero: true}),
         plot('Learning rate', 'lr', {zero: true, smooth: () => 1, format: (v) => digits(v, 3)}),
         plot('Gradient norm', 'grad_norm', {log, limits})));
     if (box.isConnected) drawAll();
@@ -122,7 +122,7 @@ function curves() {
     }
   });
   const showSmoothing = () => {
-    smoothing.textContent = state.smooth > 1 ? `median of ${state.smooth} points over pale raw data` : 'none';
+    smoothing.textContent = state.smooth > 1 ? `median of ${state.smooth} points, raw data in a pale colour` : 'none';
   };
   showSmoothing();
   build();
@@ -148,7 +148,7 @@ function stepTime() {
     const xs = run.x.step, first = Math.min(xs[0] - 1, xs[xs.length - 1] - 1);
     const view = makeView('step', (v) => whole(v), [first, xs[xs.length - 1]], 1);
     const plot = stackPlot({
-      title: 'Milliseconds a step on world rank 0',
+      title: 'Milliseconds per step on world rank 0',
       view,
       xs,
       parts: run.parts,

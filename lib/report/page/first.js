@@ -36,8 +36,8 @@ function figuresOf(run) {
     ]);
   if (known(recent.tokens_per_s))
     list.push([
-      'Tokens a second', counted(recent.tokens_per_s),
-      `median of ${whole(recent.steps)} steps; nine of ten ${counted(recent.tokens_low)} to ${
+      'Tokens per second', counted(recent.tokens_per_s),
+      `median of the last ${whole(recent.steps)} steps; 90 % of them: ${counted(recent.tokens_low)} to ${
           counted(recent.tokens_high)}`,
       mid('tokens_per_s')
     ]);
@@ -79,8 +79,8 @@ function firstScreen() {
 const kCompared = [
   ['loss', (run) => (lossTrend(run) || {}).last, (v) => digits(v, 5)],
   ['validation loss', (run) => (run.evaluations[run.evaluations.length - 1] || [])[2], (v) => digits(v, 5)],
-  ['tokens a second', (run) => run.recent.tokens_per_s, counted],
-  ['ms a step', (run) => run.recent.step_ms, (v) => digits(v, 4)], ['MFU', (run) => run.recent.mfu, percent],
+  ['tokens per second', (run) => run.recent.tokens_per_s, counted],
+  ['ms per step', (run) => run.recent.step_ms, (v) => digits(v, 4)], ['MFU', (run) => run.recent.mfu, percent],
   ['steps', (run) => run.x.step[run.x.step.length - 1], whole],
   [
     'effective time',
@@ -110,7 +110,8 @@ function comparison() {
                       })
                       .filter((row) => row.slice(1).some((cell) => cell !== '–' && cell !== ''));
   const heads = runs.map((_, i) => number(nameTag(i)));
-  const made = table([unbroken(''), ...heads, number(runs.length > 2 ? 'against the first' : 'difference')], numbers);
+  const made =
+      table([unbroken(''), ...heads, number(runs.length > 2 ? 'relative to the first' : 'difference')], numbers);
   numbers.forEach((row, i) => {
     if (row[row.length - 1] === 'equal') made.tBodies[0].rows[i].className = 'same';
   });

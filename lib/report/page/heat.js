@@ -277,11 +277,15 @@ class HeatMap {
             cells.push(drawing('text', {x: 105 * i, y: 26, 'text-anchor': ['start', 'middle', 'end'][i]}, text)));
     const bar = drawing('svg', {viewBox: '0 0 210 30', class: 'scale', 'aria-hidden': 'true'}, cells);
     this.scale.replaceChildren(
-        bar, ratio ? element('span', {}, 'against the median of its peers; framed: slower by 10 % or more') : '');
+        bar,
+        ratio ?
+            element(
+                'span', {}, 'relative to the median of its peers; a frame marks ranks that are 10 % or more slower') :
+            '');
     const slow = ratio ? [...bytes.keys()].filter((rank) => this.slower(rank) >= kSlowRatio) : [];
     const named = (ratio ? slow : [...bytes.keys()]).sort((a, b) => bytes[b] - bytes[a]).slice(0, 5);
-    const head = ratio ? 'Slower than their peers\' median by 10 % or more, in this slice of time: ' :
-                         'The longest, in this slice of time: ';
+    const head = ratio ? 'Ranks at least 10 % slower than the median of their peers in this slice of time: ' :
+                         'The longest times in this slice of time: ';
     const count = ratio ? slow.length : named.length;
     this.slowest.replaceChildren(
         element('p', {}, head, count === 0 ? 'none.' : `${whole(count)}.`),

@@ -45,16 +45,16 @@ function awaitedRanks(waits, mesh) {
   const sorted = [...sums].sort((a, b) => (dump ? b[1].waiting.size - a[1].waiting.size : b[1].ms - a[1].ms));
   if (sorted.length === 0) return '';
   const [worst, most] = sorted[0];
-  const sentence = dump ? `${mesh.nameOf(worst)} holds up ${whole(most.waiting.size)} ranks directly.` :
-                          `${mesh.nameOf(worst)} held others up for ${duration(most.ms / 1000)} a step.`;
+  const sentence = dump ? `${whole(most.waiting.size)} ranks wait directly for ${mesh.nameOf(worst)}.` :
+                          `Other ranks waited ${duration(most.ms / 1000)} per step for ${mesh.nameOf(worst)}.`;
   const rows = sorted.slice(0, 8).map(([rank, of]) => {
     const row = [mesh.nameOf(rank), whole(of.waiting.size), [...of.axes].join(', ')];
     return dump ? row : [...row, duration(of.ms / 1000)];
   });
-  const heads = ['held others up', number('waiting ranks'), 'axis'];
+  const heads = ['awaited rank', number('waiting ranks'), 'axis'];
   return element(
       'div', {}, element('p', {}, element('strong', {}, sentence)),
-      element('div', {class: 'across'}, table(dump ? heads : [...heads, number('sum of waits a step')], rows)),
+      element('div', {class: 'across'}, table(dump ? heads : [...heads, number('sum of waits per step')], rows)),
       sorted.length > rows.length ? absent(`and ${whole(sorted.length - rows.length)} more ranks`) : '');
 }
 function waitList(waits, mesh) {
@@ -66,7 +66,7 @@ function waitList(waits, mesh) {
   if (rows.length === 0) return element('p', {}, 'No rank waited for another rank.');
   const heads = ['waiting rank', 'waits for', dump ? 'operation' : 'axis'], more = waits.num_waits - rows.length;
   return element(
-      'div', {}, element('div', {class: 'across'}, table(dump ? heads : [...heads, number('a step')], rows)),
+      'div', {}, element('div', {class: 'across'}, table(dump ? heads : [...heads, number('per step')], rows)),
       more > 0 ? absent(`and ${whole(more)} more waits`) : '');
 }
 
@@ -162,8 +162,9 @@ class MeshView {
         },
         'Reset view');
     return element(
-        'div', {class: 'bar screen-only'}, element('span', {class: 'faint'}, 'Turn it by dragging or arrow keys.'),
-        back, boxes, this.dump ? '' : [slider, shownCount]);
+        'div', {class: 'bar screen-only'},
+        element('span', {class: 'faint'}, 'Drag the mesh or press arrow keys to turn it.'), back, boxes,
+        this.dump ? '' : [slider, shownCount]);
   }
   legend() {
     return element(
@@ -255,7 +256,7 @@ class MeshView {
     return this.mesh.nameOf(rank) + ': ' + (shown.length > 0 ? 'waits for ' + shown.join(', ') : 'does not wait') +
         (mine.length > shown.length ? ` and ${mine.length - shown.length} more` : '') +
         `; ${whole(others)} rank${others === 1 ? ' waits' : 's wait'} for it` +
-        (this.dump || others === 0 ? '' : `, ${duration(this.awaited[rank] / 1000)} a step`);
+        (this.dump || others === 0 ? '' : `, ${duration(this.awaited[rank] / 1000)} per step`);
   }
 
   // Returns the position of a place before it is scaled to the canvas. Nearer positions have a smaller depth.

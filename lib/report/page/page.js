@@ -12,7 +12,7 @@ function wallTime() {
     const ordered = [...names].sort((a, b) => share(b) - share(a));
     const attempts = table(
         [
-          number('#'), unbroken('began'), number('duration'), number('steps'), number('lost'), number('productive'),
+          number('#'), unbroken('start'), number('duration'), number('steps'), number('lost'), number('productive'),
           long('ended by')
         ],
         wall.attempts.map(
@@ -64,8 +64,8 @@ function wallTime() {
 function stragglers(run) {
   if (run.stragglers.length === 0)
     return absent(
-        'None recorded: no rank was 10 % slower than the ranks with the same work in two windows of steps, or 5 % ' +
-        'slower in five windows.');
+        'No straggler was recorded: no rank was 10 % slower than the ranks with the same work in two windows of ' +
+        'steps, or 5 % slower in five windows.');
   const rows = run.stragglers.map(
       ([time, step, rank, slowdown, lost, over, text]) =>
           [moment(time), whole(step), whole(rank), over ? 'no longer' : percent(slowdown),
@@ -73,7 +73,10 @@ function stragglers(run) {
   return lastBeneath(
       5,
       table(
-          [unbroken('time'), number('step'), number('rank'), number('slower by'), number('costs a step'), long('what')],
+          [
+            unbroken('time'), number('step'), number('rank'), number('slower by'), number('cost per step'),
+            long('description')
+          ],
           rows));
 }
 
@@ -95,7 +98,7 @@ function waits() {
   return oneEach((run, i) => {
     if (run.waits.length === 0)
       return absent(
-          'Neither steps nor a hang are recorded. While the run is active, `trireme timeline ' + run.dir +
+          'Neither a hang nor steps were recorded. While the run is active, `trireme timeline ' + run.dir +
           ' --record 3` records its next steps.');
     return element('div', {}, run.waits.map((one) => {
       const title =
@@ -136,20 +139,22 @@ function checkpoints() {
                 `${duration(Math.max(...of(3)))}); written in ${duration(median(of(4)))} (at most ${
                     duration(Math.max(...of(4)))}` +
                 `${rate.length > 0 ? `; ${rateText(median(rate))}` : ''}).`),
-        element('div', {class: 'grid'}, plot('Time for which training waited', 3), plot('Time of writing', 4)));
+        element(
+            'div', {class: 'grid'}, plot('Time that training waited for a checkpoint', 3),
+            plot('Time to write a checkpoint', 4)));
   });
 }
 
 function incidents() {
   return oneEach((run) => {
     const {count, rows} = run.incidents;
-    if (count === 0) return absent(run.wall ? 'None recorded.' : 'events.jsonl has no events.');
+    if (count === 0) return absent(run.wall ? 'No incident was recorded.' : 'events.jsonl has no events.');
     const made = table(
-        [unbroken('time'), number('step'), unbroken('kind'), long('what')],
+        [unbroken('time'), number('step'), unbroken('kind'), long('description')],
         rows.map(([time, step, kind, text,
                    alarm]) => [moment(time), whole(step), element('span', {class: alarm ? 'alarm' : ''}, kind), text]));
     return element(
-        'div', {}, count > rows.length ? absent(`The newest ${rows.length} of ${whole(count)}.`) : '',
+        'div', {}, count > rows.length ? absent(`The newest ${rows.length} of ${whole(count)} incidents:`) : '',
         lastBeneath(3, made));
   });
 }
@@ -163,7 +168,7 @@ function config() {
   build();
   const changes = oneEach(
       (run) => run.config.changes.length === 0 ?
-          absent('No start has changed a field.') :
+          absent('No restart changed a field.') :
           element(
               'div', {class: 'across'},
               table(

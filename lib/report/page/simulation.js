@@ -25,7 +25,7 @@ const layoutText = (l) => [...report.axes.filter((axis) => axis in l).map((axis)
 // The summary at the top: how this layout compares with the best one, and how certain the figures are.
 function story() {
   const list = [], best = report.layouts[0];
-  if (!simulated.fits) list.push(['it does not fit into the memory of the fullest rank', true]);
+  if (!simulated.fits) list.push(['the config does not fit into the memory of the fullest rank', true]);
   if (simulated.tight) list.push(['less than 5 % of the memory is left on the fullest rank', true]);
   if (best) {
     const more = simulated.step_s / best.seconds - 1, sure = Math.max(0.005, uncertainty || 0);
@@ -36,8 +36,8 @@ function story() {
       list.push(['no layout that fits is faster by more than the uncertainty', false]);
   }
   list.push([
-    within ? `every time and rate is uncertain by${within}, by the errors of this cluster's file` :
-             'the cluster\'s file has no table of errors, so the uncertainty is unknown',
+    within ? `every time and rate is uncertain by${within}, as the cluster file states` :
+             'the cluster file states no uncertainty, so that of the step is unknown',
     false
   ]);
   list.push([report.sources, false]);
@@ -59,9 +59,10 @@ function overview() {
       'div', {},
       element(
           'div', {class: 'figures'}, box('Step', predicted(simulated.step_s), within || 'uncertainty unknown'),
-          box('Tokens a second', counted(simulated.tokens_per_s), within),
+          box('Tokens per second', counted(simulated.tokens_per_s), within),
           box('MFU', mfu(simulated),
-              `${digits(simulated.tflops_per_rank, 3)} of ${whole(simulated.mfu_peak_tflops)} TFLOP/s a rank${within}`),
+              `${digits(simulated.tflops_per_rank, 3)} of ${whole(simulated.mfu_peak_tflops)} TFLOP/s per rank${
+                  within}`),
           box('Memory', bytesText(simulated.memory_bytes),
               'of the fullest rank' + (simulated.tight ? ': a tight fit' : simulated.fits ? '' : ': does not fit')),
           box('Under faults', percent(f.effective), `of the time is training; a fault every ${duration(f.mtbf_s)}`)),
@@ -88,7 +89,7 @@ function step() {
 }
 
 function scaling(rows, words) {
-  if (rows.length === 0) return absent('This layout cannot be scaled in this way.');
+  if (rows.length === 0) return absent('The config has more ranks than --to, so no scaling was simulated.');
   return element(
       'div', {}, absent(words), barPlot({
         title: 'Parts of a step; above bars: MFU',
@@ -98,7 +99,7 @@ function scaling(rows, words) {
         bars: rows.map((row) => ({head: mfu(row), feet: [whole(row.ranks), predicted(row.seconds)], parts: row.parts}))
       }),
       wide(
-          ['ranks', 'dp', 'batch', 'step', 'tokens a second', 'MFU'].map(number),
+          ['ranks', 'dp', 'batch', 'step', 'tokens per second', 'MFU'].map(number),
           rows.map(
               (row) =>
                   [whole(row.ranks), whole(row.dp), whole(row.global_batch), predicted(row.seconds),
@@ -147,9 +148,10 @@ function layouts() {
                                  }))
       }),
       wide(
-          ['tp', 'pp', 'chunks', 'dp', 'microbatch', 'zero'].map(number).concat(
-              ['recompute', number('step'), unbroken(''), number('tokens a second'), number('MFU'), number('memory'),
-               unbroken('')]),
+          ['tp', 'pp', 'chunks', 'dp', 'microbatch', 'zero'].map(number).concat([
+            'recompute', number('step'), unbroken(''), number('tokens per second'), number('MFU'), number('memory'),
+            unbroken('')
+          ]),
           report.layouts.map((row) => {
             const l = row.layout;
             return [
@@ -168,8 +170,8 @@ function startUp() {
           'all ranks that set them up; loading a checkpoint.'),
       wide(
           [
-            'ranks', 'calls', 'bytes a rank', 'call time', 'groups', 'messages', 'bytes', 'group time', 'token readers',
-            'load time'
+            'ranks', 'calls', 'bytes per rank', 'call time', 'groups', 'messages', 'bytes', 'group time',
+            'token readers', 'load time'
           ].map(number),
           report.start.map(
               (row) =>
@@ -181,7 +183,7 @@ function startUp() {
 const sections = [
   ['step', 'Time of a step', step],
   ['weak', 'Weak scaling', () => scaling(report.weak, 'The batch grows with the replicas.')],
-  ['strong', 'Strong scaling', () => scaling(report.strong, 'The batch is fixed, down to one microbatch a replica.')],
+  ['strong', 'Strong scaling', () => scaling(report.strong, 'The batch is fixed, down to one microbatch per replica.')],
   ['ablation', 'What each choice gains', ablation], ['layouts', 'Layouts', layouts], ['start', 'Start-up', startUp]
 ];
 put(document.getElementById('page'), [

@@ -33,7 +33,7 @@ std::string axis_text(const AxisNetwork& axis, const Cluster& c) {
                       percent(axis.other_switch), percent(axis.other_pod));
   if (!axis.why_alone.name.empty()) text += "      alone: " + link_text(axis.why_alone) + "\n";
   if (!axis.why_together.name.empty() && axis.why_together.flows != axis.why_alone.flows)
-    text += "      all at once: " + link_text(axis.why_together) + "\n";
+    text += "      with all axes at once: " + link_text(axis.why_together) + "\n";
   return text;
 }
 
@@ -98,7 +98,8 @@ std::string to_text(const NetworkAnalysis& n, const NetworkAnalysis* other, cons
   text += fmt::format("  {:<12}{:>7}{}{}\n", "axis", "busy", kColumns, kColumns);
   for (const AxisNetwork& axis : n.axes) text += axis_text(axis, c);
   if (std::ranges::all_of(n.axes, [](const AxisNetwork& axis) { return axis.connections == 0; }))
-    return text + fmt::format("no transfer leaves a machine; step: {:.3f} s\n", n.uncongested_s);
+    return text +
+           fmt::format("no transfer leaves a machine, so the step has no congestion: {:.3f} s\n", n.uncongested_s);
   text += fmt::format("step: {:.3f} s without congestion, {:.3f} s with fair shares, {:.3f} s in the worst case\n",
                       n.uncongested_s, n.fair_s, n.head_of_line_s);
   if (other)
