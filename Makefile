@@ -7,7 +7,7 @@
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
 # make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make
 #               soak-crash ...
-# make lint     format, scripts, line lengths, retired words, commands of documents
+# make lint     format, scripts, line lengths, retired words, commands of documents, clang-tidy on changed lines
 # make format   clang-format over the tree                        make clean
 BUILD ?= build
 JOBS ?= $(shell nproc)
@@ -54,7 +54,7 @@ unit: all
 	@ctest --test-dir $(BUILD) --output-on-failure --timeout 600 -L unit \
 	  && echo "make unit: PASSED" || { echo "make unit: FAILED"; exit 1; }
 
-# TIDY=changed: also runs clang-tidy over the files changed since LINT_BASE (HEAD~1); TIDY=all: over every file.
+# With clang-tidy it also checks the lines changed since LINT_BASE (HEAD~1); TIDY=all: every file; TIDY=none: no file.
 lint: build
 	@bash tests/lint.sh $(BUILD) && echo "make lint: PASSED" || { echo "make lint: FAILED"; exit 1; }
 
