@@ -51,8 +51,9 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   const int64_t together = int64_t{tp} * pp * dp * base.ranks_of_others(kOtherAxes);
   if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
     return fmt::format(
-        "the product of parallel.tp, pp and dp, as far as they are set, is {}, which does not match {} ranks", together,
-        ranks);
+        "the product of parallel.tp, pp and dp, as far as they are set, is {}, which does not match {} ranks; change "
+        "one of them, or --ranks",
+        together, ranks);
   if (pinned.schedule && pinned.chunks.value_or(1) > 1 && !takes_chunks(*pinned.schedule))
     return fmt::format("parallel.schedule {} does not support chunks, but parallel.chunks is {}",
                        enum_name(*pinned.schedule), *pinned.chunks);

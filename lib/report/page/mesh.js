@@ -46,7 +46,7 @@ function awaitedRanks(waits, mesh) {
   if (sorted.length === 0) return '';
   const [worst, most] = sorted[0];
   const sentence = dump ? `${whole(most.waiting.size)} ranks wait directly for ${mesh.nameOf(worst)}.` :
-                          `Other ranks waited ${duration(most.ms / 1000)} per step for ${mesh.nameOf(worst)}.`;
+                          `Ranks waited for ${mesh.nameOf(worst)}: ${duration(most.ms / 1000)} per step in total.`;
   const rows = sorted.slice(0, 8).map(([rank, of]) => {
     const row = [mesh.nameOf(rank), whole(of.waiting.size), [...of.axes].join(', ')];
     return dump ? row : [...row, duration(of.ms / 1000)];
