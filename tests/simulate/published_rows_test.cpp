@@ -99,7 +99,7 @@ TEST(PublishedRows, rows_that_cannot_be_predicted_are_listed) {
   expect("a,b,1,1024,8,4096,2048,,8,1,8,,1,1,1,32,,step_s,5", "model.layers 1 is fewer than pp 8");
   expect("a,b,1,1024,8,4096,2048,,8,1,1,,8,1,3,32,,step_s,5", "is not a multiple of micro_batch 3");
   expect("a,b,1,1024,8,4096,2048,,99999999,99999999,1,,1,1,1,32,,step_s,5", "its layout has more than");
-  expect("a,b,1,16,20,4096,2048,,8,8,1,,1,1,1,32,,step_s,5", "heads 20 do not fit hidden 16");
+  expect("a,b,1,16,20,4096,2048,,8,8,1,,1,1,1,32,,step_s,5", "heads 20 does not divide hidden 16");
 }
 
 // `simulate CONFIG --as` and a row of the same run agree.
