@@ -59,7 +59,7 @@ Result<double> positive_number(const std::string& place, const Json& json, std::
 
 // The same under one of two names, which must not disagree.
 Result<double> positive_number(const std::string& place, const Json& json, std::string_view key, std::string_view other,
-                         double absent) {
+                               double absent) {
   const auto value = positive_number(place, json, key, 0), also = positive_number(place, json, other, 0);
   for (const auto& number : {value, also})
     if (!number) return number.error();

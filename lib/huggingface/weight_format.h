@@ -2,7 +2,7 @@
 // order of their elements (tables in weight_format.cpp), and which config fields mean the same.
 //
 //   gpt2     GPT2LMHeadModel     layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs, outputs)
-//   gpt_neox GPTNeoXForCausalLM  layernorm, gelu (any form), rope of a part of each head, biases; parallel or sequential
+//   gpt_neox GPTNeoXForCausalLM  layernorm, gelu (any form), rope of a part of a head, biases; parallel or sequential
 //   llama    LlamaForCausalLM    rmsnorm, swiglu, rope (the same pairing of halves), GQA
 //   mistral  MistralForCausalLM  llama with a window, without biases
 //   qwen2    Qwen2ForCausalLM    llama with biases of queries, keys and values alone; with a window or without

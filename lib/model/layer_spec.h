@@ -54,8 +54,8 @@ struct LayerSpec {
   // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
   double flops_per_token(AttentionWork work) const;
 
-  // Returns call(spec) for a branch. The type of `spec` is that of its kind, and has the members of MlpSpec that concern
-  // any branch.
+  // Returns call(spec) for a branch. The type of `spec` is that of its kind, and has the members of MlpSpec that
+  // concern any branch.
   template <class Call>
   decltype(auto) visit(Branch branch, Call call) const {
     return branch == Branch::kAttention ? call(attention) : call(mlp);

@@ -1,7 +1,7 @@
 // Which rank computes Muon's step of which matrix. A matrix is a whole logical one whatever the layout: the queries',
 // keys' and values' rows of a QKV weight, a gate and an up projection. The ranks of a stage that hold parts of its
-// matrices, along tp and kBucketAxes, divide them by cost; they are its members, numbered like Mesh::group. Matrices are
-// processed in windows in the order of their first use. Pure: every member computes the same plan.
+// matrices, along tp and kBucketAxes, divide them by cost; they are its members, numbered like Mesh::group. Matrices
+// are processed in windows in the order of their first use. Pure: every member computes the same plan.
 #pragma once
 
 #include <vector>
