@@ -8,7 +8,8 @@
 //   both  m = x + post_norm1(attention(norm1(x)));  y = m + post_norm2(mlp(norm2(m)))                 (Gemma 2)
 // A norm's rows are gathered over tp before the column-parallel GEMMs (qkv, fc1). The sums of the row-parallel GEMMs
 // (proj, fc2) are reduce-scattered back to rows. A forward pass has two gathers and two reduces (sequential), or a
-// reduce and a gather per norm (parallel). block_order.h lists what overlaps which of them; branch.h computes the steps.
+// reduce and a gather per norm (parallel). block_order.h lists what overlaps which of them; branch.h computes the
+// steps.
 //
 // The residual addition of a branch is fused into the norm of the next branch's rows, if necessary in the next block: a
 // forward pass returns the stream together with the branch that is still to be added.
