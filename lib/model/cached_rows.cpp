@@ -47,6 +47,7 @@ LayerTensors first_rows(LayerTensors t, int64_t rows, int tp) {
 LayerWorkspace first_rows(LayerWorkspace w, const CachedRowTensors& cached, int64_t rows, int tp) {
   narrow(w.partial, rows);
   narrow(w.normed, rows);
+  narrow(w.branch, rows / tp);
   narrow(w.attention.rope_input, rows);
   w.attention.rope = cached.angles;
   w.attention.sequences = cached.sequences;

@@ -21,6 +21,7 @@ std::vector<Fp8Numbers> numbers_of(const Config& config, float saturated) {
 Config two_layers() {
   Config config;
   config.model.layers = 2;
+  config.model.kv_heads = config.model.heads;
   config.model.head_dim = config.model.hidden / config.model.heads;
   config.precision.gemm = GemmFormat::kFp8;
   return config;
