@@ -43,6 +43,10 @@ def llama_8b(layers, seq_len, batch):
     return Shape("llama", 4096, layers, 32, 8, 14336, 128256, seq_len, batch)
 
 
+def qwen3_8b(layers, seq_len, batch):
+    return Shape("llama", 4096, layers, 32, 8, 12288, 151936, seq_len, batch, qk_norm=True)
+
+
 # {number of GPUs: {name: (Trireme's config, shape)}}. With several GPUs, the shape's batch is the share of one GPU.
 SHAPES = {
     1: {
@@ -53,6 +57,8 @@ SHAPES = {
         "175b": ("gpt_13b", gpt(12288, 2, 96, 2048, 2)),
         "llama8k": ("llama_8b", llama_8b(8, 8192, 1)),
         "llama2k": ("llama_8b", llama_8b(8, 2048, 4)),
+        "llama3": ("llama_3_8b", llama_8b(8, 8192, 1)),
+        "qwen3": ("qwen3_8b", qwen3_8b(8, 4096, 2)),
     },
     2: {
         "13b": ("gpt_13b", gpt(5120, 20, 40, 2048, 4)),

@@ -139,7 +139,8 @@ class Programs(unittest.TestCase):
     def each(self, of_trireme):
         for gpus, shapes in compare.SHAPES.items():
             for config, shape in shapes.values():
-                self.assertTrue((compare.ROOT / f"configs/{config}.yaml").exists(), config)
+                text = (compare.ROOT / f"configs/{config}.yaml").read_text(encoding="utf-8")
+                self.assertEqual("qk_norm: head" in text, shape.qk_norm, config)
                 all_programs = programs("build", config, shape, gpus)
                 self.assertEqual(len({program.name for program in all_programs}), len(all_programs))
                 for program in all_programs:

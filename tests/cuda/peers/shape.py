@@ -18,6 +18,7 @@ class Shape:
     vocab: int
     seq_len: int
     batch: int  # sequences per GPU and step
+    qk_norm: bool = False  # RMSNorm of each head of q and k before the rotation, as in Qwen3
 
     def to_json(self):
         return json.dumps(asdict(self))

@@ -35,6 +35,8 @@ def loss_of(x, weight, targets):
 def layer(number):
     kind = dict(num_gqa_groups=shape.kv_heads, activation="swiglu", normalization="RMSNorm", bias=False) if is_llama \
         else dict(activation="gelu")
+    if shape.qk_norm:
+        kind |= dict(qk_norm_type="RMSNorm", qk_norm_before_rope=True)
     return te.TransformerLayer(shape.hidden, shape.ffn, shape.heads, hidden_dropout=0.0, attention_dropout=0.0,
                                self_attn_mask_type="causal", fuse_qkv_params=True, params_dtype=torch.bfloat16,
                                attn_input_format="bshd", layer_number=number, **kind)

@@ -44,13 +44,16 @@ class LlamaBlock(nn.Module):
         super().__init__()
         hidden, head = shape.hidden, shape.hidden // shape.heads
         self.widths = [hidden, shape.kv_heads * head, shape.kv_heads * head]
+        self.q_norm, self.k_norm = (nn.RMSNorm(head, eps=1e-6) if shape.qk_norm else None for _ in range(2))
         self.head, self.cos, self.sin = head, cos, sin
         self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
         self.qkv, self.proj = nn.Linear(hidden, sum(self.widths), bias=False), nn.Linear(hidden, hidden, bias=False)
         self.gate_up = nn.Linear(hidden, 2 * shape.ffn, bias=False)
         self.down = nn.Linear(shape.ffn, hidden, bias=False)
 
-    def rotate(self, x):
+    def rotate(self, x, norm):
+        if norm is not None:
+            x = norm(x).type_as(x)
         a, b = x.chunk(2, -1)
         return x * self.cos + torch.cat([-b, a], -1) * self.sin
 
@@ -58,7 +61,8 @@ class LlamaBlock(nn.Module):
         batch, length, hidden = x.shape
         q, k, v = (part.view(batch, length, -1, self.head).transpose(1, 2)
                    for part in self.qkv(self.norm1(x)).split(self.widths, -1))
-        y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True, enable_gqa=True)
+        q, k = self.rotate(q, self.q_norm), self.rotate(k, self.k_norm)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.proj(y.transpose(1, 2).reshape(batch, length, hidden))
         gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
