@@ -126,7 +126,7 @@ def write_tokens(prefix, ids):
 
 def reference_logits(model, ids):
     with torch.no_grad():
-        return model(torch.tensor([ids])).logits[0].float().numpy()
+        return model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
 
 
 def compare(name, native, reference):
@@ -169,7 +169,7 @@ def export_native(name, model):
               "model": {"layers": 2, "hidden": 32, "heads": 4, "vocab": 257, "seq_len": 24, "init_std": 0.2},
               "data": {"sources": ["text"], "global_batch": 4}, "parallel": {"tp": 1, "pp": 1, "dp": 1},
               "lr": {"peak": 0.01}}
-    config["model"].update({k: {"true": True, "false": False}.get(v, v) for k, v in model.items()})
+    config["model"].update({k: v == "true" if v in ("true", "false") else v for k, v in model.items()})
     if name in SPLIT_NATIVE:
         tp = min(2, config["model"].get("kv_heads", 2))
         config["parallel"] = {"tp": tp, "pp": 2, "dp": 2 // tp}
@@ -220,7 +220,7 @@ def compare_step(name, model, run_dir):
     others = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0}],
                                   lr=lr, betas=(0.9, 0.95), eps=1.0)
-    logits = model(torch.tensor(ids[:-1].reshape(samples, length))).logits
+    logits = model(torch.tensor(ids[:-1].reshape(samples, length)), use_cache=False).logits
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(ids[1:])).backward()
     gradients = {key: p.grad for key, p in model.named_parameters()}
     optimizer.step()
