@@ -83,6 +83,7 @@ class SelfGroup final : public CommGroup {
   }
   void do_reduce_scatter(Tensor out, Tensor inp, Stream& stream) override { do_all_gather(out, inp, stream); }
   void do_all_reduce(Tensor, ReduceOp, Stream&) override {}
+  void do_exchange(const std::vector<Message>&, const std::vector<Message>&, Stream&) override {}  // there is no peer
   void do_broadcast(Tensor, int, Stream&) override {}
   void do_send(Tensor, int, Stream&) override { TRI_REQUIRE(false, "{}: send in a group of one", name()); }
   void do_recv(Tensor, int, Stream&) override { TRI_REQUIRE(false, "{}: receive in a group of one", name()); }
