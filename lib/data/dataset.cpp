@@ -11,7 +11,8 @@ namespace tri {
 Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab, const DatasetOptions& options) {
   TRI_REQUIRE(!specs.empty() && seq_len >= 1, "{} sources, {} tokens a sample", specs.size(), seq_len);
-  allow_open_files(static_cast<int64_t>(specs.size()));
+  const int files_of_source = options.packing == Packing::kBestFit ? 2 : 1;
+  allow_open_files(files_of_source * static_cast<int64_t>(specs.size()));
   OrderFields fields{.seed = seed,
                      .validation_fraction = validation_fraction,
                      .seq_len = seq_len,

@@ -50,6 +50,8 @@ std::vector<std::vector<Extent>> pack_documents(std::span<const int64_t> bounds,
       part.count -= count;
     }
   for (std::vector<Extent>& sample : samples) std::ranges::sort(sample, {}, &Extent::first);
+  // In the order of the file, so that the last samples, which validate, are documents like the others.
+  std::ranges::sort(samples, {}, [](const std::vector<Extent>& sample) { return sample.front().first; });
   return samples;
 }
 

@@ -87,9 +87,10 @@ Result<void> open_sources(const Config& config, Inputs& inputs) {
   if (!dataset) return dataset.error();
   inputs.dataset = std::move(dataset).value();
   inputs.order = inputs.dataset->order_fields();
+  constexpr uint64_t kSeed = 0;  // every run evaluates the same samples
   for (const NamedSource& source : config.data.validation) {
     if (auto known = check_tokenizer(config, *inputs.tokenizer, source.path); !known) return known;
-    auto opened = Dataset::open({{source.path, 1.0}}, config.model.seq_len, 0, config.data.seed, config.model.vocab,
+    auto opened = Dataset::open({{source.path, 1.0}}, config.model.seq_len, 0, kSeed, config.model.vocab,
                                 {.field = "data.validation"});
     if (!opened) return opened.error();
     const OrderFields order = opened.value().order_fields();

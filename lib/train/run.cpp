@@ -121,6 +121,15 @@ Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std
   const auto& numbers = manifest.info.numbers;
   const auto samples = numbers.find("samples");
   const int64_t consumed = samples == numbers.end() ? 0 : samples->second;
+  const bool counts_tokens = config.run.tokens > 0 || config.lr.by == LrBy::kTokens ||
+                             !config.data.batch_ramp.empty() || !config.data.stages.empty();
+  if (const auto saved = checkpoint_config(folder, manifest);
+      counts_tokens && consumed > 0 && saved && saved.value().model.seq_len != config.model.seq_len)
+    return usage_error(
+        "model.seq_len: {}, but the checkpoint's samples have {} tokens, and run.tokens, lr.by, data.batch_ramp and "
+        "data.stages count tokens from the start of the run; start a new run from the weights: trireme checkpoint "
+        "export, then import",
+        config.model.seq_len, saved.value().model.seq_len);
   // With a ramp, steps may begin at any sample.
   if (batch_sizes(config).is_constant() && consumed % config.data.global_batch != 0)
     return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed; set it to {}",

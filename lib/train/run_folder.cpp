@@ -113,10 +113,15 @@ std::string rate_warning(const Config& before, const Config& now, int64_t steps,
   for (const FieldChange& change : changed_fields(before, now))
     if (change.name.starts_with("lr."))
       back += fmt::format("{}{}={}", back.empty() ? "" : ", ", change.name, change.before);
+  // AdamW's rate beside Muon's is a share of it, which a changed lr.peak changes.
+  const std::string adamw =
+      before.optimizer.adamw_lr > 0
+          ? fmt::format(", optimizer.adamw_lr={:g}", last * before.optimizer.adamw_lr / before.lr.peak)
+          : "";
   // A rate of 0 cannot be held, but no step needs it.
   const std::string hold = last > 0
-                               ? fmt::format("; to hold the rate, set lr.rule=constant, lr.peak={:g}, lr.warmup_{}=0",
-                                             last, enum_name(now.lr.by))
+                               ? fmt::format("; to hold the rate, set lr.rule=constant, lr.peak={:g}, lr.warmup_{}=0{}",
+                                             last, enum_name(now.lr.by), adamw)
                                : "";
   return fmt::format(
       "the learning rate jumps: {:.3g} in step {}, {:.3g} in step {}; to continue the previous schedule, set {}{}",

@@ -17,7 +17,7 @@ TEST(Packing, documents_that_fit_are_whole) {
   // Lengths 3 5 2 6 8 in samples of 8: 8 alone, 5 + 3, 6 + 2.
   const std::vector<int64_t> bounds = {100, 103, 108, 110, 116, 124};
   const auto samples = pack_documents(bounds, 8);
-  EXPECT_EQ(samples, (std::vector<std::vector<Extent>>{{{116, 8}}, {{108, 2}, {110, 6}}, {{100, 3}, {103, 5}}}));
+  EXPECT_EQ(samples, (std::vector<std::vector<Extent>>{{{100, 3}, {103, 5}}, {{108, 2}, {110, 6}}, {{116, 8}}}));
   // 5, 5 and 6 in two samples: the last placed is cut.
   EXPECT_EQ(pack_documents(std::vector<int64_t>{0, 5, 10, 16}, 8),
             (std::vector<std::vector<Extent>>{{{8, 2}, {10, 6}}, {{0, 5}, {5, 3}}}));
