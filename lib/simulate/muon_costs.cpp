@@ -86,7 +86,9 @@ MuonCosts muon_costs(const Workload& w, const Layers& layers, const Cluster& clu
   // element of its matrices: the sum of squares and the scaling.
   const double held = elements / (w.zero == 0 ? w.tp : all.members);
   costs.bytes = held * (4 + bytes + bytes + 8 + 8) + *std::ranges::max_element(owned) * 3 * bytes;
-  costs.exchanged = all.members > 1 ? elements * bytes : 0;
+  // Gathered once; with zero 0 each of the dp ranks receives the whole results.
+  const double copies = w.zero == 0 ? w.reducing() : 1;
+  costs.exchanged = all.members > 1 ? elements * bytes * (1 + copies) / 2 : 0;
   costs.workspace_bytes = workspace_of(w, all);
   return costs;
 }

@@ -40,6 +40,7 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
         "allocator that runs out of memory and retries is not modelled");
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
+  if (std::string note = attention_note(s.workload, s.cluster); !note.empty()) notes.push_back(std::move(note));
   return notes;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/attention.h"
+#include "lib/model/attention.h"
 #include "lib/simulate/muon_costs.h"
 
 namespace tri {
@@ -406,6 +408,14 @@ const char* part_title(const std::string& name) {
   for (const auto& [key, title] : kTitles)
     if (name == key) return title;
   return "";
+}
+
+std::string attention_note(const Workload& workload, const Cluster& cluster) {
+  if (cluster.software.name != "Trireme" || workload.numbers == Numbers::kFp32) return "";
+  const AttentionShape shape =
+      kernel_shape(workload.layers()[0].attention, workload.tp, Dtype::kBF16, workload.micro_batch);
+  const std::string warning = scalar_attention_warning(AttentionKernel::kAuto, shape, GpuProperties{});
+  return warning.empty() ? "" : warning + "; the predicted times assume tensor cores, so they are far too short";
 }
 
 }  // namespace tri

@@ -66,6 +66,10 @@ StepPrediction predict_step(const Workload& workload, const Cluster& cluster, co
 // Uses rings (collectives.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster);
 
+// Returns a warning if this program has no attention kernel on tensor cores for the workload's heads, since predicted
+// times assume one; "" otherwise.
+std::string attention_note(const Workload& workload, const Cluster& cluster);
+
 // Seconds of a step in which a rank's transfers run, hidden or not: messages of one direction, and dp's reductions and
 // gathers. Determines how often they share the same links.
 struct TransferLoads {

@@ -302,6 +302,17 @@ TEST(StepModel, epilogues_cost_their_share_of_a_kernel) {
   for (const Workload& w : {fp8, swiglu}) EXPECT_EQ(step(w, free), step(w, exposed));
 }
 
+TEST(StepModel, names_heads_that_have_no_kernel_on_tensor_cores) {
+  Workload w = gpt_13b();
+  Cluster c;
+  c.software.name = "Trireme";
+  EXPECT_EQ(attention_note(w, c), "");
+  w.model.head_dim = 256;
+  EXPECT_NE(attention_note(w, c).find("head size 256"), std::string::npos);
+  c.software.name = "NeMo";
+  EXPECT_EQ(attention_note(w, c), "");
+}
+
 // Heads of 64 have an exponential per half as many FLOPs.
 TEST(StepModel, exponentials_cost_small_heads_more) {
   Workload wide = gpt_13b(), narrow = gpt_13b();
