@@ -127,6 +127,11 @@ Result<void> read_gemma_rope(const std::string& path, const Json& json, Gemma ge
       (kind == kFull ? global : local)["rope_parameters"] = parameters;
     }
     if (!nested->contains(kFull)) global.erase("rope_parameters");
+    // As transformers 5, which adds rope_scaling to the parameters of the global layers.
+    if (global.contains("rope_parameters") && global.contains("rope_scaling") && global["rope_scaling"].is_object()) {
+      global["rope_parameters"].update(global["rope_scaling"]);
+      global.erase("rope_scaling");
+    }
   }
   if (auto read = read_rope(path, global, {.theta_when_absent = kGlobalTheta}, m); !read) return read;
   ModelConfig of_local = m;
@@ -142,10 +147,7 @@ Result<void> read_gemma_rope(const std::string& path, const Json& json, Gemma ge
 
 void write_gemma(Gemma generation, const ModelConfig& m, Json& json) {
   const double scalar = m.attention_scale > 0 ? 1 / (m.attention_scale * m.attention_scale) : m.head_dim;
-  if (std::abs(scalar - std::round(scalar)) < 1e-9 * scalar)
-    json["query_pre_attn_scalar"] = std::llround(scalar);
-  else
-    json["query_pre_attn_scalar"] = scalar;
+  json["query_pre_attn_scalar"] = std::llround(scalar);  // gemma_objections allows integers alone
   for (const Softcap& softcap : kSoftcaps) json[softcap.hf] = m.*softcap.native > 0 ? Json(m.*softcap.native) : Json();
   // Versions that do not know layer_types count layers instead: every second one of Gemma-2, every n-th of Gemma-3, is
   // full. A window of the whole context is none.
@@ -175,6 +177,9 @@ std::vector<std::string> gemma_objections(Gemma generation, std::string_view arc
   if (m.norm_offset != (is_gemma ? 1 : 0)) object("norm_offset", m.norm_offset, is_gemma ? "1" : "0");
   if (std::abs(embedding - root) > 1e-6 * root)
     object("embedding_scale", m.embedding_scale, is_gemma ? fmt::format("the square root of hidden, {}", root) : "1");
+  if (const double scalar = 1 / (m.attention_scale * m.attention_scale);
+      is_gemma && m.attention_scale > 0 && std::abs(scalar - std::round(scalar)) > 1e-9 * scalar)
+    object("attention_scale", m.attention_scale, "1 / sqrt(an integer)");
   if (!is_gemma && m.attention_scale > 0) object("attention_scale", m.attention_scale, "1 / sqrt(head_dim)");
   if (generation != Gemma::kTwo && m.attention_softcap > 0) object("attention_softcap", m.attention_softcap, "none");
   if (!is_gemma && m.logit_softcap > 0) object("logit_softcap", m.logit_softcap, "none");

@@ -79,9 +79,11 @@ class Stage final : public StageCompute {
 
   // The context of the current run's forward actions.
   const LayerContext& forward_context() const { return cached_ctx_ ? *cached_ctx_ : ctx_; }
+  // Rounded to the embeddings' type, as transformers does.
   float embedding_scale() const {
     const double scale = ctx_.config.model.embedding_scale;
-    return scale > 0 ? static_cast<float>(scale) : 1.0f;
+    const float exact = scale > 0 ? static_cast<float>(scale) : 1.0f;
+    return ctx_.dims.dtype == Dtype::kBF16 ? static_cast<float>(bf16(exact)) : exact;
   }
   // `tokens` (R): those of the microbatch.
   void embed(const LayerContext& ctx, const Chunk& chunk, Tensor tokens, Tensor out);

@@ -76,7 +76,7 @@ TEST(MomentumUpdate, rounds_a_bf16_momentum_stochastically) {
     if (i / kBlock == 1) continue;
     const double last = std::abs(expected[i]) * 0x1p-7;
     EXPECT_LE(std::abs(rounded[i] - expected[i]), last);
-    error += (rounded[i] - expected[i]) / last;
+    error += std::copysign(1.0, expected[i]) * (rounded[i] - expected[i]) / last;  // truncation is a bias
     away += std::abs(rounded[i] - expected[i]) / last;
     nearest += rounded[i] == static_cast<double>(static_cast<float>(bf16(static_cast<float>(expected[i]))));
     ++count;
