@@ -20,7 +20,7 @@ TEST(Packing, documents_that_fit_are_whole) {
   EXPECT_EQ(samples, (std::vector<std::vector<Extent>>{{{100, 3}, {103, 5}}, {{108, 2}, {110, 6}}, {{116, 8}}}));
   // 5, 5 and 6 in two samples: the last placed is cut.
   EXPECT_EQ(pack_documents(std::vector<int64_t>{0, 5, 10, 16}, 8),
-            (std::vector<std::vector<Extent>>{{{8, 2}, {10, 6}}, {{0, 5}, {5, 3}}}));
+            (std::vector<std::vector<Extent>>{{{0, 5}, {5, 3}}, {{8, 2}, {10, 6}}}));
 }
 
 TEST(Packing, every_token_is_in_one_full_sample) {
