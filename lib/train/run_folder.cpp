@@ -113,7 +113,7 @@ std::string rate_warning(const Config& before, const Config& now, int64_t steps,
   for (const FieldChange& change : changed_fields(before, now))
     if (change.name.starts_with("lr."))
       back += fmt::format("{}{}={}", back.empty() ? "" : ", ", change.name, change.before);
-  // AdamW's rate beside Muon's is a share of it, which a changed lr.peak changes.
+  // With Muon, AdamW's rate is a share of Muon's, which a changed lr.peak changes.
   const std::string adamw =
       before.optimizer.adamw_lr > 0
           ? fmt::format(", optimizer.adamw_lr={:g}", last * before.optimizer.adamw_lr / before.lr.peak)
