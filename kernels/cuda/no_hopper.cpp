@@ -1,5 +1,7 @@
-// Replaces hopper_attention_*.cu in a build without code for sm_90a: attention then uses mma.sync.
+// Replaces hopper_*.cu in a build without code for sm_90a: attention then uses mma.sync, and QK-norm the
+// kernels of qk_norm_rope.cu.
 #include "kernels/cuda/flash_attention.h"
+#include "kernels/cuda/hopper_qk_norm_rope.h"
 
 namespace tri::cuda {
 
@@ -11,5 +13,8 @@ void hopper_attention_forward(const AttentionForward&, CudaStream&) {
 void hopper_attention_backward(const AttentionBackward&, CudaStream&) {
   TRI_REQUIRE(false, "hopper_attention_backward in a build without sm_90a");
 }
+
+bool hopper_qk_norm_rope_forward(const QkNormRopeForward&, CudaStream&) { return false; }
+bool hopper_qk_norm_rope_backward(const QkNormRopeBackward&, CudaStream&) { return false; }
 
 }  // namespace tri::cuda

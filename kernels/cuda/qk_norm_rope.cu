@@ -1,4 +1,4 @@
-// QK-norm and rotary position embedding: formulas in kernels/qk_norm_rope.h.
+// QK-norm and rotary position embedding where hopper_qk_norm_rope.cu cannot: formulas in kernels/qk_norm_rope.h.
 //   out, inp, dout, dinp (R, NKVl · (G + 2) · HS) bf16|f32, in either order (qkv_row.h)    weights (HS)
 //   table (T, HS/2, 2) f32
 // Mapping: kLanes neighbouring lanes per head. A lane holds kPacks pairs of packs: kVec elements of the head's first
@@ -13,7 +13,9 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/hopper_qk_norm_rope.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/qk_norm_rope.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace tri::cuda {
@@ -21,7 +23,6 @@ namespace {
 
 constexpr int kThreadsPerBlock = 256;
 constexpr int kWarps = kThreadsPerBlock / 32;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 enum Kind { kQueries, kKeys, kValues };
 
@@ -43,67 +44,6 @@ struct Shape {
     return row.query(kv_head, n - kv_head * group);
   }
 };
-
-template <class T, int kVec, int kPacks>
-struct HeadPacks {
-  Pack<T, kVec> first[kPacks], second[kPacks];
-};
-
-// A lane's share of the heads: packs p at elements element(p) of either half, if owns(p).
-template <class T, int kVec, int kLanes, int kPacks>
-struct Lane {
-  static constexpr int kGroups = 32 / kLanes;  // heads that a warp processes at a time
-  using Packs = HeadPacks<T, kVec, kPacks>;
-  int index, group, half;
-
-  __device__ explicit Lane(int half_) : index(threadIdx.x % kLanes), group(threadIdx.x % 32 / kLanes), half(half_) {}
-  __device__ int element(int p) const { return (p * kLanes + index) * kVec; }
-  __device__ bool owns(int p) const { return element(p) < half; }
-
-  __device__ Packs load(const T* head, bool present) const {
-    Packs packs{};
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      if (present && owns(p)) {
-        packs.first[p] = load_pack<kVec>(head + element(p));
-        packs.second[p] = load_pack<kVec>(head + half + element(p));
-      }
-    return packs;
-  }
-  __device__ void store(T* head, const Packs& packs) const {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      if (owns(p)) {
-        store_pack(head + element(p), packs.first[p]);
-        store_pack(head + half + element(p), packs.second[p]);
-      }
-  }
-  __device__ void load_angles(const float* table, float2 (&angles)[kPacks][kVec]) const {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const float* from = table + 2 * element(p);
-      if constexpr (kVec % 2 == 0) {
-#pragma unroll
-        for (int i = 0; i < kVec; i += 2) {
-          const float4 two = owns(p) ? *reinterpret_cast<const float4*>(from + 2 * i) : float4{1, 0, 1, 0};
-          angles[p][i] = {two.x, two.y};
-          angles[p][i + 1] = {two.z, two.w};
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) angles[p][i] = owns(p) ? reinterpret_cast<const float2*>(from)[i] : float2{1, 0};
-      }
-    }
-  }
-};
-
-// Returns the sum over the lanes of a head, in each of them.
-template <int kLanes>
-__device__ __forceinline__ float head_sum(float value) {
-#pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
-  return value;
-}
 
 template <class T, int kVec, int kPacks>
 __device__ __forceinline__ float sum_of_squares(const HeadPacks<T, kVec, kPacks>& packs) {
@@ -357,6 +297,7 @@ void choose_mapping(Shape& s, Dtype dtype, std::initializer_list<Tensor> tensors
 }  // namespace
 
 void qk_norm_rope_forward(const QkNormRopeForward& n, CudaStream& stream) {
+  if (n.inp[0] > 0 && hopper_qk_norm_rope_forward(n, stream)) return;
   Shape s = shape_of(n, n.out_order, n.inp_order);
   if (s.rows == 0) return;
   // Half packs and few heads per lane: many warps with few registers hide memory latency best, as measured.
@@ -373,6 +314,7 @@ void qk_norm_rope_forward(const QkNormRopeForward& n, CudaStream& stream) {
 }
 
 void qk_norm_rope_backward(const QkNormRopeBackward& n, CudaStream& stream) {
+  if (n.inp[0] > 0 && hopper_qk_norm_rope_backward(n, stream)) return;
   Shape s = shape_of(n, n.dinp_order, n.dout_order);
   if (s.rows == 0) return;
   const bool copies = n.dinp.data != n.dout.data;

@@ -45,6 +45,9 @@ template <int kSums>
 __global__ void __launch_bounds__(32 * kSlabThreads)
     add_slabs_kernel(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs) {
   __shared__ float part[kSums][kSlabThreads][33];
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // for the slabs, if the launch was early
+#endif
   const int64_t c = blockIdx.x * int64_t{32} + threadIdx.x;
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
@@ -69,6 +72,22 @@ void add_slabs(ColumnSums<kSums> sums, const float* partial, int64_t columns, in
   add_slabs_kernel<kSums><<<static_cast<unsigned>((columns + 31) / 32), dim3(32, kSlabThreads), 0, stream>>>(
       sums, partial, columns, slabs);
   TRI_CUDA_LAUNCH("add_slabs");
+}
+
+// The same on a GPU of compute capability 9.0 or later: the launch overlaps the end of the kernel before it, which
+// writes the slabs.
+template <int kSums>
+void add_slabs_early(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs, CudaStream& stream) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>((columns + 31) / 32));
+  config.blockDim = dim3(32, kSlabThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  TRI_CUDA(cudaLaunchKernelEx(&config, add_slabs_kernel<kSums>, sums, partial, columns, slabs));
 }
 
 }  // namespace tri::cuda
