@@ -197,8 +197,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       if (++stage == s.stages) stage = 0, round ^= 1;
     }
   } else if (threadIdx.x % 32 == 0) {
-    // Evicting what the forward pass copies from the L2 cache first is measured to be faster; in the backward pass it is
-    // slower.
+    // In the forward pass it is faster to evict the copied lines from the L2 cache first, in the backward pass slower.
     const uint64_t policy = kBackward ? hopper::evict_normally() : hopper::evict_first();
     const auto load_box = [&](uint32_t to, const CUtensorMap& map, uint32_t barrier, int head, int row) {
       hopper::load_box(to, &map, barrier, 0, 0, head, row, policy);

@@ -1,12 +1,47 @@
 // Collectives of MpiGroup, and an axis' gathers and reduces with every transport, compared with sums computed in the
 // test, for every group size up to the number of ranks.
+#include <mpi.h>
+#include <sys/mman.h>
+
 #include <cmath>
+#include <mutex>
 
 #include "io/base/random.h"
 #include "kernels/cpu/device.h"
 #include "kernels/ops.h"
 #include "lib/comm/peer/copies.h"
 #include "tests/mp/mp_test.h"
+
+namespace {
+
+// While `all_reduces` is set, all-reduces record their operands and complete without touching memory.
+struct AllReduce {
+  const float* data;
+  int count;
+};
+std::mutex mutex;
+std::vector<AllReduce>* all_reduces = nullptr;
+
+void record_all_reduces(std::vector<AllReduce>* calls) {
+  const std::lock_guard lock(mutex);
+  all_reduces = calls;
+}
+
+}  // namespace
+
+// Replaces MPI's function, whose implementation is PMPI_Iallreduce.
+extern "C" int MPI_Iallreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                              MPI_Request* request) {
+  {
+    const std::lock_guard lock(mutex);
+    if (all_reduces != nullptr) {
+      all_reduces->push_back({static_cast<const float*>(recv), count});
+      *request = MPI_REQUEST_NULL;
+      return MPI_SUCCESS;
+    }
+  }
+  return PMPI_Iallreduce(send, recv, count, type, op, comm, request);
+}
 
 namespace tri {
 namespace {
@@ -62,6 +97,29 @@ TEST(MpiGroup, reduce_scatter_sums_in_rank_order_bit_for_bit) {
       }
     }
   });
+}
+
+TEST(MpiGroup, all_reduce_of_more_elements_than_an_int_counts) {
+  constexpr int64_t kElements = (int64_t{1} << 32) + 5;  // 5 as an int
+  const size_t bytes = kElements * sizeof(float);
+  // Only addresses: no page is touched.
+  void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  for_each_size([&](CommGroup& group, Stream& stream) {
+    std::vector<AllReduce> calls;
+    record_all_reduces(&calls);
+    group.all_reduce(Tensor(memory, Dtype::kF32, {kElements}), ReduceOp::kMax, stream);
+    stream.synchronize();
+    record_all_reduces(nullptr);
+    int64_t first = 0;
+    for (const AllReduce& call : calls) {
+      ASSERT_GT(call.count, 0);
+      ASSERT_EQ(call.data, static_cast<float*>(memory) + first);
+      first += call.count;
+    }
+    EXPECT_EQ(first, kElements);
+  });
+  munmap(memory, bytes);
 }
 
 TEST(MpiGroup, bf16_is_summed_in_fp32_and_rounded_once) {
