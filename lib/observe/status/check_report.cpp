@@ -117,7 +117,7 @@ std::string bubble_text(const Config& config, const Mesh& mesh) {
                         chunks, costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
-      "pipeline: {}, {}; the simulated bubble_text is {:.1f} % of the work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
+      "pipeline: {}, {}; the simulated bubble is {:.1f} % of the work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
       enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
       100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks));
 }

@@ -273,9 +273,22 @@ function markShape(kind, colour, place) {
   return drawing('path', {d: look.d, transform: place, style: `fill:${fill};stroke:${stroke};stroke-width:2`});
 }
 
+// Returns where to draw symbols for marks at the ascending positions `xs`: those that would cover each other are next to
+// each other instead, around their mean.
+function apart(xs, left, right) {
+  const width = 13, most = 8, made = [];
+  for (let from = 0, to = 0; from < xs.length; from = to) {
+    while (to < xs.length && to - from < most && (to === from || xs[to] - xs[to - 1] < width)) ++to;
+    const middle = xs.slice(from, to).reduce((sum, x) => sum + x, 0) / (to - from), length = width * (to - from - 1);
+    const begin = Math.max(left, Math.min(right - length, middle - length / 2));
+    for (let i = from; i < to; ++i) made.push(begin + width * (i - from));
+  }
+  return made;
+}
+
 // A chart of curves. options in addition to those of Plot: curves [{name, run, xs, mean, low, high, dots, faint}],
-// marks [{x, text, kind (of kMarks), run}], limits [{value, text}], smooth() -> number of points of the running median,
-// top ([top, most], if several charts share an axis).
+// marks [{x, text, kind (of kMarks), run}], limits [{pieces [[from, to, value]] (x and y), text, colour}], smooth() ->
+// number of points of the running median, top ([top, most], if several charts share an axis).
 function curvePlot(options) {
   const {curves, marks = [], limits = []} = options;
   const longest = curves.reduce((a, b) => (b.xs.length > a.length ? b.xs : a), []);
@@ -307,23 +320,40 @@ function curvePlot(options) {
     const margin = logarithmic() ? 0 : 0.04 * (high - low);
     return [low - margin, high + margin];
   };
+  // Returns the marks to draw and their x positions. If the whole axis is visible, marks beyond its ends are shown there:
+  // a resume at step 0, or a crash after the last step.
+  const placesOf = (frame) => {
+    const {domain} = frame, all = options.view.domain === options.view.whole, [left, right] = domain.map(frame.x);
+    const shown = marks.filter((mark) => all || (mark.x >= domain[0] && mark.x <= domain[1])).slice(0, 200);
+    const at = (mark) => Math.max(left, Math.min(right, frame.x(mark.x)));
+    shown.sort((a, b) => at(a) - at(b));
+    const xs = shown.map(at), symbols = apart(xs, left, right);
+    return shown.map((mark, i) => ({mark, x: xs[i], symbol: symbols[i]}));
+  };
   const drawMarks = (frame) => {
     const bottom = frame.height - kMargin.bottom;
-    for (const mark of marks.slice(0, 200)) {
-      if (mark.x < frame.domain[0] || mark.x > frame.domain[1]) continue;
-      const x = frame.x(mark.x), shape = markShape(mark.kind, runColour(mark.run), `translate(${x} 3)`);
+    for (const {mark, x, symbol} of placesOf(frame)) {
+      const shape = markShape(mark.kind, runColour(mark.run), `translate(${symbol} 3)`);
       if (kMarks[mark.kind].line)
         frame.body.append(drawing('line', {class: 'restart', x1: x, x2: x, y1: kMargin.top, y2: bottom}));
       shape.append(drawing('title', {}, mark.text));
       frame.svg.append(shape);
     }
-    for (const limit of limits) {
-      const y = frame.y(limit.value);
-      if (!(y >= kMargin.top && y <= bottom)) continue;
-      const ends = {x1: kMargin.left, x2: frame.width - kMargin.right, y1: y, y2: y};
-      frame.body.append(drawing('line', {class: 'restart', ...ends}));
-      frame.svg.append(drawing(
-          'text', {x: frame.width - kMargin.right, y: y - 4, 'text-anchor': 'end', class: 'limit'}, limit.text));
+  };
+  const drawLimits = (frame) => {
+    const bottom = frame.height - kMargin.bottom;
+    for (const {pieces, text, colour} of limits) {
+      const seen = pieces.filter(([from, to]) => to >= frame.domain[0] && from <= frame.domain[1]);
+      const style = `stroke:${colour}`;
+      seen.forEach(([from, to, value], i) => {
+        const y = frame.y(value), x1 = Math.max(kMargin.left, frame.x(from)),
+              x2 = Math.min(frame.width - kMargin.right, frame.x(to));
+        if (!(y >= kMargin.top && y <= bottom)) return;
+        frame.body.append(drawing('line', {class: 'limit', x1, x2, y1: y, y2: y, style}));
+        if (i + 1 === seen.length)
+          frame.svg.append(
+              drawing('text', {x: frame.width - kMargin.right, y: y - 4, 'text-anchor': 'end', class: 'limit'}, text));
+      });
     }
   };
   const drawCurve = (curve, frame) => {
@@ -357,6 +387,7 @@ function curvePlot(options) {
   const draw = (frame) => {
     drawMarks(frame);
     for (const curve of curves) drawCurve(curve, frame);
+    drawLimits(frame);
   };
   const read = (x) => {
     const parts = [];

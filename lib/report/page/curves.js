@@ -26,6 +26,26 @@ function lossCurves(axis) {
   return curves;
 }
 
+// Returns the limit above which a run clipped gradient norms, with a piece for each value that the config had.
+function clipLimits(run, i, axis, extent) {
+  const last = Number(fieldOf(run, 'optimizer.clip'));
+  const changes = run.config.changes.filter(([, , name]) => name === 'optimizer.clip');
+  const pieces = [];
+  let from = extent[0];
+  for (const [time, , , before, , step] of changes) {
+    const to = axis.at(run, step, time);
+    pieces.push([from, to, Number(before)]);
+    from = to;
+  }
+  pieces.push([from, extent[1], last]);
+  const seen = pieces.filter(([begin, end, value]) => value > 0 && end >= begin);
+  if (seen.length === 0) return [];
+  const name = several ? names[i] + ': ' : '', [, , value] = seen[seen.length - 1];
+  return [
+    {pieces: seen, colour: several ? runColour(i) : 'var(--ink)', text: `${name}clipped above ${digits(value, 3)}`}
+  ];
+}
+
 function signsOf(marks) {
   const most = Math.max(...runs.map((run) => run.steps_a_point));
   const sign = (kind) => element(
@@ -72,8 +92,7 @@ function curves() {
       return found.length === 0 ? '' :
                                   curvePlot({title, curves: found, format: (v) => digits(v, 4), ...common, ...more});
     };
-    const clips = [...new Set(runs.map((run) => Number(fieldOf(run, 'optimizer.clip'))).filter((clip) => clip > 0))];
-    const limits = clips.map((value) => ({value, text: `clipped above ${digits(value, 3)}`}));
+    const limits = runs.flatMap((run, i) => clipLimits(run, i, axis, extent));
     box.replaceChildren(element(
         'div', {class: 'grid'}, curvePlot({
           ...common,
@@ -89,7 +108,11 @@ function curves() {
         plot('MFU', 'mfu', {format: percent, scale: (v) => digits(100 * v, 3) + ' %', zero: true}),
         plot('Milliseconds per step', 'step_ms', {zero: true}),
         plot('Learning rate', 'lr', {zero: true, smooth: () => 1, format: (v) => digits(v, 3)}),
-        plot('Gradient norm', 'grad_norm', {log, limits})));
+        plot('Gradient norm', 'grad_norm', {log, limits}),
+        plot('GPU power, rank 0', 'gpu_watts', {format: (v) => digits(v, 3) + ' W', zero: true}),
+        plot('GPU clock, rank 0', 'gpu_ghz', {format: (v) => digits(v, 4) + ' GHz', zero: true}),
+        plot('GPU memory, rank 0', 'gpu_gib', {format: (v) => digits(v, 3) + ' GiB', zero: true}),
+        plot('GPU temperature, rank 0', 'gpu_celsius', {format: (v) => digits(v, 3) + ' °C', zero: true})));
     if (box.isConnected) drawAll();
   };
   const choices = Object.keys(kAxes).map((name) => {
@@ -141,7 +164,7 @@ function curves() {
 function stepTime() {
   const state = {share: false};
   const totals = runs.flatMap(
-      (run) => run.x.step.map((_, i) => Object.values(run.parts).reduce((sum, list) => sum + (list[i] || 0), 0)));
+      (run) => stackColumns(run.x.step, run.parts, Object.keys(run.parts), [0, run.x.step.length]).map((c) => c.sum));
   const made = runs.map((run) => {
     const parts = Object.keys(run.parts);
     if (parts.length === 0) return null;

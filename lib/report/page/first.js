@@ -92,21 +92,28 @@ const kCompared = [
   ['attempts', (run) => run.wall && run.wall.attempts_in_all, whole]
 ];
 
-// Returns the difference from the first run, such as "+3.1 %"; for more than two runs, the range of differences.
-function differenceOf(values) {
-  const [first, ...others] = values, shares = others.filter(known).map((v) => v / first - 1);
-  if (!known(first) || first === 0 || shares.length === 0) return '';
-  const text = (share) => signed(Math.round(1000 * share) / 10, 3) + ' %', all = [...new Set(shares.map(text))];
-  if (all.every((one) => one === '0 %')) return 'equal';
-  return shares.length === 1 ? all[0] : `${text(Math.min(...shares))} to ${text(Math.max(...shares))}`;
+// Returns the difference from the first run: of counts "-2", of shares "+3.1 points", otherwise "+3.1 %"; for more than two
+// runs, the range of differences.
+function differenceOf(values, format) {
+  const [first, ...others] = values, counts = format === whole, points = format === percent;
+  if (!known(first) || (first === 0 && !counts && !points)) return '';
+  const more = others.filter(known).map((v) => (counts || points ? v - first : v / first - 1));
+  if (more.length === 0) return '';
+  const tenths = (share) => Math.round(1000 * share) / 10;
+  const text = (v) => (counts ? signed(v, 12) : signed(tenths(v), 3) + (points ? ' points' : ' %'));
+  if (more.every((v) => (counts ? v === 0 : tenths(v) === 0))) return 'equal';
+  return more.length === 1 ? text(more[0]) : `${text(Math.min(...more))} to ${text(Math.max(...more))}`;
 }
+
+// Fields that differ between any two runs.
+const kOwnFields = ['run.name', 'run.dir', 'checkpoint.dir'];
 
 function comparison() {
   if (!several) return '';
   const numbers = kCompared
                       .map(([name, of, format]) => {
                         const values = runs.map((run) => of(run));
-                        return [name, ...values.map((v) => (known(v) ? format(v) : '–')), differenceOf(values)];
+                        return [name, ...values.map((v) => (known(v) ? format(v) : '–')), differenceOf(values, format)];
                       })
                       .filter((row) => row.slice(1).some((cell) => cell !== '–' && cell !== ''));
   const heads = runs.map((_, i) => number(nameTag(i)));
@@ -115,7 +122,7 @@ function comparison() {
   numbers.forEach((row, i) => {
     if (row[row.length - 1] === 'equal') made.tBodies[0].rows[i].className = 'same';
   });
-  const fields = configTable((name, differs) => differs);
+  const fields = configTable((name, differs) => differs && !kOwnFields.includes(name));
   const count = fields.tBodies[0].rows.length;
   return element(
       'div', {}, element('h3', {}, `Config: ${count === 0 ? 'no field differs' : `${whole(count)} fields differ`}`),
@@ -148,12 +155,18 @@ function overview() {
                         })])
                    .filter((row) => row.slice(1).some((cell) => cell !== '–'));
   const remarks = runs.flatMap((run, i) => run.remarks.map((text) => (several ? names[i] + ': ' : '') + text));
-  const made = table([unbroken(''), ...runs.map((_, i) => long(several ? nameTag(i) : 'Run ' + names[0]))], rows);
-  if (several)
-    rows.forEach((row, i) => {
-      if (row.slice(1).every((cell) => cell === row[1])) made.tBodies[0].rows[i].className = 'same';
-    });
-  return element('div', {class: 'across'}, made, remarks.map((text) => absent('Note: ' + text)));
+  const notes = remarks.map((text) => absent('Note: ' + text));
+  if (!several) {  // two tables next to each other
+    const half = Math.ceil(rows.length / 2), heads = [unbroken(''), long('')];
+    const part = (list) => element('div', {class: 'across'}, table(heads, list));
+    return element(
+        'div', {}, element('div', {class: 'pair'}, part(rows.slice(0, half)), part(rows.slice(half))), notes);
+  }
+  const made = table([unbroken(''), ...runs.map((_, i) => long(nameTag(i)))], rows);
+  rows.forEach((row, i) => {
+    if (row.slice(1).every((cell) => cell === row[1])) made.tBodies[0].rows[i].className = 'same';
+  });
+  return element('div', {class: 'across'}, made, notes);
 }
 
 function samples() {

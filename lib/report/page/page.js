@@ -43,21 +43,22 @@ function wallTime() {
           format: (v) => duration(v)
         }) :
                                    '',
+        lastBeneath(6, attempts), element('p', {}, ''),
         element(
-            'div', {class: 'across'},
-            table(
-                ['category', number('time'), number('share'), 'meaning'],
-                ordered.map(
-                    (name) =>
-                        [element('span', {class: 'key'}, swatch([kWallParts[name][0], 'plain']), name),
-                         duration(wall.sums[name].seconds), percent(share(name)), wall.sums[name].meaning]))),
-        element('p', {}, ''),
-        element(
-            'div', {class: 'across'},
-            table(
-                ['definition', number('share'), 'formula'],
-                wall.shares.map((s) => [s.title, percent(s.share), s.formula]))),
-        element('p', {}, ''), lastBeneath(6, attempts));
+            'div', {class: 'pair'},
+            element(
+                'div', {class: 'across'},
+                table(
+                    ['category', number('time'), number('share'), 'meaning'],
+                    ordered.map(
+                        (name) =>
+                            [element('span', {class: 'key'}, swatch([kWallParts[name][0], 'plain']), name),
+                             duration(wall.sums[name].seconds), percent(share(name)), wall.sums[name].meaning]))),
+            element(
+                'div', {class: 'across'},
+                table(
+                    ['definition', number('share'), 'formula'],
+                    wall.shares.map((s) => [s.title, percent(s.share), s.formula])))));
   });
 }
 

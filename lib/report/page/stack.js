@@ -86,35 +86,35 @@ function shareBar(shares, looks, describe) {
 
 const kColumns = 100;  // the number of columns of a stack; more would be too narrow to see
 
+// Returns the columns of a stack over values [first, end), as [{from, to (on the x axis), values {name: median}, sum}].
+function stackColumns(xs, parts, names, [first, end]) {
+  const count = Math.min(kColumns, end - first), list = [];
+  for (let c = 0; c < count; ++c) {
+    const begin = first + Math.floor(c * (end - first) / count),
+          next = first + Math.floor((c + 1) * (end - first) / count);
+    const values = Object.fromEntries(names.map((name) => [name, median(parts[name].slice(begin, next)) || 0]));
+    const sum = names.reduce((all, name) => all + values[name], 0);
+    list.push({from: begin > 0 ? xs[begin - 1] : xs[0] - 1, to: xs[next - 1], values, sum});
+  }
+  return list;
+}
+
 // Creates a chart of stacked areas. Each column shows the medians of an equal number of values. Areas have no hatches
 // and follow the order of the legend. options: title, view, xs (ascending), parts {name: values}, looks, format,
 // share() -> whether to show shares of the whole, top ([top, most], if several stacks share an axis).
 function stackPlot(options) {
   const {xs, parts, looks} = options, names = Object.keys(looks).filter((name) => parts[name]);
-  const totals = xs.map((_, i) => names.reduce((sum, name) => sum + (parts[name][i] || 0), 0));
   let made = null, columns = [];
   const range = (domain) => {
+    columns = stackColumns(xs, parts, names, visible(xs, domain));
     made.idle = '';
     if (options.share()) return [0, 1];
-    const [top, most] = options.top || topOf(totals.slice(...visible(xs, domain)));
+    const [top, most] = options.top || topOf(columns.map((column) => column.sum));
     if (most > top) made.idle = `Cut off: the highest value is ${options.format(most)}.`;
     return [0, top || 1];
   };
-  // Returns columns as [{from, to (on the x axis), values {name: median}, sum}].
-  const columnsOf = ([first, end]) => {
-    const count = Math.min(kColumns, end - first), list = [];
-    for (let c = 0; c < count; ++c) {
-      const begin = first + Math.floor(c * (end - first) / count),
-            next = first + Math.floor((c + 1) * (end - first) / count);
-      const values = Object.fromEntries(names.map((name) => [name, median(parts[name].slice(begin, next)) || 0]));
-      const sum = names.reduce((all, name) => all + values[name], 0);
-      list.push({from: begin > 0 ? xs[begin - 1] : xs[0] - 1, to: xs[next - 1], values, sum});
-    }
-    return list;
-  };
   const value = (column, name) => column.values[name] / (options.share() ? column.sum || 1 : 1);
   const draw = (frame) => {
-    columns = columnsOf(visible(xs, frame.domain));
     const below = new Float64Array(columns.length);
     for (const name of names) {
       const upper = [], lower = [];
