@@ -36,7 +36,10 @@ struct EventData {
   unsigned long long type, data;
   unsigned gpu_instance, compute_instance;
 };
-static_assert(sizeof(PciInfo) == 68 && sizeof(FieldValue) == 40 && sizeof(EventData) == 32);
+struct MemoryInfo {
+  unsigned long long total, free, used;
+};
+static_assert(sizeof(MemoryInfo) == 24 && sizeof(PciInfo) == 68 && sizeof(FieldValue) == 40 && sizeof(EventData) == 32);
 
 constexpr int kSmClock = 1, kGpuTemperature = 0, kUncorrected = 1, kVolatile = 0, kMostNvlinks = 18;
 constexpr unsigned kRecoveryActionField = 230;
@@ -182,10 +185,12 @@ GpuSensors Nvml::sensors(const std::string& bus_id) const {
   const Functions& f = *functions_;
   Handle gpu = nullptr;
   if (f.call("nvmlDeviceGetHandleByPciBusId_v2", bus_id.c_str(), &gpu) != 0) return {};
+  const auto memory = f.ask<MemoryInfo>("nvmlDeviceGetMemoryInfo", gpu);
   return {.sm_mhz = f.ask<unsigned>("nvmlDeviceGetClockInfo", gpu, kSmClock),
           .celsius = f.ask<unsigned>("nvmlDeviceGetTemperature", gpu, kGpuTemperature),
           .milliwatts = f.ask<unsigned>("nvmlDeviceGetPowerUsage", gpu),
-          .milliwatts_limit = f.ask<unsigned>("nvmlDeviceGetEnforcedPowerLimit", gpu)};
+          .milliwatts_limit = f.ask<unsigned>("nvmlDeviceGetEnforcedPowerLimit", gpu),
+          .memory_bytes = memory ? std::optional<uint64_t>(memory->used) : std::nullopt};
 }
 
 bool Nvml::watch_xids() {

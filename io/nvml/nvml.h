@@ -33,6 +33,7 @@ struct GpuHealth {
 // The values of a GPU's sensors at one moment.
 struct GpuSensors {
   std::optional<unsigned> sm_mhz, celsius, milliwatts, milliwatts_limit;
+  std::optional<uint64_t> memory_bytes;  // in use, by all processes
 };
 
 // A reading costs 18 driver calls per GPU, and five times as many with its counters.

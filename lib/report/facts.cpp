@@ -209,14 +209,16 @@ std::vector<RunFact> run_facts(const RunData& run) {
   const auto evaluation = metrics.evaluations.empty() ? nullptr : &metrics.evaluations.back();
   facts.push_back({"Validation loss",
                    evaluation == nullptr ? "" : fmt::format("{:.4f} at step {}", evaluation->loss, evaluation->step)});
+  std::string named_losses;
   if (!metrics.named_evaluations.empty()) {
     const NamedEvaluationRecord& named = metrics.named_evaluations.back();
-    std::string losses;
     for (const auto& [name, value] : named.losses)
-      losses += fmt::format("{}{} {:.4f}", losses.empty() ? "" : ", ", name, value);
-    facts.push_back({"Validation by name", fmt::format("{} at step {}", losses, named.step)});
+      named_losses += fmt::format("{}{} {:.4f}", named_losses.empty() ? "" : ", ", name, value);
+    named_losses += fmt::format(" at step {}", named.step);
   }
+  facts.push_back({"Validation by name", named_losses});
   facts.push_back({"Speed", speed_of(run)});
+  facts.push_back({"GPU of rank 0", metrics.steps.empty() ? "" : gpu_text(metrics.steps.back())});
   facts.push_back({"Time", time_of(run)});
   facts.push_back({"Attempts", attempts_of(run)});
   facts.push_back({"Version", version_of(run)});

@@ -57,6 +57,11 @@ std::string checkpoint_line(const LiveView& view) {
   return fmt::format("newest checkpoint: step {}{}", newest.step, age);
 }
 
+std::string gpu_line(const LiveView& view) {
+  const std::string text = view.metrics.steps.empty() ? "" : gpu_text(view.metrics.steps.back());
+  return text.empty() ? "" : "GPU of rank 0: " + text;
+}
+
 std::string ending_line(const LiveView& view) {
   const RunStatus& s = view.status;
   if (!s.restart.empty()) return s.restart;
@@ -163,7 +168,8 @@ Lines live_screen(const LiveView& view, ScreenSize size) {
   const auto add = [&](Lines more) {
     for (std::string& line : more) lines.push_back(std::move(line));
   };
-  for (const std::string& text : {state_line(view), speed_line(view), checkpoint_line(view), ending_line(view)})
+  for (const std::string& text :
+       {state_line(view), speed_line(view), gpu_line(view), checkpoint_line(view), ending_line(view)})
     if (!text.empty()) add(wrapped(plain(text), columns));
   const auto shares = step_shares(view.metrics, kShareSteps);
   if (!shares.empty() && !view.choice.help) {

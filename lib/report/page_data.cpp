@@ -69,6 +69,10 @@ Json curves_of(const RunMetrics& metrics, size_t most) {
   add("step_ms", 5, [](const StepRecord& s) { return s.step_ms; });
   add("tokens_per_s", 5, [](const StepRecord& s) { return s.tokens_per_s; });
   add("mfu", 4, [](const StepRecord& s) { return s.mfu; });
+  add("gpu_watts", 4, [](const StepRecord& s) { return s.gpu_watts; });
+  add("gpu_ghz", 4, [](const StepRecord& s) { return 1e-3 * s.gpu_mhz; });
+  add("gpu_gib", 4, [](const StepRecord& s) { return s.gpu_memory_bytes / (1 << 30); });
+  add("gpu_celsius", 4, [](const StepRecord& s) { return s.gpu_celsius; });
   Json parts = Json::object();
   for (size_t i = 0; i < StepTimes::names().size(); ++i) {
     const Curve curve = curve_of(steps, points, [i](const StepRecord& s) { return s.times_ms[i]; });

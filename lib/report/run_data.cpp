@@ -244,6 +244,18 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   return run;
 }
 
+std::string gpu_text(const StepRecord& step) {
+  std::string text;
+  const auto add = [&](double value, const std::string& figure) {
+    if (std::isfinite(value)) text += (text.empty() ? "" : ", ") + figure;
+  };
+  add(step.gpu_mhz, fmt::format("{:.0f} MHz", step.gpu_mhz));
+  add(step.gpu_watts, fmt::format("{:.0f} W", step.gpu_watts));
+  add(step.gpu_celsius, fmt::format("{:.0f} °C", step.gpu_celsius));
+  add(step.gpu_memory_bytes, fmt::format("{:.1f} GiB in use", step.gpu_memory_bytes / (1 << 30)));
+  return text;
+}
+
 RecentSpeed recent_speed(const RunMetrics& metrics) {
   std::vector<double> ms, tokens, mfu;
   const size_t first = metrics.steps.size() > kRecentSteps ? metrics.steps.size() - kRecentSteps : 0;

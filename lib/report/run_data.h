@@ -86,7 +86,7 @@ struct RunSentence {
 };
 std::vector<RunSentence> run_story(const RunData& run);
 
-// The facts about a run that a report shows first, most important first. Unknown values are "".
+// The facts about a run that a report shows first, most important first: the same for every run. Unknown values are "".
 struct RunFact {
   std::string label, value;
 };
@@ -99,5 +99,8 @@ struct RecentSpeed {
   double tokens_low = kUnknown, tokens_high = kUnknown;
 };
 RecentSpeed recent_speed(const RunMetrics& metrics);
+
+// Returns "1470 MHz, 690 W, 61 °C, 71.2 GiB in use" of rank 0's GPU in this step; "" if nothing is recorded.
+std::string gpu_text(const StepRecord& step);
 
 }  // namespace tri

@@ -169,6 +169,7 @@ Lines several_runs(const std::vector<RunData>& runs, int columns) {
   }
   Lines lines{cut(head, columns)};
   for (size_t f = 0; f < facts.front().size(); ++f) {
+    if (std::all_of(facts.begin(), facts.end(), [f](const auto& of_run) { return of_run[f].value.empty(); })) continue;
     std::string line = padded(facts.front()[f].label, kLabel);
     for (const auto& of_run : facts) line += padded(plain(of_run[f].value), width - 1) + " ";
     lines.push_back(cut(line, columns));

@@ -83,6 +83,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                                                               .completed = context.begun.steps,
                                                               .last_step = last_step_,
                                                               .memory_bytes = rank_.arena.used()});
+  if (const std::string id = rank_.device.bus_id(); !id.empty()) gpu_ = std::make_unique<GpuWatch>(id);
 }
 
 std::vector<TrainingLoop::Validation> TrainingLoop::validations_of(const Config& config, const Inputs& inputs) {
@@ -271,7 +272,8 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
           .mfu_causal = peak ? std::optional(tflops_per_rank(AttentionWork::kCausal) / *peak) : std::nullopt,
           .mfu_fp8 = fp8_peak ? std::optional(tflops / *fp8_peak) : std::nullopt,
           .times = times,
-          .data_bytes = data_bytes};
+          .data_bytes = data_bytes,
+          .gpu = gpu_ ? gpu_->newest() : std::nullopt};
 }
 
 // World rank 0: writes a line of metrics.jsonl and updates the console line, which stays every metrics.log_every steps

@@ -1,6 +1,6 @@
 // A library that answers like libnvidia-ml.so (TRIREME_NVML), for simulated GPUs.
 //   TRIREME_TEST_NVML   words separated by blanks: gpus=8 (default 2), and faults of a GPU, FAULT=GPU:NUMBER:
-//                       lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
+//                       watts=0:690  celsius=0:61  gib=0:71  lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
 //                       slowdown=0:64  recoveries=1:2 and replays=1:40 (of each of its NVLinks); missing=GPU:0 (does
 //                       not answer); hang=GPU:1 (no call returns while the word is present); hidden=GPU:0
 //                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th
@@ -46,6 +46,9 @@ struct PciInfo {
   char legacy[16];
   unsigned numbers[5];
   char bus_id[32];
+};
+struct MemoryInfo {
+  unsigned long long total, free, used;
 };
 struct EventData {
   void* gpu;
@@ -137,6 +140,28 @@ int nvmlDeviceGetFieldValues(void* gpu, int count, FieldValue* fields) {
 }
 int nvmlDeviceGetClockInfo(void* gpu, int, unsigned* mhz) {
   *mhz = of("mhz", index_of(gpu), 1980);
+  return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** handle) {  // "0000:13:00.0" is GPU 3
+  const std::string text = id;
+  if (text.rfind("0000:1", 0) != 0) return kInvalid;
+  return nvmlDeviceGetHandleByIndex_v2(static_cast<unsigned>(text[6] - '0'), handle);
+}
+int nvmlDeviceGetTemperature(void* gpu, int, unsigned* celsius) {
+  *celsius = of("celsius", index_of(gpu), 40);
+  return 0;
+}
+int nvmlDeviceGetPowerUsage(void* gpu, unsigned* milliwatts) {
+  *milliwatts = 1000 * of("watts", index_of(gpu), 100);
+  return 0;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) {
+  *milliwatts = 700000;
+  return 0;
+}
+int nvmlDeviceGetMemoryInfo(void* gpu, MemoryInfo* memory) {
+  *memory = {
+      .total = 80ull << 30, .free = 0, .used = static_cast<unsigned long long>(of("gib", index_of(gpu), 1)) << 30};
   return 0;
 }
 int nvmlDeviceGetMaxClockInfo(void*, int, unsigned* mhz) {

@@ -63,6 +63,13 @@ TEST(Prometheus, names_have_base_units_and_values_their_digits) {
   EXPECT_EQ(samples.at("trireme_step_duration_seconds"), 0.5);
   EXPECT_EQ(samples.at("trireme_model_flops_per_second"), 4e14);
   EXPECT_EQ(samples.at("trireme_mfu_ratio"), 0.4);
+  EXPECT_EQ(samples.count("trireme_gpu_power_watts"), 0u) << "unknown";
+  figures.last.gpu = GpuSensors{.sm_mhz = 1470, .celsius = 61, .milliwatts = 690000, .memory_bytes = 1 << 30};
+  samples = samples_of(prometheus_text(figures));
+  EXPECT_EQ(samples.at("trireme_gpu_clock_hertz"), 1.47e9);
+  EXPECT_EQ(samples.at("trireme_gpu_power_watts"), 690);
+  EXPECT_EQ(samples.at("trireme_gpu_temperature_celsius"), 61);
+  EXPECT_EQ(samples.at("trireme_gpu_memory_used_bytes"), 1 << 30);
   figures.last = metrics_of(7, INFINITY);
   EXPECT_NE(prometheus_text(figures).find("trireme_loss_nats +Inf\n"), std::string::npos);
 }

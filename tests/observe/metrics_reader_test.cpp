@@ -56,6 +56,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
                .optimizer = 0.006,
                .data = 0.007,
                .other = 0.008};
+    m.gpu = GpuSensors{.sm_mhz = 1470, .celsius = 61, .milliwatts = 690100, .memory_bytes = 1ull << 36};
     file.step(m);
     file.evaluation(1, 2.75);
     file.checkpoint(1, 4096, 0.5, 3);
@@ -78,6 +79,10 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
   EXPECT_GT(step.time, 1.7e9);
   const std::array<double, StepTimes::kKinds> expected = {100, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(step.times_ms, expected);
+  EXPECT_EQ(step.gpu_mhz, 1470);
+  EXPECT_EQ(step.gpu_watts, 690.1);
+  EXPECT_EQ(step.gpu_celsius, 61);
+  EXPECT_EQ(step.gpu_memory_bytes, 1ll << 36);
   ASSERT_EQ(metrics.evaluations.size(), 1u);
   EXPECT_EQ(metrics.evaluations[0].loss, 2.75);
   ASSERT_EQ(metrics.checkpoints.size(), 1u);

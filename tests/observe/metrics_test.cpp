@@ -32,6 +32,12 @@ TEST(Metrics, equal_floats_print_equal_and_different_ones_differ) {
   EXPECT_FALSE(object.contains("mfu_fp8")) << "no GEMM is FP8";
   b.mfu_fp8 = 0.5;
   EXPECT_EQ(nlohmann::json::parse(json_line(b))["mfu_fp8"], 0.5);
+  EXPECT_EQ(json_line(a).find("gpu_"), std::string::npos) << "on the CPU";
+  b.gpu = GpuSensors{.sm_mhz = 1470, .milliwatts = 690100};
+  const auto with_gpu = nlohmann::json::parse(json_line(b));
+  EXPECT_EQ(with_gpu["gpu_mhz"], 1470);
+  EXPECT_EQ(with_gpu["gpu_watts"], 690.1);
+  EXPECT_FALSE(with_gpu.contains("gpu_celsius")) << "the driver does not report it";
 }
 
 TEST(Metrics, the_parts_of_a_step_add_up_to_it) {

@@ -150,6 +150,9 @@ TEST(ReportPage, data_of_a_run) {
   EXPECT_EQ(data["x"]["step"].size(), 300u) << "as many points as steps, where there are few";
   EXPECT_FALSE(data["curves"]["loss"].contains("low"));
   EXPECT_EQ(data["curves"]["mfu"]["mean"].size(), 300u);
+  for (const char* of_gpu : {"gpu_watts", "gpu_ghz", "gpu_gib", "gpu_celsius"})
+    EXPECT_EQ(data["curves"][of_gpu]["mean"].size(), 300u) << of_gpu;
+  EXPECT_EQ(data["curves"]["gpu_gib"]["mean"][0], 71);
   EXPECT_EQ(data["parts"].size(), 8u);
   EXPECT_EQ(data["lost"].size(), 2u);
   EXPECT_EQ(data["restarts"].size(), 2u);

@@ -155,6 +155,13 @@ Scalars scalars_of(const StepMetrics& m) {
                  {"speed/tokens_per_s", m.tokens_per_s},
                  {"speed/tflops_per_rank", m.tflops_per_rank}};
   if (m.mfu) values.emplace_back("speed/mfu", *m.mfu);
+  if (m.gpu) {
+    if (m.gpu->sm_mhz) values.emplace_back("gpu/clock_mhz", *m.gpu->sm_mhz);
+    if (m.gpu->milliwatts) values.emplace_back("gpu/power_watts", 1e-3 * *m.gpu->milliwatts);
+    if (m.gpu->celsius) values.emplace_back("gpu/celsius", *m.gpu->celsius);
+    if (m.gpu->memory_bytes)
+      values.emplace_back("gpu/memory_gib", static_cast<double>(*m.gpu->memory_bytes) / (1 << 30));
+  }
   const auto seconds = m.times.values();
   for (size_t i = 0; i < seconds.size(); ++i)
     values.emplace_back(fmt::format("time/{}_ms", StepTimes::names()[i]), 1e3 * seconds[i]);

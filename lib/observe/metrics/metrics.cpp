@@ -111,6 +111,12 @@ std::string json_line(const StepMetrics& m) {
   for (size_t i = 0; i < seconds.size(); ++i)
     line[fmt::format("{}_ms", StepTimes::names()[i])] = json_number(1e3 * seconds[i], 4);
   line["data_bytes"] = m.data_bytes;
+  if (m.gpu) {
+    if (m.gpu->sm_mhz) line["gpu_mhz"] = *m.gpu->sm_mhz;
+    if (m.gpu->milliwatts) line["gpu_watts"] = json_number(1e-3 * *m.gpu->milliwatts, 4);
+    if (m.gpu->celsius) line["gpu_celsius"] = *m.gpu->celsius;
+    if (m.gpu->memory_bytes) line["gpu_memory_bytes"] = *m.gpu->memory_bytes;
+  }
   return line.dump();
 }
 

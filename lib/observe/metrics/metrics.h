@@ -11,6 +11,7 @@
 #include "io/base/error.h"
 #include "io/base/format.h"
 #include "io/base/line_file.h"
+#include "io/nvml/nvml.h"
 #include "lib/observe/metrics/step_times.h"
 
 namespace tri {
@@ -28,6 +29,7 @@ struct StepMetrics {
   std::optional<double> mfu_fp8;     // with FP8 GEMMs: share of the device's FP8 peak
   StepTimes times;                   // this rank's
   int64_t data_bytes = 0;            // read from token files by this rank, either for its node or for itself
+  std::optional<GpuSensors> gpu;     // this rank's, seconds old; none on the CPU
 };
 
 // Appends one JSON object per line, with 9 significant digits so that equal floats print equally. Every line ends with

@@ -77,6 +77,12 @@ StepRecord step_of(std::string_view line) {
     const double ms = fields.number(time_fields()[i]);
     step.times_ms[i] = std::isfinite(ms) ? std::max(0.0, ms) : 0;
   }
+  if (line.find("\"gpu_") != line.npos) {
+    step.gpu_mhz = fields.number("gpu_mhz");
+    step.gpu_watts = fields.number("gpu_watts");
+    step.gpu_celsius = fields.number("gpu_celsius");
+    step.gpu_memory_bytes = fields.number("gpu_memory_bytes");
+  }
   step.time = fields.number("time");
   if (!std::isfinite(step.time)) step.time = 0;
   return step;

@@ -59,6 +59,13 @@ void last_step(const PrometheusFigures& f, Page& page) {
   page.gauge("model_flops_per_second", "Model FLOPs per second of each rank in the last step.",
              last.tflops_per_rank * 1e12);
   if (last.mfu) page.gauge("mfu_ratio", "Model FLOPs utilization of the last step, between 0 and 1.", *last.mfu);
+  if (!last.gpu) return;
+  if (last.gpu->sm_mhz) page.gauge("gpu_clock_hertz", "Clock of rank 0's GPU.", 1e6 * *last.gpu->sm_mhz);
+  if (last.gpu->milliwatts) page.gauge("gpu_power_watts", "Power draw of rank 0's GPU.", 1e-3 * *last.gpu->milliwatts);
+  if (last.gpu->celsius) page.gauge("gpu_temperature_celsius", "Temperature of rank 0's GPU.", *last.gpu->celsius);
+  if (last.gpu->memory_bytes)
+    page.gauge("gpu_memory_used_bytes", "Memory in use on rank 0's GPU, by all processes.",
+               static_cast<double>(*last.gpu->memory_bytes));
 }
 
 }  // namespace

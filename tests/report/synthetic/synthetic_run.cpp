@@ -111,6 +111,10 @@ class Writer {
                .optimizer = 0.03 * seconds,
                .data = 0.005 * seconds,
                .other = 0.015 * seconds};
+    m.gpu = GpuSensors{.sm_mhz = static_cast<unsigned>(1500 + noise(20)),
+                       .celsius = 61,
+                       .milliwatts = static_cast<unsigned>(690e3 + noise(3e3)),
+                       .memory_bytes = uint64_t{71} << 30};
     with_time(json_line(m));
     if (step % run_.evaluate_every == 0) {
       event({.kind = RunEventKind::kSpan, .fields = {{"what", std::string("evaluation")}, {"seconds", 6.0}}});
