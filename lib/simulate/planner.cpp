@@ -133,7 +133,7 @@ class Search {
       candidates_.pop_back();
       if (best.size() >= keep && kSlack * next.bound >= best.back().step.seconds) break;
       Workload w = next.workload;
-      StepPrediction step = predict_with_buckets(w);
+      StepPrediction step = predict(w);
       const auto is_slower = [&] { return best.size() >= keep && step.seconds >= best.back().step.seconds; };
       if (is_slower()) continue;
       int64_t bytes = bytes_of(w);
@@ -254,24 +254,9 @@ class Search {
     return {kRecomputes.size(), false};
   }
 
-  // Predicts the step with the smallest buckets, of the config's size times powers of two, from which on larger ones
-  // gain less than half a percent; sets them in `w`.
-  StepPrediction predict_with_buckets(Workload& w) {
-    constexpr double kWorthIt = 0.995;
-    StepPrediction best = predict_step(w, cluster_, times_);
-    if (options_.pinned.buckets || w.reducing() == 1) return best;
-    double largest = 0;  // elements of a stage
-    const Layers layers = w.layers();
-    for (int stage = 0; stage < w.pp; ++stage) largest = std::max(largest, parameters_of_stage(w, layers, stage));
-    Workload larger = w;
-    while (static_cast<double>(larger.bucket_elements) < largest) {
-      larger.bucket_elements *= 2;
-      const StepPrediction step = predict_step(larger, cluster_, times_);
-      if (step.seconds >= kWorthIt * best.seconds) continue;
-      best = step;
-      w.bucket_elements = larger.bucket_elements;
-    }
-    return best;
+  // Predicts the step, with the best buckets unless they are pinned.
+  StepPrediction predict(Workload& w) const {
+    return options_.pinned.buckets ? predict_step(w, cluster_, times_) : predict_with_buckets(w, cluster_, times_);
   }
 
   // Bounds the step with any buckets.

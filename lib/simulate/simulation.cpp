@@ -31,6 +31,18 @@ Recompute least_estimated_recompute(Workload w, const GpuProperties& gpu, double
   return Recompute::kFull;
 }
 
+// Says what larger buckets would save, from 2 % of the step on; "" otherwise.
+std::string bucket_note(const Simulation& s) {
+  constexpr double kWorthSaying = 0.98;
+  Workload larger = s.workload;
+  const StepPrediction step = predict_with_buckets(larger, s.cluster, RingTimes(s.cluster));
+  if (step.seconds > kWorthSaying * s.step.seconds) return "";
+  return fmt::format(
+      "with parallel.bucket_elements {} instead of {} a step would take {} instead of {}, since the latency of each "
+      "bucket's ring grows with dp; `trireme plan` chooses the buckets",
+      larger.bucket_elements, s.workload.bucket_elements, seconds_text(step.seconds), seconds_text(s.step.seconds));
+}
+
 std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& options) {
   std::vector<std::string> notes;
   if (options.program == Program::kFsdp)
@@ -41,6 +53,8 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
   if (std::string note = attention_note(s.workload, s.cluster); !note.empty()) notes.push_back(std::move(note));
+  if (options.program == Program::kTrireme && options.stragglers == Stragglers::kOn)
+    if (std::string note = bucket_note(s); !note.empty()) notes.push_back(std::move(note));
   return notes;
 }
 

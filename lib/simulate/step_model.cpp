@@ -410,6 +410,25 @@ const char* part_title(const std::string& name) {
   return "";
 }
 
+StepPrediction predict_with_buckets(Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
+  constexpr double kWorthIt = 0.995;
+  StepPrediction best = predict_step(workload, cluster, transfers);
+  if (workload.reducing() == 1) return best;
+  double largest = 0;  // elements of a stage
+  const Layers layers = workload.layers();
+  for (int stage = 0; stage < workload.pp; ++stage)
+    largest = std::max(largest, parameters_of_stage(workload, layers, stage));
+  Workload larger = workload;
+  while (static_cast<double>(larger.bucket_elements) < largest) {
+    larger.bucket_elements *= 2;
+    const StepPrediction step = predict_step(larger, cluster, transfers);
+    if (step.seconds >= kWorthIt * best.seconds) continue;
+    best = step;
+    workload.bucket_elements = larger.bucket_elements;
+  }
+  return best;
+}
+
 std::string attention_note(const Workload& workload, const Cluster& cluster) {
   if (cluster.software.name != "Trireme" || workload.numbers == Numbers::kFp32) return "";
   const AttentionShape shape =

@@ -39,6 +39,24 @@ TEST(Simulation, memory_is_that_of_sharded_weights_and_split_sequences) {
   }
 }
 
+TEST(Simulation, says_if_larger_buckets_would_be_faster) {
+  const auto notes = [](int ranks, const std::string& elements) {
+    std::string all;
+    for (const std::string& note : simulated("gpt_1b3", ranks,
+                                             {"parallel.tp=1", "parallel.pp=1", "data.global_batch=16384",
+                                              "data.micro_batch=4", "parallel.bucket_elements=" + elements})
+                                       .notes)
+      all += note + "\n";
+    return all;
+  };
+  const std::string many = notes(2048, "40000000");
+  EXPECT_NE(many.find(" instead of 40000000 a step would take "), many.npos) << many;
+  const size_t at = many.find("parallel.bucket_elements ") + 25;
+  const std::string better = many.substr(at, many.find(' ', at) - at);
+  EXPECT_EQ(notes(2048, better).find("bucket_elements"), std::string::npos) << better;
+  EXPECT_EQ(notes(8, "40000000").find("bucket_elements"), std::string::npos) << "few ranks";
+}
+
 TEST(Simulation, recompute_that_is_left_open_is_the_least_that_fits_by_the_estimate_too) {
   const Simulation split =
       simulated("llama_8b", 64, {"parallel.recompute=auto", "parallel.tp=1", "data.micro_batch=4"}, {.cp = 2});
