@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/io/temporary_folder.h"
 #include "tests/observe/synthetic_ranks.h"
 
 namespace tri {
@@ -100,6 +101,16 @@ TEST(HeatMap, every_quantity_can_be_shown_and_others_are_refused_by_name) {
   const auto refused = heat_of(mesh, window, "warmth");
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("forward"), std::string::npos);
+}
+
+TEST(HeatMap, an_absent_folder_differs_from_a_run_without_times) {
+  const TemporaryFolder folder;
+  const auto absent = newest_window(folder / "nosuch");
+  ASSERT_FALSE(absent.ok());
+  EXPECT_EQ(absent.error().code, ExitCode::kUsage) << absent.error().message;
+  const auto early = newest_window(folder.path());
+  ASSERT_FALSE(early.ok());
+  EXPECT_EQ(early.error().code, ExitCode::kFile) << early.error().message;
 }
 
 TEST(HeatMap, json_has_the_values_by_place) {

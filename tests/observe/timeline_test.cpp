@@ -244,8 +244,9 @@ TEST(Timeline, a_late_rank_is_waited_for) {
     waiters.insert(wait.waiter);
   }
   EXPECT_EQ(waiters, (std::set<int>{0, 2, 6}));
-  EXPECT_NE(timeline_text(summary, segments).find("rank 6 [pp0 dp3 tp0] waits for rank 4 [pp0 dp2 tp0]"),
-            std::string::npos);
+  EXPECT_NE(
+      timeline_text(summary, segments).find(" 7.0 ms per step  rank 6 [pp0 dp3 tp0] waits for rank 4 [pp0 dp2 tp0]"),
+      std::string::npos);
   const DecodedTrace trace(read_all(folder / "late.pftrace"));
   EXPECT_EQ(count(trace, "waits for rank 4"), 3 * 3 * 2);  // of compute and of the transfers' stream
   // The all-reduce itself takes equally long on all of them.

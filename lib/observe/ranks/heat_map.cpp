@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "io/base/median.h"
@@ -123,6 +124,9 @@ Result<Heat> heat_of(const RankMesh& mesh, const RankWindow& window, std::string
 Result<NewestWindow> newest_window(const std::string& run_dir) {
   const std::string path = fmt::format("{}/{}", run_dir, kRanksFile);
   const auto reader = RanksReader::open(path);
+  std::error_code problem;
+  if (!reader && !std::filesystem::is_directory(run_dir, problem))
+    return usage_error("{}: no such folder; give the folder of a run (run.dir)", run_dir);
   if (!reader && reader.error().os_error == ENOENT)
     return file_error(
         "{}: no per-rank times yet: the run has not finished its first window (metrics.ranks_every steps), or "

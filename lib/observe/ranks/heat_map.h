@@ -28,7 +28,8 @@ struct Heat {
 // Fails with kUsage if there is no such quantity; the message lists all.
 Result<Heat> heat_of(const RankMesh& mesh, const RankWindow& window, std::string_view quantity);
 
-// The newest window of a run and its ranks. Reading fails if there is no window (kFile) or it can't be read.
+// The newest window of a run and its ranks. Reading fails if there is no such folder (kUsage), if there is no window
+// (kFile) or if it can't be read.
 struct NewestWindow {
   RankMesh mesh;
   RankWindow window;

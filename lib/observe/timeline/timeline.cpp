@@ -139,9 +139,13 @@ std::string timeline_text(const TimelineSummary& s, const std::vector<TimelineSe
                       s.waits.size() > kMostWaits ? fmt::format(" ({} of {})", kMostWaits, s.waits.size()) : "");
   for (size_t i = 0; i < std::min(kMostWaits, s.waits.size()); ++i) {
     const WaitForRank& wait = s.waits[i];
-    text += fmt::format("  {:>9.3f} ms per step  rank {} {} waits for rank {} {}  ({}, {:.1f} times)\n",
-                        1e3 * wait.seconds / steps, wait.waiter, places[wait.waiter], wait.awaited,
-                        places[wait.awaited], wait.axis, static_cast<double>(wait.count) / steps);
+    const double ms = 1e3 * wait.seconds / steps;
+    text += fmt::format("  {:>7.{}f} ms per step  rank {} {} waits for rank {} {}  ({}, {:.1f} times)\n", ms,
+                        ms < 1     ? 3
+                        : ms < 100 ? 1
+                                   : 0,
+                        wait.waiter, places[wait.waiter], wait.awaited, places[wait.awaited], wait.axis,
+                        static_cast<double>(wait.count) / steps);
   }
   return text + "open the file in https://ui.perfetto.dev\n";
 }

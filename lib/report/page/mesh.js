@@ -352,7 +352,9 @@ class MeshView {
     pen.textAlign = 'center';
     pen.textBaseline = 'middle';
     const names = [(i) => this.mesh.nameOfGroup(i), (i) => 'pp' + i, (i) => 'tp' + i];
-    names.forEach((nameOf, axis) => this.paintNames(pen, nameOf, axis, last));
+    names.forEach((nameOf, axis) => {
+      if (last[axis] > 0 || this.mesh.ranks === 1) this.paintNames(pen, nameOf, axis, last);
+    });
   }
   // Draws names along the outermost edge of the mesh, where they do not overlap ranks.
   paintNames(pen, nameOf, axis, last) {
