@@ -408,7 +408,13 @@ function curvePlot(options) {
       if (Math.abs(mark.x - x) < span / 150) parts.push(mark.text);
     return options.view.label + ' ' + options.view.format(x) + ': ' + parts.join('  ·  ');
   };
-  made = new Plot({...options, xs: () => longest, range, draw, read, log: false});
+  const rows = () => [
+      ['curve', options.view.label, 'value', 'low', 'high'],
+      ...curves.flatMap(
+          (curve) => curve.xs.map(
+              (x, i) => [curve.name, x, curve.mean[i], curve.low && curve.low[i], curve.high && curve.high[i]]))];
+  const extra = csvButton(options.title, rows);
+  made = new Plot({...options, extra, xs: () => longest, range, draw, read, log: false});
   if (options.log) {
     const render = made.render.bind(made);
     made.render = () => {

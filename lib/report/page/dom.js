@@ -92,6 +92,23 @@ function table(heads, rows) {
 function lastBeneath(count, made) {
   return element('div', {class: 'scroll beneath', style: `--columns:${count}`}, made);
 }
+// Creates a button that saves rows() as a CSV file, which the page makes itself and does not load.
+function csvButton(title, rows) {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? '' : String(value);
+    return /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+  };
+  const save = () => {
+    const lines = rows().map((row) => row.map(cell).join(',') + '\n');
+    const link = element('a', {
+      href: URL.createObjectURL(new Blob(lines, {type: 'text/csv'})),
+      download: title.toLowerCase().replace(/[^a-z0-9]+/g, '_') + '.csv'
+    });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  return element('button', {type: 'button', class: 'csv screen-only', title: 'Save the data', onclick: save}, 'CSV');
+}
 const number = (text) => ({text, class: 'number'});  // a column of numbers, aligned to the right
 const unbroken = (text) => ({text, class: 'key'});   // a column without line breaks
 const long = (text) => ({text, class: 'long'});      // a column that may break within a word

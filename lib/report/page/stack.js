@@ -142,7 +142,10 @@ function stackPlot(options) {
     const {format, label} = options.view, one = column.to - column.from <= 1;
     return `${label} ${one ? '' : format(column.from + 1) + ' to '}${format(column.to)}: ` + all.join(', ');
   };
-  made = new Plot({...options, xs: () => xs, range, draw, read, format: options.format});
+  const extra = csvButton(
+      options.title,
+      () => [[options.view.label, ...names], ...xs.map((x, i) => [x, ...names.map((name) => parts[name][i])])]);
+  made = new Plot({...options, extra, xs: () => xs, range, draw, read, format: options.format});
   const format = made.format;
   made.format = (v) => (options.share() ? Math.round(100 * v) + ' %' : format(v));
   return element('div', {}, made.figure, legendOf(names, looks));
