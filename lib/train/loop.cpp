@@ -332,10 +332,14 @@ void TrainingLoop::report_checkpoints() {
   for (const CheckpointStats& stats : context_.checkpoints.published()) {
     metrics_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
     exporters_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
-    log_info("checkpoint of step {}: {}, training waited {:.0f} ms, written in {} ({}/s; slowest rank {}: {})",
-             stats.step, format_bytes(stats.bytes), 1e3 * stats.stall_seconds, format_duration(stats.seconds),
-             format_bytes(static_cast<int64_t>(static_cast<double>(stats.bytes) / std::max(stats.seconds, 1e-9))),
-             stats.slowest_rank, format_duration(stats.slowest_seconds));
+    // A checkpoint that ranks have written is published after the step, evaluation or sample in progress.
+    const double rate = static_cast<double>(stats.bytes) / std::max(stats.slowest_seconds, 1e-9);
+    log_info(
+        "checkpoint of step {}: {}, training waited {:.0f} ms; slowest rank {} wrote for {} ({}/s in all); "
+        "published after {}",
+        stats.step, format_bytes(stats.bytes), 1e3 * stats.stall_seconds, stats.slowest_rank,
+        format_duration(stats.slowest_seconds), format_bytes(static_cast<int64_t>(rate)),
+        format_duration(stats.seconds));
     if (stats.behind)
       log_warn(
           "checkpoint of step {}: the previous one was still being written, so training waited for it; storage is "
