@@ -47,7 +47,7 @@ class MeshPicture {
         stage_width_(std::max(kCellWidth * static_cast<double>(tp_.size()), 110.0)),
         stage_height_(kCellHeight * static_cast<double>(rows_.size())),
         picture_(std::max(kMeshLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) -
-                              kBetweenStages + 24,
+                              kBetweenStages + std::max(24.0, node_name_width() + 1),
                           16 + std::max(kHeadCharacter * static_cast<double>(title().size()), kLegendWidth)),
                  kMeshTop + stage_height_ + 112, title()) {}
 
